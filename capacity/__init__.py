@@ -1,0 +1,1 @@
+"""Choose which workers to switch on so that the learner never waits, at the lowest cost."""

@@ -1,0 +1,1 @@
+"""Run the coordinator: membership, leases, staleness, relay plans, the ledger and the dashboard."""

@@ -21,8 +21,7 @@ from coordinator.core.events.events import Event, Started
 from coordinator.core.flight_format import FORMAT, Head
 from coordinator.fleet.setup import Providing, make_surroundings, start_fleet, works
 from coordinator.http.server import HttpServer
-from coordinator.inviting import Inviting
-from coordinator.join import JoinDesk
+from coordinator.join import Inviting, JoinDesk
 from coordinator.ledger.disk_guard import DiskGuard
 from coordinator.ledger.sqlite import Ledger
 from coordinator.metrics.metrics import CoordinatorMetrics

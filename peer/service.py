@@ -18,7 +18,7 @@ from peer.donor.control.limits import OwnerLimitsBook
 from peer.donor.daemon import Donor, be_polite
 from peer.donor.describe import describe
 from peer.engines.base import Engine, WarmUp
-from peer.links.network_gate import NetworkGate
+from peer.links.gate import NetworkGate
 from peer.reachability.advertised import Reached
 from peer.reachability.summary import Standing
 from peer.relay.relay import Relay

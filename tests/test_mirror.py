@@ -1,248 +1,153 @@
-"""Tests mirror sources: a module without a test file of its name is named here with where it is tested."""
+"""Tests mirror the sources: each folder has a folder of tests, and these reach each module of it.
+
+A test module is about a subject; several modules may share one. A module counts as reached if a test module of its
+folder, or of the folders above it in the same room, imports it: itself, through a helper under ``tests/``, or through a
+module of the room. A room is a folder of a role (``peer/relay``, ``coordinator/core``); the simulator and the
+benchmarks
+are one room each, because only their whole makes sense. What runs in a process of its own, or is loaded by name, is
+listed with the test that runs it.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections import defaultdict
+from collections.abc import Mapping, Set
+from pathlib import Path, PurePosixPath
 
-import pytest
+from bench.structure import import_graph
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("rollcast", "coordinator", "peer", "learner", "capacity", "bench")
 
-#: Constants and plain data: nothing to test by itself.
-DATA = {
-    *("rollcast/cli/options.py", "rollcast/cli/up_config.py", "rollcast/policy/config.py", "rollcast/wire/ids.py"),
-    *(
-        "rollcast/wire/links/receiver.py",
-        "rollcast/wire/limits.py",
-        "coordinator/ledger/access_rows.py",
-        "coordinator/core/events/actions.py",
-        "coordinator/core/events/operator_events.py",
-        "coordinator/core/activation/status.py",
-        "coordinator/config/activation.py",
-        "capacity/replan/events.py",
-        "coordinator/core/events/events.py",
-        "coordinator/core/events/reach_events.py",
-        "coordinator/core/traversal/component.py",
-        "coordinator/core/events/restored.py",
-        "peer/config.py",
-        "peer/links/neighbours.py",
-        "peer/p2p/streams/limits.py",
-    ),
-    "capacity/model/units.py",
-    *("peer/relay/core/actions.py", "peer/relay/core/events.py", "peer/worker/events.py"),
-    "peer/limits/readings.py",
-    *("learner/config.py", "peer/engines/base.py"),
-}
+#: Rooms that reach over all their folders.
+ONE_ROOM = (PurePosixPath("rollcast/sim"), PurePosixPath("bench"))
 
-#: Parts that only make sense together, and what tests them together.
-TESTED_IN = {
-    "coordinator/http/requests.py": "tests/coordinator/http/test_app.py",
-    "peer/donor/daemon.py": "tests/peer/test_service.py",
+#: Module -> the test that runs it in a process of its own, or by the name of a command.
+RUN_BY = {
     "bench/broadcast/transports_end.py": "tests/bench/broadcast/test_transports.py",
-    "bench/reach/relayed_end.py": "tests/bench/reach/test_relayed.py",
-    "peer/p2p/streams/lanes.py": "tests/peer/p2p/test_transport.py",
-    "peer/p2p/circuits/allowance.py": "tests/peer/p2p/circuits/test_relay.py",
-    "peer/p2p/circuits/client.py": "tests/peer/p2p/circuits/test_relay.py",
-    "peer/p2p/circuits/connection.py": "tests/peer/p2p/circuits/test_relay.py",
-    "peer/p2p/streams/windowed.py": "tests/peer/p2p/circuits/test_relay.py",
-    "peer/p2p/connection_gate.py": "tests/peer/p2p/test_host.py",
-    "peer/punching/holes.py": "tests/peer/punching/test_transport.py",
-    "peer/p2p/libp2p_host.py": "tests/peer/p2p/test_host.py",
-    "peer/p2p/stream.py": "tests/peer/p2p/test_transport.py",
-    "peer/p2p/thread.py": "tests/peer/p2p/test_host.py",
-    "peer/donor/check/dial_back.py": "tests/peer/reachability/test_link_speed.py",
-    "rollcast/cli/peer/bugreport.py": "tests/cli/peer/test_join.py",
-    "rollcast/cli/peer/leave.py": "tests/cli/peer/test_join.py",
-    "rollcast/cli/peer/folders.py": "tests/cli/peer/test_join.py",
-    "rollcast/wire/joining/pinned_http.py": "tests/wire/joining/test_enrol.py",
-    "capacity/model/run_rules.py": "tests/capacity/predict/test_prediction.py",
-    "capacity/predict/fleet_parts.py": "tests/capacity/predict/test_fleet_model.py",
-    "bench/planner/prediction_grid.py": "tests/bench/planner/test_prediction.py",
-    "bench/planner/prediction_local.py": "tests/bench/planner/test_prediction.py",
-    "capacity/planner/plans.py": "tests/capacity/planner/test_planner.py",
-    "capacity/planner/matrix.py": "tests/capacity/planner/test_linear.py",
-    "capacity/planner/rounding.py": "tests/capacity/planner/test_local_search.py",
-    "capacity/planner/infeasible.py": "tests/capacity/planner/test_remedies.py",
-    "capacity/planner/written_plan.py": "tests/capacity/planner/test_planner.py",
-    "capacity/questions/explain.py": "tests/capacity/questions/test_inverse.py",
-    "capacity/questions/sensitivities.py": "tests/capacity/questions/test_inverse.py",
-    "bench/planner/capacity_pools.py": "tests/bench/planner/test_capacity.py",
-    "rollcast/sim/nodes/chunked.py": "tests/sim/test_simulation.py",
-    "rollcast/sim/nodes/control_link.py": "tests/sim/test_simulation.py",
-    "rollcast/sim/nodes/coordinator.py": "tests/sim/test_simulation.py",
-    "rollcast/sim/engine.py": "tests/sim/test_simulation.py",
-    "rollcast/sim/faults.py": "tests/sim/test_simulation.py",
-    "rollcast/sim/fleet.py": "tests/sim/test_simulation.py",
-    "rollcast/sim/world.py": "tests/sim/test_simulation.py",
-    "rollcast/sim/nodes/hostile.py": "tests/sim/test_simulation.py",
-    "rollcast/sim/store/invites.py": "tests/sim/store/test_store.py",
-    "rollcast/sim/judge/control_plane.py": "tests/sim/test_mutants.py",
-    "rollcast/sim/nodes/learner.py": "tests/sim/test_simulation.py",
-    "rollcast/sim/mutants/coordinator.py": "tests/sim/test_mutants.py",
-    "rollcast/sim/mutants/gate.py": "tests/sim/test_mutants.py",
-    "rollcast/sim/mutants/planting.py": "tests/sim/test_mutants.py",
-    "rollcast/sim/mutants/processes.py": "tests/sim/test_mutants.py",
-    "rollcast/sim/operator.py": "tests/sim/test_simulation.py",
-    "rollcast/sim/nodes/origin.py": "tests/sim/test_simulation.py",
-    "rollcast/sim/nodes/peer.py": "tests/sim/test_simulation.py",
-    "rollcast/sim/kernel/bandwidth.py": "tests/peer/relay/test_relay_network.py",
-    "rollcast/sim/nodes/relay.py": "tests/sim/test_simulation.py",
-    "rollcast/sim/nodes/relay_disk.py": "tests/sim/test_simulation.py",
-    "rollcast/sim/nodes/relay_links.py": "tests/sim/test_simulation.py",
-    "rollcast/sim/run_settings.py": "tests/sim/test_simulation.py",
-    "rollcast/sim/scenario.py": "tests/sim/test_simulation.py",
-    "rollcast/sim/kernel/sessions.py": "tests/sim/test_simulation.py",
-    "rollcast/sim/store/tables.py": "tests/sim/store/test_store.py",
-    "rollcast/sim/kernel/trace.py": "tests/sim/test_simulation.py",
-    "rollcast/sim/judge/verdicts.py": "tests/sim/test_mutants.py",
-    "rollcast/sim/nodes/verifiers.py": "tests/sim/test_simulation.py",
-    "rollcast/sim/versions.py": "tests/sim/test_simulation.py",
-    "coordinator/tasks/curation/output.py": "tests/cli/data/test_curate.py",
-    "rollcast/cli/data/curate_options.py": "tests/cli/data/test_curate.py",
-    "rollcast/cli/run/backup.py": "tests/coordinator/recovery/test_backup.py",
-    "rollcast/cli/capacity/diff.py": "tests/cli/capacity/test_replan.py",
-    "rollcast/cli/capacity/capacity_follow.py": "tests/cli/capacity/test_replan.py",
-    "rollcast/cli/capacity/capacity_measured.py": "tests/cli/capacity/test_inputs.py",
-    "rollcast/cli/capacity/output.py": "tests/cli/capacity/test_plan.py",
-    "rollcast/cli/capacity/capacity_schema.py": "tests/cli/capacity/test_offers.py",
-    "capacity/reports/explanation.py": "tests/cli/capacity/test_explain.py",
-    "capacity/reports/forecast.py": "tests/cli/capacity/test_plan.py",
-    "capacity/reports/offers.py": "tests/cli/capacity/test_offers.py",
-    "capacity/inputs/pool_columns.py": "tests/capacity/inputs/test_pool_checks.py",
-    "capacity/inputs/pool_rows.py": "tests/capacity/inputs/test_pool_checks.py",
-    "capacity/reports/reference.py": "tests/cli/capacity/test_offers.py",
-    "capacity/reports/replan.py": "tests/cli/capacity/test_replan.py",
-    "capacity/questions/scenario_assumptions.py": "tests/capacity/questions/test_scenario.py",
-    "capacity/reports/calibrated_pool.py": "tests/cli/capacity/test_calibrate.py",
-    "rollcast/cli/config.py": "tests/cli/test_main.py",
-    "rollcast/cli/run/evaluate.py": "tests/e2e/test_run.py",
-    "rollcast/cli/run/run_tools.py": "tests/cli/run/test_samples.py",
-    "rollcast/cli/peer/identity.py": "tests/cli/test_main.py",
-    "rollcast/cli/roles.py": "tests/cli/test_main.py",
-    "rollcast/cli/watch.py": "tests/e2e/test_run.py",
-    "peer/engines/torch_model.py": "tests/peer/engines/test_torch_engine.py",
-    "peer/engines/torch_rows.py": "tests/peer/engines/test_torch_engine.py",
-    "rollcast/policy/sampling/generation.py": "tests/policy/sampling/test_sampler.py",
-    "rollcast/policy/compilation.py": "tests/peer/engines/test_jax_engine.py",
-    "rollcast/wire/links/dialler.py": "tests/peer/links/test_direct.py",
-    "rollcast/wire/links/handshake.py": "tests/peer/links/test_direct.py",
-    "rollcast/runtime/metrics.py": "tests/coordinator/metrics/test_metrics.py",
-    "rollcast/runtime/version.py": "tests/cli/test_main.py",
-    "capacity/fleet/accounts.py": "tests/capacity/fleet/test_fleet.py",
-    "capacity/fleet/events.py": "tests/capacity/fleet/test_fleet.py",
-    "capacity/fleet/state.py": "tests/capacity/fleet/test_fleet.py",
-    "capacity/providers/config.py": "tests/capacity/providers/test_local.py",
-    "capacity/providers/hosts.py": "tests/capacity/providers/test_local.py",
-    "capacity/providers/factory.py": "tests/coordinator/fleet/test_fleet.py",
-    "capacity/providers/launch.py": "tests/capacity/providers/test_host_agent.py",
-    "coordinator/assembly.py": "tests/coordinator/test_service.py",
-    "coordinator/shell/background.py": "tests/coordinator/test_service.py",
-    "coordinator/prompts/loading.py": "tests/coordinator/prompts/test_problems.py",
-    "coordinator/config/tasks.py": "tests/coordinator/config/test_config.py",
-    "coordinator/tasks/sandbox/child.py": "tests/coordinator/tasks/sandbox/test_runner.py",
-    "coordinator/ledger/ledger_compact.py": "tests/coordinator/ledger/test_store.py",
-    "coordinator/ledger/sql_facts.py": "tests/coordinator/ledger/test_store.py",
-    "coordinator/ledger/sql_invites.py": "tests/coordinator/ledger/test_store.py",
-    "coordinator/ledger/sql_work.py": "tests/coordinator/ledger/test_store.py",
-    "coordinator/ledger/thread.py": "tests/coordinator/ledger/test_sqlite.py",
-    "coordinator/prompts/problems.py": "tests/coordinator/test_service.py",
-    "coordinator/rpc/access.py": "tests/coordinator/rpc/test_server.py",
-    "coordinator/rpc/learner.py": "tests/coordinator/rpc/test_server.py",
-    "coordinator/rpc/peers.py": "tests/coordinator/rpc/test_server.py",
-    "coordinator/core/decisions/announcing.py": "tests/coordinator/core/test_core.py",
-    "coordinator/core/decisions/lifecycle.py": "tests/coordinator/core/test_core.py",
-    "coordinator/core/presence.py": "tests/coordinator/core/test_core.py",
-    "coordinator/core/activation/pool.py": "tests/coordinator/core/activation/test_activation.py",
-    "coordinator/core/status/peers.py": "tests/coordinator/core/status/test_status.py",
-    "coordinator/shell/peer_sender.py": "tests/coordinator/test_service.py",
-    "coordinator/shell/shell.py": "tests/coordinator/test_service.py",
-    "coordinator/verifiers/process.py": "tests/coordinator/verifiers/test_pool.py",
-    "coordinator/verifiers/worker.py": "tests/coordinator/verifiers/test_pool.py",
-    "peer/links/server.py": "tests/peer/links/test_direct.py",
-    "peer/links/acceptor.py": "tests/peer/links/test_direct.py",
-    "peer/relay/core/state.py": "tests/peer/relay/core/test_core.py",
-    "peer/links/transport.py": "tests/peer/links/transport_conformance.py",
-    "learner/distributed/leader.py": "tests/learner/distributed/test_processes.py",
-    "learner/loop.py": "tests/learner/test_service.py",
-    "bench/__main__.py": "tests/bench/test_main.py",
-    "bench/durability/resume_learner.py": "tests/bench/durability/test_resume.py",
     "bench/durability/churn.py": "tests/bench/test_main.py",
+    "bench/durability/crash.py": "tests/bench/durability/test_crash.py",
+    "bench/durability/resume_learner.py": "tests/bench/durability/test_resume.py",
+    "bench/fleet/apsw_connection.py": "tests/bench/durability/test_powerloss.py",
+    "bench/fleet/peer.py": "tests/bench/durability/test_crash.py",
     "bench/learner/demo.py": "tests/bench/test_main.py",
     "bench/people/capped_links.py": "tests/bench/people/test_caps.py",
-    "bench/people/pause.py": "tests/bench/people/test_pause.py",
-    "bench/reach/hole_puncher.py": "tests/bench/reach/test_holes.py",
-    "bench/reach/punching_peer.py": "tests/bench/reach/test_holes.py",
-    "bench/reach/libp2p_puncher.py": "tests/bench/reach/test_holes.py",
-    "bench/programs/donor_side.py": "tests/bench/people/test_startup.py",
-    "bench/learner/demonstration.py": "tests/bench/learner/test_staleness.py",
-    "bench/learner/learner_step.py": "tests/bench/learner/test_learner.py",
-    "bench/programs/publishing_learner.py": "tests/bench/learner/test_learner.py",
-    "bench/programs/sharded_publisher.py": "tests/learner/training/test_sharded_tensors.py",
-    "bench/machine.py": "tests/bench/test_main.py",
-    "bench/fleet/apsw_connection.py": "tests/bench/durability/test_powerloss.py",
-    "bench/fleet/fleet.py": "tests/bench/durability/test_load.py",
-    "bench/fleet/joining.py": "tests/bench/durability/test_load.py",
-    "bench/fleet/long_rollouts.py": "tests/bench/durability/test_load.py",
-    "bench/shown/coordinator.py": "tests/bench/people/test_dashboard.py",
-    "bench/shown/fleet.py": "tests/bench/people/test_dashboard.py",
-    "bench/shown/run.py": "tests/bench/people/test_dashboard.py",
+    "bench/people/caps.py": "tests/bench/people/test_caps.py",
     "bench/people/dashboard_fleet.py": "tests/bench/people/test_dashboard.py",
-    "bench/people/screenshots.py": "tests/bench/people/test_screenshots.py",
-    "bench/fleet/watch.py": "tests/bench/durability/test_load.py",
-    "bench/fleet/forgetful_disk.py": "tests/bench/durability/test_powerloss.py",
-    "bench/fleet/ledger_load.py": "tests/bench/durability/test_powerloss.py",
-    "bench/fleet/aftermath.py": "tests/bench/durability/test_chaos.py",
-    "bench/fleet/history.py": "tests/bench/durability/test_crash.py",
-    "bench/fleet/learner.py": "tests/bench/durability/test_crash.py",
-    "bench/fleet/peer.py": "tests/bench/durability/test_crash.py",
-    "bench/fleet/process.py": "tests/bench/durability/test_crash.py",
-    "bench/broadcast/delta_network.py": "tests/bench/broadcast/test_delta.py",
-    "bench/broadcast/materialise.py": "tests/bench/broadcast/test_delta.py",
-    "bench/broadcast/updates.py": "tests/bench/broadcast/test_delta.py",
-    "bench/longrun/daemons.py": "tests/bench/longrun/test_hour.py",
-    "bench/longrun/fleet.py": "tests/bench/longrun/test_hour.py",
+    "bench/people/startup.py": "tests/bench/people/test_startup.py",
+    "bench/planner/capacity_cli.py": "tests/bench/planner/test_capacity_cli.py",
+    "bench/programs/donor_side.py": "tests/bench/people/test_startup.py",
+    "bench/programs/idle_peer.py": "tests/bench/broadcast/test_broadcast.py",
+    "bench/programs/libtorrent_node.py": "tests/bench/broadcast/test_broadcast.py",
+    "bench/programs/publishing_learner.py": "tests/bench/learner/test_learner.py",
+    "bench/programs/shardcast_node.py": "tests/bench/broadcast/test_broadcast.py",
+    "bench/programs/sharded_publisher.py": "tests/learner/training/test_sharded_tensors.py",
     "bench/programs/steady_learner.py": "tests/bench/longrun/test_hour.py",
     "bench/programs/throttled.py": "tests/bench/planner/test_prediction.py",
-    "bench/programs/idle_peer.py": "tests/bench/broadcast/test_broadcast.py",
-    "bench/programs/journal_peer.py": "tests/bench/durability/test_chaos.py",
-    "bench/programs/libtorrent_node.py": "tests/bench/broadcast/test_broadcast.py",
-    "bench/programs/noise_learner.py": "tests/bench/broadcast/test_broadcast.py",
-    "bench/programs/shardcast_node.py": "tests/bench/broadcast/test_broadcast.py",
     "bench/programs/tracker.py": "tests/bench/broadcast/test_broadcast.py",
+    "bench/reach/hole_puncher.py": "tests/bench/reach/test_holes.py",
+    "bench/reach/libp2p_puncher.py": "tests/bench/reach/test_holes.py",
+    "bench/reach/punching_peer.py": "tests/bench/reach/test_holes.py",
+    "bench/reach/relayed_end.py": "tests/bench/reach/test_relayed.py",
     "bench/systems/aria2.py": "tests/bench/broadcast/test_broadcast.py",
-    "bench/systems/base.py": "tests/bench/broadcast/test_broadcast.py",
     "bench/systems/http_star.py": "tests/bench/broadcast/test_broadcast.py",
     "bench/systems/libtorrent.py": "tests/bench/broadcast/test_broadcast.py",
     "bench/systems/libtorrent_tuned.py": "tests/bench/broadcast/test_broadcast.py",
-    "bench/systems/rollcast.py": "tests/bench/broadcast/test_broadcast.py",
-    "bench/systems/rollcast_daemons.py": "tests/bench/broadcast/test_broadcast.py",
     "bench/systems/shardcast.py": "tests/bench/broadcast/test_broadcast.py",
-    "bench/wan/build.py": "tests/bench/wan/test_wan.py",
-    "bench/wan/meter.py": "tests/bench/wan/test_wan.py",
-    "bench/wan/network.py": "tests/bench/wan/test_wan.py",
-    "bench/wan/scenarios.py": "tests/bench/wan/test_wan.py",
+    "capacity/model/run_rules.py": "tests/capacity/predict/test_prediction.py",
+    "capacity/providers/factory.py": "tests/coordinator/fleet/test_fleet.py",
+    "capacity/reports/calibrated_pool.py": "tests/cli/capacity/test_calibrate.py",
+    "capacity/reports/explanation.py": "tests/cli/capacity/test_explain.py",
+    "capacity/reports/forecast.py": "tests/cli/capacity/test_plan.py",
+    "capacity/reports/offers.py": "tests/cli/capacity/test_offers.py",
+    "capacity/reports/reference.py": "tests/cli/capacity/test_offers.py",
+    "capacity/reports/replan.py": "tests/cli/capacity/test_replan.py",
+    "coordinator/shell/background.py": "tests/coordinator/test_service.py",
+    "coordinator/shell/shell.py": "tests/coordinator/test_service.py",
+    "coordinator/tasks/curation/output.py": "tests/cli/data/test_curate.py",
+    "coordinator/tasks/sandbox/child.py": "tests/coordinator/tasks/sandbox/test_runner.py",
+    "coordinator/verifiers/worker.py": "tests/coordinator/verifiers/test_pool.py",
+    "peer/donor/daemon.py": "tests/peer/test_service.py",
+    "peer/links/neighbours.py": "tests/peer/relay/core/test_core.py",
+    "rollcast/cli/capacity/diff.py": "tests/cli/capacity/test_replan.py",
+    "rollcast/cli/capacity/explain.py": "tests/cli/capacity/test_explain.py",
+    "rollcast/cli/capacity/offers.py": "tests/cli/capacity/test_offers.py",
+    "rollcast/cli/capacity/replan.py": "tests/cli/capacity/test_replan.py",
+    "rollcast/cli/capacity/validate.py": "tests/cli/capacity/test_validate.py",
+    "rollcast/cli/capacity/what_if.py": "tests/cli/capacity/test_what_if.py",
+    "rollcast/cli/config.py": "tests/cli/test_main.py",
+    "rollcast/cli/data/curate.py": "tests/cli/data/test_curate.py",
+    "rollcast/cli/data/curate_options.py": "tests/cli/data/test_curate.py",
+    "rollcast/cli/peer/app.py": "tests/cli/peer/test_app.py",
+    "rollcast/cli/peer/bugreport.py": "tests/cli/peer/test_join.py",
+    "rollcast/cli/peer/join.py": "tests/cli/peer/test_join.py",
+    "rollcast/cli/peer/leave.py": "tests/cli/peer/test_join.py",
+    "rollcast/cli/roles.py": "tests/cli/test_main.py",
+    "rollcast/cli/run/backup.py": "tests/coordinator/recovery/test_backup.py",
+    "rollcast/cli/run/evaluate.py": "tests/e2e/test_run.py",
+    "rollcast/cli/run/export.py": "tests/cli/run/test_export.py",
+    "rollcast/policy/compilation.py": "tests/peer/engines/test_jax_engine.py",
+    "rollcast/runtime/metrics.py": "tests/coordinator/metrics/test_metrics.py",
+    "rollcast/runtime/version.py": "tests/cli/test_main.py",
+    "rollcast/wire/links/dialler.py": "tests/peer/links/test_direct.py",
 }
 
 
-def sources() -> list[str]:
-    return [
-        str(path.relative_to(ROOT))
-        for package in PACKAGES
-        for path in sorted((ROOT / package).rglob("*.py"))
-        if path.name != "__init__.py" and "_pb2" not in path.name
-    ]
+def mirror_of(path: PurePosixPath) -> PurePosixPath:
+    """Return the folder of tests that mirrors a module's folder: ``rollcast/wire/links`` -> ``tests/wire/links``."""
+    folder = path.parent
+    return PurePosixPath("tests", *(folder.parts[1:] if folder.parts[0] == "rollcast" else folder.parts))
 
 
-@pytest.mark.parametrize("source", sources())
-def test_every_source_has_its_test(source: str) -> None:
-    path = Path(source.removeprefix("rollcast/"))
-    mirrors = {ROOT / "tests" / folder / f"test_{path.name}" for folder in (path.parent, path.parts[0])}
-    if source in TESTED_IN:
-        assert (ROOT / TESTED_IN[source]).exists()
-    else:
-        assert source in DATA or any(mirror.exists() for mirror in mirrors), f"{source} has no test"
+def room_of(path: PurePosixPath) -> PurePosixPath:
+    """Return the room of a module: a folder of its role, or the role itself for a door."""
+    depth = 3 if path.parts[0] == "rollcast" else 2
+    room = PurePosixPath(*path.parent.parts[:depth])
+    return next((whole for whole in ONE_ROOM if room.is_relative_to(whole)), room)
 
 
-def test_exceptions_name_sources_that_exist() -> None:
-    assert {*DATA, *TESTED_IN} <= set(sources())
+def reached_by(
+    tests: Set[str], room: PurePosixPath, imports: Mapping[str, Set[str]], paths: Mapping[str, PurePosixPath]
+) -> set[str]:
+    """Return the modules that these test modules import, through helpers and modules of the room."""
+    found, waiting = set(tests), list(tests)
+    while waiting:
+        for module in imports[waiting.pop()] - found:
+            found.add(module)
+            if paths[module].parts[0] == "tests" or room_of(paths[module]) == room:
+                waiting.append(module)
+    return found
+
+
+def unreached_modules() -> set[str]:
+    paths = import_graph.find_modules(ROOT, (*import_graph.PACKAGES, "tests"))
+    imports: dict[str, set[str]] = defaultdict(set)
+    for importing, imported in import_graph.find_imports(ROOT, paths):
+        imports[importing].add(imported)
+    reached: dict[PurePosixPath, set[str]] = {}
+    unreached = set()
+    for name, path in paths.items():
+        if path.name == "__init__.py" or path.parts[0] == "tests":
+            continue
+        if path.parent not in reached:
+            reached[path.parent] = reached_by(mirror_tests_of(path, paths), room_of(path), imports, paths)
+        if name not in reached[path.parent]:
+            unreached.add(str(path))
+    return unreached
+
+
+def mirror_tests_of(path: PurePosixPath, paths: Mapping[str, PurePosixPath]) -> set[str]:
+    """Return the test modules of a module's folder, and of the folders above it in its room."""
+    own, room = mirror_of(path), mirror_of(room_of(path) / path.name)
+    tests = {name: test for name, test in paths.items() if test.parts[0] == "tests" and test.name.startswith("test_")}
+    if room == mirror_of(PurePosixPath("bench/any.py")):
+        return {name for name, test in tests.items() if test.is_relative_to(room)}
+    return {name for name, test in tests.items() if own.is_relative_to(test.parent) and test.is_relative_to(room)}
+
+
+def test_every_module_is_reached_by_the_tests_of_its_folder() -> None:
+    assert unreached_modules() - set(RUN_BY) == set()
+
+
+def test_exceptions_name_modules_that_need_one_and_tests_that_exist() -> None:
+    assert set(RUN_BY) <= unreached_modules()
+    assert [test for test in set(RUN_BY.values()) if not (ROOT / test).exists()] == []

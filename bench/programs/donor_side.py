@@ -16,7 +16,7 @@ from peer.config import LinkConfig, PeerConfig
 from peer.donor.control.limits import OwnerLimitsBook
 from peer.donor.daemon import Donor
 from peer.donor.describe import describe
-from peer.links.network_gate import NetworkGate
+from peer.links.gate import NetworkGate
 from peer.reachability.summary import Standing
 from peer.session.coordinators import Coordinators
 from peer.worker.events import FinishRequested, Rest

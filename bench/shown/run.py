@@ -20,8 +20,7 @@ from coordinator.core.events import events as ev
 from coordinator.fleet.setup import Providing
 from coordinator.http.server import HttpServer
 from coordinator.http.tokens import operator_key
-from coordinator.inviting import Inviting
-from coordinator.join import JoinDesk
+from coordinator.join import Inviting, JoinDesk
 from coordinator.ledger.disk_guard import DiskGuard
 from coordinator.ledger.saved_orders import Orders
 from coordinator.ledger.sqlite import Ledger

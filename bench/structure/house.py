@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import runpy
 import statistics
 import sys
 from collections import Counter, defaultdict
@@ -29,6 +28,7 @@ from unittest import mock
 import rollcast
 from bench.machine import Outcome
 from bench.structure import import_graph
+from bench.structure.rules import MAY_IMPORT
 from coordinator.core.core import CoordinatorCore
 from peer.relay.core.core import RelayCore
 from rollcast.sim.scenario import realistic
@@ -76,7 +76,7 @@ def measure_tree(root: Path) -> dict[str, float]:
     pairs = import_graph.find_imports(root, modules)
     graph = import_graph.build_floor_graph(modules, pairs)
     circles = import_graph.find_circles(graph)
-    upward = import_graph.break_rules(pairs, package_rules(root))
+    upward = import_graph.break_rules(pairs, MAY_IMPORT)
     for circle in circles:
         upward |= import_graph.imports_to_cut(circle, graph)
     lines = count_lines(root, modules)
@@ -89,13 +89,6 @@ def measure_tree(root: Path) -> dict[str, float]:
         "python_lines_without_bench": sum(lines.values()) - lines["bench"],
         "test_modules": sum(1 for _ in (root / "tests").rglob("test_*.py")),
     }
-
-
-def package_rules(root: Path) -> Mapping[str, set[str]]:
-    """Return MAY_IMPORT of the architecture test, wherever it lies in ``tests/``."""
-    (path,) = (root / "tests").rglob("test_architecture.py")
-    rules: Mapping[str, set[str]] = runpy.run_path(str(path))["MAY_IMPORT"]
-    return rules
 
 
 def count_lines(root: Path, modules: Mapping[str, PurePosixPath]) -> Counter[str]:

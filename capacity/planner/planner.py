@@ -20,12 +20,11 @@ from capacity.planner.columns import Columns, Mask, columns_of
 from capacity.planner.core_milp import WHOLE_POOL_COLUMNS, best_in_core
 from capacity.planner.infeasible import explained
 from capacity.planner.linear import Relaxation, relax
-from capacity.planner.local_search import improved
+from capacity.planner.local_search import dropped, improved, rounded, weights_of
 from capacity.planner.max_rate import farthest, reach_of
 from capacity.planner.plans import Plan, Split
 from capacity.planner.programme import Programme, programme_of
 from capacity.planner.remedies import Remedy, remedies_of
-from capacity.planner.rounding import dropped, rounded, weights_of
 from capacity.planner.senders import copies_sent, egress_of
 from capacity.planner.splits import explore
 from capacity.planner.totals import Totals, Weights, totals_of

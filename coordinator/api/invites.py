@@ -9,9 +9,8 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from coordinator.http.routes import Answer, Body, Call, Route
-from coordinator.inviting import Inviting
-from coordinator.join import token_hash
-from coordinator.ledger.invite_rows import ID_LENGTH
+from coordinator.join import Inviting, token_hash
+from coordinator.ledger.sql_invites import ID_LENGTH
 from coordinator.ledger.store import RunStore
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.runtime.waits import deadline

@@ -15,7 +15,7 @@ from pydantic import Field
 from coordinator.http.routes import Answer, Call, JsonText, Query, Route, Topic
 from coordinator.views.broadcast import BroadcastView
 from coordinator.views.capacity import DECISIONS, DECISIONS_SHOWN, CapacityView
-from coordinator.views.events import LIMIT_MAX, EventsPage, EventView, StoryRows, Wanted
+from coordinator.views.event_rows import LIMIT_MAX, EventsPage, EventView, StoryRows, Wanted
 from coordinator.views.explain import ExplainView, Of, explain
 from coordinator.views.history import COARSE_KEPT_S, SAMPLE_S, HistoryView
 from coordinator.views.overview import Overview

@@ -26,11 +26,9 @@ from coordinator.http.openapi import description_route
 from coordinator.http.routes import RawRoute, Route, Topic
 from coordinator.http.stream import Hub
 from coordinator.http.tokens import TokenBook, TokenRoutes, operator_key
-from coordinator.inviting import Inviting
-from coordinator.join import JoinDesk
+from coordinator.join import Inviting, JoinDesk
 from coordinator.ledger.disk_guard import DiskGuard
-from coordinator.ledger.order_keeping import OrderKeeping
-from coordinator.ledger.saved_orders import Orders
+from coordinator.ledger.saved_orders import OrderKeeping, Orders
 from coordinator.ledger.sqlite import Ledger
 from coordinator.metrics.metrics import CoordinatorMetrics
 from coordinator.shell.preview_solver import Previewing

@@ -9,8 +9,11 @@ from __future__ import annotations
 from coordinator.core.activation.activation import Activation
 from coordinator.core.activation.preview import Question, question_of
 from coordinator.core.activation.status import ActivationStatus
-from coordinator.core.decisions import announcing, batching, lifecycle, selection, starting
+from coordinator.core.decisions import batching, lifecycle
+from coordinator.core.decisions import batching as selection
 from coordinator.core.decisions import epoch_change as epochs
+from coordinator.core.decisions import lifecycle as announcing
+from coordinator.core.decisions import lifecycle as starting
 from coordinator.core.decisions.broadcasts import Relaying
 from coordinator.core.decisions.intake import Intake
 from coordinator.core.decisions.issuing import issue

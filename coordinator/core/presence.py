@@ -10,7 +10,7 @@ from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, EndSession, Note, Penalise, RefuseSession, SendAnnouncement
 from coordinator.core.events.events import HeartbeatReceived, PeerAccused, PeerJoined, PeerLeft, VersionHeld
 from coordinator.core.members.membership import Member
-from coordinator.core.staleness.announced import NEWEST_KEPT
+from coordinator.core.staleness.epochs import NEWEST_KEPT
 from coordinator.core.traversal.traversal import Reaching
 from rollcast.runtime.errors import Banned
 from rollcast.wire.ids import PeerId, Version

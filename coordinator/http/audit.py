@@ -9,7 +9,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from coordinator.http.routes import Answer, Call, Caller, Query, Route
-from coordinator.ledger.access_rows import AccessStore, AuditRow
+from coordinator.ledger.sql_access import AccessStore, AuditRow
 from rollcast.runtime.waits import deadline
 
 DONE = "done"

@@ -1,4 +1,7 @@
-"""What a coordinator answers whatever it does: health, readiness, metrics, its status, who is asking, joins."""
+"""What a coordinator answers whatever it does: health, readiness, metrics, its status, who is asking, joins.
+
+JSON that is made once for all who ask within a while.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,31 @@ from typing import Any, Literal
 from aiohttp import web
 from typing_extensions import TypedDict
 
-from coordinator.http.cached import CachedJson
 from coordinator.http.requests import read_body
 from coordinator.http.routes import Answer, Call, Caller, JsonText, RawRoute, Route, Topic
 from coordinator.join import JoinDesk
-from rollcast.runtime import metrics
+from rollcast.runtime import finite_json, metrics
 from rollcast.runtime.version import software_version
 from rollcast.wire.limits import HTTP_JOIN_BYTES_MAX
+
+KEPT_S = 0.5
+
+
+class CachedJson:
+    """Args: make: called at most every KEPT_S seconds."""
+
+    def __init__(self, make: Callable[[], Mapping[str, Any]]) -> None:
+        self._make = make
+        self._made_at_s = float("-inf")
+        self._text = JsonText("")
+
+    def text(self) -> JsonText:
+        """What make gives, as JSON; up to KEPT_S seconds old."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._made_at_s >= KEPT_S:
+            self._made_at_s, self._text = now_s, JsonText(finite_json.dumps(self._make()))
+        return self._text
+
 
 JOIN_DEADLINE_S = 20.0
 JOINS_AT_ONCE = 8

@@ -13,7 +13,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from coordinator.http.routes import Access, Answer, Body, Call, Caller, Route
-from coordinator.ledger.access_rows import AccessStore, StoredToken
+from coordinator.ledger.sql_access import AccessStore, StoredToken
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.runtime.run_folder import run_folder_error, write_atomically
 from rollcast.runtime.waits import deadline

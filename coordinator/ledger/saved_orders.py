@@ -1,8 +1,12 @@
-"""What the operator orders while a run goes on, and what of it outlives a coordinator."""
+"""What the operator orders while a run goes on, and what of it outlives a coordinator.
+
+Orders are carried out at once, and written down for a coordinator after us before whoever gave them is told.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, assert_never
 
 import msgspec
@@ -21,7 +25,9 @@ from coordinator.core.events.operator_events import (
 )
 from coordinator.core.events.prices import Budget, Price
 from coordinator.core.staleness.policy import StalenessRules
+from coordinator.ledger.store import RunStore
 from rollcast.runtime.errors import MalformedMessage
+from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import PeerId
 
 ORDERS = "orders"  # in the ledger's meta: Orders as JSON
@@ -158,3 +164,34 @@ def price_from(values: Mapping[str, Any]) -> Price:
     if not all(0.0 <= rate <= 1e6 for rate in rates):
         raise MalformedMessage("a price is 0 to 1e6 $/h")
     return Price(**msgspec.structs.asdict(priced))
+
+
+LEDGER_DEADLINE_S = 30.0
+APPLIED_AT_ONCE = 32  # orders, then everything else has its turn
+
+
+class OrderKeeping:
+    """Args: apply: tells the core. orders: those in force."""
+
+    def __init__(self, apply: Callable[[Order], None], ledger: RunStore, orders: Orders) -> None:
+        self._apply = apply
+        self._ledger = ledger
+        self._orders = orders
+
+    async def give(self, *orders: Order) -> None:
+        """Returns once the orders outlive us. The first few are carried out before anybody else has a turn.
+
+        Raises:
+            MalformedMessage: there is no room for one; those before it hold.
+            StoreError, WaitTimedOut: the ledger does not keep them.
+        """
+        try:
+            for number, order in enumerate(orders, 1):
+                self._orders.check(order)
+                self._apply(order)
+                self._orders.take(order)
+                if number % APPLIED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        finally:
+            async with deadline(LEDGER_DEADLINE_S, "the ledger to keep an order"):
+                await self._ledger.set_meta(ORDERS, self._orders.to_json())

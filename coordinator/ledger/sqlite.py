@@ -25,14 +25,14 @@ from coordinator.core.events.actions import (
     StoreRollout,
 )
 from coordinator.core.events.restored import RestoredFinished, RestoredGroup
-from coordinator.ledger import ledger_compact as compaction
+from coordinator.ledger import compaction
 from coordinator.ledger import sql_access as people
 from coordinator.ledger import sql_facts as facts
 from coordinator.ledger import sql_invites as invites
 from coordinator.ledger import sql_work as sql
-from coordinator.ledger.access_rows import AuditRow, StoredToken
-from coordinator.ledger.invite_rows import StoredInvite
 from coordinator.ledger.schema import migrate
+from coordinator.ledger.sql_access import AuditRow, StoredToken
+from coordinator.ledger.sql_invites import StoredInvite
 from coordinator.ledger.store import (
     BatchEntry,
     Compacted,

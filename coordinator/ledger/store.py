@@ -21,7 +21,7 @@ from coordinator.core.events.actions import (
     StoreRollout,
 )
 from coordinator.core.events.restored import RestoredFinished, RestoredGroup
-from coordinator.ledger.invite_rows import StoredInvite
+from coordinator.ledger.sql_invites import StoredInvite
 from rollcast.runtime.errors import StoreError
 from rollcast.wire.ids import Epoch, GroupId, PeerId, RolloutId, Step, Version
 from rollcast.wire.proto import rollcast_pb2 as pb

@@ -7,7 +7,7 @@ from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from coordinator.metrics import reach_metrics
+from coordinator.metrics.families import reach_families
 
 PEERS_LABELLED_MAX = 256
 """Larger fleets have the sums and the distribution only: a series for every peer would drown the rest."""
@@ -52,7 +52,7 @@ def families(broadcast: Mapping[str, Any]) -> Iterable[Metric]:
     stripes = GaugeMetricFamily("rollcast_relay_stripes", "Stripes of the relay plan in force.", labels=["mode"])
     stripes.add_metric([broadcast["plan"]["mode"]], broadcast["plan"]["stripes"])
     yield stripes
-    yield from reach_metrics.families(broadcast["reach"])
+    yield from reach_families(broadcast["reach"])
     yield _peer_seconds(broadcast["t_peer_s"])
     yield from _hops(broadcast)
     workers = [row for row in broadcast["peers"] if row["role"] == "peer"]

@@ -1,24 +1,24 @@
-"""The capacity model's decisions as metric families."""
+"""Export activation, reachability and staleness as Prometheus metric families."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 # (name, help, key of the status' activation; of its plan)
-GAUGES = (
+_ACTIVATION_GAUGES = (
     ("rollcast_peers_on", "Peers that are given work.", "on"),
     ("rollcast_peers_standby", "Peers that are switched off.", "standby"),
     ("rollcast_peers_usd_per_hour", "Price of the peers that are on.", "usd_per_hour"),
     ("rollcast_activation_switches", "Peers switched on or off since the coordinator's start.", "switches"),
 )
-BUDGET_GAUGES = (
+_BUDGET_GAUGES = (
     ("rollcast_budget_usd_per_hour", "What may be spent in an hour.", "usd_per_hour_max"),
     ("rollcast_budget_usd", "What workers at providers may cost in all.", "usd_total_max"),
 )
-PLAN_GAUGES = (
+_PLAN_GAUGES = (
     ("rollcast_plan_usd_per_hour", "What the last plan costs, traffic included.", "usd_per_hour"),
     ("rollcast_plan_lp_bound_usd_per_hour", "No set costs less.", "lp_bound_usd_per_hour"),
     ("rollcast_plan_rollouts_per_second", "What the last plan's set makes.", "rate_rollouts_per_second"),
@@ -26,20 +26,101 @@ PLAN_GAUGES = (
 )
 
 
-def families(activation: Mapping[str, Any] | None) -> Iterable[Metric]:
+def activation_families(activation: Mapping[str, Any] | None) -> Iterable[Metric]:
     """Of the status' activation; where nobody decides, only what may be spent."""
     if activation is None:
         return
-    for name, text, key in BUDGET_GAUGES:
+    for name, text, key in _BUDGET_GAUGES:
         if activation.get(key) is not None:
             yield GaugeMetricFamily(name, text, value=float(activation[key]))
     if activation["mode"] == "off":
         return
-    for name, text, key in GAUGES:
+    for name, text, key in _ACTIVATION_GAUGES:
         yield GaugeMetricFamily(name, text, value=float(activation[key]))
-    for name, text, key in PLAN_GAUGES if activation["plan"] is not None else ():
+    for name, text, key in _PLAN_GAUGES if activation["plan"] is not None else ():
         yield GaugeMetricFamily(name, text, value=float(activation["plan"][key]))
     corrections = GaugeMetricFamily("rollcast_correction_ratio", "Measured / predicted.", labels=["of"])
     for of in ("rate", "t_bcast", "t_train"):
         corrections.add_metric([of], float(activation[f"{of}_correction"]))
     yield corrections
+
+
+_PUNCH_RESULTS = ("opened", "failed", "refused")
+
+
+def reach_families(reach: Mapping[str, Any]) -> Iterable[Metric]:
+    """From the broadcast status's ``reach``."""
+    members = GaugeMetricFamily("rollcast_members_reached", "Members by how others reach them.", labels=["how"])
+    for word, count in reach["members"].items():
+        members.add_metric([word], count)
+    yield members
+    links = GaugeMetricFamily("rollcast_links", "Ends of open chunk links by what carries them.", labels=["path"])
+    for path, count in reach["link_ends"].items():
+        links.add_metric([path], count)
+    yield links
+    checks = CounterMetricFamily(
+        "rollcast_dial_backs", "Checks whether a member's address can be dialled, by what was found.", labels=["result"]
+    )
+    for result, count in reach["dial_backs"].items():
+        checks.add_metric([result], count)
+    yield checks
+    yield GaugeMetricFamily(
+        "rollcast_peer_records", "Members whose signed record is handed to others.", reach["records"]
+    )
+    punches = reach["punches"]
+    ended = CounterMetricFamily("rollcast_punches", "Holes asked for, by how that ended.", labels=["result"])
+    for result in _PUNCH_RESULTS:
+        ended.add_metric([result], punches[result])
+    yield ended
+    if punches["seconds_mean"] is not None:
+        yield GaugeMetricFamily(
+            "rollcast_punch_seconds_mean", "From the order to punch to the link.", punches["seconds_mean"]
+        )
+    yield GaugeMetricFamily(
+        "rollcast_pairs_left_alone", "Pairs between which no hole opened lately.", punches["pairs_left_alone"]
+    )
+
+
+# (name, help, key of the status's ``staleness``)
+_STALENESS_GAUGES = (
+    ("rollcast_staleness_gate_steps", "Age up to which rollouts are trained.", "age_max"),
+    ("rollcast_publish_every_steps", "kappa, learner steps between two versions, as it is now.", "publish_every_steps"),
+    ("rollcast_step_period_seconds", "Median time from one batch to the next.", "step_period_s"),
+)
+# (name, help, key of ``staleness.late``)
+_LATE_COUNTERS = (
+    ("rollcast_late_rollouts_corrected", "Rollouts trained beyond S.", "corrected"),
+    ("rollcast_late_waits", "Batches held back for a late group.", "waits"),
+    ("rollcast_late_waits_in_vain", "Batches held back and formed without the late group.", "waits_in_vain"),
+    ("rollcast_late_waited_seconds", "Time for which batches were held back.", "waited_s"),
+)
+
+
+def staleness_families(staleness: Mapping[str, Any]) -> Iterable[Metric]:
+    """From the status's ``staleness``; what is unknown is left out."""
+    for name, text, key in _STALENESS_GAUGES:
+        if staleness.get(key) is not None:
+            yield GaugeMetricFamily(name, text, value=float(staleness[key]))
+    late = staleness.get("late") or {}
+    for name, text, key in _LATE_COUNTERS:
+        yield CounterMetricFamily(name, text, value=float(late.get(key, 0)))
+    split = staleness.get("split")
+    if split:
+        yield _age_parts(split)
+        trained = CounterMetricFamily(
+            "rollcast_age_split_rollouts", "Rollouts trained, by known age.", labels=["known"]
+        )
+        trained.add_metric(["yes"], split["total"]["rollouts"])
+        trained.add_metric(["no"], split["total"]["unknown"])
+        yield trained
+
+
+def _age_parts(split: Mapping[str, Any]) -> Metric:
+    family = HistogramMetricFamily(
+        "rollcast_age_part_seconds", "What the age of trained rollouts is made of.", labels=["part"]
+    )
+    bounds = [*map(str, split["bounds_s"]), "+Inf"]
+    for part, one in split["parts"].items():
+        buckets = list(zip(bounds, map(float, one["at_most"]), strict=True))
+        family.add_metric([part], buckets, one["sum_s"])
+    return family

@@ -2,6 +2,8 @@
 
 Most are read from the statuses at scrape time, so that the page and Prometheus can never disagree. Only what they
 do not hold, latencies of the service itself, is counted here.
+
+Whether the coordinator's loop is so late that uploads must wait, so that heartbeats and sessions do not.
 """
 
 from __future__ import annotations
@@ -14,9 +16,27 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from coordinator.metrics import broadcast as broadcast_metrics
-from coordinator.metrics import families, fleet, staleness_metrics
-from coordinator.metrics.loop_lag import LoopLag
+from coordinator.metrics import fleet
+from coordinator.metrics.families import activation_families, staleness_families
 from rollcast.runtime import metrics
+
+SHEDS_ABOVE_S = 1.0  # a peer's heartbeat must be read within its timeout, which is a few seconds
+TAKES_BELOW_S = 0.25
+
+
+class LoopLag:
+    """The newest measurement of how late the loop is, in seconds."""
+
+    def __init__(self) -> None:
+        self.sheds = False
+
+    def observe(self, seconds: float) -> None:
+        """A tick was so late. What was shed is taken again only once the loop is well in time."""
+        if seconds >= SHEDS_ABOVE_S:
+            self.sheds = True
+        elif seconds < TAKES_BELOW_S:
+            self.sheds = False
+
 
 LATENCY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -101,13 +121,13 @@ class _StatusCollector(Collector):
                 yield GaugeMetricFamily(name, text, value=float(value))
         yield _one_label("rollcast_phase", "The run's phase.", "phase", {str(status.get("phase", "")): 1.0})
         yield from _staleness(status)
-        yield from staleness_metrics.families(status.get("staleness") or {})
+        yield from staleness_families(status.get("staleness") or {})
         yield from _rollouts(status.get("rollouts", {}))
         yield _peers_by_state(status.get("peers_by_state", ()))
         yield from _peers(status.get("peers", ()))
         yield from _mismatch(status.get("mismatch"))
         yield from _t_bcast(status.get("t_bcast_s") or {})
-        yield from families.families(status.get("activation"))
+        yield from activation_families(status.get("activation"))
         yield from fleet.families(status.get("spending"))
         yield from broadcast_metrics.families(self._broadcast())
 

@@ -16,7 +16,7 @@ from coordinator.tasks.checks.task import TaskAdapter
 from coordinator.tasks.evaluation_sets import EvaluationSet, pick, texts_of, with_held_out
 from coordinator.tasks.mixture import PromptMixture
 from coordinator.tasks.multi_task import Mixed
-from coordinator.tasks.thread import TaskThread
+from coordinator.tasks.row_spool import TaskThread
 from coordinator.tasks.token_limits import TokenLimits
 from coordinator.tasks.volatility import Volatility
 from coordinator.verifiers.pool import VerifierPool

@@ -19,7 +19,7 @@ from coordinator.tasks.build import EVALUATION, task_config_to_json, with_evalua
 from coordinator.tasks.checks.task import Problem
 from coordinator.tasks.evaluation_sets import HELD_OUT
 from coordinator.tasks.mixture import Example, PromptMixture
-from coordinator.tasks.thread import TaskThread
+from coordinator.tasks.row_spool import TaskThread
 from coordinator.tasks.volatility import Volatility
 from coordinator.verifiers.pool import Verdict, VerifierPool, VerifyItem
 from rollcast.runtime.errors import MalformedMessage, TaskError

@@ -15,8 +15,7 @@ from coordinator.core.core import Restored
 from coordinator.core.events.events import Event, LearnerStatusChanged, StandbyRestored, StepFinished
 from coordinator.core.members import standby as standing_by
 from coordinator.core.members.learner_lives import LEARNER_LIVES, LearnerLives
-from coordinator.core.staleness.announced import NEWEST_KEPT
-from coordinator.core.staleness.epochs import EpochBook
+from coordinator.core.staleness.epochs import NEWEST_KEPT, EpochBook
 from coordinator.ledger.saved_orders import ORDERS, Orders
 from coordinator.ledger.store import ProblemReward, RunStore, StoredVersion
 from coordinator.tasks.checks.task import Problem

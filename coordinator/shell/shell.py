@@ -66,8 +66,7 @@ from coordinator.shell.activation_solver import ActivationPlanner
 from coordinator.shell.announcements import Announcements
 from coordinator.shell.async_work import LEDGER_DEADLINE_S, BesideTheLoop
 from coordinator.shell.batch_reader import BatchReading
-from coordinator.shell.messages import announcement_message
-from coordinator.shell.peer_sender import PeerSending, ToPeer
+from coordinator.shell.peer_sender import PeerSending, ToPeer, announcement_message
 from coordinator.shell.pending_calls import WaitingCalls, answered
 from coordinator.shell.sessions import Sessions
 from rollcast.runtime.errors import EpochOver, RollcastError

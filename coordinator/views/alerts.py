@@ -9,7 +9,7 @@ from typing import Any, Literal
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.members.membership import Member
 from coordinator.core.status.status import RunStatus
-from coordinator.views.events import EventView
+from coordinator.views.event_rows import EventView
 from coordinator.views.phrases import duration, members_in_words
 
 Severity = Literal["info", "warning", "critical"]

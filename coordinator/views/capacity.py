@@ -9,7 +9,7 @@ from typing import Any
 from coordinator.core.activation.status import ActivationStatus
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.members.membership import Member
-from coordinator.views.events import EventView
+from coordinator.views.event_rows import EventView
 from coordinator.views.workers import KnownMembers
 
 #: Kinds of events that are decisions about which workers are on.

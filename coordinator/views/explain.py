@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from coordinator.ledger import story
 from coordinator.ledger.story import Line, Story
-from coordinator.views.events import EventView, StoryRows, Wanted
+from coordinator.views.event_rows import EventView, StoryRows, Wanted
 from rollcast.runtime.errors import ConfigError, MalformedMessage
 from rollcast.runtime.run_folder import RunFolder
 

@@ -12,7 +12,7 @@ from coordinator.core.status.status import RunStatus
 from coordinator.views.alerts import Alert, AlertBook, Health, Lately, Seen, find_alerts
 from coordinator.views.broadcast import BroadcastView, build_broadcast
 from coordinator.views.capacity import CapacityView, build_capacity
-from coordinator.views.events import EventView
+from coordinator.views.event_rows import EventView
 from coordinator.views.history import SAMPLE_S, History
 from coordinator.views.overview import Overview, build_overview
 from coordinator.views.relay_tree import Shape

@@ -15,7 +15,7 @@ from peer.discovery.address_book import AddressBook
 from peer.discovery.book_file import BookFile
 from peer.discovery.own_record import OwnRecord
 from peer.links.neighbours import Neighbour
-from peer.links.token_bucket import TokenBucket
+from peer.links.rates import TokenBucket
 from peer.links.transport import Link
 from rollcast.runtime.errors import RollcastError
 from rollcast.wire.identity.peer_record import bounded, verify_record

@@ -29,7 +29,7 @@ from peer.donor.receipts import ACCEPTED, Receipt, Receipts
 from peer.donor.report import machine_report
 from peer.donor.updates import NewerRelease, newer_release
 from peer.limits.decide import Allowed, Conduct, Wish
-from peer.links.network_gate import NetworkGate
+from peer.links.gate import NetworkGate
 from peer.worker.events import FinishRequested, Rest, RestingState, Verdict
 from peer.worker.spool import BUSY
 from rollcast import __version__

@@ -1,0 +1,1 @@
+"""Generate rollouts: the engines behind one interface."""

@@ -1,4 +1,9 @@
-"""Estimates of what a process can send and receive, from its own traffic. Pure: the time is handed in."""
+"""Estimates of what a process can send and receive, from its own traffic. Pure: the time is handed in.
+
+How fast one link is, from its own traffic. Pure: the time is handed in.
+
+A cap on a rate: a token bucket that may go into debt. Pure: the time is handed in.
+"""
 
 from __future__ import annotations
 
@@ -98,3 +103,74 @@ class RateMeter:
         self._seconds = self._seconds * kept + seconds
         self._busy_since_s = self._measured_until_s = now
         self._pending_bytes = 0
+
+
+# A stretch of receiving that lasts so long, with no longer gap than this in it, was as fast as the link: what comes in
+# small pieces now and then says nothing.
+_STRETCH_S = 1.0
+_GAP_S = 0.25
+# So long something must have waited to leave before what left says how fast the link is.
+_SENT_S_LEAST = 0.5
+
+
+class LinkRate:
+    """Watches one link; both figures are of busy times only."""
+
+    def __init__(self) -> None:
+        self._sending = RateMeter()
+        self._stretch_began_s = self._came_at_s = float("-inf")
+        self._stretch_bytes = 0
+        self.received_bytes_per_second = 0.0
+        """Of the last stretch in which bytes kept coming; 0: there was none."""
+
+    def waits(self, waiting: bool, now: float) -> None:
+        """Whether anything waits to leave, from ``now`` on."""
+        self._sending.busy(waiting, now)
+
+    def sent(self, size_bytes: int, now: float) -> None:
+        """So many bytes left."""
+        self._sending.sent(size_bytes, now)
+
+    def received(self, size_bytes: int, now: float) -> None:
+        """So many bytes came."""
+        if now - self._came_at_s > _GAP_S:
+            self._stretch_began_s, self._stretch_bytes = now, 0
+        else:
+            self._stretch_bytes += size_bytes
+        self._came_at_s = now
+        if now - self._stretch_began_s >= _STRETCH_S:
+            self.received_bytes_per_second = self._stretch_bytes / (now - self._stretch_began_s)
+            self._stretch_began_s, self._stretch_bytes = now, 0
+
+    def sent_bytes_per_second(self, now: float) -> float:
+        """While something waited to leave; 0: too little of that."""
+        measured = self._sending.uplink(now)
+        return measured.bytes_per_second if measured.measured_s >= _SENT_S_LEAST else 0.0
+
+
+class TokenBucket:
+    """Lets bytes pass at a rate on average.
+
+    Whatever is taken is granted at once and may leave a debt; the next one waits until that is paid. So a chunk larger
+    than the burst still passes, and nobody who waits is overtaken.
+
+    Args:
+        bytes_per_second: the cap.
+        burst_bytes: what may pass at once after a pause.
+    """
+
+    def __init__(self, bytes_per_second: float, burst_bytes: float) -> None:
+        self.bytes_per_second = bytes_per_second
+        self._burst_bytes = burst_bytes
+        self._balance_bytes = burst_bytes
+        self._updated_s: float | None = None
+
+    def take(self, size_bytes: int, now: float) -> float:
+        """Take ``size_bytes``; the seconds that they have to wait for what was taken before."""
+        if self._updated_s is not None:
+            earned = (now - self._updated_s) * self.bytes_per_second
+            self._balance_bytes = min(self._burst_bytes, self._balance_bytes + earned)
+        self._updated_s = now
+        wait_s = max(0.0, -self._balance_bytes / self.bytes_per_second)
+        self._balance_bytes -= size_bytes
+        return wait_s

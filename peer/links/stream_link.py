@@ -7,8 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from peer.links.link_rate import LinkRate
-from peer.links.token_bucket import TokenBucket
+from peer.links.rates import LinkRate, TokenBucket
 from peer.links.traffic import KERNEL_AHEAD_BYTES_MAX, TrafficClass
 from peer.links.transport import LinkMeasurement, LinkReceiver
 from rollcast.wire.identity.tls import Caller

@@ -6,8 +6,7 @@ import ipaddress
 from collections.abc import Callable
 
 from peer.config import LinkConfig
-from peer.links.rates import Measured, RateMeter
-from peer.links.token_bucket import TokenBucket
+from peer.links.rates import Measured, RateMeter, TokenBucket
 
 # What may pass at once under a cap, in seconds of its rate.
 _BURST_S = 0.05

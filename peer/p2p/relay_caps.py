@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peer.links.token_bucket import TokenBucket
+from peer.links.rates import TokenBucket
 from peer.links.traffic import LinkTraffic
 from peer.p2p.circuits.book import CircuitCaps
 

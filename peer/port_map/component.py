@@ -14,7 +14,7 @@ from peer.config import LinkConfig
 from peer.links.addresses import P2pAddress
 from peer.port_map.core import Action, Advertise, Ask, Event, Mapped, MappingCore, Method, NotMapped, Say, Woken
 from peer.port_map.gateway import default_gateway
-from peer.port_map.natpmp_client import NatPmp
+from peer.port_map.natpmp import NatPmp
 from peer.port_map.upnp import Upnp
 from rollcast.runtime.errors import RollcastError, Unreachable
 from rollcast.wire.proto import rollcast_pb2 as pb

@@ -15,7 +15,7 @@ import aiohttp
 from peer.punching.port import PunchPort, address_in
 from rollcast.runtime.errors import MalformedMessage, RollcastError, Unreachable
 from rollcast.wire.joining.error_json import error_from_json
-from rollcast.wire.joining.http_answers import read_bounded
+from rollcast.wire.joining.pinned_http import read_bounded
 
 PATH = "/api/v1/reach/seen"
 CONNECT_S = 10.0

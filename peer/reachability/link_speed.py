@@ -19,9 +19,8 @@ from rollcast.runtime.errors import MalformedMessage, RollcastError, Unreachable
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.wire.joining.diagnose import HopFailed, failed_hop
 from rollcast.wire.joining.error_json import error_from_json
-from rollcast.wire.joining.http_answers import read_bounded
 from rollcast.wire.joining.invite import Invite
-from rollcast.wire.joining.pinned_http import NotReady, PinnedHttp
+from rollcast.wire.joining.pinned_http import NotReady, PinnedHttp, read_bounded
 from rollcast.wire.limits import HTTP_JOIN_BYTES_MAX
 
 FIRST_BYTES = 256 << 10

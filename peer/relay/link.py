@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from peer.links.token_bucket import TokenBucket
+from peer.links.rates import TokenBucket
 from peer.links.transport import Link
 from peer.relay.core.events import LinkId
 from rollcast.wire.ids import PeerId, StripeId

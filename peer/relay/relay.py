@@ -11,9 +11,8 @@ from typing import assert_never
 import structlog
 
 from peer.config import PeerConfig
-from peer.links.gate import BANNED, refusal
+from peer.links.gate import BANNED, NetworkGate, refusal
 from peer.links.neighbours import EncodingKey, Neighbour
-from peer.links.network_gate import NetworkGate
 from peer.links.traffic import LinkTraffic
 from peer.links.transport import Link, LinkReceiver
 from peer.links.uplink_probe import Prober

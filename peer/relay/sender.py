@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from typing import assert_never
 
+from peer.links.gate import NetworkGate
 from peer.links.neighbours import EncodingKey
-from peer.links.network_gate import NetworkGate
 from peer.relay.codec import message_of
 from peer.relay.core.actions import (
     SendAnnouncement,

@@ -9,6 +9,7 @@ import structlog
 
 from peer.links.neighbours import EncodingKey
 from peer.mirrors.publish import MirrorFolder
+from peer.relay.chunk_memory import EarlyChunks
 from peer.relay.core.actions import AbandonVersion, AnnounceHeld, BeginStore, FinishVersion, ListChunks, Verify
 from peer.relay.core.events import (
     BroadcastStarted,
@@ -26,7 +27,6 @@ from peer.relay.core.events import (
     VersionRestored,
     VersionsRemoved,
 )
-from peer.relay.early_chunks import EarlyChunks
 from peer.relay.store_worker import EncodingsRemoved, StateMade, StateNotMade, StoreEvent, StoreWorker, keep_verified
 from peer.relay.version_book import (
     Acknowledge,

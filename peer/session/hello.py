@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from peer.config import PeerConfig
-from peer.links.network_gate import OPEN, NetworkGate
+from peer.links.gate import OPEN, NetworkGate
 from peer.relay.stats import RelayStats
 from peer.worker.status import Receiving, WorkerStatus
 from rollcast import __version__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from peer.links.network_gate import OPEN, NetworkGate
+from peer.links.gate import OPEN, NetworkGate
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 _NEWEST_KEPT = 8  # who was away for a few versions may follow their deltas

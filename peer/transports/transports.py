@@ -11,8 +11,8 @@ import structlog
 from peer.config import LinkConfig
 from peer.links.addresses import P2pAddress
 from peer.links.direct import DirectTransport
+from peer.links.gate import NetworkGate
 from peer.links.neighbours import Neighbour
-from peer.links.network_gate import NetworkGate
 from peer.links.paths import Kind, Paths, addresses_in, kind_of, kind_of_link
 from peer.links.traffic import LinkTraffic
 from peer.links.transport import Admission, ChunkTransport, Link, LinkHandler

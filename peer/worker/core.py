@@ -42,11 +42,9 @@ from peer.worker.events import (
     VersionVerified,
 )
 from peer.worker.lease_book import HeldLease, LeaseBook
-from peer.worker.pacing import BatchPatience
-from peer.worker.partial_pace import PARTIALS_AT_ONCE_MAX, PartialPace
+from peer.worker.pacing import PARTIALS_AT_ONCE_MAX, BatchPatience, PartialPace, SlotsAsked
 from peer.worker.pause_reasons import Halt
 from peer.worker.running_batch import RunningBatch, finished_by_prefix, fits_prefixes, rollout_of
-from peer.worker.slots_asked import SlotsAsked
 from peer.worker.spool import Spool, counted
 from peer.worker.status import DrawingSpeed, PeerState, Receiving, WorkerStatus
 from peer.worker.version_swap import VersionSwap

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from rollcast.cli.files import Role, config_class, guess_role, load
 from rollcast.cli.options import THIS_RUN, Json
+from rollcast.cli.peer.folders import config_file, state_folder
 from rollcast.cli.peer.logs import log_file
-from rollcast.cli.peer.peer_folders import config_file, state_folder
 from rollcast.runtime.config import describe, dump_json
 from rollcast.runtime.errors import ConfigError
 from rollcast.runtime.run_folder import RunFolder

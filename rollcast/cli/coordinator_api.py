@@ -20,7 +20,7 @@ from rollcast.runtime.process import is_loopback
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.identity.tls import RunCA
 from rollcast.wire.joining.error_json import error_from_json
-from rollcast.wire.joining.http_answers import json_object, read_bounded
+from rollcast.wire.joining.pinned_http import json_object, read_bounded
 
 ANSWER_BYTES_MAX = 16 << 20
 TOKEN_VARIABLE = "ROLLCAST_TOKEN"

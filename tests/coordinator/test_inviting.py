@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from coordinator.inviting import Inviting
-from coordinator.join import JoinDesk
+from coordinator.join import Inviting, JoinDesk
 from rollcast.wire.ids import RunId
 from rollcast.wire.joining.invite import Invite
 

@@ -36,7 +36,7 @@ from coordinator.core.events.actions import Action, Note, PlanActivation, SendAn
 from coordinator.core.events.events import StandbyRestored, WorkersOffered
 from coordinator.core.events.operator_events import PeerPinned, PricesChanged
 from coordinator.core.members.membership import Member
-from coordinator.core.staleness.announced import NEWEST_KEPT
+from coordinator.core.staleness.epochs import NEWEST_KEPT
 from rollcast.wire.ids import PeerId
 
 _LOOK_S = 1.0

@@ -1,10 +1,17 @@
-"""The run is over, for now or for good."""
+"""The run is over, for now or for good.
+
+A version of the learner becomes known to everybody.
+
+The first event of a coordinator: what the one before it had open goes on.
+"""
 
 from __future__ import annotations
 
+from coordinator.core.decisions import batching, epoch_change
 from coordinator.core.decisions.state import CoreState
-from coordinator.core.events.actions import Action, FailRun, Note
-from coordinator.core.events.events import RunEnded
+from coordinator.core.events.actions import Action, FailRun, Note, ScoreRollout, SendAnnouncement
+from coordinator.core.events.events import RunEnded, VersionAnnounced
+from coordinator.core.staleness.age import oldest_useful_version
 from rollcast.runtime.errors import NoPeers, ProcessFailed, RollcastError, WaitTimedOut
 
 
@@ -37,3 +44,40 @@ def failure_of(action: FailRun) -> RollcastError:
     if action.code == WaitTimedOut.code:
         return WaitTimedOut(action.reason, fix=action.fix)
     return ProcessFailed(f"the run cannot go on: {action.reason}", fix=action.fix)
+
+
+def announced(state: CoreState, event: VersionAnnounced, now: float) -> list[Action]:
+    """Spread the word of a version that is newer than all before; its record is already stored."""
+    if not state.epochs.may_announce(event.epoch, event.version):
+        # It was on its way when an epoch was opened: an orphan from its first moment.
+        return [Note("announced_in_vain", f"version {event.version}", f"epoch {event.epoch} is over")]
+    if state.newest_version is not None and event.version <= state.newest_version:
+        return [Note("announced_again", f"version {event.version}", "nothing to do: it is not newer")]
+    state.newest_version = event.version
+    oldest_useful = oldest_useful_version(state.batches.next_step, state.rules.age_max)
+    state.announced.add(event.version, event.chunk_count, oldest_useful=oldest_useful)
+    receivers = [member for member in state.members if member.is_waited_for]
+    state.dissemination.announced(
+        event.version,
+        [member.peer_id for member in receivers],
+        now,
+        plan_id=state.relay.plan_id,
+        encodings=event.encodings,
+    )
+    return [SendAnnouncement(one.peer_id, event.version) for one in state.members if one.receives]
+
+
+def started(state: CoreState, now: float) -> list[Action]:
+    """Take over what was restored: every live attempt has a full period from now, and what is unscored is scored."""
+    groups, state.restored_groups = state.restored_groups, ()
+    settings = state.settings
+    state.book.restore(groups, now + settings.lease_deadline_s, lost_at=now + settings.reconnect_grace_s)
+    # An epoch may have been recorded without what it drops: the crash came in between.
+    dropped = epoch_change.drop_orphans(state)
+    unscored = [
+        ScoreRollout(rollout.rollout_id, group.prompt.problem_id, rollout.completion_token_ids)
+        for group in groups
+        for rollout in group.rollouts
+        if not rollout.scored and not state.epochs.is_orphan(rollout.newest_version)
+    ]
+    return [*dropped, *batching.started(state), *unscored]

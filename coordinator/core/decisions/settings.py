@@ -44,7 +44,7 @@ class CoreSettings:
     """Given with every lease."""
     drop_without_advantage: bool = False
     """Whether a group whose rewards are all the same is dropped and replaced; see
-    coordinator.core.decisions.selection."""
+    coordinator.core.decisions.batching."""
     drops_per_step_max: int = 0
     """Groups dropped so for one batch at most; more are trained on."""
     staged_prompts: bool = False

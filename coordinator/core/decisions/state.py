@@ -21,20 +21,18 @@ from coordinator.core.events.restored import Restored, RestoredAttempt, Restored
 from coordinator.core.leases.batches import Batches
 from coordinator.core.leases.drop_counts import TOO_SLOW, ChunkTraffic, DropReason, RolloutAccounts
 from coordinator.core.leases.forecast import Forecast
-from coordinator.core.leases.group_yield import GroupYield
+from coordinator.core.leases.group_yield import GroupYield, Usefulness
 from coordinator.core.leases.groups import Attempt, Group
 from coordinator.core.leases.lease_book import LeaseBook
 from coordinator.core.leases.partials import Partials
 from coordinator.core.leases.prompt_queue import PromptQueue
-from coordinator.core.leases.usefulness import Usefulness
 from coordinator.core.members.membership import Members
 from coordinator.core.members.offers import Offers
 from coordinator.core.members.progress import LearnerProgress
 from coordinator.core.reach.address_book import ReachBook
 from coordinator.core.staleness.age import StalenessFigures, turn_of
 from coordinator.core.staleness.age_breakdown import StalenessLedger
-from coordinator.core.staleness.announced import AnnouncedVersions
-from coordinator.core.staleness.epochs import EpochBook
+from coordinator.core.staleness.epochs import AnnouncedVersions, EpochBook
 from coordinator.core.staleness.policy import LateCounts, LateWait, RulesInForce
 from rollcast.runtime.windows import Window
 from rollcast.wire.ids import Epoch, LeaseId, PeerId, Step, Version

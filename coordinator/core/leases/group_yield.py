@@ -4,6 +4,8 @@ A group is as late as its longest rollout. Where lengths have a long tail and S 
 unfinished; until then they take places that nobody needs. Counting places by what will come of them keeps the learner
 busy, at the price of more work in vain where more groups than expected come in time: so it is done only after the
 learner had to wait.
+
+How many groups turn out to teach something, so that enough of them are under way.
 """
 
 from __future__ import annotations
@@ -34,3 +36,28 @@ class GroupYield:
         """How many of these groups, so many of them ready, will be trained."""
         ready = min(ready, groups)
         return ready + int((groups - ready) * self.share)
+
+
+_WEIGHT = 0.05  # of the newest group in the moving share
+_SHARE_LEAST = 0.2  # of useful groups that is reckoned with: bounds how much more work is begun
+
+
+class Usefulness:
+    """Counts of online selection. A coordinator that starts again counts anew."""
+
+    def __init__(self) -> None:
+        self.dropped = 0  # groups without advantage since the last batch
+        self.share = 1.0  # of useful groups, lately
+
+    def seen(self, *, useful: bool) -> None:
+        """A group was scored."""
+        self.share += _WEIGHT * (float(useful) - self.share)
+
+    def batch_recorded(self) -> None:
+        """The next batch has its own bound."""
+        self.dropped = 0
+
+    @property
+    def groups_per_useful_one(self) -> float:
+        """How many groups must be made for each that is trained on."""
+        return 1.0 / max(_SHARE_LEAST, self.share)

@@ -3,11 +3,13 @@
 When a resumed learner reaches another state than the one it had published, the run goes on in a new epoch, whose
 versions are numbered above all before. So a number belongs to one epoch for ever, and the ages of rollouts, step minus
 version, stay true. What was published after the newest state that both have in common is orphaned.
+
+Which versions were announced: what a rollout may claim to be made with, and what an accusation may be about.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from coordinator.core.events.actions import RecordEpoch
 from rollcast.wire.ids import Epoch, Step, Version
@@ -68,3 +70,42 @@ class EpochBook:
             assert before.epoch < after.epoch, "epochs rise"
             assert before.step_to <= after.step_from, "an epoch begins where the one before it has been"
         assert all(one.step_from <= one.step_to for one in self.opened), "an epoch goes forward"
+
+
+NEWEST_KEPT = 8  # versions remembered however old they are: peers may still be receiving them
+
+
+class AnnouncedVersions:
+    """Versions that count with their number of chunks; those too old for any batch are forgotten."""
+
+    def __init__(self, chunk_counts: Mapping[Version, int]) -> None:
+        self._chunk_counts = dict(sorted(chunk_counts.items()))
+        self._forgotten_below = min(self._chunk_counts, default=Version(0))
+
+    def __len__(self) -> int:
+        return len(self._chunk_counts)
+
+    def add(self, version: Version, chunk_count: int, *, oldest_useful: Version) -> None:
+        """One more, newer than all before; forget those older than ``oldest_useful``, except the newest few."""
+        self._chunk_counts[version] = chunk_count
+        for old in list(self._chunk_counts)[:-NEWEST_KEPT]:
+            if old >= oldest_useful:
+                break
+            del self._chunk_counts[old]
+            self._forgotten_below = Version(old + 1)
+
+    def withdraw(self, is_orphan: Callable[[Version], bool]) -> None:
+        """An epoch was opened: forget the versions that do not count any more."""
+        self._chunk_counts = {one: count for one, count in self._chunk_counts.items() if not is_orphan(one)}
+
+    def latest(self, count: int) -> list[Version]:
+        """The newest ones, oldest first."""
+        return sorted(self._chunk_counts)[-count:]
+
+    def may_contain(self, version: Version) -> bool:
+        """Whether it was announced, or is so old that we cannot tell: then whatever is made with it is stale."""
+        return version in self._chunk_counts or version < self._forgotten_below
+
+    def chunk_count(self, version: Version) -> int | None:
+        """Chunks of its encoding that has most; None if it was never announced, or is forgotten."""
+        return self._chunk_counts.get(version)

@@ -1,4 +1,4 @@
-"""Who may look at the owner's page: the browser that was given its token, on this machine. Pure.
+"""Who may look at the owner's page: the browser that was given its token, on this machine.
 
 The page is on loopback, where every user of the machine and every web site in the owner's browser can send requests.
 So each request names the host that it was opened with (a site that points its own name at 127.0.0.1 does not), those

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from peer.links.neighbours import EncodingKey
-from peer.links.token_bucket import TokenBucket
+from peer.links.rates import TokenBucket
 from peer.relay.core.actions import SendAnnouncement, SendCancel, SendChunk, SendChunkList, SendCredit, SendHave
 from peer.relay.core.catch_up import asked_for
 from peer.relay.core.chunk_set import ChunkSet

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from peer.links.neighbours import EncodingKey, Neighbour
-from peer.links.token_bucket import TokenBucket
+from peer.links.rates import TokenBucket
 from peer.relay.core.actions import Action
 from peer.relay.core.chunk_set import ChunkSet
 from peer.relay.core.events import LinkId, PlanChanged

@@ -19,7 +19,7 @@ _COMMANDS = {
     "price": ("live:price", "Say what peers of a run cost."),
     "set": ("set:change", "Set S, kappa and the budget of a run while it goes on."),
     "cost": ("cost:cost", "Show what a run's workers cost, by day and provider."),
-    "schema": ("capacity_schema:schema", "Print the JSON Schema of a plan."),
+    "schema": ("diff:schema", "Print the JSON Schema of a plan."),
 }
 for _name, (_function, _help) in _COMMANDS.items():
     app.command(f"rollcast.cli.capacity.{_function}", name=_name, help=_help)

@@ -1,11 +1,15 @@
-"""`rollcast capacity diff`: what differs between two plans."""
+"""`rollcast capacity diff`: what differs between two plans.
+
+`rollcast capacity schema`: the JSON Schema of what `plan --format json` prints.
+"""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from capacity.questions.plan_json import read_plan
+from capacity.questions.plan_json import json_schema, read_plan
 from capacity.reports.plan_diff import diff_sheets, difference
 from rollcast.cli.capacity.output import CHANGED, FEASIBLE, FormatOption, print_json, print_sheets
 
@@ -30,3 +34,9 @@ def diff(before: Path, after: Path, /, *, form: FormatOption = "table") -> int:
     else:
         print_sheets(diff_sheets(found), form, title=f"{before} and {after}")
     return CHANGED if found.set_changed else FEASIBLE
+
+
+def schema() -> int:
+    """Print the JSON Schema (draft 2020-12) of a plan."""
+    sys.stdout.write(json_schema())
+    return 0

@@ -1,25 +1,31 @@
-"""What the planner's commands are asked about: a pool, a demand, and options on top of both."""
+"""What the planner's commands are asked about: a pool, a demand, and options on top of both.
+
+What a running coordinator, or the records of a run, tell the planner.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import tomllib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import aiohttp
 from cyclopts import Parameter
 
 from capacity.catalogue.gpus import gpu_named
 from capacity.defaults import DEMAND, POOL, default_text
 from capacity.inputs.demand_file import DemandFile
-from capacity.inputs.live_pool import LiveRun, merged
+from capacity.inputs.live_pool import LiveRun, live_run, merged
 from capacity.inputs.pool_checks import CheckedPool, check_pool
 from capacity.inputs.pool_files import assumed_values, read_pool, rows_of_csv
 from capacity.questions.scenario import Scenario, scenario_of
+from rollcast.cli.coordinator_api import Target, ask
 from rollcast.cli.options import Settings
 from rollcast.runtime.config import override, parse_config, read_toml
-from rollcast.runtime.errors import ConfigError
+from rollcast.runtime.errors import ConfigError, MalformedMessage
 
 _MBIT_PER_GBIT = 1000.0
 
@@ -188,12 +194,8 @@ def _live(options: PoolOptions) -> LiveRun | None:
     if options.coordinator and options.from_run is not None:
         raise ConfigError("--coordinator and --from-run are two sources of one thing", fix="give one of them")
     if options.coordinator:
-        from rollcast.cli.capacity.capacity_measured import asked_live
-
         return asked_live(options.coordinator, options.ca_file)
     if options.from_run is not None:
-        from rollcast.cli.capacity.capacity_measured import recorded
-
         return recorded(options.from_run)
     return None
 
@@ -201,3 +203,35 @@ def _live(options: PoolOptions) -> LiveRun | None:
 def _hardware(name: str) -> str:
     found = gpu_named(name)
     return found.name if found is not None else name.lower()
+
+
+def asked_live(url: str, ca_file: Path | None) -> LiveRun:
+    """Ask a coordinator over its HTTP API.
+
+    Raises:
+        RollcastError: see coordinator_api; MalformedMessage: it is no coordinator of this version.
+    """
+    status, broadcast = asyncio.run(_answers(Target(Path("runs/latest"), url, ca_file)))
+    try:
+        return live_run(status, broadcast)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise MalformedMessage(
+            "the answer is not a run's status", cause=repr(error), fix="check the address, and upgrade"
+        ) from None
+
+
+def recorded(run_folder: Path) -> LiveRun:
+    """Calibrate the records of a run.
+
+    Raises:
+        RunFolderError: it has no records, or too few.
+    """
+    from capacity.reports.calibrated_pool import calibrated_run
+    from rollcast.cli.capacity.calibrate import calibration_of
+
+    return calibrated_run(calibration_of(run_folder), run_folder.name)
+
+
+async def _answers(target: Target) -> tuple[dict[str, Any], dict[str, Any]]:
+    async with aiohttp.ClientSession(trust_env=False) as session:
+        return await ask(session, target, "/api/v1/status"), await ask(session, target, "/api/v1/broadcast")

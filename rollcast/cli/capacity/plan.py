@@ -1,4 +1,7 @@
-"""`rollcast capacity plan`: the cheapest set of workers that keeps the learner busy, with its certificate."""
+"""`rollcast capacity plan`: the cheapest set of workers that keeps the learner busy, with its certificate.
+
+What the planner's plots need computed.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from capacity.model.run_rules import Conduct
 from capacity.planner.planner import plan as choose
 from capacity.planner.plans import Plan
+from capacity.predict.prediction import predict
 from capacity.questions.horizon import Forecast, forecast, uncertainty_of
 from capacity.questions.plan_json import PlanDocument, document_of, encode
 from capacity.questions.scenario import Scenario
@@ -18,15 +23,18 @@ from capacity.reports.forecast import forecast_sheet
 from capacity.reports.plan import (
     assumption_sheet,
     candidate_sheet,
+    in_order,
     infeasible_lines,
     input_lines,
     row_sheet,
     short_sheet,
 )
+from capacity.reports.plots import Point, utilisation_against_workers
 from rollcast.cli.capacity.inputs import DemandOptions, PoolOptions, now, scenario
 from rollcast.cli.capacity.output import FEASIBLE, INFEASIBLE, FormatOption, note, print_sheets
 from rollcast.runtime.errors import ConfigError
 from rollcast.runtime.version import software_version
+from rollcast.sim.validation import publish_s
 
 
 def plan(
@@ -70,8 +78,6 @@ def plan(
         whole = _forecast(document, steps, seed, deadline_hours, budget_usd)
     show(replace(document, forecast=whole), form, all_rows=all_rows)
     if plot is not None:
-        from rollcast.cli.capacity.capacity_plots import draw_utilisation
-
         draw_utilisation(plot, document.plan)
     return FEASIBLE if document.plan.feasible else INFEASIBLE
 
@@ -119,3 +125,27 @@ def show(document: PlanDocument, form: FormatOption, *, all_rows: bool = False) 
             print(line)
         if document.forecast is not None:
             print_sheets([forecast_sheet(document.forecast)], form, title="forecast")
+
+
+_POINTS = 8  # of the curve: each is a prediction, a second or so
+_BEYOND = 1.5  # the curve goes on to so many times the plan's workers
+_WARM_UP_STEPS, _STEPS = 10, 20
+
+
+def draw_utilisation(path: Path, made: Plan) -> None:
+    """Utilisation as predicted with the first k workers of the plan's order, and some beyond."""
+    usable = [(one.worker, one.speed) for one in in_order(made.candidates) if one.speed is not None and not one.barred]
+    chosen = len(made.chosen)
+    most = min(len(usable), max(chosen + 4, round(chosen * _BEYOND)))
+    counts = sorted({chosen} | {max(1, round(most * number / _POINTS)) for number in range(1, _POINTS + 1)} - {0})
+    curve = [Point(0, 0.0)]
+    demand = made.demand
+    conduct = Conduct(whole_batches=True, t_publish_s=publish_s(demand))
+    for count in filter(None, counts):
+        found = predict(demand, usable[:count], conduct, warm_up_steps=_WARM_UP_STEPS, steps=_STEPS)
+        curve.append(Point(count, found.utilisation))
+    subtitle = (
+        f"predicted; S = {demand.staleness_limit}, kappa = {demand.publish_every_steps}, {demand.topology}, "
+        f"{demand.rollouts_per_step} rollouts a step of {demand.t_train_s:g} s"
+    )
+    utilisation_against_workers(path, curve, chosen, subtitle)

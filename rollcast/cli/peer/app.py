@@ -10,7 +10,7 @@ app.command("rollcast.cli.peer.control:status", name="status", help="Say what th
 app.command("rollcast.cli.peer.control:pause", name="pause", help="Stop at once: no work, no chunks.")
 app.command("rollcast.cli.peer.control:resume", name="resume", help="Work again.")
 app.command("rollcast.cli.peer.control:finish", name="finish", help="Complete what is held, then stop.")
-app.command("rollcast.cli.peer.peer_identity:app", name="id", help="This machine's identity: show, back up, restore.")
+app.command("rollcast.cli.peer.identity:app", name="id", help="This machine's identity: show, back up, restore.")
 app.command("rollcast.cli.peer.check:check", name="check", help="Measure this machine, and what it is worth to a run.")
 app.command("rollcast.cli.peer.join:join", name="join", help="Take part in a run with an invite, in the background.")
 app.command("rollcast.cli.peer.limits:app", name="limits", help="What this machine may be used for: show, set, reset.")

@@ -10,8 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from rollcast.cli.options import Json
-from rollcast.cli.peer.folders import ConfigFile, only_warnings
-from rollcast.cli.peer.peer_folders import StateFolder, config_file, config_home, state_folder
+from rollcast.cli.peer.folders import ConfigFile, StateFolder, config_file, config_home, only_warnings, state_folder
 
 Out = Annotated[Path | None, Parameter(help="The archive to write; without it one in this folder, named by the time.")]
 

@@ -10,8 +10,15 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rollcast.cli.options import Json
-from rollcast.cli.peer.folders import ConfigFile, InviteText, only_warnings, read_invite_argument
-from rollcast.cli.peer.peer_folders import StateFolder, config_file, state_folder
+from rollcast.cli.peer.folders import (
+    ConfigFile,
+    InviteText,
+    StateFolder,
+    config_file,
+    only_warnings,
+    read_invite_argument,
+    state_folder,
+)
 from rollcast.runtime.errors import RollcastError
 
 if TYPE_CHECKING:

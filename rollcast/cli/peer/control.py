@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from rollcast.cli.durations import seconds_of
 from rollcast.cli.options import Json
-from rollcast.cli.peer.peer_folders import StateFolder, state_folder
+from rollcast.cli.peer.folders import StateFolder, state_folder
 from rollcast.cli.peer.screen import screen
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.donor_socket import request

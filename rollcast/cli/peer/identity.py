@@ -1,11 +1,20 @@
-"""`rollcast identity FILE`: the Ed25519 key that names a process."""
+"""`rollcast identity FILE`: the Ed25519 key that names a process.
+
+`rollcast peer id show|backup|restore`: the key that names this machine.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
+from cyclopts import App
+
 from rollcast.cli.options import Json
+from rollcast.cli.peer.folders import StateFolder, state_folder
+from rollcast.runtime.errors import ConfigError, RunFolderError
+from rollcast.runtime.run_folder import run_folder_error, write_atomically
 from rollcast.wire.identity.identity import Identity
 
 
@@ -26,3 +35,64 @@ def identity(file: Path, /, *, json_output: Json = False) -> int:
     else:
         print(f"peer id     {found.peer_id}\npublic key  {public_key}\nfile        {file}")
     return 0
+
+
+FILE = "identity.key"
+
+app = App(name="id", help="This machine's identity: show, back up, restore.")
+
+
+@app.default
+def show(*, state: StateFolder = None, json_output: Json = False) -> int:
+    """Show it, making it if there is none."""
+    folder = state or state_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    return identity(folder / FILE, json_output=json_output)
+
+
+@app.command
+def backup(to: Path, /, *, state: StateFolder = None) -> int:
+    """Copy the key to a file that only you can read. Whoever has it is this machine: keep it like a password.
+
+    Parameters
+    ----------
+    to
+        a new file.
+    """
+    source = (state or state_folder()) / FILE
+    found = Identity.load(source)
+    _write_new(to, source.read_bytes())
+    print(f"the key of {found.peer_id} is in {to}; keep it like a password")
+    return 0
+
+
+@app.command
+def restore(file: Path, /, *, state: StateFolder = None) -> int:
+    """Use the key of a backup on this machine. It must not be used on two machines at once.
+
+    Parameters
+    ----------
+    file
+        as `rollcast peer id backup` wrote it.
+    """
+    found = Identity.load(file)
+    folder = state or state_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_new(folder / FILE, file.read_bytes())
+    print(f"this machine is {found.peer_id} now")
+    return 0
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    if path.exists():
+        raise ConfigError(
+            f"{path} is there already", cause="a key that is overwritten is lost", fix="move it away first"
+        )
+    try:
+        write_atomically(path, data, mode=0o600)
+    except OSError as error:
+        raise _as_error(path, error) from None
+
+
+def _as_error(path: Path, error: OSError) -> RunFolderError:
+    return run_folder_error(path.parent if path.parent != Path() else Path(os.curdir), error)

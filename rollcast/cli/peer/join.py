@@ -8,8 +8,16 @@ import sys
 from typing import Any
 
 from rollcast.cli.options import Json
-from rollcast.cli.peer.folders import ConfigFile, InviteText, only_warnings, read_invite_argument
-from rollcast.cli.peer.peer_folders import StateFolder, config_file, config_home, state_folder
+from rollcast.cli.peer.folders import (
+    ConfigFile,
+    InviteText,
+    StateFolder,
+    config_file,
+    config_home,
+    only_warnings,
+    read_invite_argument,
+    state_folder,
+)
 from rollcast.cli.roles import RoleOptions
 from rollcast.cli.roles import peer as run_peer
 from rollcast.runtime.errors import MissingExtra

@@ -10,8 +10,15 @@ from cyclopts import Parameter
 
 from rollcast.cli.durations import in_words, seconds_of
 from rollcast.cli.options import Json
-from rollcast.cli.peer.folders import ConfigFile, confirmed, only_warnings
-from rollcast.cli.peer.peer_folders import StateFolder, config_file, config_home, state_folder
+from rollcast.cli.peer.folders import (
+    ConfigFile,
+    StateFolder,
+    config_file,
+    config_home,
+    confirmed,
+    only_warnings,
+    state_folder,
+)
 from rollcast.runtime.errors import DaemonAway
 from rollcast.wire.donor_socket import request
 

@@ -9,8 +9,7 @@ from typing import Any
 from cyclopts import App
 
 from rollcast.cli.options import Json
-from rollcast.cli.peer.folders import ConfigFile, only_warnings
-from rollcast.cli.peer.peer_folders import StateFolder, config_file, state_folder
+from rollcast.cli.peer.folders import ConfigFile, StateFolder, config_file, only_warnings, state_folder
 from rollcast.runtime.config import override
 from rollcast.runtime.errors import ConfigError, DaemonAway, MalformedMessage
 from rollcast.wire.donor_socket import request

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from rollcast.cli.options import Json
-from rollcast.cli.peer.peer_folders import StateFolder, state_folder
+from rollcast.cli.peer.folders import StateFolder, state_folder
 from rollcast.runtime.errors import DaemonAway
 
 _TAIL_BYTES_MAX = 4 << 20

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from rollcast.cli.options import Json
 from rollcast.cli.peer.control import ask
-from rollcast.cli.peer.peer_folders import StateFolder
+from rollcast.cli.peer.folders import StateFolder
 
 Open = Annotated[bool, Parameter(name="--open", negative=())]
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter
 
 from rollcast.cli.options import Json
-from rollcast.cli.peer.folders import ConfigFile
-from rollcast.cli.peer.peer_folders import StateFolder, config_file, config_home, state_folder
+from rollcast.cli.peer.folders import ConfigFile, StateFolder, config_file, config_home, state_folder
 from rollcast.runtime.errors import ConfigError, ServiceManager
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, assert_never
 
 from coordinator.core.events.actions import SendPlan
-from coordinator.shell.messages import plan_message
+from coordinator.shell.peer_sender import plan_message
 from peer.discovery.offline import PATIENCE_S
 from peer.links.neighbours import EncodingKey
 from peer.relay.codec import plan_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.ledger.invite_rows import StoredInvite, usable, used_up
+from coordinator.ledger.sql_invites import StoredInvite, usable, used_up
 from rollcast.wire.ids import PeerId
 
 

@@ -21,7 +21,7 @@ from coordinator.core.events.actions import (
     StoreRollout,
 )
 from coordinator.core.events.restored import RestoredFinished, RestoredGroup
-from coordinator.ledger.invite_rows import StoredInvite
+from coordinator.ledger.sql_invites import StoredInvite
 from coordinator.ledger.store import BatchEntry, HighWater, ProblemReward, StoreCounts, StoredVersion
 from rollcast.runtime.errors import RollcastError, StoreError
 from rollcast.sim.kernel.disk import Disk

@@ -1,10 +1,13 @@
 """Asking a coordinator over HTTP by nothing but an invite: its run CA is fetched first and must match the fingerprint.
 
 Nothing secret is sent before it has.
+
+Answers of the coordinator's HTTP port: no longer than expected, and JSON objects.
 """
 
 from __future__ import annotations
 
+import json
 import ssl
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +17,40 @@ import aiohttp
 from rollcast.runtime.errors import JoinRefused, MalformedMessage, WrongKey
 from rollcast.wire.identity.certificates import COORDINATOR_NAME, fingerprint_of
 from rollcast.wire.joining.error_json import error_from_json
-from rollcast.wire.joining.http_answers import json_object, read_bounded
 from rollcast.wire.joining.invite import Invite
 from rollcast.wire.limits import HTTP_JOIN_BYTES_MAX
+
+
+async def read_bounded(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
+    """The body.
+
+    Raises:
+        MalformedMessage: it is longer than ``bytes_max``.
+    """
+    data = bytearray()
+    async for piece in response.content.iter_any():
+        data += piece
+        if len(data) > bytes_max:
+            raise MalformedMessage(f"the answer of {response.url.host} is too long")
+    return bytes(data)
+
+
+def json_object(data: bytes, url: str, *, fix: str) -> dict[str, Any]:
+    """The JSON object in a body.
+
+    Args:
+        url: where it came from, and ``fix`` what to do when nothing like a coordinator answers there.
+
+    Raises:
+        MalformedMessage: it is none.
+    """
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise MalformedMessage(f"{url} does not answer like a coordinator", fix=fix)
+    return value
 
 
 class NotReady(Exception):

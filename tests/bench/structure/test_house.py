@@ -55,7 +55,3 @@ def test_calls_from_file_to_file_are_counted(tmp_path: Path) -> None:
         outer()
     # The generator is called once and resumed twice; code outside of our packages is no border.
     assert way == Way({"peer/a.py", "peer/b.py"}, Counter({("peer/a.py", "peer/b.py"): 3}))
-
-
-def test_the_package_rules_are_those_of_the_architecture_test() -> None:
-    assert house.package_rules(house.ROOT)["rollcast.runtime"] == set()

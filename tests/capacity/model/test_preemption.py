@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capacity.model.preemption import lost_share, lost_work_s
+from capacity.model.workers import lost_share, lost_work_s
 
 
 def test_a_worker_that_nobody_takes_away_loses_nothing() -> None:

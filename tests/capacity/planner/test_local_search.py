@@ -6,10 +6,9 @@ import pytest
 from capacity.model.workers import Speed
 from capacity.planner.columns import columns_of
 from capacity.planner.linear import relax
-from capacity.planner.local_search import improved
+from capacity.planner.local_search import dropped, improved, rounded, weights_of
 from capacity.planner.plans import Split
 from capacity.planner.programme import programme_of
-from capacity.planner.rounding import dropped, rounded, weights_of
 from capacity.planner.totals import totals_of
 from tests.capacity.planner.test_planner import demand, worker
 

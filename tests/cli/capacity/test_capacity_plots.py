@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcast.cli.capacity import capacity_plots
+from rollcast.cli.capacity import plan
 from tests.cli.capacity.capacity_calls import call
 from tests.cli.capacity.small_pool import small_pool
 
@@ -13,14 +13,14 @@ def test_utilisation_is_drawn_against_workers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[tuple[float, float | None]] = []
-    draw = capacity_plots.utilisation_against_workers
+    draw = plan.utilisation_against_workers
 
-    def keep(path: Path, curve: list[capacity_plots.Point], chosen: int, subtitle: str) -> None:
+    def keep(path: Path, curve: list[plan.Point], chosen: int, subtitle: str) -> None:
         drawn.extend((point.x, point.y) for point in curve)
         draw(path, curve, chosen, subtitle)
 
-    monkeypatch.setattr(capacity_plots, "utilisation_against_workers", keep)
-    monkeypatch.setattr(capacity_plots, "_POINTS", 3)
+    monkeypatch.setattr(plan, "utilisation_against_workers", keep)
+    monkeypatch.setattr(plan, "_POINTS", 3)
     assert call(capsys, "plan", *small_pool(tmp_path), "--plot", str(tmp_path / "u.svg")).status == 0
     assert (tmp_path / "u.svg").read_text().startswith("<?xml")
     assert drawn[0] == (0, 0.0)

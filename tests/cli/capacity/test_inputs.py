@@ -6,7 +6,7 @@ import pytest
 
 from capacity.inputs.live_pool import LiveRun
 from capacity.inputs.pool_files import Row
-from rollcast.cli.capacity import capacity_measured
+from rollcast.cli.capacity import inputs
 from rollcast.cli.capacity.inputs import DemandOptions, PoolOptions, checked_pool, demand_file, scenario
 from rollcast.runtime.errors import ConfigError, Unreachable
 from tests.cli.capacity.small_pool import small_pool
@@ -52,7 +52,7 @@ def test_another_model_has_versions_of_another_size(tmp_path: Path) -> None:
 
 def test_what_a_coordinator_measured_counts_more_than_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_pool(tmp_path)
-    monkeypatch.setattr(capacity_measured, "asked_live", lambda url, ca_file: LIVE)
+    monkeypatch.setattr(inputs, "asked_live", lambda url, ca_file: LIVE)
     options = PoolOptions(pool=tmp_path / "pool.csv", coordinator="http://127.0.0.1:1")
     asked = scenario(options, DemandOptions(demand=tmp_path / "demand.toml", staleness=5))
     assert (asked.demand.t_train_s, asked.demand.staleness_limit) == (33.0, 5)

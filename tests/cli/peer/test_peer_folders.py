@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcast.cli.peer.peer_folders import config_file, state_folder
+from rollcast.cli.peer.folders import config_file, state_folder
 
 
 def test_they_follow_the_users_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from coordinator.api.invites import InviteRoutes
-from coordinator.inviting import Inviting
-from coordinator.join import JoinDesk, token_hash
+from coordinator.join import Inviting, JoinDesk, token_hash
 from coordinator.ledger.sqlite import Ledger
 from rollcast.runtime.errors import JoinRefused
 from rollcast.wire.identity.identity import Identity

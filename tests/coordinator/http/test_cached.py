@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from coordinator.http import cached
-from coordinator.http.cached import CachedJson
+from coordinator.http import health
+from coordinator.http.health import CachedJson
 
 
 async def test_it_is_made_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cached, "KEPT_S", 0.05)
+    monkeypatch.setattr(health, "KEPT_S", 0.05)
     made = 0
 
     def make() -> dict[str, float]:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.ledger.invite_rows import StoredInvite, usable, used_up
+from coordinator.ledger.sql_invites import StoredInvite, usable, used_up
 from rollcast.runtime.errors import JoinRefused
 
 INVITE = StoredInvite(b"\xab" * 32, "peer", 2, 0, 100.0, "for Ann")

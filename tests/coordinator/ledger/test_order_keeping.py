@@ -5,8 +5,7 @@ from typing import cast
 import pytest
 
 from coordinator.core.events.operator_events import Order, PeerBanned, PeerDrained, PeerPinned
-from coordinator.ledger.order_keeping import APPLIED_AT_ONCE, OrderKeeping
-from coordinator.ledger.saved_orders import ORDERS, PEERS_MAX, Orders
+from coordinator.ledger.saved_orders import APPLIED_AT_ONCE, ORDERS, PEERS_MAX, OrderKeeping, Orders
 from coordinator.ledger.store import RunStore
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.ids import PeerId

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.ledger.access_rows import AuditRow
+from coordinator.ledger.sql_access import AuditRow
 from coordinator.ledger.sqlite import Ledger
 from rollcast.runtime.errors import StoreError
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.metrics.families import families
+from coordinator.metrics.families import activation_families
 
 STATUS: dict[str, Any] = {
     "mode": "act",
@@ -25,7 +25,7 @@ PLAN = {
 
 def values(activation: dict[str, Any] | None) -> dict[str, float]:
     found = {}
-    for family in families(activation):
+    for family in activation_families(activation):
         for sample in family.samples:
             found[sample.name + "".join(sample.labels.values())] = sample.value
     return found

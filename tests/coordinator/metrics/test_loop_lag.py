@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from coordinator.metrics.loop_lag import LoopLag
+from coordinator.metrics.metrics import LoopLag
 
 
 def test_uploads_wait_from_a_late_tick_until_the_loop_is_well_in_time() -> None:

@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 from coordinator.core.events.reach_events import PunchEnded, PunchRequested
 from coordinator.core.traversal.status import build_reach_status
-from coordinator.metrics.reach_metrics import families
+from coordinator.metrics.families import reach_families
 from rollcast.wire.ids import PeerId
 from tests.coordinator.core.traversal.world import ReachWorld
 
@@ -29,5 +29,5 @@ def test_every_sum_has_a_series() -> None:
 
 
 def _samples(here: ReachWorld) -> dict[tuple[str, str], float]:
-    found = families(asdict(build_reach_status(here.core.state)))
+    found = reach_families(asdict(build_reach_status(here.core.state)))
     return {(one.name, "".join(one.labels.values())): one.value for family in found for one in family.samples}

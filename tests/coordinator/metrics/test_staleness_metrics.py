@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from coordinator.metrics.staleness_metrics import families
+from coordinator.metrics.families import staleness_families
 from tests.coordinator.sample_status import sample_status
 
 
 def test_limits_late_rollouts_and_parts_of_ages() -> None:
     samples = {
         (sample.name, *sample.labels.values()): sample.value
-        for family in families(sample_status()["staleness"])
+        for family in staleness_families(sample_status()["staleness"])
         for sample in family.samples
     }
     assert samples[("rollcast_staleness_gate_steps",)] == 4.0
@@ -19,4 +19,4 @@ def test_limits_late_rollouts_and_parts_of_ages() -> None:
 
 
 def test_without_figures_there_are_only_counters() -> None:
-    assert [family.type for family in families({})] == ["counter"] * 4
+    assert [family.type for family in staleness_families({})] == ["counter"] * 4

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from coordinator.shell.fan_out import AT_ONCE, PAUSE_S, FanOut
+from coordinator.shell.peer_sender import AT_ONCE, PAUSE_S, FanOut
 from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from coordinator.core.events.actions import Neighbour, PlanPart, SendPlan, SendProbe, StripePart, TellActivation
-from coordinator.shell.messages import activation_message, plan_message, probe_message
+from coordinator.shell.peer_sender import activation_message, plan_message, probe_message
 from rollcast.wire.ids import PeerId, PlanId, StripeId
 from rollcast.wire.proto import rollcast_pb2 as pb
 

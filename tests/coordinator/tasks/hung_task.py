@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 
-from coordinator.tasks.thread import TaskThread
+from coordinator.tasks.row_spool import TaskThread
 
 
 async def main() -> None:

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from coordinator.tasks.teachers import FORGET_PROBABILITY, careless_sum, chain_sum
+from coordinator.tasks.reasoning_gym import FORGET_PROBABILITY, careless_sum, chain_sum
 
 
 @pytest.mark.parametrize(

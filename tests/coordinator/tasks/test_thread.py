@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 
-from coordinator.tasks import thread as thread_module
-from coordinator.tasks.thread import TaskThread
+from coordinator.tasks import row_spool as thread_module
+from coordinator.tasks.row_spool import TaskThread
 
 
 async def test_calls_run_one_at_a_time_and_in_order() -> None:

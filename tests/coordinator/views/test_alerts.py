@@ -8,7 +8,7 @@ from coordinator.core.core import CoordinatorCore
 from coordinator.core.events.events import BatchRequested, PeerAccused, RunEnded
 from coordinator.core.members.mismatch import mismatch_status
 from coordinator.views.alerts import Alert, AlertBook, Found, Health, Lately, Seen, find_alerts
-from coordinator.views.events import EventView
+from coordinator.views.event_rows import EventView
 from rollcast.wire.ids import PeerId, Step, Version
 from tests.coordinator.core_world import World, announced
 from tests.coordinator.views.viewed import NOW, core, status, world

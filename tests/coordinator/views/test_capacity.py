@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from coordinator.core.events.prices import Price
 from coordinator.views.capacity import DECISIONS, build_capacity
-from coordinator.views.events import EventView
+from coordinator.views.event_rows import EventView
 from coordinator.views.workers import KnownMembers
 from rollcast.wire.ids import PeerId
 from tests.coordinator.views.viewed import core

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.training.bins import share_rows
+from learner.training.packing import share_rows
 
 
 def test_long_sequences_come_first_and_short_ones_fill_up() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.donor.redaction import Redactor
+from peer.donor.bug_report import Redactor
 
 SECRETS = ["hunter2-hunter2", "zo9KpQ8sVtXw1", "multi\nline-secret-of-two"]
 REDACTOR = Redactor(SECRETS, home="/home/me")

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.links.gate import BANNED, refusal
-from peer.links.network_gate import OPEN, NetworkGate
+from peer.links.gate import BANNED, OPEN, NetworkGate, refusal
 from rollcast.wire.identity.certificates import Caller
 from rollcast.wire.ids import PeerId, Role, RunId
 

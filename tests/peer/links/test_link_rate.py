@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.links.link_rate import LinkRate
+from peer.links.rates import LinkRate
 
 
 def test_what_leaves_counts_only_while_something_waits() -> None:

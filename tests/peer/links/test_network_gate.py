@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from peer.links.network_gate import NetworkGate
+from peer.links.gate import NetworkGate
 
 
 def test_who_may_not_send_still_has_links() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peer.links.token_bucket import TokenBucket
+from peer.links.rates import TokenBucket
 
 
 def test_what_is_taken_beyond_the_burst_is_waited_for_by_the_next() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from peer.links.token_bucket import TokenBucket
+from peer.links.rates import TokenBucket
 from peer.links.traffic import TrafficClass
 from peer.mirrors.http_ranges import NotThere
 from peer.mirrors.virtual_link import Holding, VirtualLink, VirtualLinkLimits

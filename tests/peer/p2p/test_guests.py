@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from peer.p2p.guests import Guests
+from peer.p2p.connection_gate import Guests
 from rollcast.wire.ids import PeerId
 
 A, B = PeerId("a"), PeerId("b")

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from peer.config import LinkConfig
-from peer.port_map import natpmp_client
+from peer.port_map import natpmp
 from peer.port_map.component import NatPmpRouter, PortMapping, UpnpRouter, advertised
 from rollcast.runtime.waits import deadline
 from tests.peer.port_map import routers
@@ -19,7 +19,7 @@ CONFIG = LinkConfig(host="0.0.0.0", port=7420, map_port=True)
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(natpmp_client, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(natpmp, "FIRST_WAIT_S", 0.01)
 
 
 def part(nat_pmp_port: int, description: str, told: asyncio.Queue[str], config: LinkConfig = CONFIG) -> PortMapping:

@@ -6,16 +6,16 @@ import socket
 
 import pytest
 
-from peer.port_map import natpmp_client
+from peer.port_map import natpmp
 from peer.port_map.core import Mapped
-from peer.port_map.natpmp_client import NatPmp
+from peer.port_map.natpmp import NatPmp
 from rollcast.runtime.errors import Unreachable
 from tests.peer.port_map.routers import OUTSIDE_IP, NatPmpRouter
 
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(natpmp_client, "FIRST_WAIT_S", 0.02)
+    monkeypatch.setattr(natpmp, "FIRST_WAIT_S", 0.02)
 
 
 async def test_ports_are_mapped_and_given_back() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from bench.wan.scenarios import Node
 from coordinator.core.broadcast.planner import PlanShape, RelayNode, RelayPlanner
-from coordinator.shell.messages import plan_message
+from coordinator.shell.peer_sender import plan_message
 from peer.relay.codec import plan_of
 from peer.relay.core.events import PlanChanged
 from rollcast.wire.ids import PlanId

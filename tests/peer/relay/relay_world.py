@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 from coordinator.core.broadcast.planner import PlanShape, RelayNode, RelayPlanner
-from coordinator.shell.messages import plan_message
+from coordinator.shell.peer_sender import plan_message
 from learner.publishing.origin_link import OriginLink
 from learner.publishing.push import Push
 from peer.config import LinkConfig, PeerConfig

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peer.relay.core.chunk_set import ChunkSet
-from peer.relay.heat_map import heat_map
+from peer.relay.stats import heat_map
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.links.network_gate import NetworkGate
+from peer.links.gate import NetworkGate
 from peer.links.stream_link import StreamLink
 from peer.links.transport import Link
 from peer.relay.chunk_memory import ChunkMemory

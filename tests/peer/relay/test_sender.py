@@ -4,8 +4,8 @@ from collections.abc import Coroutine
 from types import SimpleNamespace
 from typing import Any, cast
 
+from peer.links.gate import NetworkGate
 from peer.links.neighbours import EncodingKey
-from peer.links.network_gate import NetworkGate
 from peer.relay.core.actions import SendAnnouncement, SendChunk, SendChunkList, SendWant
 from peer.relay.core.events import ChunkSent, LinkId
 from peer.relay.sender import RelaySending

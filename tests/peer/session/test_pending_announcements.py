@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from peer.links.network_gate import OPEN, NetworkGate
+from peer.links.gate import OPEN, NetworkGate
 from peer.session.pending_announcements import HeldAnnouncements
 from rollcast.wire.proto import rollcast_pb2 as pb
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.transports.path_upgrades import PathUpgrades
+from peer.transports.upgrades import PathUpgrades
 from rollcast.wire.ids import PeerId
 
 A, B = PeerId("a"), PeerId("b")

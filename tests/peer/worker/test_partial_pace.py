@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from peer.worker.partial_pace import PARTIALS_PER_SECOND_MAX, PartialPace
+from peer.worker.pacing import PARTIALS_PER_SECOND_MAX, PartialPace
 
 
 def test_none_are_due_without_an_interval() -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from peer.worker.slots_asked import SlotsAsked
+from peer.worker.pacing import SlotsAsked
 
 
 def test_only_news_are_told() -> None:

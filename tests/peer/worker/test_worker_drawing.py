@@ -28,7 +28,7 @@ from peer.worker.events import (
     VersionLoaded,
     VersionVerified,
 )
-from peer.worker.partial_pace import PARTIALS_AT_ONCE_MAX
+from peer.worker.pacing import PARTIALS_AT_ONCE_MAX
 from peer.worker.spool import ROLLOUT_BYTES, TOKEN_BYTES
 from rollcast.wire.ids import LeaseId
 from rollcast.wire.rollouts import FinishReason

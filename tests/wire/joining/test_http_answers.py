@@ -6,7 +6,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from rollcast.runtime.errors import MalformedMessage
-from rollcast.wire.joining.http_answers import json_object, read_bounded
+from rollcast.wire.joining.pinned_http import json_object, read_bounded
 
 URL = "http://here/api"
 

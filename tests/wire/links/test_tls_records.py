@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollcast.wire.links.tls_records import TlsRecords
+from rollcast.wire.links.raw_tls import TlsRecords
 from tests.peer.links.link_run import LinkRun
 
 

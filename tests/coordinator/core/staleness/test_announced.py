@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from coordinator.core.staleness.announced import AnnouncedVersions
+from coordinator.core.staleness.epochs import AnnouncedVersions
 from rollcast.wire.ids import Version
 
 

@@ -18,7 +18,7 @@ from peer.donor.daemon import Donor
 from peer.donor.describe import describe
 from peer.donor.machine.sensors import Sensors
 from peer.limits.readings import Readings
-from peer.links.network_gate import NetworkGate
+from peer.links.gate import NetworkGate
 from peer.reachability.nat_kind import Seen
 from peer.reachability.summary import Standing
 from peer.session.coordinators import Coordinators

@@ -8,7 +8,7 @@ import pytest
 from coordinator.ledger.event_archive import write_segment
 from coordinator.ledger.sqlite import Ledger
 from coordinator.ledger.store import StoryEntry
-from coordinator.views.events import StoryRows, Wanted
+from coordinator.views.event_rows import StoryRows, Wanted
 from rollcast.runtime.errors import StoreError
 from rollcast.runtime.run_folder import RunFolder
 
