@@ -1,4 +1,4 @@
-"""One way to refuse what does not hold of bytes from the network."""
+"""Reject bytes from the network that do not hold what they should."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from rollcast.runtime.errors import MalformedMessage
 
 
 def require(condition: bool, problem: str) -> None:
-    """Raises MalformedMessage with ``problem`` where ``condition`` does not hold."""
+    """Raise MalformedMessage with ``problem`` if ``condition`` is false."""
     if not condition:
         raise MalformedMessage(problem)

@@ -1,6 +1,7 @@
-"""How the command line and a peer's daemon talk on one machine: one line of JSON each way over a Unix socket.
+"""Connect the command line with the peer's daemon on one machine: one line of JSON each way over a Unix socket.
 
-The socket is in the peer's state folder, for its owner only. This module imports nothing but the standard library and
+The socket lies in the peer's state folder and only its owner may open it. This module imports nothing but the
+standard library and
 our errors: `rollcast peer status` must answer at once.
 """
 
@@ -24,7 +25,7 @@ _PATH_BYTES_MAX = 100  # a Unix socket's path has at most 107 bytes
 
 
 def socket_path(state_folder: Path) -> Path:
-    """Where the daemon of this state folder listens: in the folder, or where its path is too long in a short one."""
+    """Return the path of the daemon's socket: in the state folder, or in a short one if that path is too long."""
     path = state_folder.absolute() / _NAME
     digest = hashlib.sha256(os.fsencode(state_folder.absolute())).hexdigest()[:16]
     short = f"rollcast-{os.getuid()}-{digest}.sock"
@@ -34,15 +35,12 @@ def socket_path(state_folder: Path) -> Path:
 
 
 def request(state_folder: Path, values: dict[str, Any], deadline_s: float = DEADLINE_S) -> dict[str, Any]:
-    """Ask the daemon something.
-
-    Returns:
-        its reply.
+    """Send one request to the daemon and return its reply.
 
     Raises:
         DaemonAway: no peer runs from this state folder.
-        WaitTimedOut: it does not answer.
-        MalformedMessage: what it answers is no reply.
+        WaitTimedOut: the daemon does not answer within the deadline.
+        MalformedMessage: the answer is not a reply.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(deadline_s)
@@ -54,29 +52,29 @@ def request(state_folder: Path, values: dict[str, Any], deadline_s: float = DEAD
         except TimeoutError:
             raise WaitTimedOut(
                 f"the peer of {state_folder} did not answer within {deadline_s:g} s",
-                fix="look at its log; restart it if it hangs",
+                fix="Look at its log, and restart it if it hangs.",
             ) from None
         except OSError as error:
             raise DaemonAway(
                 f"no peer runs from {state_folder}",
                 cause=error.strerror or str(error),
-                fix="start it with `rollcast peer join` or `rollcast peer run`, or name its folder with --state",
+                fix="Start it with `rollcast peer join` or `rollcast peer run`, or name its folder with --state.",
             ) from None
     return parse(reply)
 
 
 def parse(line: bytes) -> dict[str, Any]:
-    """One message.
+    """Parse one line into a message.
 
     Raises:
-        MalformedMessage: it is not one JSON object.
+        MalformedMessage: the line is not one JSON object.
     """
     try:
         values = json.loads(line)
     except ValueError:
         values = None
     if not isinstance(values, dict):
-        raise MalformedMessage("this is no message between a peer and its command line")
+        raise MalformedMessage("the line is not a message between a peer and its command line")
     return values
 
 

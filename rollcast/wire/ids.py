@@ -1,4 +1,4 @@
-"""Identifiers that must not mix."""
+"""Define identifiers as types of their own, so that the type checker rejects one in the place of another."""
 
 from __future__ import annotations
 

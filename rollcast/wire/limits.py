@@ -1,6 +1,7 @@
-"""Every limit on what may come from the network. Checked before memory is spent on it.
+"""Declare every limit on what may come from the network.
 
-All are far above honest use; configuration may only be stricter.
+Each limit is checked before memory is spent on what it limits. All are far above honest use; configuration may only
+be stricter.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ STOP_TOKENS_MAX = 64
 STOP_STRINGS_MAX = 16
 """Stop strings of one lease."""
 STOP_STRING_LENGTH_MAX = 256
-"""Characters of one."""
+"""Characters of one stop string."""
 TEMPERATURE_MAX = 100.0
 """Sampling temperature; 0 is greedy."""
 ROLLOUTS_PER_UPLOAD_MAX = 4096
@@ -85,9 +86,12 @@ CHUNK_COUNT_MAX = 1 << 18
 LINK_CONTROL_BYTES_MAX = 16 << 20
 """One control message on a chunk link; a chunk list is the longest."""
 LINK_WAITING_BYTES_MAX = LINK_CONTROL_BYTES_MAX + CHUNK_SIZE_BYTES_MAX
-"""That wait to leave on a link before it ends. An honest one has a chunk and a few control messages there."""
+"""Bytes waiting to be sent on a link before the link is closed. An honest one has a chunk and a few control
+messages."""
 LINK_SHORT_BYTES_MAX = 256 << 10
-"""One that is neither an announcement nor a chunk list: parsing multiplies what many small parts take by 28."""
+"""One control message that is neither an announcement nor a chunk list.
+
+Parsing a message of many small parts takes up to 28 times its bytes of memory."""
 CERTIFICATE_BYTES_MAX = 16 << 10
 """A certificate in a greeting."""
 CREDIT_CHUNKS_MAX = 4096
@@ -105,22 +109,24 @@ LINK_REPORTS_MAX = 64
 HEAT_MAP_CELLS_MAX = 128
 """Cells of the chunk heat map in one heartbeat, a byte each."""
 BANNED_MAX = 256
-"""Banned members that peers are told of; those banned longest ago make room."""
+"""Banned members that are reported to peers; the ones banned longest ago are left out first."""
 PEER_RECORDS_MAX = 32
 """Peer records in one message."""
 PEER_ADDRESSES_MAX = 6
 """Addresses in one peer record."""
 PEER_ADDRESS_LENGTH_MAX = 256
-"""Characters of one; a circuit's has some 140."""
+"""Characters of one peer address; the address of a circuit has some 140."""
 PEER_MESSAGE_BYTES_MAX = 256 << 10
-"""One message of a peer's session: an honest one has some KiB, and parsing multiplies what it takes."""
+"""One message of a peer's session: an honest one has some KiB, and parsing multiplies the memory that it takes."""
 PEER_RECORD_BYTES_MAX = 4 << 10
 """One signed peer record: a few addresses, a key and a signature."""
 
 # ---------------------------------------------------------------- deltas
 
 DELTA_BLOCK_BYTES = 1 << 21
-"""Of a tensor, in one record of a delta: part of the format. Decoding needs memory for one block beside the state."""
+"""Bytes of a tensor in one record of a delta.
+
+This is part of the format. Decoding needs memory for one block beside the state."""
 DELTA_WINDOW_BYTES_MAX = 1 << 23
 """Window of a zstd frame in a delta; no stream of a block is longer than a block and its escapes."""
 

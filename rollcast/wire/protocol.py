@@ -1,4 +1,4 @@
-"""The protocol range that every handshake carries."""
+"""Negotiate the protocol version: every handshake carries the range that each side speaks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ PROTOCOL_RANGE = (1, 1)
 
 
 def agree(ours: tuple[int, int], theirs: tuple[int, int]) -> int:
-    """The newest protocol version that both sides speak; ranges are (oldest, newest).
+    """Return the newest protocol version that both sides speak; ranges are (oldest, newest).
 
     Raises:
-        ProtocolMismatch: there is none; the message names the side to upgrade.
-        MalformedMessage: their range is not a range.
+        ProtocolMismatch: the sides share no version; the message names the side to upgrade.
+        MalformedMessage: the received range is not a range.
     """
     if not 0 < theirs[0] <= theirs[1]:
         raise MalformedMessage(f"protocol range {theirs[0]}..{theirs[1]} is not a range")
@@ -30,10 +30,10 @@ def agree(ours: tuple[int, int], theirs: tuple[int, int]) -> int:
 
 
 def range_to_pb(protocol: tuple[int, int] = PROTOCOL_RANGE) -> pb.ProtocolRange:
-    """A range as a message."""
+    """Convert a protocol range to a message."""
     return pb.ProtocolRange(min=protocol[0], max=protocol[1])
 
 
 def agree_with(theirs: pb.ProtocolRange) -> int:
-    """``agree`` between this software and a received range."""
+    """Return the newest version that this software and the sender of a received range both speak; see ``agree``."""
     return agree(PROTOCOL_RANGE, (theirs.min, theirs.max))

@@ -1,4 +1,4 @@
-"""The words for ways between members, the same in logs, metrics and on every screen (docs/reachability.md). Pure."""
+"""Name the paths between members in the same words for logs, metrics and every screen (docs/reachability.md). Pure."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ REACHABILITIES: tuple[Reachability, ...] = ("dialable", "hole-punchable", "only 
 LAN = "LAN"
 _PATHS = {"punched": "hole-punched", "p2p": "libp2p"}
 PATHS = (LAN, "direct", "hole-punched", "libp2p", "relayed", "mirror")
-"""The better ones first."""
+"""The names of all paths, the best first."""
 
 
 def path_of(transport: str, *, lan: bool) -> str:
-    """What a link is called, from its report (LinkReport)."""
+    """Return the name of a link's path from the fields of its LinkReport."""
     if lan and transport == "direct":
         return LAN
     return _PATHS.get(transport, transport)
 
 
 def reachability_of(*, dialable: bool, punchable: bool) -> Reachability:
-    """What a member is called."""
+    """Return the name for how a member can be reached."""
     if dialable:
         return "dialable"
     return "hole-punchable" if punchable else "only outwards"

@@ -1,4 +1,4 @@
-"""Leases and rollouts as plain data, and their conversion from and to the wire with every bound checked."""
+"""Define leases and rollouts as plain data, and convert them from and to the wire with every bound checked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FinishReason = Literal["stop", "length", "interrupted"]
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How completions are drawn."""
+    """The sampling parameters of a lease."""
 
     temperature: float
     max_new_tokens: int
@@ -29,7 +29,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Tokens made under one version by one peer. loss_mask has one byte, 0 or 1, per token."""
+    """Tokens that one peer generated under one version. ``loss_mask`` has one byte, 0 or 1, per token."""
 
     role: SegmentRole
     epoch: Epoch
@@ -42,7 +42,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One sample of a group; the seed keys the noise together with the position. Draw on after ``prefix``."""
+    """One sample of a group.
+
+    The seed keys the noise together with the position. Generation continues after ``prefix``.
+    """
 
     sample_index: int
     seed: int  # 64 bits
@@ -51,7 +54,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class LeaseGrant:
-    """A slice of one prompt group given to one peer."""
+    """A slice of one prompt group that is leased to one peer."""
 
     lease_id: LeaseId
     fencing_token: FencingToken
@@ -75,25 +78,27 @@ class Rollout:
     segments: tuple[Segment, ...]
     finish_reason: FinishReason
     generate_s: float
-    body: bytes = field(default=b"", repr=False, compare=False)  # as it was received; empty where it was made here
+    body: bytes = field(
+        default=b"", repr=False, compare=False
+    )  # the message as received; empty for a rollout made in this process
 
     @property
     def oldest_version(self) -> Version:
-        """Version of the oldest segment: what staleness is measured from."""
+        """Return the version of the oldest segment, from which staleness is measured."""
         if len(self.segments) == 1:
             return self.segments[0].version
         return min(segment.version for segment in self.segments)
 
     @property
     def newest_version(self) -> Version:
-        """Version of the newest segment."""
+        """Return the version of the newest segment."""
         if len(self.segments) == 1:
             return self.segments[0].version
         return max(segment.version for segment in self.segments)
 
     @property
     def completion_token_ids(self) -> tuple[int, ...]:
-        """All segments' tokens in order."""
+        """Return the tokens of all segments in order."""
         if len(self.segments) == 1:
             return self.segments[0].token_ids
         return tuple(token for segment in self.segments for token in segment.token_ids)
@@ -101,7 +106,10 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class PartialRollout:
-    """What an attempt drew since it last said so. ``position``: tokens before these, the slot's prefix included."""
+    """The tokens that an attempt generated since its last report.
+
+    ``position`` counts the tokens before them, the slot's prefix included.
+    """
 
     lease_id: LeaseId
     fencing_token: FencingToken
@@ -114,7 +122,7 @@ class PartialRollout:
 
 
 def sampling_to_pb(sampling: Sampling) -> pb.Sampling:
-    """As a message."""
+    """Convert sampling parameters to a message."""
     return pb.Sampling(
         temperature=sampling.temperature,
         max_new_tokens=sampling.max_new_tokens,
@@ -124,7 +132,7 @@ def sampling_to_pb(sampling: Sampling) -> pb.Sampling:
 
 
 def lease_to_pb(lease: LeaseGrant) -> pb.Lease:
-    """As a message."""
+    """Convert a lease to a message."""
     return pb.Lease(
         lease_id=lease.lease_id,
         fencing_token=lease.fencing_token,
@@ -139,14 +147,14 @@ def lease_to_pb(lease: LeaseGrant) -> pb.Lease:
 
 
 def slot_to_pb(slot: Slot) -> pb.Slot:
-    """As a message."""
+    """Convert a slot to a message."""
     return pb.Slot(
         sample_index=slot.sample_index, seed=slot.seed, prefix=[segment_to_pb(segment) for segment in slot.prefix]
     )
 
 
 def partial_to_pb(partial: PartialRollout) -> pb.PartialRollout:
-    """As a message."""
+    """Convert a partial rollout to a message."""
     return pb.PartialRollout(
         lease_id=partial.lease_id,
         fencing_token=partial.fencing_token,
@@ -157,7 +165,7 @@ def partial_to_pb(partial: PartialRollout) -> pb.PartialRollout:
 
 
 def segment_to_pb(segment: Segment) -> pb.Segment:
-    """As a message."""
+    """Convert a segment to a message."""
     return pb.Segment(
         role=_ROLE_TO_PB[segment.role],
         epoch=segment.epoch,
@@ -170,12 +178,12 @@ def segment_to_pb(segment: Segment) -> pb.Segment:
 
 
 def finish_reason_to_pb(reason: FinishReason) -> pb.FinishReason:
-    """As a message's enum."""
+    """Convert a finish reason to its value in messages."""
     return _FINISH_TO_PB[reason]
 
 
 def rollout_to_pb(rollout: Rollout) -> pb.Rollout:
-    """As a message."""
+    """Convert a rollout to a message."""
     return pb.Rollout(
         lease_id=rollout.lease_id,
         fencing_token=rollout.fencing_token,
@@ -191,7 +199,7 @@ def rollout_to_pb(rollout: Rollout) -> pb.Rollout:
 
 
 def sampling_from_pb(message: pb.Sampling) -> Sampling:
-    """Checked.
+    """Convert received sampling parameters, checking every bound.
 
     Raises:
         MalformedMessage: temperature, length, number of stop tokens, or number or length of stop strings out of range.
@@ -207,10 +215,10 @@ def sampling_from_pb(message: pb.Sampling) -> Sampling:
 
 
 def lease_from_pb(message: pb.Lease) -> LeaseGrant:
-    """Checked.
+    """Convert a received lease, checking every bound.
 
     Raises:
-        MalformedMessage: a number out of range, no prompt, no slot, or a slot twice.
+        MalformedMessage: a number is out of range, there is no prompt or no slot, or a slot appears twice.
     """
     require(1 <= len(message.prompt_token_ids) <= limits.PROMPT_TOKENS_MAX, "prompt length out of range")
     require(1 <= len(message.slots) <= limits.SLOTS_PER_LEASE_MAX, "number of slots out of range")
@@ -230,7 +238,7 @@ def lease_from_pb(message: pb.Lease) -> LeaseGrant:
 
 
 def slot_from_pb(message: pb.Slot) -> Slot:
-    """Checked.
+    """Convert a received slot, checking every bound.
 
     Raises:
         MalformedMessage: the prefix is too long, or a segment of it is malformed.
@@ -239,7 +247,7 @@ def slot_from_pb(message: pb.Slot) -> Slot:
 
 
 def partial_from_pb(message: pb.PartialRollout) -> PartialRollout:
-    """Checked in form; whether it fits a lease is the coordinator's question.
+    """Convert a received partial rollout, checking its form; the coordinator decides whether it fits a lease.
 
     Raises:
         MalformedMessage: no segment, too many segments or tokens, or a segment is malformed.
@@ -256,7 +264,9 @@ def partial_from_pb(message: pb.PartialRollout) -> PartialRollout:
 
 
 def segment_from_pb(message: pb.Segment, *, logprobs: bool = True) -> Segment:
-    """Checked. Reported log-probabilities may be any float: they are evidence. ``logprobs``: whether to keep them.
+    """Convert a received segment, checking every bound.
+
+    Reported log-probabilities may be any float, because they are only evidence; ``logprobs`` says whether to keep them.
 
     Raises:
         MalformedMessage: unknown role, no token, a mask that does not fit, or a number out of range.
@@ -280,20 +290,20 @@ def segment_from_pb(message: pb.Segment, *, logprobs: bool = True) -> Segment:
 
 
 def finish_reason_from_pb(value: int) -> FinishReason:
-    """Checked.
+    """Convert a received finish reason.
 
     Raises:
-        MalformedMessage: unknown.
+        MalformedMessage: the value is unknown.
     """
     require(value in _FINISH_FROM_PB, "unknown finish reason")
     return _FINISH_FROM_PB[value]
 
 
 def received_rollout(message: pb.Rollout) -> Rollout:
-    """Checked as ``rollout_from_pb`` does, with the bytes that are to be stored.
+    """Convert a received rollout as ``rollout_from_pb`` does, and keep the bytes to be stored.
 
     Converting thousands of tokens back and forth costs more than everything else that an upload needs. So its body is
-    kept as it came, without fields that we do not know, and its log-probabilities are in the body only.
+    kept as it came, without unknown fields, and its log-probabilities are in the body only.
 
     Raises:
         MalformedMessage: see ``rollout_from_pb``.
@@ -303,7 +313,7 @@ def received_rollout(message: pb.Rollout) -> Rollout:
 
 
 def rollout_from_pb(message: pb.Rollout, *, logprobs: bool = True) -> Rollout:
-    """Checked in form; whether it fits a lease is the coordinator's question.
+    """Convert a received rollout, checking its form; the coordinator decides whether it fits a lease.
 
     Raises:
         MalformedMessage: no segment, too many segments or tokens, or a segment is malformed.
@@ -328,12 +338,12 @@ def _segments(messages: Sequence[pb.Segment], *, logprobs: bool = True) -> tuple
 
 
 def tokens_from_pb(ids: Sequence[int]) -> tuple[int, ...]:
-    """Token ids, each within int32.
+    """Return token ids as a tuple, each checked to fit int32.
 
     Raises:
-        MalformedMessage: one is not.
+        MalformedMessage: one does not fit.
     """
-    tokens = tuple(ids[:])  # a repeated field is copied in one go, and slow to walk through
+    tokens = tuple(ids[:])  # iterating over a repeated field is slow; a slice copies it at once
     require(max(tokens, default=0) <= limits.TOKEN_ID_MAX, "a token id is out of range")
     return tokens
 
