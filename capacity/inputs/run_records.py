@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import sqlite3
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rollcast.runtime.errors import RunFolderError
+from rollcast.runtime.errors import RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
+from rollcast.runtime.steps_file import StepsFile
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 
@@ -101,8 +102,8 @@ def read_run(root: Path) -> RunRecords:
             reported = ledger.execute("SELECT step, reported_unix_s, figures FROM steps ORDER BY step").fetchall()
             versions = ledger.execute("SELECT version, announced_unix_s, announcement FROM versions ORDER BY version")
             announced = {version: (at, pb.VersionAnnouncement.FromString(text)) for version, at, text in versions}
-        lines = dict(_metrics(folder.metrics))
-    except (OSError, ValueError, KeyError, sqlite3.Error) as error:
+        lines = _from_metrics(folder.metrics)
+    except (OSError, ValueError, KeyError, sqlite3.Error, StoreError) as error:
         raise RunFolderError(
             f"cannot read the records of the run in {root}",
             cause=str(error),
@@ -135,14 +136,10 @@ def _size_bytes(announcement: pb.VersionAnnouncement) -> int:
     return min((pb.Manifest.FromString(one.payload).size_bytes for one in announcement.manifests), default=0)
 
 
-def _metrics(path: Path) -> Iterator[tuple[int, tuple[float | None, float | None]]]:
-    """By step, what metrics.jsonl adds to the ledger; a line that was cut short is left out."""
-    if not path.exists():
-        return
-    for line in path.read_text().splitlines():
-        try:
-            values = json.loads(line)
-        except ValueError:
-            continue
-        split = values.get("age_split") or {}
-        yield int(values["step"]), (values.get("t_bcast_last_s"), split.get("age_steps"))
+def _from_metrics(path: Path) -> dict[int, tuple[float | None, float | None]]:
+    """Return what metrics.jsonl adds to the ledger: by step, seconds of the last broadcast and mean age in steps."""
+    file = StepsFile(path)
+    file.refresh()
+    return {
+        one["step"]: (one.get("t_bcast_last_s"), (one.get("age_split") or {}).get("age_steps")) for one in file.steps
+    }

@@ -12,9 +12,10 @@ from typing import Any
 from coordinator.core.decisions.wait_causes import WAITED
 from coordinator.ledger.story import reading
 from coordinator.report import wall_time
-from coordinator.views.runs import StepsFile, steps_view
+from coordinator.views.runs import steps_view
 from rollcast.runtime.errors import RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
+from rollcast.runtime.steps_file import StepsFile
 
 STEPS_SHOWN = 600  # of more steps every n-th is taken
 EVENTS_SHOWN = 60

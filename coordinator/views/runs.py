@@ -5,11 +5,10 @@ What a page asks for names another run: a name is one plain component, and what 
 
 from __future__ import annotations
 
-import json
 import re
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -17,14 +16,13 @@ from typing import Any
 from coordinator.core.members.mismatch import KL_KEY
 from rollcast.runtime.errors import MalformedMessage, StoreError
 from rollcast.runtime.run_folder import RunFolder
+from rollcast.runtime.steps_file import StepsFile, last_step
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 RUNS_SHOWN_MAX = 200
 POINTS_MAX = 10_000
-FILE_BYTES_MAX = 256 << 20  # of one metrics.jsonl: what is beyond it is not read
 COLUMNS_MAX = 256
 FILES_KEPT = 4  # other runs whose steps stay in memory
-TAIL_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,49 +54,6 @@ class StepsView:
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     every: int = 1
-
-
-@dataclass(slots=True)
-class StepsFile:
-    """One metrics.jsonl, read on from where it ended before."""
-
-    path: Path
-    steps: list[dict[str, Any]] = field(default_factory=list)
-    _read: int = 0
-
-    def refresh(self) -> None:
-        """Take in what was appended. A file that shrank is another one.
-
-        Raises:
-            StoreError: it cannot be read.
-        """
-        try:
-            size = min(self.path.stat().st_size, FILE_BYTES_MAX)
-            if size < self._read:
-                self.steps, self._read = [], 0
-            if size == self._read:
-                return
-            with self.path.open("rb") as file:
-                file.seek(self._read)
-                data = file.read(size - self._read)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise StoreError(f"cannot read the steps of {self.path.parent.name}", cause=str(error)) from None
-        whole = data[: data.rfind(b"\n") + 1]
-        self._read += len(whole)
-        self.steps += _parsed(whole)
-
-
-def _parsed(data: bytes) -> Iterator[dict[str, Any]]:
-    """Lines that are objects with a step; others are passed over."""
-    for line in data.splitlines():
-        try:
-            found = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(found, dict) and isinstance(found.get("step"), int):
-            yield found
 
 
 def steps_view(run: str, steps: Sequence[dict[str, Any]], *, from_step: int = 0, points: int = 2000) -> StepsView:
@@ -196,7 +151,7 @@ class Runs:
         if name != root.name and not _is_plain(path.parent, path):
             return None
         try:
-            return RunView(name, name == root.name, _last_step(path), _began(path.parent))
+            return RunView(name, name == root.name, last_step(path) or 0, _began(path.parent))
         except OSError:  # it is being deleted
             return None
 
@@ -207,14 +162,3 @@ def _is_plain(folder: Path, file: Path) -> bool:
 
 def _began(folder: Path) -> float:
     return min((one.stat().st_mtime for one in folder.iterdir()), default=folder.stat().st_mtime)
-
-
-def _last_step(path: Path) -> int:
-    """0 where none was finished."""
-    if not path.exists():
-        return 0
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - TAIL_BYTES))
-        found = list(_parsed(file.read(TAIL_BYTES)))
-    return int(found[-1]["step"]) if found else 0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rollcast.runtime import finite_json
 from rollcast.runtime.run_folder import run_folder_error
+from rollcast.runtime.steps_file import last_step
 
 
 class FileSink:
@@ -18,7 +18,7 @@ class FileSink:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.last_step = _last_step(path)
+        self.last_step = _mend(path)
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """Write one step's line, unless it is there already.
@@ -40,17 +40,14 @@ class FileSink:
         """Every line was written when it came."""
 
 
-def _last_step(path: Path) -> int:
-    """The step of the last whole line; a line cut short by a crash is removed."""
+def _mend(path: Path) -> int:
+    """Remove a last line that a crash cut short; return the last whole line's step, or -1 where there is none."""
     try:
-        data = path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        if len(whole) != len(data):
-            path.write_bytes(whole)
-        return int(json.loads(whole.splitlines()[-1])["step"]) if whole else -1
+        with path.open("r+b") as file:
+            file.truncate(file.read().rfind(b"\n") + 1)
+        found = last_step(path)
     except FileNotFoundError:
-        return -1
-    except (ValueError, KeyError, TypeError):
         return -1
     except OSError as error:
         raise run_folder_error(path.parent, error) from None
+    return -1 if found is None else found

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.views.runs import Runs, StepsFile, steps_view
+from coordinator.views.runs import Runs, steps_view
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.runtime.run_folder import RunFolder
 
@@ -53,18 +53,6 @@ def test_new_steps_are_told_once_and_a_line_cut_short_waits(tmp_path: Path) -> N
     assert runs.steps("", from_step=0, points=10).rows == ((1,), (2,), (3,))
     assert runs.new_steps() == [{"step": 3}]
     assert runs.new_steps() == []
-
-
-def test_what_is_no_step_is_passed_over_and_a_file_that_shrank_read_anew(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\nnonsense\n[1]\n{"no": 1}\n{"step": "x"}\n' + "[" * 100_000 + "\n")
-    file = StepsFile(path)
-    file.refresh()
-    assert file.steps == [{"step": 1}]
-    path.write_text('{"step": 7}\n')
-    file.refresh()
-    assert file.steps == [{"step": 7}]
-    assert StepsFile(tmp_path / "none").steps == []
 
 
 def test_runs_side_by_side_are_listed_and_read(tmp_path: Path) -> None:
