@@ -1,4 +1,4 @@
-"""Where a run's coordinator may be found: several places, since a name, a router or an address may fail. Pure."""
+"""List the places where a run's coordinator may be found, since a name, a router or an address may fail. Pure."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 PLACES_MOST = 8
-"""Of one coordinator."""
+"""Places of one coordinator at most."""
 
 _HOST = r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]"
 _FORM = re.compile(rf"(?P<host>{_HOST})(?::(?P<control>[0-9]{{1,5}}):(?P<http>[0-9]{{1,5}}))?")
 PLACE_PATTERN = rf"^(?:{_HOST})(?::[0-9]{{1,5}}:[0-9]{{1,5}})?$"
-"""Of a further place, as an invite and a configuration write it: host, or host:control port:HTTP port."""
+"""The form of a further place in an invite and in a configuration: host, or host:control port:HTTP port."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """One place.
+    """One place where the coordinator may be found.
 
     Args:
-        http_url: for joining; http://host:port or https://host:port.
-        grpc_address: of the control port; host:port.
+        http_url: the URL for joining, http://host:port or https://host:port.
+        grpc_address: the address of the control port, host:port.
     """
 
     http_url: str
@@ -29,13 +29,13 @@ class Bootstrap:
 
 
 def bootstraps(http_url: str, grpc_address: str, further: Iterable[str]) -> tuple[Bootstrap, ...]:
-    """The places of an invite, its own first; at most ``PLACES_MOST``.
+    """Return the places of an invite, its own first, and at most ``PLACES_MOST``.
 
     Args:
-        further: of ``PLACE_PATTERN``; ports that one does not name are those of the first place.
+        further: texts of the form ``PLACE_PATTERN``; a place without ports has those of the first place.
 
     Raises:
-        ValueError: one is no such text.
+        ValueError: a text does not have that form.
     """
     scheme, _, netloc = http_url.partition("://")
     http_port, control_port = netloc.rpartition(":")[2], grpc_address.rpartition(":")[2]

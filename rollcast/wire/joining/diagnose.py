@@ -1,6 +1,6 @@
-"""Which hop on the way to a coordinator fails: name lookup, connection, TLS or its certificate.
+"""Find the hop that fails on the way to a coordinator: name lookup, connection, TLS or certificate.
 
-Asked after something failed, never before: it opens a connection of its own, and closes it.
+The diagnosis runs only after a failure, because it opens and closes a connection of its own.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ HopName = Literal["name lookup", "connection", "TLS", "certificate", "session"]
 LOOKUP_S = 5.0
 CONNECT_S = 4.0
 HANDSHAKE_S = 5.0
-_FIRST_BYTES_S = 1.0  # a server that refuses our certificate says so after the handshake, instead of its first bytes
+_FIRST_BYTES_S = (
+    1.0  # with TLS 1.3 a server rejects our certificate only after the handshake, in place of its first bytes
+)
 _ADDRESSES_MOST = 4
-_ALPN = ["h2", "http/1.1"]  # a gRPC server talks to nobody who does not name the first
+_ALPN = ["h2", "http/1.1"]  # a gRPC server rejects clients that do not offer h2
 
 _FIXES: dict[HopName, str] = {
     "name lookup": "check the name in the invite, and this machine's DNS (`getent hosts NAME`)",
@@ -37,8 +39,8 @@ class HopFailed:
     """The first hop that fails.
 
     Args:
-        address: host:port that was wanted.
-        reason: in words, with the addresses that were tried.
+        address: the host:port that was to be reached.
+        reason: the failure in words, with the addresses that were tried.
     """
 
     hop: HopName
@@ -50,22 +52,22 @@ class HopFailed:
 
     @property
     def fix(self) -> str:
-        """What to do about it."""
+        """Return what the user can do about the failure."""
         return _FIXES[self.hop]
 
     def as_error(self, what: str) -> RollcastError:
-        """The error to raise or show. ``what``: what it kept from being done, one sentence."""
+        """Return the error to raise or show; ``what`` says in one sentence what the failure prevented."""
         kind = WrongKey if self.hop == "certificate" else Unreachable
         return kind(what, cause=str(self), fix=self.fix)
 
 
 async def failed_hop(address: str, tls: ssl.SSLContext | None, *, reads_first: bool = False) -> HopFailed | None:
-    """Go the way to ``address`` as far as it goes; None: every hop works.
+    """Connect to ``address`` hop by hop and return the first hop that fails, or None if all succeed.
 
     Args:
         address: host:port, IPv6 in brackets.
-        tls: whom to trust and what to show; its protocols are set here. None: no TLS is spoken there.
-        reads_first: the other end speaks first, as gRPC's do: a refusal of our certificate is seen then.
+        tls: the context to connect with; its protocols are set here. None means that the server does not use TLS.
+        reads_first: whether the server sends first, as gRPC servers do; a rejection of our certificate is seen then.
     """
     host, _, port = address.rpartition(":")
     host = host.strip("[]")

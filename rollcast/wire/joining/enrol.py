@@ -1,6 +1,6 @@
-"""Joining a run: an invite and an identity become a certificate of the run CA.
+"""Join a run: exchange an invite and an identity for a certificate of the run CA.
 
-The answers are trusted no further than they can be checked: the CA by the fingerprint in the invite, the certificate by
+Answers are trusted no further than they can be checked: the CA by the fingerprint in the invite, the certificate by
 the CA, the run, role and peer id in it, and our key.
 """
 
@@ -32,7 +32,7 @@ from rollcast.wire.protocol import PROTOCOL_RANGE
 
 JOIN_DOMAIN = "rollcast/join/1"
 REUSE_VALID_FOR_S = 600.0
-"""A saved certificate with less time left than this is not used again."""
+"""Seconds that a saved certificate must still be valid for to be reused."""
 
 _ATTEMPT_TIMEOUT_S = 10.0
 _DELAY_MOST_S = 10.0
@@ -42,7 +42,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """A process's place in a run."""
+    """The membership of a process in a run: its credentials and the addresses of the coordinator."""
 
     credentials: TlsCredentials
     run_id: RunId
@@ -55,12 +55,13 @@ class Enrolment:
 
     @property
     def grpc_addresses(self) -> tuple[str, ...]:
-        """All control addresses, the one to try first first."""
+        """Return all control addresses, in the order to try."""
         return (self.grpc_address, *self.further)
 
 
 def join_payload(run_id: str, token: str, csr_pem: bytes) -> bytes:
-    """What the joining identity signs for ``JOIN_DOMAIN``: run, token and request belong together."""
+    """Return the bytes that a joining identity signs for ``JOIN_DOMAIN``, which bind run, token and request
+    together."""
     return run_id.encode("ascii") + hashlib.sha256(token.encode("ascii")).digest() + csr_pem
 
 
@@ -73,21 +74,22 @@ async def enrol(
     also: Sequence[str] = (),
     reuse_valid_for_s: float = REUSE_VALID_FOR_S,
 ) -> Enrolment:
-    """Join, or take up a saved certificate of the same run that is valid for long enough.
+    """Join the run, or reuse a saved certificate of the same run that is valid for long enough.
 
-    While the coordinator cannot be reached or is not ready, tries each of its places again.
+    While the coordinator cannot be reached or is not ready, all of its places are retried in turn.
 
     Args:
-        timeout_s: for how many seconds; None: for ever.
-        also: further places (rollcast.wire.joining.bootstrap).
-        reuse_valid_for_s: long enough; minus infinity: any, for those who join again later by themselves.
+        timeout_s: seconds after which to give up; None means never.
+        also: further places of the coordinator (rollcast.wire.joining.bootstrap).
+        reuse_valid_for_s: seconds that a saved certificate must still be valid for; minus infinity accepts any, for
+            callers that renew it later by themselves.
 
     Raises:
-        Unreachable: it could not be reached in time; the message names the hop.
+        Unreachable: the coordinator could not be reached in time; the message names the hop that failed.
         JoinRefused: the invite is wrong, expired or used up.
-        WrongKey: whoever answers is not the coordinator that wrote the invite.
+        WrongKey: the server that answers is not the coordinator that wrote the invite.
         ProtocolMismatch: the two sides speak different protocol versions.
-        MalformedMessage: it answers something else than a join.
+        MalformedMessage: the answer is not that of a join.
         RunFolderError: the credentials cannot be saved.
     """
     places = invite.places(also)
@@ -108,7 +110,7 @@ async def enrol(
             return enrolment
         except _Stranger as error:
             strangers[place.http_url] = error.said
-            if len(strangers) == len(places):  # as long as one of them says nothing, that may be the coordinator
+            if len(strangers) == len(places):  # while one place has not answered, it may be the coordinator
                 raise error.said from None
             problems[place.http_url] = error.said.what
         except (NotReady, aiohttp.ClientError, OSError, TimeoutError) as error:
@@ -124,7 +126,7 @@ async def enrol(
 
 
 class _Stranger(Exception):
-    """Whoever answers at a place does not show that it is this run's coordinator."""
+    """The server that answers at a place has not proved that it is this run's coordinator."""
 
     def __init__(self, said: RollcastError) -> None:
         super().__init__(said.what)
@@ -132,7 +134,10 @@ class _Stranger(Exception):
 
 
 async def _note(problems: dict[str, str], place: Bootstrap, error: Exception, *, says: bool) -> None:
-    """Find out which hop fails, and say so when it is another one than before: no error will, where nothing ends it."""
+    """Find out which hop fails, and log it if it is another one than before.
+
+    Without a timeout no error ever reports the problem, so the log must.
+    """
     problem = str(error) or "no answer in time"
     if not isinstance(error, NotReady):
         failed = await failed_hop(place.http_url.partition("://")[2], None)
@@ -159,7 +164,8 @@ async def _join(invite: Invite, identity: Identity, place: Bootstrap, places: Se
     credentials = TlsCredentials(pinned.ca_pem, text_in(answer, "certificate_pem").encode("ascii"), key.private_pem)
     credentials.check()
     _check_caller(credentials.caller, invite, identity)
-    # It names its control port itself, which may have moved; where its own name leads nowhere, the place that answered.
+    # The coordinator reports its control port, which may have moved. If that address cannot be reached, the place that
+    # answered is tried.
     named = [text_in(answer, "grpc_address")] if answer.get("grpc_address") else []
     others = [one.grpc_address for one in (place, *places)]
     addresses = [*named, *others] if place == places[0] else [others[0], *named, *others]
@@ -181,7 +187,7 @@ def _join_request(invite: Invite, identity: Identity, csr_pem: bytes) -> dict[st
 def _check_caller(caller: Caller, invite: Invite, identity: Identity) -> None:
     expected = Caller(invite.run_id, invite.role, identity.peer_id)
     if caller != expected:
-        raise WrongKey("the certificate is for somebody else", cause=f"{caller.uri} instead of {expected.uri}")
+        raise WrongKey("the certificate is for another member", cause=f"{caller.uri} instead of {expected.uri}")
 
 
 def _reusable(invite: Invite, identity: Identity, state_folder: Path, valid_for_s: float) -> TlsCredentials | None:

@@ -1,4 +1,4 @@
-"""Errors across the network: the same code, what, cause and fix on the other side."""
+"""Carry errors across the network with the same code, what, cause and fix."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rollcast.wire.limits import TEXT_LENGTH_MAX
 
 
 def error_to_json(error: RollcastError) -> str:
-    """``{"code", "what", "cause", "fix"}``, as in HTTP bodies and gRPC details."""
+    """Return an error as the JSON object {"code", "what", "cause", "fix"} of HTTP bodies and gRPC details."""
     texts = {"what": error.what, "cause": error.cause, "fix": error.fix}
     return json.dumps({"code": error.code, **{key: text[:TEXT_LENGTH_MAX] for key, text in texts.items()}})
 
 
 def error_from_json(text: str | bytes) -> RollcastError | None:
-    """The error in such a text, of its own class; None when the text is something else or the code is unknown."""
+    """Return the error in such a text as an instance of its class; None if the text or its code is not known."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -35,7 +35,7 @@ _KEYS = ("code", "what", "cause", "fix")
 
 
 def _printable(text: str) -> str:
-    """What a stranger may write to our terminal: no control characters."""
+    """Replace control characters, which a stranger must not write to our terminal."""
     return "".join(character if character.isprintable() else " " for character in text[:TEXT_LENGTH_MAX])
 
 

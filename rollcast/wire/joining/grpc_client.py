@@ -1,4 +1,4 @@
-"""The client's end of the control connection, and errors across it."""
+"""Open the client's end of the control connection, and translate errors across it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ _STATUS_BY_KIND: dict[type[RollcastError], grpc.StatusCode] = {
 
 
 def open_channel(address: str, credentials: TlsCredentials) -> grpc.aio.Channel:
-    """A channel to the coordinator over mutual TLS. Connects on first use and again by itself; the caller closes it."""
+    """Return a channel to the coordinator over mutual TLS.
+
+    The channel connects on first use and reconnects by itself; the caller closes it.
+    """
     return grpc.aio.secure_channel(address, credentials.grpc_channel_credentials(), options=list(CHANNEL_OPTIONS))
 
 
@@ -79,12 +82,12 @@ def connection_lost(doing: str) -> Iterator[None]:
 
 
 def status_of(error: RollcastError) -> grpc.StatusCode:
-    """The status under which a server sends ``error``, with ``error_to_json(error)`` as details."""
+    """Return the gRPC status under which a server sends ``error``, with ``error_to_json(error)`` as details."""
     return _STATUS_BY_KIND.get(type(error), grpc.StatusCode.INTERNAL)
 
 
 def translate(error: grpc.RpcError, doing: str) -> RollcastError:
-    """An error of grpc as one that a person can act on. ``doing`` completes "while ..."."""
+    """Translate a gRPC error into one that a person can act on; ``doing`` completes "while ..."."""
     code = error.code() if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else grpc.StatusCode.UNKNOWN
     details = (error.details() if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else "") or ""
     sent = error_from_json(details)
@@ -121,5 +124,5 @@ def translate(error: grpc.RpcError, doing: str) -> RollcastError:
 
 
 def _is_about_tls(details: str) -> bool:
-    """grpc has no status for a failed handshake; it says so in words only."""
+    """Whether the details of an error name a failed handshake, for which gRPC has no status."""
     return any(word in details.lower() for word in ("handshake", "certificate", "verification check"))

@@ -1,4 +1,4 @@
-"""Invites: one string with all that a new process needs to find a run and to know it again."""
+"""Encode and decode invites: one string with all that a new process needs to find a run and to recognise it."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _FORMS = {
 
 @dataclass(frozen=True, slots=True)
 class Invite:
-    """What the operator hands out. Quota and expiry are the coordinator's.
+    """The content of an invite. Its quota and expiry are kept by the coordinator.
 
     Raises:
-        JoinRefused: a field is not what it should be.
+        JoinRefused: a field does not have its form.
     """
 
     run_id: RunId
     role: Role
-    http_url: str  # http://host:port or https://host:port, nothing behind it
+    http_url: str  # http://host:port or https://host:port, without a path
     grpc_address: str  # host:port
     ca_sha256: str  # hex: fingerprint of the run CA
-    learner_public_key: str  # hex: signs versions, whatever the coordinator says
+    learner_public_key: str  # hex: the key that signs versions, whatever the coordinator says
     token: str = field(repr=False)
     further: tuple[str, ...] = ()  # places of the same coordinator: see rollcast.wire.joining.bootstrap.PLACE_PATTERN
 
@@ -57,11 +57,15 @@ class Invite:
             raise _not_an_invite("its further addresses are none")
 
     def places(self, also: Sequence[str] = ()) -> tuple[Bootstrap, ...]:
-        """Where to look for the coordinator, in this order; ``also``: of ``PLACE_PATTERN``."""
+        """Return the places where the coordinator may be found, in the order to try.
+
+        Args:
+            also: further places of the form ``PLACE_PATTERN``.
+        """
         return bootstraps(self.http_url, self.grpc_address, (*self.further, *also))
 
     def encode(self) -> str:
-        """The string to hand out. It holds a secret."""
+        """Return the string to give to a new member. It holds a secret."""
         values: dict[str, object] = {name: getattr(self, name) for name in _FORMS}
         if self.further:  # an invite without them is one that earlier releases read too
             values["further"] = list(self.further)
@@ -70,10 +74,10 @@ class Invite:
 
     @classmethod
     def decode(cls, text: str) -> Invite:
-        """Inverse of ``encode``; white space around it does not matter.
+        """Parse the string of an invite, ignoring white space around it.
 
         Raises:
-            JoinRefused: it is no invite.
+            JoinRefused: the text is not an invite.
         """
         text = text.strip()
         if not text.startswith(_PREFIX) or len(text) > INVITE_LENGTH_MAX:
@@ -91,10 +95,10 @@ class Invite:
 
 
 async def read_invite(text: str, file: Path | None, timeout_s: float) -> Invite:
-    """The invite in ``text``, or else in ``file``, which may appear within ``timeout_s`` seconds.
+    """Return the invite in ``text``, or else in ``file``, which may appear within ``timeout_s`` seconds.
 
     Raises:
-        JoinRefused: there is neither, or it is no invite.
+        JoinRefused: neither is given, or the text is not an invite.
         WaitTimedOut: the file did not appear.
     """
     if text:
@@ -103,7 +107,7 @@ async def read_invite(text: str, file: Path | None, timeout_s: float) -> Invite:
         raise JoinRefused("no invite", fix="set invite or invite_file; the operator hands invites out")
     fix = "start the coordinator, or copy the invite that it wrote to this place"
     async with deadline(timeout_s, f"the invite in {file}", fix=fix):
-        while True:  # another process writes it: nothing here can wake us
+        while True:  # another process writes the file, so polling is the only way to notice it
             content = await asyncio.to_thread(_read, file)
             if content.strip():
                 return Invite.decode(content)

@@ -1,7 +1,7 @@
-"""Addresses within one local network, which a peer tells the coordinator for those beside it. Pure.
+"""Recognise addresses within one local network, which a peer reports for the peers beside it. Pure.
 
-What ICE calls a host candidate (RFC 8445 section 5.1.1.1). Networks: RFC 1918, RFC 3927 and RFC 4193. Link-local ones
-of IPv6 are left out: they need a zone, which is another one at the other end.
+They are what ICE calls host candidates (RFC 8445 section 5.1.1.1), of the networks in RFC 1918, RFC 3927 and RFC 4193.
+Link-local addresses of IPv6 are left out: they need a zone, which differs at the other end.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ _LENGTH_MAX = 64
 
 
 def is_local(ip: IPv4Address | IPv6Address) -> bool:
-    """Whether it may lead to somebody within a local network and to nobody beyond; never this machine itself."""
+    """Whether an address leads to a machine of a local network and to none beyond; loopback does not count."""
     return any(ip.version == network.version and ip in network for network in _NETWORKS)
 
 
 def local_address(host: str, port: int) -> str:
-    """``ip:port`` as it is written everywhere, ``[ip]:port`` for IPv6; empty: that is no such address."""
+    """Return ``ip:port``, or ``[ip]:port`` for IPv6; empty if the address is not within a local network."""
     try:
         ip = ip_address(host)
     except ValueError:
@@ -29,7 +29,7 @@ def local_address(host: str, port: int) -> str:
 
 
 def read_local_address(text: str) -> str:
-    """The same address as ``local_address`` writes it; empty: it is none of a local network."""
+    """Parse an address and return it as ``local_address`` does; empty if it is not within a local network."""
     host, _, port = text[: _LENGTH_MAX + 1].rpartition(":")
     if len(text) > _LENGTH_MAX or not (port.isascii() and port.isdigit() and len(port) <= 5):
         return ""

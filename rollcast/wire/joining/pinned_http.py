@@ -1,8 +1,7 @@
-"""Asking a coordinator over HTTP by nothing but an invite: its run CA is fetched first and must match the fingerprint.
+"""Call a coordinator over HTTP with nothing but an invite.
 
-Nothing secret is sent before it has.
-
-Answers of the coordinator's HTTP port: no longer than expected, and JSON objects.
+The run CA is fetched first and must match the fingerprint in the invite; no secret is sent before it does. Answers are
+limited in length and must be JSON objects.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from rollcast.wire.limits import HTTP_JOIN_BYTES_MAX
 
 
 async def read_bounded(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
-    """The body.
+    """Return the body of a response.
 
     Raises:
-        MalformedMessage: it is longer than ``bytes_max``.
+        MalformedMessage: the body is longer than ``bytes_max``.
     """
     data = bytearray()
     async for piece in response.content.iter_any():
@@ -36,13 +35,14 @@ async def read_bounded(response: aiohttp.ClientResponse, bytes_max: int) -> byte
 
 
 def json_object(data: bytes, url: str, *, fix: str) -> dict[str, Any]:
-    """The JSON object in a body.
+    """Return the JSON object in a body.
 
     Args:
-        url: where it came from, and ``fix`` what to do when nothing like a coordinator answers there.
+        url: where the body came from.
+        fix: what the user can do if something else than a coordinator answers there.
 
     Raises:
-        MalformedMessage: it is none.
+        MalformedMessage: the body is not a JSON object.
     """
     try:
         value = json.loads(data)
@@ -54,12 +54,12 @@ def json_object(data: bytes, url: str, *, fix: str) -> dict[str, Any]:
 
 
 class NotReady(Exception):
-    """The coordinator answers but cannot do it yet."""
+    """The coordinator answers, but is not ready for the request yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class PinnedHttp:
-    """A coordinator whose run CA matched an invite."""
+    """A coordinator whose run CA matched the fingerprint in an invite."""
 
     invite: Invite
     ca_pem: bytes
@@ -67,12 +67,13 @@ class PinnedHttp:
 
     @classmethod
     async def open(cls, session: aiohttp.ClientSession, invite: Invite) -> PinnedHttp:
-        """Fetch the run CA and compare it.
+        """Fetch the run CA and compare it with the invite.
 
         Raises:
-            WrongKey: whoever answers is not the coordinator that wrote the invite.
-            MalformedMessage, NotReady: it does not answer like one, or not yet.
-            aiohttp.ClientError, OSError, TimeoutError: it cannot be reached.
+            WrongKey: the server that answers is not the coordinator that wrote the invite.
+            MalformedMessage: the server does not answer like a coordinator.
+            NotReady: the coordinator is not ready yet.
+            aiohttp.ClientError, OSError, TimeoutError: the coordinator cannot be reached.
         """
         url = f"{invite.http_url}/api/v1/ca"
         answer = await _exchange(session, "GET", url, _anybody())
@@ -93,41 +94,41 @@ class PinnedHttp:
         *,
         headers: dict[str, str] | None = None,
     ) -> dict[str, Any]:
-        """One JSON object for another.
+        """Send a JSON object and return the one in the answer.
 
         Raises:
-            NotReady: it answers 429 or 5xx.
-            RollcastError: what it answers instead.
+            NotReady: the coordinator answers 429 or 5xx.
+            RollcastError: the error that the coordinator answers with.
         """
         url = f"{self.invite.http_url}{path}"
         return await _exchange(self.session, method, url, _pinned(self.ca_pem), body, headers)
 
     def stream_options(self, path: str) -> dict[str, Any]:
-        """Arguments of a request that reads or writes a stream at this path, with the invite's token."""
+        """Return the arguments of a request that streams at this path, with the invite's token."""
         return {"headers": self.authorization, **pinned_options(f"{self.invite.http_url}{path}", self.ca_pem)}
 
     def trusting(self) -> ssl.SSLContext:
-        """For a TLS connection of another kind to this coordinator; only its run CA is trusted, names do not matter."""
+        """Return a context for another kind of TLS connection that trusts only this run's CA, under any name."""
         context = _pinned(self.ca_pem)
         context.check_hostname = False
         return context
 
     @property
     def authorization(self) -> dict[str, str]:
-        """Headers that prove the invite."""
+        """Return the headers that prove possession of the invite."""
         return {"Authorization": f"Invite {self.invite.token}"}
 
 
 def pinned_options(url: str, ca_pem: bytes) -> dict[str, Any]:
-    """Arguments of an aiohttp request to a coordinator whose run CA is known."""
+    """Return the arguments of an aiohttp request to a coordinator whose run CA is known."""
     return {"url": url, **_tls(url, _pinned(ca_pem))}
 
 
 def text_in(answer: dict[str, Any], key: str) -> str:
-    """An ASCII text of an answer.
+    """Return an ASCII text of an answer.
 
     Raises:
-        MalformedMessage: it has none.
+        MalformedMessage: the answer has no such text.
     """
     value = answer.get(key)
     if not isinstance(value, str) or not value.isascii():

@@ -1,4 +1,4 @@
-"""HTTP over connections that are there already: they were not dialled in the ordinary way."""
+"""Run HTTP over sockets that are connected already, because they were not dialled in the ordinary way."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aiohttp.client_proto import ResponseHandler
 
 
 class HandedSockets(aiohttp.BaseConnector):
-    """A connector that takes what ``hand`` was given for an address, once, and dials nothing.
+    """A connector that uses each socket given to ``hand`` once, for its address, and dials nothing.
 
     aiohttp's own connector for Unix sockets replaces the same one method.
     """
@@ -25,10 +25,10 @@ class HandedSockets(aiohttp.BaseConnector):
         """Keep a connected socket for the next request to its remote address.
 
         Returns:
-            that address, host:port; no two connections from one local port have the same.
+            The remote address, host:port. No two connections from one local port have the same.
 
         Raises:
-            OSError: it is not connected any more.
+            OSError: the socket is no longer connected.
         """
         host, port, *_ = sock.getpeername()
         address = _address(host, port)
@@ -37,7 +37,7 @@ class HandedSockets(aiohttp.BaseConnector):
         return address
 
     def drop(self, address: str) -> None:
-        """Close what nobody asked for."""
+        """Close the socket for an address if no request has used it."""
         sock = self._handed.pop(address, None)
         if sock is not None:
             sock.close()

@@ -1,4 +1,4 @@
-"""The hash of a file while it grows from its beginning: what is there is hashed before the rest arrives."""
+"""Hash a file while it grows from its beginning, so that little is left to hash when the rest arrives."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ _SHARED_BYTES_LEAST = 1 << 30  # a smaller file is hashed in pieces too small to
 
 
 class PrefixHash:
-    """BLAKE3 of a file of known size, advanced in order. One thread at a time.
+    """The BLAKE3 hash of a file of known size, advanced in order by one thread at a time.
 
     Args:
-        descriptor: readable; may be written to beyond what has been hashed, and closed.
-        size_bytes: of the whole file, which has that size already.
+        descriptor: a readable descriptor; the file may be written beyond what has been hashed, and the descriptor
+        closed.
+        size_bytes: the size of the whole file, which the file has already.
 
     Raises:
-        OSError: it cannot be mapped.
+        OSError: the file cannot be mapped.
     """
 
     def __init__(self, descriptor: int, size_bytes: int) -> None:
@@ -27,12 +28,12 @@ class PrefixHash:
         self.done_bytes = 0
 
     def advance(self, until_bytes: int) -> None:
-        """Hash on to ``until_bytes``."""
+        """Hash the bytes up to ``until_bytes``."""
         while self.done_bytes < until_bytes:
             stop = min(until_bytes, self.done_bytes + _STEP_BYTES)
             self._blake3.update(self._view[self.done_bytes : stop])
             self.done_bytes = stop
 
     def digest(self) -> bytes:
-        """Of what has been hashed: of the file, once that is all of it."""
+        """Return the digest of the bytes hashed so far, which is the file's once all are."""
         return self._blake3.digest()

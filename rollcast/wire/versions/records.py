@@ -1,7 +1,7 @@
-"""Version records and manifests: what the learner signs about a version, and how a receiver checks it.
+"""Define version records and manifests: what the learner signs about a version, and how a receiver checks it.
 
-A version is its state: the raw tensors one after the other, in the order of the record. The record says what the state
-is; each manifest says how one encoding of it is cut into chunks. Only the learner's key signs either.
+A version is its state: the raw tensors one after the other, in the order of the record. The record describes the state;
+each manifest describes how one encoding of it is cut into chunks. Only the learner's key signs either.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RECORD_DOMAIN = "rollcast/version-record/1"
 MANIFEST_DOMAIN = "rollcast/manifest/1"
 KEYFRAME_ID = EncodingId(0)
 PREVIOUS_ID = EncodingId(1)  # the delta from the version published before
-SQUASHED_ID = EncodingId(2)  # the delta from some publications before that, for those who were away
+SQUASHED_ID = EncodingId(2)  # the delta from some publications before that, for peers that were away
 
 EncodingKind = Literal["keyframe", "delta"]
 Compression = Literal["", "zstd"]
@@ -39,7 +39,7 @@ _COMPRESSIONS: dict[str, Compression] = {"": "", "zstd": "zstd"}
 
 @dataclass(frozen=True, slots=True)
 class VersionRecord:
-    """What a version is, whatever encoding it travels in."""
+    """The description of a version, whatever encoding it travels in."""
 
     run_id: RunId
     epoch: Epoch
@@ -51,17 +51,17 @@ class VersionRecord:
     model_json: str  # rollcast.policy.config.ModelConfig
 
     def payload(self) -> bytes:
-        """The bytes that are signed."""
+        """Return the bytes that are signed."""
         return record_to_pb(self).SerializeToString(deterministic=True)
 
     def hash(self) -> bytes:
-        """BLAKE3 of the payload: what manifests and the next version refer to."""
+        """Return the BLAKE3 hash of the payload, to which manifests and the next version refer."""
         return blake3_hash(self.payload())
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """How one encoding of a version is cut into chunks."""
+    """The description of how one encoding of a version is cut into chunks."""
 
     run_id: RunId
     epoch: Epoch
@@ -77,10 +77,10 @@ class Manifest:
     chunk_list_hash: bytes
 
     def chunk_range(self, index: int) -> tuple[int, int]:
-        """(start, stop) of a chunk, in bytes.
+        """Return (start, stop) of a chunk, in bytes.
 
         Raises:
-            MalformedMessage: there is no such chunk.
+            MalformedMessage: the encoding has no such chunk.
         """
         if not 0 <= index < self.chunk_count:
             raise MalformedMessage(f"chunk {index} of {self.chunk_count}")
@@ -88,10 +88,10 @@ class Manifest:
         return start, min(start + self.chunk_size_bytes, self.size_bytes)
 
     def check_chunk_list(self, hashes: bytes) -> None:
-        """That ``hashes`` is the signed list of this encoding.
+        """Check that ``hashes`` is the signed chunk list of this encoding.
 
         Raises:
-            MalformedMessage: it is not.
+            MalformedMessage: ``hashes`` is another list.
         """
         if len(hashes) != self.chunk_count * HASH_BYTES or chunk_list_hash(hashes) != self.chunk_list_hash:
             raise MalformedMessage(f"a chunk list is not the signed one of version {self.version}")
@@ -108,41 +108,41 @@ class VerifiedVersion:
 
     @property
     def version(self) -> Version:
-        """The record's version."""
+        """Return the record's version."""
         return self.record.version
 
     @property
     def keyframe(self) -> Manifest:
-        """The encoding that needs no other version; always there."""
+        """Return the encoding that needs no other version; every version has one."""
         return next(manifest for manifest in self.manifests if manifest.kind == "keyframe")
 
     @property
     def chunk_count_max(self) -> int:
-        """Chunks of the encoding that has most."""
+        """Return the number of chunks of the encoding that has the most."""
         return max(manifest.chunk_count for manifest in self.manifests)
 
     @property
     def deltas(self) -> tuple[Manifest, ...]:
-        """The encodings that lead here from an older version."""
+        """Return the encodings that lead to this version from an older one."""
         return tuple(manifest for manifest in self.manifests if manifest.kind == "delta")
 
     def manifest(self, encoding_id: int) -> Manifest | None:
-        """The manifest of one encoding, or None."""
+        """Return the manifest of one encoding, or None if the version has no such encoding."""
         return next((manifest for manifest in self.manifests if manifest.encoding_id == encoding_id), None)
 
 
 def state_hash(data: BytesLike) -> bytes:
-    """BLAKE3 of a whole state, 32 bytes."""
+    """Return the BLAKE3 hash of a whole state, 32 bytes."""
     return blake3_hash(data)
 
 
 def keyframe_manifest(record: VersionRecord, chunk_hashes: bytes, chunk_size_bytes: int) -> Manifest:
-    """The manifest of the uncompressed keyframe.
+    """Return the manifest of the uncompressed keyframe.
 
     Args:
-        record: the version.
+        record: the record of the version.
         chunk_hashes: ``chunks.chunk_list`` of the state, 32 bytes a chunk.
-        chunk_size_bytes: what it was cut with.
+        chunk_size_bytes: the size of the chunks that the state was cut into.
     """
     size_bytes = record.state_size_bytes
     return _manifest(record, KEYFRAME_ID, None, size_bytes, chunk_hashes, chunk_size_bytes)
@@ -157,15 +157,15 @@ def delta_manifest(
     chunk_hashes: bytes,
     chunk_size_bytes: int,
 ) -> Manifest:
-    """The manifest of a delta.
+    """Return the manifest of a delta.
 
     Args:
-        record: the version that it leads to.
-        encoding_id: unique within the version, not 0.
-        base: the version that it starts from.
-        size_bytes: of the delta.
+        record: the record of the version that the delta leads to.
+        encoding_id: the id of the encoding, unique within the version and not 0.
+        base: the version that the delta starts from.
+        size_bytes: the size of the delta.
         chunk_hashes: ``chunks.chunk_list`` of the delta, 32 bytes a chunk.
-        chunk_size_bytes: what it was cut with.
+        chunk_size_bytes: the size of the chunks that the delta was cut into.
     """
     return _manifest(record, encoding_id, base, size_bytes, chunk_hashes, chunk_size_bytes)
 
@@ -198,7 +198,7 @@ def sign_version(record: VersionRecord, manifests: Iterable[Manifest], identity:
     """Sign a record and its manifests.
 
     Raises:
-        MalformedMessage: receivers would refuse them.
+        MalformedMessage: receivers would reject them.
     """
     announcement = pb.VersionAnnouncement(
         record=identity.sign(RECORD_DOMAIN, record.payload()),
@@ -217,9 +217,9 @@ def verify_announcement(
     """Check an announcement from the network: form, bounds, run, then signatures.
 
     Raises:
-        WrongKey: signed by somebody else than the learner.
-        BadSignature: changed after it was signed.
-        MalformedMessage: of another run, or a bound is exceeded.
+        WrongKey: the announcement was not signed by the learner.
+        BadSignature: the announcement was changed after it was signed.
+        MalformedMessage: the announcement belongs to another run, or exceeds a bound.
     """
     _check_sizes(announcement)
     verify_signed(announcement.record, RECORD_DOMAIN, learner_public_key)
@@ -231,7 +231,7 @@ def verify_announcement(
 
 
 def parse_announcement(announcement: pb.VersionAnnouncement) -> VerifiedVersion:
-    """Everything that ``verify_announcement`` checks except run and signatures: for our own and our stored ones.
+    """Check all that ``verify_announcement`` checks except run and signatures, for announcements made or stored here.
 
     Raises:
         MalformedMessage: a bound is exceeded, or record and manifests do not fit together.
@@ -267,7 +267,7 @@ def _check_sizes(announcement: pb.VersionAnnouncement) -> None:
 
 
 def record_to_pb(record: VersionRecord) -> pb.VersionRecord:
-    """As a message."""
+    """Convert a record to a message."""
     return pb.VersionRecord(
         run_id=record.run_id,
         epoch=record.epoch,
@@ -290,10 +290,10 @@ def record_to_pb(record: VersionRecord) -> pb.VersionRecord:
 
 
 def record_from_pb(message: pb.VersionRecord) -> VersionRecord:
-    """Checked.
+    """Convert a received record, checking every bound.
 
     Raises:
-        MalformedMessage: a number, hash or name out of range, or tensors that do not fill the state.
+        MalformedMessage: a number, hash or name is out of range, or the tensors do not fill the state.
     """
     require(max(message.epoch, message.version) <= limits.COUNTER_MAX, "epoch or version out of range")
     require(len(message.parent_hash) in (0, HASH_BYTES), "a parent hash has the wrong length")
@@ -314,7 +314,7 @@ def record_from_pb(message: pb.VersionRecord) -> VersionRecord:
 
 
 def manifest_to_pb(manifest: Manifest) -> pb.Manifest:
-    """As a message."""
+    """Convert a manifest to a message."""
     return pb.Manifest(
         run_id=manifest.run_id,
         epoch=manifest.epoch,
@@ -332,10 +332,10 @@ def manifest_to_pb(manifest: Manifest) -> pb.Manifest:
 
 
 def manifest_from_pb(message: pb.Manifest) -> Manifest:
-    """Checked.
+    """Convert a received manifest, checking every bound.
 
     Raises:
-        MalformedMessage: unknown kind or compression, a base that is not older, or sizes that do not fit.
+        MalformedMessage: the kind or compression is unknown, the base is not older, or sizes do not fit.
     """
     require(message.kind in _KIND_FROM_PB, "unknown kind of encoding")
     require(message.compression in _COMPRESSIONS, "unknown compression")

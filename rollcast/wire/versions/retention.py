@@ -1,7 +1,7 @@
-"""Which stored encodings go when there are too many. Pure.
+"""Choose the stored encodings to delete when there are too many. Pure.
 
-States are large, and the newest few serve readers and as bases of deltas. Deltas are small and serve others' chains:
-they stay longer.
+States are large; the newest few serve readers and as bases of deltas. Deltas are small and are needed by peers that
+follow a chain of them, so they are kept longer.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-# Versions ahead of the newest state whose deltas stay: chains that a peer follows are no longer. Whoever lacks one of
-# them needs another state, and would keep all that come until then.
+# Versions ahead of the newest state whose deltas are kept. No chain that a peer follows is longer: a peer that lacks a
+# delta of its chain needs a new state, and would otherwise keep every delta that arrives until then.
 _AHEAD_MOST = 32
 
 
@@ -19,9 +19,11 @@ class Retention:
     """How much is kept.
 
     Args:
-        keep_versions: newest states.
-        keep_deltas: newest versions whose deltas are kept.
-        keep_bytes: of states and deltas together; 0: no limit. The newest state stays whatever its size.
+        keep_versions: number of newest states to keep.
+        keep_deltas: number of newest versions whose deltas are kept.
+        keep_bytes: limit on the bytes of states and deltas together; 0 means no limit. The newest state is kept
+        whatever
+            its size.
     """
 
     keep_versions: int
@@ -34,8 +36,8 @@ class Kept:
     """One encoding on disk.
 
     Args:
-        busy: read, being received, or the base of a state in the making.
-        spared: others fetch it: it may be older than what is kept, within the bytes that may be taken.
+        busy: the encoding is being read or received, or is the base of a state that is being made.
+        spared: other peers are fetching it, so it may be older than what is kept, within ``keep_bytes``.
     """
 
     version: int
@@ -47,7 +49,7 @@ class Kept:
 
 
 def surplus(kept: Iterable[Kept], retention: Retention) -> list[Kept]:
-    """What may go, oldest first; what is busy stays and counts."""
+    """Return the encodings to delete, oldest first; a busy one is kept and counts towards the limits."""
     ordered = sorted(kept)
     states = [one for one in ordered if one.is_state]
     versions = sorted({one.version for one in ordered})
@@ -59,7 +61,7 @@ def surplus(kept: Iterable[Kept], retention: Retention) -> list[Kept]:
     idle = [one for one in ordered if not (one.busy or one.spared)]
     gone = [one for one in idle if one.version < (oldest_state if one.is_state else oldest_delta)]
     excess_bytes = sum(one.size_bytes for one in ordered) - sum(one.size_bytes for one in gone) - retention.keep_bytes
-    # Old states before deltas: they are large. What leads on from the newest state is about to be used.
+    # Old states go before deltas because they are large. Deltas ahead of the newest state are about to be used.
     for one in sorted(ordered, key=lambda one: (not one.is_state, one)):
         may_go = one not in gone and not one.busy and one.version <= newest.version and one != newest
         if retention.keep_bytes and excess_bytes > 0 and may_go:
