@@ -244,10 +244,10 @@ async def test_odd_answers_are_refused(
 async def test_a_certificate_for_somebody_else_is_refused(door: Door, tmp_path: Path) -> None:
     async with door.open() as invite:
         door.role = "learner"
-        with pytest.raises(WrongKey, match="somebody else"):
+        with pytest.raises(WrongKey, match="another member"):
             await enrol(invite, Identity.generate(), tmp_path / "state", 10.0)
         door.role, door.peer_id = None, LEARNER.peer_id
-        with pytest.raises(WrongKey, match="somebody else"):
+        with pytest.raises(WrongKey, match="another member"):
             await enrol(invite, Identity.generate(), tmp_path / "state", 10.0)
 
 
