@@ -1,7 +1,7 @@
-"""Which objective the learner follows: an algorithm by name, and changes to its factors.
+"""Configuration of the RL objective: an algorithm by name, and changes to its factors.
 
-A preset is a table of settings; what the configuration says comes on top of it. What each is for, with formula and
-source: docs/algorithms.md.
+A preset is a table of settings, and the fields that a configuration gives replace them. docs/algorithms.md explains
+each preset and each factor, with formula and source.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ Divergence = Literal["none", "k1", "k2", "k3"]
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 GROUPED: frozenset[Advantage] = frozenset({"group-normalised", "group-mean", "leave-one-out"})
 
-_NARROW = {"clip_low": 0.2, "clip_high": 0.2}  # PPO's own (Schulman et al. 2017, table 1)
+_NARROW = {"clip_low": 0.2, "clip_high": 0.2}  # the clipping range of PPO (Schulman et al. 2017, table 1)
 _GRADIENT_ONLY = {"surrogate": "log-probability", "aggregate": "constant-length"}
 
-#: Algorithm -> what differs from the defaults of ObjectiveConfig, which are those of grpo.
+#: Algorithm -> settings that differ from the defaults of ObjectiveConfig, which are those of grpo.
 PRESETS: Mapping[Algorithm, Mapping[str, Any]] = MappingProxyType(
     {
         "grpo": {},
@@ -71,63 +71,66 @@ PRESETS: Mapping[Algorithm, Mapping[str, Any]] = MappingProxyType(
 
 
 class CriticConfig(ConfigModel):
-    """The critic of PPO: a model of the policy's shape with one output, started from the policy."""
+    """The critic of PPO: a model of the policy's shape with one output, initialised from the policy."""
 
     learning_rate: float = Field(1e-3, gt=0.0)
-    """Adam, constant; the moments' decays and the largest gradient norm are the policy's."""
+    """Constant learning rate of Adam; moment decays and gradient norm are those of the policy's optimiser."""
     discount: float = Field(1.0, gt=0.0, le=1.0)
-    """gamma of GAE, a token."""
+    """Discount per token (gamma of GAE)."""
     gae_lambda: float = Field(0.95, ge=0.0, le=1.0)
-    """lambda of GAE: 1 trusts rewards only, 0 the critic only."""
+    """lambda of GAE: 1 relies on rewards only, 0 on the critic only."""
     value_clip: float = Field(0.2, gt=0.0)
-    """A value counts as at most this far from what it was at the start of the step."""
+    """Greatest distance of a predicted value from its prediction at the start of the step; larger ones are clipped."""
 
 
 class ObjectiveConfig(ConfigModel):
-    """The RL objective: a preset, and factors that replace its own. Fields left out are the preset's."""
+    """The RL objective: a preset, and fields that replace its factors. Fields left out are the preset's."""
 
     algorithm: Algorithm = "grpo"
     """Preset; see docs/algorithms.md."""
     aggregate: Aggregate = "token-mean"
-    """How tokens are weighed: all the same, trajectories all the same, or by the longest completion there may be."""
+    """How tokens are weighted in the loss: equally per token, equally per trajectory, or per token divided by the
+    longest possible completion."""
     advantage: Advantage = "group-normalised"
-    """What a completion is compared with."""
+    """Baseline that a completion's reward is compared with, and whether advantages are normalised."""
     advantage_epsilon: float = Field(1e-4, gt=0.0)
-    """Added to the standard deviation where advantages are divided by one."""
+    """Number added to the standard deviation where advantages are divided by it."""
     importance: Importance = "none"
-    """Weight against staleness: of policy / behaviour, or of proximal / behaviour where proximal is set."""
+    """Importance weight that corrects for staleness: of the ratio policy / behaviour, or proximal / behaviour where
+    proximal is set."""
     importance_low: float = Field(0.0, ge=0.0)
-    """Lower bound of clipped and two-sided weights."""
+    """Lower bound of clipped and two-sided importance weights."""
     importance_high: float = Field(2.0, gt=0.0)
-    """Upper bound of weights."""
+    """Upper bound of importance weights."""
     surrogate: Surrogate = "clipped"
-    """Gradient: log-probability, PPO's clipped ratio, or the clipped ratio of whole sequences."""
+    """Term whose gradient is taken: log-probability, PPO's clipped ratio, or the clipped ratio of whole sequences."""
     clip_low: float = Field(0.2, gt=0.0, lt=1.0)
     """Ratios below 1 - clip_low are clipped."""
     clip_high: float = Field(0.28, gt=0.0)
     """Ratios above 1 + clip_high are clipped."""
     proximal: bool = False
-    """The clipped ratio is to the policy at the start of the step, not to the one that made the rollout."""
+    """Take the clipped ratio to the policy at the start of the step instead of the one that generated the rollout."""
     epochs_per_batch: int = Field(1, ge=1, le=64)
-    """Times that every batch is gone through."""
+    """Passes over every batch."""
     mini_batches: int = Field(1, ge=1, le=1024)
-    """Optimiser steps each time, on equal parts of the batch."""
+    """Optimiser steps per pass, each on an equal part of the batch."""
     kl: Divergence = "none"
-    """Penalty for leaving the policy that RL began with: estimator of the divergence."""
+    """Estimator of the KL divergence from the policy that RL began with, which is penalised."""
     kl_coefficient: float = Field(0.0, ge=0.0)
-    """Its weight."""
+    """Weight of the KL penalty."""
     entropy_coefficient: float = Field(0.0, ge=0.0)
-    """Weight of the policy's entropy, which is rewarded."""
+    """Weight of the bonus for the policy's entropy."""
     dynamic_sampling: bool = False
-    """Groups whose rewards are all equal do not count in the mean over the batch."""
+    """Leave groups whose rewards are all equal out of the mean over the batch."""
     overlong_share: float = Field(0.0, ge=0.0, le=1.0)
-    """Last part of the longest completion in which reward falls linearly by 1; below one token: none."""
+    """Last share of the longest possible completion (0 to 1) over which reward falls linearly by 1; below one token:
+    no penalty."""
     critic: CriticConfig = CriticConfig()
-    """Only with advantage = "critic"."""
+    """Critic; used with advantage = "critic" only."""
 
     @property
     def passes(self) -> int:
-        """Optimiser steps a batch."""
+        """The number of optimiser steps per batch."""
         return self.epochs_per_batch * self.mini_batches
 
     @model_validator(mode="before")
@@ -153,8 +156,8 @@ class ObjectiveConfig(ConfigModel):
         return [
             (
                 ratio and corrected and not self.proximal,
-                f'surrogate "{self.surrogate}" already holds the ratio to the behaviour policy: importance '
-                f'"{self.importance}" would count it twice; set importance = "none", surrogate = "log-probability", '
+                f'surrogate "{self.surrogate}" already contains the ratio to the behaviour policy, and importance '
+                f'"{self.importance}" would apply it twice: set importance = "none", surrogate = "log-probability", '
                 "or proximal = true",
             ),
             (
@@ -163,20 +166,22 @@ class ObjectiveConfig(ConfigModel):
             ),
             (
                 self.proximal and not corrected,
-                "proximal = true leaves staleness without any correction: set importance",
+                "proximal = true without importance does not correct for staleness: set importance",
             ),
             (
                 not ratio and not corrected and self.epochs_per_batch > 1,
-                "a log-probability without importance is right for the policy that made the rollouts only: "
-                "set epochs_per_batch = 1",
+                'surrogate "log-probability" without importance is unbiased only for the policy that generated the '
+                "rollouts: set epochs_per_batch = 1",
             ),
             (
                 self.surrogate == "sequence-clipped" and self.advantage == "critic",
-                "a sequence's ratio needs one advantage for the sequence, a critic gives one a token",
+                "the ratio of a sequence needs one advantage per sequence, but a critic gives one per token: set "
+                'another advantage, or surrogate = "clipped"',
             ),
             (
                 self.dynamic_sampling and self.advantage not in GROUPED,
-                f'dynamic_sampling leaves out groups without advantage, but advantage "{self.advantage}" has no groups',
+                "dynamic_sampling leaves out groups whose rewards are all equal, but advantage "
+                f'"{self.advantage}" has no groups: set dynamic_sampling = false or an advantage over groups',
             ),
             (
                 self.importance in ("two-sided", "clipped") and low >= high,
@@ -198,10 +203,10 @@ class ObjectiveConfig(ConfigModel):
 
 
 def check_group_size(config: ObjectiveConfig, samples_per_group: int) -> None:
-    """That advantages can be told with groups of this size.
+    """Check that groups of this size allow the configured advantage.
 
     Raises:
-        ConfigError: a completion is compared with its group, which has no other.
+        ConfigError: completions are compared within their group, and a group has one completion only.
     """
     if config.advantage in GROUPED and samples_per_group < 2:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""What a machine's owner allows, as configured."""
+"""Configuration of what a machine's owner allows."""
 
 from __future__ import annotations
 
@@ -25,45 +25,47 @@ Hours = Annotated[tuple[str, ...], Field(max_length=32), AfterValidator(_hours)]
 
 
 class LimitsConfig(ConfigModel):
-    """What this machine may be used for, and when. Nothing set: whenever it runs."""
+    """What this machine may be used for, and when. With no limit set it works whenever it runs."""
 
     compute_hours: Hours = ()
-    """Weekly windows of local time in which rollouts may be drawn, as "mon-fri 22:00-07:00"; none: always."""
+    """Weekly windows of local time in which rollouts may be generated, such as "mon-fri 22:00-07:00"; none: always."""
     network_hours: Hours = ()
-    """Weekly windows in which chunks may be sent and received; none: always."""
+    """Weekly windows of local time in which chunks may be sent and received; none: always."""
     upload_gb_month: float | None = Field(None, gt=0.0)
-    """GB (1e9 bytes) that may be sent a month, beyond the local network; none: no limit."""
+    """Monthly upload quota in GB (1e9 bytes), the local network not counted; none: no limit."""
     download_gb_month: float | None = Field(None, gt=0.0)
-    """GB that may be received a month, beyond the local network."""
+    """Monthly download quota in GB (1e9 bytes), the local network not counted; none: no limit."""
     quota_reset_day: int = Field(1, ge=1, le=28)
-    """Day of the month on which both are counted anew."""
+    """Day of the month on which both quotas start anew."""
     cpu_celsius_max: float | None = Field(None, ge=30.0, le=120.0)
-    """Temperature of the processor above which no work is done until it is 5 degrees cooler."""
+    """Processor temperature, in degrees Celsius, above which work pauses until it is 5 degrees cooler; none: no
+    limit."""
     gpu_celsius_max: float | None = Field(None, ge=30.0, le=120.0)
-    """The same of the accelerator."""
+    """Accelerator temperature, in degrees Celsius, above which work pauses until it is 5 degrees cooler; none: no
+    limit."""
     power_watts_max: float | None = Field(None, gt=0.0)
-    """Power of all accelerators together above which work rests."""
+    """Power of all accelerators together, in watts, above which work pauses; none: no limit."""
     battery_share_min: float | None = Field(None, ge=0.0, le=1.0)
-    """On battery, charge below which no work is done; 1: none on battery."""
+    """On battery, charge (0 to 1) below which work pauses; 1: no work on battery at all, none: no limit."""
     idle_minutes_min: float | None = Field(None, gt=0.0)
-    """Work only once nobody has touched the machine for so long."""
+    """Minutes without user activity after which work starts; none: work also while the machine is in use."""
     others_cpu_share_max: float | None = Field(None, gt=0.0, le=1.0)
-    """Share of the processor that other programs may use before work rests."""
+    """Share of the processor used by other programs (0 to 1) above which work pauses; none: no limit."""
     memory_free_gib_min: float | None = Field(None, gt=0.0)
-    """Free memory (GiB) below which work rests."""
+    """Free memory in GiB below which work pauses; none: no limit."""
     disk_free_gib_min: float | None = Field(None, gt=0.0)
-    """Free disk (GiB) under the state folder below which work rests."""
+    """Free space in GiB on the disk of the state folder below which work pauses; none: no limit."""
     vram_share_max: float | None = Field(None, gt=0.0, le=1.0)
-    """Share of an accelerator's memory that the engine may take; none: its own default."""
+    """Share of an accelerator's memory (0 to 1) that the engine may take; none: the engine's own default."""
     polite: bool = True
-    """Whether this process has the lowest priority on processor and disk."""
+    """Whether this process runs at the lowest priority on processor and disk."""
 
     def rules(self) -> Rules:
-        """For peer.limits.decide."""
+        """Return the schedules and ceilings in the form that peer.limits.decide takes."""
         return Rules(Schedule.parse(self.compute_hours), Schedule.parse(self.network_hours), self._ceilings())
 
     def quota(self, use: MonthUse) -> Quota:
-        """What may still be moved, with what was counted before."""
+        """Return the monthly quotas in bytes, starting from what was counted so far this month."""
         return Quota(
             upload_bytes=_scaled(self.upload_gb_month, _GB),
             download_bytes=_scaled(self.download_gb_month, _GB),

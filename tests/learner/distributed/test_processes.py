@@ -91,7 +91,7 @@ async def test_one_process_lives_the_life_itself() -> None:
 
 
 def test_settings_of_several_processes_must_be_complete() -> None:
-    with pytest.raises(ValueError, match="need coordinator_address"):
+    with pytest.raises(ValueError, match="set coordinator_address"):
         DistributedConfig(processes=2)
     with pytest.raises(ValueError, match="process_id 2 is not below processes = 2"):
         LearnerConfig.model_validate({"distributed": {"processes": 2, "process_id": 2, "coordinator_address": "h:1"}})
