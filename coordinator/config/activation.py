@@ -1,4 +1,4 @@
-"""Configuration of which peers are worth having on."""
+"""Configure which peers the capacity model switches on, and at what prices."""
 
 from __future__ import annotations
 
@@ -12,54 +12,57 @@ from rollcast.runtime.config import ConfigModel
 
 
 class PriceConfig(ConfigModel):
-    """What peers cost that match every pattern, with ``*`` and ``?`` as in file names. The first that matches holds."""
+    """Prices of the peers that match all patterns (``*``, ``?`` as in file names). The first match counts."""
 
     peer_id: str = "*"
-    """Of a peer's identity: the only thing that a peer cannot choose."""
+    """Pattern for the peer's identity, the only attribute that a peer cannot choose itself."""
     name: str = "*"
-    """Of its name."""
+    """Pattern for the peer's name."""
     hardware: str = "*"
-    """Of what it says that it runs on."""
+    """Pattern for the hardware that the peer reports."""
     region: str = "*"
-    """Of its region."""
+    """Pattern for the peer's region."""
     usd_per_hour: float = Field(ge=0.0, le=1e6)
-    """Price while it is on."""
+    """Price in USD per hour while the peer is switched on."""
     egress_usd_per_gb: float = Field(0.0, ge=0.0, le=1e3)
-    """Price of what it sends to other peers; 1 GB = 1e9 bytes."""
+    """Price in USD per GB that the peer sends to other peers (1 GB = 1e9 bytes)."""
     preemptions_per_hour: float = Field(0.0, ge=0.0, le=60.0)
-    """How often such a machine is taken away, on average."""
+    """How often the provider takes such a machine away, on average per hour."""
 
 
 class CapacityConfig(ConfigModel):
     """Which peers the capacity model switches on: the cheapest set that keeps the learner busy (docs/activation.md)."""
 
     mode: Literal["off", "advise", "act"] = "off"
-    """off: every peer works; advise: the status says what the model would do; act: it does it."""
+    """off: every peer works; advise: the status shows what the model would switch; act: the model switches peers."""
     prices: list[PriceConfig] = Field(default_factory=list, max_length=256)
-    """A peer that none matches is donated: it costs nothing, and is on unless it holds up the others."""
+    """Prices by peer. A peer that no entry matches counts as donated: free, and on unless it slows down the others."""
     usd_per_hour_max: float | None = Field(None, ge=0.0)
-    """What peers and their traffic may cost; none: no limit. A set above it is never chosen."""
+    """Most that active peers and their traffic may cost, in USD per hour; none: no limit."""
     origin_egress_usd_per_gb: float = Field(0.0, ge=0.0)
-    """Price of what the origin sends."""
+    """Price in USD per GB that the origin sends."""
     headroom: float = Field(1.15, ge=1.0, le=4.0)
-    """Rollouts a second bought / needed."""
+    """Rollouts per second to provide, as a multiple of what the learner needs."""
     share_without_a_region: float = Field(0.0, ge=0.0, le=1.0)
-    """Share of the needed rate that is left when any one region is lost; 0: not asked for."""
+    """Share of the needed rate that must remain when any one region fails; 0: no such requirement."""
     incumbent_discount: float = Field(0.3, ge=0.0, lt=1.0)
-    """By so much another peer must be cheaper to replace one that is on."""
+    """Share by which another peer must be cheaper before it replaces one that is on."""
     dwell_s: float = Field(300.0, ge=0.0)
-    """Seconds for which a peer that was switched on or off stays so."""
+    """Seconds for which a peer stays on or off after it was switched."""
     interval_s: float = Field(600.0, gt=0.0)
-    """Seconds between two plans where nothing else asks for one."""
+    """Seconds between two plans when no event triggers one."""
     gather_s: float = Field(2.0, ge=0.0)
-    """Seconds in which causes to plan are gathered: joins, leaves, other prices and speeds, another S."""
+    """Seconds for which triggers are collected before planning: joins, leaves, changed prices, speeds or S."""
     standby_receives: Literal["cheap", "always", "never"] = "cheap"
-    """Whether peers that are off go on receiving versions, so that they can start at once."""
+    """Whether standby peers keep receiving versions, so that they can start at once; cheap: if the traffic is cheap."""
 
     def settings(
         self, *, unknown_upload_bytes_per_second: float, usd_total_max: float | None = None
     ) -> ActivationSettings:
-        """As the core has them; ``usd_total_max``: for workers at providers."""
+        """Return these settings in the core's form.
+
+        ``usd_total_max`` is the run's budget for workers at providers in USD; None means no limit.
+        """
         return ActivationSettings(
             mode=self.mode,
             prices=tuple(Price(**one.model_dump()) for one in self.prices),

@@ -1,4 +1,4 @@
-"""Configuration of the coordinator process."""
+"""Declare the configuration of the coordinator process."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ class RunConfig(ConfigModel):
     name: str = Field("local", pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")
     """Name of the run; part of its folder's name."""
     seed: int = Field(0, ge=0, lt=2**63)
-    """Everything random about prompts and sampling seeds follows from it."""
+    """Seed of everything random about prompts and sampling."""
     steps: int = Field(200, ge=1)
     """Learner steps until the run is finished."""
     staleness_limit: int = Field(4, ge=0)
-    """S: learner steps by which a rollout's oldest segment may lag at batch formation. Hard limit."""
+    """S: most learner steps by which a rollout's oldest segment may lag at batch formation. A hard limit."""
     publish_every_steps: Annotated[int, Field(ge=1)] | Literal["auto"] = 1
     """kappa: learner steps between two published versions; auto: as many as a broadcast takes (p95), if S allows."""
     late_policy: Literal["drop", "wait", "correct"] = "drop"
-    """What becomes of rollouts older than S: dropped; dropped, but a batch waits for them a while; or trained still."""
+    """Rollouts older than S are: dropped; dropped after batches waited for late groups; or trained on, corrected."""
     late_wait_s: float = Field(5.0, ge=0.0)
-    """wait: seconds for which a batch is held back for a group that would be too old for the next one."""
+    """late_policy wait: most seconds to hold a batch for a group that would be too old for the next one."""
     late_steps_max: int = Field(1, ge=0)
-    """correct: learner steps beyond S up to which rollouts are trained; importance ratios correct for their age."""
+    """late_policy correct: steps beyond S up to which rollouts are trained; importance ratios correct for their age."""
     groups_per_step: int = Field(32, ge=1)
-    """Prompt groups in a batch."""
+    """Prompt groups per batch."""
     samples_per_group: int = Field(8, ge=2)
-    """Rollouts of one prompt."""
+    """Rollouts per prompt."""
 
     @property
     def age_max(self) -> int:
-        """Age in learner steps up to which rollouts are trained."""
+        """Return the age in learner steps up to which rollouts are trained."""
         return self.staleness_limit + (self.late_steps_max if self.late_policy == "correct" else 0)
 
     @model_validator(mode="after")
@@ -74,98 +74,100 @@ class SamplingConfig(ConfigModel):
     """How rollouts are sampled."""
 
     temperature: float = Field(1.0, gt=0.0, le=10.0)
-    """Divides the logits."""
+    """Divisor of the logits."""
     prompt_tokens_max: int = Field(9, ge=1)
-    """Longest prompt in tokens; longer problems are skipped and counted. All rows are padded to it: keep it tight."""
+    """Longest prompt in tokens; longer problems are skipped and counted. All rows are padded to it: keep it small."""
     new_tokens_max: int = Field(4, ge=1)
-    """Longest completion in tokens, end of sequence included. Rows are padded to it as well."""
+    """Longest completion in tokens, the end-of-sequence token included. All rows are padded to it."""
     stop_strings: tuple[StopString, ...] = Field((), max_length=limits.STOP_STRINGS_MAX)
-    """A completion also ends with the token that completes one of these in its text; that text is part of it."""
+    """Strings that end a completion: it ends with the token that completes one of them, and keeps that text."""
 
     @field_validator("stop_strings")
     @classmethod
     def _text_that_tokens_have(cls, strings: tuple[str, ...]) -> tuple[str, ...]:
         if any(UNKNOWN in text for text in strings):
-            raise ValueError("U+FFFD stands for tokens without text, and is no stop string")
+            raise ValueError("U+FFFD stands for tokens without text; remove it from stop_strings")
         return strings
 
 
 class TokenizerConfig(ConfigModel):
-    """How text becomes tokens."""
+    """How text is converted to tokens."""
 
     folder: Path | None = None
-    """A published model's folder with tokenizer.json; none: a small tokenizer made of the task's wording."""
+    """Folder of a published model with tokenizer.json; none: a small tokenizer built from the task's wording."""
     chat_template: bool = True
-    """Whether problems are put into the model's chat template, where it has one."""
+    """Whether problems are formatted with the model's chat template, if it has one."""
     system_prompt: str = Field("", max_length=65_536)
     """System message of the chat; empty: none."""
     arguments: dict[str, Any] = Field(default_factory=dict, max_length=64)
-    """Further arguments of the template, for example { enable_thinking = false }."""
+    """Further arguments of the chat template, for example { enable_thinking = false }."""
 
 
 class ServeConfig(ConfigModel):
-    """Addresses that the coordinator binds."""
+    """Addresses that the coordinator listens on."""
 
     host: str = "127.0.0.1"
-    """Interface for both ports. Beyond loopback the HTTP port is served with TLS too, and reading needs a token."""
+    """Interface of both ports. Beyond loopback, the HTTP port uses TLS and reading requires a token."""
     open_reading: bool = True
-    """Whether reading needs no token on loopback; acts always need one."""
+    """Whether reading on loopback requires no token. Operator actions always require one."""
     grpc_port: int = Field(7400, ge=0, le=65535)
-    """Control port (gRPC over mutual TLS); 0 lets the system choose at the first start of a run."""
+    """Control port (gRPC over mutual TLS); 0: the system chooses one at the first start of a run."""
     http_port: int = Field(7401, ge=0, le=65535)
-    """Joins, page, metrics and API; 0 lets the system choose at the first start of a run."""
+    """Port for joins, dashboard, metrics and API; 0: the system chooses one at the first start of a run."""
     advertise_host: str = ""
     """Name or address that invites carry; empty: host."""
     advertise_further: list[Annotated[str, Field(pattern=PLACE_PATTERN)]] = Field([], max_length=PLACES_MOST - 1)
-    """Further places at which we are reached, for new invites: host, or host:control port:HTTP port. Peers try them in
-    turn with advertise_host."""
+    """Further addresses of the coordinator for new invites: host, or host:control port:HTTP port.
+    Peers try them in turn with advertise_host.
+    """
     observe_port: int = Field(0, ge=0, le=65535)
-    """Port that peers and `rollcast peer check` dial so that kinds of routers can be told apart; 0: any free one each
-    time, which a firewall will not let in."""
+    """Port that peers and `rollcast peer check` dial to find the kind of their router; 0: any free port each time,
+    which a firewall will block.
+    """
 
     @property
     def hosts(self) -> list[str]:
-        """Names and addresses of all places, without ports."""
+        """Return the names and addresses at which the coordinator is reached, without ports."""
         further = (re.sub(r":[0-9]+:[0-9]+$", "", place).strip("[]") for place in self.advertise_further)
         return [host for host in (self.host, self.advertise_host, *further) if host]
 
 
 class LeaseConfig(ConfigModel):
-    """How work is handed out."""
+    """How work is leased to peers."""
 
     deadline_s: float = Field(30.0, gt=0.0)
-    """A lease not finished after this many seconds is given to another peer."""
+    """Seconds after which an unfinished lease is given to another peer."""
     prefetch_batches: float = Field(2.0, ge=1.0)
-    """Generation batches that a peer may hold leases for, the running one included."""
+    """Most generation batches for which a peer may hold leases, including the running one."""
     prefetch_s: float = Field(10.0, gt=0.0)
-    """Of those, what a peer of known speed does in so many seconds, and never less than one generation batch."""
+    """Seconds of work that a peer of known speed may hold, within prefetch_batches; at least one generation batch."""
     reconnect_grace_s: float = Field(3.0, ge=0.0)
-    """Seconds after which the slots of a peer that is away are open to a second one; the first keeps its leases."""
+    """Seconds after which the slots of a disconnected peer also go to a second one; the first keeps its leases."""
     pacing: Literal["predict", "count", "none"] = "predict"
-    """What work is held back: what measured times say would be too old, or only what counting does, or nothing."""
+    """Which groups to hold back: predict: those likely to be too old when scored; count: those beyond S; none: none."""
     lead_margin_steps: float = Field(0.5, ge=0.0)
-    """Prompt groups kept open beyond a batch and what is under way meanwhile, in batches."""
+    """Prompt groups to keep open beyond one batch and the work in progress meanwhile, in batches."""
     duplicate_share: float = Field(0.05, ge=0.0, le=1.0)
-    """Share of attempts that may be second ones, for slots whose peers are slow."""
+    """Most attempts, as a share of all, that may be second attempts at slots of slow peers."""
     on_new_version: Literal["finish", "continue"] = "finish"
-    """Whether a rollout that runs when a version arrives is finished with the old one, or goes on with the new one."""
+    """For rollouts that run when a version arrives: finish them with the old version, or continue with the new one."""
     partial_interval_s: float = Field(10.0, ge=0.0)
-    """Seconds between two messages of what a running rollout drew, for whoever must go on with it; 0: never sent."""
+    """Seconds between two uploads of a running rollout's tokens, so that another peer can continue it; 0: never."""
     partial_tokens_max: int = Field(1_000_000, ge=0)
-    """Tokens of unfinished rollouts kept in memory in all."""
+    """Most tokens of unfinished rollouts that are kept in memory, all peers together."""
 
 
 class MembershipConfig(ConfigModel):
-    """When a peer counts as gone."""
+    """When a peer or the learner counts as lost."""
 
     heartbeat_interval_s: float = Field(1.0, gt=0.0)
     """Seconds between two heartbeats of a peer."""
     heartbeat_timeout_s: float = Field(5.0, gt=0.0)
-    """A peer silent for this long has left; its leases are given out again."""
+    """Seconds of silence after which a peer counts as disconnected."""
     no_peer_timeout_s: float = Field(120.0, gt=0.0)
-    """Seconds with no peer that may work, counted once there is a version, after which the run stops with RC202."""
+    """Seconds without a peer that may work, counted from the first version, after which the run stops with RC202."""
     start_timeout_s: float = Field(3600.0, gt=0.0)
-    """Seconds with no origin, or with no call of the learner since the start, after which the run stops with RC201."""
+    """Seconds without an origin, or without a learner's call since startup, after which the run stops with RC201."""
     learner_timeout_s: float = Field(1800.0, gt=0.0)
     """Seconds since the learner's last call after which the run stops with RC201."""
 
@@ -174,25 +176,25 @@ class RelayConfig(ConfigModel):
     """How versions travel from the origin to the peers."""
 
     mesh_peers_max: int = Field(24, ge=1, le=64)
-    """Up to this many peers each relays to all others; more are served along trees."""
+    """Most peers that relay to each other in a full mesh; more peers are served along trees."""
     stripes: int = Field(8, ge=1, le=64)
-    """Trees above that number. More come closer to what the links allow, and keep more connections open."""
+    """Relay trees, if there are more peers. More trees use links better and keep more connections open."""
     fallbacks_max: int = Field(3, ge=0, le=16)
-    """Further peers named to each peer, to ask when its neighbours do not help."""
+    """Further peers named to each peer, which it asks when its neighbours do not deliver."""
     unknown_uplink_bytes_per_second: float = Field(1.25e6, gt=0.0)
-    """Taken for uplinks that were not measured yet, unless most of those measured are slower."""
+    """Assumed bytes per second of an unmeasured uplink, unless most measured uplinks are slower."""
     mirrors: list[str] = Field(default_factory=list, max_length=16)
-    """https URLs of mirrors that hold the run's versions: the last fallbacks of every peer."""
+    """https:// URLs of mirrors that hold the run's versions: every peer's last fallbacks."""
     lan_preferred: bool = True
     """Whether peers behind one address, or in one private network, prefer each other and ignore caps between them."""
     probe_bytes_max: int = Field(limits.PROBE_BYTES_MAX, ge=0, le=limits.PROBE_BYTES_MAX)
-    """Bytes of padding that a peer sends at most to measure its uplink; 0: peers are never asked to."""
+    """Most bytes of padding that a peer sends to measure its uplink; 0: uplinks are never probed."""
     probe_seconds_max: float = Field(2.0, gt=0.0, le=30.0)
-    """Seconds that such a measurement takes at most."""
+    """Most seconds that such a probe takes."""
     dial_back: bool = True
-    """Whether peers are dialled, by the coordinator and up to three others, to see that they can be."""
+    """Whether the coordinator and up to three peers dial each peer to test that it can be reached."""
     dial_back_networks: list[str] = Field(default_factory=list, max_length=64)
-    """Networks (203.0.113.0/24) where peers are dialled back whose sessions come from other addresses."""
+    """Networks (203.0.113.0/24) whose peers are dialled back although their sessions come from other addresses."""
 
     @field_validator("dial_back_networks")
     @classmethod
@@ -206,41 +208,41 @@ class RelayConfig(ConfigModel):
     def _mirrors_are_https(cls, urls: list[str]) -> list[str]:
         for url in urls:
             if not url.startswith("https://"):
-                raise ValueError(f"mirror {url!r} is no https:// URL")
+                raise ValueError(f"mirror {url!r} does not start with https://; mirrors are read over HTTPS only")
         return urls
 
 
 class SelectionConfig(ConfigModel):
-    """Which prompts and groups are worth training on."""
+    """Which prompts and prompt groups are trained on."""
 
     drop_without_advantage: bool = False
-    """Whether groups whose rewards are all the same are dropped and replaced until the batch is full."""
+    """Whether groups whose rewards are all equal are dropped and replaced until the batch is full."""
     drops_per_step_max: float = Field(4.0, ge=0.0)
-    """How many at most for one batch, as a multiple of groups_per_step; beyond it they are trained on."""
+    """Most such groups to drop for one batch, as a multiple of groups_per_step; further ones are trained on."""
     by_volatility: bool = False
-    """Whether problems of files are drawn again with a chance that grows with how much their rewards vary."""
+    """Whether problems of files are sampled again more often, the more their rewards vary."""
     chance_least: float = Field(0.1, gt=0.0, le=1.0)
-    """by_volatility: chance of a problem whose rewards do not vary."""
+    """by_volatility: probability of sampling a problem again whose rewards do not vary."""
 
 
 class VerifierConfig(ConfigModel):
     """Processes that score rollouts."""
 
     processes: int = Field(1, ge=1, le=64)
-    """How many verifier processes."""
+    """Number of verifier processes."""
     timeout_s: float = Field(10.0, gt=0.0)
-    """A completion that takes longer scores 0 and its process is replaced."""
+    """Timeout of scoring one completion, in seconds; after it the completion scores 0 and the process is replaced."""
     queue_max: int = Field(4096, ge=1)
-    """Rollouts that may wait for scoring before intake answers `busy`."""
+    """Most rollouts that may wait to be scored; beyond it uploads are refused as `busy`, and peers retry."""
 
 
 class JoinConfig(ConfigModel):
-    """Who may join, and for how long."""
+    """How many identities may join, and for how long."""
 
     peers_max: int = Field(1000, ge=1)
-    """Identities that may join with the peers' invite."""
+    """Most identities that may join with the peers' invite."""
     origins_max: int = Field(4, ge=1)
-    """Identities that may join with the origin's invite."""
+    """Most identities that may join with the origin's invite."""
     invite_lifetime_s: float = Field(30 * 86400.0, gt=0.0)
     """Seconds until an invite expires."""
     certificate_lifetime_s: float = Field(86400.0, ge=60.0)
@@ -251,34 +253,34 @@ class StoreConfig(ConfigModel):
     """How much of a long run is kept, and what happens when the disk fills up."""
 
     margin_steps: int = Field(256, ge=0)
-    """Steps whose batches are kept beyond what the learner's oldest checkpoint could ask for again."""
+    """Steps whose batches are kept beyond those that the learner's oldest checkpoint could request again."""
     compaction_interval_s: float = Field(10.0, gt=0.0)
-    """Seconds between two looks for what can be compacted."""
+    """Seconds between two compactions of the store."""
     events_kept: int = Field(20_000, ge=0)
-    """Newest entries of the run's story in the store; older ones go to compressed files in the run folder."""
+    """Newest entries of the event log that stay in the store; older ones move to compressed files in the run folder."""
     segments_bytes_max: int = Field(1 << 30, ge=0)
-    """Bytes of those files, all together; the oldest are deleted."""
+    """Most bytes of those files together; the oldest are deleted."""
     steps_kept: int = Field(10_000, ge=1)
-    """Newest learner steps whose figures stay in the store; metrics.jsonl has all."""
+    """Newest learner steps whose figures stay in the store; metrics.jsonl keeps all."""
     samples_bytes_max: int = Field(64 << 20, ge=0)
-    """Bytes of the files of completions of evaluations that are kept for reading; the oldest are deleted."""
+    """Most bytes of stored evaluation completions; the oldest files are deleted."""
     free_bytes_min: int = Field(256 << 20, ge=0)
     """Free bytes on the run folder's disk below which uploads are refused as `busy`; peers keep their rollouts."""
     ballast_bytes: int = Field(16 << 20, ge=0)
-    """Size of a file that is deleted then, so that the store can still be compacted and closed."""
+    """Bytes of a reserve file that is deleted when the disk is full, so that the store can be compacted and closed."""
 
 
 class RecordConfig(ConfigModel):
-    """The flight record: what the coordinator was told and decided, for `rollcast replay`."""
+    """The flight record: the events that the coordinator received and its decisions, for `rollcast replay`."""
 
     enabled: bool = True
-    """Whether it is kept."""
+    """Whether the flight record is written."""
     bytes_max: int = Field(1 << 30, ge=1 << 20)
-    """Bytes of all its segments together; the oldest are deleted."""
+    """Most bytes of all its segments together; the oldest are deleted."""
 
 
 class CoordinatorConfig(ConfigModel):
-    """The coordinator: who is here, who does what, which rollouts count."""
+    """Configuration of the coordinator: membership, leases, staleness, batches and the run's storage."""
 
     run: RunConfig = RunConfig()
     """What is trained."""
@@ -289,44 +291,44 @@ class CoordinatorConfig(ConfigModel):
     evaluation_sets: dict[Annotated[str, Field(pattern=SET_NAME)], EvaluationSetConfig] = Field(
         default_factory=dict, max_length=16
     )
-    """Further sets by name."""
+    """Further evaluation sets by name."""
     tokenizer: TokenizerConfig = TokenizerConfig()
-    """How text becomes tokens."""
+    """How text is converted to tokens."""
     sampling: SamplingConfig = SamplingConfig()
     """How rollouts are sampled."""
     serve: ServeConfig = ServeConfig()
-    """Addresses."""
+    """Addresses that the coordinator listens on."""
     join: JoinConfig = JoinConfig()
-    """Invites and certificates."""
+    """Limits on invites and certificates."""
     lease: LeaseConfig = LeaseConfig()
-    """Leases."""
+    """How work is leased to peers."""
     membership: MembershipConfig = MembershipConfig()
-    """Heartbeats and leaving."""
+    """Heartbeats and timeouts of members."""
     relay: RelayConfig = RelayConfig()
-    """Relay plans."""
+    """How versions travel to the peers."""
     selection: SelectionConfig = SelectionConfig()
-    """Online selection."""
+    """Which prompts and prompt groups are trained on."""
     capacity: CapacityConfig = CapacityConfig()
-    """Which peers are worth having on."""
+    """Which peers the capacity model switches on."""
     providers: ProvidersConfig = ProvidersConfig()
-    """Workers that are started and stopped at providers."""
+    """Workers that the coordinator starts and stops at providers."""
     verifier: VerifierConfig = VerifierConfig()
-    """Scoring."""
+    """Processes that score rollouts."""
     store: StoreConfig = StoreConfig()
-    """The ledger."""
+    """How much of the run the ledger keeps."""
     record: RecordConfig = RecordConfig()
-    """The flight record."""
+    """The flight record for `rollcast replay`."""
     metrics: MetricsConfig = MetricsConfig()
-    """Where the figures of steps go."""
+    """Where the metrics of learner steps go."""
     learner_public_key: str = Field("", pattern=r"^([0-9a-f]{64})?$")
-    """Ed25519 key (hex) that signs versions; `rollcast identity FILE` prints it. Required to start."""
+    """Ed25519 public key (hex) of the learner, which signs versions; `rollcast identity FILE` prints it. Required."""
     run_folder: Path = Path("runs/coordinator")
-    """Where the ledger, keys, invites, metrics and summary are kept."""
+    """Folder of the ledger, keys, invites, metrics and summary."""
 
     @model_validator(mode="after")
     def _sets_and_checks_fit(self) -> CoordinatorConfig:
         if "held_out" in self.evaluation_sets:
-            raise ValueError("evaluation_sets.held_out: this name is that of held_out_problems; choose another")
+            raise ValueError("evaluation_sets.held_out: this name belongs to held_out_problems; choose another")
         tasks = [part.task for part in self.task.parts] if isinstance(self.task, MixtureTask) else [self.task]
         for task in (*tasks, *(one.task for one in self.evaluation_sets.values())):
             check = task.check if isinstance(task, RowsConfig) else None

@@ -1,4 +1,4 @@
-"""Configuration of the workers that the coordinator starts by itself."""
+"""Configure the workers that the coordinator starts and stops at providers."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from rollcast.runtime.config import ConfigModel
 
 
 class ProvidersConfig(ConfigModel):
-    """Workers that are started and stopped at providers, and what they may cost (docs/providers.md)."""
+    """Workers that the coordinator starts and stops at providers, and their budget (docs/providers.md)."""
 
     want: Literal["plan", "all"] = "plan"
-    """Which of them should run: those that the capacity model chooses (section [capacity]), or all that are offered."""
+    """plan: run the workers that the capacity model chooses (section [capacity]); all: run every worker on offer."""
     usd_per_hour_max: float | None = Field(None, ge=0.0)
-    """What all of them may cost in an hour, the most that they can send included; none: no limit."""
+    """Most that all workers may cost per hour, in USD, including the most traffic they can send; none: no limit."""
     usd_max: float | None = Field(None, ge=0.0)
-    """What they may cost in all during the run; none: no limit. They are stopped in time."""
+    """Most that all workers may cost during the run, in USD; none: no limit. They are stopped before it is exceeded."""
     start_timeout_s: float = Field(900.0, gt=0.0)
-    """From a start until its peer joins; then it is stopped and tried again later."""
+    """Seconds from starting a worker until its peer joins; after that the worker is stopped and started again later."""
     stop_timeout_s: float = Field(120.0, gt=0.0)
-    """For one call that stops a worker; it is repeated until it succeeds. At the run's end, for all of them."""
+    """Seconds for one call that stops a worker (retried until it succeeds), and for stopping all at the run's end."""
     call_timeout_s: float = Field(60.0, gt=0.0)
-    """For one call that asks what is offered, or what runs."""
+    """Timeout of one call that lists a provider's offers or running workers, in seconds."""
     drain_timeout_s: float = Field(15.0, ge=0.0)
-    """For a peer to finish, upload and leave before it is stopped."""
+    """Seconds for a peer to finish, upload and leave before its worker is stopped."""
     list_every_s: float = Field(60.0, gt=0.0)
-    """Between two looks at what runs."""
+    """Seconds between two listings of the workers that run."""
     mark_every_s: float = Field(30.0, gt=0.0)
-    """Between two records of what was spent."""
+    """Seconds between two records of the money spent so far."""
     peer: dict[str, Any] = Field(default_factory=dict, max_length=32)
-    """Configuration of every peer that is started (`rollcast config show --role peer`)."""
+    """Configuration of every started peer; `rollcast config show --role peer` lists the keys."""
     pools: list[Pool] = Field(default_factory=list, max_length=64)
-    """Where workers come from: local processes, ssh hosts, SkyPilot."""
+    """Pools that workers come from: local processes, SSH hosts, SkyPilot."""
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> ProvidersConfig:
@@ -45,5 +45,5 @@ class ProvidersConfig(ConfigModel):
         ):
             twice = [name for name, count in Counter(names).items() if count > 1]
             if twice:
-                raise ValueError(f"pools: more than one has the {what} {twice[0]}; give each its own")
+                raise ValueError(f"pools: the {what} {twice[0]} is used more than once; give each pool its own")
         return self

@@ -1,4 +1,4 @@
-"""Which sinks a run has."""
+"""Configure where the metrics of learner steps are written."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from rollcast.runtime.config import ConfigModel
 
 
 class WandbConfig(ConfigModel):
-    """Weights & Biases. Its key comes from WANDB_API_KEY or `wandb login`, never from here."""
+    """Weights & Biases. The API key comes from WANDB_API_KEY or `wandb login`, never from this configuration."""
 
     project: str = Field("rollcast", pattern=r"^[A-Za-z0-9._-]{1,128}$")
-    """Project there."""
+    """Project in Weights & Biases."""
     entity: str = Field("", pattern=r"^[A-Za-z0-9._-]{0,128}$")
-    """User or team; empty: the default of the key."""
+    """User or team in Weights & Biases; empty: the default of the API key."""
     mode: Literal["online", "offline"] = "online"
-    """offline: files in the run folder, to be sent by `wandb sync`."""
+    """online: send figures at once; offline: write files to the run folder, for `wandb sync`."""
 
 
 class MetricsConfig(ConfigModel):
-    """Where the figures of learner steps go, beside metrics.jsonl and /metrics, which are always there."""
+    """Where the metrics of learner steps go. metrics.jsonl and /metrics always have them."""
 
     sinks: tuple[Literal["tensorboard", "wandb"], ...] = Field((), max_length=2)
     """Further sinks: TensorBoard event files in the run folder, Weights & Biases."""
     wandb: WandbConfig = Field(default_factory=WandbConfig)
+    """Settings of the sink wandb."""
 
     @field_validator("sinks")
     @classmethod
     def _once_each(cls, sinks: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(sinks)) != len(sinks):
-            raise ValueError("each sink at most once")
+            raise ValueError("a sink is listed more than once; list each at most once")
         return sinks

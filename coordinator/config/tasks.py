@@ -1,4 +1,4 @@
-"""Configuration of tasks: where problems come from, and how answers to them are checked."""
+"""Configure tasks: where problems come from, and how answers to them are checked."""
 
 from __future__ import annotations
 
@@ -16,60 +16,60 @@ SET_NAME = r"^[a-z0-9][a-z0-9_-]{0,23}$"
 
 
 class FieldsConfig(ConfigModel):
-    """Which columns of a row mean what. Dots lead inwards: `reward_model.ground_truth`, `messages.0.content`."""
+    """Columns of a row that hold the parts of a problem. Dots address nested values: `messages.0.content`."""
 
     prompt: str = Field("prompt", min_length=1)
-    """Text that the policy is given."""
+    """Column with the problem text that the policy is given."""
     answer: str = "answer"
-    """Right answer, text or number; empty: rows have none (they are checked by tests)."""
+    """Column with the right answer, text or number; empty: rows have none (unit tests check them)."""
     tests: str = ""
-    """Unit tests of a programming problem; empty: none."""
+    """Column with the unit tests of a programming problem; empty: none."""
     metadata: list[str] = Field(default_factory=list, max_length=32)
-    """Further columns that are kept with each problem."""
+    """Further columns to keep with each problem."""
 
 
 class ExactCheck(ConfigModel):
-    """Right if it is the same text."""
+    """Accept a completion that is the same text as the answer."""
 
     kind: Literal["exact"] = "exact"
-    """Which check."""
+    """Selects this check."""
     ignore_case: bool = False
-    """Whether `Paris` and `paris` are the same."""
+    """Whether upper and lower case count as equal: `Paris` and `paris`."""
     last_line: bool = False
-    """Whether only the last line of a completion counts that is not empty."""
+    """Whether only the last line of a completion that is not empty is compared."""
 
 
 class MathCheck(ConfigModel):
-    """Right if it is the same text, or the same mathematics (math-verify)."""
+    """Accept a completion that is the same text as the answer or mathematically equal to it (math-verify)."""
 
     kind: Literal["math"] = "math"
-    """Which check."""
+    """Selects this check."""
 
 
 class CodeCheck(ConfigModel):
-    """Right if the program passes its unit tests, in a sandboxed process: no network, bounded time and memory."""
+    """Accept a program that passes its unit tests in a sandboxed process: no network, bounded time and memory."""
 
     kind: Literal["code"] = "code"
-    """Which check."""
+    """Selects this check."""
     test_timeout_s: float = Field(4.0, gt=0.0, le=600.0)
-    """Seconds of one test."""
+    """Timeout of one test, in seconds."""
     total_timeout_s: float = Field(8.0, gt=0.0, le=3600.0)
-    """Seconds of all tests of a completion together; less than verifier.timeout_s, which takes them all back."""
+    """Timeout of all tests of a completion together, in seconds; must be less than verifier.timeout_s."""
     tests_max: int = Field(64, ge=1, le=4096)
-    """Tests run for a completion at most, those that come first."""
+    """Most tests to run for a completion; the first ones are run."""
     partial_credit: bool = False
-    """Whether the reward is the share of tests passed; else 1 if all are, 0 if one is not."""
+    """Whether the reward is the share of tests passed; otherwise it is 1 if all pass and 0 if any fails."""
     memory_bytes: int = Field(512 << 20, ge=32 << 20)
-    """Address space of each of the program's processes."""
+    """Most bytes of address space for each of the program's processes."""
     processes_max: int = Field(8, ge=1, le=256)
-    """Processes and threads of a program."""
+    """Most processes and threads that a program may have."""
     output_bytes_max: int = Field(1 << 20, ge=1 << 10, le=64 << 20)
-    """Bytes that a test may print."""
+    """Most bytes that a test may print."""
     file_bytes_max: int = Field(16 << 20, ge=0)
-    """Size of each file that it writes in its own folder."""
+    """Most bytes of each file that a program writes in its own folder."""
     isolation: Literal["full", "best"] = "full"
-    """`full`: refuse to start where the kernel gives no way to keep programs off the network and the files; `best`:
-    go on with what there is, and say in the log what is missing."""
+    """full: refuse to start if the kernel cannot keep programs off the network and the files; best: use the
+    protections that exist, and log which are missing."""
 
 
 CheckConfig = Annotated[ExactCheck | MathCheck | CodeCheck, Field(discriminator="kind")]
@@ -79,57 +79,57 @@ class ReasoningGymTask(ConfigModel):
     """Problems made by a generator of the library reasoning-gym."""
 
     kind: Literal["reasoning-gym"] = "reasoning-gym"
-    """Which adapter."""
+    """Selects this source of problems."""
     name: str = "chain_sum"
-    """The generator's name in reasoning-gym."""
+    """Name of the generator in reasoning-gym."""
     parameters: dict[str, Any] = Field(default_factory=dict)
-    """Passed to the generator, for example min_terms and max_digits."""
+    """Parameters of the generator, for example min_terms and max_digits."""
 
 
 class RowsConfig(ConfigModel):
-    """What all tasks made of rows share."""
+    """Settings that all tasks made of rows share."""
 
     fields: FieldsConfig = FieldsConfig()
-    """Which columns mean what."""
+    """Columns that hold the parts of a problem."""
     check: CheckConfig = MathCheck()
     """How answers are checked."""
     bad_rows: Literal["refuse", "skip"] = "refuse"
-    """What happens where a row has no prompt or answer: the run does not start, or the row is left out and counted."""
+    """If a row has no prompt or answer: refuse to start the run, or skip the row and count it."""
     rows_max: int = Field(5_000_000, ge=1)
-    """Rows at most. They are kept in a temporary file, eight bytes of memory each."""
+    """Most rows to read. They are kept in a temporary file and take eight bytes of memory each."""
 
 
 class JsonlTask(RowsConfig):
-    """Problems from a JSONL file, one object a line."""
+    """Problems from a JSONL file, one object per line."""
 
     kind: Literal["jsonl"]
-    """Which adapter."""
+    """Selects this source of problems."""
     path: Path
-    """The file; relative paths are taken from the working directory."""
+    """The file; a relative path starts at the working directory."""
 
 
 class ParquetTask(RowsConfig):
-    """Problems from a parquet file, read row group by row group. Needs the extra `data`."""
+    """Problems from a Parquet file, read row group by row group. Needs the extra `data`."""
 
     kind: Literal["parquet"]
-    """Which adapter."""
+    """Selects this source of problems."""
     path: Path
-    """The file, or a folder whose *.parquet files are read in order of their names."""
+    """The file, or a folder whose *.parquet files are read in the order of their names."""
 
 
 class HuggingFaceTask(RowsConfig):
-    """Problems from a dataset on the Hugging Face Hub, or in a local folder, streamed. Needs the extra `hf`."""
+    """Problems from a dataset on the Hugging Face Hub or in a local folder, streamed. Needs the extra `hf`."""
 
     kind: Literal["huggingface"]
-    """Which adapter."""
+    """Selects this source of problems."""
     name: str = Field(min_length=1)
-    """`owner/name`, or a folder."""
+    """Dataset on the Hub (`owner/name`), or a local folder."""
     subset: str = ""
-    """Configuration of the dataset, where it has several."""
+    """Configuration of the dataset, if it has several; empty: its default."""
     split: str = "train"
-    """Which split."""
+    """Split of the dataset."""
     revision: str = ""
-    """Commit, tag or branch; a commit makes a run repeatable."""
+    """Commit, tag or branch; empty: the newest. A commit makes the run repeatable."""
 
 
 RowsTaskConfig = Annotated[JsonlTask | ParquetTask | HuggingFaceTask, Field(discriminator="kind")]
@@ -137,57 +137,57 @@ SingleTaskConfig = Annotated[ReasoningGymTask | JsonlTask | ParquetTask | Huggin
 
 
 class EvaluationSetConfig(ConfigModel):
-    """A set of problems that the policy is measured on. Prompts of it are never trained on."""
+    """A set of problems on which the policy is evaluated. Its prompts are never trained on."""
 
     task: SingleTaskConfig
-    """Where its problems come from, and how answers are checked."""
+    """Where the problems come from, and how answers are checked."""
     problems: int = Field(256, ge=1, le=100_000)
-    """How many, from the first one on."""
+    """Number of problems to take, from the first one on."""
 
 
 class MixturePart(ConfigModel):
     """One task of a mixture."""
 
     name: str = Field(pattern=PART_NAME)
-    """Shown to people and part of its problems' ids; stages refer to it."""
+    """Name shown in views and used in the problems' ids; stages refer to it."""
     task: SingleTaskConfig
-    """The task."""
+    """Where the part's problems come from, and how answers are checked."""
     weight: float = Field(1.0, ge=0.0)
-    """Its share of the prompts, relative to the others', where no stage says otherwise."""
+    """Share of the prompts relative to the other parts' weights, until the first stage begins."""
 
 
 class MixtureStage(ConfigModel):
-    """Other weights from some learner step on."""
+    """Weights that apply from a given learner step on."""
 
     from_step: int = Field(ge=1)
-    """First step whose prompts are drawn with these weights."""
+    """First learner step whose prompts are sampled with these weights."""
     weights: dict[str, float]
-    """By the parts' names; parts that are not named have weight 0."""
+    """Weights by part name; a part that is not named has weight 0."""
 
 
 class MixtureTask(ConfigModel):
     """Several tasks at once, with weights that may change from stage to stage."""
 
     kind: Literal["mixture"]
-    """Which adapter."""
+    """Selects this source of problems."""
     parts: list[MixturePart] = Field(min_length=1, max_length=64)
-    """The tasks."""
+    """Tasks of the mixture."""
     stages: list[MixtureStage] = Field(default_factory=list, max_length=256)
-    """A curriculum: later stages come later."""
+    """Curriculum: stages in the order of their from_step."""
 
     @model_validator(mode="after")
     def _stages_name_parts(self) -> MixtureTask:
         names = [part.name for part in self.parts]
         if len(set(names)) != len(names):
-            raise ValueError("two parts of the mixture have the same name")
+            raise ValueError("two parts of the mixture have the same name; give each its own")
         steps = [stage.from_step for stage in self.stages]
         if steps != sorted(set(steps)):
-            raise ValueError("the stages' from_step must rise")
+            raise ValueError("stages are out of order; sort them by from_step and give each its own")
         for weights in [{part.name: part.weight for part in self.parts}, *(stage.weights for stage in self.stages)]:
             if unknown := sorted(set(weights) - set(names)):
-                raise ValueError(f"a stage names {unknown[0]!r}, which is no part; there are {', '.join(names)}")
+                raise ValueError(f"a stage names the unknown part {unknown[0]!r}; the parts are {', '.join(names)}")
             if any(weight < 0 for weight in weights.values()) or not sum(weights.values()) > 0:
-                raise ValueError("weights must not be negative, and one at least must be above 0")
+                raise ValueError("weights must not be negative, and at least one must be above 0")
         return self
 
 
