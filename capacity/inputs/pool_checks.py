@@ -23,6 +23,16 @@ WORKERS_MAX = 200_000
 
 _YES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _EXAMPLES_SHOWN = 3
+_IS: dict[Reason, str] = {
+    "missing": "is missing",
+    "zero": "is 0",
+    "absurd": "is absurd",
+    "not_a_number": "is not a number",
+    "not_a_choice": "is not a choice",
+    "duplicate": "is taken",
+    "unknown_hardware": "is not in the catalogue",
+    "does_not_fit": "does not fit",
+}
 _OPTIONAL = tuple(rule.name for rule in RULES.values() if not rule.needed and rule.default is None)
 _TOLD = ("gpus", "relays", "preemptions_per_hour", "lost_per_preemption_s")
 """Columns whose defaults matter enough to be told when they were used."""
@@ -103,16 +113,26 @@ def check_pool(rows: Sequence[Row], assumed: Record | None = None) -> CheckedPoo
 
 
 def skipped_lines(skipped: Iterable[Skipped]) -> list[str]:
-    """A line for each reason and column with the count and the first examples, most rows first."""
+    """Return a sentence for each reason and column with the first examples, the one about most rows first."""
     groups: dict[tuple[str, str], list[Skipped]] = {}
     for one in skipped:
         groups.setdefault((one.reason, one.column), []).append(one)
     lines = []
-    for (reason, column), members in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
+    for _, members in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
         names = ", ".join(_example(one) for one in members[:_EXAMPLES_SHOWN])
         more = f" and {len(members) - _EXAMPLES_SHOWN} more" if len(members) > _EXAMPLES_SHOWN else ""
-        lines.append(f"{len(members)} x {column} {reason.replace('_', ' ')}: {members[0].detail} ({names}{more})")
+        rows = names if len(members) == 1 else f"{len(members)} rows ({names}{more})"
+        lines.append(f"Skipped {rows}: {_why(members)}")
     return lines
+
+
+def _why(members: Sequence[Skipped]) -> str:
+    first, alone = members[0], len(members) == 1
+    if (first.reason, first.column) == ("zero", "usd_per_hour"):
+        if alone:
+            return "its price is 0. If it is free, set donated = yes in that row."
+        return "their price is 0. If they are free, set donated = yes in those rows."
+    return f"{first.column} {_IS[first.reason]}: {first.detail}."
 
 
 def filled_line(filled: Filled) -> str:
@@ -125,8 +145,9 @@ def filled_line(filled: Filled) -> str:
 
 
 def _example(skipped: Skipped) -> str:
-    name = skipped.worker_id or skipped.where
-    return f"{name}: {skipped.value}" if skipped.value and skipped.reason != "duplicate" else name
+    name = f"`{skipped.worker_id or skipped.where}`"
+    shows_value = skipped.value and skipped.reason not in ("duplicate", "zero")
+    return f"{name} ({skipped.value})" if shows_value else name
 
 
 def _taken(row: Row, progress: _Progress) -> PoolRow:
@@ -199,7 +220,7 @@ def _fill_donated(values: dict[str, Any], filled: list[tuple[str, Value, Origin]
                 values[column] = 0.0
                 filled.append((column, 0.0, "donated"))
     elif values.get("usd_per_hour") == 0:
-        raise _Refusal("zero", "usd_per_hour", 0, "only what is marked as donated costs nothing")
+        raise _Refusal("zero", "usd_per_hour", 0, "a free machine needs donated = yes in its row")
 
 
 def _check_spot(values: dict[str, Any]) -> None:

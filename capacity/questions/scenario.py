@@ -47,7 +47,7 @@ def scenario_of(file: DemandFile, pool: CheckedPool, *, demand_source: str, pool
     if not made.workers:
         raise PoolError(
             f"none of the {pool.rows} rows of {pool_source} can be used",
-            cause="; ".join(skipped_lines(skipped)),
+            cause=" ".join(skipped_lines(skipped)),
             fix="correct them, or say what holds for all of them with --assume column=value",
         )
     demand = demand_of(file, rollouts.model)

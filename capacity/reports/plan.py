@@ -62,9 +62,9 @@ def assumption_sheet(assumptions: Sequence[Assumption]) -> Sheet:
 
 
 def input_lines(inputs: Inputs) -> list[str]:
-    """What was read, what of it was left out and why, and what was taken where it said nothing."""
+    """Return lines on what was read, which rows were skipped and why, and what was assumed where rows were empty."""
     lines = [f"pool {inputs.pool}: {inputs.rows - len(inputs.skipped)} of {inputs.rows} rows used"]
-    lines += [f"skipped {line}" for line in skipped_lines(inputs.skipped)]
+    lines += skipped_lines(inputs.skipped)
     lines += [f"taken {filled_line(one)}" for one in inputs.filled]
     return lines
 

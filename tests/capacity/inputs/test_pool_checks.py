@@ -92,9 +92,17 @@ def test_the_summary_counts_by_reason() -> None:
     pool = check_pool([*(row(worker_id=f"w{number}", usd_per_hour=0) for number in range(5)), row(worker_id=None)])
     first, second = skipped_lines(pool.skipped)
     assert first == (
-        "5 x usd_per_hour zero: only what is marked as donated costs nothing (w0: 0, w1: 0, w2: 0 and 2 more)"
+        "Skipped 5 rows (`w0`, `w1`, `w2` and 2 more): their price is 0. "
+        "If they are free, set donated = yes in those rows."
     )
-    assert second.startswith("1 x worker_id missing")
+    assert second.startswith("Skipped `line 2`: worker_id is missing")
+
+
+def test_a_row_that_is_skipped_says_what_would_be_believed() -> None:
+    free = check_pool([row(worker_id="lab", usd_per_hour=0)]).skipped
+    assert skipped_lines(free) == ["Skipped `lab`: its price is 0. If it is free, set donated = yes in that row."]
+    absurd = check_pool([row(worker_id="lab", gpus=-3)]).skipped
+    assert skipped_lines(absurd)[0].startswith("Skipped `lab` (-3): gpus is absurd: believed from")
 
 
 def test_a_pool_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

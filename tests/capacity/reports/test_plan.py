@@ -92,7 +92,7 @@ def test_inputs_and_assumptions_are_told() -> None:
     )
     assert input_lines(inputs) == [
         "pool p.csv: 4 of 5 rows used",
-        "skipped 1 x usd_per_hour zero: only donated (a: 0)",
+        "Skipped `a`: its price is 0. If it is free, set donated = yes in that row.",
         "taken gpus = 1 by default, in 4 rows",
     ]
     sheet = assumption_sheet([Assumption("efficiency", 0.7, "of the roofline", "fitted", 0.15)])

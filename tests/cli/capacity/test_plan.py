@@ -21,7 +21,7 @@ def test_the_table_has_assumptions_first_then_workers_then_totals(
     assert places[:3] == sorted(places[:3])
     assert "of 8 workers" in found.out
     assert "4 of 5 rows used" in found.err
-    assert "usd_per_hour zero: only what is marked as donated costs nothing (free: 0)" in found.err
+    assert "Skipped `free`: its price is 0. If it is free, set donated = yes in that row." in found.err
 
 
 def test_json_is_alone_on_stdout(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
