@@ -12,7 +12,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
+
+import psutil
 
 from rollcast.runtime.errors import PortInUse, RollcastError
 
@@ -71,9 +74,37 @@ def is_loopback(host: str) -> bool:
 
 
 def bind_error(address: str, error: OSError, *, setting: str) -> PortInUse:
-    """The error to raise when ``address`` cannot be bound; ``setting`` is the key that chose it."""
-    cause = "another process listens there" if error.errno == errno.EADDRINUSE else str(error)
-    return PortInUse(f"cannot listen on {address}", cause=cause, fix=f"stop that process or change {setting}")
+    """Return the error to raise when ``address`` cannot be bound.
+
+    Args:
+        address: HOST:PORT, or the path of a socket.
+        setting: the configuration key that chose it.
+    """
+    port = address.rpartition(":")[2]
+    if error.errno != errno.EADDRINUSE:
+        return PortInUse(f"cannot listen on {address}", cause=str(error), fix=f"change {setting}")
+    if not port.isdigit():
+        return PortInUse(f"cannot listen on {address}", cause="another process listens there", fix=f"change {setting}")
+    fix = f"stop it, or pass --set {setting}=0 to let the system choose a port"
+    return PortInUse(f"port {port} is in use by {_listener_on(int(port))}", fix=fix)
+
+
+def _listener_on(port: int) -> str:
+    """Return "process 4711 (rollcast up)", or "another process" where it is another user's: the system hides those."""
+    with contextlib.suppress(psutil.Error, OSError):
+        for one in psutil.net_connections("tcp"):
+            if one.status == psutil.CONN_LISTEN and one.pid and one.laddr and one.laddr.port == port:
+                return f"process {one.pid} ({_command_name(psutil.Process(one.pid))})"
+    return "another process"
+
+
+def _command_name(process: psutil.Process) -> str:
+    """Return "rollcast up" for our own commands, else the program's name. Arguments may be secret: never shown."""
+    words = process.cmdline()
+    for number, word in enumerate(words[:-1]):
+        if word == "rollcast.cli.main" or Path(word).name == "rollcast":
+            return f"rollcast {words[number + 1]}"
+    return process.name()
 
 
 def die_with_parent() -> None:

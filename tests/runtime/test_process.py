@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -115,7 +117,34 @@ def test_is_loopback(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
 
 
-def test_bind_error_names_the_setting() -> None:
-    error = bind_error("127.0.0.1:7401", OSError(errno.EADDRINUSE, "in use"), setting="serve.http_port")
-    assert "another process listens there" in str(error)
-    assert "serve.http_port" in str(error)
+def test_a_port_in_use_names_its_process_and_the_way_out() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        error = bind_error(f"127.0.0.1:{port}", OSError(errno.EADDRINUSE, "in use"), setting="serve.http_port")
+    assert error.what.startswith(f"port {port} is in use by process {os.getpid()} (")
+    assert error.fix == "stop it, or pass --set serve.http_port=0 to let the system choose a port"
+
+
+def test_the_process_of_a_free_port_is_not_made_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    error = bind_error(f"127.0.0.1:{port}", OSError(errno.EADDRINUSE, "in use"), setting="serve.http_port")
+    assert error.what == f"port {port} is in use by another process"
+
+
+def test_our_own_commands_are_named_without_their_arguments() -> None:
+    code = "import sys, socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)"
+    words = [sys.executable, "-c", f"{code}; sys.stdin.read()", "rollcast", "up", "--token=secret"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        port = read_line(process)
+        error = bind_error(f"[::]:{port}", OSError(errno.EADDRINUSE, "in use"), setting="link.port")
+    assert error.what == f"port {port} is in use by process {process.pid} (rollcast up)"
+
+
+def test_other_reasons_why_an_address_cannot_be_bound_are_the_systems() -> None:
+    error = bind_error("10.9.9.9:1", OSError(errno.EADDRNOTAVAIL, "cannot assign it"), setting="serve.http_port")
+    assert "cannot listen on 10.9.9.9:1" in error.what
+    assert "cannot assign it" in error.cause
+    assert "serve.http_port" in error.fix
+    taken = bind_error("/run/donor.sock", OSError(errno.EADDRINUSE, "in use"), setting="state_folder")
+    assert (taken.cause, taken.fix) == ("another process listens there", "change state_folder")
