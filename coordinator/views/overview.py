@@ -13,6 +13,11 @@ from coordinator.core.status.status import RunStatus
 from coordinator.views.alerts import Alert
 from coordinator.views.phrases import sentence
 
+#: Seconds for which the learner may wait for a batch before the page speaks of it: some do at every step.
+BATCH_WAIT_SHOWN_S = 5.0
+#: The learner's own step is spoken of once it takes so many times the median, and so many seconds.
+STEP_SHOWN_TIMES, STEP_SHOWN_S = 3.0, 30.0
+
 WaitingView = TypedDict("WaitingView", {"for": str, "since_s": float, "next": str, "sentence": str})
 
 
@@ -75,20 +80,42 @@ def build_overview(
         spent_usd=spent_usd,
         rollouts_per_s=accepted_per_s,
         alerts=alerts,
-        waiting=waiting_view(status),
+        waiting=waiting_view(state, status),
         ended=state.ended,
         at_unix_s=round(unix_s, 3),
     )
 
 
-def waiting_view(status: RunStatus) -> WaitingView:
-    """What is waited for, and all of it as a sentence."""
+def waiting_view(state: CoreState, status: RunStatus) -> WaitingView:
+    """Return what the run waits for; ``sentence`` speaks of it only where the wait costs the run something."""
     return {
         "for": status.waiting_for,
         "since_s": round(status.waiting_since_s, 1),
         "next": status.next,
-        "sentence": sentence(status.waiting_for, status.waiting_since_s, status.next),
+        "sentence": (
+            sentence(status.waiting_for, status.waiting_since_s, status.next)
+            if _wait_costs(state, status)
+            else f"Healthy: {_learner_does(status)}."
+        ),
     }
+
+
+def _wait_costs(state: CoreState, status: RunStatus) -> bool:
+    """Whether training is held up: nearly always something is waited for, mostly the learner that computes its step."""
+    if status.phase != "training" or status.step >= status.steps:
+        return True
+    if state.members.origin is None or not state.members.worker_count:
+        return True
+    if state.batches.wanted is not None:
+        return status.waiting_since_s > BATCH_WAIT_SHOWN_S
+    return status.waiting_since_s > max(STEP_SHOWN_S, STEP_SHOWN_TIMES * (status.t_train_s or 0.0))
+
+
+def _learner_does(status: RunStatus) -> str:
+    """Return "training step 90", or what else the learner reports of itself, for example an evaluation."""
+    if status.learner_phase in ("", "training", "waiting"):
+        return f"training step {status.step + 1}"
+    return ", ".join(filter(None, (status.learner_phase.replace("_", " "), status.learner_detail)))
 
 
 def count_workers(state: CoreState) -> WorkerCounts:

@@ -31,7 +31,7 @@ def members_in_words(members: Sequence[Member]) -> str:
 
 
 def sentence(waiting_for: str, since_s: float, following: str) -> str:
-    """What a run waits for, since when, and what happens next, in one sentence."""
+    """Say how long a run has waited for what, and what happens next; without a wait, only what happens next."""
     if not waiting_for:
-        return f"The run waits for nothing; {following}." if following else "The run waits for nothing."
-    return f"For {duration(since_s)} the run has been waiting for {waiting_for}. Next: {following}."
+        return f"{following[0].upper()}{following[1:]}." if following else "The run waits for nothing."
+    return f"The run has waited {duration(since_s)} for {waiting_for}. Next: {following}."

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
+from coordinator.core.events.events import BatchRequested
 from coordinator.core.events.operator_events import PeerBanned, PeerDrained
 from coordinator.core.events.prices import Price
 from coordinator.views.overview import build_overview, count_workers, waiting_view
-from rollcast.wire.ids import PeerId
+from rollcast.wire.ids import PeerId, Step
 from tests.coordinator.views.viewed import core, facts, status, world
 
 
@@ -49,8 +52,30 @@ def test_money_is_that_of_rented_workers_or_of_prices() -> None:
     assert view.usd_per_accepted_rollout == pytest.approx(0.0005)
 
 
-def test_what_is_waited_for_has_its_sentence() -> None:
-    view = waiting_view(status(core("a"), 112.0))
+def test_a_wait_is_spoken_of_only_when_it_costs_something() -> None:
+    found = core("a")
+    view = waiting_view(found.state, status(found, 112.0))
     assert view["for"].startswith("the learner")
     assert view["since_s"] == 12.0
-    assert view["sentence"].startswith("For 12 s the run has been waiting for the learner")
+    assert view["sentence"] == "Healthy: training step 1."
+    late = waiting_view(found.state, status(found, 140.0))
+    assert late["sentence"].startswith("The run has waited 40 s for the learner")
+    slow = replace(status(found, 140.0), t_train_s=20.0)
+    assert waiting_view(found.state, slow)["sentence"] == "Healthy: training step 1."
+    evaluates = replace(status(found), learner_phase="evaluating", learner_detail="held-out problems before RL")
+    assert waiting_view(found.state, evaluates)["sentence"] == "Healthy: evaluating, held-out problems before RL."
+
+
+def test_a_learner_that_waits_for_its_batch_costs_something_after_a_moment() -> None:
+    run = world("a")
+    run.tell(BatchRequested(Step(0)))
+    view = waiting_view(run.core.state, status(run.core, 103.0))
+    assert (view["for"][:13], view["sentence"]) == ("prompt groups", "Healthy: training step 1.")
+    assert waiting_view(run.core.state, status(run.core, 106.0))["sentence"].startswith("The run has waited 6.0 s for")
+
+
+def test_a_run_without_workers_or_over_never_counts_as_healthy() -> None:
+    found = core()
+    assert "a peer to join" in waiting_view(found.state, status(found))["sentence"]
+    over = replace(status(found), phase="finished", waiting_for="", next="the run is over: finished")
+    assert waiting_view(found.state, over)["sentence"] == "The run is over: finished."

@@ -39,7 +39,5 @@ def test_members_are_the_subject_of_a_sentence() -> None:
 
 def test_what_is_waited_for_is_said_in_one_sentence() -> None:
     said = sentence("the learner (step 3)", 12.0, "it asks for the batch of step 3")
-    assert said == (
-        "For 12 s the run has been waiting for the learner (step 3). Next: it asks for the batch of step 3."
-    )
-    assert sentence("", 0.0, "the run is over: finished") == ("The run waits for nothing; the run is over: finished.")
+    assert said == "The run has waited 12 s for the learner (step 3). Next: it asks for the batch of step 3."
+    assert sentence("", 0.0, "the run is over: finished") == "The run is over: finished."
