@@ -26,7 +26,7 @@ function Tokens() {
   const tokens = data ? data.tokens : [];
   return html`<${Card} title="Tokens" note="who may read and act from elsewhere" actions=${actions} flush>
     ${error && html`<${Problem} error=${error} retry=${reload} />`}
-    ${data && !tokens.length && html`<${Empty} title="No tokens yet">The run's own key is an admin's. Make a token for who reads or acts from another one.<//>`}
+    ${data && !tokens.length && html`<${Empty} title="No tokens yet">You are signed in with the run's admin key. Create a token for anyone else who needs access.<//>`}
     ${tokens.length > 0 && html`<div class="scroll-x" tabindex="0" role="group" aria-label="Tokens"><table><thead><tr><th scope="col">Name</th><th scope="col">Role</th><th scope="col">Made</th><th scope="col">Ends</th><th scope="col"><span class="hidden">Acts</span></th></tr></thead>
       <tbody>${tokens.map((one) => html`<tr key=${one.id}><td>${one.name}</td><td>${one.access}</td><td>${clock(one.made_unix_s)}</td><td>${known(one.expires_unix_s) ? clock(one.expires_unix_s) : "never"}</td>
         <td class="num">${one.holds ? html`<${Button} onClick=${() => setLeaving(one)} aria-label=${`Revoke ${one.name}`}>Revoke<//>` : html`<${Badge}>${known(one.revoked_unix_s) ? "revoked" : "ended"}<//>`}</td></tr>`)}</tbody></table></div>`}

@@ -54,7 +54,7 @@ async def test_acts_reach_peers_and_outlive_a_coordinator(tmp_path: Path) -> Non
         changed = await act(first, "/api/v1/acts/settings", {"publish_every_steps": 2, "usd_per_hour_max": 3.0})
         assert changed["usd_per_hour_max"]["value"] == 3.0
         preview = await act(first, "/api/v1/acts/settings/preview", {"act": "drain", "peers": ["good"]})
-        assert preview["sentence"].startswith("Nothing can be predicted before")
+        assert preview["sentence"].startswith("No preview yet")
     async with running(tmp_path, learner=learner) as second:
         settings = (await act(second, "/api/v1/acts/settings", {}))["publish_every_steps"]
         assert (settings["value"], settings["configured"]) == (2, 1)

@@ -145,9 +145,7 @@ def preview(question: Question, change: Change) -> Preview:
     demand = question.demand
     if demand is None or not any(worker.speeds for worker in before):
         count = Figures(workers_on=len(before), usd_per_hour=_usd(before))
-        sentence = (
-            "Nothing can be predicted before the learner's pace, a version's spread and a worker's speed are known."
-        )
+        sentence = "No preview yet: waiting for the first timed step."
         return Preview(now=count, then=Figures(), sentence=sentence, warnings=_of_acts(question, change))
     demand = replace(demand, update_bytes=demand.update_bytes * _overhead(question, demand, before))
     changed = replace(

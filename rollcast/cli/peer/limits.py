@@ -114,7 +114,7 @@ def _screen(reply: dict[str, Any], *, changed: bool) -> str:
         shown = "none" if value in (None, []) else value if isinstance(value, str) else json.dumps(value)
         lines.append(f"{'*' if key in mine else ' '} {key:<{width}}  {shown:<12}  {meanings.get(key, '')}")
     if not lines:
-        lines.append("no limit is set here: those of the configuration hold")
+        lines.append("Local limits cleared; the limits of peer.toml apply.")
     if mine:
         lines.append("* set with `rollcast peer limits set`; the others are the configuration's")
     if reply["at_restart"]:

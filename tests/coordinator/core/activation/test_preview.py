@@ -148,7 +148,7 @@ def test_what_was_not_measured_is_said() -> None:
     early = preview(question(*FOUR, demand=None), change(act="ban", peers=frozenset({PeerId("a")})))
     assert early.now.workers_on == 4
     assert early.then.utilisation is None
-    assert early.sentence.startswith("Nothing can be predicted before")
+    assert early.sentence == "No preview yet: waiting for the first timed step."
     assert early.warnings == ["2 rollouts that they work at are given to others, and begun anew"]
 
 
