@@ -1,23 +1,24 @@
-"""Versions on disk: received chunk by chunk, visible as complete only once they are durable.
+"""Keep versions on disk: they are received chunk by chunk, and visible as complete only once they are durable.
 
     folder/{version}/announcement          the signed announcement
     folder/{version}/{encoding}.list       chunk hashes
     folder/{version}/{encoding}.part       preallocated, partly filled
     folder/{version}/{encoding}.data       complete
-    folder/{version}/0.new                 a state in the making, worth nothing after a restart
+    folder/{version}/0.new                 a state that is being made; discarded after a restart
 
-A version's **state** is held once its keyframe, encoding 0, is there: received, or made of an older state and a delta.
-Each **encoding** that is there can be served to others; for a keyframe that was made this needs ``list_chunks`` first.
+A version's **state** is held once its keyframe, encoding 0, is on disk, whether it was received or made from an older
+state and a delta. Every **encoding** on disk can be served to others; a keyframe that was made needs ``list_chunks``
+first.
 
     delta = store.begin(verified, manifest, chunk_list)
-    store.prepare(delta)                         # may wait; takes the room
+    store.prepare(delta)                         # may wait; reserves the disk space
     ... delta.write(...), store.advance(...)     # when there is nothing better to do
     delta.finish()
     keyframe = store.materialise(delta)          # the state is verified
     keyframe.finish()                            # and durable
     keyframe.list_chunks()                       # and can be served
 
-Only integers of ours become names. All calls block on the disk, most of them briefly. ``begin`` (fsync, and it hashes
+File names are made of integers only. All calls block on the disk, most of them briefly. ``begin`` (fsync, and it hashes
 a partial encoding), ``finish`` (fsync), ``prepare``, ``advance``, ``materialise``, ``verify_state`` and ``list_chunks``
 (they go through the whole state) belong in a thread; the last five in the same one.
 """
@@ -55,10 +56,10 @@ class ChunkStore:
     """The versions that one process keeps.
 
     Args:
-        folder: made if missing; of this store alone.
-        keep_versions: newest states that ``prune`` leaves.
-        keep_deltas: newest versions whose deltas it leaves.
-        keep_bytes: that all of them may take; 0: no limit.
+        folder: the folder of this store alone; it is made if missing.
+        keep_versions: number of newest states that ``prune`` keeps.
+        keep_deltas: number of newest versions whose deltas it keeps.
+        keep_bytes: limit on the bytes of all of them; 0 means no limit.
 
     Raises:
         StoreError: the folder cannot be used.
@@ -69,7 +70,7 @@ class ChunkStore:
         self._retention = Retention(keep_versions, keep_deltas, keep_bytes)
         self._encodings: dict[tuple[int, int], StoredEncoding] = {}
         self._in_the_making: dict[Version, Materialisation] = {}
-        self._beginning: set[Version] = set()  # prune leaves them alone: begin may run in another thread
+        self._beginning: set[Version] = set()  # prune does not touch these, because begin may run in another thread
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for version in self._versions_on_disk():
@@ -78,7 +79,7 @@ class ChunkStore:
             raise store_error(folder, error) from None
 
     def close(self) -> None:
-        """Give all file descriptors back."""
+        """Close all file descriptors."""
         for work in self._in_the_making.values():
             work.close()
         self._in_the_making.clear()
@@ -87,7 +88,8 @@ class ChunkStore:
         self._encodings.clear()
 
     def begin(self, verified: VerifiedVersion, manifest: Manifest, chunk_list: bytes) -> StoredEncoding:
-        """The encoding, ready for chunks: as it is, resumed by hashing what is on disk, or new.
+        """Return an encoding that is ready for chunks: an open one, one resumed by hashing what is on disk, or a new
+        one.
 
         Raises:
             MalformedMessage: ``chunk_list`` is not the signed one.
@@ -109,36 +111,36 @@ class ChunkStore:
         return encoding
 
     def get(self, version: int, encoding_id: int = KEYFRAME_ID) -> StoredEncoding | None:
-        """An encoding that is complete or was begun by this process, or None."""
+        """Return an encoding that is complete or was begun by this process, or None."""
         return self._encodings.get((version, encoding_id))
 
     def finished(self) -> list[StoredEncoding]:
-        """Every finished encoding, in the order of versions and encodings."""
+        """Return every finished encoding, ordered by version and encoding."""
         finished = [encoding for encoding in list(self._encodings.values()) if encoding.finished]
         return sorted(finished, key=lambda encoding: (encoding.version, encoding.encoding_id))
 
     def versions(self) -> list[Version]:
-        """Versions whose state is held and durable, ascending."""
+        """Return the versions whose state is held and durable, ascending."""
         return [encoding.version for encoding in self.finished() if encoding.state_held]
 
     # ------------------------------------------------------------ states from deltas
 
     def prepare(self, delta: StoredEncoding) -> None:
-        """Take the room for the state that a delta leads to, ahead of its chunks. May be called again.
+        """Reserve disk space for the state that a delta leads to, ahead of its chunks. May be called again.
 
         Raises:
-            StoreError: the base is not held here, or the disk is full or read-only.
+            StoreError: the base is not held in this store, or the disk is full or read-only.
         """
         self._work_on(delta)
 
     def advance(self, budget_bytes: int) -> bool:
-        """Go on with what will have to be done anyway: making prepared states and hashing keyframes that arrive.
+        """Do work ahead that will be needed anyway: make prepared states and hash keyframes that arrive.
 
         Args:
-            budget_bytes: of state to go through before this returns.
+            budget_bytes: bytes of state to process before this returns.
 
         Returns:
-            Whether anything was done: call again when idle.
+            Whether anything was done; if so, call again when idle.
 
         Raises:
             StoreError: the disk refuses.
@@ -173,19 +175,20 @@ class ChunkStore:
         verified = delta.verified
         keyframe = StoredEncoding(self._version_folder(delta.version), verified, verified.keyframe, None)
         keyframe.open_made(work.path)
-        # A keyframe that was being received is forgotten; its descriptor is given back once nobody uses it.
+        # A keyframe that was being received is dropped; its descriptor is closed once no reader uses it.
         self._encodings[delta.version, KEYFRAME_ID] = keyframe
         return keyframe
 
     # ------------------------------------------------------------ retention
 
     def prune(self, spared: Set[tuple[Version, EncodingId]] = frozenset()) -> list[tuple[Version, EncodingId]]:
-        """Remove what is more than ``Retention`` allows, except what is read, received, or the base of something.
+        """Remove what exceeds ``Retention``, except encodings being read or received and the bases of states being
+        made.
 
-        What an earlier process began and this one did not take up again goes too once a newer state is finished.
+        Encodings that an earlier process began and this one has not resumed are removed once a newer state is finished.
 
         Args:
-            spared: encodings that stay although newer ones are enough, unless they take too many bytes.
+            spared: encodings to keep although newer ones suffice, unless they take too many bytes.
 
         Returns:
             The finished encodings that were removed, ascending.
@@ -206,7 +209,7 @@ class ChunkStore:
         return removed
 
     def discard(self, version: Version) -> bool:
-        """Remove one version, complete or not; False when it is being read.
+        """Remove one version, complete or not. Returns False if it is being read.
 
         Raises:
             StoreError: the disk refuses.
@@ -228,7 +231,7 @@ class ChunkStore:
         return True
 
     def discard_encoding(self, version: Version, encoding_id: EncodingId) -> bool:
-        """Remove one encoding of a version, complete or not; False when it is being read.
+        """Remove one encoding of a version, complete or not. Returns False if it is being read.
 
         Raises:
             StoreError: the disk refuses.
@@ -244,7 +247,7 @@ class ChunkStore:
         return [encoding for encoding in list(self._encodings.values()) if encoding.version == version]
 
     def _work_on(self, delta: StoredEncoding) -> Materialisation:
-        """The state in the making of this delta; another one of the same version makes way."""
+        """Return the state that is being made from this delta; another one of the same version is dropped."""
         work = self._in_the_making.get(delta.version)
         if work is not None and work.delta is delta:
             return work
@@ -328,7 +331,7 @@ class ChunkStore:
         return hashes
 
     def _stored_version(self, version: Version) -> VerifiedVersion | None:
-        """The announcement on disk, or None where there is no usable one."""
+        """Return the announcement on disk, or None if there is no usable one."""
         try:
             data = (self._version_folder(version) / _ANNOUNCEMENT).read_bytes()
             verified = parse_announcement(pb.VersionAnnouncement.FromString(data))
@@ -340,7 +343,7 @@ class ChunkStore:
         return verified if verified.version == version else None
 
     def _remove_other(self, verified: VerifiedVersion, manifest: Manifest) -> None:
-        """Make way: what is there under this number is another run's or cut otherwise."""
+        """Remove what is stored under this version number if it belongs to another run or is cut differently."""
         known = self.get(manifest.version, manifest.encoding_id)
         stored = self._stored_version(manifest.version)
         is_other = stored is not None and stored.record_hash != verified.record_hash
@@ -348,7 +351,7 @@ class ChunkStore:
             raise StoreError(f"version {manifest.version} is there with other bytes and is being read")
 
     def _write_signed(self, verified: VerifiedVersion, manifest: Manifest, chunk_list: bytes) -> None:
-        """Announcement and chunk list, durable before anything can be complete."""
+        """Write announcement and chunk list durably, before any encoding can be complete."""
         folder = self._version_folder(manifest.version)
         announcement = verified.announcement.SerializeToString(deterministic=True)
         try:

@@ -1,4 +1,4 @@
-"""Chunks: how an encoding is cut, hashed, and which of them somebody holds."""
+"""Cut an encoding into chunks, hash them, and keep bitmaps of the chunks that a process holds."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ _THREADED_FROM_BYTES = 1 << 20  # below this, starting threads costs more than t
 
 
 def blake3_hash(data: BytesLike) -> bytes:
-    """BLAKE3 of ``data``, 32 bytes; large data is hashed on all cores."""
+    """Return the BLAKE3 hash of ``data``, 32 bytes; large data is hashed on all cores."""
     threads = blake3.AUTO if len(data) >= _THREADED_FROM_BYTES else 1
     return blake3(data, max_threads=threads).digest()
 
 
 def chunk_size_for(size_bytes: int) -> int:
-    """The chunk size that suits an encoding: a power of two.
+    """Return the chunk size that suits an encoding, a power of two.
 
-    Chunks of 32 KiB relay best (smaller ones cost more per byte, larger ones are coarser). They grow where their
-    number would, to 1 MiB at most, and what is smaller than 256 of them is cut finer, to 8 KiB at least: a few chunks
-    on their way to slow relays are a large part of it, and nothing behind a gap can be decoded yet. (A delta of 2.5 MB
+    Chunks of 32 KiB relay best (smaller ones cost more per byte, larger ones are coarser). Large encodings have larger
+    chunks, up to 1 MiB, so that the number of chunks stays bounded. An encoding smaller than 256 chunks is cut finer,
+    down to 8 KiB: a few chunks on their way to slow relays would be a large part of it, and nothing behind a gap can be
+    decoded yet. (A delta of 2.5 MB
     in the simulated scenario het50: 1.20 x the bound with 8 KiB, 1.36 with 16 KiB, 1.42 with 32 KiB.)
     """
     size = _CHUNK_SIZE_BYTES
@@ -45,18 +46,18 @@ def chunk_size_for(size_bytes: int) -> int:
 
 
 def chunk_count(size_bytes: int, chunk_size_bytes: int) -> int:
-    """How many chunks ``size_bytes`` make; the last one may be shorter."""
+    """Return how many chunks ``size_bytes`` make; the last one may be shorter."""
     return -(-size_bytes // chunk_size_bytes)
 
 
 def cut(size_bytes: int, chunk_size_bytes: int) -> Iterator[tuple[int, int]]:
-    """(start, stop) of every chunk, in bytes."""
+    """Yield (start, stop) of every chunk, in bytes."""
     for start in range(0, size_bytes, chunk_size_bytes):
         yield start, min(start + chunk_size_bytes, size_bytes)
 
 
 def chunk_list(data: BytesLike, chunk_size_bytes: int) -> bytes:
-    """The BLAKE3 hashes of all chunks of ``data``, concatenated: 32 bytes a chunk."""
+    """Return the BLAKE3 hashes of all chunks of ``data``, concatenated: 32 bytes a chunk."""
     view = memoryview(data).cast("B")
     return b"".join(
         blake3(view[start:stop], max_threads=1).digest() for start, stop in cut(len(view), chunk_size_bytes)
@@ -64,15 +65,15 @@ def chunk_list(data: BytesLike, chunk_size_bytes: int) -> bytes:
 
 
 def chunk_list_hash(hashes: bytes) -> bytes:
-    """What a manifest signs of a chunk list."""
+    """Return the hash of a chunk list, which is what a manifest signs."""
     return blake3_hash(hashes)
 
 
 def check_chunk(hashes: bytes, index: int, data: BytesLike) -> None:
-    """That ``data`` is chunk ``index`` of the list ``hashes``.
+    """Check that ``data`` is chunk ``index`` of the list ``hashes``.
 
     Raises:
-        CorruptChunk: it is not, or there is no such chunk.
+        CorruptChunk: ``data`` has another hash, or the list has no such chunk.
     """
     expected = hashes[index * HASH_BYTES : (index + 1) * HASH_BYTES] if index >= 0 else b""
     if blake3(data, max_threads=1).digest() != expected:
@@ -87,12 +88,13 @@ def check_chunk(hashes: bytes, index: int, data: BytesLike) -> None:
 
 
 def new_bitmap(count: int) -> bytearray:
-    """None of ``count`` chunks. One bit a chunk, the most significant of the first byte is chunk 0."""
+    """Return an empty bitmap of ``count`` chunks, one bit each; the most significant bit of the first byte is chunk
+    0."""
     return bytearray((count + 7) // 8)
 
 
 def parse_bitmap(bitmap: bytes, count: int) -> bytearray:
-    """A bitmap of ``count`` chunks from the network.
+    """Return a bitmap of ``count`` chunks that came from the network, checked.
 
     Raises:
         MalformedMessage: its length or its unused bits are wrong.
@@ -105,15 +107,15 @@ def parse_bitmap(bitmap: bytes, count: int) -> bytearray:
 
 
 def bitmap_has(bitmap: BytesLike, index: int) -> bool:
-    """Whether chunk ``index`` is there."""
+    """Whether the bitmap holds chunk ``index``."""
     return bool(bitmap[index >> 3] & (0x80 >> (index & 7)))
 
 
 def bitmap_add(bitmap: bytearray, index: int) -> None:
-    """Mark chunk ``index`` as there."""
+    """Add chunk ``index`` to the bitmap."""
     bitmap[index >> 3] |= 0x80 >> (index & 7)
 
 
 def bitmap_count(bitmap: BytesLike) -> int:
-    """How many chunks are there."""
+    """Return how many chunks the bitmap holds."""
     return int.from_bytes(bitmap, "big").bit_count()

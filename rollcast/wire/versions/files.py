@@ -1,4 +1,4 @@
-"""Files that are written out of order."""
+"""Write and read files out of order."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import os
 
 
 def preallocate(descriptor: int, size_bytes: int) -> None:
-    """Give a file its size, zeros, and the room for it where the file system can reserve.
+    """Give a file its size, filled with zeros, and reserve the disk space where the file system can.
 
-    So a full disk shows before the first byte is written.
+    A full disk is then noticed before the first byte is written.
 
     Raises:
         OSError: the disk is full or read-only.
@@ -37,10 +37,10 @@ def write_all(descriptor: int, data: bytes | bytearray | memoryview, start: int)
 
 
 def read_all(descriptor: int, view: memoryview, start: int) -> None:
-    """Fill ``view`` with what stands from ``start`` on.
+    """Fill ``view`` with the file's bytes from ``start`` on.
 
     Raises:
-        OSError: the disk refuses, or the file ends before.
+        OSError: the disk refuses, or the file is too short.
     """
     while view:
         count = os.preadv(descriptor, [view], start)

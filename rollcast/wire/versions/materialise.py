@@ -1,7 +1,9 @@
-"""A version's state made on disk from an older version's state and a delta, while the delta still arrives.
+"""Make a version's state on disk from an older version's state and a delta, while the delta still arrives.
 
-The base is read and the new state written block by block, so that memory is needed for one block. Room for the new
-state is taken before the first chunk arrives, and each block is hashed as it is written, while it is in the processor's
+The base is read and the new state written block by block, so that memory is needed for one block. Disk space for the
+new
+state is reserved before the first chunk arrives, and each block is hashed as it is written, while it is in the
+processor's
 cache: little is left to do once the last chunk is here.
 """
 
@@ -20,12 +22,14 @@ from rollcast.wire.versions.stored_encoding import StoredEncoding, store_error
 
 
 class Materialisation:
-    """One state in the making. While it exists, retention leaves its base alone: ``close`` it. One thread at a time.
+    """One state that is being made, by one thread at a time.
+
+    Its base cannot be pruned until ``close`` is called.
 
     Args:
-        base: keyframe of the version that the delta starts from; its state is held.
-        delta: the encoding that the chunks arrive in.
-        path: of the file to make.
+        base: the keyframe of the version that the delta starts from; its state is held.
+        delta: the encoding whose chunks arrive.
+        path: the file to make.
 
     Raises:
         StoreError: the disk is full or read-only, or base and delta do not belong together.
@@ -41,7 +45,7 @@ class Materialisation:
         self.path = path
         self._base = base
         self._next_chunk = 0
-        self._refusal = ""  # why the delta is none
+        self._refusal = ""  # why the delta is malformed
         self._lease = base.reader()
         self._lease.__enter__()
         try:
@@ -52,10 +56,10 @@ class Materialisation:
         self._decoder = DeltaDecoder(record.tensors, self._file)
 
     def advance(self, budget_bytes: int) -> bool:
-        """Apply chunks that are here, in order, until about ``budget_bytes`` of the state have been made.
+        """Apply chunks that have arrived, in order, until about ``budget_bytes`` of the state have been made.
 
         Returns:
-            Whether anything was done. Once the delta turned out to be none, nothing is any more: ``finish`` says so.
+            Whether anything was done. Nothing is once the delta has proved malformed; ``finish`` then raises.
 
         Raises:
             StoreError: the disk refuses.
@@ -87,7 +91,7 @@ class Materialisation:
             raise _corrupt(version, f"version {self._base.version} with it does not hash to the signed state")
 
     def close(self) -> None:
-        """Let go of base and file; the file stays. May be called again."""
+        """Release the base and close the file, which stays on disk. May be called again."""
         if self._file.descriptor >= 0:
             self._file.close()
             self._lease.__exit__(None, None, None)
@@ -102,8 +106,7 @@ class Materialisation:
 
 
 class _FileBlocks:
-    """See rollcast.wire.versions.delta.StateBlocks: reads the blocks of one file and writes those of another,
-    hashing them."""
+    """Read the blocks of one file, write those of another and hash them; a rollcast.wire.versions.delta.StateBlocks."""
 
     def __init__(self, base: StoredEncoding, path: Path, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -127,7 +130,7 @@ class _FileBlocks:
         self._blake3.update(block)
 
     def digest(self) -> bytes:
-        """BLAKE3 of the blocks so far: of the state, once they are all of it."""
+        """Return the BLAKE3 hash of the blocks so far, which is the state's once all are made."""
         return self._blake3.digest()
 
     def close(self) -> None:

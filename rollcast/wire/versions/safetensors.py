@@ -1,7 +1,7 @@
-"""Headers of safetensors files and of their shard indices, and where a version's state lies in such files. No I/O here.
+"""Parse headers of safetensors files and of their shard indices, and find a version's state in such files. Pure.
 
 A file is an 8-byte little-endian length, a JSON header of that length, then the tensors' bytes. Names, dtypes, shapes
-and offsets come from a file that anybody may have written: they are checked, and what does not fit is left out.
+and offsets come from a file that anybody may have written: they are checked, and tensors that do not fit are left out.
 Source: https://huggingface.co/docs/safetensors
 """
 
@@ -49,12 +49,12 @@ _DTYPES = {
 
 
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
-_ALIGNMENT_BYTES = 8  # of the tensors' bytes: readers map files and want numbers at their own boundaries
+_ALIGNMENT_BYTES = 8  # readers map the file and need tensors to be aligned
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Where one tensor lies in its file; ``start_bytes`` counts from the beginning of the file."""
+    """The place of one tensor in its file; ``start_bytes`` counts from the beginning of the file."""
 
     dtype: str  # a key of ITEM_SIZE_BYTES
     shape: tuple[int, ...]
@@ -78,7 +78,7 @@ class _Place:
 
 
 def header_length(prefix: bytes) -> int:
-    """Bytes of the header that follows the first 8 bytes of a file.
+    """Return the length in bytes of the header that follows the first 8 bytes of a file.
 
     Raises:
         MalformedMessage: the file is not safetensors, or its header is too long.
@@ -90,10 +90,10 @@ def header_length(prefix: bytes) -> int:
 
 
 def parse_header(header: bytes) -> dict[str, StoredTensor]:
-    """The tensors of one file by name; those whose dtype cannot be part of a version are left out.
+    """Return the tensors of one file by name, without those whose dtype cannot be part of a version.
 
     Raises:
-        MalformedMessage: the header is not one.
+        MalformedMessage: the bytes are not a safetensors header.
     """
     entries = _json_object(header)
     require(len(entries) <= TENSORS_MAX + 1, "a safetensors header with too many tensors")
@@ -108,7 +108,7 @@ def parse_header(header: bytes) -> dict[str, StoredTensor]:
 
 
 def format_header(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> bytes:
-    """Length and header of a file with these (name, dtype, shape), whose bytes follow one after the other."""
+    """Return length and header of a file with these tensors (name, dtype, shape), laid out one after the other."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, dtype, shape in tensors:
@@ -120,10 +120,10 @@ def format_header(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> bytes:
 
 
 def parse_index(index: bytes) -> tuple[str, ...]:
-    """The files that a ``model.safetensors.index.json`` names, all in its own folder, sorted.
+    """Return the files that a ``model.safetensors.index.json`` names, all in its own folder, sorted.
 
     Raises:
-        MalformedMessage: it is not such an index, or names files elsewhere.
+        MalformedMessage: the bytes are not such an index, or the index names files in other folders.
     """
     weight_map = _json_object(index).get("weight_map")
     require(isinstance(weight_map, dict) and len(weight_map) <= TENSORS_MAX, "a safetensors index without weight_map")
@@ -137,12 +137,12 @@ def parse_index(index: bytes) -> tuple[str, ...]:
 
 
 class StateMap:
-    """Where the tensors of a version's state lie in files, as far as the files hold them as they are.
+    """A map from a version's state to the files that hold the same bytes.
 
     Args:
-        specs: of the version's record, in order.
-        files: tensors of each file by their names there.
-        names: name in a file of each tensor whose name differs from the record's.
+        specs: the tensors of the version's record, in order.
+        files: the tensors of each file by their names in it.
+        names: the name in a file of each tensor whose name differs from the record's.
     """
 
     def __init__(
@@ -162,11 +162,12 @@ class StateMap:
 
     @property
     def tensors_found(self) -> int:
-        """Tensors of the state that the files hold with the same dtype and shape."""
+        """Return how many tensors of the state the files hold with the same dtype and shape."""
         return len(self._places)
 
     def pieces(self, start: int, stop: int) -> list[Piece] | None:
-        """What to read for bytes [start, stop) of the state, in order; None where some of it is not there."""
+        """Return the pieces to read for bytes [start, stop) of the state, in order; None if the files lack some of
+        it."""
         pieces = []
         at = start
         while at < stop:
@@ -180,7 +181,7 @@ class StateMap:
         return pieces
 
     def chunks(self, manifest: Manifest) -> bytes:
-        """Bitmap of the chunks of a keyframe that lie in the files as a whole."""
+        """Return the bitmap of those chunks of a keyframe that lie completely in the files."""
         bitmap = new_bitmap(manifest.chunk_count)
         for index in range(manifest.chunk_count):
             if self.pieces(*manifest.chunk_range(index)) is not None:

@@ -1,4 +1,4 @@
-"""One encoding of a version on disk."""
+"""Read and write one encoding of a version on disk."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from rollcast.wire.versions.records import Manifest, VerifiedVersion
 
 
 class StoredEncoding:
-    """Chunks of one encoding, each verified before it is written and again when it is read.
+    """The chunks of one encoding, each verified before it is written and again when it is read.
 
-    Made by ``ChunkStore``. Any thread may write and read chunks, also while another finishes or verifies; only one at
-    a time may hash the state.
+    ``ChunkStore`` makes it. Any thread may write and read chunks, also while another finishes or verifies; only one
+    thread at a time may hash the state.
 
-    A keyframe that was made from a delta has no chunk list at first: its state is as good as any, but its chunks
+    A keyframe that was made from a delta has no chunk list at first: its state can be used, but its chunks
     cannot be read before ``list_chunks``.
 
     Attributes:
-        verified: the version it belongs to.
-        manifest: how it is cut.
-        have: bitmap of the chunks that are here, as in the message Have.
+        verified: the version that it belongs to.
+        manifest: how it is cut into chunks.
+        have: bitmap of the chunks on disk, as in the message Have.
     """
 
     def __init__(self, folder: Path, verified: VerifiedVersion, manifest: Manifest, hashes: bytes | None) -> None:
@@ -53,9 +53,9 @@ class StoredEncoding:
         self._finished = False
         self._state_verified = False
         self._state_hash: PrefixHash | None = None  # under way
-        self._leading_chunks = 0  # so many from the first on are here, without a gap
+        self._leading_chunks = 0  # chunks on disk before the first gap
         self._descriptor = -1
-        self._lock = threading.Lock()  # of the bitmap, whose bytes two chunks may share, and of readers
+        self._lock = threading.Lock()  # guards readers and the bitmap, a byte of which several chunks share
         self._close: Callable[[], object] = lambda: None
 
     def __repr__(self) -> str:
@@ -65,7 +65,7 @@ class StoredEncoding:
     # ------------------------------------------------------------ opening, by the store
 
     def open_partial(self) -> None:
-        """Preallocate the file, or take over the verified chunks of one that is there.
+        """Preallocate the file, or resume with the verified chunks of an existing one.
 
         Raises:
             StoreError: the disk is full or read-only.
@@ -82,10 +82,10 @@ class StoredEncoding:
             raise store_error(self._folder, error) from None
 
     def open_complete(self) -> bool:
-        """Open the finished file; False when there is none or its size is wrong.
+        """Open the finished file. Returns False if there is none or its size is wrong.
 
         Raises:
-            StoreError: it cannot be opened.
+            StoreError: the file cannot be opened.
         """
         try:
             if self._data_path.stat().st_size != self.manifest.size_bytes:
@@ -100,7 +100,7 @@ class StoredEncoding:
         return True
 
     def open_made(self, made: Path) -> None:
-        """Take over a file that holds the verified state.
+        """Adopt a file that holds the verified state.
 
         Raises:
             StoreError: the disk refuses.
@@ -114,51 +114,51 @@ class StoredEncoding:
         self._state_verified = True
 
     def close(self) -> None:
-        """Give the file descriptor back; the encoding cannot be used afterwards."""
+        """Close the file descriptor; the encoding cannot be used afterwards."""
         self._close()
-        self._descriptor = -1  # the number may be somebody else's file by now
+        self._descriptor = -1  # another file may have this number by now
 
     # ------------------------------------------------------------ what it is
 
     @property
     def version(self) -> Version:
-        """The version it encodes."""
+        """Return the version that it encodes."""
         return self.manifest.version
 
     @property
     def encoding_id(self) -> EncodingId:
-        """Which encoding of the version."""
+        """Return the id of the encoding within the version."""
         return self.manifest.encoding_id
 
     @property
     def complete(self) -> bool:
-        """Every chunk is here and verified; durable only once ``finished``."""
+        """Whether every chunk is on disk and verified; they are durable only once ``finished``."""
         return bitmap_count(self.have) == self.manifest.chunk_count
 
     @property
     def finished(self) -> bool:
-        """Durable, and visible as complete."""
+        """Whether the encoding is durable and visible as complete."""
         return self._finished
 
     @property
     def listed(self) -> bool:
-        """The chunk list is known: chunks can be read and served."""
+        """Whether the chunk list is known, so that chunks can be read and served."""
         return self._chunk_list is not None
 
     @property
     def state_held(self) -> bool:
-        """A keyframe whose state may be used: it is finished, or at least verified."""
+        """Whether this is a keyframe whose state may be used, because it is finished or at least verified."""
         return self.manifest.kind == "keyframe" and (self._finished or self._state_verified)
 
     def has(self, index: int) -> bool:
-        """Whether chunk ``index`` is here."""
+        """Whether chunk ``index`` is on disk."""
         return 0 <= index < self.manifest.chunk_count and bitmap_has(self.have, index)
 
     def chunk_list(self) -> bytes:
-        """The signed list of chunk hashes, 32 bytes a chunk.
+        """Return the signed list of chunk hashes, 32 bytes a chunk.
 
         Raises:
-            StoreError: it is not known yet, see ``list_chunks``.
+            StoreError: the list is not known yet; see ``list_chunks``.
         """
         if self._chunk_list is None:
             raise StoreError(f"{self!r} has no chunk list yet")
@@ -167,11 +167,11 @@ class StoredEncoding:
     # ------------------------------------------------------------ chunks
 
     def write(self, index: int, data: BytesLike) -> bool:
-        """Verify a chunk and store it; False when it was here already.
+        """Verify a chunk and store it. Returns False if it was stored before.
 
         Raises:
-            CorruptChunk: it does not match its signed hash.
-            MalformedMessage: there is no such chunk.
+            CorruptChunk: the chunk does not match its signed hash.
+            MalformedMessage: the encoding has no such chunk.
             StoreError: the disk refuses.
         """
         self.manifest.chunk_range(index)
@@ -179,10 +179,10 @@ class StoredEncoding:
         return self.write_verified(index, data)
 
     def write_verified(self, index: int, data: BytesLike) -> bool:
-        """Store a chunk that was checked against the chunk list before; False when it was here already.
+        """Store a chunk that was checked against the chunk list before. Returns False if it was stored before.
 
         Raises:
-            MalformedMessage: there is no such chunk.
+            MalformedMessage: the encoding has no such chunk.
             StoreError: the disk refuses.
         """
         start, _ = self.manifest.chunk_range(index)
@@ -197,11 +197,11 @@ class StoredEncoding:
         return True
 
     def read(self, index: int) -> bytes:
-        """A chunk, verified again so that a failing disk does not make liars of us.
+        """Return a chunk, verified again so that a failing disk cannot make this process serve corrupt data.
 
         Raises:
-            StoreError: it is not here, or the disk changed it.
-            MalformedMessage: there is no such chunk.
+            StoreError: the chunk is not on disk, or the disk changed it.
+            MalformedMessage: the encoding has no such chunk.
         """
         start, stop = self.manifest.chunk_range(index)
         if not bitmap_has(self.have, index):
@@ -230,8 +230,7 @@ class StoredEncoding:
     # ------------------------------------------------------------ the whole
 
     def advance_hash(self, budget_bytes: int) -> bool:
-        """Hash more of the keyframe's bytes, as far as they are here without a gap, so that ``verify_state`` has less
-        to do.
+        """Hash more of the keyframe's bytes, up to the first gap, so that ``verify_state`` has less to do.
 
         Returns:
             Whether anything was hashed.
@@ -254,8 +253,8 @@ class StoredEncoding:
         """Hash the rest of the keyframe's bytes as they are on disk and compare with the record's state hash.
 
         Raises:
-            CorruptChunk: they are not the state that the learner signed.
-            StoreError: not a complete keyframe.
+            CorruptChunk: the bytes are not the state that the learner signed.
+            StoreError: this is not a complete keyframe.
         """
         if self._state_verified:
             return
@@ -274,7 +273,7 @@ class StoredEncoding:
 
         Raises:
             CorruptChunk: the list is not the signed one.
-            StoreError: not a complete keyframe, or the disk refuses.
+            StoreError: this is not a complete keyframe, or the disk refuses.
         """
         if self._chunk_list is not None:
             return
@@ -290,10 +289,10 @@ class StoredEncoding:
         self._chunk_list = hashes
 
     def state_bytes(self) -> memoryview:
-        """The state, read-only and mapped from disk; stays valid after the version is pruned.
+        """Return the state, read-only and mapped from disk; the view stays valid after the version is pruned.
 
         Raises:
-            StoreError: not a complete keyframe.
+            StoreError: this is not a complete keyframe.
         """
         self._require_state()
         try:
@@ -302,7 +301,7 @@ class StoredEncoding:
             raise store_error(self._folder, error) from None
 
     def finish(self) -> None:
-        """Make it durable, then visible as complete. May be called again.
+        """Make the encoding durable, then visible as complete. May be called again.
 
         Raises:
             StoreError: chunks are missing, or the disk refuses.
@@ -321,7 +320,7 @@ class StoredEncoding:
 
     @contextmanager
     def reader(self) -> Iterator[StoredEncoding]:
-        """While the body runs, ``ChunkStore.prune`` leaves this encoding alone."""
+        """Keep ``ChunkStore.prune`` from removing this encoding while the body runs."""
         with self._lock:
             self.readers += 1
         try:

@@ -1,4 +1,4 @@
-"""Where the tensors of a version lie in its state: one after the other, in the order of the table."""
+"""Lay the tensors of a version out in its state: one after the other, in the order of the table."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TENSOR_NAME = re.compile(rf"[a-z0-9._/-]{{1,{limits.TENSOR_NAME_LENGTH_MAX}}}")
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Where one tensor lies in the state."""
+    """The place of one tensor in the state."""
 
     name: str
     dtype: str  # a key of ITEM_SIZE_BYTES
@@ -46,10 +46,10 @@ class TensorSpec:
 
 
 def tensor_table(tensors: Iterable[tuple[str, str, Sequence[int]]]) -> tuple[TensorSpec, ...]:
-    """Specs of (name, dtype, shape) laid out one after the other.
+    """Return the specs of tensors (name, dtype, shape) laid out one after the other.
 
     Raises:
-        MalformedMessage: a dtype that may not travel.
+        MalformedMessage: a dtype cannot be part of a version.
     """
     specs = []
     offset = 0
@@ -63,10 +63,10 @@ def tensor_table(tensors: Iterable[tuple[str, str, Sequence[int]]]) -> tuple[Ten
 
 
 def tensors_from_pb(message: pb.VersionRecord) -> tuple[TensorSpec, ...]:
-    """Checked.
+    """Return the specs of a received record, checking every bound.
 
     Raises:
-        MalformedMessage: a name, dtype or shape out of range, or tensors that do not fill the state.
+        MalformedMessage: a name, dtype or shape is out of range, or the tensors do not fill the state.
     """
     require(1 <= len(message.tensors) <= limits.TENSORS_MAX, "number of tensors out of range")
     tensors = []
