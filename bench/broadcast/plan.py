@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from bench.machine import Outcome
-from coordinator.core.broadcast.nodes import DIRECT_STRIPE, Plan, RelayNode, depth_of, fluid_rate, plan_rate
+from capacity.model.broadcast_bound import fluid_rate
+from coordinator.core.broadcast.nodes import DIRECT_STRIPE, Plan, RelayNode, depth_of, plan_rate
 from coordinator.core.broadcast.planner import PlanShape, RelayPlanner
 from coordinator.core.reach.holes import OUTWARDS, RESTRICTED
 from rollcast.wire.ids import PeerId

@@ -1,12 +1,15 @@
 """How long a version takes to reach every receiver, from the links alone: the fluid bound of each topology.
 
+Plans, the coordinator's relay planning and the simulator all take the bound from here.
+
 In the fluid model bytes flow without latency or loss and only access links limit them; pieces are small, so that a
 receiver passes on what it has while the rest arrives. For ``n`` receivers with uplinks ``u_i`` and downlinks ``d_i``,
 a source with uplink ``U0`` and ``M`` bytes:
 
 stripes  All copies finish within tau iff, with ``rho = eta M / tau``: ``U0 >= rho``, every ``d_i >= rho`` and
          ``sum(rho - u_i) <= U0``. With eta = 1 that is the bound of Kumar and Ross, "Peer-assisted file distribution:
-         the minimum distribution time" (2006), equation 1; eta is what a finite number of trees costs.
+         the minimum distribution time" (2006), equation 1; eta is what a finite number of trees costs. In place of
+         the slowest downlink's rate for all, ``fluid_rate`` lets fast receivers go on at the rate that slow ones leave.
 tree     Every inner node sends whole copies at the common rate r, so it feeds ``floor(u_i / r)`` others. A tree of
          rate r exists iff ``U0 >= r``, every ``d_i >= r`` and ``floor(U0 / r) + sum floor(u_i / r) >= n``: hang nodes
          on in order of falling uplink, then no node that can feed another takes a place without giving one.
@@ -20,6 +23,7 @@ A receiver that may not relay counts with ``u_i = 0``.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from typing import assert_never
 
 import numpy as np
@@ -50,6 +54,48 @@ def stripe_factor(topology: Topology) -> float:
     return float(np.interp(1.0 / topology.stripes, inverse, eta))
 
 
+def common_rate(source_upload: float, uploads_total: float, receivers: int) -> float:
+    """Return the bytes a second that each of ``receivers`` can get at once, where their downlinks limit nothing.
+
+    The bound of Kumar and Ross (2006, equation 1): the source sends each byte at least once, and all uplinks together
+    send every copy.
+    """
+    return min(source_upload, (source_upload + uploads_total) / receivers)
+
+
+def common_seconds(size_bytes: float, source_upload: float, uploads_total: float, receivers: int) -> float:
+    """Return the seconds until every receiver has ``size_bytes`` at ``common_rate``.
+
+    Equation 1 as the paper states it. It is not written as a division by the rate, because that rounds the last bit
+    differently, and the simulator, whose digests must not change, adds these seconds to its clock.
+    """
+    return max(size_bytes / source_upload, receivers * size_bytes / (source_upload + uploads_total))
+
+
+def fluid_rate(source_upload: float, uploads: Sequence[float], downloads: Sequence[float]) -> float:
+    """Return the bytes a second for every receiver that no schedule exceeds, where slower downlinks take what they can.
+
+    Where every downlink takes that much, it is ``common_rate``.
+    """
+    total = source_upload + sum(uploads)
+    return min(source_upload, level_for(total, ((1.0, download) for download in downloads)))
+
+
+def level_for(budget: float, receivers: Iterable[tuple[float, float]]) -> float:
+    """Return the largest rate R with ``sum(weight * min(R, limit)) <= budget`` over receivers (weight, limit).
+
+    It is inf where the budget suffices for all limits.
+    """
+    ordered = sorted(receivers, key=lambda one: one[1])
+    weight = sum(one[0] for one in ordered)
+    for own_weight, limit in ordered:
+        if budget <= weight * limit:
+            return budget / weight if weight > 0 else math.inf
+        budget -= own_weight * limit
+        weight -= own_weight
+    return math.inf
+
+
 def broadcast_rate(source_upload: float, uploads: Rates, downloads: Rates, topology: Topology) -> float:
     """Bytes a second at which every receiver gets its copy at once; ``broadcast_seconds`` is M over it.
 
@@ -64,8 +110,7 @@ def broadcast_rate(source_upload: float, uploads: Rates, downloads: Rates, topol
     ends = min(source_upload, float(downloads.min()))
     match topology.shape:
         case "stripes":
-            shared = (source_upload + float(uploads.sum())) / receivers
-            return min(ends, shared) / stripe_factor(topology)
+            return min(ends, common_rate(source_upload, float(uploads.sum()), receivers)) / stripe_factor(topology)
         case "tree":
             return whole_copies_rate(np.append(uploads, source_upload), ends, receivers)
         case "chain":

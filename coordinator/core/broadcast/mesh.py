@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from capacity.model.broadcast_bound import common_rate
 from coordinator.core.broadcast.nodes import DIRECT_STRIPE, Parents, Plan, RelayNode, Stripe
 from rollcast.wire import limits
 from rollcast.wire.ids import PeerId, StripeId
@@ -74,8 +75,7 @@ def _relays(nodes: Sequence[RelayNode], root: RelayNode, uplinks: Mapping[PeerId
 def _bound(
     relays: Sequence[RelayNode], nodes: Sequence[RelayNode], root: RelayNode, uplinks: Mapping[PeerId, float]
 ) -> float:
-    source = uplinks[root.peer_id]
-    return min(source, (source + sum(uplinks[node.peer_id] for node in relays)) / len(nodes))
+    return common_rate(uplinks[root.peer_id], sum(uplinks[node.peer_id] for node in relays), len(nodes))
 
 
 def _stripe_ids(relays: Sequence[RelayNode], before: Mapping[PeerId, StripeId]) -> dict[PeerId, StripeId]:

@@ -1,15 +1,16 @@
 """What relay planning works on: members, plans, and the rate that a plan sustains in the fluid model.
 
-In the fluid model bytes flow without latency or loss, and only access links limit them. Source of the bound: Kumar and
-Ross, "Peer-assisted file distribution: the minimum distribution time" (2006).
+In the fluid model bytes flow without latency or loss, and only access links limit them; its bound and the source of it
+are in capacity/model/broadcast_bound.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from capacity.model.broadcast_bound import level_for
 from coordinator.core.reach.holes import can_punch
 from rollcast.wire.ids import PeerId, StripeId
 
@@ -119,28 +120,6 @@ class Plan:
     stripes: tuple[Stripe, ...]
     bytes_per_second: float
     list_parents: Parents
-
-
-def level_for(budget: float, receivers: Iterable[tuple[float, float]]) -> float:
-    """The largest rate R with sum(weight * min(R, limit)) <= budget over receivers (weight, limit); infinite if any."""
-    ordered = sorted(receivers, key=lambda one: one[1])
-    weight = sum(one[0] for one in ordered)
-    for own_weight, limit in ordered:
-        if budget <= weight * limit:
-            return budget / weight if weight > 0 else float("inf")
-        budget -= own_weight * limit
-        weight -= own_weight
-    return float("inf")
-
-
-def fluid_rate(source_uplink: float, uplinks: Sequence[float], downlinks: Sequence[float]) -> float:
-    """What no schedule can exceed, in bytes a second for every receiver; slower downlinks take what they can.
-
-    Where every downlink takes that much it is the bound of Kumar and Ross.
-    """
-    total = source_uplink + sum(uplinks)
-    level = level_for(total, ((1.0, downlink) for downlink in downlinks))
-    return min(source_uplink, level)
 
 
 def plan_rate(plan: Plan, uplinks: Mapping[PeerId, float], downlinks: Mapping[PeerId, float]) -> float:

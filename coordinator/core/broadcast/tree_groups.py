@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
 from itertools import accumulate
 
-from coordinator.core.broadcast.nodes import RelayNode, fluid_rate
+from capacity.model.broadcast_bound import fluid_rate
+from coordinator.core.broadcast.nodes import RelayNode
 from coordinator.core.reach.holes import ANYBODY, RESTRICTED, can_punch
 from rollcast.wire.ids import PeerId
 

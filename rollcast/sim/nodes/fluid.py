@@ -1,19 +1,21 @@
 """Broadcasts of large fleets without their chunks: each peer has its copy when the fluid bound says that it can.
 
-Bound: Kumar and Ross (2006), times what eight stripes over real links lose.
+The bound and what eight stripes lose of it are those of the planner (capacity/model/broadcast_bound.py).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from capacity.model.broadcast_bound import common_seconds, stripe_factor
+from capacity.model.topologies import Topology
 from rollcast.sim.nodes.origin import OriginNode
 from rollcast.sim.nodes.peer import PeerNode
 from rollcast.sim.world import Ground
 from rollcast.wire.ids import Version
 from rollcast.wire.versions.records import VerifiedVersion
 
-STRIPES_LOSE = 1.06
+_STRIPES_LOSE = stripe_factor(Topology("stripes", 8))  # over the fluid bound
 
 
 class FluidBroadcast:
@@ -38,8 +40,8 @@ class FluidBroadcast:
     def seconds(self, node: PeerNode) -> float:
         """From the announcement to this peer's copy."""
         size, up = self.ground.settings.version_bytes, self.ground.settings.server_line.up_bytes_s
-        together = max(size / up, self._peers * size / (up + self._up_bytes_s))
-        return STRIPES_LOSE * max(together, size / node.line.down_bytes_s)
+        together = common_seconds(size, up, self._up_bytes_s, self._peers)
+        return _STRIPES_LOSE * max(together, size / node.line.down_bytes_s)
 
 
 class FluidReceiver:

@@ -4,10 +4,19 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capacity.model.broadcast_bound import broadcast_rate, broadcast_seconds, stripe_factor, tree_places
+from capacity.model.broadcast_bound import (
+    broadcast_rate,
+    broadcast_seconds,
+    common_rate,
+    common_seconds,
+    fluid_rate,
+    level_for,
+    stripe_factor,
+    tree_places,
+)
 from capacity.model.topologies import Shape, Topology
 
 SHAPES: tuple[Shape, ...] = ("stripes", "tree", "chain", "star")
@@ -142,3 +151,33 @@ def test_nonsense_is_refused() -> None:
             broadcast_seconds(1.0, 1.0, np.array([wrong]), one, Topology())
         with pytest.raises(ValueError, match="negative or missing"):
             broadcast_seconds(1.0, wrong, one, one, Topology())
+
+
+def test_the_bound_is_that_of_kumar_and_ross_where_downlinks_suffice() -> None:
+    unlimited = [math.inf] * 8
+    assert fluid_rate(50.0, [50.0] * 8, unlimited) == 50.0  # the source
+    assert fluid_rate(50.0, [50.0] * 4 + [12.5] * 4, unlimited) == (50 + 200 + 50) / 8  # all uplinks together
+    assert fluid_rate(60.0, [100, 100, 60, 60, 30, 30, 10, 10], unlimited) == 57.5
+    assert common_rate(60.0, 400.0, 8) == 57.5
+    assert common_seconds(1000.0, 60.0, 400.0, 8) == pytest.approx(1000.0 / 57.5)
+
+
+def test_slow_downlinks_take_what_they_can_and_leave_the_rest_to_others() -> None:
+    assert fluid_rate(50.0, [0.0, 0.0, 0.0], [2.0, math.inf, math.inf]) == 24.0
+    assert fluid_rate(50.0, [0.0, 0.0], [2.0, 3.0]) == 50.0  # more than anybody takes
+
+
+limited = st.lists(
+    st.tuples(st.sampled_from([0.25, 0.5, 1.0]), st.sampled_from([1.0, 4.0, 9.0, math.inf])), min_size=1, max_size=6
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(0.1, 100.0), limited)
+def test_a_level_spends_the_whole_budget(budget: float, limits: list[tuple[float, float]]) -> None:
+    level = level_for(budget, limits)
+    spent = sum(weight * min(level, limit) for weight, limit in limits)
+    if level == math.inf:
+        assert spent <= budget
+    else:
+        assert spent == pytest.approx(budget)

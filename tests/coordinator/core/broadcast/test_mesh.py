@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from capacity.model.broadcast_bound import fluid_rate
 from coordinator.core.broadcast.mesh import plan_mesh
-from coordinator.core.broadcast.nodes import DIRECT_STRIPE, Plan, RelayNode, depth_of, fluid_rate, plan_rate
+from coordinator.core.broadcast.nodes import DIRECT_STRIPE, Plan, RelayNode, depth_of, plan_rate
 from rollcast.wire.ids import PeerId, StripeId
 
 MBIT = 1e6 / 8

@@ -3,11 +3,10 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.core.broadcast.nodes import Plan, RelayNode, Stripe, depth_of, fluid_rate, level_for, plan_rate
+from coordinator.core.broadcast.nodes import Plan, RelayNode, Stripe, depth_of, plan_rate
 from rollcast.wire.ids import PeerId, StripeId
 
 INFINITE = float("inf")
@@ -17,34 +16,6 @@ ROOT, A, B, C = (PeerId(name) for name in ("o", "a", "b", "c"))
 def plan(*stripes: tuple[dict[PeerId, PeerId], float]) -> Plan:
     made = tuple(Stripe(StripeId(k), parents, share) for k, (parents, share) in enumerate(stripes, start=1))
     return Plan(ROOT, "trees", made, 0.0, {})
-
-
-def test_the_bound_is_that_of_kumar_and_ross_where_downlinks_suffice() -> None:
-    unlimited = [INFINITE] * 8
-    assert fluid_rate(50.0, [50.0] * 8, unlimited) == 50.0  # the source
-    assert fluid_rate(50.0, [50.0] * 4 + [12.5] * 4, unlimited) == (50 + 200 + 50) / 8  # all uplinks together
-    assert fluid_rate(60.0, [100, 100, 60, 60, 30, 30, 10, 10], unlimited) == 57.5
-
-
-def test_slow_downlinks_take_what_they_can_and_leave_the_rest_to_others() -> None:
-    assert fluid_rate(50.0, [0.0, 0.0, 0.0], [2.0, INFINITE, INFINITE]) == 24.0
-    assert fluid_rate(50.0, [0.0, 0.0], [2.0, 3.0]) == 50.0  # more than anybody takes
-
-
-receivers = st.lists(
-    st.tuples(st.sampled_from([0.25, 0.5, 1.0]), st.sampled_from([1.0, 4.0, 9.0, INFINITE])), min_size=1, max_size=6
-)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.floats(0.1, 100.0), receivers)
-def test_a_level_spends_the_whole_budget(budget: float, given_receivers: list[tuple[float, float]]) -> None:
-    level = level_for(budget, given_receivers)
-    spent = sum(weight * min(level, limit) for weight, limit in given_receivers)
-    if level == INFINITE:
-        assert spent <= budget
-    else:
-        assert spent == pytest.approx(budget)
 
 
 def test_a_plans_rate_is_that_of_its_fullest_uplink() -> None:
