@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from bench.structure import rules
+from bench.structure import import_graph, rules
 from bench.structure.rules import RULES, Rule
 
 ROOT = Path(__file__).parents[1]
@@ -24,3 +25,20 @@ def test_every_exception_is_still_needed() -> None:
         assert rules.imported_roots(path) & allowed, f"{name} no longer needs its exception"
     for folder in rules.PURE_FOLDERS:
         assert (ROOT / folder).is_dir(), folder
+
+
+TOP = "coordinator|peer|learner|capacity|rollcast|bench|tests|configs|deploy|docs"
+PATH = re.compile(rf"(?<![\w./-])(?:{TOP})/[\w./-]*\w")
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_every_path_that_a_page_for_contributors_names_exists(page: str) -> None:
+    named = set(PATH.findall((ROOT / page).read_text()))
+    assert len(named) > 50
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+
+
+def test_the_page_lists_every_folder() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    folders = set(import_graph.count_by_folder(import_graph.find_modules(ROOT))) - {"rollcast"}
+    assert [folder for folder in sorted(folders) if f"| `{folder}/` |" not in page] == []
