@@ -235,19 +235,24 @@ def request_all(state: RelayState, encoding: EncodingState, now: float) -> None:
     """Give every source its share to send, and no more than its window allows, the origin last."""
     if encoding.phase != "receiving" or not encoding.pulling:
         return
-    missing = encoding.have.missing_below(_late_below(state, encoding, now))
+    ranks = _in_order(state, encoding)
+    missing = encoding.have.missing_below(_late_below(state, encoding, now)) if ranks else 0
     if not missing:
         return
     asked, late = _asked(state, encoding, now)
-    for sources in _in_order(state, encoding):
+    for sources in ranks:
         weight = sum(_weight(state, link_id) for link_id in sources)
         for link_id in sources:
-            to_ask = ((missing & ~asked) | late).bit_count()
-            share = math.ceil(to_ask * _weight(state, link_id) / weight)
+            to_ask = (missing & ~asked) | late
+            if not to_ask:  # as nearly always: this is asked after each chunk that was pulled
+                return
+            share = math.ceil(to_ask.bit_count() * _weight(state, link_id) / weight)
             weight -= _weight(state, link_id)
             chosen = _choose(state, encoding, link_id, (missing, asked, late), share, now)
-            asked |= encoding.have.bits_of(chosen)
-            late &= ~encoding.have.bits_of(chosen)
+            if chosen:
+                bits = encoding.have.bits_of(chosen)
+                asked |= bits
+                late &= ~bits
 
 
 def _start(state: RelayState, encoding: EncodingState) -> int:
@@ -271,10 +276,10 @@ def _choose(
     """
     missing, asked, late = chunks
     source = encoding.sources[link_id]
-    most = min(source.spare, share, REQUEST_CHUNKS_MAX)
-    if most <= 0 or source.claimed is None:
+    most = min(_spare(source), share, REQUEST_CHUNKS_MAX)
+    mine = missing & (source.claimed or 0)
+    if not mine:
         return []
-    mine = missing & source.claimed.as_int()
     if state.links[link_id].role == "origin":
         mine &= encoding.have.missing_below(_late_below(state, encoding, now - _ORIGIN_SPARED_S))
     chosen = encoding.have.first_of(mine & ~asked, most, _start(state, encoding))
@@ -289,12 +294,17 @@ def _choose(
     return chosen
 
 
+def _spare(source: Source) -> int:
+    """Return how many more chunks a source can be asked for now; none or fewer while its window is full."""
+    return source.window.chunks - len(source.requested)
+
+
 def _in_order(state: RelayState, encoding: EncodingState) -> list[list[LinkId]]:
     """Sources that can be asked now: first those that never let us wait in vain, then near ones, the origin last.
     Those of one rank share what is to be asked, the fastest of them first."""
     ranks: dict[tuple[int, bool, int], list[LinkId]] = {}
     for link_id, source in encoding.sources.items():
-        if source.spare > 0 and source.claimed is not None:
+        if source.claimed is not None and _spare(source) > 0:
             link = state.links[link_id]
             rank = source.unanswered, not link.lan, _ROLE_ORDER.get(link.role, 2)
             ranks.setdefault(rank, []).append(link_id)
@@ -309,19 +319,21 @@ def _weight(state: RelayState, link_id: LinkId) -> int:
 def _asked(state: RelayState, encoding: EncodingState, now: float) -> tuple[int, int]:
     """Chunks asked for, and those of them that are late and may be asked for once more."""
     asked = late = twice = 0
+    ending = encoding.ending
     for source in encoding.sources.values():
         if not source.requested:
             continue
         mine = encoding.have.bits_of(source.requested)
         twice |= asked & mine
         asked |= mine
-        limit_s = _hedge_after_s(state, encoding, source)
-        late |= encoding.have.bits_of([index for index, at_s in source.requested.items() if now - at_s > limit_s])
+        limit_s = _hedge_after_s(state, source, ending)
+        if now - next(iter(source.requested.values())) > limit_s:
+            late |= encoding.have.bits_of([index for index, at_s in source.requested.items() if now - at_s > limit_s])
     return asked, late & ~twice
 
 
-def _hedge_after_s(state: RelayState, encoding: EncodingState, source: Source) -> float:
-    if encoding.ending:
+def _hedge_after_s(state: RelayState, source: Source, ending: bool) -> float:
+    if ending:
         return max(_HEDGE_S_LEAST_AT_END, _HEDGE_SERVICES_AT_END * source.window.service_s)
     return max(_HEDGE_S_LEAST, min(state.settings.stall_timeout_s, source.window.late_after_s))
 
@@ -341,7 +353,7 @@ def pulled(state: RelayState, encoding: EncodingState, link_id: LinkId, index: i
         source.window.observe(now - asked_at_s, len(source.requested) + 1)
     for other in encoding.sources.values():
         other.requested.pop(index, None)
-    if source is not None and source.spare >= max(1, source.window.chunks // 4):
+    if source is not None and _spare(source) >= max(1, source.window.chunks // 4):
         request_all(state, encoding, now)
 
 
@@ -357,8 +369,9 @@ def source_claims(state: RelayState, event: HaveReceived, now: float) -> None:
     claimed = ChunkSet.from_bitmap(encoding.chunk_count, event.bitmap) if event.bitmap else None
     if event.complete:
         claimed = ChunkSet.full(encoding.chunk_count)
-    source.claimed = claimed or ChunkSet(encoding.chunk_count)
-    for index in [index for index in source.requested if index not in source.claimed]:
+    claimed = claimed or ChunkSet(encoding.chunk_count)
+    source.claimed = claimed.as_int()
+    for index in [index for index in source.requested if index not in claimed]:
         del source.requested[index]
     request_all(state, encoding, now)
 

@@ -128,8 +128,7 @@ def _in_vain(state: RelayState, encoding: EncodingState, now: float) -> bool:
     if not encoding.refused_until_s or now - encoding.came_at_s < patience_s:
         return False
     missing = encoding.have.missing_below(encoding.chunk_count)
-    claims = [source.claimed for source in encoding.sources.values() if source.claimed is not None]
-    return not any(missing & claimed.as_int() for claimed in claims)
+    return not any(missing & (source.claimed or 0) for source in encoding.sources.values())
 
 
 def unwanted(state: RelayState, event: EncodingUnwanted) -> None:

@@ -145,15 +145,10 @@ class Source:
     """A link on which we asked for what the other end holds of an encoding."""
 
     window: ServiceWindow
-    claimed: ChunkSet | None = None  # what it said it holds; None until it answers
-    requested: dict[int, float] = field(default_factory=dict)  # chunk -> when we asked for it
+    claimed: int | None = None  # what it said it holds, as by ChunkSet.as_int; None until it answers
+    requested: dict[int, float] = field(default_factory=dict)  # chunk -> when we asked for it, the longest ago first
     heard_s: float = 0.0  # when it last sent something it was asked for, or was asked with nothing due
     unanswered: int = 0  # times in a row that we gave up on what it was asked for
-
-    @property
-    def spare(self) -> int:
-        """Chunks that it can be asked for now."""
-        return self.window.chunks - len(self.requested)
 
 
 # The end of an encoding.
@@ -183,14 +178,14 @@ class EncodingState:
     frontier: int = -1
     frontier_at: deque[tuple[float, int]] = field(default_factory=deque)
     lag_s: float = 0.0
+    chunk_count: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.chunk_count = self.have.size
 
     @property
     def in_flight(self) -> bool:
         return self.phase in IN_FLIGHT_PHASES
-
-    @property
-    def chunk_count(self) -> int:
-        return self.have.size
 
     @property
     def ending(self) -> bool:

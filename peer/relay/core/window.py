@@ -29,18 +29,15 @@ class ServiceWindow:
         first: chunks to begin with.
     """
 
-    __slots__ = ("_base_s", "_growing_fast", "service_s", "size")
+    __slots__ = ("_base_s", "_growing_fast", "chunks", "late_after_s", "service_s", "size")
 
     def __init__(self, first: float) -> None:
         self.size = first
+        self.chunks = int(first)  # that the other end may have now
         self.service_s = 0.0  # smoothed; 0 before the first answer
+        self.late_after_s = 0.0  # a chunk that takes longer than this is not merely queued
         self._base_s = float("inf")
         self._growing_fast = True
-
-    @property
-    def chunks(self) -> int:
-        """Chunks that the other end may have now."""
-        return int(self.size)
 
     def begin(self) -> None:
         """Work begins anew: the first chunks find an idle process and show what is possible now."""
@@ -55,23 +52,25 @@ class ServiceWindow:
         """
         service_s = max(service_s, 1e-6)
         self._base_s = min(self._base_s, service_s)
-        self.service_s += (_SMOOTHING if self.service_s else 1.0) * (service_s - self.service_s)
+        self._set_service(self.service_s + (_SMOOTHING if self.service_s else 1.0) * (service_s - self.service_s))
         waiting = self.size * (1.0 - self._base_s / service_s)
         if waiting > _WAITING_MOST:
             self._growing_fast = False
-            self.size -= _STEP
+            self._set_size(self.size - _STEP)
         elif waiting < _WAITING_LEAST and held >= self.chunks * _USED_SHARE:
-            self.size += 1.0 if self._growing_fast else _STEP
-        self.size = min(_LARGEST, max(_SMALLEST, self.size))
+            self._set_size(self.size + (1.0 if self._growing_fast else _STEP))
 
     def late(self, held_s: float) -> None:
         """A chunk was not done in this time: begin again with one, as TCP does after a timeout."""
         if not self.service_s:
-            self.service_s = held_s / _LATE_SERVICES  # the same patience the next time
-        self.size = _SMALLEST
+            self._set_service(held_s / _LATE_SERVICES)  # the same patience the next time
+        self._set_size(_SMALLEST)
         self._growing_fast = False
 
-    @property
-    def late_after_s(self) -> float:
-        """A chunk that takes longer than this is not merely queued."""
-        return _LATE_SERVICES * self.service_s
+    def _set_service(self, service_s: float) -> None:
+        self.service_s = service_s
+        self.late_after_s = _LATE_SERVICES * service_s
+
+    def _set_size(self, size: float) -> None:
+        self.size = min(_LARGEST, max(_SMALLEST, size))
+        self.chunks = int(self.size)

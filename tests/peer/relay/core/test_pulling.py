@@ -26,6 +26,7 @@ from peer.relay.core.events import (
     StoreReady,
     VersionFinished,
 )
+from peer.relay.core.window import ServiceWindow
 from rollcast.wire.ids import PeerId
 from tests.peer.relay.relay_steps import CHUNK_BYTES, KEY, Steps, bitmap, key_of, neighbour, plan
 
@@ -357,7 +358,7 @@ def test_haves_that_do_not_fit_claim_nothing() -> None:
 def test_a_source_that_is_asked_for_more_than_fits_a_request_is_asked_in_parts() -> None:
     steps = peer(5000, pushed=False)
     has(steps, A, chunks=5000)
-    steps.state.encodings[KEY].sources[LinkId(A)].window.size = 4000.0
+    steps.state.encodings[KEY].sources[LinkId(A)].window = ServiceWindow(4000.0)
     actions = has(steps, A, chunks=5000, complete=True)
     assert [len(one.indices) for one in actions if isinstance(one, SendRequest)] == [1024]
     steps.now += 1.0
