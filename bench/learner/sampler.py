@@ -102,11 +102,11 @@ def compare(
     for _ in range(arguments.rounds):
         begun = time.perf_counter()
         drawing = sampler.begin(params, requests, sampling)
-        drawing.draw(1)
+        drawing.generate(1)
         first = time.perf_counter()
         left = arguments.tokens - 1
         while not drawing.finished:
-            drawing.draw(arguments.tokens)
+            drawing.generate(arguments.tokens)
         ended = time.perf_counter()
         times["ours_s"].append(ended - begun)
         times["step_s"].append((ended - first) / left)

@@ -127,28 +127,28 @@ class JaxGeneration:
         sampler = engine._sampler(weights.config, longest, most_new)
         decode = None if engine._work is None else engine._work.decode
         asked = [_sample_request(item) for item in requests]
-        self._drawing = sampler.begin(weights.weights, asked, _NO_SAMPLING, decode=decode)
+        self._generation = sampler.begin(weights.weights, asked, _NO_SAMPLING, decode=decode)
         self._drawn_with = weights
 
     def add(self, requests: Sequence[GenerateRequest]) -> None:
         """More requests, for rows that become free (see Generation.add)."""
-        self._drawing.add([_sample_request(item) for item in requests])
+        self._generation.add([_sample_request(item) for item in requests])
 
     async def draw(self, tokens_max: int) -> list[Drawn]:
-        """One slice, in the engine's thread (see Generation.draw)."""
+        """One slice, in the engine's thread (see Generation.generate)."""
         return await self._engine._held.generate(functools.partial(self._draw, self._weights, tokens_max))
 
     def renew(self) -> None:
-        """Take the active weights; the next slice reads again what was drawn (see Generation.renew)."""
+        """Take the active weights; the next slice reads the tokens so far again (see Generation.renew)."""
         self._weights = self._engine._held.active or self._weights
 
     def _draw(self, weights: _Loaded, tokens_max: int) -> list[Drawn]:
         if self._drawn_with is not weights:
-            self._drawing.renew(weights.weights)
+            self._generation.renew(weights.weights)
         self._drawn_with = weights
         return [
             Drawn(number, weights.epoch, weights.version, made.token_ids, made.logprobs, made.finish_reason)
-            for number, made in self._drawing.draw(tokens_max).items()
+            for number, made in self._generation.generate(tokens_max).items()
         ]
 
 

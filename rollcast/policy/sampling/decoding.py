@@ -1,4 +1,4 @@
-"""The decode loop: a slice of tokens for every row, drawn from the model's logits with the seeds' noise."""
+"""Run the decode loop: sample a slice of tokens for every row from the logits with the noise of its seed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _NO_TOKEN = -1
 
 
 class Controls(NamedTuple):
-    """What the decode loop is told of each row; one compiled form serves all values."""
+    """The inputs of the decode loop for each row; one compiled form serves all values."""
 
     tables: Any  # i32 [rows, pages of a sequence]
     starts: Any  # i32 [rows], tokens in the pages
     last: Any  # i32 [rows], the token after them
-    budgets: Any  # i32 [rows], tokens still to draw; 0 for rows without a sequence
+    budgets: Any  # i32 [rows], tokens that may still be generated; 0 for rows without a sequence
     seeds: Any  # uint32 [rows, 2]
     stop_tokens: Any  # i32 [rows, STOP_TOKENS_MAX], filled up with -1
     temperatures: Any  # f32 [rows]
@@ -31,7 +31,7 @@ class Controls(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """What a slice has drawn; of row r the first counts[r] steps mean something."""
+    """The tokens of a slice. Only the first counts[r] steps of row r are valid."""
 
     tokens: Any  # i32 [steps, rows]
     logprobs: Any  # f32 [steps, rows]
@@ -41,26 +41,27 @@ class Slice(NamedTuple):
 class _Loop(NamedTuple):
     index: jax.Array  # i32, steps done
     last: jax.Array
-    left: jax.Array  # i32 [rows], tokens still to draw; 0 once it has stopped
-    drawn: Slice
+    left: jax.Array  # i32 [rows], tokens that may still be generated; 0 once a row has stopped
+    made: Slice
     pages: Pages
 
 
 def decode_slice(
     model: Decoder, pages: Pages, controls: Controls, steps: int, limit: jax.Array, floor: jax.Array
 ) -> tuple[Slice, Pages]:
-    """Draw until every row has ended or has ``limit`` new tokens, at most ``steps``, or only ``floor`` rows go on."""
+    """Generate until every row has ended or has ``limit`` new tokens, at most ``steps``, or only ``floor`` rows are
+    left."""
     rows = controls.last.shape[0]
     shape = (steps, rows)
-    drawn = Slice(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32), jnp.zeros(rows, jnp.int32))
+    made = Slice(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32), jnp.zeros(rows, jnp.int32))
 
     def running(loop: _Loop) -> jax.Array:
         return (loop.index < limit) & (jnp.sum(loop.left > 0) > floor)
 
     def advance(loop: _Loop) -> _Loop:
         goes_on = loop.left > 0
-        starts = controls.starts + loop.drawn.counts
-        # Rows that have ended read nothing and write to nobody's page.
+        starts = controls.starts + loop.made.counts
+        # Rows that have ended read nothing and write to the unused page.
         hidden, pages = extend(
             model,
             loop.pages,
@@ -69,22 +70,22 @@ def decode_slice(
             jnp.where(goes_on, starts, 0),
             goes_on.astype(jnp.int32),
         )
-        tokens, logprobs = draw_tokens(model.logits(hidden[:, 0]), starts + 1, controls)
+        tokens, logprobs = sample_tokens(model.logits(hidden[:, 0]), starts + 1, controls)
         stopped = jnp.any(tokens[:, None] == controls.stop_tokens, axis=1)
-        drawn = Slice(
-            loop.drawn.tokens.at[loop.index].set(tokens),
-            loop.drawn.logprobs.at[loop.index].set(logprobs),
-            loop.drawn.counts + goes_on.astype(jnp.int32),
+        made = Slice(
+            loop.made.tokens.at[loop.index].set(tokens),
+            loop.made.logprobs.at[loop.index].set(logprobs),
+            loop.made.counts + goes_on.astype(jnp.int32),
         )
         left = jnp.where(stopped, 0, jnp.maximum(loop.left - 1, 0))
-        return _Loop(loop.index + 1, tokens, left, drawn, pages)
+        return _Loop(loop.index + 1, tokens, left, made, pages)
 
-    end = jax.lax.while_loop(running, advance, _Loop(jnp.int32(0), controls.last, controls.budgets, drawn, pages))
-    return end.drawn, end.pages
+    end = jax.lax.while_loop(running, advance, _Loop(jnp.int32(0), controls.last, controls.budgets, made, pages))
+    return end.made, end.pages
 
 
-def draw_tokens(logits: jax.Array, positions: jax.Array, controls: Controls) -> tuple[jax.Array, jax.Array]:
-    """Tokens i32 [rows] for ``positions`` from logits f32 [rows, vocabulary], and log p f32 [rows] of each."""
+def sample_tokens(logits: jax.Array, positions: jax.Array, controls: Controls) -> tuple[jax.Array, jax.Array]:
+    """Sample tokens i32 [rows] for ``positions`` from logits f32 [rows, vocabulary], and log p f32 [rows] of each."""
     vocabulary = logits.shape[-1]
     scaled = logits / controls.temperatures[:, None]
     # Kept from being computed again for each of its readers: the noise costs more than all of them. And argmax is

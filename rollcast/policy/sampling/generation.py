@@ -1,4 +1,4 @@
-"""Requests under way: which row each has, what it has drawn, and what the device is told before each slice."""
+"""Keep the requests in progress: the row of each, its tokens so far, and the inputs of each slice on the device."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ _REFILL_SHARE = 8
 
 @dataclass(frozen=True, slots=True)
 class SampleRequest:
-    """One completion to draw. already_generated: its first tokens, drawn earlier, perhaps elsewhere."""
+    """A completion to generate. ``already_generated`` holds its first tokens, generated earlier, perhaps elsewhere."""
 
     prompt_token_ids: tuple[int, ...]
     seed: int  # unsigned, 64 bits
     already_generated: tuple[int, ...] = ()
-    sampling: Sampling | None = None  # its own; None: the one that all are drawn with
+    sampling: Sampling | None = None  # None means the sampling parameters of the generation
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """Newly drawn tokens (stop token included, already_generated not) and log p of each at the temperature."""
+    """New tokens (the stop token included, ``already_generated`` not) and log p of each at the temperature."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    finish_reason: FinishReason | None  # None: it goes on
+    finish_reason: FinishReason | None  # None while it is unfinished
 
 
 @dataclass(slots=True)
 class _Sequence:
-    """One request: its context so far is prompt + drawn; all of it but the last token is in its pages."""
+    """One request. Its context is prompt + tokens; all of it but the last token is in its pages."""
 
     number: int
     request: SampleRequest
     sampling: Sampling
-    drawn: list[int]
+    tokens: list[int]
     finish_reason: FinishReason | None = None
     stop: StopStrings | None = None
     pages: Reservation | None = None
@@ -56,23 +56,23 @@ class _Sequence:
 
     @property
     def prompt(self) -> tuple[int, ...]:
-        """What is shared with others: all but the last token, which each row reads itself."""
+        """Return the part of the prompt that rows share: all but the last token, which each row reads itself."""
         return self.request.prompt_token_ids[:-1]
 
     @property
     def prompt_last(self) -> int:
-        """The prompt's last token."""
+        """Return the prompt's last token."""
         return self.request.prompt_token_ids[-1]
 
     @property
     def left(self) -> int:
-        """Tokens still to draw."""
-        return self.sampling.max_new_tokens - len(self.drawn)
+        """Return how many tokens may still be generated."""
+        return self.sampling.max_new_tokens - len(self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Tokens to be read behind ``start`` tokens that are in the pages."""
+    """Tokens to be read after the first ``start`` tokens, which are in the pages."""
 
     tokens: Sequence[int]
     start: int
@@ -80,11 +80,11 @@ class _Piece:
 
 
 class Device(Protocol):
-    """The compiled stages and the shapes that completions are drawn with: what ``Sampler`` offers.
+    """The compiled stages and shapes that generation runs with, which ``Sampler`` provides.
 
     Attributes:
         batch_size: rows of a slice.
-        slice_steps: most tokens that a slice draws for a row.
+        slice_steps: most tokens that a slice generates for a row.
         table_pages: pages of the longest context.
         extend, copy, decode: the compiled stages; each returns the pages that it was given, changed.
     """
@@ -103,8 +103,8 @@ class Device(Protocol):
     def check(self, request: SampleRequest, sampling: Sampling) -> None: ...
 
 
-class Drawing:
-    """Completions under way; ``Sampler.begin`` makes it. What they have read stays on the device between two slices."""
+class Generation:
+    """Completions in progress, made by ``Sampler.begin``. Their keys and values stay on the device between slices."""
 
     def __init__(
         self, sampler: Device, params: Params, sampling: Sampling, greedy: bool, decode: Decode | None
@@ -122,14 +122,14 @@ class Drawing:
 
     @property
     def finished(self) -> bool:
-        """All that was asked for has ended."""
+        """Whether every request has ended."""
         return not self._waiting and not any(self._rows)
 
     def add(self, requests: Sequence[SampleRequest]) -> None:
-        """More requests, behind those there are; they begin as rows and pages become free.
+        """Queue more requests; they begin as rows and pages become free.
 
         Raises:
-            ValueError, CacheTooSmall: see Sampler.generate; then none is added.
+            ValueError, CacheTooSmall: see Sampler.generate; none of the requests is added.
         """
         new = [
             _Sequence(self._asked + index, item, item.sampling or self._sampling, list(item.already_generated))
@@ -142,20 +142,21 @@ class Drawing:
         self._asked += len(new)
         self._waiting += new
 
-    def draw(self, tokens_max: int) -> dict[int, Completion]:
-        """Go on by up to ``tokens_max`` tokens with every request that has a row.
+    def generate(self, tokens_max: int) -> dict[int, Completion]:
+        """Generate up to ``tokens_max`` tokens for every request that has a row.
 
         Returns:
-            new tokens of those requests, by their number in the order that they were added in; the end of each once.
+            The new tokens by request number, which counts requests in the order in which they were added. The end of
+            each request is returned once.
         """
         self._admit()
         news: dict[int, Completion] = {}
         if any(self._rows):
             steps = min(tokens_max, self._sampler.slice_steps)
-            drawn, self._pages = self._sampler.decode(
-                self._params, self._there(), self._controls(), np.int32(steps), np.int32(self._floor())
+            made, self._pages = self._sampler.decode(
+                self._params, self._allocated_pages(), self._controls(), np.int32(steps), np.int32(self._floor())
             )
-            tokens, logprobs, counts = jax.device_get(drawn)
+            tokens, logprobs, counts = jax.device_get(made)
             for row, item in enumerate(self._rows):
                 if item is not None:
                     count = int(counts[row])
@@ -164,22 +165,23 @@ class Drawing:
         return news
 
     def renew(self, params: Params) -> None:
-        """Go on with these weights: what was read and drawn so far is read again with them."""
+        """Continue with these weights: the tokens so far are read again with them."""
         self._params = params
         running = [item for item in self._rows if item is not None]
         prompts = {id(item.pages.prompt): item for item in running if item.pages is not None}
         self._fill(running, list(prompts.values()))
 
     def touch(self) -> None:
-        """Run the stages that fill pages once for each of their shapes, on nobody's page."""
+        """Run the stages that fill pages once for each of their shapes, on the unused page, so that they are
+        compiled."""
         self._copy([(NOBODY, NOBODY)])
         for bucket in self._sampler.buckets():
             self._extend([_Piece((0,), 0, (NOBODY,))], bucket)
 
     # ---------------------------------------------------------------- rows and pages
 
-    def _there(self) -> Pages:
-        """The pages; allocated when they are first needed."""
+    def _allocated_pages(self) -> Pages:
+        """Return the pages, which are allocated on first use."""
         if self._pages is None:
             self._pages = self._sampler.new_pages()
         return self._pages
@@ -210,9 +212,9 @@ class Drawing:
         self._copy([item.pages.copy for item in sequences if item.pages is not None and item.pages.copy is not None])
         self._read(
             [
-                _Piece([item.prompt_last, *item.drawn[:-1]], len(item.prompt), item.table)
+                _Piece([item.prompt_last, *item.tokens[:-1]], len(item.prompt), item.table)
                 for item in sequences
-                if item.drawn
+                if item.tokens
             ]
         )
 
@@ -221,7 +223,7 @@ class Drawing:
         for start in range(0, len(pairs), rows):
             both = np.full((rows, 2), NOBODY, np.int32)
             both[: len(pairs[start : start + rows])] = pairs[start : start + rows]
-            self._pages = self._sampler.copy(self._there(), both[:, 0], both[:, 1])
+            self._pages = self._sampler.copy(self._allocated_pages(), both[:, 0], both[:, 1])
 
     def _read(self, pieces: list[_Piece]) -> None:
         """Read pieces of any length, a round of equally long parts at a time."""
@@ -243,12 +245,12 @@ class Drawing:
             tables[row, : len(piece.table)] = piece.table
             tokens[row, : counts[row]] = piece.tokens[:bucket]
             starts[row] = piece.start
-        self._pages = self._sampler.extend(self._params, self._there(), tables, tokens, starts, counts)
+        self._pages = self._sampler.extend(self._params, self._allocated_pages(), tables, tokens, starts, counts)
 
     # ---------------------------------------------------------------- slices
 
     def _floor(self) -> int:
-        """How few rows may go on before the slice ends, so that those that wait get the others."""
+        """Return the number of running rows at which a slice ends, so that waiting requests get the free rows."""
         running = sum(item is not None for item in self._rows)
         return running - max(1, running // _REFILL_SHARE) if self._waiting else 0
 
@@ -267,8 +269,8 @@ class Drawing:
         for row, item in enumerate(self._rows):
             if item is not None:
                 controls.tables[row, : len(item.table)] = item.table
-                controls.starts[row] = len(item.prompt) + len(item.drawn)
-                controls.last[row] = item.drawn[-1] if item.drawn else item.prompt_last
+                controls.starts[row] = len(item.prompt) + len(item.tokens)
+                controls.last[row] = item.tokens[-1] if item.tokens else item.prompt_last
                 controls.budgets[row] = item.left
                 controls.seeds[row] = seed_words(item.request.seed)
                 controls.stop_tokens[row] = stop_row(item.sampling.stop_token_ids)
@@ -276,11 +278,11 @@ class Drawing:
         return controls
 
     def _take_in(self, row: int, item: _Sequence, tokens: list[int], logprobs: list[float]) -> Completion:
-        known = len(item.drawn)
-        item.drawn += tokens
-        end = item.stop.end(item.drawn, known) if item.stop is not None else None
-        if end is not None:  # what was drawn behind it is as if it had never been
-            del item.drawn[end:], tokens[end - known :], logprobs[end - known :]
+        known = len(item.tokens)
+        item.tokens += tokens
+        end = item.stop.end(item.tokens, known) if item.stop is not None else None
+        if end is not None:  # tokens generated after the stop string are discarded
+            del item.tokens[end:], tokens[end - known :], logprobs[end - known :]
         if end is not None or (tokens and tokens[-1] in item.sampling.stop_token_ids):
             item.finish_reason = "stop"
         elif not item.left:

@@ -1,12 +1,13 @@
-"""Sampling with continuous batching: prompts are read into pages, tokens drawn in slices, ended rows filled again.
+"""Sample with continuous batching: read prompts into pages, generate in slices, refill rows that have ended.
 
 Three stages, each compiled for few shapes: `extend` reads tokens into pages (one form for each of LENGTH_BUCKETS that
-prompts need), `copy` gives a sequence its own copy of the page that its prompt ends in, `decode` draws up to a slice of
-tokens for every row. A prompt is read once for all requests that have it, up to its last token; each row reads that
-one itself when it draws its first token, so there is one place where tokens are drawn.
+prompts need), `copy` gives a sequence its own copy of the page that its prompt ends in, `decode` generates up to a
+slice
+of tokens for every row. A prompt is read once for all requests that have it, up to its last token; each row reads that
+token itself when it generates its first one, so that tokens are sampled in one place only.
 
-A request's tokens are a function of weights, context, seed and temperature; what is drawn beside it, and in what
-slices, changes logits only by float rounding, and not even that while no row is filled again.
+A request's tokens are a function of weights, context, seed and temperature; the other requests of a
+batch and the length of slices change logits only by float rounding, and not even that while no row is refilled.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from rollcast.policy.config import ModelConfig
 from rollcast.policy.noise import seed_words
 from rollcast.policy.params import Params, bind
 from rollcast.policy.sampling.decoding import STOP_TOKENS_MAX, Controls, Slice, decode_slice
-from rollcast.policy.sampling.generation import Completion, Drawing, SampleRequest
+from rollcast.policy.sampling.generation import Completion, Generation, SampleRequest
 from rollcast.policy.sampling.kv_cache import Pages, copy_pages, empty_pages, extend
 from rollcast.policy.sampling.page_pool import PagePool
 from rollcast.wire.rollouts import Sampling
 from rollcast.wire.text.stop_strings import Decode
 
-__all__ = ["PAGE_TOKENS", "STOP_TOKENS_MAX", "Completion", "Drawing", "SampleRequest", "Sampler"]
+__all__ = ["PAGE_TOKENS", "STOP_TOKENS_MAX", "Completion", "Generation", "SampleRequest", "Sampler"]
 
 # Most tokens that one slice draws for a row: what is fetched from the device after each has this size.
 SLICE_TOKENS_MAX = 256
@@ -37,9 +38,11 @@ PAGE_TOKENS = 16
 
 
 class Sampler:
-    """Draws completions, ``batch_size`` at a time.
+    """Generates completions, ``batch_size`` at a time.
 
-    cache_tokens: memory for keys and values, in tokens; 0: enough for batch_size sequences of the greatest length.
+    Args:
+        cache_tokens: memory for keys and values, in tokens; 0 means enough for batch_size sequences of the greatest
+            length.
     """
 
     def __init__(
@@ -64,18 +67,18 @@ class Sampler:
     def generate(
         self, params: Params, requests: Sequence[SampleRequest], sampling: Sampling, greedy: bool = False
     ) -> list[Completion]:
-        """Draw one completion a request, in order.
+        """Generate one completion per request, in order.
 
-        greedy: take the likeliest token; log-probabilities are those at the temperature all the same.
+        With ``greedy`` the likeliest token is taken; log-probabilities are still those at the temperature.
 
         Raises:
             ValueError: a request or the sampling parameters do not fit the shapes given to the constructor.
             CacheTooSmall: a request needs more than the whole cache.
         """
-        drawing = self.begin(params, requests, sampling, greedy)
+        generation = self.begin(params, requests, sampling, greedy)
         pieces: list[list[Completion]] = [[] for _ in requests]
-        while not drawing.finished:
-            for number, piece in drawing.draw(self.new_tokens_max).items():
+        while not generation.finished:
+            for number, piece in generation.generate(self.new_tokens_max).items():
                 pieces[number].append(piece)
         return [_joined(made) for made in pieces]
 
@@ -86,44 +89,44 @@ class Sampler:
         sampling: Sampling,
         greedy: bool = False,
         decode: Decode | None = None,
-    ) -> Drawing:
-        """Requests to be drawn a slice at a time; nothing is computed yet (see generate for arguments and errors).
+    ) -> Generation:
+        """Begin a generation that advances a slice at a time; see ``generate`` for arguments and errors.
 
-        decode: the tokenizer, where there are stop strings.
+        Nothing is computed yet. ``decode`` is the tokenizer's, needed where there are stop strings.
         """
-        drawing = Drawing(self, params, sampling, greedy, decode)
-        drawing.add(requests)
-        return drawing
+        generation = Generation(self, params, sampling, greedy, decode)
+        generation.add(requests)
+        return generation
 
     def compile(self, params: Params) -> None:
         """Compile every form that any request can need, for parameters like these."""
-        drawing = self.begin(params, [SampleRequest((0,), seed=0)], Sampling(1.0, 1, ()))
-        drawing.touch()
-        drawing.draw(1)
+        generation = self.begin(params, [SampleRequest((0,), seed=0)], Sampling(1.0, 1, ()))
+        generation.touch()
+        generation.generate(1)
 
     def new_pool(self) -> PagePool:
-        """Who owns what in an empty cache."""
+        """Return the bookkeeping of an empty cache: which sequence owns which page."""
         return PagePool(self._pages, PAGE_TOKENS)
 
     def new_pages(self) -> Pages:
-        """The memory for it."""
+        """Allocate the memory of the cache."""
         return empty_pages(self.config, self._pages + 1, PAGE_TOKENS)
 
     def buckets(self) -> tuple[int, ...]:
-        """Lengths of pieces that are read at once: as many of LENGTH_BUCKETS as the longest prompt needs."""
+        """Return the padded lengths of pieces: as many of LENGTH_BUCKETS as the longest prompt needs."""
         needed = [bucket for bucket in LENGTH_BUCKETS if bucket < self._prompt_tokens_max - 1]
         return LENGTH_BUCKETS[: len(needed) + 1]
 
     def rows_at_once(self, bucket: int) -> int:
-        """Pieces of this length that are read at once."""
+        """Return how many pieces of this padded length are read at once."""
         return max(1, min(self.batch_size, EXTEND_TOKENS // bucket))
 
     def compiled_forms(self) -> tuple[int, int]:
-        """How many forms of extend and of decode have been compiled so far."""
+        """Return how many forms of extend and of decode have been compiled so far."""
         return self.extend._cache_size(), self.decode._cache_size()
 
     def check(self, request: SampleRequest, sampling: Sampling) -> None:
-        """See generate for what is raised."""
+        """Check that a request fits the compiled shapes; see ``generate`` for the errors."""
         if not 1 <= len(request.prompt_token_ids) <= self._prompt_tokens_max:
             raise ValueError(f"prompt of {len(request.prompt_token_ids)} tokens, not 1 to {self._prompt_tokens_max}")
         if not 1 <= sampling.max_new_tokens <= self.new_tokens_max:

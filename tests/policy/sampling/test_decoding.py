@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollcast.policy.noise import gumbel_numpy
-from rollcast.policy.sampling.decoding import STOP_TOKENS_MAX, Controls, draw_tokens, stop_row
+from rollcast.policy.sampling.decoding import STOP_TOKENS_MAX, Controls, sample_tokens, stop_row
 
 VOCABULARY = 50
 
@@ -19,7 +19,7 @@ def controls(noise_scale: float) -> Controls:
 def test_tokens_are_drawn_by_the_seeds_noise_and_scored_without_it() -> None:
     logits = np.random.default_rng(0).standard_normal((2, VOCABULARY)).astype(np.float32)
     for noise_scale in (0.0, 1.0):
-        tokens, logprobs = draw_tokens(jnp.asarray(logits), jnp.array([3, 4], jnp.int32), controls(noise_scale))
+        tokens, logprobs = sample_tokens(jnp.asarray(logits), jnp.array([3, 4], jnp.int32), controls(noise_scale))
         for row, (temperature, seed, position) in enumerate(((1.0, 7, 3), (0.5, 8, 4))):
             scaled = logits[row] / np.float32(temperature)
             noisy = scaled + noise_scale * gumbel_numpy(seed, position, VOCABULARY)
@@ -31,7 +31,7 @@ def test_tokens_are_drawn_by_the_seeds_noise_and_scored_without_it() -> None:
 
 def test_of_equal_values_the_first_is_taken() -> None:
     logits = jnp.zeros((2, VOCABULARY), jnp.float32).at[:, jnp.array([9, 4, 30])].set(1.0)
-    assert draw_tokens(logits, jnp.zeros(2, jnp.int32), controls(0.0))[0].tolist() == [4, 4]
+    assert sample_tokens(logits, jnp.zeros(2, jnp.int32), controls(0.0))[0].tolist() == [4, 4]
 
 
 def test_rows_of_stop_tokens_are_filled_up_with_no_token() -> None:

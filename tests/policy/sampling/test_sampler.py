@@ -10,7 +10,14 @@ import pytest
 from rollcast.policy.logprobs import completion_logprobs
 from rollcast.policy.noise import gumbel_numpy
 from rollcast.policy.params import Params, initial_params
-from rollcast.policy.sampling.sampler import PAGE_TOKENS, STOP_TOKENS_MAX, Completion, Drawing, Sampler, SampleRequest
+from rollcast.policy.sampling.sampler import (
+    PAGE_TOKENS,
+    STOP_TOKENS_MAX,
+    Completion,
+    Generation,
+    Sampler,
+    SampleRequest,
+)
 from rollcast.runtime.errors import CacheTooSmall
 from rollcast.wire.rollouts import Sampling
 from tests.policy.tiny import TINY, reference_logits
@@ -45,13 +52,13 @@ def reference_completion(params: Params, request: SampleRequest, *, greedy: bool
     return tuple(tokens)
 
 
-def drawn_to_the_end(
-    drawing: Drawing, slice_tokens: int, first: Mapping[int, Completion] | None = None
+def generated_to_the_end(
+    generation: Generation, slice_tokens: int, first: Mapping[int, Completion] | None = None
 ) -> list[list[Completion]]:
     """Every request's pieces, those of the ``first`` slice before."""
     pieces = {number: [piece] for number, piece in (first or {}).items()}
-    while not drawing.finished:
-        for number, piece in drawing.draw(slice_tokens).items():
+    while not generation.finished:
+        for number, piece in generation.generate(slice_tokens).items():
             assert not (pieces.get(number) and pieces[number][-1].finish_reason)
             pieces.setdefault(number, []).append(piece)
     return [pieces[number] for number in range(len(pieces))]
@@ -119,7 +126,7 @@ def test_a_continuation_draws_the_tokens_that_the_whole_would_have(params: Param
 
 @pytest.mark.parametrize("slice_tokens", [1, 2, 3])
 def test_slices_draw_the_same_to_the_bit(params: Params, sampler: Sampler, slice_tokens: int) -> None:
-    pieces = drawn_to_the_end(sampler.begin(params, requests(8), SAMPLING), slice_tokens)
+    pieces = generated_to_the_end(sampler.begin(params, requests(8), SAMPLING), slice_tokens)
     for row, whole in zip(pieces, sampler.generate(params, requests(8), SAMPLING), strict=True):
         assert tuple(token for piece in row for token in piece.token_ids) == whole.token_ids
         assert tuple(logprob for piece in row for logprob in piece.logprobs) == whole.logprobs
@@ -129,11 +136,11 @@ def test_slices_draw_the_same_to_the_bit(params: Params, sampler: Sampler, slice
 @pytest.mark.parametrize("cut", [1, 3])
 def test_renewed_weights_go_on_as_a_continuation_would(params: Params, sampler: Sampler, cut: int) -> None:
     others = initial_params(TINY, 1)
-    drawing = sampler.begin(params, requests(8), SAMPLING)
-    begun = drawing.draw(cut)
-    drawing.renew(others)
-    rest = drawing.draw(SAMPLING.max_new_tokens)
-    assert drawing.finished
+    generation = sampler.begin(params, requests(8), SAMPLING)
+    begun = generation.generate(cut)
+    generation.renew(others)
+    rest = generation.generate(SAMPLING.max_new_tokens)
+    assert generation.finished
     assert rest.keys() == {number for number, first in begun.items() if first.finish_reason is None}
     for number, more in rest.items():
         request, first = requests(8)[number], begun[number]
@@ -159,18 +166,18 @@ def test_each_stage_compiles_once(params: Params) -> None:
     for greedy, count, temperature in ((False, 4, 1.0), (True, 1, 0.5), (False, 3, 2.0)):
         sampling = Sampling(temperature=temperature, max_new_tokens=count, stop_token_ids=(STOP,) * count)
         sampler.generate(params, requests(count), sampling, greedy=greedy)
-    drawing = sampler.begin(params, requests(4), SAMPLING)
+    generation = sampler.begin(params, requests(4), SAMPLING)
     for slice_tokens in (1, 2, 1):
-        drawing.draw(slice_tokens)
+        generation.generate(slice_tokens)
     assert sampler.compiled_forms() == (1, 1)
 
 
 def test_a_row_that_has_ended_is_filled_with_the_next_request(params: Params, sampler: Sampler) -> None:
     alone = sampler.generate(params, requests(20), SAMPLING)
-    drawing = sampler.begin(params, requests(12), SAMPLING)
-    first = drawing.draw(1)
-    drawing.add(requests(20)[12:])
-    pieces = drawn_to_the_end(drawing, 2, first)
+    generation = sampler.begin(params, requests(12), SAMPLING)
+    first = generation.generate(1)
+    generation.add(requests(20)[12:])
+    pieces = generated_to_the_end(generation, 2, first)
     for row, whole in zip(pieces, alone, strict=True):
         assert tuple(token for piece in row for token in piece.token_ids) == whole.token_ids
         assert row[-1].finish_reason == whole.finish_reason
