@@ -19,9 +19,9 @@ from coordinator.core.decisions.state import Restored
 from coordinator.core.events.actions import Action
 from coordinator.core.events.events import Event, Started
 from coordinator.core.flight_format import FORMAT, Head
-from coordinator.fleet.setup import Providing, make_surroundings, start_fleet, works
+from coordinator.fleet.setup import FleetHandle, make_surroundings, start_fleet, works
 from coordinator.http.server import HttpServer
-from coordinator.join import Inviting, JoinDesk
+from coordinator.join import InviteIssuer, JoinDesk
 from coordinator.ledger.disk_guard import DiskGuard
 from coordinator.ledger.sqlite import Ledger
 from coordinator.metrics.metrics import CoordinatorMetrics
@@ -31,12 +31,12 @@ from coordinator.prompts.samples import SampleBook
 from coordinator.recovery.resume import PORTS, TOKENIZER, RunStart, open_run
 from coordinator.rpc.access import RoleGate
 from coordinator.rpc.learner import LearnerCalls
-from coordinator.rpc.peers import PeerCalls, Welcoming
+from coordinator.rpc.peers import PeerCalls, WelcomeSettings
 from coordinator.rpc.server import ControlServer, Servicer
 from coordinator.rpc.tokenizer import TokenizerCalls
 from coordinator.shell.background import Background
 from coordinator.shell.core_settings import core_settings
-from coordinator.shell.dial_back import Dialling
+from coordinator.shell.dial_back import BackDialer
 from coordinator.shell.flight_recorder import Recorder
 from coordinator.shell.sessions import Sessions
 from coordinator.shell.shell import Shell
@@ -78,11 +78,11 @@ class Coordinator:
     sessions: Sessions
     shell: Shell
     desk: JoinDesk
-    inviting: Inviting
+    invites: InviteIssuer
     metrics: CoordinatorMetrics
     disk: DiskGuard
     start: RunStart
-    providing: Providing
+    fleet_handle: FleetHandle
 
     @property
     def learner_public_key(self) -> bytes:
@@ -171,9 +171,9 @@ def _assemble(
     sampling = Sampling(drawn.temperature, drawn.new_tokens_max, ends, drawn.stop_strings)
     settings = core_settings(config, run_id, sampling, vocabulary_size=problems.tokenizer.size)
     record = _start_record(config, folder, settings, start.restored, stack)
-    sessions, providing, store = Sessions(), Providing(), config.store
+    sessions, fleet_handle, store = Sessions(), FleetHandle(), config.store
     disk = DiskGuard(folder.root, free_bytes_min=store.free_bytes_min, ballast_bytes=store.ballast_bytes)
-    metrics = CoordinatorMetrics(lambda: providing.merged(shell.status()), lambda: shell.broadcast())
+    metrics = CoordinatorMetrics(lambda: fleet_handle.merged(shell.status()), lambda: shell.broadcast())
     sink = open_sinks(config.metrics, folder, metrics.registry, run_id=run_id, run_name=config.run.name)
     stack.push_async_callback(asyncio.to_thread, sink.close)
     shell = Shell(
@@ -199,8 +199,8 @@ def _assemble(
     )
     desk.banned_because = shell.core.banned_because
     desk.has_session = lambda peer_id: shell.core.state.members.get(peer_id) is not None
-    inviting = Inviting(desk, run_id=run_id, ca_sha256=ca.fingerprint, learner_public_key=config.learner_public_key)
-    inviting.further = tuple(config.serve.advertise_further)
+    invites = InviteIssuer(desk, run_id=run_id, ca_sha256=ca.fingerprint, learner_public_key=config.learner_public_key)
+    invites.further = tuple(config.serve.advertise_further)
     return Coordinator(
         config=config,
         folder=folder,
@@ -212,11 +212,11 @@ def _assemble(
         sessions=sessions,
         shell=shell,
         desk=desk,
-        inviting=inviting,
+        invites=invites,
         metrics=metrics,
         disk=disk,
         start=start,
-        providing=providing,
+        fleet_handle=fleet_handle,
     )
 
 
@@ -233,9 +233,9 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
         port=serve.grpc_port or ports.get("grpc", 0),
     )
     stack.push_async_callback(control.stop, CALLS_GRACE_S)
-    dialling = Dialling(credentials, coordinator.run_id, shell.core.state.settings.dial_backs, shell.apply)
-    stack.push_async_callback(dialling.close)
-    shell.on_try = dialling.take
+    dialer = BackDialer(credentials, coordinator.run_id, shell.core.state.settings.dial_backs, shell.apply)
+    stack.push_async_callback(dialer.close)
+    shell.on_try = dialer.take
     coordinator.desk.grpc_address = _address(advertised, control.port)
     is_local = is_loopback(serve.host)
     names = frozenset({"localhost", "127.0.0.1", "::1", *serve.hosts})
@@ -250,7 +250,7 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
     stack.push_async_callback(http.stop)
     await coordinator.ledger.set_meta(PORTS, json.dumps({"grpc": control.port, "http": http.port}))
     url = f"{'http' if is_local else 'https'}://{_address(advertised, http.port)}"
-    coordinator.inviting.http_url = url
+    coordinator.invites.http_url = url
     return Endpoints(url, coordinator.desk.grpc_address)
 
 
@@ -274,17 +274,17 @@ def _http_parts(coordinator: Coordinator) -> HttpParts:
         ledger=coordinator.ledger,
         shell=coordinator.shell,
         desk=coordinator.desk,
-        inviting=coordinator.inviting,
+        invites=coordinator.invites,
         metrics=coordinator.metrics,
         disk=coordinator.disk,
         orders=coordinator.start.orders,
-        providing=coordinator.providing,
+        fleet_handle=coordinator.fleet_handle,
     )
 
 
 def _servicer(coordinator: Coordinator) -> Servicer:
     config, sampling = coordinator.config, sampling_to_pb(coordinator.sampling)
-    welcoming = Welcoming(
+    welcome = WelcomeSettings(
         run_id=coordinator.run_id,
         learner_public_key=coordinator.learner_public_key,
         heartbeat_interval_s=config.membership.heartbeat_interval_s,
@@ -309,7 +309,7 @@ def _servicer(coordinator: Coordinator) -> Servicer:
         evaluation_sets=[HELD_OUT, *config.evaluation_sets],
     )
     return Servicer(
-        PeerCalls(coordinator.shell, coordinator.sessions, coordinator.desk, welcoming),
+        PeerCalls(coordinator.shell, coordinator.sessions, coordinator.desk, welcome),
         TokenizerCalls(config.tokenizer.folder),
         LearnerCalls(
             run=run,
@@ -336,7 +336,7 @@ async def _write_handouts(coordinator: Coordinator) -> None:
     await _write(folder.authority, coordinator.ca.certificate_pem, mode=0o644)
     quotas: tuple[tuple[Role, int], ...] = (("learner", 1), ("origin", join.origins_max), ("peer", join.peers_max))
     for role, quota in quotas:
-        invite = await coordinator.inviting.invite(
+        invite = await coordinator.invites.invite(
             role, quota=quota, lifetime_s=join.invite_lifetime_s, note=f"secrets/invite-{role}.txt"
         )
         await _write(folder.secrets / f"invite-{role}.txt", f"{invite.encode()}\n".encode(), mode=0o600)
@@ -351,21 +351,21 @@ async def _write(path: Path, data: bytes, *, mode: int) -> None:
 
 async def _provide(stack: AsyncExitStack, coordinator: Coordinator) -> None:
     """Start what starts workers; each of them gets an invite of its own, good for one identity and one start."""
-    config, providing = coordinator.config.providers, coordinator.providing
+    config, fleet_handle = coordinator.config.providers, coordinator.fleet_handle
     lifetime_s = 2.0 * config.start_timeout_s
 
     async def invite() -> str:
-        made = await coordinator.inviting.invite("peer", quota=1, lifetime_s=lifetime_s, note="a worker at a provider")
+        made = await coordinator.invites.invite("peer", quota=1, lifetime_s=lifetime_s, note="a worker at a provider")
         return made.encode()
 
     surroundings = make_surroundings(coordinator.shell, coordinator.sessions, coordinator.ledger, invite)
     fleet = await start_fleet(config, coordinator.folder.root, coordinator.run_id, surroundings)
     if fleet is not None:
         coordinator.desk.on_claimed = fleet.claimed
-        providing.fleet = fleet
-        coordinator.shell.on_budget = providing.set_budget
+        fleet_handle.fleet = fleet
+        coordinator.shell.on_budget = fleet_handle.set_budget
         if coordinator.start.orders.budget is not None:  # ordered to a coordinator before us
-            providing.set_budget(coordinator.start.orders.budget)
+            fleet_handle.set_budget(coordinator.start.orders.budget)
         stack.push_async_callback(fleet.close)
         for work in works(fleet, config, coordinator.shell):
             stack.push_async_callback(_cancel, asyncio.create_task(work))

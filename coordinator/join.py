@@ -219,7 +219,7 @@ def _small_int(value: Any) -> int:
     return value
 
 
-class Inviting:
+class InviteIssuer:
     """Makes invites. ``http_url`` is set once the port is bound, ``further`` places by whoever knows of some."""
 
     def __init__(self, desk: JoinDesk, *, run_id: RunId, ca_sha256: str, learner_public_key: str) -> None:

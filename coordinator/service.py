@@ -52,7 +52,7 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event) -> int:
         try:
             await _say_goodbye(coordinator)
             if finished or failure is not None:  # nobody takes up a run that failed before a person has looked at it
-                await coordinator.providing.end(reason, config.providers.stop_timeout_s)
+                await coordinator.fleet_handle.end(reason, config.providers.stop_timeout_s)
             await _sum_up(coordinator, reason)
         except Exception:
             if failure is None:
@@ -85,7 +85,7 @@ async def _say_goodbye(coordinator: Coordinator) -> None:
 async def _sum_up(coordinator: Coordinator, reason: str) -> None:
     """Write the summary, its rollouts counted in the ledger: that is what remains of them."""
     async with deadline(SUMMARY_DEADLINE_S, "the summary to be written"):
-        status, counts = coordinator.providing.merged(coordinator.shell.status()), await coordinator.ledger.counts()
+        status, counts = coordinator.fleet_handle.merged(coordinator.shell.status()), await coordinator.ledger.counts()
         counted = {
             "issued": counts.issued,
             "accepted": counts.accepted,

@@ -17,10 +17,10 @@ from coordinator.api.wiring import HttpParts, http_app
 from coordinator.config.config import CoordinatorConfig
 from coordinator.core.core import CoordinatorCore
 from coordinator.core.events import events as ev
-from coordinator.fleet.setup import Providing
+from coordinator.fleet.setup import FleetHandle
 from coordinator.http.server import HttpServer
 from coordinator.http.tokens import operator_key
-from coordinator.join import Inviting, JoinDesk
+from coordinator.join import InviteIssuer, JoinDesk
 from coordinator.ledger.disk_guard import DiskGuard
 from coordinator.ledger.saved_orders import Orders
 from coordinator.ledger.sqlite import Ledger
@@ -104,7 +104,7 @@ async def shown_run(folder: Path, *, workers: int, port: int, seed: int, warm_up
         app = await http_app(coordinator, hosts=LOCAL, open_reading=True)
         server = await HttpServer.start(app, host="127.0.0.1", port=port, tls=None)
         stack.push_async_callback(server.stop)
-        coordinator.inviting.http_url = url = f"http://127.0.0.1:{server.port}"
+        coordinator.invites.http_url = url = f"http://127.0.0.1:{server.port}"
         living = asyncio.create_task(_live(fleet))
         stack.push_async_callback(_cancel, living)
         yield ShownRun(fleet, url, operator_key(run_folder.secrets), failed)
@@ -197,7 +197,8 @@ def _coordinator(fleet: ShownFleet, folder: RunFolder, ledger: Ledger) -> HttpPa
         certificate_lifetime_s=config.join.certificate_lifetime_s,
     )
     desk.grpc_address = "127.0.0.1:1"
-    providing = Providing()
+    fleet_handle = FleetHandle()
+    invites = InviteIssuer(desk, run_id=RUN_ID, ca_sha256=ca.fingerprint, learner_public_key=learner.public_key.hex())
     return HttpParts(
         config=config,
         folder=folder,
@@ -205,9 +206,9 @@ def _coordinator(fleet: ShownFleet, folder: RunFolder, ledger: Ledger) -> HttpPa
         ledger=ledger,
         shell=cast(Shell, shell),
         desk=desk,
-        inviting=Inviting(desk, run_id=RUN_ID, ca_sha256=ca.fingerprint, learner_public_key=learner.public_key.hex()),
-        metrics=CoordinatorMetrics(lambda: providing.merged(shell.status()), shell.broadcast),
+        invites=invites,
+        metrics=CoordinatorMetrics(lambda: fleet_handle.merged(shell.status()), shell.broadcast),
         disk=DiskGuard(folder.root, free_bytes_min=0, ballast_bytes=0),
         orders=Orders(),
-        providing=providing,
+        fleet_handle=fleet_handle,
     )

@@ -29,7 +29,7 @@ WRITE_DEADLINE_S = 10.0
 _CONTENT_TYPE = "application/x-ndjson"
 
 
-class Watching:
+class AddressStream:
     """The handler, and the connections that it keeps; one of each member."""
 
     def __init__(

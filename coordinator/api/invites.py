@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from coordinator.http.routes import Answer, Body, Call, Route
-from coordinator.join import Inviting, token_hash
+from coordinator.join import InviteIssuer, token_hash
 from coordinator.ledger.sql_invites import ID_LENGTH
 from coordinator.ledger.store import RunStore
 from rollcast.runtime.errors import MalformedMessage
@@ -60,8 +60,8 @@ class ListedInvites(BaseModel):
 class InviteRoutes:
     """What operators do with invites."""
 
-    def __init__(self, inviting: Inviting, ledger: RunStore, unix_clock: Callable[[], float] = time.time) -> None:
-        self._inviting = inviting
+    def __init__(self, invites: InviteIssuer, ledger: RunStore, unix_clock: Callable[[], float] = time.time) -> None:
+        self._invites = invites
         self._ledger = ledger
         self._unix_clock = unix_clock
 
@@ -111,7 +111,7 @@ class InviteRoutes:
     async def _make(self, call: Call) -> Answer:
         asked: NewInvite = call.body
         now = self._unix_clock()
-        made = await self._inviting.invite(
+        made = await self._invites.invite(
             asked.role, quota=asked.quota, lifetime_s=asked.lifetime_s, note=asked.note.strip()
         )
         text = made.encode()

@@ -45,7 +45,7 @@ _BODY_BYTES_MAX = 1024
 _CONTENT_TYPE = "application/x-ndjson"
 
 
-class SeeMe(BaseModel):
+class NonceQuery(BaseModel):
     """What the caller says on its second connection, and to whoever dials it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -53,7 +53,7 @@ class SeeMe(BaseModel):
     nonce: str = Field(pattern=r"^[0-9a-f]{32}$")
 
 
-class Seeing:
+class ObservedAddressRoutes:
     """The handler.
 
     Args:
@@ -82,7 +82,7 @@ class Seeing:
         elif not self._turns.take(member, time.monotonic()):
             raise WaitTimedOut("this member looks too often how it is seen", fix="it is tried again by itself")
         try:
-            asked = SeeMe.model_validate_json(await read_body(request, _BODY_BYTES_MAX))
+            asked = NonceQuery.model_validate_json(await read_body(request, _BODY_BYTES_MAX))
         except ValidationError:
             raise MalformedMessage("this is not {nonce}") from None
         address, port = caller_address(request)

@@ -57,7 +57,7 @@ class Measurements(BaseModel):
     memory_bytes: float | None = Field(None, gt=0.0, le=1e15)
 
 
-class WorthDesk:
+class SuitabilityRoutes:
     """Args:
     now: of the core's clock.
     """

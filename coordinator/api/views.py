@@ -129,7 +129,7 @@ class _Polled:
         return None if error is not None or reading.cancelled() else reading.result()
 
 
-class Reads:
+class ViewRoutes:
     """Routes and topics.
 
     Args:

@@ -1,4 +1,4 @@
-"""All of the HTTP side of a coordinator, put together."""
+"""Assemble the coordinator's HTTP application from its components."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator.api.address_stream import Watching
+from coordinator.api.address_stream import AddressStream
 from coordinator.api.invites import InviteRoutes
-from coordinator.api.observed_address import Seeing
+from coordinator.api.observed_address import ObservedAddressRoutes
 from coordinator.api.operator import ActRoutes
 from coordinator.api.speed_test import Speed
-from coordinator.api.suitability import WorthDesk
-from coordinator.api.views import Reads
+from coordinator.api.suitability import SuitabilityRoutes
+from coordinator.api.views import ViewRoutes
 from coordinator.config.config import CoordinatorConfig
 from coordinator.core.events.reach_events import SeenAt
-from coordinator.fleet.setup import Providing
+from coordinator.fleet.setup import FleetHandle
 from coordinator.http.app import HttpApp
 from coordinator.http.audit import AuditLog, audit_routes
 from coordinator.http.auth import Gate
-from coordinator.http.health import HttpViews, Standing
+from coordinator.http.health import HealthRoutes, HttpViews
 from coordinator.http.openapi import description_route
 from coordinator.http.routes import RawRoute, Route, Topic
 from coordinator.http.stream import Hub
 from coordinator.http.tokens import TokenBook, TokenRoutes, operator_key
-from coordinator.join import Inviting, JoinDesk
+from coordinator.join import InviteIssuer, JoinDesk
 from coordinator.ledger.disk_guard import DiskGuard
-from coordinator.ledger.saved_orders import OrderKeeping, Orders
+from coordinator.ledger.saved_orders import OrderRecorder, Orders
 from coordinator.ledger.sqlite import Ledger
 from coordinator.metrics.metrics import CoordinatorMetrics
-from coordinator.shell.preview_solver import Previewing
+from coordinator.shell.activation_solver import PreviewSolver
 from coordinator.shell.shell import Shell
 from coordinator.views.alerts import Health
 from coordinator.views.registry import ViewedRun
@@ -44,7 +44,7 @@ PAGES = Path(__file__).parents[1] / "pages"
 
 @dataclass(frozen=True, slots=True)
 class HttpParts:
-    """The components of a coordinator that its HTTP side reads and acts on."""
+    """The components of a coordinator that HTTP routes read and act on."""
 
     config: CoordinatorConfig
     folder: RunFolder
@@ -52,57 +52,59 @@ class HttpParts:
     ledger: Ledger
     shell: Shell
     desk: JoinDesk
-    inviting: Inviting
+    invites: InviteIssuer
     metrics: CoordinatorMetrics
     disk: DiskGuard
     orders: Orders
-    providing: Providing
+    fleet_handle: FleetHandle
 
 
 async def http_app(coordinator: HttpParts, *, hosts: frozenset[str] | None, open_reading: bool) -> HttpApp:
-    """Args:
-        hosts: names allowed in the Host header; None allows any.
-        open_reading: whoever reaches us may read without a token.
+    """Build the application with all routes, and load the access tokens.
+
+    Args:
+        hosts: names allowed in the Host header; None allows any name.
+        open_reading: whether reading requires no token.
 
     Raises:
-        StoreError, WaitTimedOut: the ledger does not tell its tokens.
+        StoreError, WaitTimedOut: the ledger cannot return the access tokens.
         RunFolderError: the operator's key can be neither read nor written.
     """
-    ledger, shell = coordinator.ledger, coordinator.shell
+    ledger, shell, serve = coordinator.ledger, coordinator.shell, coordinator.config.serve
     tokens = TokenBook(ledger)
     await tokens.load()
     gate = Gate(operator_key(coordinator.folder.secrets), tokens, open_reading=open_reading)
-    standing = Standing(_views(coordinator), coordinator.desk, reading_is_open=open_reading)
+    health = HealthRoutes(_views(coordinator), coordinator.desk, reading_is_open=open_reading)
     audit = AuditLog(ledger)
-    previews = Previewing(lambda: shell.core.preview_question(shell.clock()))
-    keeping = OrderKeeping(shell.apply, ledger, coordinator.orders)
-    reads = Reads(_viewed(coordinator), coordinator.folder)
-    topics: list[Topic] = [*standing.topics(), *reads.topics()]
+    previews = PreviewSolver(lambda: shell.core.preview_question(shell.clock()))
+    orders = OrderRecorder(shell.apply, ledger, coordinator.orders)
+    views = ViewRoutes(_viewed(coordinator), coordinator.folder)
+    topics: list[Topic] = [*health.topics(), *views.topics()]
     hub = Hub(topics, gate)
-    watching = Watching(coordinator.desk, seen=lambda peer_id, host: shell.apply(SeenAt(peer_id, host)))
+    addresses = AddressStream(coordinator.desk, seen=lambda peer_id, host: shell.apply(SeenAt(peer_id, host)))
     routes: list[Route | RawRoute] = [
-        *standing.routes(),
-        *reads.routes(),
+        *health.routes(),
+        *views.routes(),
         *TokenRoutes(tokens).routes(),
         *audit_routes(audit),
-        *ActRoutes(shell.core, keeping.give, previews, _fleet_limit(coordinator)).routes(),
-        *InviteRoutes(coordinator.inviting, ledger).routes(),
+        *ActRoutes(shell.core, orders.give, previews, _fleet_limit(coordinator)).routes(),
+        *InviteRoutes(coordinator.invites, ledger).routes(),
         *Speed(coordinator.desk).routes(),
-        *Seeing(coordinator.desk, coordinator.config.serve.host, coordinator.config.serve.observe_port).routes(),
-        *watching.routes(),
-        *WorthDesk(coordinator.desk, ledger, shell.core.state, shell.clock).routes(),
+        *ObservedAddressRoutes(coordinator.desk, serve.host, serve.observe_port).routes(),
+        *addresses.routes(),
+        *SuitabilityRoutes(coordinator.desk, ledger, shell.core.state, shell.clock).routes(),
         hub.route(),
     ]
     routes.append(description_route(routes))
     assets = Assets.of({"/": PAGES, "/web/": STATIC})
-    return HttpApp(routes, hub, gate, audit, assets, hosts, (reads.sampling,), watching)
+    return HttpApp(routes, hub, gate, audit, assets, hosts, (views.sampling,), addresses)
 
 
 def _fleet_limit(coordinator: HttpParts) -> Callable[[], float | None]:
-    """What workers at providers may cost in an hour now."""
+    """Return a function that reads the hourly limit for workers at providers in USD; None means no limit."""
 
     def limit() -> float | None:
-        fleet = coordinator.providing.fleet
+        fleet = coordinator.fleet_handle.fleet
         return None if fleet is None else fleet.manager.budget.limits.usd_per_hour_max
 
     return limit
@@ -113,7 +115,7 @@ def _views(coordinator: HttpParts) -> HttpViews:
     return HttpViews(
         run_name=coordinator.config.run.name,
         run_id=coordinator.run_id,
-        status=lambda: coordinator.providing.merged(shell.status()),
+        status=lambda: coordinator.fleet_handle.merged(shell.status()),
         not_ready_because=lambda: shell.ended_because,
         metrics=coordinator.metrics.render,
     )
@@ -129,8 +131,6 @@ def _viewed(coordinator: HttpParts) -> ViewedRun:
         return Health("this coordinator is too busy" if loop_lag.sheds else "")
 
     def spending() -> Mapping[str, Any] | None:
-        accepted = shell.core.state.accounts.accepted
-        found: Mapping[str, Any] | None = coordinator.providing.merged({"rollouts": {"accepted": accepted}})["spending"]
-        return found
+        return coordinator.fleet_handle.spending(shell.core.state.accounts.accepted)
 
     return ViewedRun(shell.core, shell.clock, time.time, spending, health)

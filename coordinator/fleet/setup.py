@@ -20,7 +20,7 @@ from coordinator.config.fleet import ProvidersConfig
 from coordinator.core.events.actions import SetBudget
 from coordinator.core.events.prices import Budget
 from coordinator.fleet.fleet import Deadlines, ProviderFleet, Surroundings, UnixClock, jitter
-from coordinator.fleet.wanted import Wanting
+from coordinator.fleet.wanted import WantedWorkers
 from coordinator.join import token_hash
 from coordinator.metrics.fleet import build_spending
 from rollcast.wire.ids import PeerId
@@ -44,7 +44,7 @@ def journal_path(run_folder: Path) -> Path:
     return run_folder / _PROVIDERS / "journal.jsonl"
 
 
-class Providing:
+class FleetHandle:
     """The coordinator's fleet once it runs; before that, and without providers, nothing."""
 
     def __init__(self) -> None:
@@ -52,10 +52,11 @@ class Providing:
 
     def merged(self, status: Mapping[str, Any]) -> dict[str, Any]:
         """The run's status with its money under ``spending``; None where no provider is configured."""
-        if self.fleet is None:
-            return {**status, "spending": None}
-        spending = build_spending(self.fleet.manager, int(status["rollouts"]["accepted"]))
-        return {**status, "spending": spending.to_json()}
+        return {**status, "spending": self.spending(int(status["rollouts"]["accepted"]))}
+
+    def spending(self, accepted_rollouts: int) -> dict[str, Any] | None:
+        """Return the money spent on workers as JSON values; None if no provider is configured."""
+        return None if self.fleet is None else build_spending(self.fleet.manager, accepted_rollouts).to_json()
 
     def set_budget(self, budget: Budget | SetBudget) -> None:
         """What workers at providers may cost from now on."""
@@ -118,27 +119,27 @@ def works(fleet: ProviderFleet, config: ProvidersConfig, shell: Shell) -> list[C
 async def want_planned(fleet: ProviderFleet, shell: Shell) -> None:
     """Want what the capacity model wants: tell it what is offered, and the fleet what it chose."""
     manager = fleet.manager
-    wanting = Wanting(worker.worker_id for worker in manager.workers())
-    shell.on_want = wanting.take
-    alone = Alone(shell)
+    wanted = WantedWorkers(worker.worker_id for worker in manager.workers())
+    shell.on_want = wanted.take
+    no_peers = NoPeersTimer(shell)
     while True:
         if not fleet.offers_known:
             await asyncio.sleep(WANT_LOOK_S)
             continue
-        offered = wanting.look(
+        offered = wanted.look(
             manager.offers,
             begun=frozenset(worker.worker_id for worker in manager.workers()),
             failing=manager.failing(fleet.now()),
             here={peer_id: tag.worker_id for peer_id, tag in fleet.peers_here().items()},
-            nobody_works=alone.look(fleet.now()),
+            nobody_works=no_peers.look(fleet.now()),
         )
         if offered is not None and not shell.ended_because:
             shell.apply(offered)
-        fleet.want(wanting.reasons)
+        fleet.want(wanted.reasons)
         await asyncio.sleep(WANT_LOOK_S)
 
 
-class Alone:
+class NoPeersTimer:
     """Whether there is work and for a while nobody has been here to do it: peers come back to a new coordinator."""
 
     def __init__(self, shell: Shell) -> None:

@@ -20,7 +20,7 @@ FIRST = "somebody must work before anything can be measured"
 RAN_BEFORE = "it ran before this coordinator started"
 
 
-class Wanting:
+class WantedWorkers:
     """``reasons``: the wanted workers by id."""
 
     def __init__(self, running: Iterable[str]) -> None:

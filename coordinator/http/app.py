@@ -46,8 +46,8 @@ class HttpApp:
 
     Args:
         hosts: names allowed in the Host header (against DNS rebinding); None allows any.
-        beside: what runs for as long as it is served.
-        watching: members' connections that stay open; they do not count against others.
+        background: what runs for as long as it is served.
+        kept: members' connections that stay open; they do not count against others.
     """
 
     routes: Sequence[Route | RawRoute]
@@ -56,8 +56,8 @@ class HttpApp:
     audit: AuditLog
     assets: Assets
     hosts: frozenset[str] | None
-    beside: Sequence[Callable[[web.Application], AsyncIterator[None]]] = ()
-    watching: KeptConnections | None = None
+    background: Sequence[Callable[[web.Application], AsyncIterator[None]]] = ()
+    kept: KeptConnections | None = None
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._guard])
@@ -69,18 +69,18 @@ class HttpApp:
         for url in self.assets.urls:
             app.router.add_get(url, self._asset)
         app.on_response_prepare.append(_add_security_headers)
-        app.cleanup_ctx.extend(self.beside)
+        app.cleanup_ctx.extend(self.background)
         return app
 
     @property
     def kept_connections(self) -> int:
         """Connections that stay open by design."""
-        return 0 if self.watching is None else self.watching.open_connections
+        return 0 if self.kept is None else self.kept.open_connections
 
     async def end_streams(self) -> None:
         """End the answers that go on, so that shutting down need not wait for them."""
-        if self.watching is not None:
-            self.watching.end()
+        if self.kept is not None:
+            self.kept.end()
         await self.hub.close()
 
     @web.middleware

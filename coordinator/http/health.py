@@ -65,7 +65,7 @@ class Session(TypedDict):
     software: str
 
 
-class Standing:
+class HealthRoutes:
     """Routes and topics.
 
     Args:

@@ -37,7 +37,7 @@ PEERS_MAX = 4096  # with a pin, drained, banned: each
 _ValueT = TypeVar("_ValueT")
 
 
-class Said(msgspec.Struct, frozen=True):
+class OperatorNote(msgspec.Struct, frozen=True):
     """Of a peer that was drained or banned. Args: reason: the operator's words. name: as it called itself."""
 
     reason: str = ""
@@ -48,8 +48,8 @@ class Orders(msgspec.Struct):
     """The orders in force; what was never ordered is as configured."""
 
     pins: dict[str, Pin] = {}
-    drained: dict[str, Said] = {}
-    banned: dict[str, Said] = {}
+    drained: dict[str, OperatorNote] = {}
+    banned: dict[str, OperatorNote] = {}
     prices: tuple[Price, ...] | None = None
     staleness_limit: int | None = None
     publish_every_steps: int | None = None
@@ -72,9 +72,9 @@ class Orders(msgspec.Struct):
                 if pin:
                     _keep(self.pins, peer_id, pin)
             case PeerDrained(peer_id, reason, name):
-                _keep(self.drained, peer_id, Said(reason, name))
+                _keep(self.drained, peer_id, OperatorNote(reason, name))
             case PeerBanned(peer_id, reason, name):
-                _keep(self.banned, peer_id, Said(reason, name))
+                _keep(self.banned, peer_id, OperatorNote(reason, name))
             case PeerEnabled(peer_id):
                 self.drained.pop(peer_id, None)
                 self.banned.pop(peer_id, None)
@@ -138,7 +138,7 @@ def with_price(prices: tuple[Price, ...], price: Price) -> tuple[Price, ...]:
     return (price, *prices)
 
 
-class _Priced(msgspec.Struct, forbid_unknown_fields=True):
+class _PriceBody(msgspec.Struct, forbid_unknown_fields=True):
     """Of Price, with limits."""
 
     usd_per_hour: float
@@ -157,7 +157,7 @@ def price_from(values: Mapping[str, Any]) -> Price:
         MalformedMessage: a field is missing, unknown, of the wrong type or out of range.
     """
     try:
-        priced = msgspec.convert(values, type=_Priced)
+        priced = msgspec.convert(values, type=_PriceBody)
     except msgspec.ValidationError as error:
         raise MalformedMessage("this is no price", cause=str(error)) from None
     rates = (priced.usd_per_hour, priced.egress_usd_per_gb, priced.preemptions_per_hour)
@@ -170,7 +170,7 @@ LEDGER_DEADLINE_S = 30.0
 APPLIED_AT_ONCE = 32  # orders, then everything else has its turn
 
 
-class OrderKeeping:
+class OrderRecorder:
     """Args: apply: tells the core. orders: those in force."""
 
     def __init__(self, apply: Callable[[Order], None], ledger: RunStore, orders: Orders) -> None:

@@ -1,13 +1,19 @@
-"""A copy of a run that another host can go on with, made while the coordinator works; and back.
+"""Back up a run while its coordinator works, and restore it on another host.
 
-A backup is a folder: the ledger as it was at one moment, the run's CA and secrets, old entries of its story, its
-configuration and metrics, and ``manifest.json`` with the BLAKE3 hash of each file. It appears under its name when it is
-whole. What is acknowledged after that moment is not in it.
+A backup is a folder: the ledger as it was at one moment, the run's CA and secrets, archived events, its configuration
+and metrics, and ``manifest.json`` with the BLAKE3 hash of each file. The folder gets its name only once it is complete.
+Whatever the coordinator acknowledges after that moment is not in the backup.
+
+Peers may hold versions that the lost coordinator published after the backup. If the restored run reused their numbers
+for other contents, two peers could hold different weights under one name. So a restored run begins with a new epoch,
+as many steps further on as the learner can have done since the backup. How a learner follows:
+learner/publishing/epochs.py.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import secrets
@@ -17,18 +23,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from blake3 import blake3
 
 from coordinator.core.events.actions import RecordEpoch
+from coordinator.ledger.sql_work import count_batches, insert_epoch
 from coordinator.ledger.thread import store_error
-from coordinator.recovery.restored_epoch import open_epoch
 from coordinator.recovery.resume import INCARNATION
 from rollcast.runtime.errors import BackupError
 from rollcast.runtime.run_folder import RunFolder, fsync_folder, write_json
 from rollcast.runtime.version import software_version
+from rollcast.wire.ids import Epoch, Step, Version
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -37,6 +45,11 @@ COPY_BYTES = 1 << 20
 MANIFEST_BYTES_MAX = 64 << 20
 #: A restored run must not give out lease ids that the lost one gave out after the backup: it starts that much higher.
 INCARNATION_BITS = 24
+STEPS_LOOKED_AT = 100  # newest ones; the fastest says how many there can have been
+STEPS_SPARE = 16
+STEPS_LOST_MAX = 1_000_000
+_STEP_S_UNKNOWN = 1.0  # of a run that has done no two steps
+_STEP_S_LEAST = 0.05
 _NAMES = re.compile(
     r"store\.sqlite|metrics\.jsonl|config/coordinator\.json|secrets/[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}"
     r"|events/[0-9]{20}\.jsonl\.zst"
@@ -93,7 +106,7 @@ def restore(
 
     Args:
         nothing_lost: the coordinator has not run since the backup. If it has, the run begins with a new epoch, which is
-            returned: see coordinator/recovery/restored_epoch.py.
+            returned: see open_epoch.
 
     Raises:
         BackupError: the backup is damaged or no backup, or the run folder is not empty.
@@ -240,6 +253,36 @@ def _set_apart(ledger: Path, lost_s: float | None) -> RecordEpoch | None:
         raise store_error(ledger, error) from None
     _fsync(ledger)
     return epoch
+
+
+def open_epoch(connection: sqlite3.Connection, lost_s: float) -> RecordEpoch:
+    """Record the epoch with which a restored run begins, ``lost_s`` seconds after its backup was made.
+
+    Raises:
+        sqlite3.Error: the ledger cannot be written.
+    """
+    recorded = count_batches(connection)
+    row = connection.execute("SELECT max(version), max(epoch) FROM versions").fetchone()
+    (newest_opened,) = connection.execute("SELECT coalesce(max(epoch), 0) FROM epochs").fetchone()
+    newest_version, newest_epoch = row[0], max(row[1] or 0, newest_opened)
+    epoch = RecordEpoch(
+        epoch=Epoch(newest_epoch + 1),
+        step_from=Step(recorded),
+        step_to=Step(recorded + _steps_lost(connection, lost_s)),
+        common_version=None if newest_version is None else Version(newest_version),
+    )
+    insert_epoch(connection, epoch)
+    return epoch
+
+
+def _steps_lost(connection: sqlite3.Connection, lost_s: float) -> int:
+    """No more steps than these can have been done meanwhile."""
+    rows = connection.execute(
+        "SELECT reported_unix_s FROM steps ORDER BY step DESC LIMIT ?", (STEPS_LOOKED_AT,)
+    ).fetchall()
+    times = [at for (at,) in rows]
+    step_s = min((later - sooner for later, sooner in pairwise(times)), default=_STEP_S_UNKNOWN)
+    return min(STEPS_LOST_MAX, math.ceil(max(0.0, lost_s) / max(step_s, _STEP_S_LEAST)) + STEPS_SPARE)
 
 
 def _fsync(path: Path) -> None:

@@ -6,7 +6,9 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 import structlog
@@ -30,7 +32,6 @@ from coordinator.rpc.clones import INSTANCE_ID_LENGTH_MAX, Clones
 from coordinator.rpc.heartbeats import facts_of
 from coordinator.rpc.reach_messages import reach_event_of
 from coordinator.rpc.sanitise import counter, rate, text
-from coordinator.rpc.sites import host_of, site_of
 from coordinator.shell.sessions import PeerChannel, Sessions
 from coordinator.shell.shell import Shell
 from rollcast.runtime.errors import ClonedIdentity, MalformedMessage, RollcastError, WrongKey
@@ -54,12 +55,13 @@ RATE_WINDOW_S = 5.0
 LEASES_PER_RETURN_MAX = 4096
 CONCURRENT_ROLLOUTS_MAX = 65536
 REGION_LENGTH_MAX = 64
+_SITE_PREFIX_LENGTHS = {4: 24, 6: 64}  # prefix of one local network by IP version
 _CLONE_CAUSE = "its key, identity.key, was copied, and the other machine is connected to the run now"
 _CLONE_FIX = "stop the other one to move here; or move identity.key and credentials.pem away and join as somebody else"
 
 
 @dataclass(frozen=True, slots=True)
-class Welcoming:
+class WelcomeSettings:
     """What every peer is told in its Welcome."""
 
     run_id: str
@@ -96,11 +98,11 @@ class Welcoming:
 class PeerCalls:
     """Handlers of Session and UploadRollouts."""
 
-    def __init__(self, shell: Shell, sessions: Sessions, desk: JoinDesk, welcoming: Welcoming) -> None:
+    def __init__(self, shell: Shell, sessions: Sessions, desk: JoinDesk, welcome: WelcomeSettings) -> None:
         self._shell = shell
         self._sessions = sessions
         self._desk = desk
-        self._welcoming = welcoming
+        self._welcome = welcome
         self._clones = Clones()
 
     async def Session(self, messages: AsyncIterator[pb.PeerMessage], context: Any) -> None:
@@ -127,7 +129,7 @@ class PeerCalls:
         channel = self._sessions.open(caller.peer_id, caller.role, joined.address)
         self._clones.opened(caller.peer_id, instance_id, time.monotonic())
         log.info("session opened", peer_id=caller.peer_id, name=joined.name, peer_role=joined.role)
-        channel.send(self._welcoming.message())
+        channel.send(self._welcome.message())
         self._shell.apply(joined)
         reader = asyncio.create_task(self._read(messages, caller, channel))
         try:
@@ -305,6 +307,38 @@ def joined_of(caller: Caller, message: pb.PeerMessage, site: str, host: str = ""
         public_name=text(hello.public_name),
         host=host,
     )
+
+
+def site_of(grpc_peer: str) -> str:
+    """The local network of a gRPC peer such as ``ipv4:192.0.2.7:4242``; empty if it cannot be told.
+
+    Peers behind one public address share a site; of private addresses, which say that the coordinator is in the same
+    network, and of IPv6 ones the network part counts. Loopback is no network.
+    """
+    address = _address_of(grpc_peer)
+    if address is None or address.is_loopback or address.is_unspecified:
+        return ""
+    if address.version == 4 and not address.is_private:
+        return str(address)
+    network: IPv4Network | IPv6Network = ip_network((address, _SITE_PREFIX_LENGTHS[address.version]), strict=False)
+    return str(network)
+
+
+def host_of(grpc_peer: str) -> str:
+    """The IP address of a gRPC peer; empty if it cannot be told."""
+    address = _address_of(grpc_peer)
+    return "" if address is None else str(address)
+
+
+def _address_of(grpc_peer: str) -> IPv4Address | IPv6Address | None:
+    scheme, _, rest = unquote(grpc_peer).partition(":")
+    if scheme not in ("ipv4", "ipv6"):
+        return None
+    try:
+        address = ip_address(rest.rpartition(":")[0].strip("[]").partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def _verdict(answer: AnswerUpload) -> pb.RolloutVerdict:

@@ -8,12 +8,15 @@ from collections.abc import Callable
 import structlog
 
 from capacity.replan.events import Problem, Solved
+from coordinator.core.activation.preview import Change, Preview, Question, preview
 from coordinator.core.events.events import ActivationPlanFailed, ActivationPlanned
 from rollcast.runtime.errors import WaitTimedOut
 from rollcast.runtime.waits import deadline
 
 log = structlog.get_logger()
 
+PREVIEW_DEADLINE_S = 20.0
+PREVIEWS_WAITING_MAX = 8  # previews that wait for their turn; a page asks anew as its form changes
 _GRACE_S = 5.0  # before the core's own deadline, so that it hears why
 
 
@@ -41,7 +44,43 @@ class ActivationPlanner:
             return ActivationPlanFailed(problem.number, f"the planner failed: {error!r}")
 
 
-def _forget(late: asyncio.Future[Solved]) -> None:
+class PreviewSolver:
+    """Args:
+    question: the run as it is now.
+    solve: says what would follow; called in a thread.
+    """
+
+    def __init__(
+        self, question: Callable[[], Question], solve: Callable[[Question, Change], Preview] = preview
+    ) -> None:
+        self._question = question
+        self._solve = solve
+        self._turn = asyncio.Lock()
+        self._running: asyncio.Future[Preview] | None = None  # goes on for one who did not wait for its end
+        self._waiting = 0
+
+    async def preview(self, change: Change) -> Preview:
+        """What would follow.
+
+        Raises:
+            WaitTimedOut: it takes too long, or too many wait for one.
+        """
+        if self._waiting >= PREVIEWS_WAITING_MAX:
+            raise WaitTimedOut("many previews are being made already", fix="ask again in some seconds")
+        self._waiting += 1
+        try:
+            async with deadline(PREVIEW_DEADLINE_S, "the planner to say what would follow"), self._turn:
+                if self._running is not None and not self._running.done():
+                    await asyncio.wait([self._running])
+                running = asyncio.ensure_future(asyncio.to_thread(self._solve, self._question(), change))
+                self._running = running
+                running.add_done_callback(_forget)
+                return await asyncio.shield(running)
+        finally:
+            self._waiting -= 1
+
+
+def _forget(late: asyncio.Future[Solved] | asyncio.Future[Preview]) -> None:
     if not late.cancelled():
         late.exception()
 

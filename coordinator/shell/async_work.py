@@ -13,7 +13,7 @@ from rollcast.runtime.waits import deadline
 LEDGER_DEADLINE_S = 60.0
 
 
-class BesideTheLoop:
+class AsyncWork:
     """Whoever makes one must ``close`` it.
 
     Args:

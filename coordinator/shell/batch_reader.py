@@ -22,7 +22,7 @@ ROLLOUTS_UNPACED = 512  # of a larger batch the rest is read in half of the time
 LEDGER_DEADLINE_S = 60.0
 
 
-class _Reading:
+class _BatchRead:
     """One batch, read from its beginning."""
 
     def __init__(self, ledger: RunStore, step: Step) -> None:
@@ -57,16 +57,16 @@ class _Reading:
                 await asyncio.sleep(time.monotonic() - began_s)
 
 
-class BatchReading:
+class BatchReader:
     """Reads batches for one learner."""
 
     def __init__(self, ledger: RunStore) -> None:
         self._ledger = ledger
-        self._begun: dict[Step, _Reading] = {}  # the one that was recorded last, until it is asked for
+        self._begun: dict[Step, _BatchRead] = {}  # the one that was recorded last, until it is asked for
 
     def recording(self, step: Step) -> None:
         """The ledger was just told to record this batch: it reads it in the same transaction."""
-        self._begun = {step: _Reading(self._ledger, step)}
+        self._begun = {step: _BatchRead(self._ledger, step)}
 
     async def read(self, step: Step) -> tuple[int, AsyncIterator[list[BatchEntry]]]:
         """How many rollouts a recorded batch has, and they themselves, in order, in small parts.
@@ -75,5 +75,5 @@ class BatchReading:
             StoreError: it is not kept any more.
             WaitTimedOut: the ledger takes too long.
         """
-        reading = self._begun.pop(step, None) or _Reading(self._ledger, step)
+        reading = self._begun.pop(step, None) or _BatchRead(self._ledger, step)
         return await reading.size(), reading.parts()

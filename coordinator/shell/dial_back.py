@@ -23,7 +23,7 @@ _LOOK_UPS_AT_ONCE = 4
 _OURSELVES = PeerId("")
 
 
-class Dialling:
+class BackDialer:
     """Args:
     credentials: the coordinator's own.
     tell: where what was found goes.

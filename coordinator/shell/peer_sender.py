@@ -136,7 +136,7 @@ ToPeer = (
 )
 
 
-class PeerSending:
+class PeerSender:
     """Whoever makes one must ``close`` it."""
 
     def __init__(self, sessions: Sessions) -> None:

@@ -17,7 +17,7 @@ EPOCH_DEADLINE_S = 60.0
 ActionT = TypeVar("ActionT")
 
 
-class WaitingCalls:
+class PendingCalls:
     """One future a call, by the id that the core knows it by."""
 
     def __init__(

@@ -64,10 +64,10 @@ from coordinator.recovery.resume import AGE_SPLIT, ELAPSED_S, LEARNER_FINISHED, 
 from coordinator.report.summary import step_metrics
 from coordinator.shell.activation_solver import ActivationPlanner
 from coordinator.shell.announcements import Announcements
-from coordinator.shell.async_work import LEDGER_DEADLINE_S, BesideTheLoop
-from coordinator.shell.batch_reader import BatchReading
-from coordinator.shell.peer_sender import PeerSending, ToPeer, announcement_message
-from coordinator.shell.pending_calls import WaitingCalls, answered
+from coordinator.shell.async_work import LEDGER_DEADLINE_S, AsyncWork
+from coordinator.shell.batch_reader import BatchReader
+from coordinator.shell.peer_sender import PeerSender, ToPeer, announcement_message
+from coordinator.shell.pending_calls import PendingCalls, answered
 from coordinator.shell.sessions import Sessions
 from rollcast.runtime.errors import EpochOver, RollcastError
 from rollcast.runtime.waits import deadline
@@ -108,18 +108,18 @@ class Shell:
         self._core = core
         self._ledger = ledger
         self._problems = problems
-        self._to_peers = PeerSending(sessions)
+        self._to_peers = PeerSender(sessions)
         self._sink = sink
         self.clock = clock
-        self._beside = BesideTheLoop(self.apply, self.fail, lambda: bool(self.ended_because))
+        self._async = AsyncWork(self.apply, self.fail, lambda: bool(self.ended_because))
         self._events: list[Event] = []
         self._cause = ""  # the event whose actions are carried out
         self._applying = False
-        self._calls = WaitingCalls(self.apply, clock, observe_answer_s)
+        self._calls = PendingCalls(self.apply, clock, observe_answer_s)
         self._announcements = Announcements(ledger)
         self._planner = ActivationPlanner()
-        self.batches = BatchReading(ledger)
-        self._rows = EventRows(ledger, clock, self._beside.kept)
+        self.batches = BatchReader(ledger)
+        self._rows = EventRows(ledger, clock, self._async.kept)
         self._refuses_uploads = refuses_uploads
         self._learner_values = dict(learner_values or {})
         self._learner_lives = learner_lives or LearnerLives()
@@ -227,7 +227,7 @@ class Shell:
             self._sink.write(event.step, step_metrics(self.status(), event.values))
         except RollcastError as error:
             self.fail(error)
-        await self._beside.durable(recorded, "the figures of a step")
+        await self._async.durable(recorded, "the figures of a step")
 
     async def learner_status(self, event: LearnerStatusChanged) -> None:
         """The learner's phase; its last one ends the run, and is durable before the learner goes away over it.
@@ -239,11 +239,11 @@ class Shell:
         log.info("learner", phase=event.phase, detail=event.detail)
         if event.values:
             self._learner_values.update(event.values)
-            self._beside.kept(self._ledger.set_meta(LEARNER_VALUES, json.dumps(self._learner_values)))
+            self._async.kept(self._ledger.set_meta(LEARNER_VALUES, json.dumps(self._learner_values)))
             if self._learner_lives.said(event.values):
-                self._beside.kept(self._ledger.set_meta(LEARNER_LIVES, self._learner_lives.to_json()))
+                self._async.kept(self._ledger.set_meta(LEARNER_LIVES, self._learner_lives.to_json()))
         if event.phase == "finished":
-            await self._beside.durable(self._ledger.set_meta(LEARNER_FINISHED, "yes"), "that the learner has finished")
+            await self._async.durable(self._ledger.set_meta(LEARNER_FINISHED, "yes"), "that the learner has finished")
             self.finished.set()
 
     def learner_value(self, name: str) -> float | None:
@@ -256,8 +256,8 @@ class Shell:
 
     def keep_sums(self) -> None:
         """Write down sums that are in no table, so that a coordinator after us goes on from there."""
-        self._beside.kept(self._ledger.set_meta(ELAPSED_S, f"{self._core.elapsed_s(self.clock()):.3f}"))
-        self._beside.kept(self._ledger.set_meta(AGE_SPLIT, json.dumps(self._core.age_split.to_json())))
+        self._async.kept(self._ledger.set_meta(ELAPSED_S, f"{self._core.elapsed_s(self.clock()):.3f}"))
+        self._async.kept(self._ledger.set_meta(AGE_SPLIT, json.dumps(self._core.age_split.to_json())))
         self._rows.tell_left_out()
 
     def end_run(self, reason: str, *, final: bool) -> None:
@@ -294,17 +294,17 @@ class Shell:
             return
         match action:  # the most frequent ones first
             case RecordAttempt():
-                self._beside.kept(self._ledger.record_attempt(action))
+                self._async.kept(self._ledger.record_attempt(action))
             case StoreRollout():
-                self._beside.kept(self._ledger.store_rollouts([action]), RolloutStored(action.rollout_id))
+                self._async.kept(self._ledger.store_rollouts([action]), RolloutStored(action.rollout_id))
             case AnswerUpload() | ServeBatch() | AnswerEpoch():
                 self._calls.answer(action)
             case ScoreRollout():
-                self._beside.start(self._score(action))
+                self._async.start(self._score(action))
             case SendAnnouncement():
                 self._send_announcement(action)
             case CloseAttempt():
-                self._beside.kept(self._ledger.close_attempt(action))
+                self._async.kept(self._ledger.close_attempt(action))
             case WantWorker():
                 self.on_want(action)
             case SetBudget():
@@ -312,19 +312,19 @@ class Shell:
             case TryAddress():
                 self.on_try(action)
             case PlanActivation():
-                self._beside.start(self._plan_activation(action))
+                self._async.start(self._plan_activation(action))
             case SupplyPrompts():
-                self._beside.start(self._supply_prompts(action))
+                self._async.start(self._supply_prompts(action))
             case RecordGroup():
                 problem = self._problems.drawn(action.problem_id)
-                self._beside.kept(self._ledger.record_group(action, problem.to_json()))
+                self._async.kept(self._ledger.record_group(action, problem.to_json()))
             case CloseGroup():
-                self._beside.kept(self._ledger.close_group(action))
+                self._async.kept(self._ledger.close_group(action))
             case RecordBatch():
-                self._beside.kept(self._ledger.record_batch(action), BatchRecorded(action.step))
+                self._async.kept(self._ledger.record_batch(action), BatchRecorded(action.step))
                 self.batches.recording(action.step)
             case RecordEpoch():
-                self._beside.kept(self._ledger.record_epoch(action), EpochRecorded(action.epoch))
+                self._async.kept(self._ledger.record_epoch(action), EpochRecorded(action.epoch))
             case Penalise():
                 self._rows.write(action.kind, action.peer_id, action.reason, self._cause)
             case Note():
@@ -339,7 +339,7 @@ class Shell:
         if (announcement := self._announcements.in_memory(epoch, action.version)) is not None:
             self._to_peers.later(action.peer_id, announcement_message(announcement))
         else:
-            self._beside.start(self._send_stored_announcement(action))
+            self._async.start(self._send_stored_announcement(action))
 
     async def _send_stored_announcement(self, action: SendAnnouncement) -> None:
         announcement = await self._announcements.stored(action.version)
@@ -358,10 +358,10 @@ class Shell:
         kept = self._ledger.record_score(
             action.rollout_id, verdict.reward, exact=verdict.exact, error=verdict.error, problem=problem
         )
-        self._beside.kept(kept)
+        self._async.kept(kept)
         self.apply(RolloutScored(action.rollout_id, verdict.reward, verdict.error))
 
     async def close(self) -> None:
         """Drop the work that is still under way."""
         self._to_peers.close()
-        await self._beside.close()
+        await self._async.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from coordinator.join import Inviting, JoinDesk
+from coordinator.join import InviteIssuer, JoinDesk
 from rollcast.wire.ids import RunId
 from rollcast.wire.joining.invite import Invite
 
@@ -17,7 +17,7 @@ class FakeDesk:
 
 
 async def test_an_invite_names_both_ports_and_what_to_trust() -> None:
-    inviting = Inviting(
+    inviting = InviteIssuer(
         cast(JoinDesk, FakeDesk()), run_id=RunId("run-1"), ca_sha256="a" * 64, learner_public_key="b" * 64
     )
     inviting.http_url = "https://run.example:7401"
@@ -27,7 +27,7 @@ async def test_an_invite_names_both_ports_and_what_to_trust() -> None:
 
 
 async def test_an_invite_names_the_further_places_of_the_configuration() -> None:
-    inviting = Inviting(
+    inviting = InviteIssuer(
         cast(JoinDesk, FakeDesk()), run_id=RunId("run-1"), ca_sha256="a" * 64, learner_public_key="b" * 64
     )
     inviting.http_url, inviting.further = "https://run.example:7401", ("10.0.0.5",)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import aiohttp
 
-from coordinator.api.address_stream import PATH, Watching
+from coordinator.api.address_stream import PATH, AddressStream
 from coordinator.join import JoinDesk
 from rollcast.runtime.errors import BadSignature
 from rollcast.wire.ids import PeerId
@@ -33,8 +33,8 @@ class Desk:
         return peer_id in self.members
 
 
-def watching(desk: Desk, most: int = 8) -> Watching:
-    return Watching(cast(JoinDesk, desk), interval_s=INTERVAL_S, most=most)
+def address_stream(desk: Desk, most: int = 8) -> AddressStream:
+    return AddressStream(cast(JoinDesk, desk), interval_s=INTERVAL_S, most=most)
 
 
 def member(name: str) -> dict[str, str]:
@@ -48,7 +48,7 @@ async def line_of(response: aiohttp.ClientResponse) -> dict[str, Any] | None:
 
 
 async def test_a_member_is_told_again_and_again_where_it_comes_from(tmp_path: Path) -> None:
-    watched = watching(Desk("anna"))
+    watched = address_stream(Desk("anna"))
     async with (
         served(tmp_path, Given(routes=watched.routes())) as page,
         page.client.get(page.url + PATH, headers=member("anna")) as response,
@@ -62,7 +62,7 @@ async def test_a_member_is_told_again_and_again_where_it_comes_from(tmp_path: Pa
 
 
 async def test_strangers_are_told_nothing(tmp_path: Path) -> None:
-    watched = watching(Desk("anna"))
+    watched = address_stream(Desk("anna"))
     async with served(tmp_path, Given(routes=watched.routes())) as page:
         for headers in ({}, member("bert"), {"Authorization": "Bearer x"}):
             async with page.client.get(page.url + PATH, headers=headers) as response:
@@ -72,7 +72,7 @@ async def test_strangers_are_told_nothing(tmp_path: Path) -> None:
 
 async def test_who_asks_anew_has_one_connection_and_who_left_none(tmp_path: Path) -> None:
     desk = Desk("anna")
-    watched = watching(desk)
+    watched = address_stream(desk)
     async with served(tmp_path, Given(routes=watched.routes())) as page:
         first = await page.client.get(page.url + PATH, headers=member("anna"))
         await line_of(first)
@@ -87,7 +87,7 @@ async def test_who_asks_anew_has_one_connection_and_who_left_none(tmp_path: Path
 
 
 async def test_few_are_kept_and_none_when_it_ends(tmp_path: Path) -> None:
-    watched = watching(Desk("anna", "bert"), most=1)
+    watched = address_stream(Desk("anna", "bert"), most=1)
     async with served(tmp_path, Given(routes=watched.routes())) as page:
         first = await page.client.get(page.url + PATH, headers=member("anna"))
         await line_of(first)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coordinator.api.invites import InviteRoutes
-from coordinator.join import Inviting, JoinDesk, token_hash
+from coordinator.join import InviteIssuer, JoinDesk, token_hash
 from coordinator.ledger.sqlite import Ledger
 from rollcast.runtime.errors import JoinRefused
 from rollcast.wire.identity.identity import Identity
@@ -35,7 +35,7 @@ async def test_an_invite_from_birth_to_end(tmp_path: Path, role: str) -> None:
         unix_clock=lambda: NOW,
     )
     desk.grpc_address = "127.0.0.1:7400"
-    inviting = Inviting(desk, run_id=run_id, ca_sha256=authority.fingerprint, learner_public_key="ab" * 32)
+    inviting = InviteIssuer(desk, run_id=run_id, ca_sha256=authority.fingerprint, learner_public_key="ab" * 32)
     inviting.http_url = "http://127.0.0.1:7401"
     routes = InviteRoutes(inviting, ledger, lambda: NOW).routes()
     async with served(tmp_path / "page", Given(routes=routes)) as page:

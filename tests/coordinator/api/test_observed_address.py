@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from coordinator.api import observed_address
-from coordinator.api.observed_address import ONE_AT_ONCE, PATH, Seeing
+from coordinator.api.observed_address import ONE_AT_ONCE, PATH, ObservedAddressRoutes
 from coordinator.api.speed_test import AT_ONCE
 from coordinator.join import JoinDesk
 from rollcast.wire.ids import PeerId
@@ -92,7 +92,7 @@ class Desk:
 
 async def test_one_member_takes_nothing_from_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observed_address, "SECOND_DEADLINE_S", 0.01)
-    look = Seeing(cast(JoinDesk, Desk()), "127.0.0.1")
+    look = ObservedAddressRoutes(cast(JoinDesk, Desk()), "127.0.0.1")
     async with served(tmp_path, Given(routes=look.routes())) as page:
 
         async def status(name: str) -> int:
@@ -110,7 +110,7 @@ async def test_connections_of_strangers_to_the_second_port_are_bounded(
 ) -> None:
     monkeypatch.setattr(observed_address, "SECOND_DEADLINE_S", 1.0)
     monkeypatch.setattr(observed_address, "_GREETED_AT_ONCE", 2)
-    look = Seeing(cast(JoinDesk, Desk()), "127.0.0.1", unused_tcp_port)
+    look = ObservedAddressRoutes(cast(JoinDesk, Desk()), "127.0.0.1", unused_tcp_port)
     async with (
         served(tmp_path, Given(routes=look.routes())) as page,
         page.client.post(page.url + PATH, json={"nonce": NONCE}, headers=member("anna")) as response,

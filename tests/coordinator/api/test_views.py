@@ -11,7 +11,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from coordinator.api import views as reads_module
-from coordinator.api.views import Reads
+from coordinator.api.views import ViewRoutes
 from coordinator.http.routes import Route
 from coordinator.ledger.sqlite import Ledger
 from coordinator.views.alerts import Health
@@ -23,17 +23,17 @@ from tests.coordinator.views.viewed import world
 
 
 @asynccontextmanager
-async def serving(tmp_path: Path, run: World) -> AsyncIterator[tuple[Served, Reads, Ledger]]:
+async def serving(tmp_path: Path, run: World) -> AsyncIterator[tuple[Served, ViewRoutes, Ledger]]:
     """The routes over a run folder with a ledger, and one event in it."""
     folder = RunFolder(tmp_path / "runs" / "one").prepare()
     ledger = Ledger.open(folder.ledger)
     await ledger.record_event("peer_joined", "12D3a", "ada as peer", cause="peer 12D3a")
     folder.metrics.write_text('{"step": 1, "loss": 0.5}\n')
     viewed = ViewedRun(run.core, lambda: run.now, lambda: 1e9 + run.now, lambda: None, Health)
-    reads = Reads(viewed, folder)
-    given = Given(routes=reads.routes(), topics=reads.topics())
+    views = ViewRoutes(viewed, folder)
+    given = Given(routes=views.routes(), topics=views.topics())
     async with served(tmp_path / "served", given) as page:
-        yield page, reads, ledger
+        yield page, views, ledger
     await ledger.close()
 
 
@@ -45,7 +45,7 @@ def _no_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_every_view_is_a_route_that_answers_what_it_says(tmp_path: Path) -> None:
-    async with serving(tmp_path, world("a", "b")) as (page, reads, _):
+    async with serving(tmp_path, world("a", "b")) as (page, views, _):
         paths = {
             "/api/v1/overview": ("run_name", "local"),
             "/api/v1/workers": ("left_out", 0),
@@ -58,7 +58,7 @@ async def test_every_view_is_a_route_that_answers_what_it_says(tmp_path: Path) -
             "/api/v1/events/1": ("name", "ada"),
             "/api/v1/explain?of=peer&id=ada": ("title", "peer ada"),
         }
-        routes: list[Route] = reads.routes()
+        routes: list[Route] = views.routes()
         asked = {path.partition("?")[0].replace("events/1", "events/{id}") for path in paths}
         assert {one.path for one in routes} == asked
         for path, expected in paths.items():
@@ -105,7 +105,7 @@ async def lines(page: Served, topics: str) -> AsyncGenerator[tuple[str, Any], No
 
 async def test_the_stream_tells_of_views_and_only_what_is_new_of_the_others(tmp_path: Path) -> None:
     run = world("a")
-    async with serving(tmp_path, run) as (page, reads, ledger), asyncio.timeout(20):
+    async with serving(tmp_path, run) as (page, views, ledger), asyncio.timeout(20):
         told: dict[str, list[Any]] = {}
         happened = False
         async with aclosing(lines(page, "overview,workers,broadcast,capacity,history,steps,events")) as events:
@@ -117,7 +117,7 @@ async def test_the_stream_tells_of_views_and_only_what_is_new_of_the_others(tmp_
                     await ledger.record_event("standby", "12D3a", "off", cause="plan 1")
                     with (tmp_path / "runs" / "one" / "metrics.jsonl").open("a") as file:
                         file.write('{"step": 2, "loss": 0.4}\n')
-                    reads._looking.sample()
+                    views._looking.sample()
                 if {"steps", "history"} <= set(told) and len(told.get("events", ())) == 2:
                     break
         assert {"overview", "workers", "broadcast", "capacity"} <= set(told)
@@ -131,11 +131,11 @@ async def test_samples_are_taken_while_it_is_served(tmp_path: Path) -> None:
     run = world("a")
     folder = RunFolder(tmp_path / "runs" / "two").prepare()
     ledger = Ledger.open(folder.ledger)
-    reads = Reads(ViewedRun(run.core, lambda: run.now, lambda: 7.0, lambda: None, Health), folder)
-    sampling = reads.sampling(None)  # type: ignore[arg-type]
+    views = ViewRoutes(ViewedRun(run.core, lambda: run.now, lambda: 7.0, lambda: None, Health), folder)
+    sampling = views.sampling(None)  # type: ignore[arg-type]
     await anext(sampling)
     await asyncio.sleep(0)  # its task begins
-    assert reads._looking.history.newest() is not None
+    assert views._looking.history.newest() is not None
     with pytest.raises(StopAsyncIteration):
         await anext(sampling)
     await ledger.close()
@@ -146,7 +146,7 @@ async def test_tables_of_huge_fleets_are_told_less_often(tmp_path: Path, monkeyp
     run = world("a", "b")
     topics = {
         one.name: one
-        for one in Reads(ViewedRun(run.core, lambda: run.now, lambda: 7.0, lambda: None, Health), folder).topics()
+        for one in ViewRoutes(ViewedRun(run.core, lambda: run.now, lambda: 7.0, lambda: None, Health), folder).topics()
     }
     monkeypatch.setattr(reads_module, "MEMBERS_TOLD_A_SECOND", 0.001)
     assert topics["workers"].make() is not None

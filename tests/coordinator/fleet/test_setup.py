@@ -20,7 +20,7 @@ from coordinator.core.events.events import WorkersOffered
 from coordinator.core.events.prices import Budget
 from coordinator.fleet import setup
 from coordinator.fleet.fleet import ProviderFleet
-from coordinator.fleet.setup import Providing, journal_path
+from coordinator.fleet.setup import FleetHandle, journal_path
 from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
 from tests.capacity.providers.workers import kill_all
@@ -53,7 +53,7 @@ def test_a_budget_reaches_the_fleet_there_is() -> None:
         def tell(self, event: Any) -> None:
             told.append(event)
 
-    here = Providing()
+    here = FleetHandle()
     here.set_budget(SetBudget(2.0, None))  # nobody is started: nothing to limit
     here.fleet = cast(ProviderFleet, FakeFleet())
     here.set_budget(SetBudget(2.0, None))

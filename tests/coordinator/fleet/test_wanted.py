@@ -8,7 +8,7 @@ from capacity.model.workers import Speed, Worker
 from capacity.providers.base import Offer
 from coordinator.core.events.actions import WantWorker
 from coordinator.core.events.events import WorkersOffered
-from coordinator.fleet.wanted import FIRST, RAN_BEFORE, Wanting
+from coordinator.fleet.wanted import FIRST, RAN_BEFORE, WantedWorkers
 from rollcast.wire.ids import PeerId
 
 
@@ -28,7 +28,7 @@ def offer(worker_id: str, usd_per_hour: float, rate: float = 1.0) -> Offer:
 OFFERS = (offer("a", 2.0), offer("b", 3.0, rate=2.0), offer("c", 0.1, rate=0.0))
 
 
-def look(wanting: Wanting, **changes: Any) -> WorkersOffered | None:
+def look(wanting: WantedWorkers, **changes: Any) -> WorkersOffered | None:
     values: dict[str, Any] = {"begun": frozenset(), "failing": frozenset(), "here": {}, "nobody_works": False}
     return wanting.look(OFFERS, **{**values, **changes})
 
@@ -39,7 +39,7 @@ def told(found: WorkersOffered | None) -> dict[str, bool]:
 
 
 def test_everything_is_offered_once() -> None:
-    wanting = Wanting(())
+    wanting = WantedWorkers(())
     assert told(look(wanting)) == {"a": False, "b": False, "c": False}
     assert look(wanting) is None
     wanting.take(WantWorker("b", True, "cheapest"))
@@ -50,7 +50,7 @@ def test_everything_is_offered_once() -> None:
 
 
 def test_a_worker_that_has_joined_is_a_peer_from_then_on() -> None:
-    wanting = Wanting(("b", "gone"))
+    wanting = WantedWorkers(("b", "gone"))
     assert wanting.reasons["b"] == RAN_BEFORE
     found = look(wanting, here={PeerId("p"): "b"}, begun=frozenset({"b"}))
     assert told(found) == {"a": False, "c": False}
@@ -60,7 +60,7 @@ def test_a_worker_that_has_joined_is_a_peer_from_then_on() -> None:
 
 
 def test_what_fails_is_not_offered_for_a_while() -> None:
-    wanting = Wanting(())
+    wanting = WantedWorkers(())
     wanting.take(WantWorker("a", True, "cheapest"))
     assert told(look(wanting, failing=frozenset({"a"}), begun=frozenset({"a"}))) == {"b": False, "c": False}
     assert "a" in wanting.reasons  # one that runs goes on, whatever other starts do
@@ -69,9 +69,9 @@ def test_what_fails_is_not_offered_for_a_while() -> None:
 
 
 def test_with_nobody_here_the_best_value_comes_first() -> None:
-    wanting = Wanting(())
+    wanting = WantedWorkers(())
     look(wanting, nobody_works=True)
     assert wanting.reasons == {"b": FIRST}
-    other = Wanting(())
+    other = WantedWorkers(())
     look(other, nobody_works=True, failing=frozenset({"a", "b"}))
     assert other.reasons == {"c": FIRST}

@@ -14,7 +14,7 @@ from coordinator.api.wiring import PAGES
 from coordinator.http.app import HttpApp
 from coordinator.http.audit import AuditLog, audit_routes
 from coordinator.http.auth import Gate
-from coordinator.http.health import HttpViews, Standing
+from coordinator.http.health import HealthRoutes, HttpViews
 from coordinator.http.openapi import description_route
 from coordinator.http.routes import RawRoute, Route, Topic
 from coordinator.http.server import HttpServer
@@ -66,11 +66,11 @@ class Given:
             metrics=lambda: b"rollcast_learner_step 87.0\n",
         )
         gate = Gate(KEY, tokens, open_reading=self.open_reading)
-        standing = Standing(views, cast(JoinDesk, desk), reading_is_open=self.open_reading)
+        health = HealthRoutes(views, cast(JoinDesk, desk), reading_is_open=self.open_reading)
         audit = AuditLog(ledger)
-        hub = Hub([*standing.topics(), *self.topics], gate, interval_s=self.stream_interval_s)
+        hub = Hub([*health.topics(), *self.topics], gate, interval_s=self.stream_interval_s)
         routes = [
-            *standing.routes(),
+            *health.routes(),
             *TokenRoutes(tokens).routes(),
             *audit_routes(audit),
             *self.routes,

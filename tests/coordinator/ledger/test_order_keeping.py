@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 
 from coordinator.core.events.operator_events import Order, PeerBanned, PeerDrained, PeerPinned
-from coordinator.ledger.saved_orders import APPLIED_AT_ONCE, ORDERS, PEERS_MAX, OrderKeeping, Orders
+from coordinator.ledger.saved_orders import APPLIED_AT_ONCE, ORDERS, PEERS_MAX, OrderRecorder, Orders
 from coordinator.ledger.store import RunStore
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.ids import PeerId
@@ -25,7 +25,7 @@ class FakeLedger:
 async def test_orders_are_carried_out_and_written_down_together() -> None:
     ledger, applied = FakeLedger(), list[Order]()
     orders = [PeerPinned(PeerId("a"), "on"), *(PeerDrained(PeerId(str(one))) for one in range(2 * APPLIED_AT_ONCE))]
-    await OrderKeeping(applied.append, cast(RunStore, ledger), Orders()).give(*orders)
+    await OrderRecorder(applied.append, cast(RunStore, ledger), Orders()).give(*orders)
     assert applied == orders
     kept = Orders.from_json(ledger.kept[ORDERS])
     assert kept.pins == {"a": "on"}
@@ -39,6 +39,6 @@ async def test_those_before_one_without_room_hold() -> None:
         full.take(PeerBanned(PeerId(f"x{number}")))
     first = PeerPinned(PeerId("a"), "on")
     with pytest.raises(MalformedMessage, match="banned already"):
-        await OrderKeeping(applied.append, cast(RunStore, ledger), full).give(first, PeerBanned(PeerId("b")))
+        await OrderRecorder(applied.append, cast(RunStore, ledger), full).give(first, PeerBanned(PeerId("b")))
     assert applied == [first]
     assert Orders.from_json(ledger.kept[ORDERS]).pins == {"a": "on"}

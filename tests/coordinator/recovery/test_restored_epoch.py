@@ -6,8 +6,7 @@ import pytest
 
 from coordinator.core.events.actions import RecordEpoch
 from coordinator.ledger.sqlite import Ledger
-from coordinator.recovery.backup import back_up, restore
-from coordinator.recovery.restored_epoch import STEPS_SPARE
+from coordinator.recovery.backup import STEPS_SPARE, back_up, restore
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import Epoch, Step, Version
 from tests.coordinator import stored_work as work

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.rpc.sites import site_of
+from coordinator.rpc.peers import site_of
 
 
 @pytest.mark.parametrize(

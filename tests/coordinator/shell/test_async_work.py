@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from coordinator.core.events.events import Event, Tick
-from coordinator.shell.async_work import BesideTheLoop
+from coordinator.shell.async_work import AsyncWork
 from rollcast.runtime.errors import StoreError
 
 
@@ -14,12 +14,12 @@ class Shell:
         self.told: list[Event] = []
         self.failures: list[Exception] = []
         self.over = False
-        self.beside = BesideTheLoop(self.told.append, self.failures.append, lambda: self.over)
+        self.work = AsyncWork(self.told.append, self.failures.append, lambda: self.over)
 
 
 async def test_an_event_follows_a_change_that_is_kept() -> None:
     shell, change = Shell(), asyncio.get_running_loop().create_future()
-    shell.beside.kept(change, Tick())
+    shell.work.kept(change, Tick())
     assert shell.told == []
     change.set_result(None)
     await asyncio.sleep(0)
@@ -28,7 +28,7 @@ async def test_an_event_follows_a_change_that_is_kept() -> None:
 
 async def test_a_change_that_is_refused_ends_the_run() -> None:
     shell, change = Shell(), asyncio.get_running_loop().create_future()
-    shell.beside.kept(change, Tick())
+    shell.work.kept(change, Tick())
     change.set_exception(StoreError("the disk is full"))
     await asyncio.sleep(0)
     assert shell.told == []
@@ -37,7 +37,7 @@ async def test_a_change_that_is_refused_ends_the_run() -> None:
 
 async def test_who_waits_for_a_change_and_goes_away_does_not_take_it_back() -> None:
     shell, change = Shell(), asyncio.get_running_loop().create_future()
-    waiting = asyncio.create_task(shell.beside.durable(change, "a change"))
+    waiting = asyncio.create_task(shell.work.durable(change, "a change"))
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -53,7 +53,7 @@ async def test_work_that_fails_ends_a_run_that_goes_on() -> None:
     for over, count in ((False, 1), (True, 0)):
         shell = Shell()
         shell.over = over
-        shell.beside.start(fails())
+        shell.work.start(fails())
         await asyncio.sleep(0.01)
         assert len(shell.failures) == count
 
@@ -67,8 +67,8 @@ async def test_closing_drops_what_is_under_way() -> None:
         finally:
             ended.append(True)
 
-    shell.beside.start(waits())
+    shell.work.start(waits())
     await asyncio.sleep(0)
-    await shell.beside.close()
+    await shell.work.close()
     assert ended == [True]
     assert shell.failures == []

@@ -8,12 +8,12 @@ import pytest
 
 from coordinator.ledger.sqlite import Ledger
 from coordinator.shell import batch_reader
-from coordinator.shell.batch_reader import BatchReading
+from coordinator.shell.batch_reader import BatchReader
 from rollcast.wire.ids import Step
 from tests.coordinator import stored_work as work
 
 
-async def ids_of(reading: BatchReading, step: int) -> tuple[int, list[list[int]]]:
+async def ids_of(reading: BatchReader, step: int) -> tuple[int, list[list[int]]]:
     size, parts = await reading.read(Step(step))
     return size, [[entry.rollout_id for entry in part] async for part in parts]
 
@@ -26,7 +26,7 @@ async def test_a_batch_is_read_with_its_record_and_again_whenever_it_is_asked_fo
     monkeypatch.setattr(batch_reader, "ROLLOUTS_UNPACED", 6)
     ledger = Ledger.open(tmp_path / "store.sqlite")
     await work.score(ledger, *range(1, 12))
-    reading = BatchReading(ledger)
+    reading = BatchReader(ledger)
     recorded = ledger.record_batch(work.batch(0, *range(9, 0, -1)))
     reading.recording(Step(0))
     expected = (9, [[9, 8], [7, 6], [5, 4], [3, 2], [1]])
@@ -40,5 +40,5 @@ async def test_a_batch_is_read_with_its_record_and_again_whenever_it_is_asked_fo
 
 async def test_an_empty_batch_has_no_parts(tmp_path: Path) -> None:
     ledger = Ledger.open(tmp_path / "store.sqlite")
-    assert await ids_of(BatchReading(ledger), 0) == (0, [])
+    assert await ids_of(BatchReader(ledger), 0) == (0, [])
     await ledger.close()

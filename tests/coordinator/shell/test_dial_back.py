@@ -15,7 +15,7 @@ from coordinator.core.events.actions import TryAddress
 from coordinator.core.events.reach_events import DialBackEnded
 from coordinator.core.reach.dial_settings import DialBackSettings
 from coordinator.shell import dial_back
-from coordinator.shell.dial_back import Dialling
+from coordinator.shell.dial_back import BackDialer
 from rollcast.wire.identity.tls import TlsCredentials, new_tls_key
 from rollcast.wire.ids import PeerId
 from tests.peer.links.link_run import LinkRun
@@ -29,10 +29,10 @@ class World:
         key = new_tls_key()
         certificate = run.ca.issue_coordinator(key.csr_pem(), ["127.0.0.1"])
         credentials = TlsCredentials(run.ca.certificate_pem, certificate, key.private_pem)
-        self.dialling = Dialling(credentials, run.run_id, DialBackSettings(), self.found.put_nowait)
+        self.dialer = BackDialer(credentials, run.run_id, DialBackSettings(), self.found.put_nowait)
 
     async def tried(self, peer_id: PeerId, address: str, host: str = "") -> DialBackEnded:
-        self.dialling.take(TryAddress(1, peer_id, address, host))
+        self.dialer.take(TryAddress(1, peer_id, address, host))
         async with asyncio.timeout(10.0):
             return await self.found.get()
 
@@ -41,7 +41,7 @@ class World:
 async def world(folder: Path) -> AsyncIterator[World]:
     made = World(LinkRun(folder))
     yield made
-    await made.dialling.close()
+    await made.dialer.close()
 
 
 async def test_a_peer_that_answers_is_reached_also_by_name(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ async def test_names_without_an_answer_hold_nobody_elses_threads(
     async with world(tmp_path) as one:
         try:
             for number in range(64):
-                one.dialling.take(TryAddress(number, PeerId("x"), "slow.example:7", "192.0.2.1"))
+                one.dialer.take(TryAddress(number, PeerId("x"), "slow.example:7", "192.0.2.1"))
             async with asyncio.timeout(5.0):
                 found = [await one.found.get() for _ in range(64)]
                 await asyncio.to_thread(lambda: None)

@@ -6,17 +6,17 @@ import pytest
 
 from coordinator.core.events.actions import AnswerUpload, ServeBatch
 from coordinator.core.events.events import BatchRequested, Event, RolloutReceived
-from coordinator.shell.pending_calls import WaitingCalls
+from coordinator.shell.pending_calls import PendingCalls
 from rollcast.wire.ids import LeaseId, PeerId, Step, UploadId
 from tests.coordinator.stored_work import rollout
 
 
-def made() -> tuple[WaitingCalls, list[Event]]:
+def made() -> tuple[PendingCalls, list[Event]]:
     told: list[Event] = []
-    return WaitingCalls(told.append, lambda: 0.0, lambda seconds: None), told
+    return PendingCalls(told.append, lambda: 0.0, lambda seconds: None), told
 
 
-async def begun(calls: WaitingCalls, step: int, wait_s: float) -> asyncio.Task[ServeBatch | None]:
+async def begun(calls: PendingCalls, step: int, wait_s: float) -> asyncio.Task[ServeBatch | None]:
     task = asyncio.create_task(calls.batch(Step(step), wait_s))
     await asyncio.sleep(0)
     return task

@@ -7,8 +7,8 @@ from typing import cast
 import pytest
 
 from coordinator.core.activation.preview import Change, Figures, Preview, Question
-from coordinator.shell import preview_solver
-from coordinator.shell.preview_solver import WAITING_MAX, Previewing
+from coordinator.shell import activation_solver
+from coordinator.shell.activation_solver import PREVIEWS_WAITING_MAX, PreviewSolver
 from rollcast.runtime.errors import WaitTimedOut
 
 CHANGE = Change(staleness_limit=1, publish_every_steps=1)
@@ -32,13 +32,13 @@ async def test_previews_are_made_one_at_a_time() -> None:
             at_once -= 1
         return DONE
 
-    desk = Previewing(question, solve)
+    desk = PreviewSolver(question, solve)
     assert await asyncio.gather(*(desk.preview(CHANGE) for _ in range(4))) == [DONE] * 4
     assert most == 1
 
 
 async def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preview_solver, "DEADLINE_S", 0.05)
+    monkeypatch.setattr(activation_solver, "PREVIEW_DEADLINE_S", 0.05)
     go_on, calls = threading.Event(), 0
 
     def solve(asked: Question, change: Change) -> Preview:
@@ -47,12 +47,12 @@ async def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
         go_on.wait(30.0)
         return DONE
 
-    desk = Previewing(question, solve)
+    desk = PreviewSolver(question, solve)
     for _ in range(2):
         with pytest.raises(WaitTimedOut):
             await desk.preview(CHANGE)
     assert calls == 1  # the second did not begin beside the first
-    waiting = [asyncio.ensure_future(desk.preview(CHANGE)) for _ in range(WAITING_MAX)]
+    waiting = [asyncio.ensure_future(desk.preview(CHANGE)) for _ in range(PREVIEWS_WAITING_MAX)]
     await asyncio.sleep(0)
     with pytest.raises(WaitTimedOut, match="many previews"):
         await desk.preview(CHANGE)
@@ -65,4 +65,4 @@ async def test_what_fails_is_told() -> None:
         raise ValueError("no such worker")
 
     with pytest.raises(ValueError, match="no such worker"):
-        await Previewing(question, solve).preview(CHANGE)
+        await PreviewSolver(question, solve).preview(CHANGE)
