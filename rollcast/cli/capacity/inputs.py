@@ -5,14 +5,12 @@ What a running coordinator, or the records of a run, tell the planner.
 
 from __future__ import annotations
 
-import asyncio
 import tomllib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import aiohttp
 from cyclopts import Parameter
 
 from capacity.catalogue.gpus import gpu_named
@@ -22,8 +20,7 @@ from capacity.inputs.live_pool import LiveRun, live_run, merged
 from capacity.inputs.pool_checks import CheckedPool, check_pool
 from capacity.inputs.pool_files import assumed_values, read_pool, rows_of_csv
 from capacity.questions.scenario import Scenario, scenario_of
-from rollcast.cli.coordinator_api import Target, ask
-from rollcast.cli.options import Settings
+from rollcast.cli.options import THIS_RUN, Settings
 from rollcast.runtime.config import override, parse_config, read_toml
 from rollcast.runtime.errors import ConfigError, MalformedMessage
 
@@ -211,7 +208,10 @@ def asked_live(url: str, ca_file: Path | None) -> LiveRun:
     Raises:
         RollcastError: see coordinator_api; MalformedMessage: it is no coordinator of this version.
     """
-    status, broadcast = asyncio.run(_answers(Target(Path("runs/latest"), url, ca_file)))
+    from rollcast.cli.coordinator_api import Target, asked  # it imports aiohttp, which is slow and no plan needs
+
+    coordinator = Target(THIS_RUN.run_folder, url, ca_file)
+    status, broadcast = asked(coordinator, "/api/v1/status"), asked(coordinator, "/api/v1/broadcast")
     try:
         return live_run(status, broadcast)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -230,8 +230,3 @@ def recorded(run_folder: Path) -> LiveRun:
     from rollcast.cli.capacity.calibrate import calibration_of
 
     return calibrated_run(calibration_of(run_folder), run_folder.name)
-
-
-async def _answers(target: Target) -> tuple[dict[str, Any], dict[str, Any]]:
-    async with aiohttp.ClientSession(trust_env=False) as session:
-        return await ask(session, target, "/api/v1/status"), await ask(session, target, "/api/v1/broadcast")
