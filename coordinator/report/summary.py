@@ -9,7 +9,8 @@ from typing import Any
 import structlog
 
 from coordinator.config.config import CoordinatorConfig
-from rollcast.runtime import finite_json
+from rollcast.runtime import charts, finite_json
+from rollcast.runtime.errors import MissingExtra, RunFolderError
 from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_json
 from rollcast.runtime.version import software_version
 
@@ -98,7 +99,7 @@ def write_summary(folder: RunFolder, status: Mapping[str, Any], config: Coordina
     summary = build_summary(status, config)
     try:
         plot_reward(folder.reward_plot, summary, status.get("reward_history") or ())
-    except (ImportError, OSError) as error:
+    except (MissingExtra, RunFolderError) as error:
         log.warning("reward curve not drawn", cause=str(error))
     try:
         write_json(folder.summary, finite_json.finite(summary))
@@ -108,43 +109,27 @@ def write_summary(folder: RunFolder, status: Mapping[str, Any], config: Coordina
 
 
 def plot_reward(path: Path, summary: Mapping[str, Any], history: Sequence[Sequence[float]]) -> None:
-    """Draw reward against step, with the held-out reward before and after as marks.
+    """Draw reward against learner step, with the held-out reward before and after as marks.
 
     Raises:
-        ImportError: matplotlib is not installed (extra `coordinator`).
-        OSError: the file cannot be written.
+        MissingExtra: matplotlib is not installed (extra `coordinator`).
+        RunFolderError: the file cannot be written.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4.2), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    figure, axes = charts.new_chart(f"{summary['run_name']}: reward")
     steps, rewards = [point[0] for point in history], [point[1] for point in history]
-    axes.plot(steps, rewards, color="#9db8e8", linewidth=1.0, label="training batches")
-    axes.plot(steps, smooth(rewards), color="#2457b8", linewidth=2.0, label="training batches, smoothed")
-    marks = (("before", summary["reward_before"], 0), ("after", summary["reward_after"], summary["step"] or 0))
-    for name, reward, step in marks:
+    colour = charts.COLOURS[0]
+    axes.plot(steps, rewards, color=colour, alpha=0.4, linewidth=1.0, label="training batches")
+    axes.plot(steps, smooth(rewards), color=colour, linewidth=2.0, label="training batches, smoothed")
+    last = summary["step"] or 0
+    for name, reward, step in (("before", summary["reward_before"], 0), ("after", summary["reward_after"], last)):
         if reward is not None:
-            axes.plot([step], [reward], "o", color="#c2410c", markersize=7, clip_on=False, zorder=5)
-            axes.annotate(
-                f"held out, {name}: {reward:.2f}",
-                (step, reward),
-                xytext=(8, -16) if name == "before" else (-8, -22),
-                textcoords="offset points",
-                ha="left" if name == "before" else "right",
-                color="#c2410c",
-                bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.8},
-            )
-    axes.set_xlim(0, max([1, summary["step"] or 0, *steps]))
+            charts.mark_point(axes, step, reward, f"held out, {name}: {reward:.2f}", right=name == "after")
+    axes.set_xlim(0, max([1, last, *steps]))
     axes.set_ylim(0, 1.02 if max([0.0, *rewards]) <= 1.0 else None)
-    axes.set_xlabel("learner step")
-    axes.set_ylabel("mean reward")
-    axes.set_title(f"{summary['run_name']}: reward", loc="left")
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="lower right", frameon=False)
-    figure.savefig(path)
+    charts.integer_ticks(axes.xaxis)
+    axes.set(xlabel="learner step", ylabel="mean reward")
+    charts.add_legend(figure)
+    charts.save(figure, path)
 
 
 def smooth(values: Sequence[float], weight: float = 0.8) -> list[float]:

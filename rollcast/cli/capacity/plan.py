@@ -69,7 +69,7 @@ def plan(
         draw utilisation against workers into this .png or .svg file.
     """
     if plot is not None:
-        from capacity.reports.plots import check_path
+        from rollcast.runtime.charts import check_path
 
         check_path(plot)
     document = planned(scenario(pool, demand))

@@ -129,7 +129,7 @@ def follow_events(
 ) -> int:
     """Replay, print every decision, and draw a timeline if one is asked for."""
     if plot is not None:
-        from capacity.reports.plots import check_path
+        from rollcast.runtime.charts import check_path
 
         check_path(plot)
     lines = read_events(events)

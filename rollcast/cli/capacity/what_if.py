@@ -118,7 +118,7 @@ def _check(swept: object, plot: Path | None, plot_broadcast: Path | None) -> Non
     if not names:
         raise ConfigError("nothing is varied", fix="give for example --staleness 2..16, or --uplink 0.5,1,2.5")
     for path in filter(None, (plot, plot_broadcast)):
-        from capacity.reports.plots import check_path
+        from rollcast.runtime.charts import check_path
 
         check_path(path)
     if plot is not None and "staleness" not in names:

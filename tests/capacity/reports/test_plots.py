@@ -4,18 +4,14 @@ import struct
 from pathlib import Path
 from xml.etree import ElementTree
 
-import pytest
-
 from capacity.reports.plots import (
     Moment,
     Point,
-    check_path,
     cost_against_broadcast,
     cost_against_staleness,
     timeline,
     utilisation_against_workers,
 )
-from rollcast.runtime.errors import ConfigError, RunFolderError
 
 CURVE = [Point(2, None), Point(3, 30.0), Point(4, 24.0), Point(5, 23.5)]
 
@@ -41,10 +37,3 @@ def test_png_is_drawn(tmp_path: Path) -> None:
 def test_svg_is_drawn_and_is_xml(tmp_path: Path) -> None:
     for path in _draw_all(tmp_path, ".svg"):
         assert ElementTree.parse(path).getroot().tag.endswith("svg")
-
-
-def test_what_cannot_be_drawn_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"\.png or \.svg"):
-        check_path(Path("plan.gif"))
-    with pytest.raises(RunFolderError):
-        timeline(tmp_path / "missing" / "a.png", [Moment(0.0, 1, 1.0, 1.0)], "")
