@@ -1,18 +1,27 @@
-"""The relay's decisions: who is dialled, who is asked, which chunk goes where. Pure: no socket, clock, disk or chance.
+"""Apply events to the relay's state: which peer is dialled, which one is asked, and which chunk goes where.
 
-Chunks are pushed along the stripes of the coordinator's plan (relay_forwarding); the origin decides which stripe each
-chunk takes (relay_issuing); what pushing does not bring is asked for (relay_pulling). Sources: Mutualcast (Li, Chou,
-Zhang 2005) for ownership, SplitStream (Castro et al. 2003) for interior-disjoint trees.
+Chunks are pushed along the stripes of the coordinator's plan (``forwarding``); the origin decides which stripe each
+chunk takes (``origin``); what pushing does not bring is requested (``pulling``). Sources: Mutualcast (Li, Chou, Zhang
+2005) for ownership, SplitStream (Castro et al. 2003) for interior-disjoint trees.
+
+The modules form a pipeline. Each calls only modules of the rows below its own (a test checks the imports):
+
+    core                           dispatches the events
+    links  gossip  receiving       a link opens or closes; a version is mentioned; a chunk arrives and is verified
+    encodings  link_loss           what a chunk opens or completes; what a lost or bad link leaves to others
+    origin                         which root is given which chunk
+    forwarding                     copies for children, answers to requests, reports of what is held
+    pulling  catch_up              requests for missing chunks; keyframes for peers that fell behind
+    state                          links, encodings, plan
+    actions  chunk_set  window     what the shell is to do; sets of chunks; how much a peer is given at a time
+    events                         what happened
 """
 
 from __future__ import annotations
 
 from typing import assert_never
 
-from peer.relay.core import catch_up as serving
-from peer.relay.core import forwarding, links, pulling, receiving
-from peer.relay.core import gossip as gossiping
-from peer.relay.core import origin as issuing
+from peer.relay.core import catch_up, encodings, forwarding, gossip, links, origin, pulling, receiving
 from peer.relay.core.actions import Action
 from peer.relay.core.events import (
     BroadcastStarted,
@@ -123,14 +132,14 @@ class RelayCore:
                 receiving.chunk_corrupt(self.state, event, now)
             case ChunkSent():
                 forwarding.chunk_sent(self.state, event.link)
-                issuing.issue(self.state, now)
+                origin.issue(self.state, now)
 
     def _apply_message(self, event: _Message, now: float) -> None:
         match event:
             case WantReceived(announcement=True):
-                gossiping.announcement_wanted(self.state, event.link, event.key)
+                gossip.announcement_wanted(self.state, event.link, event.key)
             case WantReceived():
-                gossiping.mentioned(self.state, event.link, event.key)
+                gossip.mentioned(self.state, event.link, event.key)
                 forwarding.want_received(self.state, event)
             case RequestReceived():
                 forwarding.request_received(self.state, event)
@@ -140,13 +149,13 @@ class RelayCore:
             case HaveReceived():
                 forwarding.note_theirs(self.state, event)
                 pulling.source_claims(self.state, event, now)
-                gossiping.told_of(self.state, event.link, event.key, now)
+                gossip.told_of(self.state, event.link, event.key, now)
             case ChunkListReceived():
-                gossiping.mentioned(self.state, event.link, event.key)
+                gossip.mentioned(self.state, event.link, event.key)
                 receiving.chunk_list_received(self.state, event, now)
             case CreditReceived():
-                gossiping.mentioned(self.state, event.link, event.key)
-                issuing.credit_received(self.state, event, now)
+                gossip.mentioned(self.state, event.link, event.key)
+                origin.credit_received(self.state, event, now)
 
     def _apply_link(self, event: _LinkEvent, now: float) -> None:
         match event:
@@ -166,41 +175,41 @@ class RelayCore:
     def _apply_encoding(self, event: _EncodingEvent, now: float) -> None:
         match event:
             case VersionHeard():
-                gossiping.version_heard(self.state, event, now)
+                gossip.version_heard(self.state, event, now)
             case EncodingKnown():
-                receiving.encoding_known(self.state, event, now)
+                encodings.encoding_known(self.state, event, now)
             case BroadcastStarted():
-                issuing.broadcast_started(self.state, event, now)
+                origin.broadcast_started(self.state, event, now)
             case EncodingUnwanted():
-                receiving.unwanted(self.state, event)
+                encodings.unwanted(self.state, event)
 
     def _apply_store(self, event: _StoreEvent, now: float) -> None:
         match event:
             case StoreReady():
-                receiving.store_ready(self.state, event, now)
+                encodings.store_ready(self.state, event, now)
             case VersionFinished():
-                receiving.version_finished(self.state, event)
+                encodings.version_finished(self.state, event)
             case StoreFailed():
-                receiving.store_failed(self.state, event, now)
+                encodings.store_failed(self.state, event, now)
             case VersionRestored():
-                receiving.restored(self.state, event)
+                encodings.restored(self.state, event)
             case KeyframeMade():
-                serving.keyframe_made(self.state, event)
+                catch_up.keyframe_made(self.state, event)
             case VersionsRemoved():
-                receiving.removed(self.state, event)
+                encodings.removed(self.state, event)
 
     def _tick(self, now: float) -> None:
         state = self.state
         links.dial_neighbours(state, now)
         links.watch_dials(state, now)
-        gossiping.gossip(state, now)
-        receiving.retry_failed(state, now)
-        receiving.give_up_in_vain(state, now)
+        gossip.gossip(state, now)
+        encodings.retry_failed(state, now)
+        encodings.give_up_in_vain(state, now)
         for encoding in state.in_flight():
             pulling.watch(state, encoding, now)
         forwarding.release_stuck(state)
-        forwarding.tell_wanting(state, now)
-        issuing.watch_roots(state, now)
+        forwarding.report_to_wanting(state, now)
+        origin.watch_roots(state, now)
         links.close_unneeded(state, now)
         for peer_id in [peer_id for peer_id, until_s in state.penalised_until_s.items() if until_s <= now]:
             del state.penalised_until_s[peer_id]

@@ -164,7 +164,7 @@ def _send(state: RelayState, link: LinkState, key: EncodingKey, index: int, push
     return True
 
 
-def drop_link(state: RelayState, link: LinkState) -> None:
+def release_copies(state: RelayState, link: LinkState) -> None:
     """The link is gone: its copies count as sent, so that whoever gave us the chunks does not wait for them."""
     copies = link.copies()
     link.pushes.clear()
@@ -203,7 +203,7 @@ def want_received(state: RelayState, event: WantReceived) -> None:
     if event.chunk_list:
         link.lists_sent.discard(event.key)
         introduce(state, link, encoding)
-    tell(state, link, encoding)
+    report(state, link, encoding)
 
 
 def request_received(state: RelayState, event: RequestReceived) -> None:
@@ -229,7 +229,7 @@ def request_received(state: RelayState, event: RequestReceived) -> None:
             waiting.append(index)
         pump(state, link)
     if len(held) < len(event.indices):
-        tell(state, link, encoding)
+        report(state, link, encoding)
 
 
 def _answers(encoding: EncodingState, peer_id: PeerId) -> TokenBucket:
@@ -274,7 +274,7 @@ def note_theirs(state: RelayState, event: HaveReceived) -> None:
 # ---------------------------------------------------------------- what we tell
 
 
-def tell(state: RelayState, link: LinkState, encoding: EncodingState) -> None:
+def report(state: RelayState, link: LinkState, encoding: EncodingState) -> None:
     """Say what we hold."""
     if encoding.key in link.wants:
         link.wants[encoding.key] = encoding.have.count
@@ -283,7 +283,7 @@ def tell(state: RelayState, link: LinkState, encoding: EncodingState) -> None:
     state.do(SendHave(link.link, encoding.key, encoding.chunk_count, bitmap, complete))
 
 
-def tell_wanting(state: RelayState, now: float) -> None:
+def report_to_wanting(state: RelayState, now: float) -> None:
     """Those who asked learn what came since."""
     for link in state.links.values():
         for key, told in link.wants.items():
@@ -294,24 +294,24 @@ def tell_wanting(state: RelayState, now: float) -> None:
             interval_s = settings.have_interval_s_at_end if encoding.ending else settings.have_interval_s
             if now - link.told_at_s >= interval_s:
                 link.told_at_s = now
-                tell(state, link, encoding)
+                report(state, link, encoding)
 
 
-def tell_complete(state: RelayState, encoding: EncodingState, *, all_neighbours: bool) -> None:
+def report_complete(state: RelayState, encoding: EncodingState, *, all_neighbours: bool) -> None:
     """Those who asked or were asked, or everybody, learn that we need no more of it and can be asked for all of it."""
     for link in state.links.values():
         is_neighbour = all_neighbours and link.peer_id in state.neighbours
         if encoding.key in link.wants or link.link in encoding.sources or is_neighbour:
-            tell(state, link, encoding)
+            report(state, link, encoding)
     encoding.sources.clear()
 
 
-def tell_neighbours(state: RelayState, encoding: EncodingState) -> None:
+def report_to_neighbours(state: RelayState, encoding: EncodingState) -> None:
     """Who pushes to us learns what it need not send: an earlier life of ours had received it."""
     for peer_id in state.neighbours:
         link = state.link_to.get(peer_id)
         if link is not None:
-            tell(state, link, encoding)
+            report(state, link, encoding)
 
 
 def introduce(state: RelayState, link: LinkState, encoding: EncodingState) -> None:
@@ -334,7 +334,7 @@ def introduce_all(state: RelayState, link: LinkState) -> None:
         introduce(state, link, state.encodings[key])
 
 
-def forget(state: RelayState, key: EncodingKey, reason: str) -> None:
+def discard_encoding(state: RelayState, key: EncodingKey, reason: str) -> None:
     """We hold this encoding no more, or never will."""
     state.asked_at_s.pop(key, None)
     for link in state.links.values():

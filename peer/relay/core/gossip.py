@@ -9,9 +9,9 @@ IWANT (Vyzovitis et al. 2020, section 3). The learner's signature makes it true,
 from __future__ import annotations
 
 from peer.links.neighbours import EncodingKey
+from peer.relay.core import forwarding
 from peer.relay.core.actions import SendAnnouncement, SendHave, SendWant
 from peer.relay.core.events import LinkId, VersionHeard
-from peer.relay.core.forwarding import tell
 from peer.relay.core.state import Heard, LinkState, RelayState
 from rollcast.wire.ids import Version
 
@@ -95,7 +95,7 @@ def gossip(state: RelayState, now: float) -> None:
 def _say(state: RelayState, link: LinkState, key: EncodingKey) -> None:
     encoding = state.encodings.get(key)
     if encoding is not None:
-        tell(state, link, encoding)
+        forwarding.report(state, link, encoding)
     else:  # its state came another way
         state.do(SendHave(link.link, key, 0, b"", False))
 

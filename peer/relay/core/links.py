@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from peer.links.paths import PUNCH
-from peer.relay.core import pulling
+from peer.relay.core import forwarding, link_loss, origin, pulling
 from peer.relay.core.actions import CloseLink, Warn
 from peer.relay.core.events import CoordinatorGone, DialFailed, HoldersKnown, LinkDown, LinkUp, PlanChanged
-from peer.relay.core.forwarding import introduce_all, tell
-from peer.relay.core.origin import issue
-from peer.relay.core.receiving import forget_link
 from peer.relay.core.state import LinkState, RelayState
 from rollcast.runtime.errors import NotDialable
 from rollcast.wire.ids import PeerId
@@ -33,9 +30,9 @@ def plan_changed(state: RelayState, event: PlanChanged, now: float) -> None:
     _forget_strangers(state, now)
     for link in state.links.values():
         link.lan = _is_lan(state, link.peer_id)
-        introduce_all(state, link)
+        forwarding.introduce_all(state, link)
     dial_neighbours(state, now)
-    issue(state, now)
+    origin.issue(state, now)
 
 
 def _forget_strangers(state: RelayState, now: float) -> None:
@@ -83,8 +80,8 @@ def link_up(state: RelayState, event: LinkUp, now: float) -> None:
     if len(older) >= _LINKS_PER_PEER_MOST:
         oldest = min(older, key=lambda old: old.link)
         state.do(CloseLink(oldest.link, "replaced by a newer link"))
-        forget_link(state, oldest, now)
-    introduce_all(state, link)
+        link_loss.discard_link(state, oldest, now)
+    forwarding.introduce_all(state, link)
     for encoding in state.in_flight():
         if encoding.awaited == event.peer_id or (encoding.pulling and state.helps(link)):
             pulling.want(state, encoding, link, now)
@@ -93,8 +90,8 @@ def link_up(state: RelayState, event: LinkUp, now: float) -> None:
         held = encoding.phase == "held" and encoding.announced_at_s
         begun = encoding.phase == "receiving" and encoding.have.count
         if state.helps(link) and (held or begun):
-            tell(state, link, encoding)
-    issue(state, now)
+            forwarding.report(state, link, encoding)
+    origin.issue(state, now)
 
 
 def link_down(state: RelayState, event: LinkDown, now: float) -> None:
@@ -102,7 +99,7 @@ def link_down(state: RelayState, event: LinkDown, now: float) -> None:
     link = state.links.get(event.link)
     if link is None:
         return
-    forget_link(state, link, now)
+    link_loss.discard_link(state, link, now)
     if now - link.opened_at_s >= state.settings.redial_most_s:
         state.dial_state(link.peer_id).failures = 0
     if link.peer_id not in state.link_to:
@@ -175,4 +172,4 @@ def close_unneeded(state: RelayState, now: float) -> None:
             link.needed_at_s = now
         elif now - link.needed_at_s > state.settings.linger_s:
             state.do(CloseLink(link.link, "no longer needed"))
-            forget_link(state, link, now)
+            link_loss.discard_link(state, link, now)

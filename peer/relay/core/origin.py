@@ -9,8 +9,8 @@ idle, it sends copies to everybody itself. Near the end a root that would finish
 from __future__ import annotations
 
 from peer.links.neighbours import EncodingKey
+from peer.relay.core import forwarding
 from peer.relay.core.events import BroadcastStarted, CreditReceived, LinkId
-from peer.relay.core.forwarding import queue_push
 from peer.relay.core.state import Again, Broadcast, EncodingState, LinkState, Owned, Push, RelayState
 from peer.relay.core.window import ServiceWindow
 from rollcast.wire.ids import StripeId
@@ -145,7 +145,7 @@ def _give(state: RelayState, broadcast: Broadcast, encoding: EncodingState, stri
         # A chunk that is given again may be there already: the root passes it on all the same.
         state.theirs(root, encoding).discard(index)
         root.owned.append(Owned(encoding.key, index, now))
-        queue_push(state, root, encoding, Push(index, stripe, None))
+        forwarding.queue_push(state, root, encoding, Push(index, stripe, None))
 
 
 def _send_directly(state: RelayState, broadcast: Broadcast, encoding: EncodingState) -> None:
@@ -154,7 +154,7 @@ def _send_directly(state: RelayState, broadcast: Broadcast, encoding: EncodingSt
     for peer_id in state.neighbours:
         link = state.link_to.get(peer_id)
         if link is not None:
-            queue_push(state, link, encoding, Push(index, DIRECT_STRIPE, None))
+            forwarding.queue_push(state, link, encoding, Push(index, DIRECT_STRIPE, None))
 
 
 def give_again(state: RelayState, link: LinkState, now: float) -> None:

@@ -1,14 +1,20 @@
-"""The core among others who do whatever they like. What each of its parts decides is tested with that part."""
+"""The order of the core's modules, and the core among hostile peers. Other tests cover what each module decides."""
 
 from __future__ import annotations
 
+import ast
+import re
 from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peer.links.neighbours import EncodingKey
+from peer.relay.core import core
 from peer.relay.core.actions import (
     Action,
     AnnounceHeld,
@@ -55,6 +61,55 @@ HONEST = LinkId(1)
 HOSTILE_NAMES = ("bad-1", "bad-2", "bad-3")
 NEIGHBOURS = (neighbour("origin", "origin"), *map(neighbour, HOSTILE_NAMES))
 OTHER_KEYS = (KEY, KEY, KEY, key_of(1, 3), key_of(0), key_of(9))
+
+PACKAGE = "peer.relay.core"
+
+
+# ---------------------------------------------------------------- the pipeline
+
+
+def pipeline_rows(drawing: str) -> list[list[str]]:
+    """Return the modules of each row of the pipeline that a docstring draws, the topmost first."""
+    return [found[1].split() for found in re.finditer(r"^    ([a-z_]+(?:  ?[a-z_]+)*)   +\S", drawing, re.MULTILINE)]
+
+
+def upward_imports(rows: Sequence[Sequence[str]], sources: Mapping[str, str]) -> set[str]:
+    """Return the imports, as ``importing -> imported``, that do not lead to a row further down."""
+    row_of = {name: number for number, names in enumerate(rows) for name in names}
+    found = set()
+    for name, source in sources.items():
+        for node in ast.walk(ast.parse(source)):
+            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith(PACKAGE):
+                continue
+            module = (node.module or "").removeprefix(PACKAGE).removeprefix(".")
+            for imported in [module] if module else [alias.name for alias in node.names]:
+                if row_of[imported] <= row_of[name]:
+                    found.add(f"{name} -> {imported}")
+    return found
+
+
+def test_modules_import_only_from_the_rows_below_their_own() -> None:
+    folder = Path(core.__file__).parent
+    sources = {path.stem: path.read_text() for path in folder.glob("*.py") if path.stem != "__init__"}
+    rows = pipeline_rows(core.__doc__ or "")
+    assert sorted(name for names in rows for name in names) == sorted(sources)
+    assert not upward_imports(rows, sources)
+
+
+@pytest.mark.parametrize(
+    ("importing", "source", "expected"),
+    [
+        ("forwarding", "from peer.relay.core import pulling, receiving", {"forwarding -> receiving"}),
+        ("pulling", "from peer.relay.core.links import link_up", {"pulling -> links"}),
+        ("links", "from peer.relay.core import receiving", {"links -> receiving"}),
+        ("links", "from peer.relay.core.events import Event", set[str]()),
+    ],
+)
+def test_an_import_that_leads_back_is_found(importing: str, source: str, expected: set[str]) -> None:
+    assert upward_imports(pipeline_rows(core.__doc__ or ""), {importing: source}) == expected
+
+
+# ---------------------------------------------------------------- among hostile peers
 
 
 class Nonsense:
