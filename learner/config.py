@@ -9,6 +9,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from learner.objective.config import ObjectiveConfig
 from rollcast.policy.config import ModelConfig
+from rollcast.policy.sizing.memory import StateDtype
 from rollcast.runtime.config import ConfigModel
 from rollcast.wire.limits import CHUNK_SIZE_BYTES_MIN
 
@@ -49,7 +50,7 @@ class OptimiserConfig(ConfigModel):
     micro_batch_tokens: int = Field(2048, ge=1)
     """Tokens, padding included, whose activations are in memory at a time; never less than one row per device.
     Gradients of a batch's micro-batches are summed."""
-    state_dtype: Literal["float32", "bfloat16", "int8"] = "float32"
+    state_dtype: StateDtype = "float32"
     """Type of Adam's two moments, which take 8, 4 or about 2 bytes per parameter together."""
     offload: bool = False
     """Keep the moments in host memory; each step then moves them to the device and back."""

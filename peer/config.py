@@ -10,6 +10,7 @@ from pydantic import Field, SecretStr, model_validator
 from peer.limits.config import LimitsConfig
 from rollcast.runtime.config import ConfigModel
 from rollcast.runtime.process import is_loopback
+from rollcast.wire.ids import InvitedRole
 from rollcast.wire.joining.bootstrap import PLACE_PATTERN, PLACES_MOST
 
 
@@ -135,7 +136,7 @@ class MirrorConfig(ConfigModel):
 class PeerConfig(ConfigModel):
     """A peer: receives versions, relays them, generates rollouts."""
 
-    role: Literal["peer", "origin"] = "peer"
+    role: InvitedRole = "peer"
     """Role of this process: a peer generates rollouts, "origin" holds versions for others and generates nothing."""
     name: str = Field("peer", pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._-]{0,63}$")
     """Name under which the operator sees this peer."""

@@ -11,6 +11,8 @@ from pydantic import Field, field_validator, model_validator
 from capacity.model.topologies import Shape, Topology
 from rollcast.runtime.config import ConfigModel
 
+Encoding = Literal["keyframe", "delta"]
+
 MODEL_MEASURED = "measured"
 _TOPOLOGY = re.compile(r"stripes=([1-9]\d{0,3})|tree|chain|star")
 
@@ -50,7 +52,7 @@ class DemandSection(ConfigModel):
     """S: hard limit on a rollout's age at batch formation, in learner steps."""
     publish_every_steps: int = Field(1, ge=1)
     """kappa: learner steps between two published versions."""
-    encoding: Literal["keyframe", "delta"] = "keyframe"
+    encoding: Encoding = "keyframe"
     """What workers receive: the whole version, or the difference from an earlier one."""
     learning_rate: float = Field(1e-6, gt=0)
     """Highest learning rate of Adam: it decides how large a delta is."""

@@ -11,6 +11,8 @@ from capacity.model.workers import Speed, Worker
 from capacity.providers.base import WORKER_ID, Offer
 from rollcast.runtime.config import ConfigModel
 
+SystemdUse = Literal["auto", "always", "never"]
+
 _ID = f"^{WORKER_ID.pattern}$"
 _NAME = r"^[a-z0-9][a-z0-9_-]{0,31}$"
 _PATH = r"^[A-Za-z0-9_./~+-]+$"
@@ -132,7 +134,7 @@ class SshPool(ConfigModel):
     """Private key; none: ssh's own choice, the agent included."""
     connect_timeout_s: int = Field(10, ge=1, le=120)
     """Until a connection must stand."""
-    systemd: Literal["auto", "always", "never"] = "auto"
+    systemd: SystemdUse = "auto"
     """Whether workers are units of the user's systemd there (`loginctl enable-linger` lets them stay), or processes."""
     hosts: list[SshHost] = Field(min_length=1, max_length=1024)
     """The machines."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import tomli_w
 
 from capacity.providers.base import Running, WorkerTag
 from capacity.providers.commands import run_command
-from capacity.providers.config import RECONNECT_TIMEOUT_S
+from capacity.providers.config import RECONNECT_TIMEOUT_S, SystemdUse
 from rollcast.runtime.errors import ProviderFailed
 
 AGENT = ("-m", "capacity.providers.host_agent")
@@ -45,7 +45,7 @@ class HostAgent:
     where: str
     command: Sequence[str]
     folder: str
-    systemd: Literal["auto", "always", "never"] = "never"
+    systemd: SystemdUse = "never"
     program: Sequence[str] = PEER_PROGRAM
     remote: bool = True
 

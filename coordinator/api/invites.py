@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Literal
 
 from pydantic import BaseModel, Field
 
@@ -14,6 +13,7 @@ from coordinator.ledger.sql_invites import ID_LENGTH
 from coordinator.ledger.store import RunStore
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.runtime.waits import deadline
+from rollcast.wire.ids import InvitedRole
 
 DAY_S = 86_400
 LISTED_MAX = 500
@@ -24,7 +24,7 @@ LEDGER_DEADLINE_S = 10.0
 class NewInvite(Body):
     """Args: quota: identities that may join with it. lifetime_s: seconds until it expires. note: for whom it is."""
 
-    role: Literal["peer", "origin"] = "peer"
+    role: InvitedRole = "peer"
     quota: int = Field(1, ge=1, le=QUOTA_MAX)
     lifetime_s: float = Field(7 * DAY_S, ge=60, le=365 * DAY_S)
     note: str = Field("", max_length=120)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
 from capacity.replan.events import ReplanSettings
-from coordinator.core.events.prices import ActivationSettings, Budget, Price
+from coordinator.core.events.prices import ActivationSettings, Budget, Mode, Price, StandbyReceives
 from rollcast.runtime.config import ConfigModel
 
 
@@ -33,7 +31,7 @@ class PriceConfig(ConfigModel):
 class CapacityConfig(ConfigModel):
     """Which peers the capacity model switches on: the cheapest set that keeps the learner busy (docs/activation.md)."""
 
-    mode: Literal["off", "advise", "act"] = "off"
+    mode: Mode = "off"
     """off: every peer works; advise: the status shows what the model would switch; act: the model switches peers."""
     prices: list[PriceConfig] = Field(default_factory=list, max_length=256)
     """Prices by peer. A peer that no entry matches counts as donated: free, and on unless it slows down the others."""
@@ -53,7 +51,7 @@ class CapacityConfig(ConfigModel):
     """Seconds between two plans when no event triggers one."""
     gather_s: float = Field(2.0, ge=0.0)
     """Seconds for which triggers are collected before planning: joins, leaves, changed prices, speeds or S."""
-    standby_receives: Literal["cheap", "always", "never"] = "cheap"
+    standby_receives: StandbyReceives = "cheap"
     """Whether standby peers keep receiving versions, so that they can start at once; cheap: if the traffic is cheap."""
 
     def settings(

@@ -8,6 +8,8 @@ from pydantic import Field, field_validator
 
 from rollcast.runtime.config import ConfigModel
 
+WandbMode = Literal["online", "offline"]
+
 
 class WandbConfig(ConfigModel):
     """Weights & Biases. The API key comes from WANDB_API_KEY or `wandb login`, never from this configuration."""
@@ -16,7 +18,7 @@ class WandbConfig(ConfigModel):
     """Project in Weights & Biases."""
     entity: str = Field("", pattern=r"^[A-Za-z0-9._-]{0,128}$")
     """User or team in Weights & Biases; empty: the default of the API key."""
-    mode: Literal["online", "offline"] = "online"
+    mode: WandbMode = "online"
     """online: send figures at once; offline: write files to the run folder, for `wandb sync`."""
 
 

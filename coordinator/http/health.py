@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 from aiohttp import web
 from typing_extensions import TypedDict
 
 from coordinator.http.requests import read_body
-from coordinator.http.routes import Answer, Call, Caller, JsonText, RawRoute, Route, Topic
+from coordinator.http.routes import Access, Answer, Call, Caller, JsonText, RawRoute, Route, Topic
 from coordinator.join import JoinDesk
 from rollcast.runtime import finite_json, metrics
 from rollcast.runtime.version import software_version
@@ -57,7 +57,7 @@ class HttpViews:
 class Session(TypedDict):
     """Who is asking, and what."""
 
-    access: Literal["anyone", "viewer", "operator", "admin"]
+    access: Access
     who: str
     reading_is_open: bool
     run_name: str

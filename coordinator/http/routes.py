@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 #: Roles of people and of their tokens, in order of power; each may do what those before it may.
 Access = Literal["anyone", "viewer", "operator", "admin"]
+TokenAccess = Literal["viewer", "operator", "admin"]
 ACCESSES: tuple[Access, ...] = ("anyone", "viewer", "operator", "admin")
 Method = Literal["GET", "POST"]
 

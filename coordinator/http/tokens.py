@@ -7,12 +7,11 @@ import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from coordinator.http.routes import Access, Answer, Body, Call, Caller, Route
+from coordinator.http.routes import Access, Answer, Body, Call, Caller, Route, TokenAccess
 from coordinator.ledger.sql_access import AccessStore, StoredToken
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.runtime.run_folder import run_folder_error, write_atomically
@@ -118,7 +117,7 @@ class NewToken(Body):
     """A token to make."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")
-    access: Literal["viewer", "operator", "admin"]
+    access: TokenAccess
     days: float | None = Field(None, gt=0.0, le=3650.0)
     """Until it expires; null: never."""
 
@@ -128,7 +127,7 @@ class ListedToken(TypedDict):
 
     id: int
     name: str
-    access: Literal["viewer", "operator", "admin"]
+    access: TokenAccess
     made_unix_s: float
     expires_unix_s: float | None
     revoked_unix_s: float | None
@@ -144,7 +143,7 @@ class MadeToken(TypedDict):
 
     id: int
     name: str
-    access: Literal["viewer", "operator", "admin"]
+    access: TokenAccess
     expires_unix_s: float | None
     token: str
 
@@ -220,7 +219,7 @@ def _listed(token: StoredToken, *, holds: bool) -> ListedToken:
     }
 
 
-def _access(token: StoredToken) -> Literal["viewer", "operator", "admin"]:
+def _access(token: StoredToken) -> TokenAccess:
     match token.access:
         case "admin":
             return "admin"

@@ -20,3 +20,4 @@ ChunkIndex = NewType("ChunkIndex", int)
 StripeId = NewType("StripeId", int)  # of the relay plan in force
 
 Role = Literal["coordinator", "learner", "origin", "peer"]
+InvitedRole = Literal["peer", "origin"]  # the roles that the operator makes invites for

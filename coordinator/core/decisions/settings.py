@@ -13,6 +13,8 @@ from coordinator.core.staleness.policy import LatePolicy, StalenessRules
 from rollcast.wire.ids import RunId
 from rollcast.wire.rollouts import Sampling
 
+Pacing = Literal["predict", "count", "none"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreSettings:
@@ -59,7 +61,7 @@ class CoreSettings:
     """A peer whose speed is known holds what it does in so long at most, and a generation batch at least."""
     reconnect_grace_s: float = 3.0
     """A peer away for longer keeps its leases, but somebody else may be given the same slots."""
-    pacing: Literal["predict", "count", "none"] = "predict"
+    pacing: Pacing = "predict"
     """How work is held back that would be too old: by measured times too, by counting groups only, or not at all."""
     lead_margin_steps: float = 0.5
     """Prompt groups kept open beyond a batch and what is under way, in batches."""

@@ -10,6 +10,7 @@ from typing import Literal
 from capacity.replan.events import ReplanSettings
 
 Mode = Literal["off", "advise", "act"]
+StandbyReceives = Literal["cheap", "always", "never"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +84,7 @@ class ActivationSettings:
     budget: Budget = Budget()
     headroom: float = 1.15
     share_without_a_region: float = 0.0
-    standby_receives: Literal["cheap", "always", "never"] = "cheap"
+    standby_receives: StandbyReceives = "cheap"
     unknown_download_bytes_per_second: float = 1.25e8
     unknown_upload_bytes_per_second: float = 1.25e6
     replan: ReplanSettings = field(default_factory=ReplanSettings)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from coordinator.config.sinks import WandbMode
 from coordinator.metrics.sinks.sink import numbers
 from rollcast.runtime.errors import MissingExtra
-
-Mode = Literal["online", "offline"]
 
 
 def require_wandb() -> None:
@@ -36,7 +35,7 @@ class WandbSink:
 
     name = "wandb"
 
-    def __init__(self, folder: Path, *, run_id: str, run_name: str, project: str, entity: str, mode: Mode) -> None:
+    def __init__(self, folder: Path, *, run_id: str, run_name: str, project: str, entity: str, mode: WandbMode) -> None:
         require_wandb()
         import wandb
 

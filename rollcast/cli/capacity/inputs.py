@@ -9,13 +9,13 @@ import tomllib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from capacity.catalogue.gpus import gpu_named
 from capacity.defaults import DEMAND, POOL, default_text
-from capacity.inputs.demand_file import DemandFile
+from capacity.inputs.demand_file import DemandFile, Encoding
 from capacity.inputs.live_pool import LiveRun, live_run, merged
 from capacity.inputs.pool_checks import CheckedPool, check_pool
 from capacity.inputs.pool_files import assumed_values, read_pool, rows_of_csv
@@ -96,7 +96,7 @@ class DemandOptions:
     kappa: int | None = None
     uplink: float | None = None
     topology: str | None = None
-    encoding: Literal["keyframe", "delta"] | None = None
+    encoding: Encoding | None = None
     usd_per_hour_max: float | None = None
     setting: Settings = ()
 

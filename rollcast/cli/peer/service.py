@@ -6,10 +6,11 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from peer.donor.install.units import Kind
 from rollcast.cli.options import Json
 from rollcast.cli.peer.folders import ConfigFile, StateFolder, config_file, config_home, state_folder
 from rollcast.runtime.errors import ConfigError, ServiceManager
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from peer.donor.install.manager import Manager
     from peer.donor.install.units import Service
 
-Kind = Literal["user", "system", "launchd"]
 System = Annotated[bool, Parameter(negative=())]
 MemoryMax = Annotated[str, Parameter(help="Most memory that the peer may take: 80%% or 12G (systemd).")]
 

@@ -6,13 +6,14 @@ import json
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 from cyclopts import App
 
 from rollcast.cli.coordinator_api import Target, asked, ordered
 from rollcast.cli.options import THIS_RUN, Json, RunOptions
 from rollcast.runtime.errors import ConfigError
+from rollcast.wire.ids import InvitedRole
 
 app = App(name="invite", help="Make one line for a donor, and list or revoke what was made.")
 
@@ -24,7 +25,7 @@ _PATH = "/api/v1/invites"
 @app.command
 def make(
     *,
-    role: Literal["peer", "origin"] = "peer",
+    role: InvitedRole = "peer",
     quota: int = 1,
     days: float = 7.0,
     note: str = "",
