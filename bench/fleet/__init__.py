@@ -1,1 +1,2 @@
-"""A real coordinator process under load from synthetic peers and a synthetic learner, and what they remember."""
+"""Put a real coordinator process under load from synthetic peers and a synthetic learner that record what was
+acknowledged."""

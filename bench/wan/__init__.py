@@ -1,1 +1,1 @@
-"""A small geo-distributed network on one machine: namespaces, a userspace emulator of access links, scenarios."""
+"""Emulate a small geo-distributed network on one machine: namespaces, access links in user space, scenarios."""

@@ -1,4 +1,4 @@
-"""Real data that ships with the planner: each folder of ``data`` has a README with its origin, date and licence.
+"""Ship real data with the planner: each folder of ``data`` has a README with its origin, date and licence.
 
     gpus          memory, bandwidth and arithmetic of GPUs
     models        sizes of models and of their caches

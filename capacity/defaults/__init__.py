@@ -1,4 +1,4 @@
-"""The pool and the demand that are planned for when none is given; configs/ links to the files."""
+"""Ship the pool and the demand that the planner uses when none is given; configs/ links to the files."""
 
 from __future__ import annotations
 

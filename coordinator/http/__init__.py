@@ -1,1 +1,1 @@
-"""The HTTP side: routes and who may use them, the stream, the audit log, the listening port."""
+"""Serve HTTP: routes and access to them, the stream, the audit log, the listening port."""

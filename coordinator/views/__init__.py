@@ -1,1 +1,1 @@
-"""What the dashboard shows, as plain data made of the core's state: pure, and cheap for a thousand members."""
+"""Compute what the dashboard shows from the core's state, as plain data and cheaply for a thousand members."""

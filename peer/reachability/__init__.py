@@ -1,1 +1,1 @@
-"""Finding out how this machine can be reached, and helping others to find out how they can."""
+"""Find out how this machine can be reached, and help other peers to find out how they can."""

@@ -1,1 +1,2 @@
-"""The deterministic simulator: every role's real cores on virtual time, a simulated network, disks that forget."""
+"""Simulate a fleet deterministically: every role's real cores on virtual time, a simulated network, disks that lose
+writes."""

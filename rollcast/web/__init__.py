@@ -1,1 +1,1 @@
-"""What both screens are made of: static files of our own, two libraries, and how they are served."""
+"""Serve the static files that both screens are made of: our own and two libraries."""

@@ -1,1 +1,1 @@
-"""How members reach each other: what they say of it, what others found, and who is helped to dial whom."""
+"""Help members behind routers to reach each other, from what they and others report."""

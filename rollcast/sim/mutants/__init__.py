@@ -1,1 +1,1 @@
-"""Planted bugs: what a simulation that is worth its time must find."""
+"""Plant bugs that the simulator must find."""
