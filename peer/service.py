@@ -12,22 +12,22 @@ from typing import Any
 import structlog
 
 from peer.config import LinkConfig, PeerConfig
-from peer.connect.connectivity import Meeting
-from peer.connect.setup import Around, parts_of
+from peer.connect.connectivity import Connectivity
+from peer.connect.setup import ConnectivityContext, connectivity_components
 from peer.donor.control.limits import OwnerLimitsBook
 from peer.donor.daemon import Donor, be_polite
 from peer.donor.describe import describe
 from peer.engines.base import Engine, WarmUp
 from peer.links.gate import NetworkGate
-from peer.reachability.advertised import Reached
-from peer.reachability.summary import Standing
+from peer.reachability.advertised import AdvertisedReachability
+from peer.reachability.summary import ReachabilitySummary
 from peer.relay.relay import Relay
 from peer.session.hello import heartbeat_of, hello_of, origin_status, receiving_of
-from peer.session.pending_announcements import HeldAnnouncements
+from peer.session.pending_announcements import PendingAnnouncements
 from peer.session.renewal import Renewal
 from peer.session.session import Session
 from peer.session.setup import http_url_of, session_of
-from peer.startup import Place, make_engine, open_store, state_folder_lock, take_place
+from peer.startup import RunMembership, join_run, make_engine, open_store, state_folder_lock
 from peer.worker.core import WorkerCore
 from peer.worker.drain import end, finish, unless
 from peer.worker.events import (
@@ -86,7 +86,7 @@ async def run(
 async def _start(limits: OwnerLimitsBook, engine_factory: Callable[[PeerConfig], Engine]) -> PeerProcess:
     config = limits.config
     engine = None if config.role == "origin" else await asyncio.to_thread(engine_factory, config)
-    place = await take_place(config)
+    place = await join_run(config)
     store = await asyncio.to_thread(open_store, config, place.enrolment.run_id)
     structlog.contextvars.bind_contextvars(peer_id=place.identity.peer_id)
     return PeerProcess(limits, place, store, engine)
@@ -95,7 +95,7 @@ async def _start(limits: OwnerLimitsBook, engine_factory: Callable[[PeerConfig],
 class PeerProcess:
     """The parts of one peer, and who tells whom. It is the session's listener."""
 
-    def __init__(self, limits: OwnerLimitsBook, place: Place, store: ChunkStore, engine: Engine | None) -> None:
+    def __init__(self, limits: OwnerLimitsBook, place: RunMembership, store: ChunkStore, engine: Engine | None) -> None:
         config, enrolment = limits.config, place.enrolment
         random = Random()
         self._config = config
@@ -104,7 +104,7 @@ class PeerProcess:
         self._store = store
         self._engine = engine
         self._sequence = 0
-        self._announcements = HeldAnnouncements()
+        self._announcements = PendingAnnouncements()
         self._advertise = ""
         self._stop_reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._relay = Relay(
@@ -131,10 +131,10 @@ class PeerProcess:
         self._started_s = asyncio.get_running_loop().time()
         self.donor = Donor(limits, self, place.instance_id)
         self._worker = None if engine is None else self._make_worker(engine, random)
-        self._reached, self._standing = Reached(self._session.send), Standing()
-        self._meeting = self._make_meeting(config, place)
+        self._reachability, self._summary = AdvertisedReachability(self._session.send), ReachabilitySummary()
+        self._connectivity = self._make_connectivity(config, place)
 
-    def _make_session(self, place: Place, random: Random) -> Session:
+    def _make_session(self, place: RunMembership, random: Random) -> Session:
         return session_of(
             self._config,
             place,
@@ -145,19 +145,19 @@ class PeerProcess:
             random=random,
         )
 
-    def _make_meeting(self, config: PeerConfig, place: Place) -> Meeting:
-        around = Around(
+    def _make_connectivity(self, config: PeerConfig, place: RunMembership) -> Connectivity:
+        context = ConnectivityContext(
             config=config,
             place=place,
             relay=self._relay,
-            reached=self._reached,
+            reachability=self._reachability,
             send=self._session.send,
             credentials=lambda: self._renewal.credentials,
             http_url=lambda: http_url_of(config, place, self._session.search.current),
             advertised=lambda: self._advertise,
-            standing=self._standing,
+            summary=self._summary,
         )
-        return Meeting(parts_of(around))
+        return Connectivity(connectivity_components(context))
 
     def _make_worker(self, engine: Engine, random: Random) -> Worker:
         settings = self._config.engine
@@ -186,7 +186,7 @@ class PeerProcess:
             "session": asyncio.create_task(self._session.run()),
             "renewal": asyncio.create_task(self._renewal.run()),
             "donor": asyncio.create_task(self.donor.run()),
-            "meeting": asyncio.create_task(self._meeting.run()),
+            "connectivity": asyncio.create_task(self._connectivity.run()),
             "signal": asyncio.create_task(stop.wait()),
             "stop": asyncio.create_task(_result_of(self._stop_reason)),
         }
@@ -219,7 +219,7 @@ class PeerProcess:
     def opened(self, welcome: pb.Welcome) -> None:
         """See SessionListener."""
         self.donor.coordinator_runs(welcome.software)
-        self._meeting.opened(welcome)
+        self._connectivity.opened(welcome)
         if self._engine is None:
             return
         if welcome.prompt_tokens_max and welcome.HasField("sampling"):
@@ -251,7 +251,7 @@ class PeerProcess:
 
     def lost(self, reason: str) -> None:
         """See SessionListener."""
-        self._meeting.lost()
+        self._connectivity.lost()
         if self._waiting_for_text is not None:
             self._waiting_for_text.cancel()
         if self._worker is not None:
@@ -286,7 +286,7 @@ class PeerProcess:
             case "stop":
                 if not self._stop_reason.done():
                     self._stop_reason.set_result(message.stop.reason or "the coordinator stopped us")
-            case other if not self._meeting.received(message):
+            case other if not self._connectivity.received(message):
                 log.warning("message of the coordinator without a meaning here", kind=other)
 
     def _activation_told(self, activation: pb.Activation) -> None:
@@ -332,7 +332,7 @@ class PeerProcess:
             run_id=self._enrolment.run_id,
             peer_id=self._enrolment.peer_id,
             search=self._session.search,
-            reach=self._standing.describe(self._reached.now, self._advertise),
+            reach=self._summary.describe(self._reachability.now, self._advertise),
             connected=self._session.stub is not None,
             now=(now := asyncio.get_running_loop().time()),
             uptime_s=now - self._started_s,

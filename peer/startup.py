@@ -37,7 +37,7 @@ _RUN_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RunMembership:
     """Who we are, which copy of that, and in which run."""
 
     identity: Identity
@@ -71,7 +71,7 @@ def state_folder_lock(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-async def take_place(config: PeerConfig) -> Place:
+async def join_run(config: PeerConfig) -> RunMembership:
     """Load or make the identity, wait for the invite, join the run.
 
     Raises:
@@ -90,7 +90,7 @@ async def take_place(config: PeerConfig) -> Place:
     enrolment = await enrol(
         invite, identity, config.state_folder, patience_s, also=config.coordinators, reuse_valid_for_s=-math.inf
     )
-    return Place(identity, instance, enrolment, invite)
+    return RunMembership(identity, instance, enrolment, invite)
 
 
 def open_store(config: PeerConfig, run_id: RunId) -> ChunkStore:

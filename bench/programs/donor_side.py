@@ -17,7 +17,7 @@ from peer.donor.control.limits import OwnerLimitsBook
 from peer.donor.daemon import Donor
 from peer.donor.describe import describe
 from peer.links.gate import NetworkGate
-from peer.reachability.summary import Standing
+from peer.reachability.summary import ReachabilitySummary
 from peer.session.coordinators import Coordinators
 from peer.worker.events import FinishRequested, Rest
 from rollcast.runtime.process import die_with_parent, run_process
@@ -46,7 +46,7 @@ class IdleHost:
         """A process that waits for its coordinator."""
         hello = pb.Hello(name="attic", software="rollcast", hardware="no engine")
         beat = pb.Heartbeat(state="idle", reason="waiting for the coordinator")
-        search, reach = Coordinators(["-"]), Standing().describe(pb.Reachability(), "")
+        search, reach = Coordinators(["-"]), ReachabilitySummary().describe(pb.Reachability(), "")
         ids = {"run_id": "run", "peer_id": "peer"}
         return describe(hello, beat, **ids, search=search, reach=reach, connected=False, now=0.0, uptime_s=0.0)
 

@@ -22,13 +22,13 @@ from typing import Any
 
 from bench.reach.hole_puncher import orders
 from peer.config import LinkConfig, PeerConfig
-from peer.connect.connectivity import Meeting
+from peer.connect.connectivity import Connectivity
 from peer.links.traffic import LinkTraffic
 from peer.links.transport import Link
-from peer.punching.component import PunchPart
+from peer.punching.component import PunchComponent
 from peer.punching.transport import PunchTransport
-from peer.reachability.advertised import Reached
-from peer.reachability.coordinator_http import MemberDoor
+from peer.reachability.advertised import AdvertisedReachability
+from peer.reachability.coordinator_http import MemberHttp
 from peer.reachability.nat_kind import NatKind, nat_kind
 from peer.reachability.nat_probe import seen_from_outside
 from peer.session.hello import hello_of
@@ -53,7 +53,7 @@ class Member:
 
     def __init__(self, identity: Identity, enrolment: Enrolment) -> None:
         config, self.peer_id = LinkConfig(), identity.peer_id
-        self.door = MemberDoor(identity, enrolment)
+        self.door = MemberHttp(identity, enrolment)
         addresses = (enrolment.grpc_address,)
         self.session = Session(
             SessionSettings(enrolment.run_id, enrolment.learner_public_key, addresses, _JOIN_S, _JOIN_S),
@@ -67,9 +67,9 @@ class Member:
         self.transport = PunchTransport(
             config, enrolment.credentials, enrolment.run_id, lambda _: "", traffic=LinkTraffic(config)
         )
-        self.reached = Reached(self.session.send)
-        self._meeting = Meeting(
-            [self.reached, PunchPart(self.transport, self.reached, self.session.send, self.door.options, Random())]
+        self.reached = AdvertisedReachability(self.session.send)
+        self._meeting = Connectivity(
+            [self.reached, PunchComponent(self.transport, self.reached, self.session.send, self.door.options, Random())]
         )
         self.welcomed = asyncio.Event()
         self.link = LinkEnd()

@@ -15,8 +15,8 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 log = structlog.get_logger()
 
 
-class Banned:
-    """A part of the meeting (peer.connect.connectivity). What was told last counts while the coordinator is away.
+class Bans:
+    """A connectivity component (peer.connect.connectivity). What was told last counts while the coordinator is away.
 
     Args:
         keep_out: each is told all of them, whenever they change.
@@ -37,7 +37,7 @@ class Banned:
         self._set({})
 
     def lost(self) -> None:
-        """See MeetingPart."""
+        """See ConnectivityComponent."""
 
     def received(self, message: pb.CoordinatorMessage) -> None:
         """Some more, or fewer.

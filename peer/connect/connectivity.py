@@ -14,7 +14,7 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 log = structlog.get_logger()
 
 
-class MeetingPart(Protocol):
+class ConnectivityComponent(Protocol):
     """One concern of reaching each other. Called on the event loop; only ``run`` waits."""
 
     @property
@@ -38,10 +38,10 @@ class MeetingPart(Protocol):
         """
 
 
-class Meeting:
+class Connectivity:
     """All parts of one peer. One that fails is logged and ends alone: what it was for is a convenience to links."""
 
-    def __init__(self, parts: Sequence[MeetingPart]) -> None:
+    def __init__(self, parts: Sequence[ConnectivityComponent]) -> None:
         self._parts = tuple(parts)
         self._by_kind = {kind: part for part in self._parts for kind in part.kinds}
 
@@ -73,7 +73,7 @@ class Meeting:
             part.received(message)
         return part is not None
 
-    async def _run(self, part: MeetingPart) -> None:
+    async def _run(self, part: ConnectivityComponent) -> None:
         try:
             await part.run()
         except RollcastError as error:

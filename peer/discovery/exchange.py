@@ -67,7 +67,7 @@ class _Senders:
 
 
 class Exchange:
-    """A part of the meeting (peer.connect.connectivity) that also watches the relay's links
+    """A connectivity component (peer.connect.connectivity) that also watches the relay's links
     (peer.relay.link.LinkWatcher).
 
     Make it inside a running event loop.
@@ -110,7 +110,7 @@ class Exchange:
         self._changed = False  # since it was written
         self._kept_at_s = self._offered_at_s = float("-inf")
 
-    # ------------------------------------------------------------ MeetingPart
+    # ------------------------------------------------------------ ConnectivityComponent
 
     async def run(self) -> None:
         """Tell, keep and offer what is known, until cancelled."""

@@ -31,7 +31,7 @@ _ANY = ("", "0.0.0.0")
 
 
 class Mdns:
-    """A part of the meeting (peer.connect.connectivity).
+    """A connectivity component (peer.connect.connectivity).
 
     Args:
         host: that links are listened for on; 0.0.0.0: all.
@@ -103,13 +103,13 @@ class Mdns:
         return [self._host] if self._host not in _ANY else _own_addresses()
 
     def opened(self, welcome: pb.Welcome) -> None:
-        """See MeetingPart; it works without a coordinator."""
+        """See ConnectivityComponent; it works without a coordinator."""
 
     def lost(self) -> None:
-        """See MeetingPart."""
+        """See ConnectivityComponent."""
 
     def received(self, message: pb.CoordinatorMessage) -> None:
-        """See MeetingPart; nothing is for it."""
+        """See ConnectivityComponent; nothing is for it."""
 
     def _info(self, library: Any, interfaces: list[str]) -> Any:
         return library.AsyncServiceInfo(

@@ -22,8 +22,8 @@ class RelayHost(Protocol):
         """Go on without it, or follow it again."""
 
 
-class GoingOn:
-    """A part of the meeting (peer.connect.connectivity). Without any session since the start, too. Make it in a
+class OfflineWatch:
+    """A connectivity component (peer.connect.connectivity). Without any session since the start, too. Make it in a
     running loop."""
 
     kinds: frozenset[str] = frozenset()
@@ -53,16 +53,16 @@ class GoingOn:
                 await self._changed.wait()
 
     def opened(self, welcome: pb.Welcome) -> None:
-        """See MeetingPart."""
+        """See ConnectivityComponent."""
         self._connected.set()
 
     def lost(self) -> None:
-        """See MeetingPart."""
+        """See ConnectivityComponent."""
         self._connected.clear()
         self._changed.set()
 
     def received(self, message: pb.CoordinatorMessage) -> None:
-        """See MeetingPart; nothing is for it."""
+        """See ConnectivityComponent; nothing is for it."""
 
     def _set(self, alone: bool) -> None:
         if alone != self.alone:

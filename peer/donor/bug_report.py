@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from peer.config import PeerConfig
-from peer.donor.install.join import Places
+from peer.donor.install.join import PeerPaths
 from peer.donor.install.manager import installed
 from peer.donor.install.running import crash_log, holder_of
 from peer.donor.machine.facts import look_at_machine
@@ -90,7 +90,7 @@ It holds no keys, certificates, invites or tokens, no prompts, rollouts or weigh
 """
 
 
-def bug_report(places: Places, config_home: Path, *, out: Path) -> list[str]:
+def bug_report(places: PeerPaths, config_home: Path, *, out: Path) -> list[str]:
     """Write the archive; names of the files in it.
 
     Raises:
@@ -106,7 +106,7 @@ def bug_report(places: Places, config_home: Path, *, out: Path) -> list[str]:
     return sorted(files)
 
 
-def _texts(places: Places, config_home: Path) -> dict[str, str]:
+def _texts(places: PeerPaths, config_home: Path) -> dict[str, str]:
     state = places.state_folder
     parts: dict[str, Callable[[], str]] = {
         "README.txt": lambda: _README,
@@ -137,7 +137,7 @@ def _safely(make: Callable[[], str]) -> str:
         return f"cannot be read: {error}\n"
 
 
-def secrets_of(places: Places) -> list[str]:
+def secrets_of(places: PeerPaths) -> list[str]:
     """What is secret in this peer's files: invites and their tokens, keys, headers for mirrors, tokens of its page."""
     texts = [_secret(path) for path in _secret_files(places)]
     found = [line for text in texts for line in text.splitlines() if not line.startswith("-----")]
@@ -185,7 +185,7 @@ def _header_values(text: str) -> list[str]:
         return text.split()
 
 
-def _secret_files(places: Places) -> list[Path]:
+def _secret_files(places: PeerPaths) -> list[Path]:
     state = places.state_folder
     return [places.invite_file, *(state / name for name in ("identity.key", "credentials.pem", PAGE_FILE))]
 

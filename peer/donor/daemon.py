@@ -18,9 +18,9 @@ from peer.config import LinkConfig
 from peer.donor.control.commands import LimitsCommand
 from peer.donor.control.control import Command, Control, seconds_of
 from peer.donor.control.limits import OwnerLimitsBook
-from peer.donor.control.saved_state import DonorMemory
-from peer.donor.enforce import Keeper
-from peer.donor.install.join import Places
+from peer.donor.control.saved_state import SavedState
+from peer.donor.enforce import LimitsEnforcer
+from peer.donor.install.join import PeerPaths
 from peer.donor.install.leave import clear_up
 from peer.donor.machine.gpu_sensors import GpuSensors
 from peer.donor.machine.sensors import Sensors
@@ -28,7 +28,7 @@ from peer.donor.page.page import OwnersPage, identity_report
 from peer.donor.receipts import ACCEPTED, Receipt, Receipts
 from peer.donor.report import machine_report
 from peer.donor.updates import NewerRelease, newer_release
-from peer.limits.decide import Allowed, Conduct, Wish
+from peer.limits.decide import Allowed, LimitsCore, Wish
 from peer.links.gate import NetworkGate
 from peer.worker.events import FinishRequested, Rest, RestingState, Verdict
 from peer.worker.spool import BUSY
@@ -95,10 +95,10 @@ class Donor:
         self._folder = config.state_folder
         self._host = host
         self._local_now = local_now
-        self._memory = DonorMemory(config.state_folder)
+        self._memory = SavedState(config.state_folder)
         rules = config.limits.rules()
-        self._keeper = Keeper(
-            Conduct(rules, config.limits.quota(self._memory.use), self._memory.asked),
+        self._enforcer = LimitsEnforcer(
+            LimitsCore(rules, config.limits.quota(self._memory.use), self._memory.asked),
             Sensors(config.state_folder, GpuSensors.here(), wants_idle=rules.ceilings.idle_s_min is not None),
             self._memory,
             moved=lambda: host.moved_far_bytes,
@@ -141,7 +141,7 @@ class Donor:
             stack.callback(self.receipts.save)
             await stack.enter_async_context(Control(self._commands).serving(self._folder))
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._keeper.run())
+                tasks.create_task(self._enforcer.run())
                 tasks.create_task(self._save_receipts())
                 if self._page is not None:
                     tasks.create_task(self._page.run())
@@ -153,7 +153,7 @@ class Donor:
             RunFolderError: something cannot be removed.
         """
         if self._leaves:
-            gone = clear_up(Places(Path(), self._folder), forget_identity=False)
+            gone = clear_up(PeerPaths(Path(), self._folder), forget_identity=False)
             log.info("this machine has left the run; its identity and receipts stay", removed=len(gone))
 
     async def _save_receipts(self) -> None:
@@ -182,14 +182,14 @@ class Donor:
         """See peer.donor.report."""
         newer = None if self._newer is None else self._newer.to_json()
         process, config = self._host.describe(), self._limits.config
-        report = machine_report(process, self._keeper, self._memory, self.receipts, config, self._local_now())
+        report = machine_report(process, self._enforcer, self._memory, self.receipts, config, self._local_now())
         return {**report, "newer_release": newer}
 
     # ------------------------------------------------------------ what the owner asks for
 
     def _ask(self, wish: Wish, for_s: float | None) -> dict[str, Any]:
         self._leaves = self._leaves and wish == "finish"
-        allowed = self._keeper.ask(wish, for_s)
+        allowed = self._enforcer.ask(wish, for_s)
         return {"state": allowed.state, "reason": allowed.reason}
 
     def _leave(self) -> dict[str, Any]:
@@ -203,7 +203,7 @@ class Donor:
     def _limits_changed(self) -> None:
         config = self._limits.config
         self._host.cap_links(config.link)
-        self._keeper.change(config.limits.rules(), config.limits.quota(self._keeper.used))
+        self._enforcer.change(config.limits.rules(), config.limits.quota(self._enforcer.used))
 
     def _finish(self, until: datetime | None) -> None:
         self._finishing = True

@@ -8,21 +8,21 @@ from datetime import datetime
 
 import structlog
 
-from peer.donor.control.saved_state import DonorMemory
+from peer.donor.control.saved_state import SavedState
 from peer.donor.machine.sensors import Sensors
 from peer.limits.decide import (
     ALL,
     Action,
     Allow,
     Allowed,
-    Conduct,
     Event,
     FinishAndStop,
-    Looked,
+    LimitsCore,
     OwnerAsked,
-    Remember,
+    ReadingsTaken,
     Rules,
     RulesChanged,
+    SaveRequest,
     Wish,
 )
 from peer.limits.quota import MonthUse, Quota
@@ -34,8 +34,8 @@ LOOK_S = 1.0
 _SAVE_S = 60.0  # between two writes of this month's traffic
 
 
-class Keeper:
-    """The shell around Conduct.
+class LimitsEnforcer:
+    """The shell around LimitsCore.
 
     Args:
         moved: bytes sent and received so far beyond the local network, by this process; they only rise.
@@ -47,9 +47,9 @@ class Keeper:
 
     def __init__(
         self,
-        conduct: Conduct,
+        core: LimitsCore,
         sensors: Sensors,
-        memory: DonorMemory,
+        memory: SavedState,
         *,
         moved: Callable[[], tuple[int, int]],
         apply: Callable[[Allowed], None],
@@ -57,7 +57,7 @@ class Keeper:
         holds_work: Callable[[], bool],
         local_now: Callable[[], datetime] = datetime.now,
     ) -> None:
-        self._conduct = conduct
+        self._core = core
         self._sensors = sensors
         self._memory = memory
         self._moved = moved
@@ -75,7 +75,7 @@ class Keeper:
     @property
     def used(self) -> MonthUse:
         """What was moved this month."""
-        return self._conduct.quota.use
+        return self._core.quota.use
 
     def ask(self, wish: Wish, for_s: float | None = None) -> Allowed:
         """The owner asks for something; done at once. Returns what is allowed now.
@@ -118,15 +118,15 @@ class Keeper:
         sent, received = self._moved()
         sent_before, received_before = self._moved_before
         self._moved_before = sent, received
-        self._handle(Looked(readings, sent - sent_before, received - received_before))
-        asked = self._conduct.asked
+        self._handle(ReadingsTaken(readings, sent - sent_before, received - received_before))
+        asked = self._core.asked
         if asked.wish == "finish" and asked.until is not None and not self._holds_work():
             # What was held is complete: from here on it is a pause.
             self._handle(OwnerAsked("pause", max(0.0, (asked.until - self._local_now()).total_seconds())))
 
     def _handle(self, event: Event) -> None:
         now = asyncio.get_running_loop().time()
-        for action in self._conduct.handle(event, now, self._local_now()):
+        for action in self._core.handle(event, now, self._local_now()):
             self._do(action)
         if now - self._saved_at_s >= _SAVE_S:
             self._saved_at_s = now
@@ -138,10 +138,10 @@ class Keeper:
                 self.allowed = allowed
                 log.info("allowed", state=allowed.state, compute=allowed.compute, send=allowed.send, why=allowed.reason)
                 self._apply(allowed)
-            case Remember():
+            case SaveRequest():
                 self._save()
             case FinishAndStop(until):
                 self._finish(until)
 
     def _save(self) -> None:
-        self._memory.save(self._conduct.asked, self._conduct.quota.use)
+        self._memory.save(self._core.asked, self._core.quota.use)

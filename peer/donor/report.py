@@ -24,8 +24,8 @@ from datetime import datetime
 from typing import Any
 
 from peer.config import PeerConfig
-from peer.donor.control.saved_state import DonorMemory
-from peer.donor.enforce import Keeper
+from peer.donor.control.saved_state import SavedState
+from peer.donor.enforce import LimitsEnforcer
 from peer.donor.receipts import Receipts
 
 _NEWEST_SHOWN = 50
@@ -33,14 +33,14 @@ _NEWEST_SHOWN = 50
 
 def machine_report(
     process: dict[str, Any],
-    keeper: Keeper,
-    memory: DonorMemory,
+    enforcer: LimitsEnforcer,
+    memory: SavedState,
     receipts: Receipts,
     config: PeerConfig,
     local: datetime,
 ) -> dict[str, Any]:
     """Return the report at this time of the owner's wall clock; ``process`` has what the process knows of itself."""
-    allowed = keeper.allowed
+    allowed = enforcer.allowed
     own = {"state": process["state"], "reason": process["reason"]}
     if allowed.state != "on":
         own = {"state": allowed.state, "reason": allowed.reason}
@@ -60,6 +60,6 @@ def machine_report(
             "download_mbit_s_max": config.link.download_mbit_s_max,
             "lan_exempt": config.link.lan_exempt,
         },
-        "used": asdict(keeper.used),
-        "readings": asdict(keeper.readings),
+        "used": asdict(enforcer.used),
+        "readings": asdict(enforcer.readings),
     }

@@ -22,7 +22,7 @@ REST_S = 30.0  # at least so long, once a ceiling was passed: a machine that coo
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class OwnerRequest:
     """What the owner asked for, kept over restarts.
 
     Args:
@@ -76,7 +76,7 @@ class OwnerAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class ReadingsTaken:
     """The machine was looked at, and so many bytes had left and come since the last look, beyond the local network."""
 
     readings: Readings
@@ -92,7 +92,7 @@ class RulesChanged:
     quota: Quota
 
 
-Event = OwnerAsked | Looked | RulesChanged
+Event = OwnerAsked | ReadingsTaken | RulesChanged
 
 
 # ---------------------------------------------------------------- actions
@@ -106,10 +106,10 @@ class Allow:
 
 
 @dataclass(frozen=True, slots=True)
-class Remember:
+class SaveRequest:
     """Write down what was asked for, so that a restart does not forget it."""
 
-    asked: Asked
+    asked: OwnerRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,23 +119,23 @@ class FinishAndStop:
     until: datetime | None
 
 
-Action = Allow | Remember | FinishAndStop
+Action = Allow | SaveRequest | FinishAndStop
 
 
 ALL = Allowed(compute=True, send=True, receive=True, state="on", reason="")
 
 
-class Conduct:
+class LimitsCore:
     """Says what is allowed, whenever it changes.
 
     Args:
         asked: what was asked for before a restart.
     """
 
-    def __init__(self, rules: Rules, quota: Quota, asked: Asked | None = None) -> None:
+    def __init__(self, rules: Rules, quota: Quota, asked: OwnerRequest | None = None) -> None:
         self._rules = rules
         self.quota = quota
-        self.asked = _at_start(asked or Asked())
+        self.asked = _at_start(asked or OwnerRequest())
         self._watch = CeilingWatch(rules.ceilings)
         self._ceiling_reasons: tuple[str, ...] = ()
         self._rest_until = float("-inf")  # on the monotonic clock
@@ -147,7 +147,7 @@ class Conduct:
         match event:
             case OwnerAsked(wish, for_s):
                 actions += self._asked(wish, for_s, local)
-            case Looked():
+            case ReadingsTaken():
                 self._looked(event, now, local)
             case RulesChanged(rules, quota):
                 self._rules, self.quota = rules, quota
@@ -156,8 +156,8 @@ class Conduct:
             case _:
                 assert_never(event)
         if self.asked.until is not None and local >= self.asked.until:
-            self.asked = Asked()
-            actions.append(Remember(self.asked))
+            self.asked = OwnerRequest()
+            actions.append(SaveRequest(self.asked))
         allowed = self.allowed(now, local)
         if allowed != self._told:
             self._told = allowed
@@ -166,11 +166,11 @@ class Conduct:
 
     def _asked(self, wish: Wish, for_s: float | None, local: datetime) -> list[Action]:
         until = None if for_s is None or wish == "run" else local + timedelta(seconds=for_s)
-        self.asked = Asked(wish, until)
-        found: list[Action] = [Remember(self.asked)]
+        self.asked = OwnerRequest(wish, until)
+        found: list[Action] = [SaveRequest(self.asked)]
         return [*found, FinishAndStop(until)] if wish == "finish" else found
 
-    def _looked(self, event: Looked, now: float, local: datetime) -> None:
+    def _looked(self, event: ReadingsTaken, now: float, local: datetime) -> None:
         today = local.date()
         self.quota.moved(sent_bytes=event.sent_bytes, received_bytes=event.received_bytes, today=today)
         reasons = self._watch.reasons(event.readings)
@@ -209,11 +209,11 @@ class Conduct:
         return Allowed(not compute, not send, not receive, "resting" if compute else "on", reason)
 
 
-def _at_start(asked: Asked) -> Asked:
+def _at_start(asked: OwnerRequest) -> OwnerRequest:
     """Nothing is held at a start: what was to be finished is, and whoever starts the process wants it to work."""
     if asked.wish != "finish":
         return asked
-    return Asked() if asked.until is None else Asked("pause", asked.until)
+    return OwnerRequest() if asked.until is None else OwnerRequest("pause", asked.until)
 
 
 def _until(until: datetime | None) -> str:

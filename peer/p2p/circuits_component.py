@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 from peer.links.addresses import is_p2p_address
 from peer.p2p.transport import P2pTransport
-from peer.reachability.advertised import Reached
+from peer.reachability.advertised import AdvertisedReachability
 from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 
-class CircuitsPart:
-    """See peer.connect.connectivity.MeetingPart.
+class CircuitsComponent:
+    """See peer.connect.connectivity.ConnectivityComponent.
 
     Args:
         advertised: what others dial: host:port and libp2p's; empty: we cannot be dialled.
@@ -22,19 +22,23 @@ class CircuitsPart:
     kinds = frozenset({"circuit_relays"})
 
     def __init__(
-        self, transport: P2pTransport, reached: Reached, own_id: PeerId, advertised: Callable[[], str]
+        self,
+        transport: P2pTransport,
+        reachability: AdvertisedReachability,
+        own_id: PeerId,
+        advertised: Callable[[], str],
     ) -> None:
         self._transport = transport
-        self._reached = reached
+        self._reachability = reachability
         self._own_id = own_id
         self._advertised = advertised
 
     async def run(self) -> None:
         """Tell where others may reserve, and where we can be reached."""
-        self._transport.on_circuits = self._reached.set_circuits
+        self._transport.on_circuits = self._reachability.set_circuits
         if self._transport.relays_for_others:
             own = next(filter(is_p2p_address, self._advertised().split(" ")), "")
-            self._reached.set_relay_address(f"{own}/p2p/{self._own_id}" if own else "")
+            self._reachability.set_relay_address(f"{own}/p2p/{self._own_id}" if own else "")
         await asyncio.Event().wait()
 
     def opened(self, welcome: pb.Welcome) -> None:

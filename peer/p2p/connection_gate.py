@@ -29,7 +29,7 @@ Verdict = Literal["member", "stranger", "refused"]
 
 
 @dataclass(slots=True)
-class Guests:
+class ConnectionPolicy:
     """Of one host.
 
     Args:
@@ -91,7 +91,7 @@ _MEMBER = "rollcast-member"
 Judge = Callable[[PeerId, bytes, Callable[[bool], None]], None]
 
 
-class Membership(INotifee):  # type: ignore[misc]
+class ConnectionGate(INotifee):  # type: ignore[misc]
     """Of one host; see peer.p2p.connection_gate for what is decided.
 
     Args:
@@ -108,7 +108,7 @@ class Membership(INotifee):  # type: ignore[misc]
         nursery: trio.Nursery,
         wake: Callable[[Callable[[], None]], Callable[[], None]],
     ) -> None:
-        self.guests = Guests(limits.strangers_most)
+        self.policy = ConnectionPolicy(limits.strangers_most)
         self._host = host
         self._limits = limits
         self._judge = judge
@@ -120,14 +120,14 @@ class Membership(INotifee):  # type: ignore[misc]
 
     def member(self, peer_id: PeerId) -> None:
         """It has shown a certificate of the run."""
-        self.guests.showed(peer_id)
+        self.policy.showed(peer_id)
         for connection in self._connections():
             if _peer_of(connection) == peer_id:
                 self._keep(connection)
 
     def refuse(self, peer_id: PeerId) -> None:
         """It has shown something else: what it opens from now on is closed at once, what it has when its time is up."""
-        self.guests.refuse(peer_id, trio.current_time())
+        self.policy.refuse(peer_id, trio.current_time())
 
     async def serve(self, in_use: Callable[[Any], bool]) -> None:
         """Close what strangers and nobody need, for ever."""
@@ -157,7 +157,7 @@ class Membership(INotifee):  # type: ignore[misc]
         """Somebody shows a certificate. One at a time is looked at, and none of whoever was refused: each costs the
         event loop a signature, and a bad one a line of the log."""
         peer_id = _peer_of(stream.swarm_conn)
-        if peer_id in self._showing or self.guests.is_refused(peer_id, trio.current_time()):
+        if peer_id in self._showing or self.policy.is_refused(peer_id, trio.current_time()):
             await close_quietly(stream.reset)
             return
         self._showing.add(peer_id)
@@ -189,7 +189,7 @@ class Membership(INotifee):  # type: ignore[misc]
         return answers[0]
 
     def _is_stranger(self, connection: Any) -> bool:
-        return connection.direction is not Direction.OUTBOUND and not self.guests.is_member(_peer_of(connection))
+        return connection.direction is not Direction.OUTBOUND and not self.policy.is_member(_peer_of(connection))
 
     def _keep(self, connection: Any) -> None:
         """It may hold as much as links need, and is not closed as one too many."""
@@ -207,7 +207,7 @@ class Membership(INotifee):  # type: ignore[misc]
             self._keep(conn)
             return
         strangers = sum(one is not conn and self._is_stranger(one) for one in self._connections())
-        verdict = self.guests.judge(_peer_of(conn), strangers, trio.current_time())
+        verdict = self.policy.judge(_peer_of(conn), strangers, trio.current_time())
         if verdict == "refused":
             self._nursery.start_soon(close_quietly, conn.close)
         elif verdict == "member":

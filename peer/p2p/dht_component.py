@@ -14,8 +14,8 @@ LOOK_S = 15.0
 SEEDS_MOST = 16
 
 
-class DhtPart:
-    """See peer.connect.connectivity.MeetingPart.
+class DhtComponent:
+    """See peer.connect.connectivity.ConnectivityComponent.
 
     Args:
         seeds: libp2p addresses, each with its /p2p/ID, of hosts to begin with, whatever else is known.
@@ -49,13 +49,13 @@ class DhtPart:
             await asyncio.sleep(LOOK_S)
 
     def opened(self, welcome: pb.Welcome) -> None:
-        """See MeetingPart; it works without a coordinator."""
+        """See ConnectivityComponent; it works without a coordinator."""
 
     def lost(self) -> None:
-        """See MeetingPart."""
+        """See ConnectivityComponent."""
 
     def received(self, message: pb.CoordinatorMessage) -> None:
-        """See MeetingPart; nothing is for it."""
+        """See ConnectivityComponent; nothing is for it."""
 
 
 def libp2p_hosts(known: Iterable[tuple[PeerId, str]]) -> list[str]:

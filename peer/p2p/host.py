@@ -23,7 +23,7 @@ from peer.p2p.circuits.dht_key import Found
 from peer.p2p.circuits.relay import CircuitRelay
 from peer.p2p.circuits.reservations import Reservations
 from peer.p2p.circuits.wire import HOP, STOP, open_stream, read_exactly
-from peer.p2p.connection_gate import Membership
+from peer.p2p.connection_gate import ConnectionGate
 from peer.p2p.streams.buffers import LinkBuffers
 from peer.p2p.streams.lanes import (
     OPENING_BYTES,
@@ -125,7 +125,7 @@ class Host:
         self._waiting: dict[tuple[PeerId, bytes], tuple[LaneName, _Lane]] = {}
         self._lanes: Counter[PeerId] = Counter()  # that others opened
         self._links = 0
-        self.membership = Membership(host, limits, user.judge, nursery, wake)
+        self.gate = ConnectionGate(host, limits, user.judge, nursery, wake)
         self._circuits = CircuitClient(host, user.certificate, self._own_id, limits.opening_timeout_s)
         self.reservations = Reservations(self._circuits.reserve, self._reserved, nursery, random.SystemRandom().random)
         self.relay = self._make_relay(caps) if caps is not None else None
@@ -133,12 +133,12 @@ class Host:
 
     def _make_relay(self, caps: CircuitCaps) -> CircuitRelay:
         allowance = Allowance(lambda: self._user.pass_on(allowance.grant), self._wake)
-        return CircuitRelay(self._host, CircuitBook(caps), allowance, self.membership.guests.is_member, self._limits)
+        return CircuitRelay(self._host, CircuitBook(caps), allowance, self.gate.policy.is_member, self._limits)
 
     def _make_dht(self, key: bytes) -> Dht:
         from peer.p2p.circuits.dht import Dht  # much of libp2p comes with it, and few want it
 
-        is_member = self.membership.guests.is_member
+        is_member = self.gate.policy.is_member
         dht = Dht(
             self._host, key, connection_to=self._circuits.connection_to, is_member=is_member, found=self._user.found
         )
@@ -152,7 +152,7 @@ class Host:
         """Take links, and close what strangers leave open, for ever."""
         self._host.set_stream_handler(PROTOCOL, self._lane_opened)
         self._nursery.start_soon(self._tidy)
-        await self.membership.serve(self._in_use)
+        await self.gate.serve(self._in_use)
 
     async def _tidy(self) -> None:
         """Forget what belongs to connections that ended: peers come and go for weeks."""
@@ -232,7 +232,7 @@ class Host:
             await close_quietly(stream.reset)
 
     def _lanes_most(self, peer_id: PeerId) -> int:
-        return _MEMBERS_LANES_MOST if self.membership.guests.is_member(peer_id) else _STRANGERS_LANES_MOST
+        return _MEMBERS_LANES_MOST if self.gate.policy.is_member(peer_id) else _STRANGERS_LANES_MOST
 
     async def _pair(self, peer_id: PeerId, name: LaneName, token: bytes, lane: _Lane) -> None:
         """Wait for the link's other lane, and then for the link's end."""

@@ -10,7 +10,7 @@ PORTION_BYTES = 256 << 10
 """Granted at a time: a hop between the threads costs 70 to 200 us."""
 
 
-class PassingOn:
+class RelayCaps:
     """Of one relay; times are seconds of the event loop's clock.
 
     Args:

@@ -11,7 +11,7 @@ _STEADY_S = 300.0
 
 
 @dataclass(slots=True)
-class Supervision:
+class RestartBackoff:
     """The deaths of one thread.
 
     Args:

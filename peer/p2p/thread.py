@@ -135,19 +135,19 @@ class HostThread:
     def expect(self, peer_ids: Iterable[PeerId]) -> None:
         """These are members of the run."""
         named = frozenset(peer_ids)
-        self._tell_host(lambda host: host.membership.guests.expect(named))
+        self._tell_host(lambda host: host.gate.policy.expect(named))
 
     def keep_out(self, banned: frozenset[PeerId]) -> None:
         """These are members no more, whatever they show."""
-        self._tell_host(lambda host: host.membership.guests.keep_out(banned))
+        self._tell_host(lambda host: host.gate.policy.keep_out(banned))
 
     def member(self, peer_id: PeerId) -> None:
         """It has shown a certificate of the run."""
-        self._tell_host(lambda host: host.membership.member(peer_id))
+        self._tell_host(lambda host: host.gate.member(peer_id))
 
     def refuse(self, peer_id: PeerId) -> None:
         """It has shown something else."""
-        self._tell_host(lambda host: host.membership.refuse(peer_id))
+        self._tell_host(lambda host: host.gate.refuse(peer_id))
 
     def want_relays(self, relays: tuple[P2pAddress, ...]) -> None:
         """Keep reservations at some of these."""

@@ -19,10 +19,10 @@ from peer.links.transport import Admission, Link, LinkHandler
 from peer.p2p.circuits.book import CircuitCaps
 from peer.p2p.circuits.dht_key import Found, run_key
 from peer.p2p.port_hold import PortHold
-from peer.p2p.relay_caps import PassingOn
+from peer.p2p.relay_caps import RelayCaps
 from peer.p2p.stream import P2pStream
 from peer.p2p.streams.limits import HostLimits
-from peer.p2p.supervision import Supervision
+from peer.p2p.supervision import RestartBackoff
 from rollcast.runtime.background import Background
 from rollcast.runtime.errors import MissingExtra, NotAllowed, RollcastError, Unreachable, WrongKey
 from rollcast.wire.identity.certificates import Caller, caller_issued_by
@@ -85,9 +85,9 @@ class P2pTransport:
         self._caps = caps
         self._dht = dht
         self._sought: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
-        self._passing = PassingOn(self._traffic, caps) if caps is not None else None
+        self._passing = RelayCaps(self._traffic, caps) if caps is not None else None
         self._jitter = jitter
-        self._supervision = Supervision()
+        self._supervision = RestartBackoff()
         self._loop = asyncio.get_running_loop()
         self._on_link: LinkHandler | None = None
         self._hold: PortHold | None = None

@@ -77,7 +77,7 @@ class UpnpRouter:
 
 
 class PortMapping:
-    """A part of the meeting (peer.connect.connectivity).
+    """A connectivity component (peer.connect.connectivity).
 
     Args:
         advertise: told what others may dial, in place of what was said at the start; empty: nothing.
@@ -113,13 +113,13 @@ class PortMapping:
             await self._give_back()
 
     def opened(self, welcome: pb.Welcome) -> None:
-        """See MeetingPart; it works without a coordinator."""
+        """See ConnectivityComponent; it works without a coordinator."""
 
     def lost(self) -> None:
-        """See MeetingPart."""
+        """See ConnectivityComponent."""
 
     def received(self, message: pb.CoordinatorMessage) -> None:
-        """See MeetingPart; nothing is for it."""
+        """See ConnectivityComponent; nothing is for it."""
 
     async def _do(self, action: Action) -> Event | None:
         match action:

@@ -12,7 +12,7 @@ import structlog
 from peer.punching.port import PunchPort
 from peer.punching.port_keeper import watch
 from peer.punching.transport import PunchTransport
-from peer.reachability.advertised import Reached
+from peer.reachability.advertised import AdvertisedReachability
 from rollcast.runtime.errors import RollcastError, Unreachable
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -26,8 +26,8 @@ _RETRY_FIRST_S = 1.0
 _RETRY_MOST_S = 60.0
 
 
-class PunchPart:
-    """See peer.connect.connectivity.MeetingPart. Call it inside a running event loop.
+class PunchComponent:
+    """See peer.connect.connectivity.ConnectivityComponent. Call it inside a running event loop.
 
     Args:
         send: into the session.
@@ -40,13 +40,13 @@ class PunchPart:
     def __init__(
         self,
         transport: PunchTransport,
-        reached: Reached,
+        reachability: AdvertisedReachability,
         send: Callable[[pb.PeerMessage], None],
         options: Callable[[str], dict[str, Any]] | None,
         random: Random,
     ) -> None:
         self._transport = transport
-        self._reached = reached
+        self._reachability = reachability
         self._send = send
         self._options = options
         self._random = random
@@ -83,24 +83,24 @@ class PunchPart:
             await asyncio.sleep(next(delays))
 
     def opened(self, welcome: pb.Welcome) -> None:
-        """See MeetingPart."""
+        """See ConnectivityComponent."""
         self._session.set()
         self._transport.opened(self._send)
 
     def lost(self) -> None:
-        """See MeetingPart."""
+        """See ConnectivityComponent."""
         self._session.clear()
         self._transport.lost()
         if self._watching is not None:
             self._watching.reschedule(asyncio.get_running_loop().time())
 
     def received(self, message: pb.CoordinatorMessage) -> None:
-        """See MeetingPart."""
+        """See ConnectivityComponent."""
         self._transport.told(message.punch)
 
     @property
     def _wanted(self) -> bool:
-        return self._reached.now.nat not in NEEDS_NO_HOLE
+        return self._reachability.now.nat not in NEEDS_NO_HOLE
 
     def _port(self) -> PunchPort:
         try:
@@ -125,4 +125,4 @@ class PunchPart:
         if address != self._address:
             self._address = address
             log.info("port for holes", seen_as=address or "unknown")
-            self._reached.set_punch_address(address)
+            self._reachability.set_punch_address(address)

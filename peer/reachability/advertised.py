@@ -12,8 +12,8 @@ CIRCUITS_MOST = 2
 """Addresses through relays that are told; nobody needs more."""
 
 
-class Reached:
-    """A part of the meeting (peer.connect.connectivity) that the others tell. Call it inside a running event loop.
+class AdvertisedReachability:
+    """A connectivity component (peer.connect.connectivity) that the others tell. Call it inside a running event loop.
 
     Args:
         send: into the session; what is sent while there is none is lost, so all is told anew after every welcome.
@@ -62,16 +62,16 @@ class Reached:
         await asyncio.Event().wait()
 
     def opened(self, welcome: pb.Welcome) -> None:
-        """See MeetingPart."""
+        """See ConnectivityComponent."""
         self._connected = True
         self._soon()
 
     def lost(self) -> None:
-        """See MeetingPart."""
+        """See ConnectivityComponent."""
         self._connected = False
 
     def received(self, message: pb.CoordinatorMessage) -> None:
-        """See MeetingPart; nothing is for it."""
+        """See ConnectivityComponent; nothing is for it."""
 
     def _set(self, **changed: str | tuple[str, ...]) -> None:
         before = self.now

@@ -12,9 +12,9 @@ from random import Random
 
 import structlog
 
-from peer.reachability.advertised import Reached
+from peer.reachability.advertised import AdvertisedReachability
 from peer.reachability.nat_kind import Seen
-from peer.reachability.summary import Standing
+from peer.reachability.summary import ReachabilitySummary
 from rollcast.runtime.errors import MalformedMessage, RollcastError
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.wire.identity.tls import TlsCredentials
@@ -35,8 +35,8 @@ _DIALS_A_MINUTE = 30
 _NOWHERE = ("192.0.2.1", 9)  # RFC 5737: never an address of anybody; connecting a UDP socket sends nothing
 
 
-class Checking:
-    """A part of the meeting (peer.connect.connectivity). Make it inside a running event loop.
+class ReachabilityCheck:
+    """A connectivity component (peer.connect.connectivity). Make it inside a running event loop.
 
     Args:
         look: how a port of ours is seen from outside; raises RollcastError where that cannot be told now.
@@ -49,8 +49,8 @@ class Checking:
         self,
         look: Callable[[], Awaitable[Seen]],
         *,
-        standing: Standing,
-        reached: Reached,
+        summary: ReachabilitySummary,
+        reachability: AdvertisedReachability,
         send: Callable[[pb.PeerMessage], None],
         credentials: Callable[[], TlsCredentials],
         run_id: RunId,
@@ -58,7 +58,7 @@ class Checking:
         local_address: Callable[[], str] | None = None,
     ) -> None:
         self._look = look
-        self._standing, self._reached, self._send = standing, reached, send
+        self._summary, self._reachability, self._send = summary, reachability, send
         self._credentials, self._run_id = credentials, run_id
         self._random = random
         self._local_address = local_address or address_on_the_way_out
@@ -67,7 +67,7 @@ class Checking:
         self._dials: set[asyncio.Task[None]] = set()
         self._dialled_at_s: deque[float] = deque(maxlen=_DIALS_A_MINUTE)
 
-    # ------------------------------------------------------------ see MeetingPart
+    # ------------------------------------------------------------ see ConnectivityComponent
 
     async def run(self) -> None:
         """Look once there is a session, when our address changes, in a new session, and now and then."""
@@ -109,10 +109,10 @@ class Checking:
             except RollcastError as error:
                 log.info("not seen from outside", code=error.code, reason=error.what)
             else:
-                before, self._standing.seen = self._standing.nat, seen
-                if self._standing.nat != before:
-                    log.info("seen from outside", nat=self._standing.nat, address=seen.address)
-                self._reached.set_nat(self._standing.nat)
+                before, self._summary.seen = self._summary.nat, seen
+                if self._summary.nat != before:
+                    log.info("seen from outside", nat=self._summary.nat, address=seen.address)
+                self._reachability.set_nat(self._summary.nat)
                 return
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay_s):
@@ -137,9 +137,9 @@ class Checking:
     def _told(self, verdict: pb.DialVerdict) -> None:
         if len(verdict.address) > TEXT_LENGTH_MAX or len(verdict.problem) > TEXT_LENGTH_MAX:
             raise MalformedMessage("a verdict of a dial back is too long")
-        before = self._standing.verdict
-        self._standing.verdict = verdict
-        self._reached.set_nat(self._standing.nat)
+        before = self._summary.verdict
+        self._summary.verdict = verdict
+        self._reachability.set_nat(self._summary.nat)
         if before is not None and (before.dialable, before.asked) == (verdict.dialable, verdict.asked):
             return
         facts = {"address": verdict.address, "asked": verdict.asked, "reached": verdict.reached}

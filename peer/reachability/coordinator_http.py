@@ -12,8 +12,8 @@ from rollcast.wire.joining.enrol import Enrolment
 from rollcast.wire.joining.pinned_http import pinned_options
 
 
-class MemberDoor:
-    """See peer.reachability.nat_probe.Door; it needs no invite, and opens once there is a session.
+class MemberHttp:
+    """See peer.reachability.nat_probe.CoordinatorHttp; it needs no invite, and opens once there is a session.
 
     Args:
         http_url: of the coordinator at the place where it was found last; None: where we joined.

@@ -32,7 +32,7 @@ _GROWTH_MAX = 16.0
 _PIECE_BYTES = 128 << 10
 
 ResultT = TypeVar("ResultT")
-Said = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class LinkMeasured:
     control_failed: HopFailed | None = None
 
 
-class Door:
+class InviteHttp:
     """A coordinator, asked with an invite. An open connection is used again. Use as a context manager."""
 
     def __init__(self, invite: Invite, wall_clock: Callable[[], float] = time.time) -> None:
@@ -64,7 +64,7 @@ class Door:
         self._session: aiohttp.ClientSession | None = None
         self._http: PinnedHttp | None = None
 
-    async def __aenter__(self) -> Door:
+    async def __aenter__(self) -> InviteHttp:
         """Connect, and compare the run CA.
 
         Raises:
@@ -124,7 +124,7 @@ class Door:
         """Which hop to the control port fails; None: it is reached, and of this run."""
         return await failed_hop(self._invite.grpc_address, self._opened.trusting())
 
-    async def download(self, said: Said = lambda _: None) -> float:
+    async def download(self, said: Progress = lambda _: None) -> float:
         """Bytes a second from the coordinator.
 
         Raises:
@@ -133,7 +133,7 @@ class Door:
         """
         return await _by_doubling(self._down, said, "download")
 
-    async def upload(self, said: Said = lambda _: None) -> float:
+    async def upload(self, said: Progress = lambda _: None) -> float:
         """Bytes a second to the coordinator.
 
         Raises:
@@ -196,7 +196,7 @@ class Door:
         )
 
 
-async def _by_doubling(once: Callable[[int], Awaitable[tuple[int, float]]], said: Said, what: str) -> float:
+async def _by_doubling(once: Callable[[int], Awaitable[tuple[int, float]]], said: Progress, what: str) -> float:
     """The rate of the last and largest of several transfers: the first ones only tell how large it may be."""
     size = FIRST_BYTES
     while True:
@@ -240,18 +240,18 @@ def _unix_s(date: str) -> float:
         raise MalformedMessage("the coordinator's answer has no date") from None
 
 
-async def control_port(door: Door) -> dict[str, Any]:
+async def control_port(door: InviteHttp) -> dict[str, Any]:
     """The fields of LinkMeasured about the coordinator's control port: TLS included, our own certificate not."""
     failed = await door.control_hop()
     return {"control_port": failed is None, "control_failed": failed}
 
 
-async def measure_link(invite: Invite, said: Said = lambda _: None) -> LinkMeasured:
+async def measure_link(invite: Invite, said: Progress = lambda _: None) -> LinkMeasured:
     """Everything about the link; what cannot be measured is a problem, and the rest goes on."""
     problems: list[RollcastError] = []
     values: dict[str, Any] = {}
     try:
-        async with Door(invite) as door:
+        async with InviteHttp(invite) as door:
             said(f"{invite.http_url} answers")
             values["rtt_s"], values["skew_s"] = await door.clock()
             values |= await control_port(door)

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import structlog
 
-from peer.reachability.advertised import Reached
+from peer.reachability.advertised import AdvertisedReachability
 from peer.reachability.checking import address_on_the_way_out
 from rollcast.wire.joining.local_address import local_address
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -23,7 +23,7 @@ _ANY = ("", "0.0.0.0", "::")
 
 
 class LocalAddress:
-    """A part of the meeting (peer.connect.connectivity). Make it inside a running event loop.
+    """A connectivity component (peer.connect.connectivity). Make it inside a running event loop.
 
     Args:
         host: that links are listened for on; 0.0.0.0: all.
@@ -33,9 +33,11 @@ class LocalAddress:
 
     kinds: frozenset[str] = frozenset()
 
-    def __init__(self, host: str, port: Callable[[], int], reached: Reached, coordinator: Callable[[], str]) -> None:
+    def __init__(
+        self, host: str, port: Callable[[], int], reachability: AdvertisedReachability, coordinator: Callable[[], str]
+    ) -> None:
         self._host, self._port = host, port
-        self._reached = reached
+        self._reachability = reachability
         self._coordinator = coordinator
         self._look_now = asyncio.Event()
         self._told = ""
@@ -48,7 +50,7 @@ class LocalAddress:
             if found != self._told:
                 log.info("address for peers of the local network", address=found or "none")
                 self._told = found
-                self._reached.set_local_address(found)
+                self._reachability.set_local_address(found)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S):
                     await self._look_now.wait()
@@ -58,10 +60,10 @@ class LocalAddress:
         self._look_now.set()
 
     def lost(self) -> None:
-        """See MeetingPart; the next session is told what was found."""
+        """See ConnectivityComponent; the next session is told what was found."""
 
     def received(self, message: pb.CoordinatorMessage) -> None:
-        """See MeetingPart; nothing is for it."""
+        """See ConnectivityComponent; nothing is for it."""
 
     async def _own_host(self) -> str:
         if self._host not in _ANY:

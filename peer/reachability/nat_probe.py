@@ -22,13 +22,13 @@ _LINE_BYTES_MAX = 1024
 _ANY = "0.0.0.0"
 
 
-class Door(Protocol):
+class CoordinatorHttp(Protocol):
     """The coordinator's, opened with an invite (peer.reachability.link_speed) or as a member (peer.reachability)."""
 
     def options(self, path: str) -> dict[str, Any]: ...
 
 
-async def seen_from_outside(door: Door) -> Seen:
+async def seen_from_outside(door: CoordinatorHttp) -> Seen:
     """One port that listens, asks, and dials the coordinator's second port; IPv4, which is what routers translate.
 
     Raises:
@@ -50,7 +50,7 @@ async def seen_from_outside(door: Door) -> Seen:
         raise Unreachable("the coordinator does not say how this machine is seen", cause=str(error)) from None
 
 
-async def _ask(door: Door, port: int, nonce: str) -> Seen:
+async def _ask(door: CoordinatorHttp, port: int, nonce: str) -> Seen:
     connector = aiohttp.TCPConnector(family=socket.AF_INET, socket_factory=lambda _: _bound(port))
     async with (
         aiohttp.ClientSession(connector=connector, trust_env=False) as session,

@@ -14,7 +14,7 @@ _PUNCHABLE = frozenset({"open", "mapped", "firewall", "full-cone", "port-restric
 
 
 @dataclass(slots=True)
-class Standing:
+class ReachabilitySummary:
     """Args:
     seen: how the coordinator saw a port of ours; None: not yet.
     verdict: what the coordinator and others found who dialled the advertised address; None: nobody has yet.

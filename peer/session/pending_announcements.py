@@ -10,7 +10,7 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 _NEWEST_KEPT = 8  # who was away for a few versions may follow their deltas
 
 
-class HeldAnnouncements:
+class PendingAnnouncements:
     """Empty as long as everything may come."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from random import Random
 from peer.config import PeerConfig
 from peer.session.renewal import Renewal
 from peer.session.session import Session, SessionListener, SessionSettings
-from peer.startup import Place
+from peer.startup import RunMembership
 from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.joining.diagnose import HopFailed, failed_hop
 from rollcast.wire.joining.enrol import enrol
@@ -21,7 +21,7 @@ REJOIN_TIMEOUT_S = 5.0
 
 def session_of(
     config: PeerConfig,
-    place: Place,
+    place: RunMembership,
     renewal: Callable[[], Renewal],
     *,
     hello: Callable[[], pb.Hello],
@@ -54,14 +54,14 @@ def session_of(
     )
 
 
-def http_url_of(config: PeerConfig, place: Place, grpc_address: str) -> str:
+def http_url_of(config: PeerConfig, place: RunMembership, grpc_address: str) -> str:
     """The coordinator's HTTP port at the place whose control port is this one."""
     places = place.invite.places(config.coordinators)
     found = (one.http_url for one in places if one.grpc_address == grpc_address)
     return next(found, place.enrolment.http_url)  # the coordinator itself has named a control port of another name
 
 
-async def _join_again(config: PeerConfig, place: Place, renewal: Renewal) -> None:
+async def _join_again(config: PeerConfig, place: RunMembership, renewal: Renewal) -> None:
     """A coordinator was away for longer than certificates last: nothing but the invite opens its door.
 
     Raises:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from peer.config import PeerConfig
-from peer.discovery.offline import GoingOn
+from peer.discovery.offline import OfflineWatch
 from peer.service import run
 from peer.session.hello import heartbeat_of
 from rollcast.wire.identity.peer_record import verify_record
@@ -56,7 +56,7 @@ async def test_a_process_outlives_a_coordinator_that_reads_nothing(
 async def test_a_peer_has_a_version_from_whom_it_only_knows_by_a_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("peer.connect.setup.GoingOn", partial(GoingOn, patience_s=0.2))
+    monkeypatch.setattr("peer.connect.setup.OfflineWatch", partial(OfflineWatch, patience_s=0.2))
     monkeypatch.setattr("peer.discovery.exchange._LOOK_S", 0.1)
     stop = asyncio.Event()
     async with scripted_coordinator(tmp_path) as coordinator, asyncio.timeout(20.0):
@@ -99,7 +99,7 @@ async def test_a_peer_has_a_version_from_whom_it_only_heard_on_the_local_network
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("zeroconf")
-    monkeypatch.setattr("peer.connect.setup.GoingOn", partial(GoingOn, patience_s=0.2))
+    monkeypatch.setattr("peer.connect.setup.OfflineWatch", partial(OfflineWatch, patience_s=0.2))
     monkeypatch.setattr("peer.discovery.exchange._LOOK_S", 0.1)
     stop = asyncio.Event()
     async with scripted_coordinator(tmp_path) as coordinator, asyncio.timeout(30.0):

@@ -12,7 +12,7 @@ import pytest
 from peer.config import EngineConfig, PeerConfig
 from peer.engines.jax_engine import JaxEngine
 from peer.limits.config import LimitsConfig
-from peer.startup import make_engine, open_store, state_folder_lock, take_place
+from peer.startup import join_run, make_engine, open_store, state_folder_lock
 from peer.worker.drain import unless
 from rollcast.runtime.errors import JoinRefused, MalformedMessage, MissingExtra, RunFolderError, WaitTimedOut
 from rollcast.wire.identity.identity import Identity
@@ -38,7 +38,7 @@ def test_a_state_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
 async def test_a_saved_certificate_is_enough_to_take_ones_place(tmp_path: Path) -> None:
     async with scripted_coordinator(tmp_path) as coordinator:
         config = joined_config(tmp_path / "peer", coordinator)
-        place = await take_place(config)
+        place = await join_run(config)
         assert place.enrolment.peer_id == place.identity.peer_id
         assert place.enrolment.grpc_address == coordinator.address
 
@@ -48,7 +48,7 @@ async def test_a_certificate_that_has_ended_is_enough_to_begin_with(tmp_path: Pa
         config = joined_config(tmp_path / "peer", coordinator)
         identity = Identity.load_or_create(config.state_folder / "identity.key")
         peer_credentials(coordinator.ca, identity, lifetime_s=0.001).save(config.state_folder)
-        place = await take_place(config)
+        place = await join_run(config)
         assert place.enrolment.credentials.valid_for_s <= 0.0
 
 
@@ -56,20 +56,20 @@ async def test_an_invite_for_another_role_is_refused(tmp_path: Path) -> None:
     async with scripted_coordinator(tmp_path) as coordinator:
         config = joined_config(tmp_path / "peer", coordinator)
         with pytest.raises(JoinRefused, match="for the role peer, this process has the role origin"):
-            await take_place(config.model_copy(update={"role": "origin"}))
+            await join_run(config.model_copy(update={"role": "origin"}))
 
 
 async def test_an_invite_that_never_comes_is_named(tmp_path: Path) -> None:
     config = PeerConfig(state_folder=tmp_path, invite_file=tmp_path / "invite.txt", join_timeout_s=0.1)
     with pytest.raises(WaitTimedOut, match="the invite in"):
-        await take_place(config)
+        await join_run(config)
 
 
 async def test_what_is_begun_ends_when_the_process_is_stopped(tmp_path: Path) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().call_soon(stop.set)
     config = PeerConfig(state_folder=tmp_path, invite_file=tmp_path / "invite.txt")
-    assert await asyncio.wait_for(unless(stop, take_place(config)), 2.0) is None
+    assert await asyncio.wait_for(unless(stop, join_run(config)), 2.0) is None
 
 
 @pytest.mark.parametrize("kind", ["auto", "jax", "torch"])

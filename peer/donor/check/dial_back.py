@@ -6,8 +6,8 @@ import asyncio
 import secrets
 from dataclasses import dataclass
 
-from peer.donor.install.join import LINK_PORT, Listening, is_on_this_machine
-from peer.reachability.link_speed import Door
+from peer.donor.install.join import LINK_PORT, ListenSettings, is_on_this_machine
+from peer.reachability.link_speed import InviteHttp
 from rollcast.runtime.errors import RollcastError
 from rollcast.wire.joining.invite import Invite
 
@@ -28,7 +28,7 @@ class DialledBack:
     reached: bool
 
 
-async def dialled_back(door: Door, port: int) -> DialledBack:
+async def dialled_back(door: InviteHttp, port: int) -> DialledBack:
     """Listen on a port for a moment and have the coordinator dial it. Port 0: one of the system's choice.
 
     Raises:
@@ -50,19 +50,19 @@ async def dialled_back(door: Door, port: int) -> DialledBack:
     return DialledBack(bound, str(answer.get("address", "")), answer.get("reached") is True)
 
 
-async def listening_for(invite: Invite, port: int = LINK_PORT) -> Listening:
+async def listening_for(invite: Invite, port: int = LINK_PORT) -> ListenSettings:
     """Where a new peer should listen: on loopback where the run is on this machine, else where others get through.
 
     A machine that nobody reaches dials the others itself, which works too.
     """
     if is_on_this_machine(invite):
-        return Listening()
+        return ListenSettings()
     try:
-        async with Door(invite) as door:
+        async with InviteHttp(invite) as door:
             found = await dialled_back(door, port)
     except RollcastError:  # an older coordinator; the daemon finds out by itself who gets through
-        return Listening(_ANY, port, "none")
+        return ListenSettings(_ANY, port, "none")
     if not found.reached:
-        return Listening(_ANY, found.port, "none")
+        return ListenSettings(_ANY, found.port, "none")
     host = f"[{found.address}]" if ":" in found.address else found.address
-    return Listening(_ANY, found.port, f"{host}:{found.port}")
+    return ListenSettings(_ANY, found.port, f"{host}:{found.port}")

@@ -20,7 +20,7 @@ from peer.donor.install.running import holder_of
 from peer.donor.machine.decode_speed import PROMPT_TOKENS, Decoded, timed_decode
 from peer.donor.machine.facts import MachineFacts, look_at_machine
 from peer.engines.base import Engine
-from peer.reachability.link_speed import Door, LinkMeasured, control_port, measure_link
+from peer.reachability.link_speed import InviteHttp, LinkMeasured, control_port, measure_link
 from peer.reachability.nat_kind import NatKind, nat_kind
 from peer.reachability.nat_probe import seen_from_outside
 from peer.startup import make_engine
@@ -35,11 +35,11 @@ _NEW_TOKENS_MAX = 512  # longer rollouts only take longer to measure
 _TINY_VOCABULARY = 64
 _GPU_MODEL = "qwen3-0.6b"  # where no run says which one
 
-Said = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class CheckRequest:
     """What to check."""
 
     config: PeerConfig
@@ -51,7 +51,7 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Checked:
+class CheckResult:
     """What was found; ``findings`` are errors first.
 
     Args:
@@ -78,8 +78,8 @@ def _error_classes() -> list[type[RollcastError]]:
 
 
 async def check_machine(
-    asked: Asked, said: Said, *, engine_factory: Callable[[PeerConfig], Engine] = make_engine
-) -> Checked:
+    asked: CheckRequest, said: Progress, *, engine_factory: Callable[[PeerConfig], Engine] = make_engine
+) -> CheckResult:
     """Measure everything that can be measured.
 
     Raises:
@@ -91,7 +91,7 @@ async def check_machine(
     machine = await asyncio.to_thread(
         look_at_machine, asked.state_folder, link_host=config.link.host, link_port=0 if runs else config.link.port
     )
-    checked = Checked(machine, checking.machine_findings(machine, config, runs=runs))
+    checked = CheckResult(machine, checking.machine_findings(machine, config, runs=runs))
     if asked.invite is not None:
         await _ask_coordinator(asked, asked.invite, checked, said, runs=runs)
     model = model or _run_model(checked.needs)
@@ -110,7 +110,9 @@ async def check_machine(
     return checked
 
 
-async def _ask_coordinator(asked: Asked, invite: Invite, checked: Checked, said: Said, *, runs: bool) -> None:
+async def _ask_coordinator(
+    asked: CheckRequest, invite: Invite, checked: CheckResult, said: Progress, *, runs: bool
+) -> None:
     found, failures = await first_reached(invite, asked.config.coordinators)
     checked.findings += checking.place_findings(failures, reached=found is not None)
     if found is None:
@@ -122,7 +124,7 @@ async def _ask_coordinator(asked: Asked, invite: Invite, checked: Checked, said:
     if checked.link.rtt_s is None:
         return
     try:
-        async with Door(invite) as door:
+        async with InviteHttp(invite) as door:
             checked.needs = await door.ask("GET", "/api/v1/worth")
             if asked.link:
                 said(
@@ -133,7 +135,7 @@ async def _ask_coordinator(asked: Asked, invite: Invite, checked: Checked, said:
         checked.findings.append(Finding.of("error", "link", error))
 
 
-async def _reach(door: Door, asked: Asked, checked: Checked, *, runs: bool) -> None:
+async def _reach(door: InviteHttp, asked: CheckRequest, checked: CheckResult, *, runs: bool) -> None:
     """Whether others get through to the port for links, and what is in between."""
     link = asked.config.link
     dialled = _found_by_the_peer(asked.state_folder, link) if runs else await dialled_back(door, link.port)
@@ -161,7 +163,7 @@ def _found_by_the_peer(state_folder: Path, link: LinkConfig) -> DialledBack | No
 async def _quick_link(invite: Invite) -> LinkMeasured:
     """Without moving more than a few bytes."""
     try:
-        async with Door(invite) as door:
+        async with InviteHttp(invite) as door:
             rtt_s, skew_s = await door.clock()
             return LinkMeasured(rtt_s, skew_s, **await control_port(door))
     except RollcastError as error:
@@ -169,7 +171,11 @@ async def _quick_link(invite: Invite) -> LinkMeasured:
 
 
 async def _decode(
-    asked: Asked, model: ModelConfig, checked: Checked, said: Said, engine_factory: Callable[[PeerConfig], Engine]
+    asked: CheckRequest,
+    model: ModelConfig,
+    checked: CheckResult,
+    said: Progress,
+    engine_factory: Callable[[PeerConfig], Engine],
 ) -> None:
     engine: Engine | None = None
     try:
@@ -189,7 +195,7 @@ async def _decode(
             await engine.close()
 
 
-async def _judge(asked: Asked, invite: Invite, checked: Checked, said: Said) -> None:
+async def _judge(asked: CheckRequest, invite: Invite, checked: CheckResult, said: Progress) -> None:
     if checked.decoded is None:
         return
     link = checked.link or LinkMeasured()
@@ -203,7 +209,7 @@ async def _judge(asked: Asked, invite: Invite, checked: Checked, said: Said) -> 
     }
     said("asking the planner what this machine is worth")
     try:
-        async with Door(invite) as door:
+        async with InviteHttp(invite) as door:
             checked.worth = await door.ask("POST", "/api/v1/worth", measured)
     except RollcastError as error:
         checked.findings.append(Finding.of("error", "worth", error))

@@ -9,7 +9,7 @@ from typing import get_args
 
 import structlog
 
-from peer.limits.decide import Asked, Wish
+from peer.limits.decide import OwnerRequest, Wish
 from peer.limits.quota import MonthUse
 from rollcast.runtime.run_folder import run_folder_error, write_atomically
 
@@ -19,7 +19,7 @@ FILE = "donor.json"
 _BYTES_MAX = 65536
 
 
-class DonorMemory:
+class SavedState:
     """One small JSON file in the state folder.
 
     A file that cannot be read counts as none, so that a machine is not lost to it; that is logged.
@@ -29,7 +29,7 @@ class DonorMemory:
         self._path = folder / FILE
         self.asked, self.use = self._read()
 
-    def save(self, asked: Asked, use: MonthUse) -> None:
+    def save(self, asked: OwnerRequest, use: MonthUse) -> None:
         """Durable once this returns.
 
         Raises:
@@ -50,7 +50,7 @@ class DonorMemory:
             raise run_folder_error(self._path.parent, error) from None
         self.asked, self.use = asked, use
 
-    def _read(self) -> tuple[Asked, MonthUse]:
+    def _read(self) -> tuple[OwnerRequest, MonthUse]:
         try:
             with self._path.open("rb") as file:
                 values = json.loads(file.read(_BYTES_MAX))
@@ -59,8 +59,8 @@ class DonorMemory:
                 raise ValueError(f"no wish {values['wish']!r}")
             use = MonthUse(str(values["month"]), int(values["sent_bytes"]), int(values["received_bytes"]))
         except FileNotFoundError:
-            return Asked(), MonthUse()
+            return OwnerRequest(), MonthUse()
         except (OSError, ValueError, KeyError, TypeError) as error:
             log.warning("what was asked for before cannot be read: it counts as nothing", file=FILE, cause=str(error))
-            return Asked(), MonthUse()
-        return Asked(values["wish"], until), use
+            return OwnerRequest(), MonthUse()
+        return OwnerRequest(values["wish"], until), use

@@ -24,7 +24,7 @@ _SECTION = re.compile(r"^\s*\[", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class PeerPaths:
     """Where one peer of this machine keeps its things."""
 
     config_file: Path
@@ -41,7 +41,7 @@ class Places:
         return self.state_folder / "logs" / "peer.log"
 
 
-def places_of(config_file: Path, state_folder: Path, *, state_given: bool = False) -> Places:
+def peer_paths(config_file: Path, state_folder: Path, *, state_given: bool = False) -> PeerPaths:
     """The places of a configuration that is there, or those of a new one.
 
     Args:
@@ -51,7 +51,7 @@ def places_of(config_file: Path, state_folder: Path, *, state_given: bool = Fals
         ConfigError: the configuration is wrong, names another state folder, or one that depends on where it is started.
     """
     if not config_file.exists():
-        return Places(config_file.absolute(), state_folder.absolute())
+        return PeerPaths(config_file.absolute(), state_folder.absolute())
     configured = load_config(config_file, PeerConfig).state_folder
     if not configured.is_absolute():
         fix = "write state_folder there as a path from / on"
@@ -61,11 +61,11 @@ def places_of(config_file: Path, state_folder: Path, *, state_given: bool = Fals
             f"{config_file} has the state folder {configured}, not {state_folder}",
             fix="leave --state away, or give this peer a configuration of its own with --config",
         )
-    return Places(config_file.absolute(), configured)
+    return PeerPaths(config_file.absolute(), configured)
 
 
 @dataclass(frozen=True, slots=True)
-class Listening:
+class ListenSettings:
     """Where others dial this machine.
 
     Args:
@@ -104,7 +104,9 @@ def machine_name() -> str:
     return name or "peer"
 
 
-def write_configuration(places: Places, invite_text: str, *, name: str | None, listening: Listening) -> PeerConfig:
+def write_configuration(
+    places: PeerPaths, invite_text: str, *, name: str | None, listening: ListenSettings
+) -> PeerConfig:
     """Write or renew configuration and invite. What the owner wrote into the configuration stays as it is.
 
     Args:
@@ -131,7 +133,7 @@ def write_configuration(places: Places, invite_text: str, *, name: str | None, l
     return load_config(path, PeerConfig)
 
 
-def new_configuration(places: Places, name: str, listening: Listening) -> str:
+def new_configuration(places: PeerPaths, name: str, listening: ListenSettings) -> str:
     """A donor's configuration, with what there is to know about each line."""
     words = {
         "name": name,
@@ -162,7 +164,7 @@ advertise = {advertise}                         # host:port as others see this m
 """
 
 
-def _renewed(path: Path, places: Places, name: str | None) -> str:
+def _renewed(path: Path, places: PeerPaths, name: str | None) -> str:
     """A configuration that is there, with this invite's file and, where it is given, this name."""
     values = read_toml(path)
     changes = {"invite_file": str(places.invite_file)} | ({} if name is None else {"name": name})

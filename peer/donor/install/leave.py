@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from peer.donor.install.join import Places
+from peer.donor.install.join import PeerPaths
 from rollcast.runtime.errors import RunFolderError
 from rollcast.runtime.run_folder import run_folder_error
 
@@ -18,7 +18,7 @@ _STATE = (
 _OWN = ("identity.key", "instance.json", "receipts")  # who this machine is, and what it did
 
 
-def clear_up(places: Places, *, forget_identity: bool) -> list[str]:
+def clear_up(places: PeerPaths, *, forget_identity: bool) -> list[str]:
     """Remove state; with ``forget_identity`` also the key, the receipts and the configuration. Names of what went.
 
     Raises:

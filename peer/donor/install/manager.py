@@ -18,25 +18,25 @@ _SYSTEMD_RUNS = Path("/run/systemd/system")
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CommandResult:
     """What a command answered. ``status`` 127: there is no such command."""
 
     status: int
     output: str
 
 
-Run = Callable[[Sequence[str]], Said]
+Run = Callable[[Sequence[str]], CommandResult]
 
 
-def run(command: Sequence[str]) -> Said:
+def run(command: Sequence[str]) -> CommandResult:
     """Run a command of the manager within the deadline."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
-        return Said(124, f"no answer within {DEADLINE_S:g} s")
+        return CommandResult(124, f"no answer within {DEADLINE_S:g} s")
     except OSError as error:
-        return Said(127, str(error))
-    return Said(done.returncode, (done.stderr or done.stdout).strip())
+        return CommandResult(127, str(error))
+    return CommandResult(done.returncode, (done.stderr or done.stdout).strip())
 
 
 class Manager:

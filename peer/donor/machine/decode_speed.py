@@ -28,7 +28,7 @@ _SLICE_S = 0.5  # as a peer draws: between two slices it can stop
 _SLICE_TOKENS_FIRST = 8
 _TOKEN = 3  # any: what is read does not matter
 
-Said = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ async def timed_decode(
     concurrent_rollouts: int,
     new_tokens: int,
     seconds: float = SECONDS,
-    said: Said = lambda _: None,
+    said: Progress = lambda _: None,
 ) -> Decoded:
     """Draw rollouts for about so long.
 

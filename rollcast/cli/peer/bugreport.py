@@ -23,10 +23,10 @@ def bugreport(
     Nothing is sent anywhere: look through the archive, then send it yourself.
     """
     from peer.donor.bug_report import bug_report
-    from peer.donor.install.join import Places
+    from peer.donor.install.join import PeerPaths
 
     only_warnings()
-    places = Places((config or config_file()).absolute(), (state or state_folder()).absolute())
+    places = PeerPaths((config or config_file()).absolute(), (state or state_folder()).absolute())
     path = out or Path(f"rollcast-bugreport-{datetime.now():%Y%m%d-%H%M%S}.tar.gz")
     names = bug_report(places, config_home(), out=path)
     if json_output:

@@ -23,7 +23,7 @@ from rollcast.runtime.errors import RollcastError
 
 if TYPE_CHECKING:
     from peer.config import PeerConfig
-    from peer.donor.check.run import Checked
+    from peer.donor.check.run import CheckResult
 
 _COLUMNS = 100
 _MARKS = {"error": "ERROR", "warning": "warn ", "ok": "ok   "}
@@ -58,14 +58,14 @@ def check(
     json_output
         print one JSON object.
     """
-    from peer.donor.check.run import Asked, check_machine
+    from peer.donor.check.run import CheckRequest, check_machine
     from peer.donor.install import join
 
     only_warnings()
     path = config or config_file()
     settings, places = _settings(path, state or state_folder())
     text = read_invite_argument(invite) or _saved_invite(settings)
-    asked = Asked(
+    asked = CheckRequest(
         config=settings,
         state_folder=places,
         invite=join.peer_invite(text) if text else None,
@@ -103,7 +103,7 @@ def _say(text: str) -> None:
     print(f"  {text}", file=sys.stderr, flush=True)
 
 
-def _as_json(checked: Checked) -> dict[str, Any]:
+def _as_json(checked: CheckResult) -> dict[str, Any]:
     return {
         "fit": checked.exit_status == 0,
         "findings": [asdict(finding) for finding in checked.findings],
@@ -130,7 +130,7 @@ def _wrapped(before: str, text: str, *, more: int = 0) -> list[str]:
     )
 
 
-def _screen(checked: Checked) -> str:
+def _screen(checked: CheckResult) -> str:
     lines = []
     for finding in checked.findings:
         code = f"{finding.code}: " if finding.code else ""

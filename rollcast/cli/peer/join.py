@@ -61,11 +61,11 @@ def join(
     _need_engine()
     text = read_invite_argument(invite)
     decoded = joining.peer_invite(text)
-    places = joining.places_of(config or config_file(), state or state_folder(), state_given=state is not None)
+    places = joining.peer_paths(config or config_file(), state or state_folder(), state_given=state is not None)
     _say(f"joining {decoded.run_id} at {decoded.http_url} ...")
     peer_id = asyncio.run(_enrol(decoded, places))
     is_new = not places.config_file.exists()
-    listening = asyncio.run(listening_for(decoded)) if is_new else joining.Listening()
+    listening = asyncio.run(listening_for(decoded)) if is_new else joining.ListenSettings()
     written = joining.write_configuration(places, text, name=name, listening=listening)
     joined = {
         "run_id": decoded.run_id,

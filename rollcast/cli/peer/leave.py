@@ -23,7 +23,7 @@ from rollcast.runtime.errors import DaemonAway
 from rollcast.wire.donor_socket import request
 
 if TYPE_CHECKING:
-    from peer.donor.install.join import Places
+    from peer.donor.install.join import PeerPaths
 
 Flag = Annotated[bool, Parameter(negative=())]
 Within = Annotated[str, Parameter(help="How long work that is held may take to end; then it is handed back.")]
@@ -52,12 +52,12 @@ def leave(
     yes
         do not ask.
     """
-    from peer.donor.install.join import places_of
+    from peer.donor.install.join import peer_paths
     from peer.donor.install.leave import clear_up
 
     only_warnings()
     wait_s = seconds_of(within)
-    places = places_of(config or config_file(), state or state_folder(), state_given=state is not None)
+    places = peer_paths(config or config_file(), state or state_folder(), state_given=state is not None)
     what = " and its identity, for good" if forget_identity else "; its identity is kept"
     if not confirmed(f"take this machine out of its run and remove {places.state_folder}'s state{what}?", yes=yes):
         print("nothing was changed", file=sys.stderr)
@@ -70,7 +70,7 @@ def leave(
     return 0
 
 
-def _end(places: Places, wait_s: float) -> str:
+def _end(places: PeerPaths, wait_s: float) -> str:
     """How the peer ended: finished, stopped, or was not running. Its goodbye tells the coordinator."""
     from peer.donor.install import running
     from rollcast.runtime.errors import WaitTimedOut

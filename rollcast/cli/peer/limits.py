@@ -77,9 +77,9 @@ def _tell(change: dict[str, Any], state: Path | None, config: Path | None, json_
 
 
 def _places(state: Path | None, config: Path | None) -> tuple[Path, Path]:
-    from peer.donor.install.join import places_of
+    from peer.donor.install.join import peer_paths
 
-    places = places_of(config or config_file(), state or state_folder(), state_given=state is not None)
+    places = peer_paths(config or config_file(), state or state_folder(), state_given=state is not None)
     return places.state_folder, places.config_file
 
 

@@ -119,9 +119,9 @@ def _asked(kind: Kind, state: Path | None, config: Path | None, memory_max: str)
     is_system = kind == "system"
     path = (config or (SYSTEM_CONFIG if is_system else config_file())).absolute()
     folder = state or (SYSTEM_STATE if is_system else state_folder())
-    places = join.Places(path, SYSTEM_STATE if is_system else folder)
+    places = join.PeerPaths(path, SYSTEM_STATE if is_system else folder)
     if not is_system and path.exists():
-        places = join.places_of(path, folder, state_given=state is not None)
+        places = join.peer_paths(path, folder, state_given=state is not None)
     command = running.peer_command(path)
     if is_system:
         command += ["--set", f"state_folder={SYSTEM_STATE}"]

@@ -12,7 +12,7 @@ import pytest
 
 from peer.donor.check import run
 from peer.donor.check.findings import Finding
-from peer.donor.check.run import Asked, Checked
+from peer.donor.check.run import CheckRequest, CheckResult
 from peer.reachability.link_speed import LinkMeasured
 from rollcast.cli.peer.check import check
 from rollcast.runtime.errors import JoinRefused, Unreachable
@@ -28,16 +28,16 @@ WORTH = {
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Asked]:
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[CheckRequest]:
     """What is to be checked; the answer has an error, and a judgement."""
-    found: list[Asked] = []
+    found: list[CheckRequest] = []
 
-    async def answer(asked: Asked, said: Any) -> Checked:
+    async def answer(asked: CheckRequest, said: Any) -> CheckResult:
         said("measuring")
         found.append(asked)
         findings = [Finding("error", "disk", "1.0 GiB free", "RC106", "free some"), Finding("ok", "gpu", "one")]
         link = LinkMeasured(0.01, problems=(Unreachable("nobody", fix="look"),))
-        return Checked(MACHINE, findings, link, DECODED, {"run_name": "r"}, WORTH)
+        return CheckResult(MACHINE, findings, link, DECODED, {"run_name": "r"}, WORTH)
 
     monkeypatch.setattr(run, "check_machine", answer)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -45,7 +45,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Asked]:
     return found
 
 
-def test_errors_first_each_with_a_code_and_a_fix(asked: list[Asked], capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_first_each_with_a_code_and_a_fix(asked: list[CheckRequest], capsys: pytest.CaptureFixture[str]) -> None:
     assert check(invite().encode()) == 69
     shown = capsys.readouterr()
     lines = shown.out.splitlines()
@@ -56,12 +56,12 @@ def test_errors_first_each_with_a_code_and_a_fix(asked: list[Asked], capsys: pyt
 
 
 def test_lines_are_wrapped_under_their_text(
-    asked: list[Asked], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    asked: list[CheckRequest], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     long = Finding("warning", "ports", "nobody " * 30, "RC205", "1. " + "do " * 60 + "\n2. check")
 
-    async def answer(_: Asked, said: Any) -> Checked:
-        return Checked(MACHINE, [long])
+    async def answer(_: CheckRequest, said: Any) -> CheckResult:
+        return CheckResult(MACHINE, [long])
 
     monkeypatch.setattr(run, "check_machine", answer)
     check()
@@ -78,7 +78,7 @@ def test_lines_are_wrapped_under_their_text(
     ]
 
 
-def test_as_json(asked: list[Asked], capsys: pytest.CaptureFixture[str]) -> None:
+def test_as_json(asked: list[CheckRequest], capsys: pytest.CaptureFixture[str]) -> None:
     check(json_output=True)
     found = json.loads(capsys.readouterr().out)
     assert (found["fit"], found["worth"], found["machine"]["cores"]) == (False, WORTH, 8)
@@ -86,7 +86,7 @@ def test_as_json(asked: list[Asked], capsys: pytest.CaptureFixture[str]) -> None
     assert asked[0].invite is None
 
 
-def test_the_invite_of_the_run_that_was_joined_here(asked: list[Asked], tmp_path: Path) -> None:
+def test_the_invite_of_the_run_that_was_joined_here(asked: list[CheckRequest], tmp_path: Path) -> None:
     config, file = tmp_path / "config" / "rollcast" / "peer.toml", tmp_path / "invite.txt"
     config.parent.mkdir(parents=True)
     config.write_text(f'state_folder = "{tmp_path}/s"\ninvite_file = "{file}"\n')
@@ -97,7 +97,7 @@ def test_the_invite_of_the_run_that_was_joined_here(asked: list[Asked], tmp_path
     assert (asked[-1].invite, asked[-1].state_folder) == (invite(), tmp_path / "s")
 
 
-def test_a_wrong_invite_is_no_measurement(asked: list[Asked]) -> None:
+def test_a_wrong_invite_is_no_measurement(asked: list[CheckRequest]) -> None:
     with pytest.raises(JoinRefused):
         check("rollcast1-x")
     assert asked == []

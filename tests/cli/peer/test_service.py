@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from peer.donor.install import manager
-from peer.donor.install.manager import Said
+from peer.donor.install.manager import CommandResult
 from rollcast.cli.peer.service import install, remove, show
 from rollcast.runtime.errors import ConfigError, ServiceManager
 
@@ -20,9 +20,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     told: list[str] = []
 
-    def run(command: Sequence[str]) -> Said:
+    def run(command: Sequence[str]) -> CommandResult:
         told.append(" ".join(command))
-        return Said(0, "")
+        return CommandResult(0, "")
 
     monkeypatch.setattr(manager.Manager.__init__, "__defaults__", (run,))
     monkeypatch.setattr(manager.installed, "__defaults__", (run,))

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from peer.connect.connectivity import Meeting
+from peer.connect.connectivity import Connectivity
 from rollcast.runtime.errors import MalformedMessage, Unreachable
 from rollcast.wire.proto import rollcast_pb2 as pb
 
@@ -40,7 +40,7 @@ class _Part:
 
 def test_each_part_hears_of_the_session_and_of_its_own_messages() -> None:
     punching, checking = _Part("punch"), _Part("dial_back")
-    meeting = Meeting([punching, checking])
+    meeting = Connectivity([punching, checking])
     meeting.opened(pb.Welcome(run_id="run"))
     assert meeting.received(pb.CoordinatorMessage(punch=pb.Punch(punch_id=1)))
     assert meeting.received(pb.CoordinatorMessage(dial_back=pb.DialBack(check_id=1)))
@@ -53,13 +53,13 @@ def test_each_part_hears_of_the_session_and_of_its_own_messages() -> None:
 
 def test_what_is_malformed_is_the_callers_to_drop() -> None:
     with pytest.raises(MalformedMessage):
-        Meeting([_Part("punch")]).received(pb.CoordinatorMessage(punch=pb.Punch(refused="malformed")))
+        Connectivity([_Part("punch")]).received(pb.CoordinatorMessage(punch=pb.Punch(refused="malformed")))
 
 
 @pytest.mark.parametrize("error", [Unreachable("no router answers"), ValueError("a fault of ours")], ids=str)
 async def test_a_part_that_fails_ends_alone(error: Exception) -> None:
     failing, working = _Part("punch", error), _Part("dial_back")
-    running = asyncio.create_task(Meeting([failing, working]).run())
+    running = asyncio.create_task(Connectivity([failing, working]).run())
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert failing.ended

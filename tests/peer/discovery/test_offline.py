@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from peer.discovery.offline import GoingOn
+from peer.discovery.offline import OfflineWatch
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 PATIENCE_S = 0.05
@@ -23,8 +23,8 @@ class Told:
 
 
 @asynccontextmanager
-async def running(relay: Told) -> AsyncIterator[GoingOn]:
-    part = GoingOn(relay, PATIENCE_S)
+async def running(relay: Told) -> AsyncIterator[OfflineWatch]:
+    part = OfflineWatch(relay, PATIENCE_S)
     task = asyncio.create_task(part.run())
     try:
         yield part

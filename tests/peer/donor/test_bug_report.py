@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from peer.donor.bug_report import bug_report, secrets_of
-from peer.donor.install.join import Listening, Places, write_configuration
+from peer.donor.install.join import ListenSettings, PeerPaths, write_configuration
 from peer.donor.install.running import crash_log
 from rollcast.runtime.errors import RunFolderError
 from rollcast.wire.identity.identity import Identity
@@ -23,10 +23,10 @@ PAGE_TOKEN = "page-token-abcdefghijkl"
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
+def places(tmp_path: Path) -> PeerPaths:
     """A peer that has joined, with its keys, and a log into which things were written that should not be."""
-    here = Places(tmp_path / "config" / "peer.toml", tmp_path / "state")
-    write_configuration(here, invite().encode(), name="shed", listening=Listening())
+    here = PeerPaths(tmp_path / "config" / "peer.toml", tmp_path / "state")
+    write_configuration(here, invite().encode(), name="shed", listening=ListenSettings())
     headers = tmp_path / "headers.toml"
     headers.write_text(f'["https://mirror.example/"]\nX-Key = "{MIRROR_KEY}"\n')
     with here.config_file.open("a") as file:
@@ -52,14 +52,14 @@ def places(tmp_path: Path) -> Places:
     return here
 
 
-def secrets_on(places: Places) -> list[str]:
+def secrets_on(places: PeerPaths) -> list[str]:
     """Everything secret, line by line."""
     pem = (places.state_folder / "identity.key").read_text() + (places.state_folder / "credentials.pem").read_text()
     lines = [line for line in pem.splitlines() if not line.startswith("-----")]
     return [*lines, invite().encode(), invite().token, MIRROR_KEY, LOGGED, PAGE_TOKEN]
 
 
-def test_no_secret_is_in_it(places: Places, tmp_path: Path) -> None:
+def test_no_secret_is_in_it(places: PeerPaths, tmp_path: Path) -> None:
     out = tmp_path / "out" / "report.tar.gz"
     names = bug_report(places, tmp_path / "config", out=out)
     assert out.stat().st_mode & 0o777 == 0o600
@@ -70,7 +70,7 @@ def test_no_secret_is_in_it(places: Places, tmp_path: Path) -> None:
         assert sorted(member.name for member in archive) == [f"report/{name}" for name in names]
 
 
-def test_what_is_needed_is_in_it(places: Places, tmp_path: Path) -> None:
+def test_what_is_needed_is_in_it(places: PeerPaths, tmp_path: Path) -> None:
     out = tmp_path / "report.tar.gz"
     bug_report(places, tmp_path / "config", out=out)
     files = {}
@@ -89,7 +89,7 @@ def test_what_is_needed_is_in_it(places: Places, tmp_path: Path) -> None:
 
 
 def test_a_broken_machine_gets_a_report_too(tmp_path: Path) -> None:
-    places = Places(tmp_path / "none.toml", tmp_path / "nowhere")
+    places = PeerPaths(tmp_path / "none.toml", tmp_path / "nowhere")
     assert secrets_of(places) == []
     assert "machine.json" in bug_report(places, tmp_path, out=tmp_path / "report.tar.gz")
     (tmp_path / "file").write_text("")

@@ -4,12 +4,12 @@ import asyncio
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from peer.donor.control.saved_state import DonorMemory
-from peer.donor.enforce import Keeper
+from peer.donor.control.saved_state import SavedState
+from peer.donor.enforce import LimitsEnforcer
 from peer.donor.machine.gpu_sensors import GpuSensors
 from peer.donor.machine.sensors import Sensors
 from peer.limits.ceilings import Ceilings
-from peer.limits.decide import ALL, Allowed, Asked, Conduct, Rules
+from peer.limits.decide import ALL, Allowed, LimitsCore, OwnerRequest, Rules
 from peer.limits.quota import MonthUse, Quota
 from peer.limits.readings import Readings
 
@@ -17,7 +17,7 @@ NOON = datetime(2026, 11, 23, 12)
 
 
 class World:
-    """A keeper whose machine is played."""
+    """A enforcer whose machine is played."""
 
     def __init__(self, folder: Path, rules: Rules | None = None, quota: Quota | None = None) -> None:
         self.applied: list[Allowed] = []
@@ -26,10 +26,10 @@ class World:
         self.moved = (0, 0)
         self.local = NOON
         self.holds = False
-        self.memory = DonorMemory(folder)
+        self.memory = SavedState(folder)
         quota = quota or Quota(use=self.memory.use)
-        self.keeper = Keeper(
-            Conduct(rules or Rules(), quota, self.memory.asked),
+        self.enforcer = LimitsEnforcer(
+            LimitsCore(rules or Rules(), quota, self.memory.asked),
             Sensors(folder, GpuSensors(None), wants_idle=False),
             self.memory,
             moved=lambda: self.moved,
@@ -46,71 +46,71 @@ class World:
 
 async def test_a_machine_without_limits_is_allowed_everything_once(tmp_path: Path) -> None:
     world = World(tmp_path)
-    world.keeper.look(Readings())
-    world.keeper.look(Readings())
+    world.enforcer.look(Readings())
+    world.enforcer.look(Readings())
     assert world.applied == [ALL]
 
 
 async def test_a_pause_survives_a_restart(tmp_path: Path) -> None:
-    assert World(tmp_path).keeper.ask("pause", 3600.0).state == "paused"
+    assert World(tmp_path).enforcer.ask("pause", 3600.0).state == "paused"
     again = World(tmp_path)
-    again.keeper.look(Readings())
+    again.enforcer.look(Readings())
     assert [allowed.state for allowed in again.applied] == ["paused"]
     again.local += timedelta(hours=1)
-    again.keeper.look(Readings())
+    again.enforcer.look(Readings())
     assert again.applied[-1] == ALL
-    assert DonorMemory(tmp_path).asked == Asked()
+    assert SavedState(tmp_path).asked == OwnerRequest()
 
 
 async def test_bytes_count_once_and_are_remembered(tmp_path: Path) -> None:
     world = World(tmp_path, quota=Quota(upload_bytes=100))
     for sent in (60, 60, 99):
         world.moved = sent, 7
-        world.keeper.look(Readings())
+        world.enforcer.look(Readings())
     assert world.applied[-1].send
     world.moved = 100, 7
-    world.keeper.look(Readings())
+    world.enforcer.look(Readings())
     assert not world.applied[-1].send
-    world.keeper.ask("run")
-    assert DonorMemory(tmp_path).use == MonthUse("2026-11", 100, 7)
+    world.enforcer.ask("run")
+    assert SavedState(tmp_path).use == MonthUse("2026-11", 100, 7)
 
 
 async def test_who_finishes_for_a_while_pauses_once_nothing_is_held(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.holds = True
-    world.keeper.ask("finish", 7200.0)
-    world.keeper.look(Readings())
+    world.enforcer.ask("finish", 7200.0)
+    world.enforcer.look(Readings())
     assert world.finished == [NOON + timedelta(hours=2)]
     assert world.applied[-1].state == "finishing"
     world.holds, world.local = False, NOON + timedelta(hours=1)
-    world.keeper.look(Readings())
+    world.enforcer.look(Readings())
     assert world.applied[-1].state == "paused"
-    assert world.memory.asked == Asked("pause", NOON + timedelta(hours=2))
+    assert world.memory.asked == OwnerRequest("pause", NOON + timedelta(hours=2))
 
 
 async def test_the_real_machine_is_looked_at_and_what_moved_is_saved_at_the_end(tmp_path: Path) -> None:
     world = World(tmp_path, Rules(ceilings=Ceilings(disk_free_bytes_min=1e18)))
     world.moved = 5, 6
-    task = asyncio.create_task(world.keeper.run())
+    task = asyncio.create_task(world.enforcer.run())
     async with asyncio.timeout(10.0):
         await world.changed.wait()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert world.applied[0].state == "resting"
     assert "disk free" in world.applied[0].reason
-    assert DonorMemory(tmp_path).use == MonthUse(f"{NOON:%Y-%m}", 5, 6)
+    assert SavedState(tmp_path).use == MonthUse(f"{NOON:%Y-%m}", 5, 6)
 
 
 async def test_other_limits_count_at_once_and_go_on_counting(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.moved = 100, 7
-    world.keeper.look(Readings())
-    world.keeper.change(Rules(), Quota(upload_bytes=100, use=world.keeper.used))
-    world.keeper.look(Readings())
+    world.enforcer.look(Readings())
+    world.enforcer.change(Rules(), Quota(upload_bytes=100, use=world.enforcer.used))
+    world.enforcer.look(Readings())
     assert world.applied == [ALL, Allowed(True, False, True, "on", world.applied[-1].reason)]
-    world.keeper.change(Rules(ceilings=Ceilings(cpu_celsius_max=60.0)), Quota(use=world.keeper.used))
-    world.keeper.look(Readings(cpu_celsius=70.0))
+    world.enforcer.change(Rules(ceilings=Ceilings(cpu_celsius_max=60.0)), Quota(use=world.enforcer.used))
+    world.enforcer.look(Readings(cpu_celsius=70.0))
     assert world.applied[-1].state == "resting"
-    world.keeper.change(Rules(), Quota(use=world.keeper.used))
+    world.enforcer.change(Rules(), Quota(use=world.enforcer.used))
     assert world.applied[-1] == ALL, "a limit that is gone holds nothing back"
-    assert world.keeper.used.sent_bytes == 100
+    assert world.enforcer.used.sent_bytes == 100

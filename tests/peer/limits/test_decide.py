@@ -11,70 +11,72 @@ from peer.limits.decide import (
     REST_S,
     Allow,
     Allowed,
-    Asked,
-    Conduct,
     FinishAndStop,
-    Looked,
+    LimitsCore,
     OwnerAsked,
-    Remember,
+    OwnerRequest,
+    ReadingsTaken,
     Rules,
+    SaveRequest,
 )
 from peer.limits.quota import Quota
 from peer.limits.readings import Readings
 from peer.limits.schedule import Schedule
 
 MONDAY = datetime(2026, 11, 23, 12)
-COOL, HOT = Looked(Readings(cpu_celsius=50)), Looked(Readings(cpu_celsius=90))
+COOL, HOT = ReadingsTaken(Readings(cpu_celsius=50)), ReadingsTaken(Readings(cpu_celsius=90))
 
 
-def conduct(rules: Rules | None = None, quota: Quota | None = None, asked: Asked | None = None) -> Conduct:
-    return Conduct(rules or Rules(), quota or Quota(), asked)
+def limits_core(
+    rules: Rules | None = None, quota: Quota | None = None, asked: OwnerRequest | None = None
+) -> LimitsCore:
+    return LimitsCore(rules or Rules(), quota or Quota(), asked)
 
 
 def test_what_is_allowed_is_said_once() -> None:
-    one = conduct()
+    one = limits_core()
     assert one.handle(COOL, 0.0, MONDAY) == [Allow(ALL)]
     assert one.handle(COOL, 1.0, MONDAY) == []
 
 
 def test_a_pause_stops_everything_and_is_remembered() -> None:
-    one = conduct()
-    paused = Asked("pause")
+    one = limits_core()
+    paused = OwnerRequest("pause")
     assert one.handle(OwnerAsked("pause"), 0.0, MONDAY) == [
-        Remember(paused),
+        SaveRequest(paused),
         Allow(Allowed(False, False, False, "paused", "paused by its owner")),
     ]
-    assert one.handle(OwnerAsked("run"), 9.0, MONDAY) == [Remember(Asked()), Allow(ALL)]
+    assert one.handle(OwnerAsked("run"), 9.0, MONDAY) == [SaveRequest(OwnerRequest()), Allow(ALL)]
 
 
 def test_a_pause_for_a_while_ends_by_itself_even_over_a_restart() -> None:
     until = MONDAY + timedelta(hours=2)
-    one = conduct()
+    one = limits_core()
     one.handle(OwnerAsked("pause", 7200.0), 0.0, MONDAY)
-    assert one.asked == Asked("pause", until)
-    again = conduct(asked=one.asked)
+    assert one.asked == OwnerRequest("pause", until)
+    again = limits_core(asked=one.asked)
     assert again.handle(COOL, 0.0, until - timedelta(seconds=1)) == [
         Allow(Allowed(False, False, False, "paused", "paused by its owner until Mon 14:00"))
     ]
-    assert again.handle(COOL, 1.0, until) == [Remember(Asked()), Allow(ALL)]
+    assert again.handle(COOL, 1.0, until) == [SaveRequest(OwnerRequest()), Allow(ALL)]
 
 
 def test_finishing_goes_on_relaying_until_it_stops() -> None:
     until = MONDAY + timedelta(hours=1)
-    remember, stop, allow = conduct().handle(OwnerAsked("finish", 3600.0), 0.0, MONDAY)
-    assert (remember, stop) == (Remember(Asked("finish", until)), FinishAndStop(until))
+    remember, stop, allow = limits_core().handle(OwnerAsked("finish", 3600.0), 0.0, MONDAY)
+    assert (remember, stop) == (SaveRequest(OwnerRequest("finish", until)), FinishAndStop(until))
     assert isinstance(allow, Allow)
     assert (allow.allowed.state, allow.allowed.compute, allow.allowed.send) == ("finishing", True, True)
 
 
 def test_a_start_after_finishing_works_or_waits_until_it_should() -> None:
     until = MONDAY + timedelta(hours=1)
-    assert conduct(asked=Asked("finish")).asked == Asked()
-    assert conduct(asked=Asked("finish", until)).asked == Asked("pause", until)
+    assert limits_core(asked=OwnerRequest("finish")).asked == OwnerRequest()
+    assert limits_core(asked=OwnerRequest("finish", until)).asked == OwnerRequest("pause", until)
 
 
 def test_a_ceiling_stops_computing_only_and_for_a_while() -> None:
-    one = conduct(Rules(ceilings=Ceilings(cpu_celsius_max=80)))
+    one = limits_core(Rules(ceilings=Ceilings(cpu_celsius_max=80)))
     one.handle(COOL, 0.0, MONDAY)
     reason = "processor at 90 °C, above 80 °C"
     assert one.handle(HOT, 1.0, MONDAY) == [Allow(Allowed(False, True, True, "resting", reason))]
@@ -84,21 +86,21 @@ def test_a_ceiling_stops_computing_only_and_for_a_while() -> None:
 
 def test_hours_for_computing_and_for_the_network_are_apart() -> None:
     rules = Rules(compute=Schedule.parse(["22:00-07:00"]), network=Schedule.parse(["13:00-14:00"]))
-    (first,) = conduct(rules).handle(COOL, 0.0, MONDAY)
+    (first,) = limits_core(rules).handle(COOL, 0.0, MONDAY)
     assert first == Allow(
         Allowed(
             *(False, False, False, "resting"),
             "outside the hours for computing, next Mon 22:00; outside the hours for the network, next Mon 13:00",
         )
     )
-    (second,) = conduct(rules).handle(COOL, 0.0, MONDAY.replace(hour=23))
+    (second,) = limits_core(rules).handle(COOL, 0.0, MONDAY.replace(hour=23))
     assert isinstance(second, Allow)
     assert (second.allowed.compute, second.allowed.receive, second.allowed.state) == (True, False, "on")
 
 
 def test_a_spent_upload_stops_relaying_and_nothing_else() -> None:
-    one = conduct(quota=Quota(upload_bytes=100))
-    (allow,) = one.handle(Looked(Readings(), sent_bytes=100), 0.0, MONDAY)
+    one = limits_core(quota=Quota(upload_bytes=100))
+    (allow,) = one.handle(ReadingsTaken(Readings(), sent_bytes=100), 0.0, MONDAY)
     reason = "this month's upload is used up until 2026-12-01"
     assert allow == Allow(Allowed(True, False, True, "on", reason))
     assert one.handle(COOL, 1.0, datetime(2026, 12, 1)) == [Allow(ALL)]
@@ -115,15 +117,17 @@ def test_a_spent_upload_stops_relaying_and_nothing_else() -> None:
         max_size=30,
     )
 )
-def test_whoever_listens_to_the_actions_knows_what_is_allowed(events: list[tuple[Looked | OwnerAsked, int]]) -> None:
-    one = conduct(Rules(ceilings=Ceilings(cpu_celsius_max=80)))
-    told, asked, now = None, Asked(), 0.0
+def test_whoever_listens_to_the_actions_knows_what_is_allowed(
+    events: list[tuple[ReadingsTaken | OwnerAsked, int]],
+) -> None:
+    one = limits_core(Rules(ceilings=Ceilings(cpu_celsius_max=80)))
+    told, asked, now = None, OwnerRequest(), 0.0
     for event, seconds in events:
         now += seconds
         local = MONDAY + timedelta(seconds=now)
         for action in one.handle(event, now, local):
             told = action.allowed if isinstance(action, Allow) else told
-            asked = action.asked if isinstance(action, Remember) else asked
+            asked = action.asked if isinstance(action, SaveRequest) else asked
         assert told == one.allowed(now, local)
         assert asked == one.asked
         assert told is not None

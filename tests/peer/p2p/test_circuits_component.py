@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from peer.p2p.circuits_component import CircuitsPart
-from peer.reachability.advertised import Reached
+from peer.p2p.circuits_component import CircuitsComponent
+from peer.reachability.advertised import AdvertisedReachability
 from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
 
@@ -20,8 +20,8 @@ async def told(advertised: str, *, relays: bool) -> tuple[Any, pb.Reachability]:
     transport: Any = SimpleNamespace(
         relays_for_others=relays, want_relays=lambda addresses: wanted.append(list(addresses)), wanted=wanted
     )
-    reached = Reached(lambda _: None)
-    part = CircuitsPart(transport, reached, OWN, lambda: advertised)
+    reached = AdvertisedReachability(lambda _: None)
+    part = CircuitsComponent(transport, reached, OWN, lambda: advertised)
     running = asyncio.create_task(part.run())
     await asyncio.sleep(0)
     part.received(pb.CoordinatorMessage(circuit_relays=pb.CircuitRelays(addresses=["/one", "/two"])))

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from peer.p2p.dht_component import DhtPart, libp2p_hosts
+from peer.p2p.dht_component import DhtComponent, libp2p_hosts
 from peer.p2p.transport import P2pTransport
 from rollcast.runtime.waits import deadline
 from rollcast.wire.identity.identity import Identity
@@ -37,7 +37,7 @@ class Transport:
 
 async def test_seeds_of_the_configuration_come_first_and_hints_are_passed_on() -> None:
     transport, hints = Transport(), []
-    part = DhtPart(
+    part = DhtComponent(
         cast(Any, transport),
         ["/ip4/192.0.2.7/tcp/4001/p2p/S"],
         known=lambda: [(PeerId("B"), "/ip4/192.0.2.2/tcp/4001")],

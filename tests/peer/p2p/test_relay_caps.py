@@ -5,11 +5,11 @@ import pytest
 from peer.config import LinkConfig
 from peer.links.traffic import LinkTraffic
 from peer.p2p.circuits.book import CircuitCaps
-from peer.p2p.relay_caps import PORTION_BYTES, PassingOn
+from peer.p2p.relay_caps import PORTION_BYTES, RelayCaps
 
 
 def waits(traffic: LinkTraffic, caps: CircuitCaps) -> list[float]:
-    passing = PassingOn(traffic, caps)
+    passing = RelayCaps(traffic, caps)
     return [passing.next_portion(0.0) for _ in range(3)]
 
 
@@ -28,6 +28,6 @@ def test_portions_wait_for_the_caps_of_all_links(cap: str) -> None:
 
 def test_what_is_passed_on_counts_as_received_and_sent() -> None:
     traffic = LinkTraffic(LinkConfig())
-    passing = PassingOn(traffic, CircuitCaps())
+    passing = RelayCaps(traffic, CircuitCaps())
     assert passing.passed(0.0) == passing.passed_bytes == PORTION_BYTES
     assert traffic.moved_far_bytes == (PORTION_BYTES, PORTION_BYTES)

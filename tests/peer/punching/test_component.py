@@ -12,10 +12,10 @@ import pytest
 from peer.config import LinkConfig
 from peer.links.traffic import LinkTraffic
 from peer.punching import component as parts
-from peer.punching.component import PunchPart
+from peer.punching.component import PunchComponent
 from peer.punching.port import PunchPort
 from peer.punching.transport import PunchTransport
-from peer.reachability.advertised import Reached
+from peer.reachability.advertised import AdvertisedReachability
 from rollcast.runtime.errors import Unreachable
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -69,9 +69,9 @@ class Ends:
             open_port=lambda: PunchPort("127.0.0.1"),
         )
         self.sent: list[pb.PeerMessage] = []
-        self.reached = Reached(self.sent.append)
+        self.reached = AdvertisedReachability(self.sent.append)
         options = None if is_here else (lambda path: {"url": path})
-        self.part = PunchPart(self.transport, self.reached, self.sent.append, options, Random(0))
+        self.part = PunchComponent(self.transport, self.reached, self.sent.append, options, Random(0))
 
     @property
     def told(self) -> str:

@@ -15,7 +15,7 @@ from aiohttp import web
 from peer.punching import port_keeper as watching
 from peer.punching.port import PunchPort
 from peer.punching.port_keeper import PATH, watch
-from peer.reachability.coordinator_http import MemberDoor
+from peer.reachability.coordinator_http import MemberHttp
 from rollcast.runtime.errors import JoinRefused, MalformedMessage, Unreachable
 from rollcast.wire.identity.identity import Identity
 from tests.coordinator.running import Member, running
@@ -28,7 +28,7 @@ async def test_a_port_is_seen_and_can_be_watched_again(tmp_path: Path) -> None:
     async with running(tmp_path) as run:
         identity = Identity.generate()
         enrolment = await run.join("peer", identity)
-        door = MemberDoor(identity, enrolment)
+        door = MemberHttp(identity, enrolment)
         with pytest.raises(JoinRefused):
             await watch(door.options, port, lambda _: True)
         async with Member(enrolment) as member:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from peer.reachability.advertised import Reached
+from peer.reachability.advertised import AdvertisedReachability
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 
 async def test_changes_at_one_moment_are_one_message_and_the_same_again_is_none() -> None:
     said: list[pb.PeerMessage] = []
-    reached = Reached(said.append)
+    reached = AdvertisedReachability(said.append)
     reached.opened(pb.Welcome())
     reached.set_nat("port-restricted")
     reached.set_punch_address("192.0.2.1:4000")
@@ -32,7 +32,7 @@ async def test_changes_at_one_moment_are_one_message_and_the_same_again_is_none(
 
 async def test_nothing_is_said_without_a_session_and_all_of_it_in_the_next_one() -> None:
     said: list[pb.PeerMessage] = []
-    reached = Reached(said.append)
+    reached = AdvertisedReachability(said.append)
     reached.set_nat("symmetric")
     await asyncio.sleep(0)
     assert not said
@@ -45,7 +45,7 @@ async def test_nothing_is_said_without_a_session_and_all_of_it_in_the_next_one()
 
 async def test_the_address_for_the_local_network_is_told_like_the_rest() -> None:
     said: list[pb.PeerMessage] = []
-    reached = Reached(said.append)
+    reached = AdvertisedReachability(said.append)
     reached.opened(pb.Welcome())
     reached.set_local_address("192.168.1.2:7420")
     await asyncio.sleep(0)

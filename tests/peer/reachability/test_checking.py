@@ -11,10 +11,10 @@ from random import Random
 import pytest
 
 from peer.reachability import checking
-from peer.reachability.advertised import Reached
-from peer.reachability.checking import Checking, address_on_the_way_out
+from peer.reachability.advertised import AdvertisedReachability
+from peer.reachability.checking import ReachabilityCheck, address_on_the_way_out
 from peer.reachability.nat_kind import Seen
-from peer.reachability.summary import Standing
+from peer.reachability.summary import ReachabilitySummary
 from rollcast.runtime.errors import MalformedMessage, Unreachable
 from rollcast.wire.proto import rollcast_pb2 as pb
 from tests.peer.links.link_run import LinkRun
@@ -31,13 +31,13 @@ class World:
         self.looks: asyncio.Queue[int] = asyncio.Queue()
         self.answers: list[Seen | Unreachable] = []
         self.address = "10.0.0.2"
-        self.standing = Standing()
-        self.reached = Reached(lambda message: None)
+        self.summary = ReachabilitySummary()
+        self.reachability = AdvertisedReachability(lambda message: None)
         credentials = run.member("peer")[1]
-        self.part = Checking(
+        self.part = ReachabilityCheck(
             self._look,
-            standing=self.standing,
-            reached=self.reached,
+            summary=self.summary,
+            reachability=self.reachability,
             send=self.sent.put_nowait,
             credentials=lambda: credentials,
             run_id=run.run_id,
@@ -77,7 +77,7 @@ async def test_it_looks_in_every_session_and_when_the_address_changes(
         assert world.looks.empty()
         world.part.opened(pb.Welcome())
         await world.looked()
-        assert world.reached.now.nat == "port-restricted"
+        assert world.reachability.now.nat == "port-restricted"
         world.part.lost()
         world.part.opened(pb.Welcome())
         await world.looked()
@@ -93,7 +93,7 @@ async def test_it_tries_again_until_it_is_seen(tmp_path: Path, monkeypatch: pyte
         world.part.opened(pb.Welcome())
         for _ in range(3):
             await world.looked()
-        assert world.reached.now.nat == "port-restricted"
+        assert world.reachability.now.nat == "port-restricted"
 
 
 async def test_a_coordinator_that_is_back_is_asked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,15 +106,15 @@ async def test_a_coordinator_that_is_back_is_asked_at_once(tmp_path: Path, monke
         world.part.lost()
         world.part.opened(pb.Welcome())
         await world.looked()
-        assert world.reached.now.nat == "port-restricted"
+        assert world.reachability.now.nat == "port-restricted"
 
 
 async def test_a_verdict_changes_the_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path, monkeypatch) as world:
-        world.standing.seen = HOME
+        world.summary.seen = HOME
         verdict = pb.DialVerdict(address="192.0.2.1:7", dialable=True, asked=2, reached=2)
         world.part.received(pb.CoordinatorMessage(dial_verdict=verdict))
-        assert world.reached.now.nat == "mapped"
+        assert world.reachability.now.nat == "mapped"
         with pytest.raises(MalformedMessage):
             world.part.received(pb.CoordinatorMessage(dial_verdict=pb.DialVerdict(problem="x" * 2000)))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.reachability.coordinator_http import MemberDoor
+from peer.reachability.coordinator_http import MemberHttp
 from peer.reachability.nat_kind import nat_kind
 from peer.reachability.nat_probe import seen_from_outside
 from rollcast.runtime.errors import BadSignature, JoinRefused
@@ -18,7 +18,7 @@ async def test_members_are_told_how_they_are_seen_and_others_are_not(tmp_path: P
     async with running(tmp_path) as run:
         identity = Identity.generate()
         enrolment = await run.join("peer", identity)
-        door = MemberDoor(identity, enrolment)
+        door = MemberHttp(identity, enrolment)
         with pytest.raises(JoinRefused):  # it has no session yet
             await seen_from_outside(door)
         async with Member(enrolment) as member:
@@ -28,6 +28,6 @@ async def test_members_are_told_how_they_are_seen_and_others_are_not(tmp_path: P
             assert (seen.local, seen.address, seen.reached) == ("127.0.0.1", "127.0.0.1", True)
             assert nat_kind(seen, dialled=True) == "open"
             with pytest.raises(JoinRefused):
-                await seen_from_outside(MemberDoor(Identity.generate(), enrolment))
+                await seen_from_outside(MemberHttp(Identity.generate(), enrolment))
             with pytest.raises(BadSignature):
-                await seen_from_outside(MemberDoor(identity, enrolment, wall_clock=lambda: 1.7e9))
+                await seen_from_outside(MemberHttp(identity, enrolment, wall_clock=lambda: 1.7e9))

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from peer.donor.check.dial_back import dialled_back, listening_for
-from peer.donor.install.join import Listening
+from peer.donor.install.join import ListenSettings
 from peer.reachability import link_speed
-from peer.reachability.link_speed import Door, measure_link
+from peer.reachability.link_speed import InviteHttp, measure_link
 from rollcast.runtime.errors import JoinRefused, Unreachable, WrongKey
 from tests.coordinator.running import changed, running
 
@@ -29,18 +29,18 @@ async def test_a_link_is_measured_both_ways(tmp_path: Path, monkeypatch: pytest.
         assert (found.control_port, found.control_failed) == (True, None)
         assert any(line.startswith("download: ") for line in said)
 
-        async with Door(replace(run.invite("peer"), grpc_address="127.0.0.1:1")) as door:
+        async with InviteHttp(replace(run.invite("peer"), grpc_address="127.0.0.1:1")) as door:
             failed = await door.control_hop()
             assert failed is not None
             assert failed.hop == "connection"
 
-        async with Door(run.invite("peer"), lambda: time.time() + 3600.0) as door:
+        async with InviteHttp(run.invite("peer"), lambda: time.time() + 3600.0) as door:
             assert (await door.clock())[1] == pytest.approx(3600.0, abs=2.0)
 
-        async with Door(run.invite("peer")) as door:
+        async with InviteHttp(run.invite("peer")) as door:
             dialled = await dialled_back(door, 0)
             assert (dialled.reached, dialled.address) == (True, "127.0.0.1")
-        assert await listening_for(run.invite("peer")) == Listening()  # on this machine: loopback will do
+        assert await listening_for(run.invite("peer")) == ListenSettings()  # on this machine: loopback will do
 
         forged = replace(run.invite("peer"), token="nonsense")
         problems = (await measure_link(forged)).problems
@@ -60,10 +60,10 @@ async def test_beyond_loopback_all_of_it_is_tls_pinned_by_the_invite(
         found = await measure_link(invite)
         assert found.problems == ()
         assert (found.upload_bytes_per_s or 0.0) > 0.0
-        async with Door(invite) as door:
+        async with InviteHttp(invite) as door:
             assert (await door.ask("GET", "/api/v1/worth"))["run_name"] == "local"
         with pytest.raises(WrongKey):
-            async with Door(replace(invite, ca_sha256="0" * 64)):
+            async with InviteHttp(replace(invite, ca_sha256="0" * 64)):
                 pass
 
 
@@ -74,7 +74,7 @@ async def test_nobody_there_is_one_problem(tmp_path: Path) -> None:
     assert [type(problem) for problem in found.problems] == [Unreachable]
     assert found.rtt_s is None
     far = replace(invite, grpc_address="run.example:1")
-    assert await listening_for(far) == Listening("0.0.0.0", 7420, "none")
+    assert await listening_for(far) == ListenSettings("0.0.0.0", 7420, "none")
 
 
 async def test_transfers_grow_until_one_takes_long_enough() -> None:

@@ -8,13 +8,13 @@ from collections.abc import Callable
 import pytest
 
 from peer.reachability import local_address
-from peer.reachability.advertised import Reached
+from peer.reachability.advertised import AdvertisedReachability
 from peer.reachability.local_address import LocalAddress
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 
 async def told(host: str, port: Callable[[], int] = lambda: 7420, coordinator: str = "192.0.2.1") -> str:
-    reached = Reached(lambda _: None)
+    reached = AdvertisedReachability(lambda _: None)
     task = asyncio.create_task(LocalAddress(host, port, reached, lambda: coordinator).run())
     await asyncio.sleep(0.05)
     task.cancel()
@@ -37,7 +37,7 @@ async def test_there_is_none_on_a_public_interface_on_loopback_and_without_a_por
 async def test_a_new_session_has_it_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     hosts = ["192.168.1.2", "192.168.2.2"]
     monkeypatch.setattr(local_address, "address_on_the_way_out", lambda to="": hosts.pop(0))
-    reached = Reached(lambda _: None)
+    reached = AdvertisedReachability(lambda _: None)
     part = LocalAddress("0.0.0.0", lambda: 7420, reached, lambda: "192.0.2.1")
     task = asyncio.create_task(part.run())
     await asyncio.sleep(0.05)

@@ -14,7 +14,7 @@ from bench.wan import build
 from bench.wan.network import Network
 from bench.wan.scenarios import Nat, Node
 from peer.reachability import nat_probe
-from peer.reachability.link_speed import Door
+from peer.reachability.link_speed import InviteHttp
 from peer.reachability.nat_kind import Seen, nat_kind
 from peer.reachability.nat_probe import seen_from_outside
 from rollcast.runtime.errors import RollcastError
@@ -38,14 +38,14 @@ asyncio.run(serve())
 
 _MACHINE = """
 import asyncio, sys
-from peer.donor.link_speed import Door
+from peer.donor.link_speed import InviteHttp
 from peer.donor.nat_kind import nat_kind
 from peer.donor.nat_probe import seen_from_outside
 from peer.donor.reachable import dialled_back
 from rollcast.wire.invite import Invite
 
 async def look():
-    async with Door(Invite.decode(sys.argv[1])) as door:
+    async with InviteHttp(Invite.decode(sys.argv[1])) as door:
         dialled = await dialled_back(door, 7420)
         seen = await seen_from_outside(door)
         print("kind", nat_kind(seen, dialled=dialled.reached), seen.local, seen.address, flush=True)
@@ -55,7 +55,7 @@ asyncio.run(look())
 
 
 async def test_on_one_machine_nothing_is_in_between(tmp_path: Path) -> None:
-    async with running(tmp_path) as run, Door(run.invite("peer")) as door:
+    async with running(tmp_path) as run, InviteHttp(run.invite("peer")) as door:
         seen = await seen_from_outside(door)
         assert seen == Seen("127.0.0.1", "127.0.0.1", seen.port, seen.port, True)
         assert nat_kind(seen, dialled=True) == "open"
@@ -63,7 +63,7 @@ async def test_on_one_machine_nothing_is_in_between(tmp_path: Path) -> None:
 
 async def test_over_tls_and_with_the_second_port_taken(tmp_path: Path, unused_tcp_port: int) -> None:
     serve = {"host": "0.0.0.0", "advertise_host": "127.0.0.1", "observe_port": unused_tcp_port}
-    async with running(tmp_path, changed(serve=serve)) as run, Door(run.invite("peer")) as door:
+    async with running(tmp_path, changed(serve=serve)) as run, InviteHttp(run.invite("peer")) as door:
         first = await seen_from_outside(door)
         assert first.second_port == first.port
         with nat_probe._bound(unused_tcp_port) as taken:
@@ -74,7 +74,7 @@ async def test_over_tls_and_with_the_second_port_taken(tmp_path: Path, unused_tc
 async def test_a_coordinator_that_knows_nothing_of_this_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running(tmp_path) as run, Door(run.invite("peer")) as door:
+    async with running(tmp_path) as run, InviteHttp(run.invite("peer")) as door:
         options = door.options
         for other in ("nothing", "up"):
             monkeypatch.setattr(door, "options", lambda _, path=other: options(f"/api/v1/speed/{path}"))

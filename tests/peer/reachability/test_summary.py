@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from peer.reachability.nat_kind import NatKind, Seen
-from peer.reachability.summary import Standing
+from peer.reachability.summary import ReachabilitySummary
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 HOME = Seen("10.0.0.2", "192.0.2.1", 4000, 4000, reached=False)
@@ -27,31 +27,31 @@ REFUTED = pb.DialVerdict(address="192.0.2.1:7", dialable=False, asked=4, reached
     ],
 )
 def test_the_kind(seen: Seen | None, verdict: pb.DialVerdict | None, kind: NatKind) -> None:
-    assert Standing(seen, verdict).nat == kind
+    assert ReachabilitySummary(seen, verdict).nat == kind
 
 
 def test_it_is_said_in_words() -> None:
-    standing, told = Standing(), pb.Reachability()
-    assert standing.describe(told, "")["reachability"] == "only outwards"
-    assert standing.describe(told, "192.0.2.1:7")["checked"] == "nobody has dialled back yet"
-    standing.verdict = FOUND
-    found = standing.describe(told, "192.0.2.1:7")
+    summary, told = ReachabilitySummary(), pb.Reachability()
+    assert summary.describe(told, "")["reachability"] == "only outwards"
+    assert summary.describe(told, "192.0.2.1:7")["checked"] == "nobody has dialled back yet"
+    summary.verdict = FOUND
+    found = summary.describe(told, "192.0.2.1:7")
     assert (found["reachability"], found["checked"]) == ("dialable", "3 of 4 got through to 192.0.2.1:7")
-    standing.verdict = REFUTED
-    found = standing.describe(told, "192.0.2.1:7")
+    summary.verdict = REFUTED
+    found = summary.describe(told, "192.0.2.1:7")
     assert (found["reachability"], found["checked"]) == (
         "only outwards",
         "1 of 4 got through to 192.0.2.1:7: no answer",
     )
-    standing.verdict = pb.DialVerdict(address="192.0.2.1:7", dialable=True, problem="its session comes from elsewhere")
-    found = standing.describe(told, "192.0.2.1:7")
+    summary.verdict = pb.DialVerdict(address="192.0.2.1:7", dialable=True, problem="its session comes from elsewhere")
+    found = summary.describe(told, "192.0.2.1:7")
     assert (found["reachability"], found["checked"]) == ("dialable", "not checked: its session comes from elsewhere")
 
 
 def test_holes_need_a_port_that_others_can_know() -> None:
-    standing = Standing(HOME, REFUTED)
+    summary = ReachabilitySummary(HOME, REFUTED)
     told = pb.Reachability(nat="port-restricted", punch_address="192.0.2.1:9", circuits=["one"])
-    found = standing.describe(told, "192.0.2.1:7")
+    found = summary.describe(told, "192.0.2.1:7")
     assert (found["reachability"], found["nat"], found["relays"]) == ("hole-punchable", "port-restricted", 1)
     told.nat = "symmetric"
-    assert standing.describe(told, "")["reachability"] == "only outwards"
+    assert summary.describe(told, "")["reachability"] == "only outwards"

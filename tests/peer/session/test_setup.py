@@ -13,7 +13,7 @@ import pytest
 from peer.session import setup
 from peer.session.renewal import Renewal
 from peer.session.setup import http_url_of, session_of
-from peer.startup import take_place
+from peer.startup import join_run
 from rollcast.runtime.errors import Unreachable
 from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.joining.diagnose import HopFailed
@@ -30,7 +30,7 @@ async def test_a_certificate_that_has_ended_is_replaced_with_the_invite(
 ) -> None:
     async with scripted_coordinator(tmp_path) as coordinator:
         config = joined_config(tmp_path / "peer", coordinator).model_copy(update={"coordinators": ("127.0.0.2",)})
-        place = await take_place(config)
+        place = await join_run(config)
         assert place.enrolment.grpc_addresses[1] == f"127.0.0.2:{coordinator.address.rpartition(':')[2]}"
         ended = peer_credentials(coordinator.ca, place.identity, lifetime_s=0.001)
         fresh = peer_credentials(coordinator.ca, place.identity)
@@ -70,7 +70,7 @@ async def test_a_certificate_that_has_ended_is_replaced_with_the_invite(
 async def test_the_http_port_is_that_of_the_place_where_the_coordinator_was_found(tmp_path: Path) -> None:
     async with scripted_coordinator(tmp_path) as coordinator:
         config = joined_config(tmp_path / "peer", coordinator).model_copy(update={"coordinators": ("127.0.0.2:5:6",)})
-        place = await take_place(config)
+        place = await join_run(config)
         assert http_url_of(config, place, "127.0.0.2:5") == "http://127.0.0.2:6"
         assert http_url_of(config, place, coordinator.address) == place.invite.http_url
         assert http_url_of(config, place, "elsewhere:1") == place.enrolment.http_url

@@ -8,7 +8,7 @@ import pytest
 
 from peer.config import EngineConfig, LinkConfig, PeerConfig
 from peer.donor.check import run as check_run
-from peer.donor.check.run import Asked, check_machine
+from peer.donor.check.run import CheckRequest, check_machine
 from peer.donor.machine import decode_speed
 from peer.reachability import link_speed
 from peer.startup import state_folder_lock
@@ -37,7 +37,9 @@ def engine(_: PeerConfig) -> LoadedEngine:
 
 async def test_without_an_invite_the_machine_by_itself(tmp_path: Path) -> None:
     said: list[str] = []
-    checked = await check_machine(Asked(config=CONFIG, state_folder=tmp_path), said.append, engine_factory=engine)
+    checked = await check_machine(
+        CheckRequest(config=CONFIG, state_folder=tmp_path), said.append, engine_factory=engine
+    )
     assert checked.exit_status == 0
     assert (checked.link, checked.worth, checked.needs) == (None, None, None)
     assert checked.decoded is not None
@@ -48,7 +50,7 @@ async def test_without_an_invite_the_machine_by_itself(tmp_path: Path) -> None:
 
 async def test_with_an_invite_what_it_is_worth(tmp_path: Path) -> None:
     async with running(tmp_path / "run") as run:
-        asked = Asked(
+        asked = CheckRequest(
             config=CONFIG.model_copy(update={"link": LinkConfig(upload_mbit_s_max=8.0)}),
             state_folder=tmp_path,
             invite=run.invite("peer"),
@@ -68,7 +70,9 @@ async def test_an_engine_that_is_missing_is_a_finding_and_the_exit_status(tmp_pa
     def none(_: PeerConfig) -> LoadedEngine:
         raise MissingExtra("nothing draws here", fix="install it")
 
-    checked = await check_machine(Asked(config=CONFIG, state_folder=tmp_path), lambda _: None, engine_factory=none)
+    checked = await check_machine(
+        CheckRequest(config=CONFIG, state_folder=tmp_path), lambda _: None, engine_factory=none
+    )
     assert checked.exit_status == MissingExtra.exit_code
     assert (checked.findings[0].level, checked.findings[0].code) == ("error", "RC105")
 
@@ -76,7 +80,7 @@ async def test_an_engine_that_is_missing_is_a_finding_and_the_exit_status(tmp_pa
 async def test_a_peer_that_runs_is_not_disturbed(tmp_path: Path) -> None:
     with state_folder_lock(tmp_path):
         checked = await check_machine(
-            Asked(config=CONFIG, state_folder=tmp_path), lambda _: None, engine_factory=engine
+            CheckRequest(config=CONFIG, state_folder=tmp_path), lambda _: None, engine_factory=engine
         )
     assert checked.decoded is None
     assert any("a peer runs here already" in one.text for one in checked.findings)
@@ -99,13 +103,13 @@ def test_a_peer_that_runs_says_who_got_through(
 
 
 async def test_what_is_not_wanted_is_not_measured(tmp_path: Path) -> None:
-    asked = Asked(config=CONFIG, state_folder=tmp_path, decode=False, link=False, model="qwen3-0.6b")
+    asked = CheckRequest(config=CONFIG, state_folder=tmp_path, decode=False, link=False, model="qwen3-0.6b")
     checked = await check_machine(asked, lambda _: None, engine_factory=engine)
     assert checked.decoded is None
     memory = next(one for one in checked.findings if one.topic == "memory")
     assert "needed for the run's model" in memory.text
     with pytest.raises(ConfigError, match="no model"):
-        await check_machine(Asked(config=CONFIG, state_folder=tmp_path, model="gpt-9"), lambda _: None)
+        await check_machine(CheckRequest(config=CONFIG, state_folder=tmp_path, model="gpt-9"), lambda _: None)
 
 
 def test_a_cap_of_the_owner_counts_as_the_link() -> None:

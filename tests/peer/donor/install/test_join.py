@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from peer.config import PeerConfig
 from peer.donor.install.join import (
-    Listening,
-    Places,
+    ListenSettings,
+    PeerPaths,
     is_on_this_machine,
     machine_name,
     new_configuration,
     peer_invite,
-    places_of,
+    peer_paths,
     write_configuration,
 )
 from rollcast.runtime.config import load_config
@@ -28,13 +28,13 @@ def invite(role: Role = "peer", address: str = "run.example:7400") -> Invite:
     return Invite(RunId("run-1"), role, "https://run.example:7443", address, "a" * 64, "b" * 64, "the-token")
 
 
-def places(folder: Path) -> Places:
-    return Places(folder / "config" / "peer.toml", folder / "state")
+def places(folder: Path) -> PeerPaths:
+    return PeerPaths(folder / "config" / "peer.toml", folder / "state")
 
 
 def test_a_new_configuration_is_valid_and_its_secret_is_elsewhere(tmp_path: Path) -> None:
     here, text = places(tmp_path), invite().encode()
-    config = write_configuration(here, f" {text}\n", name=None, listening=Listening("0.0.0.0", 7420, "none"))
+    config = write_configuration(here, f" {text}\n", name=None, listening=ListenSettings("0.0.0.0", 7420, "none"))
     assert config.name == machine_name()
     assert (config.state_folder, config.invite_file) == (here.state_folder, here.invite_file)
     assert (config.link.host, config.link.port, config.link.advertise) == ("0.0.0.0", 7420, "none")
@@ -45,16 +45,16 @@ def test_a_new_configuration_is_valid_and_its_secret_is_elsewhere(tmp_path: Path
 
 def test_joining_again_keeps_what_its_owner_wrote(tmp_path: Path) -> None:
     here = places(tmp_path)
-    write_configuration(here, invite().encode(), name="shed", listening=Listening())
+    write_configuration(here, invite().encode(), name="shed", listening=ListenSettings())
     written = here.config_file.read_text()
     own = f"{written}# my own words\nupload_gb_month = 5\n"
     here.config_file.write_text(own)
-    write_configuration(here, "rollcast1-newer", name=None, listening=Listening("0.0.0.0", 1, ""))
+    write_configuration(here, "rollcast1-newer", name=None, listening=ListenSettings("0.0.0.0", 1, ""))
     assert "# my own words" in here.config_file.read_text()
     config = load_config(here.config_file, PeerConfig)
     assert (config.name, config.limits.upload_gb_month, config.link.port) == ("shed", 5.0, 0)
     assert here.invite_file.read_text() == "rollcast1-newer\n"
-    assert write_configuration(here, "rollcast1-newer", name="attic", listening=Listening()).name == "attic"
+    assert write_configuration(here, "rollcast1-newer", name="attic", listening=ListenSettings()).name == "attic"
     assert "# my own words" in here.config_file.read_text()
 
 
@@ -64,7 +64,7 @@ def test_an_invite_in_the_configuration_gives_way_to_the_file(tmp_path: Path) ->
     here.config_file.write_text(
         f'invite = "rollcast1-old"  # pasted\nstate_folder = "{here.state_folder}"\n[link]\nport = 5\n'
     )
-    config = write_configuration(here, "rollcast1-newer", name=None, listening=Listening())
+    config = write_configuration(here, "rollcast1-newer", name=None, listening=ListenSettings())
     assert config.invite.get_secret_value() == ""
     assert config.invite_file == here.invite_file
     assert config.link.port == 5
@@ -77,28 +77,28 @@ def test_what_cannot_be_changed_by_line_is_left_alone(tmp_path: Path) -> None:
     text = f'state_folder = "{here.state_folder}"\nname = """\nshed"""\n'
     here.config_file.write_text(text)
     with pytest.raises(ConfigError, match="by hand"):
-        write_configuration(here, "rollcast1-newer", name="attic", listening=Listening())
+        write_configuration(here, "rollcast1-newer", name="attic", listening=ListenSettings())
     assert here.config_file.read_text() == text
 
 
 def test_a_wrong_name_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     here = places(tmp_path)
     with pytest.raises(ConfigError, match="name"):
-        write_configuration(here, "rollcast1-x", name="no spaces please", listening=Listening())
+        write_configuration(here, "rollcast1-x", name="no spaces please", listening=ListenSettings())
     assert not here.config_file.exists()
     assert not here.invite_file.exists()
 
 
 def test_one_machine_one_state_folder(tmp_path: Path) -> None:
     config, state = tmp_path / "peer.toml", tmp_path / "state"
-    assert places_of(config, state) == Places(config, state)
+    assert peer_paths(config, state) == PeerPaths(config, state)
     config.write_text(f'state_folder = "{tmp_path}/other"\n')
-    assert places_of(config, state).state_folder == tmp_path / "other"
+    assert peer_paths(config, state).state_folder == tmp_path / "other"
     with pytest.raises(ConfigError, match="--state"):
-        places_of(config, state, state_given=True)
+        peer_paths(config, state, state_given=True)
     config.write_text('state_folder = "relative"\n')
     with pytest.raises(ConfigError, match="relative"):
-        places_of(config, state)
+        peer_paths(config, state)
 
 
 @pytest.mark.parametrize("role", ["origin", "learner"])
@@ -117,6 +117,6 @@ def test_whether_the_run_is_on_this_machine(address: str, here: bool) -> None:
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40))
 def test_any_path_can_stand_in_a_configuration(word: str) -> None:
-    here = Places(Path("/c.toml"), Path("/s") / word.replace("\0", "_"))
-    values = tomllib.loads(new_configuration(here, "shed", Listening()))
+    here = PeerPaths(Path("/c.toml"), Path("/s") / word.replace("\0", "_"))
+    values = tomllib.loads(new_configuration(here, "shed", ListenSettings()))
     assert values["state_folder"] == str(here.state_folder)

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from peer.donor.install.join import Places
+from peer.donor.install.join import PeerPaths
 from peer.donor.install.leave import clear_up
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
+def places(tmp_path: Path) -> PeerPaths:
     """State as a peer leaves it, and a file of somebody else's in the same folder."""
-    here = Places(tmp_path / "peer.toml", tmp_path / "state")
+    here = PeerPaths(tmp_path / "peer.toml", tmp_path / "state")
     for name in ("versions/run-1/5", "cache/jax", "logs", "receipts"):
         (here.state_folder / name).mkdir(parents=True)
     for name in ("identity.key", "credentials.pem", "invite.txt", "donor.json", "lock", "my-photos.tar"):
@@ -20,11 +20,11 @@ def places(tmp_path: Path) -> Places:
     return here
 
 
-def left(places: Places) -> list[str]:
+def left(places: PeerPaths) -> list[str]:
     return sorted(path.name for path in places.state_folder.iterdir())
 
 
-def test_who_it_is_and_what_it_did_stay(places: Places) -> None:
+def test_who_it_is_and_what_it_did_stay(places: PeerPaths) -> None:
     gone = clear_up(places, forget_identity=False)
     assert left(places) == ["identity.key", "my-photos.tar", "receipts"]
     assert places.config_file.exists()
@@ -32,7 +32,7 @@ def test_who_it_is_and_what_it_did_stay(places: Places) -> None:
     assert clear_up(places, forget_identity=False) == []
 
 
-def test_for_good(places: Places) -> None:
+def test_for_good(places: PeerPaths) -> None:
     clear_up(places, forget_identity=True)
     assert left(places) == ["my-photos.tar"]  # what is not ours is nobody's to remove
     assert not places.config_file.exists()
@@ -41,7 +41,7 @@ def test_for_good(places: Places) -> None:
     assert not places.state_folder.exists()
 
 
-def test_a_link_is_removed_and_what_it_points_to_is_not(places: Places, tmp_path: Path) -> None:
+def test_a_link_is_removed_and_what_it_points_to_is_not(places: PeerPaths, tmp_path: Path) -> None:
     elsewhere = tmp_path / "disk2"
     elsewhere.mkdir()
     (elsewhere / "precious").write_text("x")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.donor.install.manager import Manager, Said, installed, run
+from peer.donor.install.manager import CommandResult, Manager, installed, run
 from peer.donor.install.units import UNIT_NAME, Kind, Service
 from rollcast.runtime.errors import ConfigError, ServiceManager
 
@@ -21,9 +21,9 @@ class Told:
         self.commands: list[str] = []
         self.fails = fails
 
-    def __call__(self, command: Sequence[str]) -> Said:
+    def __call__(self, command: Sequence[str]) -> CommandResult:
         self.commands.append(" ".join(command))
-        return Said(1, "no such bus") if self.fails and self.fails in command else Said(0, "")
+        return CommandResult(1, "no such bus") if self.fails and self.fails in command else CommandResult(0, "")
 
 
 def test_a_users_unit_is_written_enabled_and_started(tmp_path: Path) -> None:
@@ -95,5 +95,5 @@ def test_units_are_where_managers_look(kind: Kind, where: str, tmp_path: Path) -
 
 
 def test_commands_have_a_status_even_where_there_are_none() -> None:
-    assert run(["/bin/sh", "-c", "echo no >&2; exit 3"]) == Said(3, "no")
+    assert run(["/bin/sh", "-c", "echo no >&2; exit 3"]) == CommandResult(3, "no")
     assert run(["/no/such/command"]).status == 127

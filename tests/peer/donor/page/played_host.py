@@ -20,7 +20,7 @@ from peer.donor.machine.sensors import Sensors
 from peer.limits.readings import Readings
 from peer.links.gate import NetworkGate
 from peer.reachability.nat_kind import Seen
-from peer.reachability.summary import Standing
+from peer.reachability.summary import ReachabilitySummary
 from peer.session.coordinators import Coordinators
 from peer.worker.events import FinishRequested, Rest, Verdict
 from rollcast.runtime.errors import DaemonAway
@@ -123,7 +123,7 @@ class PlayedHost:
         )
 
 
-_REACH = Standing(Seen("192.168.1.20", "203.0.113.5", 51820, 51820, reached=False))
+_REACH = ReachabilitySummary(Seen("192.168.1.20", "203.0.113.5", 51820, 51820, reached=False))
 _TOLD = pb.Reachability(nat="port-restricted", punch_address="203.0.113.5:51820", circuits=["one"])
 
 
