@@ -1,4 +1,4 @@
-"""A peer process: relay, session and, unless it is the origin, a worker, from start to orderly end."""
+"""Run a peer process from startup to orderly shutdown: a relay, a session and, unless it is the origin, a worker."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ STOPPED_BY_SIGNAL = "stopped by a signal"
 async def run(
     config: PeerConfig, stop: asyncio.Event, *, engine_factory: Callable[[PeerConfig], Engine] = make_engine
 ) -> int:
-    """Run a peer until the run ends or ``stop`` is set.
+    """Run a peer until the coordinator ends the run or ``stop`` is set.
 
     Returns:
-        exit status 0.
+        The exit status, 0.
 
     Raises:
         RollcastError: see peer.startup, peer.session.session and peer.worker.worker.
@@ -93,7 +93,11 @@ async def _start(limits: OwnerLimitsBook, engine_factory: Callable[[PeerConfig],
 
 
 class PeerProcess:
-    """The parts of one peer, and who tells whom. It is the session's listener."""
+    """The components of one peer and the wiring between them.
+
+    It is the session's listener (SessionListener) and the donor's host (DonorHost): messages of the coordinator and
+    commands of the owner arrive here and go to relay, worker or connectivity.
+    """
 
     def __init__(self, limits: OwnerLimitsBook, place: RunMembership, store: ChunkStore, engine: Engine | None) -> None:
         config, enrolment = limits.config, place.enrolment
@@ -120,12 +124,12 @@ class PeerProcess:
         )
         self._session = self._make_session(place, random)
         self._text = RunText(config.state_folder / "tokenizers", lambda: self._session.stub, random)
-        self._waiting_for_text: asyncio.Task[None] | None = None
+        self._tokenizer_fetch: asyncio.Task[None] | None = None
         self._renewal = Renewal(
             enrolment.credentials,
             folder=config.state_folder,
             send=self._session.send,
-            renewed=self._relay.renew,  # the session takes it up when it connects again
+            renewed=self._relay.renew,  # the open session keeps the old certificate until it reconnects
             random=random,
         )
         self._started_s = asyncio.get_running_loop().time()
@@ -179,7 +183,11 @@ class PeerProcess:
         )
 
     async def run(self, stop: asyncio.Event) -> int:
-        """Until the coordinator or ``stop`` ends it; returns exit status 0 (see module run)."""
+        """Run all components until the coordinator, the owner or ``stop`` ends the process. Return exit status 0.
+
+        Raises:
+            RollcastError: the first component that failed did so with this error; the others were shut down in order.
+        """
         self._advertise = await self._relay.start()
         log.info("peer started", peer_role=self._config.role, advertise=self._advertise)
         parts: dict[str, asyncio.Task[Any]] = {
@@ -208,7 +216,7 @@ class PeerProcess:
                 raise errors[0]
             return 0
         finally:
-            ending = [*parts.values(), *([self._waiting_for_text] if self._waiting_for_text is not None else [])]
+            ending = [*parts.values(), *([self._tokenizer_fetch] if self._tokenizer_fetch is not None else [])]
             for task in ending:
                 task.cancel()
             await asyncio.gather(*ending, return_exceptions=True)
@@ -217,7 +225,7 @@ class PeerProcess:
     # ------------------------------------------------------------ session
 
     def opened(self, welcome: pb.Welcome) -> None:
-        """See SessionListener."""
+        """Prepare for work in a new session, and request it as soon as stop strings can be recognised."""
         self.donor.coordinator_runs(welcome.software)
         self._connectivity.opened(welcome)
         if self._engine is None:
@@ -228,37 +236,40 @@ class PeerProcess:
             work = WarmUp(welcome.prompt_tokens_max, sampling, decode)
             self._engine.expect(work)
             if sampling.stop_strings and decode is None:
-                self._waiting_for_text = asyncio.create_task(self._work_with_text(self._engine, work, welcome))
-                self._waiting_for_text.add_done_callback(self._text_came)
+                self._tokenizer_fetch = asyncio.create_task(self._work_with_text(self._engine, work, welcome))
+                self._tokenizer_fetch.add_done_callback(self._tokenizer_fetched)
                 return
-        self._ask_for_work(welcome)
+        self._request_work(welcome)
 
     async def _work_with_text(self, engine: Engine, work: WarmUp, welcome: pb.Welcome) -> None:
-        """Ask for work only once its ends can be seen; versions come and are loaded meanwhile."""
+        """Fetch the tokenizer, then request work: without it the engine cannot see where a stop string ends a rollout.
+
+        Versions are received and loaded meanwhile.
+        """
         decode = await self._text.decode(welcome.tokenizer_json, work.sampling.stop_token_ids)
         engine.expect(replace(work, decode=decode))
-        self._ask_for_work(welcome)
+        self._request_work(welcome)
 
-    def _text_came(self, task: asyncio.Task[None]) -> None:
+    def _tokenizer_fetched(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None and not self._stop_reason.done():
             self._stop_reason.set_exception(error)
 
-    def _ask_for_work(self, welcome: pb.Welcome) -> None:
+    def _request_work(self, welcome: pb.Welcome) -> None:
         if self._worker is not None:
             held = welcome.prefetch_batches or 2.0
             self._worker.tell(SessionOpened(held, welcome.partial_interval_s, welcome.continue_across_versions))
 
     def lost(self, reason: str) -> None:
-        """See SessionListener."""
+        """Pass the loss of the session on; the worker continues under the leases that it holds."""
         self._connectivity.lost()
-        if self._waiting_for_text is not None:
-            self._waiting_for_text.cancel()
+        if self._tokenizer_fetch is not None:
+            self._tokenizer_fetch.cancel()
         if self._worker is not None:
             self._worker.tell(SessionLost(reason))
 
     def received(self, message: pb.CoordinatorMessage) -> None:
-        """See SessionListener. What does not verify changes nothing: it is logged and dropped."""
+        """Handle one message of the coordinator. A message that fails verification is logged and changes nothing."""
         try:
             self._take(message)
         except RollcastError as error:
@@ -286,6 +297,7 @@ class PeerProcess:
             case "stop":
                 if not self._stop_reason.done():
                     self._stop_reason.set_result(message.stop.reason or "the coordinator stopped us")
+            # Every body that is left belongs to a connectivity component, or to a newer release than this one.
             case other if not self._connectivity.received(message):
                 log.warning("message of the coordinator without a meaning here", kind=other)
 
@@ -298,7 +310,7 @@ class PeerProcess:
         if self._worker is not None:
             self._worker.tell(event)
 
-    # ------------------------------------------------------------ what the owner asks for (see DonorHost)
+    # ------------------------------------------------------------ requests of the owner (see DonorHost)
 
     def rest(self, event: Rest) -> None:
         self._tell_worker(event)
@@ -348,7 +360,7 @@ class PeerProcess:
             self._send(pb.PeerMessage(version_held=held))
 
     def _send(self, message: pb.PeerMessage) -> None:
-        """What the worker and we report, with what only the relay knows of it."""
+        """Send a report of the worker or of this process, with the relay's byte count where it holds a version."""
         if message.WhichOneof("body") == "version_held":
             message.version_held.bytes_received = self._relay.bytes_received(message.version_held.version)
         self._session.send(message)
@@ -357,7 +369,7 @@ class PeerProcess:
         if not self._stop_reason.done():
             self._stop_reason.set_exception(error)
 
-    # ------------------------------------------------------------ what we say about ourselves
+    # ------------------------------------------------------------ reports to the coordinator
 
     def _hello(self) -> pb.Hello:
         return hello_of(

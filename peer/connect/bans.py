@@ -1,4 +1,4 @@
-"""Whom the operator has sent away: we have no links with them, though their certificates count for a while."""
+"""Keep banned peers off this machine's links: their certificates stay valid for a while after the operator's ban."""
 
 from __future__ import annotations
 
@@ -16,42 +16,44 @@ log = structlog.get_logger()
 
 
 class Bans:
-    """A connectivity component (peer.connect.connectivity). What was told last counts while the coordinator is away.
+    """The set of banned peers, a connectivity component (peer.connect.connectivity).
+
+    The last set that the coordinator sent stays in force while there is no session.
 
     Args:
-        keep_out: each is told all of them, whenever they change.
+        keep_out: functions that are called with all banned peers whenever the set changes.
     """
 
     kinds = frozenset({"banned"})
 
     def __init__(self, *keep_out: Callable[[frozenset[PeerId]], None]) -> None:
         self._keep_out = keep_out
-        self._now: dict[PeerId, None] = {}  # who was told of longest ago first
+        self._now: dict[PeerId, None] = {}  # ordered, the earliest ban first
 
     async def run(self) -> None:
-        """It has nothing to do by itself."""
+        """Wait until cancelled: only messages change the set."""
         await asyncio.Event().wait()
 
     def opened(self, welcome: pb.Welcome) -> None:
-        """Whoever is banned is told of again."""
+        """Clear the set: the coordinator sends all current bans at the start of a session."""
         self._set({})
 
     def lost(self) -> None:
         """See ConnectivityComponent."""
 
     def received(self, message: pb.CoordinatorMessage) -> None:
-        """Some more, or fewer.
+        """Add newly banned peers and remove pardoned ones.
 
         Raises:
-            MalformedMessage: more than there can be, or no peer ids.
+            MalformedMessage: there are more than BANNED_MAX ids, or one is too long.
         """
-        told = message.banned
-        if max(len(told.peer_ids), len(told.pardoned)) > BANNED_MAX:
-            raise MalformedMessage("more banned peers than there can be")
-        if any(len(one) > PEER_ID_LENGTH_MAX for one in (*told.peer_ids, *told.pardoned)):
+        change = message.banned
+        if max(len(change.peer_ids), len(change.pardoned)) > BANNED_MAX:
+            raise MalformedMessage(f"a message bans or pardons more than {BANNED_MAX} peers")
+        if any(len(one) > PEER_ID_LENGTH_MAX for one in (*change.peer_ids, *change.pardoned)):
             raise MalformedMessage("the id of a banned peer is too long")
-        banned = self._now | dict.fromkeys(map(PeerId, told.peer_ids))
-        for one in map(PeerId, told.pardoned):
+        banned = self._now | dict.fromkeys(map(PeerId, change.peer_ids))
+        for one in map(PeerId, change.pardoned):
             banned.pop(one, None)
         self._set(dict.fromkeys([*banned][-BANNED_MAX:]))
 
@@ -60,5 +62,5 @@ class Bans:
             return
         self._now = banned
         log.info("banned peers", count=len(banned))
-        for tell in self._keep_out:
-            tell(frozenset(banned))
+        for keep_out in self._keep_out:
+            keep_out(frozenset(banned))

@@ -1,4 +1,4 @@
-"""How a peer is found and reached: the parts that see to it, and which messages of the coordinator concern which."""
+"""Run the components through which a peer is found and reached, and route the coordinator's messages to them."""
 
 from __future__ import annotations
 
@@ -15,58 +15,64 @@ log = structlog.get_logger()
 
 
 class ConnectivityComponent(Protocol):
-    """One concern of reaching each other. Called on the event loop; only ``run`` waits."""
+    """One way in which peers find or reach each other, such as port mapping or hole punching.
+
+    All methods are called on the event loop, and only ``run`` may wait.
+    """
 
     @property
     def kinds(self) -> frozenset[str]:
-        """Bodies of CoordinatorMessage that it takes."""
+        """The bodies of CoordinatorMessage that this component handles; no other component handles them."""
 
     async def run(self) -> None:
-        """Work until cancelled, and clear up then."""
+        """Work until cancelled, then clean up."""
 
     def opened(self, welcome: pb.Welcome) -> None:
-        """There is a session."""
+        """A session with the coordinator has opened."""
 
     def lost(self) -> None:
-        """There is none any more."""
+        """The session has ended."""
 
     def received(self, message: pb.CoordinatorMessage) -> None:
-        """A message of one of ``kinds``.
+        """Handle a message whose body is one of ``kinds``.
 
         Raises:
-            RollcastError: it is not what it should be; it is dropped.
+            RollcastError: the message is malformed; the caller drops it.
         """
 
 
 class Connectivity:
-    """All parts of one peer. One that fails is logged and ends alone: what it was for is a convenience to links."""
+    """All connectivity components of one peer.
+
+    A component that fails is logged and ends alone: each only adds ways to open links, and direct links work without.
+    """
 
     def __init__(self, parts: Sequence[ConnectivityComponent]) -> None:
         self._parts = tuple(parts)
         self._by_kind = {kind: part for part in self._parts for kind in part.kinds}
 
     async def run(self) -> None:
-        """Run every part until cancelled."""
+        """Run every component until cancelled."""
         async with asyncio.TaskGroup() as group:
             for part in self._parts:
                 group.create_task(self._run(part))
-            group.create_task(asyncio.Event().wait())  # a peer does not end because none has anything to do
+            group.create_task(asyncio.Event().wait())  # the end of this method would end the peer
 
     def opened(self, welcome: pb.Welcome) -> None:
-        """There is a session."""
+        """Notify every component that a session has opened."""
         for part in self._parts:
             part.opened(welcome)
 
     def lost(self) -> None:
-        """There is none any more."""
+        """Notify every component that the session has ended."""
         for part in self._parts:
             part.lost()
 
     def received(self, message: pb.CoordinatorMessage) -> bool:
-        """Hand a message to the part that it is for; False: it is for none.
+        """Pass a message to the component that handles it. Return False if none does.
 
         Raises:
-            RollcastError: it is not what it should be.
+            RollcastError: the message is malformed.
         """
         part = self._by_kind.get(message.WhichOneof("body") or "")
         if part is not None:
@@ -78,5 +84,5 @@ class Connectivity:
             await part.run()
         except RollcastError as error:
             log.error("a way to be reached is off", part=type(part).__name__, code=error.code, reason=str(error))
-        except Exception as error:  # a fault of ours in one of these must not cost the donor the rollouts
+        except Exception as error:  # a bug in a convenience must not cost the donor its rollouts
             log.error("a way to be reached is off", part=type(part).__name__, exc_info=error)

@@ -1,4 +1,4 @@
-"""Which parts see to it that a peer is found and reached, as its configuration wants them."""
+"""Build the connectivity components that a peer's configuration asks for."""
 
 from __future__ import annotations
 
@@ -38,16 +38,17 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class ConnectivityContext:
-    """What parts work with.
+    """What connectivity components are built from.
 
     Args:
         place: identity, and the enrolment with the run, the coordinator's addresses and the run CA.
-        reachability: tells the coordinator how we can be reached.
-        send: into the session; lost while there is none.
-        credentials: the newest; they are renewed while the process runs.
-        http_url: of the coordinator, at the place where it was found last.
-        advertised: what others dial, as said at the start: host:port and libp2p's; empty: we cannot be dialled.
-        summary: what was found out about how we are reached; for the owner's screens.
+        reachability: reports to the coordinator how this peer can be reached.
+        send: queues a message in the session; it is dropped while no session is open.
+        credentials: returns the newest credentials; they are renewed while the process runs.
+        http_url: returns the coordinator's HTTP address, at the host where it was found last.
+        advertised: returns what others dial, as configured at startup: host:port and the libp2p address, separated by a
+            space; empty: this peer cannot be dialled.
+        summary: findings about how this machine is reached, for the owner's screens.
     """
 
     config: PeerConfig
@@ -62,7 +63,7 @@ class ConnectivityContext:
 
 
 def connectivity_components(context: ConnectivityContext) -> list[ConnectivityComponent]:
-    """All parts of one peer. Call it inside a running event loop."""
+    """Build all connectivity components of one peer. Call it inside a running event loop."""
     exchange = _exchange(context)
     context.relay.watcher = exchange
     parts: list[ConnectivityComponent] = [
@@ -125,15 +126,16 @@ def _mdns(context: ConnectivityContext, exchange: Exchange) -> Mdns:
 
 
 def _punching(context: ConnectivityContext, transport: PunchTransport) -> PunchComponent:
-    door = MemberHttp(context.place.identity, context.place.enrolment, http_url=context.http_url)
+    http = MemberHttp(context.place.identity, context.place.enrolment, http_url=context.http_url)
+    # Over loopback there is no router in between, and nothing to keep a hole open through.
     is_here = is_loopback(urlsplit(context.http_url()).hostname or "")
-    return PunchComponent(transport, context.reachability, context.send, None if is_here else door.options, Random())
+    return PunchComponent(transport, context.reachability, context.send, None if is_here else http.options, Random())
 
 
 def _checking(context: ConnectivityContext) -> ReachabilityCheck:
-    door = MemberHttp(context.place.identity, context.place.enrolment, http_url=context.http_url)
+    http = MemberHttp(context.place.identity, context.place.enrolment, http_url=context.http_url)
     return ReachabilityCheck(
-        lambda: seen_from_outside(door),
+        lambda: seen_from_outside(http),
         summary=context.summary,
         reachability=context.reachability,
         send=context.send,

@@ -1,4 +1,4 @@
-"""The owner's side of a peer process: limits that hold, commands, receipts and the report."""
+"""The owner's side of a peer process: enforce limits, answer commands, keep receipts and report."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ _NICENESS = 19  # the lowest priority
 
 
 class DonorHost(Protocol):
-    """What the process does for its owner."""
+    """What the peer process does on behalf of its owner."""
 
     def rest(self, event: Rest) -> None:
-        """Draw nothing, or go on."""
+        """Stop generating rollouts, or resume."""
 
     def finish(self, event: FinishRequested) -> None:
-        """Take nothing new, and end where the event says so."""
+        """Accept no new work, and end the process if the event says so."""
 
     def allow_network(self, gate: NetworkGate) -> None:
-        """Let chunks pass, or not."""
+        """Let chunks be sent and received as the gate says."""
 
     def cap_links(self, link: LinkConfig) -> None:
-        """Keep these caps on chunk links."""
+        """Apply these bandwidth caps to chunk links."""
 
     @property
     def moved_far_bytes(self) -> tuple[int, int]:
@@ -66,18 +66,18 @@ class DonorHost(Protocol):
         """Whether leases or finished rollouts are held."""
 
     def describe(self) -> dict[str, Any]:
-        """What peer.donor.report.DonorReport has of the process itself."""
+        """Return the part of the report that describes the process itself (peer.donor.report)."""
 
 
 class Donor:
-    """The owner's side of one process.
+    """The owner's side of one peer process.
 
     Args:
-        limits: of its owner, and the configuration that they are part of.
-        host: the process.
-        instance_id: of this copy of the identity.
-        local_now: the owner's wall clock, naive: hours, quotas, receipts and names of files go by it.
-        unix_now: seconds since 1970.
+        limits: the owner's limits, and the configuration that they are part of.
+        host: the peer process.
+        instance_id: id of this copy of the identity (peer.instance).
+        local_now: returns the owner's wall clock, naive; schedules, quotas, receipts and file names follow it.
+        unix_now: returns seconds since 1970.
     """
 
     def __init__(
@@ -132,10 +132,10 @@ class Donor:
             self._commands["page"] = lambda _: {"url": page.server.url}
 
     async def run(self) -> None:
-        """Keep limits and answer commands until cancelled.
+        """Enforce limits and answer commands until cancelled.
 
         Raises:
-            RollcastError: the socket cannot be made, or the state folder not be written.
+            RollcastError: the command socket cannot be created, or the state folder cannot be written.
         """
         async with AsyncExitStack() as stack:
             stack.callback(self.receipts.save)
@@ -147,10 +147,10 @@ class Donor:
                     tasks.create_task(self._page.run())
 
     def clear_up(self) -> None:
-        """Once the process has ended: remove what it kept, if its owner took this machine out of the run.
+        """After the process has ended, remove its files if the owner took this machine out of the run.
 
         Raises:
-            RunFolderError: something cannot be removed.
+            RunFolderError: a file cannot be removed.
         """
         if self._leaves:
             gone = clear_up(PeerPaths(Path(), self._folder), forget_identity=False)
@@ -162,7 +162,10 @@ class Donor:
             self.receipts.save()
 
     def judged(self, rollouts: Iterable[Rollout], verdicts: Iterable[Verdict]) -> None:
-        """The coordinator's verdicts on rollouts that were handed in; those to be sent again are not final."""
+        """Write receipts for the coordinator's verdicts on uploaded rollouts.
+
+        "busy" is no final verdict: the rollout is uploaded again, and gets its receipt then.
+        """
         local = self._local_now()
         by_key = {(rollout.lease_id, rollout.sample_index): rollout for rollout in rollouts}
         receipts = [
@@ -173,19 +176,19 @@ class Donor:
         self.receipts.add(receipts, local)
 
     def coordinator_runs(self, software: str) -> None:
-        """What the coordinator says of its release; the owner is told of a newer one."""
+        """Compare the coordinator's release with this one, and report a newer one to the owner."""
         self._newer = newer_release(f"rollcast {__version__}", software)
         if self._newer is not None:
             log.info("a newer release is there", ours=self._newer.ours, theirs=self._newer.theirs)
 
     def report(self) -> dict[str, Any]:
-        """See peer.donor.report."""
+        """Return the report for the owner's screens (peer.donor.report)."""
         newer = None if self._newer is None else self._newer.to_json()
         process, config = self._host.describe(), self._limits.config
         report = machine_report(process, self._enforcer, self._memory, self.receipts, config, self._local_now())
         return {**report, "newer_release": newer}
 
-    # ------------------------------------------------------------ what the owner asks for
+    # ------------------------------------------------------------ requests of the owner
 
     def _ask(self, wish: Wish, for_s: float | None) -> dict[str, Any]:
         self._leaves = self._leaves and wish == "finish"
@@ -193,7 +196,7 @@ class Donor:
         return {"state": allowed.state, "reason": allowed.reason}
 
     def _leave(self) -> dict[str, Any]:
-        """Finish what is held, end, and remove what is kept here: identity and receipts stay."""
+        """Finish the work that is held, end the process, and remove its files; identity and receipts stay."""
         self._leaves = True
         return self._ask("finish", None)
 
@@ -222,7 +225,7 @@ class Donor:
 
 
 def be_polite() -> None:
-    """Give this process, and the threads that it starts from now on, the lowest priority on processor and disk."""
+    """Give this process, and every thread that it starts from now on, the lowest priority on processor and disk."""
     try:
         os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
         psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)

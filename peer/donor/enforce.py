@@ -1,4 +1,4 @@
-"""Looks at the machine once a second and lets the process do what its owner allows."""
+"""Read the machine's sensors once a second and apply the owner's limits to the process."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ from peer.limits.readings import Readings
 log = structlog.get_logger()
 
 LOOK_S = 1.0
-_SAVE_S = 60.0  # between two writes of this month's traffic
+_SAVE_S = 60.0  # between two writes of this month's traffic: a crash loses at most this much of the count
 
 
 class LimitsEnforcer:
-    """The shell around LimitsCore.
+    """The shell around LimitsCore: it reads clocks and sensors, and carries out the core's actions.
 
     Args:
-        moved: bytes sent and received so far beyond the local network, by this process; they only rise.
-        apply: do this from now on; called on the event loop whenever it changes, and once at the start.
-        finish: complete what is held, and end unless ``until`` says when to go on.
-        holds_work: whether leases or finished rollouts are held.
-        local_now: the owner's wall clock.
+        moved: returns the bytes that this process has sent and received so far beyond the local network; they only
+            rise.
+        apply: applies what is allowed; called on the event loop whenever that changes, and once at startup.
+        finish: completes the work that is held, then ends the process unless ``until`` names a time to resume.
+        holds_work: returns whether leases or finished rollouts are held.
+        local_now: returns the owner's wall clock.
     """
 
     def __init__(
@@ -68,42 +69,42 @@ class LimitsEnforcer:
         self._moved_before = (0, 0)
         self._saved_at_s = float("-inf")
         self.allowed: Allowed = ALL
-        """What is done now."""
+        """What is allowed now."""
         self.readings = Readings()
-        """What the last look saw."""
+        """The last sensor readings."""
 
     @property
     def used(self) -> MonthUse:
-        """What was moved this month."""
+        """The traffic counted this month."""
         return self._core.quota.use
 
     def ask(self, wish: Wish, for_s: float | None = None) -> Allowed:
-        """The owner asks for something; done at once. Returns what is allowed now.
+        """Carry out a request of the owner at once. Return what is allowed from now on.
 
         Raises:
-            RunFolderError: it cannot be remembered.
+            RunFolderError: the request cannot be written to disk.
         """
         log.info("the owner asks", wish=wish, for_s=for_s)
         self._handle(OwnerAsked(wish, for_s))
         return self.allowed
 
     def change(self, rules: Rules, quota: Quota) -> None:
-        """Keep other limits from now on; what they mean shows with the next look.
+        """Replace the limits. Ceilings are judged with the next readings.
 
         Args:
-            quota: with what was counted so far.
+            quota: the new quota, starting from the traffic counted so far.
 
         Raises:
-            RunFolderError: this month's traffic cannot be written.
+            RunFolderError: this month's traffic cannot be written to disk.
         """
         self._sensors.wants_idle = rules.ceilings.idle_s_min is not None
         self._handle(RulesChanged(rules, quota))
 
     async def run(self) -> None:
-        """Until cancelled.
+        """Read sensors and apply limits every LOOK_S seconds until cancelled.
 
         Raises:
-            RunFolderError: what was asked for cannot be written.
+            RunFolderError: the state cannot be written to disk.
         """
         try:
             while True:
@@ -114,14 +115,14 @@ class LimitsEnforcer:
             self._save()
 
     def look(self, readings: Readings) -> None:
-        """Take one look in."""
+        """Apply the limits to these readings and to the traffic since the last call."""
         sent, received = self._moved()
         sent_before, received_before = self._moved_before
         self._moved_before = sent, received
         self._handle(ReadingsTaken(readings, sent - sent_before, received - received_before))
         asked = self._core.asked
         if asked.wish == "finish" and asked.until is not None and not self._holds_work():
-            # What was held is complete: from here on it is a pause.
+            # The work that was held is complete: until the time to resume, "finish" means a pause.
             self._handle(OwnerAsked("pause", max(0.0, (asked.until - self._local_now()).total_seconds())))
 
     def _handle(self, event: Event) -> None:

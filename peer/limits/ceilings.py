@@ -1,4 +1,7 @@
-"""Ceilings that a machine's owner set, each with a gap before work goes on, so that it does not flap. Pure."""
+"""Compare sensor readings with the owner's ceilings. Pure.
+
+Each ceiling has a gap before work resumes, so that a reading near it does not start and stop work all the time.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,15 @@ from peer.limits.readings import Readings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceilings:
-    """Limits on what a machine is put through; None: no such limit. What cannot be read counts as beyond its limit.
+    """Limits on the load of a machine; None: no such limit. A value that cannot be read counts as beyond its limit.
 
     Args:
-        cpu_celsius_max, gpu_celsius_max: work stops above, and goes on ``celsius_gap`` below.
-        power_watts_max: of the accelerators together; work goes on at 0.9 of it.
-        battery_share_min: on battery, work stops below this charge; 1.0: never on battery.
-        idle_s_min: work only once nobody has touched the machine for so long.
-        others_cpu_share_max: work stops while other processes use more of all cores than this.
-        memory_free_bytes_min, disk_free_bytes_min: work stops below.
+        cpu_celsius_max, gpu_celsius_max: work stops above this temperature, and resumes ``celsius_gap`` below it.
+        power_watts_max: work stops while all accelerators together draw more; it resumes at 0.9 of this power.
+        battery_share_min: on battery, work stops below this charge (0 to 1); 1.0: no work on battery.
+        idle_s_min: work starts after this many seconds without user activity.
+        others_cpu_share_max: work stops while other processes use more than this share of all cores.
+        memory_free_bytes_min, disk_free_bytes_min: work stops below this many free bytes.
     """
 
     cpu_celsius_max: float | None = None
@@ -33,20 +36,23 @@ class Ceilings:
 
 
 _GIB = 2**30
-_SHARE_GAP = 0.05
-_GOES_ON_AT = 0.9  # of a ceiling on power, or on the use of others
-_BYTES_GAP = 1.1  # times the least free bytes
+_SHARE_GAP = 0.05  # battery charge above the limit at which work resumes
+_GOES_ON_AT = 0.9  # share of a ceiling on power, or on the use by other programs, at which work resumes
+_BYTES_GAP = 1.1  # multiple of the least free bytes at which work resumes
 
 
 class CeilingWatch:
-    """Which ceilings hold work back. Not pure data: a ceiling that stopped work needs its gap before it lets go."""
+    """Tell which ceilings hold work back.
+
+    The object has state: a ceiling that stopped work holds until the reading has passed its gap.
+    """
 
     def __init__(self, ceilings: Ceilings) -> None:
         self._ceilings = ceilings
         self._holding: set[str] = set()
 
     def reasons(self, readings: Readings) -> tuple[str, ...]:
-        """Why no work may be done now, in words with figures; empty: it may."""
+        """Return why no work may be done now, as texts with figures; empty: work is allowed."""
         found = []
         for name, judge in _JUDGES.items():
             reason = judge(self._ceilings, readings, name in self._holding)
@@ -59,8 +65,8 @@ class CeilingWatch:
 
 
 def _unknown(what: str) -> str:
-    """A limit that cannot be watched is kept by doing nothing: its owner relies on it."""
-    return f"{what} is limited, and cannot be read on this machine"
+    """Return the reason for a limit without a reading: the owner relies on the limit, so the machine does not work."""
+    return f"{what} is limited, but cannot be read on this machine"
 
 
 def _hot(what: str, celsius: float | None, most: float | None, gap: float, holding: bool) -> str:

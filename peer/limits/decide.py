@@ -1,7 +1,8 @@
-"""Whether this machine may compute, and whether it may move bytes, now: what its owner asked for, schedules, quotas and
-ceilings taken together. Pure: both clocks are handed in.
+"""Decide whether this machine may compute, send and receive now, from its owner's requests, schedules, quotas and
+ceilings.
 
-``now`` is monotonic seconds; ``local`` is the owner's wall clock, which may jump.
+The module is pure: ``now`` is monotonic seconds, ``local`` is the owner's wall clock, which may jump; both are
+arguments.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from peer.limits.schedule import Schedule
 Wish = Literal["run", "pause", "finish"]
 DonorState = Literal["on", "resting", "paused", "finishing"]
 
-REST_S = 30.0  # at least so long, once a ceiling was passed: a machine that cools down in seconds would flap
+REST_S = 30.0  # least pause after a ceiling was passed: a machine that cools down in seconds would flap
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerRequest:
-    """What the owner asked for, kept over restarts.
+    """What the owner asked for; it survives restarts.
 
     Args:
-        until: local time at which the machine works again by itself; None: until told.
+        until: local time at which the machine resumes by itself; None: it waits for the owner.
     """
 
     wish: Wish = "run"
@@ -35,13 +36,13 @@ class OwnerRequest:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What this machine does now.
+    """What this machine may do now.
 
     Args:
-        compute: whether rollouts may be drawn.
-        send, receive: whether chunks may go out and come in; the connection to the coordinator stays open.
-        state: in one word.
-        reason: why not everything is allowed, in words; empty when it is.
+        compute: whether rollouts may be generated.
+        send, receive: whether chunks may be sent and received; the connection to the coordinator stays open.
+        state: the state in one word.
+        reason: text that says why something is not allowed; empty when everything is.
     """
 
     compute: bool
@@ -53,7 +54,7 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the owner set. Schedules are of local time."""
+    """The limits that the owner set. Schedules are in local time."""
 
     compute: Schedule = field(default_factory=Schedule)
     network: Schedule = field(default_factory=Schedule)
@@ -65,10 +66,10 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class OwnerAsked:
-    """By command, page or signal.
+    """The owner made a request, by command, page or signal.
 
     Args:
-        for_s: after so long the machine works again by itself; None: until told.
+        for_s: seconds after which the machine resumes by itself; None: it waits for the owner.
     """
 
     wish: Wish
@@ -77,7 +78,7 @@ class OwnerAsked:
 
 @dataclass(frozen=True, slots=True)
 class ReadingsTaken:
-    """The machine was looked at, and so many bytes had left and come since the last look, beyond the local network."""
+    """Sensors were read; the bytes are those moved since the last reading, the local network not counted."""
 
     readings: Readings
     sent_bytes: int = 0
@@ -86,7 +87,7 @@ class ReadingsTaken:
 
 @dataclass(frozen=True, slots=True)
 class RulesChanged:
-    """The owner set other limits. What was counted of this month goes on counting."""
+    """The owner set other limits; ``quota`` continues this month's count."""
 
     rules: Rules
     quota: Quota
@@ -100,21 +101,21 @@ Event = OwnerAsked | ReadingsTaken | RulesChanged
 
 @dataclass(frozen=True, slots=True)
 class Allow:
-    """Do this from now on."""
+    """Apply this from now on."""
 
     allowed: Allowed
 
 
 @dataclass(frozen=True, slots=True)
 class SaveRequest:
-    """Write down what was asked for, so that a restart does not forget it."""
+    """Write the owner's request to disk, so that a restart resumes with it."""
 
     asked: OwnerRequest
 
 
 @dataclass(frozen=True, slots=True)
 class FinishAndStop:
-    """Complete the leases held, hand relay children over, then end the process."""
+    """Complete the leases that are held, hand the relay's children over to other peers, then end the process."""
 
     until: datetime | None
 
@@ -126,10 +127,10 @@ ALL = Allowed(compute=True, send=True, receive=True, state="on", reason="")
 
 
 class LimitsCore:
-    """Says what is allowed, whenever it changes.
+    """Decide what is allowed, and emit Allow whenever that changes.
 
     Args:
-        asked: what was asked for before a restart.
+        asked: the owner's request from before a restart; None: no request.
     """
 
     def __init__(self, rules: Rules, quota: Quota, asked: OwnerRequest | None = None) -> None:
@@ -139,10 +140,10 @@ class LimitsCore:
         self._watch = CeilingWatch(rules.ceilings)
         self._ceiling_reasons: tuple[str, ...] = ()
         self._rest_until = float("-inf")  # on the monotonic clock
-        self._told: Allowed | None = None
+        self._last_allowed: Allowed | None = None  # as of the last Allow
 
     def handle(self, event: Event, now: float, local: datetime) -> list[Action]:
-        """What must be done about this event, in this order."""
+        """Return the actions that this event causes, in the order in which to carry them out."""
         actions: list[Action] = []
         match event:
             case OwnerAsked(wish, for_s):
@@ -152,15 +153,15 @@ class LimitsCore:
             case RulesChanged(rules, quota):
                 self._rules, self.quota = rules, quota
                 self._watch = CeilingWatch(rules.ceilings)
-                self._ceiling_reasons, self._rest_until = (), float("-inf")  # the next look sees what holds
+                self._ceiling_reasons, self._rest_until = (), float("-inf")  # the next reading judges the new limits
             case _:
                 assert_never(event)
         if self.asked.until is not None and local >= self.asked.until:
             self.asked = OwnerRequest()
             actions.append(SaveRequest(self.asked))
         allowed = self.allowed(now, local)
-        if allowed != self._told:
-            self._told = allowed
+        if allowed != self._last_allowed:
+            self._last_allowed = allowed
             actions.append(Allow(allowed))
         return actions
 
@@ -181,7 +182,7 @@ class LimitsCore:
             self._ceiling_reasons = ()
 
     def allowed(self, now: float, local: datetime) -> Allowed:
-        """What this machine may do at this time."""
+        """Return what this machine may do at this time."""
         match self.asked.wish:
             case "pause":
                 return Allowed(False, False, False, "paused", f"paused by its owner{_until(self.asked.until)}")
@@ -210,7 +211,11 @@ class LimitsCore:
 
 
 def _at_start(asked: OwnerRequest) -> OwnerRequest:
-    """Nothing is held at a start: what was to be finished is, and whoever starts the process wants it to work."""
+    """Return the request to start with.
+
+    A process holds no work at startup, so "finish" is already done; starting the process is itself the wish to work,
+    unless the owner named a time to resume.
+    """
     if asked.wish != "finish":
         return asked
     return OwnerRequest() if asked.until is None else OwnerRequest("pause", asked.until)

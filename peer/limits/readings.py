@@ -1,4 +1,4 @@
-"""What a machine says about itself, once a second. Plain data; None where this machine does not tell."""
+"""Sensor readings of a machine, taken once a second. Plain data; None where this machine has no such sensor."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readings:
-    """One look at the machine.
+    """The readings of one moment.
 
     Args:
-        cpu_celsius, gpu_celsius: of the hottest sensor of its kind.
-        power_watts: that the accelerators draw together.
-        on_battery: whether it runs on its battery; None: it has none.
+        cpu_celsius, gpu_celsius: temperature of the hottest sensor of its kind.
+        power_watts: power that all accelerators together draw.
+        on_battery: whether the machine runs on its battery; None: it has none.
         battery_share: charge, 0 to 1.
-        idle_s: since the owner last touched keyboard or mouse, or a terminal.
-        others_cpu_share: of all cores, used by processes that are not ours.
-        memory_free_bytes, disk_free_bytes: for new use; the disk is that of the state folder.
-        memory_used_bytes: resident, of this process and its children.
-        gpu_memory_used_bytes: by this process and its children.
+        idle_s: seconds since the owner last used keyboard, mouse or a terminal.
+        others_cpu_share: share of all cores (0 to 1) used by processes that are not ours.
+        memory_free_bytes, disk_free_bytes: bytes that programs can still take; the disk is that of the state folder.
+        memory_used_bytes: resident memory of this process and its children.
+        gpu_memory_used_bytes: accelerator memory of this process and its children.
     """
 
     cpu_celsius: float | None = None

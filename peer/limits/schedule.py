@@ -1,9 +1,9 @@
-"""When a machine may be used: weekly windows of local time. Pure.
+"""Weekly windows of local time in which a machine may be used. Pure.
 
-mon-fri 22:00-07:00     nights that begin on a working day
+mon-fri 22:00-07:00     the nights that begin on a working day
 sat,sun                 whole days
 daily 01:00-05:30       every day
-12:00-13:00             the same
+12:00-13:00             every day
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ _FORM = "write days, times or both: `mon-fri 22:00-07:00`, `sat,sun`, `01:00-05:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Windows as [begin, end) in minutes since Monday 00:00, in order and apart; none: always open."""
+    """Windows [begin, end) in minutes since Monday 00:00, sorted and disjoint; no window: always open."""
 
     windows: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def parse(cls, lines: Iterable[str]) -> Schedule:
-        """Read windows; an empty list means always.
+        """Parse windows; an empty list means always.
 
         Raises:
-            ValueError: one is not of a form that is known; names it.
+            ValueError: a line is not a window; the message quotes it and shows the form.
         """
         minutes = [window for line in lines for window in _windows(line)]
         return cls(tuple(_merged(minutes)))
 
     def is_open(self, local: datetime) -> bool:
-        """Whether the machine may be used at this local time."""
+        """Return whether the machine may be used at this local time."""
         minute = _minute(local)
         return not self.windows or any(begin <= minute < end for begin, end in self.windows)
 
     def minutes_until_change(self, local: datetime) -> int | None:
-        """Minutes, by the local clock, until it opens or closes; None: never."""
+        """Return the minutes, by the local clock, until the schedule opens or closes; None: it never does."""
         if not self.windows or self.windows == ((0, _WEEK_MINUTES),):
             return None
         minute, is_open = _minute(local), self.is_open(local)
         edges = {(end if is_open else begin) % _WEEK_MINUTES for begin, end in self.windows}
-        # Midnight between Sunday and Monday is no edge where a window goes on over it.
+        # Midnight between Sunday and Monday is no edge where a window continues across it.
         if self.windows[0][0] == 0 and self.windows[-1][1] == _WEEK_MINUTES:
             edges.discard(0)
         return min((edge - minute) % _WEEK_MINUTES or _WEEK_MINUTES for edge in edges)
 
     def in_words(self) -> str:
-        """As `Mon 22:00 to Tue 07:00, ...`."""
+        """Return the windows as text, such as `Mon 22:00 to Tue 07:00, ...`."""
         if not self.windows:
             return "always"
         return ", ".join(f"{_named(begin)} to {_named(end)}" for begin, end in self.windows)

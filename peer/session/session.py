@@ -1,4 +1,4 @@
-"""The control stream to the coordinator: one gRPC Session, opened again whenever it is lost."""
+"""The control stream to the coordinator: one gRPC Session, reopened with backoff whenever it is lost."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from rollcast.wire.protocol import agree_with
 log = structlog.get_logger()
 
 END_OF_STREAM: Any = cast(Any, grpc.aio).EOF  # missing in the type stubs
-OUTBOX_MAX = 1024  # messages waiting to be written; the stream has stalled long before
+OUTBOX_MAX = 1024  # queued messages; a stream with a backlog this long has stalled long before
 WELCOME_TIMEOUT_S = 10.0  # from Hello to Welcome, connecting included
-WRITE_TIMEOUT_S = 10.0  # a stream that takes no message for this long is lost
-FLUSH_TIMEOUT_S = 0.4  # of the 2 s that a stopping peer has, for the last messages and Goodbye
-HOPS_TIMEOUT_S = 15.0  # for finding out which hop failed
+WRITE_TIMEOUT_S = 10.0  # a stream that accepts no message for this long counts as lost
+FLUSH_TIMEOUT_S = 0.4  # share of a stopping peer's 2 s that the last messages and Goodbye may take
+HOPS_TIMEOUT_S = 15.0  # to find out which hop to the coordinator failed
 DELAY_MOST_S = 10.0  # between two attempts
-# Asking again does not help after these; everything else may be a coordinator that restarts.
+# A retry does not help after these statuses; any other may come from a coordinator that is restarting.
 FINAL_CODES = frozenset(
     {
         grpc.StatusCode.UNAUTHENTICATED,
@@ -48,27 +48,33 @@ FINAL_CODES = frozenset(
 
 
 class SessionListener(Protocol):
-    """Who is told what happens on the session. Called on the event loop; must not block."""
+    """Receiver of the session's events. Its methods are called on the event loop and must not block."""
 
-    def opened(self, welcome: pb.Welcome) -> None: ...
+    def opened(self, welcome: pb.Welcome) -> None:
+        """A session has opened with this welcome."""
 
-    def lost(self, reason: str) -> None: ...
+    def lost(self, reason: str) -> None:
+        """The open session has ended, for this reason."""
 
-    def received(self, message: pb.CoordinatorMessage) -> None: ...
+    def received(self, message: pb.CoordinatorMessage) -> None:
+        """The coordinator has sent a message other than Welcome and Refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """Whom we expect to find, and how long we look for it."""
+    """The run and the learner that the coordinator must name, its addresses, and how long to look for it.
+
+    Args:
+        addresses: host:port of one coordinator; tried in turn.
+        join_timeout_s: seconds to open the first session; None: no limit.
+        reconnect_timeout_s: seconds to open another one after a loss; None: no limit.
+    """
 
     run_id: str
     learner_public_key: bytes
     addresses: tuple[str, ...]
-    """Of one coordinator; tried in turn."""
     join_timeout_s: float | None
-    """None: for ever."""
     reconnect_timeout_s: float | None
-    """None: for ever."""
 
 
 async def _nothing() -> None:
@@ -76,12 +82,17 @@ async def _nothing() -> None:
 
 
 class Session:
-    """Keeps one stream open; messages sent while there is none are dropped, since all of them are said anew.
+    """Keep one stream to the coordinator open.
+
+    Messages sent while no session is open are dropped, because a peer repeats its state when the next one opens; only
+    accusations are kept.
 
     Args:
-        open_channel: to an address of the coordinator.
-        failed_hop: which hop to that address fails; asked once an attempt has failed.
-        make_ready: awaited before each attempt, for what an attempt needs.
+        open_channel: opens a gRPC channel to an address of the coordinator.
+        failed_hop: finds out, after a failed attempt, which hop to that address fails; None: all hops work.
+        hello: builds the first message of a session.
+        heartbeat: builds the message that is sent at the coordinator's heartbeat interval.
+        make_ready: awaited before each attempt; renews an expired certificate, for example.
     """
 
     def __init__(
@@ -111,10 +122,10 @@ class Session:
         self._stopped_by_coordinator = False
         self._ended = asyncio.Event()
         self.stub: rollcast_pb2_grpc.CoordinatorStub | None = None
-        """Calls on the open session's connection; None while there is no session."""
+        """Stub for calls on the open session's connection; None while no session is open."""
 
     def send(self, message: pb.PeerMessage) -> None:
-        """Queue a message. Without a session only accusations are kept: the rest is said anew at its opening."""
+        """Queue a message. Without an open session every message but an accusation is dropped."""
         if self.stub is None and message.WhichOneof("body") != "accusation":
             return
         if len(self._outbox) >= OUTBOX_MAX:
@@ -124,11 +135,11 @@ class Session:
         self._outbox_changed.set()
 
     async def run(self) -> None:
-        """Hold the session until close() or the coordinator's Stop.
+        """Keep the session open until close() is called or the coordinator sends Stop.
 
         Raises:
-            Unreachable: no session for join_timeout_s at the start, or for reconnect_timeout_s later; it names the hop.
-            RollcastError: the coordinator refused us, for the reason that it gave.
+            Unreachable: no session for join_timeout_s at startup, or for reconnect_timeout_s later; it names the hop.
+            RollcastError: the coordinator refused this peer, with the reason that it gave.
         """
         try:
             await self._keep_open()
@@ -136,35 +147,35 @@ class Session:
             self._ended.set()
 
     async def close(self, reason: str) -> None:
-        """Send what is queued and Goodbye, then end; bounded by FLUSH_TIMEOUT_S."""
+        """Send the queued messages and Goodbye, then end the session, within FLUSH_TIMEOUT_S."""
         self.send(pb.PeerMessage(goodbye=pb.Goodbye(reason=reason)))
         self._closing.set()
         self._outbox_changed.set()
         with contextlib.suppress(WaitTimedOut):
-            async with deadline(FLUSH_TIMEOUT_S, "the coordinator to take our last messages"):
+            async with deadline(FLUSH_TIMEOUT_S, "the coordinator to accept the last messages of this peer"):
                 await self._ended.wait()
 
     async def _keep_open(self) -> None:
         loop = asyncio.get_running_loop()
-        patience_s = self._settings.join_timeout_s
-        give_up_s = _after(loop.time(), patience_s)
+        timeout_s = self._settings.join_timeout_s
+        give_up_s = _after(loop.time(), timeout_s)
         delays = self._delays()
         while not self._closing.is_set():
             cause, was_open = await self._attempt()
             if self._stopped_by_coordinator or self._closing.is_set():
                 return
             if was_open:
-                patience_s = self._settings.reconnect_timeout_s
-                give_up_s, delays = _after(loop.time(), patience_s), self._delays()
+                timeout_s = self._settings.reconnect_timeout_s
+                give_up_s, delays = _after(loop.time(), timeout_s), self._delays()
             else:
-                await self._note(cause, give_up_s)
+                await self._diagnose(cause, give_up_s)
             left_s = give_up_s - loop.time()
             if left_s <= 0.0:
-                raise self._given_up(patience_s or 0.0, cause)
+                raise self._given_up(timeout_s or 0.0, cause)
             await self._pause(min(next(delays), left_s))
 
-    async def _note(self, cause: str, give_up_s: float) -> None:
-        """Find out which hop fails, and say it once."""
+    async def _diagnose(self, cause: str, give_up_s: float) -> None:
+        """Find out which hop fails, and log each new problem once."""
         loop, address = asyncio.get_running_loop(), self.search.current
         try:
             async with asyncio.timeout(max(1.0, min(HOPS_TIMEOUT_S, give_up_s - loop.time()))):
@@ -175,16 +186,16 @@ class Session:
         if self.search.failed(hop, loop.time()):
             log.warning("no session with the coordinator", hop=hop.hop, address=address, reason=hop.reason, fix=hop.fix)
 
-    def _given_up(self, patience_s: float, cause: str) -> Unreachable:
+    def _given_up(self, timeout_s: float, cause: str) -> Unreachable:
         problems = self.search.problems()
         return Unreachable(
-            f"no session with the coordinator at {' or '.join(self._settings.addresses)} for {patience_s:g} s",
+            f"no session with the coordinator at {' or '.join(self._settings.addresses)} for {timeout_s:g} s",
             cause="; ".join(map(str, problems)) or cause,
             fix=problems[0].fix if problems else "check that the coordinator runs and can be reached from here",
         )
 
     async def _attempt(self) -> tuple[str, bool]:
-        """One session from dial to end. Returns why it ended and whether it had been open."""
+        """Hold one session from dial to end. Return why it ended and whether it had been open."""
         was_open = False
         try:
             await self._make_ready()
@@ -193,6 +204,7 @@ class Session:
                 call = cast(Any, stub.Session())
                 try:
                     welcome = await self._shake_hands(call)
+                    # Anything else in the outbox describes a state that Hello and the first heartbeat have replaced.
                     self._outbox = deque(m for m in self._outbox if m.WhichOneof("body") == "accusation")
                     self.stub, was_open = stub, True
                     self.search.opened()
@@ -207,7 +219,7 @@ class Session:
             cause = f"{error.code().name}: {error.details()}"
         except (WaitTimedOut, Unreachable) as error:
             cause = error.what
-        except asyncio.InvalidStateError as error:  # what grpc.aio raises for writing to a call that has ended
+        except asyncio.InvalidStateError as error:  # grpc.aio raises this for a write to a call that has ended
             cause = str(error)
         finally:
             self.stub = None
@@ -259,8 +271,8 @@ class Session:
                 # Goodbye is written: the coordinator ends the stream when it has read it.
                 await asyncio.wait((reader,), timeout=FLUSH_TIMEOUT_S)
                 return "closed by us"
-            # The reader knows the status with which the stream ended; the writer only that it did. But a write that
-            # timed out has cancelled the call itself.
+            # The reader knows the status with which the stream ended, the writer only that it ended. But a write that
+            # timed out has cancelled the call itself, and then only the writer knows the reason.
             await asyncio.wait((reader,), timeout=1.0)
             timed_out = writer.done() and isinstance(writer.exception(), WaitTimedOut)
             told_why = writer if timed_out or not reader.done() else reader
@@ -269,10 +281,10 @@ class Session:
             for task in (reader, writer):
                 task.cancel()
             await asyncio.gather(reader, writer, return_exceptions=True)
-            del reader, writer, task  # what one raised refers to this frame: together they would keep the connection
+            del reader, writer, task  # an exception of theirs refers to this frame: the cycle would keep the connection
 
     async def _read(self, call: Any) -> str:
-        with connection_lost("reading from the session"):  # the timeout of a write cancels the call
+        with connection_lost("reading from the session"):  # a write that times out cancels the call
             while (message := await call.read()) is not END_OF_STREAM:
                 body = message.WhichOneof("body")
                 if body == "refused":
@@ -309,7 +321,7 @@ class Session:
 
     async def _write_one(self, call: Any, message: pb.PeerMessage) -> None:
         with connection_lost("writing to the session"):
-            async with deadline(WRITE_TIMEOUT_S, "the coordinator to take a message"):
+            async with deadline(WRITE_TIMEOUT_S, "the coordinator to accept a message"):
                 await call.write(message)
 
     async def _pause(self, seconds: float) -> None:
@@ -326,7 +338,7 @@ def _after(now: float, seconds: float | None) -> float:
 
 
 def refusal(refused: pb.Refused) -> RollcastError:
-    """The error that the coordinator's refusal names by its code; JoinRefused where it names none that we know."""
-    said = {"what": refused.what, "cause": "the coordinator refused us", "fix": refused.fix}
-    error = error_from_json(json.dumps({"code": refused.code, **said}))
-    return error or error_from_json(json.dumps({"code": JoinRefused.code, **said})) or JoinRefused("refused")
+    """Return the error with the code of the coordinator's refusal; JoinRefused where the code is unknown here."""
+    fields = {"what": refused.what, "cause": "the coordinator refused this peer", "fix": refused.fix}
+    error = error_from_json(json.dumps({"code": refused.code, **fields}))
+    return error or error_from_json(json.dumps({"code": JoinRefused.code, **fields})) or JoinRefused("refused")

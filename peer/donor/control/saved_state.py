@@ -1,4 +1,4 @@
-"""What a donor's machine remembers over restarts: what its owner asked for, and what this month's traffic was."""
+"""The donor's state that survives restarts: the owner's last request, and this month's traffic."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _BYTES_MAX = 65536
 
 
 class SavedState:
-    """One small JSON file in the state folder.
+    """A small JSON file in the state folder.
 
-    A file that cannot be read counts as none, so that a machine is not lost to it; that is logged.
+    A file that cannot be read is logged and treated as absent: a damaged file must not keep the machine from working.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -30,10 +30,10 @@ class SavedState:
         self.asked, self.use = self._read()
 
     def save(self, asked: OwnerRequest, use: MonthUse) -> None:
-        """Durable once this returns.
+        """Write both values if they changed; they are durable once this returns.
 
         Raises:
-            RunFolderError: it cannot be written.
+            RunFolderError: the file cannot be written.
         """
         if (asked, use) == (self.asked, self.use):
             return

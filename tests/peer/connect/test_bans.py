@@ -9,7 +9,7 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 
 
 def message(*peer_ids: str, pardoned: tuple[str, ...] = ()) -> pb.CoordinatorMessage:
-    return pb.CoordinatorMessage(banned=pb.Bans(peer_ids=peer_ids, pardoned=pardoned))
+    return pb.CoordinatorMessage(banned=pb.Banned(peer_ids=peer_ids, pardoned=pardoned))
 
 
 def test_changes_add_up_and_a_session_begins_anew() -> None:

@@ -182,7 +182,7 @@ async def test_a_session_whose_write_times_out_is_opened_again(tmp_path: Path, m
         for _ in range(20):  # more than the connection holds
             fixture.session.send(pb.PeerMessage(accusation=pb.Accusation(reason="x" * 3_000_000)))
         await fixture.listener.wait_for("lost")
-        assert fixture.listener.events[-1] == ("lost", "waited 0.5 s for the coordinator to take a message")
+        assert fixture.listener.events[-1] == ("lost", "waited 0.5 s for the coordinator to accept a message")
         await (await coordinator.next_session()).expect("heartbeat")
 
 
