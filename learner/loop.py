@@ -1,8 +1,8 @@
-"""The RL loop: batch in, checked and trained on; version, checkpoint and report out.
+"""The RL loop: fetch a batch, check it, train on it, publish a version, save a checkpoint, report the step.
 
 Publishing a version and writing a checkpoint overlap with waiting for the next batch and with training on it; two
 versions, or two checkpoints, are never in flight at once. All jax work runs on one worker thread, so that the event
-loop always answers.
+loop stays responsive.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _log = structlog.get_logger()
 
 
 class Coordinator(Protocol):
-    """What the loop asks of the coordinator's client."""
+    """The part of the coordinator's client that the loop uses (learner.coordinator.client)."""
 
     async def next_batch(self, step: int, *, rollouts: int, wait_s: float = LONG_POLL_S) -> Batch | NotReady: ...
 
@@ -58,32 +58,32 @@ class Coordinator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoopSettings:
-    """Numbers that the loop follows."""
+    """Settings of the loop, from the learner's configuration and the run's facts."""
 
     steps: int  # train until this step
-    publish_every_steps: int  # kappa, where a batch does not say it
+    publish_every_steps: int  # kappa, unless a batch names another
     checkpoint_every_steps: int
-    checkpoint_every_s: float  # of training
+    checkpoint_every_s: float  # seconds of training
     keep_versions: int  # newest versions kept for behaviour log-probabilities
     batch_timeout_s: float
     objective: ObjectiveConfig
     completion_tokens_max: int
-    packed_row_tokens: int  # rollouts share rows of at least so many tokens; 0: they do not
+    packed_row_tokens: int  # least length in tokens of rows that rollouts share; 0: one row per rollout
     rules: BatchRules
     mismatch: MismatchConfig
     sampling_check: SamplingCheckConfig
 
     def checkpoints(self, step: int, unsaved_s: float) -> bool:
-        """Whether the state after ``step`` steps is saved, where training since the last one took so long."""
+        """Return whether to save the state after ``step`` steps, with ``unsaved_s`` seconds of training not saved."""
         return step % self.checkpoint_every_steps == 0 or step == self.steps or unsaved_s >= self.checkpoint_every_s
 
 
 @dataclass(frozen=True, slots=True)
 class LoopParts:
-    """What the loop works with."""
+    """The components that the loop uses."""
 
     trainer: Trainer
-    worker: Executor  # one thread: all jax work
+    worker: Executor  # one thread for all jax work
     coordinator: Coordinator
     retained: RetainedVersions
     publisher: Publisher
@@ -97,20 +97,20 @@ class LoopParts:
 
 @dataclass(slots=True)
 class Position:
-    """Where the learner is: what a checkpoint says beside arrays and facts."""
+    """How far the learner is: the part of a checkpoint that changes with every step, arrays aside."""
 
     step: int  # learner steps completed
     epoch: int
-    newest_version: Version  # newest frozen
-    trained: TrainedIds
+    newest_version: Version  # newest version that was frozen
+    trained: TrainedIds  # ids of rollouts that were trained on
 
 
 class TrainingLoop:
-    """Steps from ``position`` on, which is saved already.
+    """Run the learner's steps from ``position`` on, whose state is saved already.
 
     Args:
-        host_state: the host part of a checkpoint for a position.
-        replay: what of the run lies ahead of the position.
+        host_state: builds the host part of a checkpoint for a position.
+        replay: recorded batches and epochs of the run that lie ahead of the position.
     """
 
     def __init__(
@@ -134,14 +134,14 @@ class TrainingLoop:
 
     @property
     def step(self) -> int:
-        """Learner steps completed."""
+        """The number of learner steps completed."""
         return self._at.step
 
     async def run(self) -> bool:
-        """Train until the last step (True) or until told to stop (False); either way the state is saved.
+        """Train until the last step is done (return True) or the process is told to stop (False), and save the state.
 
         Raises:
-            WaitTimedOut: no batch in time.
+            WaitTimedOut: no batch came in time.
             RollcastError: a batch breaks the rules, or publishing or saving failed.
         """
         self._time = StepTime()
@@ -171,17 +171,21 @@ class TrainingLoop:
     # ---------------------------------------------------------------- epochs
 
     async def _follow_epochs(self) -> None:
-        """Jump where the run jumped, and where training again has ended in another state than was published."""
+        """Enter the epoch that the run entered at this step, or open one if repeated steps gave other weights.
+
+        The weights are compared only once all recorded batches have been replayed: until then the run's own epochs
+        come first.
+        """
         if (start := self._replay.jump(self.step)) is not None:
             await self._enter_epoch(start.epoch, start.step)
         elif self._replay.ends(self.step):
-            await self._parts.publications.finish()  # all that we reached again is compared
+            await self._parts.publications.finish()  # the comparison with what was published happens in there
             if self._parts.publisher.diverged:
-                # What was signed is out of our hands: its number must not be used again.
+                # A version that was signed may be known to peers: its number must not be used for other weights.
                 await self._parts.publisher.publish_kept(until=self._parts.publisher.newest_known)
                 common = self._parts.publisher.common_version
                 opened = await self._parts.coordinator.open_epoch(self.step, common)
-                if opened.epoch == self._at.epoch:  # batches were recorded since: they come first
+                if opened.epoch == self._at.epoch:  # batches were recorded meanwhile, and are replayed first
                     self._replay.extend(opened.step)
                     return
                 _log.warning("epoch opened", epoch=opened.epoch, step=opened.step, newest_common_version=common)
@@ -195,7 +199,7 @@ class TrainingLoop:
         self._at.step, self._at.epoch, self._at.newest_version = step, epoch, first
         snapshot = await self._on_worker(lambda: self._freeze(first))
         if not self._parts.publisher.knows(first):
-            # Before anything of the epoch is published: whoever resumes then resumes in it.
+            # Saved before the epoch's first version is published, so that a learner that crashes now resumes in it.
             await self._start_checkpoint()
             await self._parts.saves.finish()
         await self._parts.publications.start(first, snapshot)
@@ -221,7 +225,7 @@ class TrainingLoop:
             published = await self._publish()
         with self._time.part("checkpoint_s"):
             await self._checkpoint(published)
-        if not batch.replayed:  # the life before us did
+        if not batch.replayed:  # the earlier life of this learner evaluated after replayed steps
             self._parts.evaluations.step_done(
                 self.step, self._at.newest_version, self._params_of, self._parts.publications.kept()
             )
@@ -265,9 +269,9 @@ class TrainingLoop:
         return thaw(self._parts.trainer.model_config, tensors, state)
 
     def _publishes(self) -> bool:
-        """Whether the policy is to become a version now; the last one always does.
+        """Return whether the policy becomes a version now; that of the last step always does.
 
-        What was published by an earlier life decides for the steps that are done again: kappa may have been another.
+        For repeated steps the versions that an earlier life published decide: kappa may have been another then.
         """
         if self.step <= self._parts.publisher.newest_known or self._replay.leaves_off(self.step):
             return self._parts.publisher.knows(Version(self.step))
@@ -292,7 +296,7 @@ class TrainingLoop:
             await self._prune()
 
     async def _start_checkpoint(self) -> None:
-        """Copy the state and have it written beside training."""
+        """Copy the state to the host and start to write it, while training continues."""
         kill_point("before_checkpoint_copy")
         await self._parts.saves.finish()  # one copy at a time
         host = self._host_state(self._at)
@@ -301,7 +305,7 @@ class TrainingLoop:
         kept = self._parts.publications.kept()
 
         async def may_save() -> bool:
-            # A checkpoint promises that every version up to its step is on our disk, and is the run's own state.
+            # A checkpoint promises that every version up to its step is on this disk, and is the one that the run has.
             await kept()
             return not self._parts.publisher.diverged
 
@@ -322,10 +326,14 @@ class TrainingLoop:
     # ---------------------------------------------------------------- waiting
 
     async def _next_batch(self) -> Batch | None:
-        """The batch of the current step, or None when told to stop meanwhile."""
+        """Return the batch of the current step, or None if told to stop meanwhile.
+
+        Raises:
+            WaitTimedOut: no batch came within batch_timeout_s.
+        """
         rules = self._settings.rules
         rollouts = rules.groups_per_step * rules.samples_per_group
-        waiting_for = "nothing that it names"
+        waiting_for = "an unnamed cause"
         ends_s = time.monotonic() + self._settings.batch_timeout_s
         while (left_s := ends_s - time.monotonic()) > 0.0:
             answer = await self._unless_stopped(
@@ -340,11 +348,15 @@ class TrainingLoop:
         raise WaitTimedOut(
             f"waited {self._settings.batch_timeout_s:g} s for the batch of step {self.step}",
             cause=f"the coordinator waits for {waiting_for}",
-            fix="see that peers have joined and make rollouts, or raise batch_timeout_s",
+            fix="check that peers have joined and generate rollouts, or raise batch_timeout_s",
         )
 
     async def _unless_stopped(self, call: Awaitable[ResultT]) -> ResultT | None:
-        """The call's result; None when told to stop first. A publication that fails meanwhile fails here."""
+        """Return the call's result, or None if told to stop first.
+
+        Raises:
+            RollcastError: the call failed, or a publication or a checkpoint in flight did.
+        """
         asked = asyncio.ensure_future(call)
         stopped = asyncio.ensure_future(self._parts.stop.wait())
         try:
@@ -358,7 +370,7 @@ class TrainingLoop:
                     return None
                 for one in beside:
                     if one.under_way is not None and one.under_way.done():
-                        await one.finish()  # raises what went wrong, if anything did
+                        await one.finish()  # raises the error of the task, if it failed
         finally:
             for task in (asked, stopped):
                 task.cancel()

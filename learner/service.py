@@ -1,4 +1,4 @@
-"""The learner process: join, warm start or resume, evaluate, publish, train, evaluate, finish."""
+"""The learner process: join the run, warm-start or resume, evaluate, publish, train, evaluate again, finish."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ from rollcast.wire.joining.enrol import Enrolment, enrol
 from rollcast.wire.joining.invite import read_invite
 from rollcast.wire.proto import rollcast_pb2 as pb
 
-EXAMPLES_PER_CALL = 2048  # a few seconds of the task's generator
-RENEW_TIMEOUT_S = 10.0  # one try at a new certificate; whoever needs it tries again
+EXAMPLES_PER_CALL = 2048  # the task's generator takes a few seconds for so many
+RENEW_TIMEOUT_S = 10.0  # for one attempt to renew the certificate; the caller that needs it retries
 HELD_OUT = "held_out"  # the evaluation set that every task has
-CANCEL_GRACE_S = 2.0  # what a publication under way gets to finish in when the process is told to stop
+CANCEL_GRACE_S = 2.0  # time for a publication in flight to finish once the process is told to stop
 
 ResultT = TypeVar("ResultT")
 
@@ -55,10 +55,13 @@ _log = structlog.get_logger()
 
 
 async def run(config: LearnerConfig, stop: asyncio.Event) -> int:
-    """Run the learner until the run is finished (0) or until told to stop before (130, with a checkpoint).
+    """Run the learner until the run is finished, or until ``stop`` is set.
+
+    Returns:
+        The exit status: 0 when the run is finished, 130 when stopped before (after saving a checkpoint).
 
     Raises:
-        RollcastError: anything a person can act on.
+        RollcastError: something failed that a person can act on.
     """
     return await run_processes(config, stop, lambda make_trainer: _live(config, stop, make_trainer))
 
@@ -82,6 +85,7 @@ async def _live(config: LearnerConfig, stop: asyncio.Event, make_trainer: Traine
             return EXIT_INTERRUPTED
         reporter = await stack.enter_async_context(StatusReporter(client.report_status))
         kill_point("session_open")
+        # One thread does all jax work, so that the event loop stays responsive.
         worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="jax")
         stack.callback(worker.shutdown, wait=True, cancel_futures=True)
         facts = RunFacts.of(info, config)
@@ -95,7 +99,7 @@ async def _live(config: LearnerConfig, stop: asyncio.Event, make_trainer: Traine
 
 
 class _Life:
-    """One life of the learner process, from an open session to its end."""
+    """One life of the learner process, from the open session to the end of the process."""
 
     def __init__(
         self,
@@ -126,10 +130,10 @@ class _Life:
         self._loop = asyncio.get_running_loop()
 
     async def live(self) -> bool:
-        """Everything after the session is open; False when told to stop before the run was finished.
+        """Do everything that follows the opening of the session. Return False if stopped before the run was finished.
 
         Raises:
-            Stopped: told to stop in a warm start or an evaluation, with nothing new to save.
+            Stopped: the process was told to stop during a warm start or an evaluation, with nothing new to save.
         """
         async with AsyncExitStack() as stack:
             watcher = asyncio.create_task(self._pass_on_stop(), name="pass on stop")
@@ -162,7 +166,7 @@ class _Life:
     # ---------------------------------------------------------------- before training
 
     async def _begin(self, trainer: Trainer, checkpoints: Checkpoints, held_out: HeldOut) -> HostState:
-        """Resume from the newest checkpoint, or make the first one: warm start and evaluation."""
+        """Resume from the newest checkpoint; without one, warm-start, evaluate and save the first checkpoint."""
 
         def like(host: HostState) -> Any:
             self._facts.check_checkpoint(host)
@@ -201,7 +205,7 @@ class _Life:
         self._spent("evaluating")
 
     async def _held_out(self) -> dict[str, HeldOut]:
-        """The evaluation sets; those held out of the training task come first."""
+        """Fetch the evaluation sets; problems held out of the training task come first."""
         config, facts = self._config, self._facts
         names = list(facts.info.evaluation_sets) or [HELD_OUT]
         if not config.evaluation.every_steps:
@@ -299,7 +303,7 @@ class _Life:
         publications: Publications,
         host: HostState,
     ) -> bool:
-        """See to it that every version up to the checkpoint's step is published, and that its own is ours."""
+        """Publish every version up to the checkpoint's step, including the checkpoint's own."""
         self._reporter.say("publishing", "version of the checkpoint, through the origin")
         await publisher.publish_kept(until=host.step)
         if host.newest_version == host.step:
@@ -351,7 +355,7 @@ class _Life:
         return self._from_worker(self._client.score(completions))
 
     def _from_worker(self, call: Coroutine[Any, Any, ResultT]) -> ResultT:
-        # The client bounds every call in time.
+        # Without a timeout of its own: the client bounds every call in time.
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
     async def _on_worker(self, work: Callable[[], ResultT]) -> ResultT:
@@ -378,7 +382,7 @@ async def _join(config: LearnerConfig, folder: RunFolder, identity: Identity) ->
 
 
 async def _unless_stopped(call: Awaitable[ResultT], stop: asyncio.Event) -> ResultT | None:
-    """The call's result, or None when told to stop first."""
+    """Return the call's result, or None if ``stop`` is set first; the call is then cancelled."""
     asked, stopped = asyncio.ensure_future(call), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({asked, stopped}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Adv of learner/objective/objective.py, and the shaping of rewards before it. NumPy float64, on the host."""
+"""Compute the advantages of learner/objective/objective.py, from shaped rewards. NumPy float64, on the host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Array = np.ndarray[Any, Any]
 
 
 def shaped_rewards(rewards: Array, lengths: Array, completion_tokens_max: int, overlong_share: float) -> Array:
-    """Rewards f64 [sequences], lowered where a completion comes close to the limit (DAPO, equation 13).
+    """Return rewards f64 [sequences], lowered where a completion comes close to the length limit (DAPO, equation 13).
 
     Within the last overlong_share of completion_tokens_max the penalty grows linearly from 0 to 1.
     """
@@ -24,7 +24,7 @@ def shaped_rewards(rewards: Array, lengths: Array, completion_tokens_max: int, o
 
 
 def advantages(config: ObjectiveConfig, rewards: Array, group_ids: Array) -> Array:
-    """Advantages f64 [sequences] of the configured kind; zeros where the critic will tell them, token by token."""
+    """Return advantages f64 [sequences] of the configured kind; zeros with a critic, which computes them per token."""
     match config.advantage:
         case "group-normalised":
             return group_normalised(rewards, group_ids, config.advantage_epsilon)
@@ -44,15 +44,16 @@ def advantages(config: ObjectiveConfig, rewards: Array, group_ids: Array) -> Arr
 
 
 def group_centred(rewards: Array, group_ids: Array) -> Array:
-    """reward - mean of its group (Dr. GRPO, section 3.2); exactly 0 where all rewards of a group are equal."""
+    """Return reward - mean of its group (Dr. GRPO, section 3.2); exactly 0 where all rewards of a group are equal."""
     _, first, members, sizes = np.unique(group_ids, return_index=True, return_inverse=True, return_counts=True)
-    shifted = rewards - rewards[first][members]  # a mean of equal numbers may be off by a rounding, that of 0 is not
+    # The mean of equal numbers may differ from them by a rounding error; the mean of zeros does not.
+    shifted = rewards - rewards[first][members]
     centred: Array = shifted - (np.bincount(members, shifted) / sizes)[members]
     return centred
 
 
 def group_normalised(rewards: Array, group_ids: Array, epsilon: float) -> Array:
-    """(reward - group mean) / (group standard deviation + epsilon) (GRPO, DeepSeekMath, section 4.1.2)."""
+    """Return (reward - group mean) / (group standard deviation + epsilon) (GRPO, DeepSeekMath, section 4.1.2)."""
     _, members, sizes = np.unique(group_ids, return_inverse=True, return_counts=True)
     centred = group_centred(rewards, group_ids)
     deviations = np.sqrt(np.bincount(members, centred**2) / sizes)
@@ -61,7 +62,7 @@ def group_normalised(rewards: Array, group_ids: Array, epsilon: float) -> Array:
 
 
 def leave_one_out(rewards: Array, group_ids: Array) -> Array:
-    """reward - mean of the others of its group (RLOO, Ahmadian et al. 2024); 0 for one alone."""
+    """Return reward - mean of the others of its group (RLOO, Ahmadian et al. 2024); 0 in a group of one."""
     _, members, sizes = np.unique(group_ids, return_inverse=True, return_counts=True)
     size = sizes[members]
     corrected: Array = group_centred(rewards, group_ids) * size / np.maximum(size - 1, 1)
@@ -69,7 +70,7 @@ def leave_one_out(rewards: Array, group_ids: Array) -> Array:
 
 
 def batch_normalised(rewards: Array, epsilon: float) -> Array:
-    """(reward - batch mean) / (batch standard deviation + epsilon) (REINFORCE++, Hu 2025)."""
+    """Return (reward - batch mean) / (batch standard deviation + epsilon) (REINFORCE++, Hu 2025)."""
     normalised: Array = (rewards - rewards.mean()) / (rewards.std() + epsilon)
     return normalised
 
@@ -77,15 +78,16 @@ def batch_normalised(rewards: Array, epsilon: float) -> Array:
 def generalised_advantages(
     rewards: Array, values: Array, loss_mask: Array, segments: Array, *, discount: float, gae_lambda: float
 ) -> Array:
-    """GAE f64 [rows, time] (Schulman et al. 2016, equation 16) over the trained tokens of each sequence; 0 elsewhere.
+    """Return GAE f64 [rows, time] (Schulman et al. 2016, equation 16) over the trained tokens of each sequence.
 
-    Tokens that are not trained on (a tool's) pass no time: the next trained token is the next state.
+    It is 0 elsewhere. Tokens that are not trained on (a tool's output) take no time: the next trained token is the
+    next state.
 
     Args:
-        rewards: [rows, time], what came with the token.
-        values: [rows, time], the critic's before the token.
+        rewards: [rows, time], reward received with the token.
+        values: [rows, time], the critic's estimate before the token.
         loss_mask: bool [rows, time].
-        segments: i32 [rows, time], which sequence of the row.
+        segments: i32 [rows, time], number of the token's sequence in the row.
     """
     rows, time = rewards.shape
     result = np.zeros((rows, time))
@@ -103,7 +105,7 @@ def generalised_advantages(
 
 
 def whitened(values: Array, loss_mask: Array, epsilon: float) -> Array:
-    """Values with mean 0 and standard deviation 1 over the mask, 0 off it."""
+    """Return values normalised to mean 0 and standard deviation 1 over the mask; 0 outside it."""
     chosen = values[loss_mask]
     if not chosen.size:
         return np.zeros_like(values)

@@ -1,6 +1,7 @@
-"""Agg of learner/objective/objective.py: how much a trained token of each sequence of a batch counts. NumPy float64.
+"""The aggregate of learner/objective/objective.py: the weight of each sequence's tokens in the loss.
 
-lengths: i64 [sequences], trained tokens of each. Results: f64 [sequences], the weight of each of its tokens.
+NumPy float64, on the host. Arguments named lengths are i64 [sequences], the number of trained tokens of each; results
+are f64 [sequences], the weight of each of its tokens.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ Array = np.ndarray[Any, Any]
 
 
 def token_weights(config: ObjectiveConfig, lengths: Array, advantages: Array, completion_tokens_max: int) -> Array:
-    """Weights f64 [sequences] of the configured kind.
+    """Return the token weights f64 [sequences] of the configured kind.
 
-    advantages: [sequences]; with dynamic sampling, sequences of no advantage count as if they were not there (DAPO,
-    section 3.2). completion_tokens_max: longest completion that there may be.
+    Args:
+        advantages: [sequences]; with dynamic sampling, sequences whose advantage is 0 count as absent (DAPO, section
+            3.2).
+        completion_tokens_max: length of the longest possible completion.
     """
     counted = lengths > 0
     if config.dynamic_sampling:
@@ -37,17 +40,17 @@ def token_weights(config: ObjectiveConfig, lengths: Array, advantages: Array, co
 
 
 def token_mean(lengths: Array) -> Array:
-    """Every trained token of the batch counts the same (DAPO, section 3.3)."""
+    """Weigh every trained token of the batch equally (DAPO, section 3.3)."""
     return np.full(len(lengths), 1.0 / max(int(lengths.sum()), 1))
 
 
 def trajectory_mean(lengths: Array) -> Array:
-    """Every sequence counts the same, and every token within it (GRPO, DeepSeekMath, equation 3)."""
+    """Weigh every sequence equally, and the tokens within it equally (GRPO, DeepSeekMath, equation 3)."""
     sequences = max(int(np.count_nonzero(lengths)), 1)
     return 1.0 / (sequences * np.maximum(lengths, 1))
 
 
 def constant_length(lengths: Array, tokens: int) -> Array:
-    """Sums over sequences divided by a constant, so that length has no influence (Dr. GRPO, section 3.2)."""
+    """Divide each sequence's sum by a constant, so that its length has no influence (Dr. GRPO, section 3.2)."""
     sequences = max(int(np.count_nonzero(lengths)), 1)
     return np.full(len(lengths), 1.0 / (sequences * tokens))

@@ -1,4 +1,4 @@
-"""From an objective's configuration to its factors, and what it reports."""
+"""Build the configured objective: its factors, and the gauges that it reports."""
 
 from __future__ import annotations
 
@@ -21,12 +21,17 @@ from learner.objective.objective import (
 
 
 def objective(config: ObjectiveConfig) -> Objective:
-    """The combination of factors that the configuration names.
+    """Return the combination of factors that the configuration names.
 
-    Gauges: ratio_mean, policy / behaviour. clip_fraction: share of tokens whose ratio lies outside the clip range.
-    kl_k3: (r - 1) - log r of policy / behaviour, which estimates KL between behaviour and policy (Schulman,
-    "Approximating KL divergence"), a gauge of staleness. entropy: of the policy, nats. With importance weights also
-    importance_mean and importance_bounded, the share of tokens at or beyond a bound; with a penalty reference_kl.
+    Gauges, as means over trained tokens:
+        ratio_mean: policy / behaviour.
+        clip_fraction: share of tokens whose ratio lies outside the clip range.
+        kl_k3: (r - 1) - log r with r = policy / behaviour, which estimates the KL divergence between behaviour and
+            policy (Schulman, "Approximating KL divergence") and so measures staleness.
+        entropy: entropy of the policy, in nats.
+        importance_mean, importance_bounded: mean importance weight, and the share of tokens at or beyond a bound; only
+            with importance weights.
+        reference_kl: k3 estimate of the divergence from the policy before RL; only with a KL penalty.
     """
     gauges: dict[str, Factor] = {
         "ratio_mean": lambda terms: jnp.exp(current_to_behaviour(terms)),

@@ -1,6 +1,7 @@
-"""The factors of the objective that are computed on the device: IS, Grad1 and Grad2 of learner/objective/objective.py.
+"""The factors of the objective that are computed on the device: correction, gradient and regulariser.
 
-Each is a small pure function of `Terms`, or makes one from its settings; results are f32 [rows, time].
+learner/objective/objective.py has the formula. Each factor is a small pure function of `Terms`, or a function that
+builds one from its settings; results are f32 [rows, time].
 """
 
 from __future__ import annotations
@@ -15,54 +16,54 @@ from learner.objective.objective import Factor, LogRatio, Terms, current_to_refe
 Bound = Callable[[jax.Array], jax.Array]  # weights -> weights within bounds
 
 
-# ---------------------------------------------------------------- IS: importance weights, used without gradient
+# ---------------------------------------------------------------- correction: importance weights, without gradient
 
 
 def no_correction(terms: Terms) -> jax.Array:
-    """1 everywhere."""
+    """Return 1 everywhere."""
     return jnp.ones_like(terms.logprobs)
 
 
 def importance(log_ratio: LogRatio, bound: Bound) -> Factor:
-    """A token's own ratio, bounded."""
+    """Weigh each token by its own ratio, bounded."""
     return lambda terms: bound(jnp.exp(log_ratio(terms)))
 
 
 def sequence_importance(log_ratio: LogRatio, bound: Bound) -> Factor:
-    """The geometric mean of the ratios of the sequence's tokens (GSPO, equation 7), bounded."""
+    """Weigh each token by the geometric mean of its sequence's ratios (GSPO, equation 7), bounded."""
     return lambda terms: bound(jnp.exp(terms.sequence_mean(log_ratio(terms))))
 
 
 def truncated(high: float) -> Bound:
-    """min(weight, high) (V-trace, section 4.1; truncated importance sampling)."""
+    """Bound weights by min(weight, high) (V-trace, section 4.1; truncated importance sampling)."""
     return lambda weights: jnp.minimum(weights, high)
 
 
 def clipped(low: float, high: float) -> Bound:
-    """Weights moved into [low, high] (CISPO, MiniMax-M1, equation 5)."""
+    """Clip weights to [low, high] (CISPO, MiniMax-M1, equation 5)."""
     return lambda weights: jnp.clip(weights, low, high)
 
 
 def two_sided(low: float, high: float) -> Bound:
-    """Weights within [low, high] as they are, others 0: the token is left out (IcePop, Ring-1T technical report)."""
+    """Keep weights within [low, high] and set others to 0, which leaves the token out (IcePop, Ring-1T report)."""
     return lambda weights: jnp.where((weights >= low) & (weights <= high), weights, 0.0)
 
 
-# ---------------------------------------------------------------- Grad1: the policy gradient
+# ---------------------------------------------------------------- gradient: the policy gradient
 
 
 def log_probability(terms: Terms) -> jax.Array:
-    """A log p (REINFORCE, Williams 1992)."""
+    """Return A log p (REINFORCE, Williams 1992)."""
     return jax.lax.stop_gradient(terms.advantages) * terms.masked(terms.logprobs)
 
 
 def clipped_surrogate(low: float, high: float, log_ratio: LogRatio) -> Factor:
-    """min(r A, clip(r, 1 - low, 1 + high) A) (PPO, equation 7; high above low is DAPO's clip-higher, section 3.1)."""
+    """Build min(r A, clip(r, 1 - low, 1 + high) A) (PPO, equation 7); high > low is clip-higher (DAPO, section 3.1)."""
     return lambda terms: _surrogate(jnp.exp(log_ratio(terms)), low, high, terms)
 
 
 def sequence_clipped_surrogate(low: float, high: float, log_ratio: LogRatio) -> Factor:
-    """The same of the geometric mean of a sequence's ratios, on each of its tokens (GSPO, equations 5 and 7)."""
+    """Build the clipped surrogate of the geometric mean of a sequence's ratios (GSPO, equations 5 and 7)."""
     return lambda terms: _surrogate(jnp.exp(terms.sequence_mean(log_ratio(terms))), low, high, terms)
 
 
@@ -71,18 +72,18 @@ def _surrogate(ratio: jax.Array, low: float, high: float, terms: Terms) -> jax.A
     return jnp.minimum(ratio * advantages, jnp.clip(ratio, 1.0 - low, 1.0 + high) * advantages)
 
 
-# ---------------------------------------------------------------- Grad2: regularisers
+# ---------------------------------------------------------------- regularisers
 
 
 def no_regulariser(terms: Terms) -> jax.Array:
-    """0 everywhere."""
+    """Return 0 everywhere."""
     return jnp.zeros_like(terms.logprobs)
 
 
 def k1(terms: Terms) -> jax.Array:
-    """log(p / reference), with the gradient that its expectation has: that of a penalty in the reward.
+    """Return log(p / reference) with the gradient of its expectation, which is that of a penalty in the reward.
 
-    The gradient of log p itself has mean 0 and would penalise nothing.
+    The gradient of log p itself has mean 0 under p, and would penalise nothing.
     """
     log_ratio = current_to_reference(terms)
     return jax.lax.stop_gradient(log_ratio) * (
@@ -91,23 +92,23 @@ def k1(terms: Terms) -> jax.Array:
 
 
 def k2(terms: Terms) -> jax.Array:
-    """Half the squared log-ratio (Schulman, "Approximating KL divergence"); its gradient is that of k1."""
+    """Return half the squared log-ratio (Schulman, "Approximating KL divergence"); its gradient is that of k1."""
     return 0.5 * jnp.square(current_to_reference(terms))
 
 
 def k3(terms: Terms) -> jax.Array:
-    """reference / p - 1 - log(reference / p) (Schulman, ibid.; GRPO's own, DeepSeekMath, equation 4)."""
+    """Return reference / p - 1 - log(reference / p) (Schulman, ibid.; GRPO's choice, DeepSeekMath, equation 4)."""
     log_ratio = -current_to_reference(terms)
     return jnp.exp(log_ratio) - 1.0 - log_ratio
 
 
 def entropy(terms: Terms) -> jax.Array:
-    """Entropy of the distribution that the token was drawn from, nats."""
+    """Return the entropy of the policy's distribution at each token, in nats."""
     return terms.masked(terms.entropies)
 
 
 def weighted_sum(parts: list[tuple[float, Factor]]) -> Factor:
-    """Sum of coefficient * factor."""
+    """Build the sum of coefficient * factor."""
 
     def factor(terms: Terms) -> jax.Array:
         total = no_regulariser(terms)

@@ -1,4 +1,4 @@
-"""Publishing a version: hash, sign, write durably, push to the origin, and announce once the origin holds it."""
+"""Publish a version: hash, sign, write durably, push to the origin, and announce once the origin holds it."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ from rollcast.wire.versions.records import (
     sign_version,
 )
 
-PUSH_BYTES_PER_SECOND_MIN = 1 << 20  # an origin slower than this cannot keep up; the deadline grows with the size
+PUSH_BYTES_PER_SECOND_MIN = 1 << 20  # slowest origin that can keep up; a push may take longer the larger the version is
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A version that is signed and kept on our disk."""
+    """A version that is signed and durable on the learner's disk."""
 
     signed: VerifiedVersion
-    encodings: Mapping[EncodingId, Encoded]  # all that it names
+    encodings: Mapping[EncodingId, Encoded]  # every encoding that its manifests name
 
     def chunk(self, encoding_id: EncodingId, index: int) -> memoryview:
-        """The bytes of one chunk.
+        """Return the bytes of one chunk.
 
         Raises:
-            MalformedMessage: there is no such chunk.
+            MalformedMessage: the encoding has no chunk of this index.
         """
         manifest = self.signed.manifest(encoding_id)
         assert manifest is not None
@@ -62,28 +62,32 @@ class Prepared:
 
 
 class Origin(Protocol):
-    """Where versions go."""
+    """The place to which versions are pushed."""
 
     async def push(self, prepared: Prepared) -> None:
-        """Return once the version is durable there.
+        """Return once the version is durable at the origin.
 
         Raises:
-            RollcastError: it is not.
+            RollcastError: the push failed.
         """
 
 
 class Publisher:
-    """Makes versions of snapshots, in order.
+    """Publish snapshots as versions, in order.
+
+    After a resume, repeated steps are compared with the versions that were published: the same state hash is needed to
+    go on in the epoch. Where it differs, the publisher has *diverged* and signs nothing more until the next epoch,
+    since one version number must never stand for two states.
 
     Args:
-        identity: signs.
-        run: what the coordinator said when we opened our session: run, epoch, newest published version.
+        identity: key that signs versions.
+        run: facts about the run from the opening of the session: run id, epoch, newest published version.
         model_json: architecture, part of every record.
-        config: chunk size, and which deltas are made.
-        retained: our own copies.
-        origin: gets every version before it is announced.
-        announce: tells the coordinator.
-        stop_on_mismatch: raise where a state that was published is not reached again; else count as diverged.
+        config: chunk size, and which deltas are published.
+        retained: the learner's own copies of versions.
+        origin: receives every version before it is announced.
+        announce: announces a version to the coordinator.
+        stop_on_mismatch: raise an error instead of diverging.
     """
 
     def __init__(
@@ -108,43 +112,44 @@ class Publisher:
         self._stop_on_mismatch = stop_on_mismatch
         self._newest_announced = run.newest_published_version if run.has_published else -1
         self._epoch = Epoch(run.epoch)
-        self._epoch_starts_at = Version(0)  # deltas do not reach back over it
+        self._epoch_starts_at = Version(0)  # deltas start from versions of this epoch only
         self._common_version: Version | None = None
         self._diverged = False
 
     @property
     def diverged(self) -> bool:
-        """Whether our state is another one than that published at the same step: nothing is signed in this epoch."""
+        """Whether the state differs from that published at the same step; then nothing is signed in this epoch."""
         return self._diverged
 
     @property
     def common_version(self) -> Version | None:
-        """The newest known version whose state we reached in this epoch and this life."""
+        """The newest published version whose state was reached in this epoch and this life; None: none yet."""
         return self._common_version
 
     @property
     def newest_known(self) -> int:
-        """The newest version that the run or our own disk knows; -1: none."""
+        """The newest version that the run or this disk knows; -1: none."""
         return max([self._newest_announced, *self._retained.versions()[-1:]])
 
     def knows(self, version: Version) -> bool:
-        """Whether this version was signed before."""
+        """Return whether this version was signed before."""
         return self._known_hash(version) is not None
 
     def enter_epoch(self, epoch: Epoch, first: Version, *, common: Version | None = None) -> None:
-        """Versions from ``first`` on are of this epoch; ``common`` is known to be reached already."""
+        """Sign versions from ``first`` on in this epoch; ``common`` is a version whose state was reached already."""
         self._epoch, self._epoch_starts_at = epoch, first
         self._common_version, self._diverged = common, False
 
     async def publish(
         self, version: Version, snapshot: Snapshot, *, on_kept: Callable[[], None] = lambda: None
     ) -> float:
-        """Publish one version and return the seconds it took; one that the run knows already is only compared.
+        """Publish one version, or only compare it if the run knows it already. Return the seconds that this took.
 
-        on_kept: called once our own copy is durable.
+        Args:
+            on_kept: called once the learner's own copy is durable.
 
         Raises:
-            CheckpointError: training again gave other bytes than the version had before, and that is to stop us.
+            CheckpointError: repeated training gave other bytes than were published, and stop_on_mismatch is set.
             RollcastError: disk, origin or coordinator failed.
         """
         started_s = time.monotonic()
@@ -155,7 +160,7 @@ class Publisher:
         return time.monotonic() - started_s
 
     async def publish_kept(self, until: int) -> None:
-        """Publish what an earlier life of this learner kept but did not announce, up to version ``until``.
+        """Publish the versions up to ``until`` that an earlier life of this learner kept but did not announce.
 
         Raises:
             RollcastError: see publish.
@@ -178,12 +183,12 @@ class Publisher:
         _log.info("version published", version=version, bytes_by_encoding=sizes, seconds=seconds)
 
     def prepare(self, version: Version, snapshot: Snapshot) -> Prepared | None:
-        """Hash, encode, sign and keep a version durably; nobody else hears of it yet. Blocks on hashing and fsync.
+        """Hash, encode and sign a version and keep it durably, without sending it. Blocks on hashing and fsync.
 
-        What was signed in an earlier life is used as it is: everybody may know its manifests. None: there is nothing to
-        hand over, because the run has another version of this number, or we do not know what it has.
+        A version that was signed in an earlier life is used as it is, because peers may know its manifests. Returns
+        None if there is nothing to send: the run has another state under this number, or an unknown one.
 
-        A snapshot's file is gone afterwards, under a version's name or for good.
+        The snapshot's file is moved to the retained versions or deleted.
 
         Raises:
             CheckpointError: see publish.
@@ -207,9 +212,9 @@ class Publisher:
         return prepared
 
     def _again(self, version: Version, snapshot: Snapshot) -> Prepared | None:
-        """A version that was signed before, with the same state."""
+        """Return a version that was signed before with the same state; None if only the run has its record."""
         signed = self._retained.record(version)
-        if signed is None:  # the run has it, our disk lost it
+        if signed is None:  # the run has it, this disk lost it
             self._retained.stand_in(version, snapshot)
             return None
         if self._retained.signed(version) is None:  # its bytes had been removed
@@ -242,7 +247,7 @@ class Publisher:
         return self._prepared(signed, self._retained.state(version)[1])
 
     def _prepared(self, signed: VerifiedVersion, state: BytesLike) -> Prepared:
-        """A kept version with the bytes that its manifests name; one that was announced needs none."""
+        """Return a kept version with the bytes that its manifests name; one that was announced needs none."""
         if signed.version <= self._newest_announced:
             return Prepared(signed, {})
         encodings = {KEYFRAME_ID: cut_up(state, signed.keyframe.chunk_size_bytes)}
@@ -252,7 +257,7 @@ class Publisher:
         return Prepared(signed, encodings)
 
     def _bases(self, version: Version) -> dict[EncodingId, Version]:
-        """What deltas start from: the version published before, and one from some publications before."""
+        """Return the base of each delta: the previous version, and one from squash_versions publications earlier."""
         older = [kept for kept in self._retained.versions() if self._epoch_starts_at <= kept < version]
         if not older or not self._config.deltas:
             return {}
@@ -304,7 +309,7 @@ class Publisher:
         return b""
 
     def _known_hash(self, version: Version) -> bytes | None:
-        """The state hash of a version that was signed before."""
+        """Return the state hash of a version that was signed before; None if it was not, or the hash is unknown."""
         if (signed := self._retained.record(version)) is not None:
             return signed.record.state_hash
         if not self._run.has_published or self._run.newest_published_version != version:
@@ -313,13 +318,14 @@ class Publisher:
 
 
 class OriginPusher:
-    """Pushes over a link that stays open between versions and is opened again, with backoff, when it breaks.
+    """Push versions over a link that stays open between them, and is reopened with backoff when it breaks.
 
     Args:
-        find: where the origin is now (it may have moved): the run's facts with origin_address and origin_peer_id.
-        credentials: our certificate of the run CA, asked for whenever a link is opened.
-        timeout_s: deadline for the durable acknowledgement of a version, on top of its size's share.
-        random: jitter of the retries.
+        find: returns the run's facts with the origin's present address and peer id; the origin may have moved.
+        credentials: returns the learner's credentials; called whenever a link is opened.
+        timeout_s: seconds for the durable acknowledgement of a version, in addition to its size divided by
+            PUSH_BYTES_PER_SECOND_MIN.
+        random: source of the retries' jitter.
     """
 
     def __init__(
@@ -337,16 +343,16 @@ class OriginPusher:
         self._link: OriginLink | None = None
 
     async def push(self, prepared: Prepared) -> None:
-        """Push until the origin says that it holds the version durably.
+        """Push a version, retrying until the origin acknowledges it as durable.
 
         Raises:
-            WaitTimedOut: it did not before the deadline.
-            WrongKey: somebody else answers at its address.
+            WaitTimedOut: no acknowledgement came before the deadline.
+            WrongKey: another peer answers at the origin's address.
         """
         version = prepared.signed.version
         seconds = self._timeout_s + prepared.signed.record.state_size_bytes / PUSH_BYTES_PER_SECOND_MIN
         waiting_for = f"the origin to hold version {version} durably"
-        async with deadline(seconds, waiting_for, fix="see that the origin runs, and its log"):
+        async with deadline(seconds, waiting_for, fix="check that the origin runs, and read its log"):
             for delay_s in backoff_delays_s(self._random, most_s=3.0):
                 try:
                     await self._push_once(prepared)
@@ -374,7 +380,7 @@ class OriginPusher:
         try:
             credentials = await self._credentials()
         except Unreachable as error:
-            raise LinkBroken(f"no certificate to open it with: {error.what}") from None
+            raise LinkBroken(f"the learner's certificate could not be renewed: {error.what}") from None
         return await OriginLink.connect(
             info.origin_address, PeerId(info.origin_peer_id), run_id=info.run_id, credentials=credentials
         )
@@ -382,7 +388,7 @@ class OriginPusher:
 
 def _other_bytes(version: Version) -> CheckpointError:
     return CheckpointError(
-        f"training from the checkpoint again gave other weights for version {version} than were published",
-        cause="other hardware, another number of cores, or other software than before the restart",
-        fix='go on with the machine and the release that the run was trained with, or set resume.on_mismatch = "epoch"',
+        f"training resumed from the checkpoint gave other weights for version {version} than were published",
+        cause="hardware, number of cores or software differ from before the restart",
+        fix='resume on the machine and release that the run was trained with, or set resume.on_mismatch = "epoch"',
     )

@@ -1,6 +1,7 @@
-"""Training rollouts to fixed-shape arrays: right-padded rows of prompt and completion, one or several to a row.
+"""Lay out a batch's rollouts as fixed-shape arrays: rows of prompt and completion, padded on the right.
 
-Which sequences share a row. Pure: the same lengths always give the same rows.
+A row holds one rollout, or several where packing is on. Pure: the same rollouts always give the same rows, which an
+exact resume depends on.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from rollcast.wire.rollouts import Segment
 
 
 def share_rows(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """Indices of the sequences of each row, by first fit in order of falling length.
+    """Return the indices of the sequences of each row, by first fit in order of decreasing length.
 
-    First-fit decreasing needs at most 11/9 of the fewest rows, and 6/9 of one (Dosa 2007).
+    First-fit decreasing needs at most 11/9 of the smallest possible number of rows, plus 6/9 (Dosa 2007).
 
     Raises:
         ValueError: a sequence is longer than ``capacity``.
@@ -48,7 +49,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class TrainingRow:
-    """One scored rollout of a batch."""
+    """One scored rollout of a batch, not yet laid out."""
 
     rollout_id: int
     group_id: int
@@ -59,28 +60,28 @@ class TrainingRow:
 
     @property
     def tokens(self) -> int:
-        """Length of prompt and completion."""
+        """The length of prompt and completion together, in tokens."""
         return len(self.prompt_token_ids) + sum(len(segment.token_ids) for segment in self.segments)
 
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """Rows of a batch; [rows, time] unless said otherwise."""
+    """The rows of a batch; arrays are [rows, time]."""
 
     tokens: Array  # i32, right-padded with 0
     positions: Array  # i32, index in the sequence
     segments: Array  # i32, 0 on padding, 1 .. for the sequences of a row
     loss_mask: Array  # bool, tokens that are trained on
-    token_versions: Array  # i64, version that made the token, NO_VERSION where none did
+    token_versions: Array  # i64, version that generated the token, NO_VERSION where none did
     temperature: Array  # f32, 0 on padding
-    advantages: Array  # f32, of the token's sequence; 0 where a critic tells them
-    rewards: Array  # f32, the sequence's at its last trained token
-    weights: Array  # f32, what a token counts in the mean over the batch
+    advantages: Array  # f32, of the token's sequence; 0 with a critic, which computes them per token
+    rewards: Array  # f32, the sequence's reward at its last trained token, 0 elsewhere
+    weights: Array  # f32, weight of the token in the mean over the batch
     sequences_per_row: int = 1  # upper bound of segments
     places: tuple[tuple[int, slice], ...] = ()  # row and columns of each rollout of the whole batch, in its order
 
     def select(self, rows: Array) -> PackedBatch:
-        """The given rows (indices) as a batch of their own; weights stay those of the whole."""
+        """Return the given rows (indices) as a batch of their own; weights stay those of the whole batch."""
         arrays: dict[str, Any] = {name: leaf[rows] for name, leaf in self._leaves() if isinstance(leaf, np.ndarray)}
         return replace(self, **arrays)
 
@@ -88,7 +89,7 @@ class PackedBatch:
         return [(field.name, getattr(self, field.name)) for field in fields(self)]
 
     def versions(self) -> list[int]:
-        """Versions that made the trained tokens, oldest first."""
+        """Return the versions that generated the trained tokens, oldest first."""
         return sorted(int(version) for version in np.unique(self.token_versions[self.loss_mask]))
 
 
@@ -100,9 +101,11 @@ def pack(
     completion_tokens_max: int,
     shared: bool = False,
 ) -> PackedBatch:
-    """Lay out a batch in rows of ``time`` tokens, with rewards, advantages and weights as the objective says.
+    """Lay out a batch in rows of ``time`` tokens, with rewards, advantages and weights as the objective defines them.
 
-    completion_tokens_max: longest completion that there may be. shared: several rollouts to a row, where they fit.
+    Args:
+        completion_tokens_max: length of the longest possible completion.
+        shared: whether several rollouts share a row where they fit.
 
     Raises:
         ValueError: a rollout is longer than ``time``, or a loss mask does not match its tokens.
@@ -112,7 +115,7 @@ def pack(
             raise ValueError(f"rollout {row.rollout_id} has {row.tokens} tokens, more than {time}")
     members = share_rows([row.tokens for row in rows], time) if shared else [[index] for index in range(len(rows))]
     most = max((len(own) for own in members), default=1)
-    # A power of two, so that few forms are compiled.
+    # A power of two, so that few different shapes are compiled.
     batch = _empty(len(members), time, 1 << (most - 1).bit_length())
     places: list[tuple[int, slice]] = [(0, slice(0))] * len(rows)
     for line, own in enumerate(members):
@@ -124,9 +127,9 @@ def pack(
             start = end
     lengths = np.array([batch.loss_mask[place].sum() for place in places], np.int64)
     scored = score(rows, lengths, objective, completion_tokens_max)
-    for place, worth, reward, weight in zip(places, scored.advantages, scored.rewards, scored.weights, strict=True):
+    for place, advantage, reward, weight in zip(places, scored.advantages, scored.rewards, scored.weights, strict=True):
         mask = batch.loss_mask[place]
-        batch.advantages[place] = worth * mask
+        batch.advantages[place] = advantage * mask
         batch.rewards[place] = reward * (mask & (np.cumsum(mask) == mask.sum()))
         batch.weights[place] = weight * mask
     return replace(batch, places=tuple(places))
@@ -149,7 +152,7 @@ def _empty(rows: int, time: int, sequences_per_row: int) -> PackedBatch:
 
 
 def _lay_out(row: TrainingRow, number: int, batch: PackedBatch, place: tuple[int, slice]) -> None:
-    """One rollout as sequence ``number`` of its row."""
+    """Write one rollout as sequence ``number`` of its row."""
     line, span = place
     tokens, loss_mask, versions = (leaf[line, span] for leaf in (batch.tokens, batch.loss_mask, batch.token_versions))
     tokens[: len(row.prompt_token_ids)] = row.prompt_token_ids
@@ -161,22 +164,22 @@ def _lay_out(row: TrainingRow, number: int, batch: PackedBatch, place: tuple[int
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What the objective makes of a batch's rewards; f64 [rollouts] each."""
+    """Rewards, advantages and weights of a batch's rollouts; f64 [rollouts] each."""
 
-    rewards: Array  # shaped
+    rewards: Array  # shaped (overlong penalty applied)
     advantages: Array
-    weights: Array  # of each trained token
+    weights: Array  # of each trained token of the rollout
 
 
 def score(
     rows: Sequence[TrainingRow], lengths: Array, objective: ObjectiveConfig, completion_tokens_max: int
 ) -> Scored:
-    """Rewards, advantages and weights of rollouts with so many trained tokens (i64 [rollouts])."""
+    """Score rollouts by the objective; ``lengths`` is the number of trained tokens of each, i64 [rollouts]."""
     raw = np.array([row.reward for row in rows], np.float64)
     groups = np.array([row.group_id for row in rows], np.int64)
     rewards = shaped_rewards(raw, lengths, completion_tokens_max, objective.overlong_share)
-    worth = advantages(objective, rewards, groups)
-    return Scored(rewards, worth, token_weights(objective, lengths, worth, completion_tokens_max))
+    values = advantages(objective, rewards, groups)
+    return Scored(rewards, values, token_weights(objective, lengths, values, completion_tokens_max))
 
 
 def _pack_segments(row: TrainingRow, tokens: Array, loss_mask: Array, versions: Array) -> None:
@@ -202,7 +205,7 @@ def pack_examples(examples: Sequence[tuple[Sequence[int], Sequence[int]]], *, ti
     for index, (prompt, answer) in enumerate(examples):
         start, end = len(prompt), len(prompt) + len(answer)
         if end > time:
-            raise ValueError(f"an example of {end} tokens, more than {time}")
+            raise ValueError(f"an example has {end} tokens, more than the {time} of a row")
         batch.tokens[index, :start], batch.tokens[index, start:end] = prompt, answer
         batch.positions[index, :end] = np.arange(end)
         batch.segments[index, :end] = 1

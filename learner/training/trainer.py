@@ -1,4 +1,4 @@
-"""The optimiser steps of a batch: log-probabilities of older policies, loss, Adam, snapshots. No I/O."""
+"""Train on a batch: log-probabilities of older policies, loss, optimiser steps, snapshots. No I/O."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from rollcast.wire.versions.tensors import TensorSpec
 
 
 class _Factors(NamedTuple):
-    """What the loss needs beyond the forward pass's inputs; [rows, time] each."""
+    """Inputs of the loss besides those of the forward pass; [rows, time] each."""
 
     loss_mask: Any  # bool
     advantages: Any  # f32
     weights: Any  # f32
     behaviour_logprobs: Any  # f32
-    proximal_logprobs: Any  # f32 or None: the current policy's
-    reference_logprobs: Any  # f32 or None: no penalty
+    proximal_logprobs: Any  # f32; None: those of the current policy
+    reference_logprobs: Any  # f32; None: no KL penalty
 
     def select(self, rows: Any) -> _Factors:
         return _Factors(*(None if leaf is None else leaf[rows] for leaf in self))
 
 
 class Trainer:
-    """Parameters and optimiser state on a mesh of devices, and what is done to them.
+    """Parameters and optimiser state on a mesh of devices, and the operations on them.
 
     The state is donated to every step: arrays from `params` are valid until the next `train_step`.
     """
@@ -63,11 +63,11 @@ class Trainer:
         self.set_params(starting_params(learner_config, model_config, self._placed_one))
 
     def params(self) -> Params:
-        """Current float32 parameters, on the devices."""
+        """Return the current float32 parameters, on the devices."""
         return self._params
 
     def set_params(self, params: Params) -> None:
-        """Take over these float32 parameters, with a fresh optimiser; reference and critic start from them too."""
+        """Replace the parameters (float32) and reset the optimiser; reference and critic start from them too."""
         objective = self._config.objective
         self._params = placed_params(self.mesh, params)
         self._optimiser_state = self._updates.init(self._params)
@@ -77,11 +77,14 @@ class Trainer:
             self.critic = Critic(self.model_config, self._config, self.mesh, self._params)
 
     def train_step(self, batch: PackedBatch, behaviour_logprobs: FloatArray) -> dict[str, float]:
-        """The optimiser steps on a batch; behaviour_logprobs f32 [rows, time].
+        """Take the optimiser steps on a batch.
 
-        Returns means over these steps: loss, grad_norm (before clipping), the gauges of learner.objective.build, and
-        with a
-        critic value_loss and value_error (squared, of its estimates).
+        Args:
+            behaviour_logprobs: f32 [rows, time].
+
+        Returns:
+            Means over these steps: loss, grad_norm (before clipping), the gauges of learner.objective.build, and with a
+            critic value_loss and value_error (squared error of its estimates).
         """
         judgement = None if self.critic is None else self.critic.judge(batch)
         factors = self._factors(batch, behaviour_logprobs, judgement)
@@ -89,7 +92,7 @@ class Trainer:
         mini_batches = min(self._config.objective.mini_batches, rows)
         reports = []
         for number in range(self._config.objective.epochs_per_batch * mini_batches):
-            # Every mini_batches-th row: a group's completions fall into different parts.
+            # Every mini_batches-th row, so that a group's completions fall into different mini-batches.
             part = np.arange(number % mini_batches, rows, mini_batches)
             chosen = batch.select(part)
             values = self._step(chosen, factors.select(part))
@@ -100,48 +103,49 @@ class Trainer:
         return {name: float(np.mean([report[name] for report in fetched])) for name in fetched[0]}
 
     def behaviour(self, params: Params, packed: PackedBatch) -> TokenStatistics:
-        """Of every token under ``params`` (`placed`) at the tokens' temperatures, on the host.
+        """Return log-probability and entropy of every token under ``params`` (see `placed`), on the host.
 
-        Values outside the loss mask are those of prompt or padding and mean nothing to the loss.
+        They are taken at each token's own sampling temperature. Values outside the loss mask belong to prompt or
+        padding, and the loss ignores them.
         """
         statistics: TokenStatistics = self._statistics(params, packed)
         return statistics
 
     def placed(self, params: Params) -> Params:
-        """Parameters of another version, on the devices as our own are."""
+        """Return parameters of another version, placed on the devices as the trained ones are."""
         return placed_params(self.mesh, params)
 
     def freeze_into(self, file: BinaryIO | None) -> tuple[TensorSpec, ...]:
-        """Write the current parameters as the rollout reads them; see learner.training.sharded_tensors."""
+        """Write the current parameters as the rollout reads them (learner.training.sharded_tensors)."""
         return freeze_into(self.model_config, self._params, file)
 
     def snapshot(self) -> Snapshot:
-        """The current parameters as the rollout reads them, in memory."""
+        """Return the current parameters as the rollout reads them, in memory."""
         state = io.BytesIO()
         return Snapshot(self.freeze_into(state), state.getvalue())
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Everything a checkpoint needs, by name: host copies, because the next step reuses the originals' memory."""
+        """Return the arrays of a checkpoint by name, as host copies: the next step reuses the originals' memory."""
         return {name: gathered(leaf) for name, leaf in _named(self._state_tree()).items()}
 
     def help_gather_state(self) -> None:
-        """Do a process's part in the `state` of another one, and keep nothing of it."""
+        """Take part in the `state` call of another process, and keep nothing: gathering shards needs all processes."""
         for leaf in jax.tree.leaves(self._state_tree()):
             for _ in pieces(leaf):
                 pass
 
     def like_state(self) -> dict[str, Any]:
-        """Shapes and dtypes of `state`."""
+        """Return arrays with the shapes and dtypes of `state`, without its memory."""
         return {
             name: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
             for name, leaf in _named(self._state_tree()).items()
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state`, made on whatever mesh.
+        """Continue from a `state`, which may come from another mesh.
 
         Raises:
-            CheckpointError: see check_state.
+            CheckpointError: the state is of another model or optimiser (see check_state).
         """
         self.check_state(state)
         leaves = [placed(state[name], leaf.sharding) for name, leaf in _named(self._state_tree()).items()]
@@ -152,10 +156,10 @@ class Trainer:
             self.critic.state = tree["critic"]
 
     def check_state(self, state: Mapping[str, Any]) -> None:
-        """That a state is one of this model and optimiser.
+        """Check that a state belongs to this model and optimiser.
 
         Raises:
-            CheckpointError: names, shapes or dtypes are others.
+            CheckpointError: names, shapes or dtypes differ.
         """
         expected = _named(self._state_tree())
         same = expected.keys() == state.keys() and all(
@@ -169,7 +173,10 @@ class Trainer:
             )
 
     def _placed_one(self, name: str, leaf: Any) -> Any:
-        """A tensor that was read, where it belongs; with several processes all of them place the whole later."""
+        """Place a tensor on its devices as soon as it is read.
+
+        With several processes the tensor is returned as it is: they place all tensors together later.
+        """
         return leaf if jax.process_count() > 1 else placed_params(self.mesh, {name: leaf})[name]
 
     def _state_tree(self) -> dict[str, Any]:
@@ -186,7 +193,8 @@ class Trainer:
         return _Factors(
             loss_mask=batch.loss_mask,
             advantages=batch.advantages if judgement is None else judgement.advantages,
-            # A part's weights add up to its share of the batch; each step is to be as long as one on the whole.
+            # The weights of a mini-batch add up to its share of the batch. Scaled up, each of its steps has the length
+            # of a step on the whole batch.
             weights=batch.weights * np.float32(min(objective.mini_batches, len(batch.weights))),
             behaviour_logprobs=behaviour,
             proximal_logprobs=self._statistics(self._params, batch).logprobs if several else None,
@@ -230,9 +238,10 @@ class Trainer:
 def behaviour_by_version(
     trainer: Trainer, packed: PackedBatch, params_of_version: Callable[[int], Params]
 ) -> TokenStatistics:
-    """Each token under the version that made it, f32 [rows, time]; 0 off the loss mask.
+    """Return statistics of each token under the version that generated it, f32 [rows, time]; 0 outside the loss mask.
 
-    params_of_version thaws one retained version; versions are asked for one after the other, oldest first.
+    Args:
+        params_of_version: thaws one retained version; it is called for one version after the other, oldest first.
     """
     result = TokenStatistics(*(np.zeros(packed.tokens.shape, np.float32) for _ in TokenStatistics._fields))
     for version in packed.versions():

@@ -127,7 +127,7 @@ def _mdns(context: ConnectivityContext, exchange: Exchange) -> Mdns:
 
 def _punching(context: ConnectivityContext, transport: PunchTransport) -> PunchComponent:
     http = MemberHttp(context.place.identity, context.place.enrolment, http_url=context.http_url)
-    # Over loopback there is no router in between, and nothing to keep a hole open through.
+    # The address that a coordinator sees over loopback says nothing about this machine's router.
     is_here = is_loopback(urlsplit(context.http_url()).hostname or "")
     return PunchComponent(transport, context.reachability, context.send, None if is_here else http.options, Random())
 
