@@ -1,8 +1,8 @@
-"""Which copy of an identity this is: an id that is made where it is used, and made anew where it was copied to.
+"""The instance id, which tells copies of one identity apart.
 
-The file lies beside the identity, with a digest of the place: machine, host name, folder. A state folder that comes to
-another place, with a disk image, a volume or a backup, is noticed by that, and gets an id of its own there. The
-coordinator lets one of them in at a time (coordinator/rpc/clones.py).
+The id is stored beside the identity with a digest of the place: machine, host name, folder. A state folder that was
+copied to another place, with a disk image, a volume or a backup, no longer matches the digest and gets a new id there.
+The coordinator admits one instance of an identity at a time (coordinator/rpc/clones.py).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _MACHINE_IDS = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))  # ma
 
 
 def instance_id(folder: Path, place: str | None = None) -> str:
-    """This copy's id, made if there is none or if it was made elsewhere.
+    """Return this copy's id; it is created if there is none, or if the stored one comes from another place.
 
     Args:
         folder: the peer's state folder.
-        place: what tells this place from others; None: see this_place.
+        place: text that identifies this place; None: that of this_place.
 
     Raises:
-        RunFolderError: it cannot be written.
+        RunFolderError: the new id cannot be written.
     """
     path = folder / FILE
     digest = blake3((this_place(folder) if place is None else place).encode()).hexdigest(_ID_BYTES)
@@ -52,7 +52,10 @@ def instance_id(folder: Path, place: str | None = None) -> str:
 
 
 def this_place(folder: Path) -> str:
-    """Machine, host name and folder. Containers of an image have one machine id, or none, and differ by name."""
+    """Return machine id, host name and folder, one per line.
+
+    The host name is needed because containers of one image share a machine id, or have none.
+    """
     machine = ""
     for path in _MACHINE_IDS:
         try:

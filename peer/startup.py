@@ -1,4 +1,4 @@
-"""What a peer needs before it can begin: its folder to itself, an identity, a place in a run, an engine."""
+"""Prepare a peer for work: lock its state folder, load its identity, join the run, open the store, build the engine."""
 
 from __future__ import annotations
 
@@ -30,15 +30,19 @@ from rollcast.wire.versions.stored_encoding import store_error
 log = structlog.get_logger()
 
 INVITE_TIMEOUT_S = 60.0
-"""For the file with the invite to appear, where nothing bounds the search for the coordinator."""
+"""Seconds to wait for the invite file to appear, when join_timeout_s does not limit the wait."""
 
-# A run's name becomes a folder name: no separator, and it does not begin with a dot.
+# A run's name becomes a folder name, so it has no separator and no leading dot.
 _RUN_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
 class RunMembership:
-    """Who we are, which copy of that, and in which run."""
+    """This peer's membership of a run: its identity, which copy of it this is, and its enrolment.
+
+    Args:
+        instance_id: id of this copy of the identity (peer.instance).
+    """
 
     identity: Identity
     instance_id: str
@@ -48,10 +52,10 @@ class RunMembership:
 
 @contextmanager
 def state_folder_lock(folder: Path) -> Iterator[None]:
-    """Keep a second process off the same identity and store for as long as the body runs.
+    """Lock the state folder while the body runs, so that no second process uses the same identity and store.
 
     Raises:
-        RunFolderError: another process has it, or it cannot be written.
+        RunFolderError: another process holds the lock, or the folder cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -65,45 +69,47 @@ def state_folder_lock(folder: Path) -> Iterator[None]:
             fix = "stop it, or give each peer a state_folder of its own"
             raise RunFolderError(f"another peer uses the state folder {folder}", fix=fix) from None
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)  # who has it, for as long as it is locked
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)  # the holder's process id, valid while it is locked
         yield
     finally:
         os.close(descriptor)
 
 
 async def join_run(config: PeerConfig) -> RunMembership:
-    """Load or make the identity, wait for the invite, join the run.
+    """Load or create the identity, wait for the invite, and join the run.
 
     Raises:
-        RollcastError: see read_invite and enrol; JoinRefused where the invite is for another role.
+        JoinRefused: the invite is for another role, or the coordinator refused this peer.
+        RollcastError: the invite cannot be read, or the coordinator cannot be reached (see read_invite and enrol).
     """
     identity = await asyncio.to_thread(Identity.load_or_create, config.state_folder / "identity.key")
-    patience_s = config.join_timeout_s
-    invite = await read_invite(config.invite.get_secret_value(), config.invite_file, patience_s or INVITE_TIMEOUT_S)
+    timeout_s = config.join_timeout_s
+    invite = await read_invite(config.invite.get_secret_value(), config.invite_file, timeout_s or INVITE_TIMEOUT_S)
     if invite.role != config.role:
         raise JoinRefused(
             f"the invite is for the role {invite.role}, this process has the role {config.role}",
             fix="use the invite for this role, or change `role`",
         )
     instance = await asyncio.to_thread(instance_id, config.state_folder)
-    # One that has ended is good enough to begin with: the session joins again, and the owner sees what it waits for.
+    # A saved enrolment is used even if its certificate has expired: the session then joins again, and meanwhile the
+    # process runs and shows its owner what it waits for.
     enrolment = await enrol(
-        invite, identity, config.state_folder, patience_s, also=config.coordinators, reuse_valid_for_s=-math.inf
+        invite, identity, config.state_folder, timeout_s, also=config.coordinators, reuse_valid_for_s=-math.inf
     )
     return RunMembership(identity, instance, enrolment, invite)
 
 
 def open_store(config: PeerConfig, run_id: RunId) -> ChunkStore:
-    """The versions kept of one run, in state_folder/versions/{run_id}. Blocks on the disk.
+    """Open the store of one run's versions, in state_folder/versions/{run_id}. Blocks on the disk.
 
-    Version numbers begin again in each run. What is left of other runs is removed: nobody will ask us for it.
+    Versions of other runs are removed: their numbers start from 0 too, and no peer of this run requests them.
 
     Raises:
         MalformedMessage: the run's name cannot be a folder name.
-        StoreError: the disk refuses.
+        StoreError: the disk cannot be read or written.
     """
     if not _RUN_FOLDER_NAME.fullmatch(run_id):
-        raise MalformedMessage(f"the run's name {run_id!r} cannot be a folder name")
+        raise MalformedMessage(f"the coordinator's run name {run_id!r} cannot be a folder name")
     folder = config.state_folder / "versions"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -117,10 +123,10 @@ def open_store(config: PeerConfig, run_id: RunId) -> ChunkStore:
 
 
 def make_engine(config: PeerConfig) -> Engine:
-    """The engine that the configuration asks for. Only here a peer imports jax or torch, and never both.
+    """Build the engine that the configuration names. jax or torch is imported here, and never both in one process.
 
     Raises:
-        MissingExtra: it is not installed; or none is.
+        MissingExtra: the packages of the configured engine, or of every engine, are not installed.
     """
     kinds = ("jax", "torch") if config.engine.kind == "auto" else (config.engine.kind,)
     missing: list[str] = []

@@ -1,4 +1,4 @@
-"""Going on without the coordinator: tells the relay when it is on its own, and when no longer."""
+"""Switch the relay to offline mode while the coordinator is unreachable, and back."""
 
 from __future__ import annotations
 
@@ -11,36 +11,38 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 
 log = structlog.get_logger()
 
-PATIENCE_S = 5.0
-"""Without a session for this long; a restart of the coordinator is mostly over by then."""
+OFFLINE_AFTER_S = 5.0
+"""Seconds without a session before the relay works offline; a restart of the coordinator usually takes less."""
 
 
 class RelayHost(Protocol):
-    """Who follows the coordinator's plan."""
+    """The relay, which otherwise follows the coordinator's relay plan."""
 
     def coordinator_gone(self, gone: bool) -> None:
-        """Go on without it, or follow it again."""
+        """Pass versions on without a relay plan (True), or follow the plan again (False)."""
 
 
 class OfflineWatch:
-    """A connectivity component (peer.connect.connectivity). Without any session since the start, too. Make it in a
-    running loop."""
+    """Watch the session for the relay, a connectivity component (peer.connect.connectivity).
+
+    A coordinator that was never reached since startup counts as unreachable too. Create it inside a running event loop.
+    """
 
     kinds: frozenset[str] = frozenset()
 
-    def __init__(self, relay: RelayHost, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, relay: RelayHost, offline_after_s: float = OFFLINE_AFTER_S) -> None:
         self._relay = relay
-        self._patience_s = patience_s
+        self._offline_after_s = offline_after_s
         self._connected = asyncio.Event()
         self._changed = asyncio.Event()
         self.alone = False
-        """Whether the relay goes on without the coordinator."""
+        """Whether the relay works without the coordinator."""
 
     async def run(self) -> None:
-        """Watch, until cancelled."""
+        """Watch the session until cancelled."""
         while True:
             try:
-                async with asyncio.timeout(self._patience_s):
+                async with asyncio.timeout(self._offline_after_s):
                     await self._connected.wait()
             except TimeoutError:
                 log.warning("the coordinator is away: versions go on from peer to peer")
@@ -53,16 +55,16 @@ class OfflineWatch:
                 await self._changed.wait()
 
     def opened(self, welcome: pb.Welcome) -> None:
-        """See ConnectivityComponent."""
+        """Follow the coordinator again."""
         self._connected.set()
 
     def lost(self) -> None:
-        """See ConnectivityComponent."""
+        """Start the offline timeout."""
         self._connected.clear()
         self._changed.set()
 
     def received(self, message: pb.CoordinatorMessage) -> None:
-        """See ConnectivityComponent; nothing is for it."""
+        """Ignore: it handles no message."""
 
     def _set(self, alone: bool) -> None:
         if alone != self.alone:

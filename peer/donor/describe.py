@@ -1,4 +1,4 @@
-"""What a peer says to the coordinator about itself, as its owner's screens show it. Pure."""
+"""Describe a peer process for its owner's screens, from the messages that it sends to the coordinator. Pure."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def describe(
     now: float,
     uptime_s: float,
 ) -> dict[str, Any]:
-    """The process's part of the report (peer.donor.report).
+    """Return the process's part of the report (peer.donor.report).
 
     Args:
-        search: where the coordinator is looked for.
-        reach: how it is reached (peer.reachability.summary).
-        now: on the clock of ``search``.
+        search: the coordinator's addresses and their problems.
+        reach: how this machine is reached (peer.reachability.summary).
+        now: seconds, on the clock of ``search``.
     """
     active = heartbeat.active_version if heartbeat.has_active_version else None
     receiving = None
@@ -51,7 +51,7 @@ def describe(
         "state": heartbeat.state,
         "reason": heartbeat.reason,
         "version_active": active,
-        # The engine may have a version before it is kept over a power loss, from when on it is among the held ones.
+        # The engine may load a version before it is durable; only durable versions are among the held ones.
         "version_newest": max([*hello.held_versions, *([] if active is None else [active])], default=None),
         "receiving": receiving,
         "tokens_per_second": heartbeat.tokens_per_second,

@@ -1,20 +1,20 @@
-"""What the owner's screens show of this machine: one plain dictionary, the same for command line and page.
+"""Build the report that the owner's screens show: one plain dictionary, the same for command line and page.
 
 name, peer_id, run_id, software, hardware, uptime_s
 coordinator, connected              host:port of the session, and whether it is open
-coordinators_failing                of each address without success since then: address, hop (name lookup, connection,
-                                    TLS, certificate, session), reason, fix, failures, seconds_ago
-state, reason, until                what it does and why: its owner's limits first, then the worker's own state
-version_active, version_newest      generated with; the newest held (null: none yet)
+coordinators_failing                each address that failed since the last session: address, hop (name lookup,
+                                    connection, TLS, certificate, session), reason, fix, failures, seconds_ago
+state, reason, until                what the machine does and why: its owner's limits first, then the worker's state
+version_active, version_newest      version that rollouts are generated with; newest version held (null: none yet)
 receiving                           version, chunks held, chunks in all, map of 0 to 255 by run of chunks; or null
 tokens_per_second, tokens_generated
-today, total, newest                rollouts handed in by verdict; the newest receipts
+today, total, newest                uploaded rollouts by verdict; the newest receipts
 reach                               how others reach it: reachability, address, nat, nat_means, checked, punch_address,
                                     relays, p2p (peer/reachability/summary.py)
 links                               open chunk links: peer_id, transport, path in words, rtt_s, bytes each way
 chunk_bytes_*, *_bytes_per_second
 newer_release                       ours, theirs, how to upgrade: the coordinator runs a later release; or null
-limits, used, readings              as configured; moved this month; of sensors (null: this machine does not tell)
+limits, used, readings              configured limits; traffic this month; sensor readings (null: no such sensor)
 """
 
 from __future__ import annotations

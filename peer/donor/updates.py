@@ -1,4 +1,4 @@
-"""Whether the run's coordinator runs a newer release than this machine, and what its owner does about it. Pure."""
+"""Tell the owner when the run's coordinator runs a newer release than this machine. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOW_TO_UPGRADE = (
 
 @dataclass(frozen=True, slots=True)
 class NewerRelease:
-    """Args: ours, theirs: as 0.1.0. how: what to do, in words."""
+    """A newer release. Args: ours, theirs: versions such as 0.1.0; how: text that says how to upgrade."""
 
     ours: str
     theirs: str
@@ -27,11 +27,11 @@ class NewerRelease:
 
 
 def newer_release(ours: str, theirs: str) -> NewerRelease | None:
-    """What the coordinator runs, if that is a later release than ours.
+    """Return the coordinator's release if it is newer than ours; None: it is not, or its form is unknown.
 
     Args:
-        ours, theirs: as both say it of themselves, "rollcast 0.1.0 (commit 1a2b3c4)". What has another form counts as
-            no news: the coordinator's words are not shown, only its numbers.
+        ours, theirs: release texts such as "rollcast 0.1.0 (commit 1a2b3c4)". Only the numbers are shown to the owner,
+            never the coordinator's text.
     """
     mine, other = _RELEASE.match(ours), _RELEASE.match(theirs)
     if mine is None or other is None:

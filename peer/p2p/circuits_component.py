@@ -1,4 +1,4 @@
-"""Reaching each other through relays, as a part of the meeting: the coordinator names relays, we tell where we are."""
+"""Reserve slots at the relays that the coordinator names, and advertise this peer's addresses through them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 
 
 class CircuitsComponent:
-    """See peer.connect.connectivity.ConnectivityComponent.
+    """Circuits through relays, a connectivity component (peer.connect.connectivity).
 
     Args:
-        advertised: what others dial: host:port and libp2p's; empty: we cannot be dialled.
+        advertised: returns what others dial: host:port and the libp2p address, separated by a space; empty: this peer
+            cannot be dialled.
     """
 
     kinds = frozenset({"circuit_relays"})
@@ -34,7 +35,7 @@ class CircuitsComponent:
         self._advertised = advertised
 
     async def run(self) -> None:
-        """Tell where others may reserve, and where we can be reached."""
+        """Advertise where others may reserve, and the addresses at which circuits reach this peer."""
         self._transport.on_circuits = self._reachability.set_circuits
         if self._transport.relays_for_others:
             own = next(filter(is_p2p_address, self._advertised().split(" ")), "")
@@ -42,11 +43,11 @@ class CircuitsComponent:
         await asyncio.Event().wait()
 
     def opened(self, welcome: pb.Welcome) -> None:
-        """Relays are named anew by a coordinator that does not remember us; reservations go on until then."""
+        """Keep the reservations until the coordinator names relays again."""
 
     def lost(self) -> None:
-        """Reservations go on: circuits need no coordinator."""
+        """Keep the reservations: circuits need no coordinator."""
 
     def received(self, message: pb.CoordinatorMessage) -> None:
-        """Relays are named."""
+        """Reserve at the relays that the coordinator names."""
         self._transport.want_relays(message.circuit_relays.addresses)

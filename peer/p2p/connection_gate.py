@@ -1,9 +1,8 @@
-"""Which connections of a libp2p host stay: looked at once their handshake is done, and every few seconds (trio).
+"""Decide which peers may keep a connection to this libp2p host, and close the others (trio).
 
-Who may keep a connection to our libp2p host: members of the run. Strangers get seconds to show that they are one.
-
-libp2p has no list of peers that it takes connections from (trap 10 of its 0.8): this is looked at after each handshake,
-which has proved the PeerId. Decisions only.
+Members of the run may; a stranger gets a few seconds to prove its membership by showing a certificate of the run CA.
+libp2p 0.8 has no list of peers to accept connections from (trap 10), so ConnectionGate checks each connection once its
+handshake has proved the PeerId, and sweeps all connections every few seconds. ConnectionPolicy is the pure part.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from peer.p2p.streams.limits import HostLimits
 from peer.p2p.streams.yamux import MEMBER_BYTES_MOST
 from rollcast.wire.ids import PeerId
 
-_REMEMBERED_MOST = 4096
-_REFUSED_FOR_S = 60.0
+_REMEMBERED_MOST = 4096  # peers; bounds what an attacker with many identities can make this host remember
+_REFUSED_FOR_S = 60.0  # before a refused peer may try again
 Verdict = Literal["member", "stranger", "refused"]
 
 
 @dataclass(slots=True)
 class ConnectionPolicy:
-    """Of one host.
+    """Which peers one host accepts.
 
     Args:
-        strangers_most: on probation at a time.
+        strangers_most: connections of strangers on probation at a time.
     """
 
     strangers_most: int = 16
@@ -43,15 +42,15 @@ class ConnectionPolicy:
     _refused_until_s: OrderedDict[PeerId, float] = field(default_factory=OrderedDict)
 
     def expect(self, peer_ids: Iterable[PeerId]) -> None:
-        """The coordinator, or a record that proved itself, names these as members; in place of those named before."""
+        """Replace the peers that count as members because the coordinator or a verified record names them."""
         self._expected = frozenset(peer_ids)
 
     def keep_out(self, banned: frozenset[PeerId]) -> None:
-        """These are members no more, whatever they show; in place of those before."""
+        """Replace the banned peers, which are no members whatever certificate they show."""
         self._banned = banned
 
     def showed(self, peer_id: PeerId) -> None:
-        """It has shown a certificate of the run, or we dialled it as one that has."""
+        """Remember a peer that showed a certificate of the run, or that was dialled as one that has."""
         self._refused_until_s.pop(peer_id, None)
         self._shown[peer_id] = None
         self._shown.move_to_end(peer_id)
@@ -59,7 +58,7 @@ class ConnectionPolicy:
             self._shown.popitem(last=False)
 
     def refuse(self, peer_id: PeerId, now: float) -> None:
-        """It has shown something else, or may not have what it asked for: it need not come back for a while."""
+        """Refuse a peer for a while: its certificate was invalid, or it asked for something that it may not have."""
         self._shown.pop(peer_id, None)
         self._refused_until_s[peer_id] = now + _REFUSED_FOR_S
         self._refused_until_s.move_to_end(peer_id)
@@ -67,18 +66,18 @@ class ConnectionPolicy:
             self._refused_until_s.popitem(last=False)
 
     def is_refused(self, peer_id: PeerId, now: float) -> bool:
-        """Whether it was refused and has to wait still."""
+        """Return whether the peer is banned, or was refused less than _REFUSED_FOR_S ago."""
         return peer_id in self._banned or now < self._refused_until_s.get(peer_id, now)
 
     def is_member(self, peer_id: PeerId) -> bool:
-        """Whether it is one of the run, as far as is known."""
+        """Return whether the peer is known as a member of the run."""
         return peer_id not in self._banned and (peer_id in self._shown or peer_id in self._expected)
 
     def judge(self, peer_id: PeerId, strangers: int, now: float) -> Verdict:
-        """What to do about a connection of this peer.
+        """Decide about a connection of this peer.
 
         Args:
-            strangers: other connections that are on probation now.
+            strangers: number of other connections on probation now.
         """
         if self.is_member(peer_id):
             return "member"
@@ -92,12 +91,12 @@ Judge = Callable[[PeerId, bytes, Callable[[bool], None]], None]
 
 
 class ConnectionGate(INotifee):  # type: ignore[misc]
-    """Of one host; see peer.p2p.connection_gate for what is decided.
+    """Apply the ConnectionPolicy to the connections of one running libp2p host.
 
     Args:
-        host: libp2p host that runs.
-        judge: see peer.p2p.host.HostUser.
-        wake: makes a function that calls the one given in this thread, from any thread.
+        host: the libp2p host.
+        judge: verifies a certificate on the event loop's thread (peer.p2p.host.HostUser).
+        wake: wraps a function so that a call from any thread runs it on this one.
     """
 
     def __init__(
@@ -114,32 +113,33 @@ class ConnectionGate(INotifee):  # type: ignore[misc]
         self._judge = judge
         self._nursery = nursery
         self._wake = wake
-        self._showing: set[PeerId] = set()  # certificates, at this moment
+        self._showing: set[PeerId] = set()  # peers whose certificate is being checked
         host.set_stream_handler(CERTIFICATE, self._shown)
         host.get_network().register_notifee(self)
 
     def member(self, peer_id: PeerId) -> None:
-        """It has shown a certificate of the run."""
+        """Accept a peer that has shown a certificate of the run, and protect its connections."""
         self.policy.showed(peer_id)
         for connection in self._connections():
             if _peer_of(connection) == peer_id:
                 self._keep(connection)
 
     def refuse(self, peer_id: PeerId) -> None:
-        """It has shown something else: what it opens from now on is closed at once, what it has when its time is up."""
+        """Refuse a peer: new connections are closed at once, open ones when their probation ends."""
         self.policy.refuse(peer_id, trio.current_time())
 
     async def serve(self, in_use: Callable[[Any], bool]) -> None:
-        """Close what strangers and nobody need, for ever."""
+        """Close connections of strangers, and connections without a use, until cancelled."""
         first_seen_s: dict[int, float] = {}
         while True:
             await trio.sleep(self._limits.strangers_timeout_s / 4)
             first_seen_s = await self._sweep(in_use, first_seen_s)
 
     async def _sweep(self, in_use: Callable[[Any], bool], first_seen_s: dict[int, float]) -> dict[int, float]:
-        """
+        """Close connections whose probation has ended. Return when each remaining one was first seen without a use.
+
         Args:
-            first_seen_s: by connection, when it was seen without a use first.
+            first_seen_s: the result of the previous sweep, by the connection's id.
         """
         now = trio.current_time()
         still: dict[int, float] = {}
@@ -154,8 +154,11 @@ class ConnectionGate(INotifee):  # type: ignore[misc]
         return still
 
     async def _shown(self, stream: Any) -> None:
-        """Somebody shows a certificate. One at a time is looked at, and none of whoever was refused: each costs the
-        event loop a signature, and a bad one a line of the log."""
+        """Check the certificate that a peer shows.
+
+        One certificate per peer is checked at a time, and none of a refused peer: each costs the event loop the
+        verification of a signature, and an invalid one a line in the log.
+        """
         peer_id = _peer_of(stream.swarm_conn)
         if peer_id in self._showing or self.policy.is_refused(peer_id, trio.current_time()):
             await close_quietly(stream.reset)
@@ -169,7 +172,7 @@ class ConnectionGate(INotifee):  # type: ignore[misc]
                 await answer_certificate(stream, accepted=accepted)
             if not accepted:
                 self.refuse(peer_id)
-        except Exception:  # libp2p raises many kinds; a stranger's stream must not end the host, and is closed
+        except Exception:  # libp2p raises many kinds of errors; a stranger's stream is closed and must not end the host
             return
         finally:
             self._showing.discard(peer_id)
@@ -192,7 +195,7 @@ class ConnectionGate(INotifee):  # type: ignore[misc]
         return connection.direction is not Direction.OUTBOUND and not self.policy.is_member(_peer_of(connection))
 
     def _keep(self, connection: Any) -> None:
-        """It may hold as much as links need, and is not closed as one too many."""
+        """Give a member's connection the buffers that links need, and exempt it from the host's connection limit."""
         connection.muxed_conn.held_bytes_most = MEMBER_BYTES_MOST
         self._host.get_network().protect(connection.muxed_conn.peer_id, _MEMBER)
 
@@ -202,7 +205,7 @@ class ConnectionGate(INotifee):  # type: ignore[misc]
     # ------------------------------------------------------------- INotifee
 
     async def connected(self, network: Any, conn: Any) -> None:
-        """A handshake is done: the PeerId is proved."""
+        """Judge a connection whose handshake is done, which proves the PeerId."""
         if conn.direction is Direction.OUTBOUND:
             self._keep(conn)
             return
@@ -214,22 +217,22 @@ class ConnectionGate(INotifee):  # type: ignore[misc]
             self._keep(conn)
 
     async def disconnected(self, network: Any, conn: Any) -> None:
-        """What is remembered for its sake goes with the last connection of a peer."""
+        """Drop the protection of a peer with its last connection."""
         peer_id = conn.muxed_conn.peer_id
         if not network.connections.get(peer_id):
             network.unprotect(peer_id, _MEMBER)
 
     async def opened_stream(self, network: Any, stream: Any) -> None:
-        """Nothing to do."""
+        """Ignore: only connections are judged."""
 
     async def closed_stream(self, network: Any, stream: Any) -> None:
-        """Nothing to do."""
+        """Ignore: only connections are judged."""
 
     async def listen(self, network: Any, multiaddr: Any) -> None:
-        """Nothing to do."""
+        """Ignore: only connections are judged."""
 
     async def listen_close(self, network: Any, multiaddr: Any) -> None:
-        """Nothing to do."""
+        """Ignore: only connections are judged."""
 
 
 def _peer_of(connection: Any) -> PeerId:

@@ -1,4 +1,4 @@
-"""The table of members as a part of the meeting: whom to begin with, and who is told of those that it names."""
+"""Seed the members' distributed hash table (DHT), keep this peer's entry in it fresh, and report the peers it names."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ SEEDS_MOST = 16
 
 
 class DhtComponent:
-    """See peer.connect.connectivity.ConnectivityComponent.
+    """The search for members in the DHT, a connectivity component (peer.connect.connectivity).
 
     Args:
-        seeds: libp2p addresses, each with its /p2p/ID, of hosts to begin with, whatever else is known.
-        known: peers and their addresses, separated by spaces, as known at this moment.
-        own: addresses of ours, as known at this moment.
-        found: told who says that they can be reached, and where: a hint.
+        seeds: libp2p addresses with /p2p/ID of hosts to start from, besides the known ones.
+        known: returns the peers known now, each with its addresses separated by spaces.
+        own: returns this peer's addresses as known now.
+        found: called with a peer and its addresses; they are a hint, not verified.
     """
 
     kinds: frozenset[str] = frozenset()
@@ -42,24 +42,24 @@ class DhtComponent:
         transport.on_found = found
 
     async def run(self) -> None:
-        """Say anew what changed, until cancelled."""
+        """Update seeds and own addresses every LOOK_S seconds until cancelled."""
         while True:
             seeds = (*self._seeds, *libp2p_hosts(self._known()))[:SEEDS_MOST]
             self._transport.seek(seeds, [address for address in self._own() if is_p2p_address(address)])
             await asyncio.sleep(LOOK_S)
 
     def opened(self, welcome: pb.Welcome) -> None:
-        """See ConnectivityComponent; it works without a coordinator."""
+        """Ignore: the DHT needs no coordinator."""
 
     def lost(self) -> None:
-        """See ConnectivityComponent."""
+        """Ignore: the DHT needs no coordinator."""
 
     def received(self, message: pb.CoordinatorMessage) -> None:
-        """See ConnectivityComponent; nothing is for it."""
+        """Ignore: it handles no message."""
 
 
 def libp2p_hosts(known: Iterable[tuple[PeerId, str]]) -> list[str]:
-    """The libp2p addresses that can be dialled without a relay, each with its /p2p/ID."""
+    """Return the libp2p addresses that can be dialled without a relay, each with its /p2p/ID."""
     return [
         f"{address.partition('/p2p/')[0]}/p2p/{peer_id}"
         for peer_id, text in known

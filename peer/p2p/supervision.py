@@ -1,4 +1,4 @@
-"""When a libp2p thread that died is started again. Decisions only."""
+"""Decide when a libp2p thread that died is restarted: backoff that doubles, with jitter. Pure."""
 
 from __future__ import annotations
 
@@ -6,34 +6,33 @@ from dataclasses import dataclass
 
 _FIRST_S = 1.0
 _MOST_S = 60.0
-# A thread that ran for so long has proved itself: its death is the first again.
-_STEADY_S = 300.0
+_STEADY_S = 300.0  # a thread that ran this long was healthy: its death counts as the first
 
 
 @dataclass(slots=True)
 class RestartBackoff:
-    """The deaths of one thread.
+    """Count the deaths of one thread, and compute the delay before each restart.
 
     Args:
-        deaths: in a row, so far.
-        started_at_s: when the thread began to run last.
+        deaths: deaths in a row so far.
+        started_at_s: time of the last start.
     """
 
     deaths: int = 0
     started_at_s: float = 0.0
 
     def started(self, now: float) -> None:
-        """It runs."""
+        """Record a start of the thread."""
         self.started_at_s = now
 
     def died(self, jitter: float, now: float) -> float:
-        """It died.
+        """Record a death of the thread.
 
         Args:
-            jitter: between 0 and 1.
+            jitter: random number between 0 and 1.
 
         Returns:
-            seconds until it is started again: between half of the ceiling and all of it; the ceiling doubles.
+            Seconds until the restart: between half of the ceiling and all of it. The ceiling doubles with each death.
         """
         if now - self.started_at_s >= _STEADY_S:
             self.deaths = 0

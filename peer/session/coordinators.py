@@ -1,4 +1,4 @@
-"""At which of its addresses the coordinator is looked for next, and what came of looking. Decisions only."""
+"""Choose the address at which to look for the coordinator next, and remember why others failed. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from rollcast.wire.joining.diagnose import HopFailed
 
-_SAID_AGAIN_S = 600.0
-"""The same problem is worth another line in the log after this long."""
+_LOG_AGAIN_S = 600.0
+"""Seconds after which the same problem is logged again."""
 
 
 @dataclass(slots=True)
@@ -18,11 +18,11 @@ class _Place:
     failures: int = 0
     problem: HopFailed | None = None
     failed_at_s: float = 0.0
-    said_at_s: float | None = None
+    logged_at_s: float | None = None
 
 
 class Coordinators:
-    """All addresses of one coordinator, tried in turn; where a session opened, it is looked for again first.
+    """All addresses of one coordinator, tried in turn; the one at which a session opened is tried again first.
 
     Args:
         addresses: host:port, at least one.
@@ -34,31 +34,34 @@ class Coordinators:
 
     @property
     def current(self) -> str:
-        """Where to look now."""
+        """The address to try now."""
         return self._places[self._index].address
 
     def opened(self) -> None:
-        """There is a session at ``current``."""
+        """Record a session at ``current``: all earlier problems are over."""
         for place in self._places:
-            place.failures, place.problem, place.said_at_s = 0, None, None
+            place.failures, place.problem, place.logged_at_s = 0, None, None
 
     def failed(self, problem: HopFailed, now: float) -> bool:
-        """Nothing came of ``current``: the next one's turn. Whether it is worth saying: it is new, or said long ago."""
+        """Record a failure of ``current`` and move to the next address.
+
+        Return whether to log the problem: it is new, or was last logged _LOG_AGAIN_S ago.
+        """
         place = self._places[self._index]
-        is_known = place.problem == problem and place.said_at_s is not None and now - place.said_at_s < _SAID_AGAIN_S
+        is_known = place.problem == problem and place.logged_at_s is not None and now - place.logged_at_s < _LOG_AGAIN_S
         place.failures += 1
         place.problem, place.failed_at_s = problem, now
         self._index = (self._index + 1) % len(self._places)
         if not is_known:
-            place.said_at_s = now
+            place.logged_at_s = now
         return not is_known
 
     def problems(self) -> list[HopFailed]:
-        """What is wrong with each address that was tried since the last session."""
+        """Return the problem of each address that was tried since the last session."""
         return [place.problem for place in self._places if place.problem is not None]
 
     def rows(self, now: float) -> list[dict[str, Any]]:
-        """For screens, one for each address that fails: address, hop, reason, fix, failures, seconds ago."""
+        """Return a row for each failing address, for screens: address, hop, reason, fix, failures, seconds ago."""
         return [
             {
                 "address": place.address,

@@ -1,4 +1,4 @@
-"""How a peer introduces itself, and what it says of itself from then on. Pure."""
+"""Build the messages in which a peer introduces itself (Hello) and reports its state (Heartbeat). Pure."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def hello_of(
     held_leases: Sequence[LeaseId] | None,
     instance_id: str = "",
 ) -> pb.Hello:
-    """The first message of a session.
+    """Return the first message of a session.
 
     Args:
-        accelerator: of its engine, in words; None: it has none.
-        held_leases: None: it never works.
-        instance_id: of this copy of the identity (peer/instance.py).
+        accelerator: text that describes the engine's accelerator; None: this peer has no engine.
+        held_leases: leases that this peer still holds; None: it never works.
+        instance_id: id of this copy of the identity (peer/instance.py).
     """
     processor = f"{cores} cores"
     return pb.Hello(
@@ -55,12 +55,12 @@ def hello_of(
 
 
 def receiving_of(relay: RelayStats) -> Receiving | None:
-    """The version on its way, if one is."""
+    """Return the version that is being received; None: none is."""
     return None if relay.receiving is None else Receiving(relay.receiving, relay.have, relay.total)
 
 
 def heartbeat_of(relay: RelayStats, status: WorkerStatus, gate: NetworkGate = OPEN) -> pb.Heartbeat:
-    """What worker and relay say, and what may pass; its number in the sequence is not set."""
+    """Return a heartbeat with the state of worker, relay and gate; its sequence number is not set."""
     heartbeat = pb.Heartbeat(
         state=status.state,
         reason="; ".join(filter(None, (relay.store_failure, status.reason)))[: limits.TEXT_LENGTH_MAX],
@@ -76,7 +76,7 @@ def heartbeat_of(relay: RelayStats, status: WorkerStatus, gate: NetworkGate = OP
 
 
 def origin_status(held: Sequence[Version], receiving: Receiving | None) -> WorkerStatus:
-    """What one without an engine says."""
+    """Return the status of a peer without an engine."""
     if receiving is not None:
         return WorkerStatus("receiving", receiving.in_words, None, 0, 0.0)
     reason = f"holds versions {held[0]} to {held[-1]}" if held else "waiting for the learner's first version"

@@ -1,4 +1,4 @@
-"""Renewal of this process's certificate over its open session, before the old one ends."""
+"""Renew this process's certificate over its open session, before the old one expires."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 log = structlog.get_logger()
 
 ANSWER_TIMEOUT_S = 10.0  # from the request to the new certificate
-LOOK_AGAIN_S = 3600.0  # a machine that slept is noticed within this long
+LOOK_AGAIN_S = 3600.0  # longest sleep, because a machine that was suspended wakes up with less validity left
 
 
 class Renewal:
-    """Keeps ``credentials`` fresh: renewed once two thirds of what was left of their life have passed.
+    """Keep ``credentials`` valid: renew them once two thirds of their remaining life at startup have passed.
 
     Args:
-        folder: where credentials are kept.
-        send: puts a message on the session; a request lost with it is asked again.
-        renewed: told the new credentials.
+        folder: folder in which credentials are saved.
+        send: queues a message in the session; a request that is lost with the session is retried.
+        renewed: called with the new credentials.
     """
 
     def __init__(
@@ -49,22 +49,22 @@ class Renewal:
 
     @property
     def due_in_s(self) -> float:
-        """Seconds until a renewal is due; negative afterwards."""
+        """The seconds until a renewal is due; negative once it is overdue."""
         return self.credentials.valid_for_s - self._life_s / 3.0
 
     def received(self, certificate_pem: bytes) -> None:
-        """The coordinator's answer; unasked ones are ignored."""
+        """Accept the coordinator's answer; a certificate that was not requested is ignored."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(certificate_pem)
 
     def replace(self, fresh: TlsCredentials) -> None:
-        """Go on with these; whoever got them has saved them."""
+        """Use these credentials from now on; the caller has saved them to disk."""
         self.credentials, self._life_s = fresh, fresh.valid_for_s
         self._renewed(fresh)
         log.info("certificate renewed", valid_for_s=round(fresh.valid_for_s))
 
     async def run(self) -> None:
-        """For ever: wait until a renewal is due, then ask until it is answered."""
+        """Wait until a renewal is due, then request it until it is answered; repeat until cancelled."""
         delays, failing = backoff_delays_s(self._random, first_s=1.0, most_s=60.0), False
         while True:
             if self.due_in_s > 0.0:
@@ -74,7 +74,7 @@ class Renewal:
                 await self._renew()
                 delays, failing = backoff_delays_s(self._random, first_s=1.0, most_s=60.0), False
             except RollcastError as error:
-                # Without a session nobody answers, however often it is asked.
+                # Without a session every retry fails in the same way: only the first failure is worth a warning.
                 log.log(logging.DEBUG if failing else logging.WARNING, "certificate not renewed", cause=str(error))
                 failing = True
             await asyncio.sleep(next(delays))
@@ -92,6 +92,6 @@ class Renewal:
         fresh = TlsCredentials(self.credentials.ca_pem, certificate_pem, key.private_pem)
         fresh.check()
         if fresh.caller != self.credentials.caller:
-            raise WrongKey("the new certificate names somebody else")
+            raise WrongKey("the coordinator's new certificate is for another peer or role than this one")
         fresh.save(self._folder)
         self.replace(fresh)

@@ -1,4 +1,4 @@
-"""How a peer calls its run's coordinator: at which addresses, for how long, with which certificate."""
+"""Set up a peer's session: the coordinator's addresses, the time limits and the certificate to use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rollcast.wire.joining.grpc_client import open_channel
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 REJOIN_TIMEOUT_S = 5.0
-"""For one try to join again, once our certificate has ended."""
+"""Seconds for one attempt to join again, once the certificate has expired."""
 
 
 def session_of(
@@ -29,7 +29,12 @@ def session_of(
     listener: SessionListener,
     random: Random,
 ) -> Session:
-    """The session of a peer, not running."""
+    """Return the session of a peer; the caller runs it.
+
+    Args:
+        renewal: returns the holder of the newest credentials. It is a function because the renewal sends through the
+            session, and so is created after it.
+    """
     enrolment = place.enrolment
     settings = SessionSettings(
         run_id=enrolment.run_id,
@@ -55,17 +60,17 @@ def session_of(
 
 
 def http_url_of(config: PeerConfig, place: RunMembership, grpc_address: str) -> str:
-    """The coordinator's HTTP port at the place whose control port is this one."""
+    """Return the coordinator's HTTP address at the host whose control port is ``grpc_address``."""
     places = place.invite.places(config.coordinators)
     found = (one.http_url for one in places if one.grpc_address == grpc_address)
-    return next(found, place.enrolment.http_url)  # the coordinator itself has named a control port of another name
+    return next(found, place.enrolment.http_url)  # a control port that only the coordinator itself has named
 
 
 async def _join_again(config: PeerConfig, place: RunMembership, renewal: Renewal) -> None:
-    """A coordinator was away for longer than certificates last: nothing but the invite opens its door.
+    """Join again with the invite if the certificate has expired while the coordinator was unreachable.
 
     Raises:
-        RollcastError: see rollcast.wire.joining.enrol.
+        RollcastError: joining failed (rollcast.wire.joining.enrol).
     """
     if renewal.credentials.valid_for_s > 0.0:
         return
@@ -76,5 +81,5 @@ async def _join_again(config: PeerConfig, place: RunMembership, renewal: Renewal
 async def _failed_hop(address: str, credentials: TlsCredentials) -> HopFailed | None:
     if credentials.valid_for_s > 0.0:
         return await failed_hop(address, credentials.ssl_client_context(), reads_first=True)
-    said = "our certificate has ended, and the coordinator's HTTP port, which hands out new ones, was not reached"
-    return await failed_hop(address, None) or HopFailed("certificate", address, said)
+    reason = "this peer's certificate has expired, and the HTTP port that issues new ones could not be reached"
+    return await failed_hop(address, None) or HopFailed("certificate", address, reason)

@@ -32,7 +32,7 @@ def start(config: PeerConfig, stop: asyncio.Event) -> asyncio.Task[int]:
 async def test_a_process_outlives_a_coordinator_that_reads_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: Role
 ) -> None:
-    monkeypatch.setattr("peer.session.WRITE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("peer.session.session.WRITE_TIMEOUT_S", 0.5)
     padding = "x" * 3_000_000  # of each heartbeat, so that few of them fill the connection
 
     def heartbeat(*arguments: Any) -> pb.Heartbeat:
@@ -56,7 +56,7 @@ async def test_a_process_outlives_a_coordinator_that_reads_nothing(
 async def test_a_peer_has_a_version_from_whom_it_only_knows_by_a_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("peer.connect.setup.OfflineWatch", partial(OfflineWatch, patience_s=0.2))
+    monkeypatch.setattr("peer.connect.setup.OfflineWatch", partial(OfflineWatch, offline_after_s=0.2))
     monkeypatch.setattr("peer.discovery.exchange._LOOK_S", 0.1)
     stop = asyncio.Event()
     async with scripted_coordinator(tmp_path) as coordinator, asyncio.timeout(20.0):
@@ -99,7 +99,7 @@ async def test_a_peer_has_a_version_from_whom_it_only_heard_on_the_local_network
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("zeroconf")
-    monkeypatch.setattr("peer.connect.setup.OfflineWatch", partial(OfflineWatch, patience_s=0.2))
+    monkeypatch.setattr("peer.connect.setup.OfflineWatch", partial(OfflineWatch, offline_after_s=0.2))
     monkeypatch.setattr("peer.discovery.exchange._LOOK_S", 0.1)
     stop = asyncio.Event()
     async with scripted_coordinator(tmp_path) as coordinator, asyncio.timeout(30.0):

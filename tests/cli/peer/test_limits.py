@@ -28,7 +28,7 @@ def test_all_limits_are_shown_with_their_meaning(places: dict[str, Path], capsys
     assert show(**places) == 0
     shown = capsys.readouterr().out
     assert "upload_gb_month" in shown
-    assert "may be sent a month" in shown
+    assert "Monthly upload quota in GB" in shown
     assert "upload_mbit_s_max" in shown
     assert "compute_hours" in shown
     assert "none" in shown

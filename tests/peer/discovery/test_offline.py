@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from peer.discovery.offline import OfflineWatch
 from rollcast.wire.proto import rollcast_pb2 as pb
 
-PATIENCE_S = 0.05
+OFFLINE_AFTER_S = 0.05
 
 
 class Told:
@@ -24,7 +24,7 @@ class Told:
 
 @asynccontextmanager
 async def running(relay: Told) -> AsyncIterator[OfflineWatch]:
-    part = OfflineWatch(relay, PATIENCE_S)
+    part = OfflineWatch(relay, OFFLINE_AFTER_S)
     task = asyncio.create_task(part.run())
     try:
         yield part
@@ -54,5 +54,5 @@ async def test_a_short_interruption_is_none() -> None:
             part.lost()
             part.opened(pb.Welcome())
             await asyncio.sleep(0)
-        await asyncio.sleep(3 * PATIENCE_S)
+        await asyncio.sleep(3 * OFFLINE_AFTER_S)
         assert relay.said.empty()

@@ -38,11 +38,11 @@ asyncio.run(serve())
 
 _MACHINE = """
 import asyncio, sys
-from peer.donor.link_speed import InviteHttp
-from peer.donor.nat_kind import nat_kind
-from peer.donor.nat_probe import seen_from_outside
-from peer.donor.reachable import dialled_back
-from rollcast.wire.invite import Invite
+from peer.reachability.link_speed import InviteHttp
+from peer.reachability.nat_kind import nat_kind
+from peer.reachability.nat_probe import seen_from_outside
+from peer.donor.check.dial_back import dialled_back
+from rollcast.wire.joining.invite import Invite
 
 async def look():
     async with InviteHttp(Invite.decode(sys.argv[1])) as door:

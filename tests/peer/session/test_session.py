@@ -174,7 +174,7 @@ async def test_a_session_that_ends_before_its_welcome_is_tried_again(tmp_path: P
 
 async def test_a_session_whose_write_times_out_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The timeout cancels the call, which the reader of the same call must not take for the end of this process."""
-    monkeypatch.setattr("peer.session.WRITE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("peer.session.session.WRITE_TIMEOUT_S", 0.5)
     async with connected(tmp_path) as (coordinator, fixture):
         session = await coordinator.next_session()
         await fixture.listener.wait_for("opened")
@@ -254,10 +254,10 @@ async def test_a_coordinator_that_is_not_there_is_given_up_after_the_join_timeou
         assert f"connection of {address}: {address} refuses it" in caught.value.cause
 
 
-def lone_session(coordinator: ScriptedCoordinator, addresses: tuple[str, ...], patience_s: float | None) -> Session:
+def lone_session(coordinator: ScriptedCoordinator, addresses: tuple[str, ...], timeout_s: float | None) -> Session:
     credentials = peer_credentials(coordinator.ca, Identity.generate())
     return Session(
-        SessionSettings(RUN_ID, LEARNER_KEY, addresses, patience_s, patience_s),
+        SessionSettings(RUN_ID, LEARNER_KEY, addresses, timeout_s, timeout_s),
         open_channel=lambda address: open_channel(address, credentials),
         failed_hop=lambda address: failed_hop(address, credentials.ssl_client_context(), reads_first=True),
         hello=lambda: pb.Hello(protocol=range_to_pb()),
