@@ -122,7 +122,7 @@ async def test_relays_go_over_from_libp2p_to_a_direct_link_and_lose_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("libp2p")
-    monkeypatch.setattr("peer.transports.path_upgrades._FIRST_S", 0.2)
+    monkeypatch.setattr("peer.transports.upgrades._FIRST_S", 0.2)
     monkeypatch.setattr("peer.transports.upgrades._LOOK_S", 0.05)
     monkeypatch.setattr("peer.transports.upgrades._LINGER_S", 0.2)
     async with relay_world(tmp_path) as world:
