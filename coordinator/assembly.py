@@ -1,4 +1,4 @@
-"""From a configuration to the coordinator's parts, wired together and listening."""
+"""Build a coordinator from its configuration: create its components, connect them, and listen."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ from rollcast.wire.rollouts import Sampling, sampling_to_pb
 
 log = structlog.get_logger()
 
-CALLS_GRACE_S = 1.0  # for calls that still run when the control port closes
+CALLS_GRACE_S = 1.0  # for calls still running when the control port closes
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where others reach us; the content of endpoints.json."""
+    """The addresses at which others reach the coordinator; the content of endpoints.json."""
 
     http_url: str
     grpc_address: str
@@ -66,7 +66,7 @@ class Endpoints:
 
 @dataclass(frozen=True, slots=True)
 class Coordinator:
-    """The parts of a started coordinator."""
+    """The components of a started coordinator."""
 
     config: CoordinatorConfig
     folder: RunFolder
@@ -91,10 +91,10 @@ class Coordinator:
 
 @asynccontextmanager
 async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator[Coordinator]:
-    """Start everything; on leaving, whatever was started is stopped in the opposite order.
+    """Start every component; on leaving, stop what was started in the opposite order.
 
     Raises:
-        RollcastError: something cannot start.
+        RollcastError: a component cannot start.
     """
     async with AsyncExitStack() as stack:
         ledger = Ledger.open(folder.ledger)
@@ -124,7 +124,7 @@ async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator
 def _start_record(
     config: CoordinatorConfig, folder: RunFolder, settings: CoreSettings, restored: Restored, stack: AsyncExitStack
 ) -> Callable[[float, Event, Sequence[Action]], None]:
-    """What writes the flight record down, or does nothing where none is kept."""
+    """Return the function that writes the flight record; it does nothing if no record is kept."""
     if not config.record.enabled:
         return lambda now, event, actions: None
     head = Head(FORMAT, software_version(), time.time(), time.monotonic(), settings, restored)
@@ -134,26 +134,26 @@ def _start_record(
 
 
 def check(config: CoordinatorConfig) -> None:
-    """What the configuration's classes cannot check.
+    """Check what the configuration's classes cannot check.
 
     Raises:
-        ConfigError: a value is missing or does not go with another.
+        ConfigError: a value is missing, or does not fit another.
     """
     if not config.learner_public_key:
         raise ConfigError(
             "learner_public_key is not set",
-            cause="peers must know whose signature on weights to trust",
+            cause="peers verify the signatures on weights with this key",
             fix="set it to what `rollcast identity FILE` prints for the learner's key",
         )
     if config.providers.pools and config.providers.want == "plan" and config.capacity.mode != "act":
         raise ConfigError(
-            "nobody decides which workers are started",
+            "no setting decides which workers are started",
             cause=f'providers.want is "plan", and capacity.mode is "{config.capacity.mode}"',
             fix='set capacity.mode = "act", or providers.want = "all"',
         )
     if config.serve.host in ("0.0.0.0", "::") and not config.serve.advertise_host:
         raise ConfigError(
-            f"serve.host = {config.serve.host} is no address that others could dial",
+            f"serve.host = {config.serve.host} is not an address that others can dial",
             fix="set serve.advertise_host to this machine's name or address",
         )
 
@@ -167,8 +167,8 @@ def _assemble(
     stack: AsyncExitStack,
 ) -> Coordinator:
     run_id = start.run_id
-    drawn, ends = config.sampling, problems.tokenizer.stop_ids
-    sampling = Sampling(drawn.temperature, drawn.new_tokens_max, ends, drawn.stop_strings)
+    sampled, ends = config.sampling, problems.tokenizer.stop_ids
+    sampling = Sampling(sampled.temperature, sampled.new_tokens_max, ends, sampled.stop_strings)
     settings = core_settings(config, run_id, sampling, vocabulary_size=problems.tokenizer.size)
     record = _start_record(config, folder, settings, start.restored, stack)
     sessions, fleet_handle, store = Sessions(), FleetHandle(), config.store
@@ -221,7 +221,10 @@ def _assemble(
 
 
 async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
-    """Bind both ports, the control port first: joins name it. A restart takes those that members know."""
+    """Bind both ports and return their addresses.
+
+    The control port comes first, because replies to joins name it. A restart binds the ports that members know.
+    """
     serve, shell, ports = coordinator.config.serve, coordinator.shell, coordinator.start.ports
     credentials = _credentials(coordinator)
     advertised = serve.advertise_host or serve.host
@@ -243,7 +246,7 @@ async def _listen(stack: AsyncExitStack, coordinator: Coordinator) -> Endpoints:
         _http_parts(coordinator), hosts=names if is_local else None, open_reading=is_local and serve.open_reading
     )
     if not is_local and not serve.observe_port:
-        fix = "set serve.observe_port, and let that port in: without it few kinds are told apart, and no holes punched"
+        fix = "set serve.observe_port and open that port: without it few kinds of routers are recognised"
         log.warning("routers of peers may stay unknown", fix=fix)
     tls = None if is_local else credentials.ssl_server_context(ask_client=False)
     http = await HttpServer.start(app, host=serve.host, port=serve.http_port or ports.get("http", 0), tls=tls)
@@ -324,14 +327,14 @@ def _servicer(coordinator: Coordinator) -> Servicer:
 
 
 def _credentials(coordinator: Coordinator) -> TlsCredentials:
-    """A certificate for every name under which we can be reached; the key is made anew at each start."""
+    """Issue a certificate for every name of the coordinator; its key is new at each start."""
     key = new_tls_key()
     certificate = coordinator.ca.issue_coordinator(key.csr_pem(), coordinator.config.serve.hosts)
     return TlsCredentials(coordinator.ca.certificate_pem, certificate, key.private_pem)
 
 
 async def _write_handouts(coordinator: Coordinator) -> None:
-    """The authority's certificate, for all; one invite a role, in the secrets folder, readable by the owner only."""
+    """Write the run CA's certificate, readable for all, and one invite per role, readable for the owner only."""
     join, folder = coordinator.config.join, coordinator.folder
     await _write(folder.authority, coordinator.ca.certificate_pem, mode=0o644)
     quotas: tuple[tuple[Role, int], ...] = (("learner", 1), ("origin", join.origins_max), ("peer", join.peers_max))
@@ -350,7 +353,7 @@ async def _write(path: Path, data: bytes, *, mode: int) -> None:
 
 
 async def _provide(stack: AsyncExitStack, coordinator: Coordinator) -> None:
-    """Start what starts workers; each of them gets an invite of its own, good for one identity and one start."""
+    """Start the fleet of workers at providers; each worker gets its own invite, for one identity and one start."""
     config, fleet_handle = coordinator.config.providers, coordinator.fleet_handle
     lifetime_s = 2.0 * config.start_timeout_s
 
@@ -364,7 +367,7 @@ async def _provide(stack: AsyncExitStack, coordinator: Coordinator) -> None:
         coordinator.desk.on_claimed = fleet.claimed
         fleet_handle.fleet = fleet
         coordinator.shell.on_budget = fleet_handle.set_budget
-        if coordinator.start.orders.budget is not None:  # ordered to a coordinator before us
+        if coordinator.start.orders.budget is not None:  # the operator set it before this restart
             fleet_handle.set_budget(coordinator.start.orders.budget)
         stack.push_async_callback(fleet.close)
         for work in works(fleet, config, coordinator.shell):

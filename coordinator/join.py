@@ -1,9 +1,7 @@
-"""The door of the run: invites with a quota and an expiry, and the certificates that they buy.
+"""Admit machines to the run: make invites with a quota and an expiry, and issue certificates for them.
 
-Checks go from cheap to dear: size and form, protocol range, role and key, the Ed25519 signature, then the invite in the
-ledger. That an invite was used is durable before the certificate leaves.
-
-Invites: a token that the ledger knows, with all that its holder needs to find the run and know it again.
+A join is checked from cheap to expensive: size and form, protocol range, role and key, the Ed25519 signature, then the
+invite in the ledger. The use of an invite is durable before the certificate leaves.
 """
 
 from __future__ import annotations
@@ -33,14 +31,14 @@ from rollcast.wire.protocol import PROTOCOL_RANGE, agree
 log = structlog.get_logger()
 
 JOINING_ROLES: tuple[Role, ...] = ("learner", "origin", "peer")
-TOKEN_BYTES = 32  # 256 bits: not to be guessed
+TOKEN_BYTES = 32  # 256 bits cannot be guessed
 CSR_LIMIT_BYTES = 4 * 1024  # a P-256 request is about 400 bytes
 LEDGER_DEADLINE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """A join as it came, its form checked."""
+    """A join request whose form was checked."""
 
     token: str
     role: Role
@@ -59,10 +57,10 @@ class JoinReply:
 
 
 def parse_join(body: bytes) -> JoinRequest:
-    """Read the JSON of a join.
+    """Parse the JSON body of a join.
 
     Raises:
-        MalformedMessage: not the object described in docs, or a field is too long.
+        MalformedMessage: it is not the object described in docs, or a field is too long.
     """
     try:
         raw = json.loads(body)
@@ -88,7 +86,7 @@ def parse_join(body: bytes) -> JoinRequest:
 
 
 class JoinDesk:
-    """Makes invites and issues certificates."""
+    """Checks joins and memberships, and issues certificates."""
 
     def __init__(
         self,
@@ -108,16 +106,16 @@ class JoinDesk:
         self._unix_clock = unix_clock
         self.grpc_address = ""  # known once the control port is bound
         self.on_claimed: Callable[[bytes, PeerId], None] = lambda token_hash, peer_id: None
-        self.banned_because: Callable[[PeerId], str] = lambda peer_id: ""  # why an identity may not join
+        self.banned_because: Callable[[PeerId], str] = lambda peer_id: ""  # why it may not join, or ""
         self.has_session: Callable[[PeerId], bool] = lambda peer_id: False
 
     @property
     def ca_pem(self) -> bytes:
-        """Certificate of the run CA."""
+        """Return the certificate of the run CA."""
         return self._ca.certificate_pem
 
     async def new_invite(self, role: Role, *, quota: int, lifetime_s: float, note: str = "") -> str:
-        """A new token, durable (as its hash) before it is returned. ``note``: for whom it is."""
+        """Return a new token, whose hash is durable before the return. ``note`` says for whom it is."""
         token = secrets.token_urlsafe(TOKEN_BYTES)
         expires_unix_s = self._unix_clock() + lifetime_s
         async with deadline(LEDGER_DEADLINE_S, "the ledger to store an invite"):
@@ -127,41 +125,42 @@ class JoinDesk:
         return token
 
     async def check_invite(self, token: str) -> None:
-        """That a token is one of this run's invites and has not expired; nothing is used up.
+        """Check that a token is an invite of this run and has not expired; its quota is not used.
 
         Raises:
-            JoinRefused: it is none, or has expired.
-            StoreError, WaitTimedOut: it could not be looked up.
+            JoinRefused: the token is no invite, or has expired.
+            StoreError, WaitTimedOut: the ledger cannot look it up.
         """
         async with deadline(LEDGER_DEADLINE_S, "the ledger to look up an invite"):
             await self._ledger.check_invite(token_hash(token), now_unix_s=self._unix_clock())
 
     def check_member(self, proof: str, path: str) -> PeerId:
-        """Whose proof of membership this is (rollcast.wire.identity.member_proof); they have a session now.
+        """Return the member that this proof of membership names (rollcast.wire.identity.member_proof).
 
         Raises:
-            BadSignature, WrongKey: it is no proof for this path, now.
-            JoinRefused: of somebody who has no session, or was sent away.
+            BadSignature, WrongKey: the proof is not valid for this path at this time.
+            JoinRefused: the member has no open session.
+            Banned: the operator banned the member.
         """
         peer_id = proved_member(proof, self._run_id, path, self._unix_clock())
         self._refuse_banned(peer_id)
         if not self.has_session(peer_id):
-            raise JoinRefused("only members with an open session may ask this", fix="try again once there is a session")
+            raise JoinRefused("only members with an open session may ask this", fix="retry once the session is open")
         return peer_id
 
     async def join(self, body: bytes) -> JoinReply:
         """Check a join and issue its certificate.
 
         Raises:
-            MalformedMessage, JoinRefused, ProtocolMismatch, WrongKey, BadSignature, Banned: why not.
-            StoreError, WaitTimedOut: the use of the invite could not be written down.
+            MalformedMessage, JoinRefused, ProtocolMismatch, WrongKey, BadSignature, Banned: the join is refused.
+            StoreError, WaitTimedOut: the use of the invite cannot be recorded.
         """
         request = parse_join(body)
         agree(PROTOCOL_RANGE, request.protocol)
         if request.role == "learner" and request.public_key != self._learner_public_key:
             raise WrongKey(
                 "this learner's key is not the run's",
-                cause="the coordinator's learner_public_key names another",
+                cause="the coordinator's learner_public_key is another key",
                 fix="set learner_public_key to what `rollcast identity FILE` prints for the learner's key",
             )
         payload = join_payload(self._run_id, request.token, request.csr_pem)
@@ -177,11 +176,11 @@ class JoinDesk:
         return JoinReply(certificate.decode("ascii"), self._run_id, peer_id, self.grpc_address)
 
     async def renew(self, csr_pem: bytes, *, peer_id: PeerId, role: Role) -> bytes:
-        """A certificate (PEM) for an identity that was proved already; made in a thread.
+        """Issue a certificate (PEM) for an identity that was proved before; it is signed in a thread.
 
         Raises:
-            MalformedMessage: not a request for a P-256 key.
-            Banned: the operator sent the identity away.
+            MalformedMessage: the request is not for a P-256 key.
+            Banned: the operator banned the identity.
         """
         self._refuse_banned(peer_id)
         if len(csr_pem) > CSR_LIMIT_BYTES:
@@ -196,7 +195,7 @@ class JoinDesk:
 
 
 def token_hash(token: str) -> bytes:
-    """What is stored of an invite's token."""
+    """Return the SHA-256 of an invite's token; only that is stored."""
     return hashlib.sha256(token.encode()).digest()
 
 
@@ -209,7 +208,7 @@ def _text(raw: Any, name: str, limit: int) -> str:
 
 def _role(text: str) -> Role:
     if text not in JOINING_ROLES:
-        raise ValueError(f"nobody joins as {text!r}")
+        raise ValueError(f"no machine joins with the role {text!r}")
     return text
 
 
@@ -220,7 +219,7 @@ def _small_int(value: Any) -> int:
 
 
 class InviteIssuer:
-    """Makes invites. ``http_url`` is set once the port is bound, ``further`` places by whoever knows of some."""
+    """Makes invites. ``http_url`` is set once the port is bound; ``further`` holds more addresses of the run."""
 
     def __init__(self, desk: JoinDesk, *, run_id: RunId, ca_sha256: str, learner_public_key: str) -> None:
         self._desk = desk
@@ -231,10 +230,10 @@ class InviteIssuer:
         self.further: tuple[str, ...] = ()
 
     async def invite(self, role: Role, *, quota: int, lifetime_s: float, note: str = "") -> Invite:
-        """A new one, durable. ``note``: for whom it is.
+        """Make an invite, durable before the return. ``note`` says for whom it is.
 
         Raises:
-            StoreError, WaitTimedOut: the ledger does not keep it.
+            StoreError, WaitTimedOut: the ledger cannot store it.
         """
         return Invite(
             run_id=self._run_id,

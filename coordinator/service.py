@@ -1,4 +1,4 @@
-"""The coordinator process: from start to the summary."""
+"""Run the coordinator process, from startup to the run's summary."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ from rollcast.runtime.waits import deadline
 
 log = structlog.get_logger()
 
-GOODBYE_S = 3.0  # for peers to take their Stop and hang up
-LAST_STATUS_S = 1.2  # pages hear once a second and should see how it ended
+GOODBYE_S = 3.0  # for peers to receive their Stop and disconnect
+LAST_STATUS_S = 1.2  # pages are updated once a second and should show how the run ended
 SUMMARY_DEADLINE_S = 120.0
-# The ledger's thread waits for this long at each statement while the loop is busy; acknowledgements wait for it.
+# CPython's switch interval (5 ms by default): how long the ledger's thread waits for the interpreter at each statement
+# while the loop is busy. Acknowledgements wait for that thread.
 THREAD_SWITCH_S = 0.0005
-# Sessions and rollouts live long and are no garbage: thousands of them are not to be looked through all the time.
+# Sessions and rollouts live long: with the default thresholds the collector would scan thousands of them all the time.
 GC_THRESHOLDS = (50_000, 20, 50)
-RETURN_S = 8.0  # for members to come back to a coordinator that was killed while it ended the run; they dial every 5 s
+RETURN_S = 8.0  # after a kill at the run's end, for members to come back and receive their Stop; they dial every 5 s
 
 
 async def run(config: CoordinatorConfig, stop: asyncio.Event) -> int:
-    """Coordinate one run until the learner has finished it or ``stop`` is set; the exit status.
+    """Coordinate one run until the learner has finished it or ``stop`` is set; return the exit status.
 
     Raises:
-        RollcastError: the run cannot start or go on; the summary so far is written all the same.
+        RollcastError: the run cannot start or go on. The summary so far is written nevertheless.
     """
     check(config)
     sys.setswitchinterval(THREAD_SWITCH_S)
@@ -51,7 +52,7 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event) -> int:
         coordinator.shell.end_run(reason, final=finished)
         try:
             await _say_goodbye(coordinator)
-            if finished or failure is not None:  # nobody takes up a run that failed before a person has looked at it
+            if finished or failure is not None:  # a failed run is not resumed before a person has looked at it
                 await coordinator.fleet_handle.end(reason, config.providers.stop_timeout_s)
             await _sum_up(coordinator, reason)
         except Exception:
@@ -64,7 +65,7 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event) -> int:
 
 
 async def _until_over(coordinator: Coordinator, stop: asyncio.Event) -> Exception | None:
-    """Wait for the learner to finish, a person to stop us, or an error, which is returned."""
+    """Wait until the learner finishes, ``stop`` is set or an error occurs; return the error, or None."""
     waits = [asyncio.create_task(event.wait()) for event in (coordinator.shell.finished, stop)]
     ends: list[asyncio.Future[Any]] = [*waits, coordinator.shell.failure]
     try:
@@ -76,14 +77,14 @@ async def _until_over(coordinator: Coordinator, stop: asyncio.Event) -> Exceptio
 
 
 async def _say_goodbye(coordinator: Coordinator) -> None:
-    """Let peers take what is queued for them, their Stop too if there is one, and pages the last status."""
+    """Wait until peers have received their queued messages (their Stop included) and pages the last status."""
     with suppress(TimeoutError):
         async with asyncio.timeout(GOODBYE_S):
             await asyncio.gather(coordinator.sessions.all_closed(), asyncio.sleep(LAST_STATUS_S))
 
 
 async def _sum_up(coordinator: Coordinator, reason: str) -> None:
-    """Write the summary, its rollouts counted in the ledger: that is what remains of them."""
+    """Write the summary with rollouts counted in the ledger: only the ledger's counts outlive the process."""
     async with deadline(SUMMARY_DEADLINE_S, "the summary to be written"):
         status, counts = coordinator.fleet_handle.merged(coordinator.shell.status()), await coordinator.ledger.counts()
         counted = {

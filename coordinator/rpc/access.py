@@ -1,4 +1,4 @@
-"""Who may call what on the control port: the caller's certificate is checked before any handler runs."""
+"""Decide which role may call which method of the control port, before any handler runs."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ ROLES_BY_METHOD: dict[str, frozenset[Role]] = {
     "ReportStep": LEARNER,
     "ReportStatus": LEARNER,
 }
-#: Where less than a gRPC message is enough, in bytes.
+#: Limits in bytes where less than the gRPC limit is enough.
 REQUEST_BYTES_MAX = {"Session": PEER_MESSAGE_BYTES_MAX}
 Behaviour = Callable[[Any, Any], Awaitable[Any]]
 Deserialize = Callable[[bytes], Any]
 
 
 def caller_of(context: Any) -> Caller:
-    """Who is at the other end, from the certificate that TLS has verified.
+    """Return the caller that the certificate verified by TLS names.
 
     Raises:
-        WrongKey: the certificate does not name one caller.
+        WrongKey: the certificate does not name exactly one caller.
     """
     names = context.auth_context().get("x509_subject_alternative_name", ())
     return caller_from_san_uris(name.decode("utf-8", "replace") for name in names)
@@ -53,7 +53,7 @@ class RoleGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Refuses certificates of other runs, and roles that a method is not for."""
 
     def __init__(self, run_id: str, *, learner_called: Callable[[], None]) -> None:
-        """``learner_called`` hears of the beginning and the end of each of the learner's calls."""
+        """``learner_called`` is called at the beginning and at the end of each of the learner's calls."""
         self._run_id = run_id
         self._learner_called = learner_called
 
@@ -71,23 +71,23 @@ class RoleGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         return None
 
     def check(self, method: str, caller: Caller) -> None:
-        """Whether this caller may call this method.
+        """Check that a caller may call a method.
 
         Raises:
             WrongKey: it may not.
         """
         if caller.run_id != self._run_id:
-            raise WrongKey(f"this certificate is of the run {caller.run_id}", fix="join this run with an invite of it")
+            raise WrongKey(f"this certificate is for the run {caller.run_id}", fix="join this run with its own invite")
         if caller.role not in ROLES_BY_METHOD[method]:
             raise WrongKey(f"a {caller.role} may not call {method}", fix="join with an invite for the right role")
 
     def _guarded(self, method: str, behaviour: Behaviour) -> Behaviour:
         async def guarded(request: Any, context: Any) -> Any:
-            called = _nobody
+            called = _ignore
             try:
                 caller = caller_of(context)
                 self.check(method, caller)
-                called = self._learner_called if caller.role == "learner" else _nobody
+                called = self._learner_called if caller.role == "learner" else _ignore
                 called()
                 return await behaviour(request, context)
             except RollcastError as error:
@@ -101,7 +101,7 @@ class RoleGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
 
 def _checked(deserialize: Deserialize, bytes_max: int | None) -> Deserialize:
-    """Refuses what is too long before it is parsed, and what does not parse as an error of the caller's."""
+    """Refuse data that is too long before parsing it, and report data that does not parse as the caller's error."""
 
     def checked(data: bytes) -> Any:
         if bytes_max is not None and len(data) > bytes_max:
@@ -109,10 +109,10 @@ def _checked(deserialize: Deserialize, bytes_max: int | None) -> Deserialize:
         try:
             return deserialize(data)
         except DecodeError:
-            raise MalformedMessage("a message that cannot be parsed") from None
+            raise MalformedMessage("the message cannot be parsed") from None
 
     return checked
 
 
-def _nobody() -> None:
-    """Who is told of calls by other roles."""
+def _ignore() -> None:
+    """Ignore a call of a role other than the learner."""

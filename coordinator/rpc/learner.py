@@ -1,4 +1,4 @@
-"""The learner's calls: what to train, with which problems and batches, and what it reports."""
+"""Serve the learner's calls: what to train, with which problems and batches, and its reports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = structlog.get_logger()
 BATCH_WAIT_S_MAX = 60.0
 LEDGER_DEADLINE_S = 60.0
 STREAM_WRITE_DEADLINE_S = 30.0
-BATCH_PART_BYTES = 256 << 10  # of a message, about
+BATCH_PART_BYTES = 256 << 10  # of one message, approximately
 COMPLETION_DEADLINE_S = 60.0  # between two completions of one call
 SCORING_DEADLINE_S = 120.0  # for one completion, queueing included
 COMPLETIONS_AT_ONCE = 256
@@ -41,7 +41,7 @@ VALUE_NAME_LENGTH_MAX = 64
 
 
 class LearnerCalls:
-    """Handlers of the learner's methods; the caller's role is checked before."""
+    """Handles the learner's methods; RoleGate has checked the caller's role."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class LearnerCalls:
         sessions: Sessions,
         samples: SampleBook,
     ) -> None:
-        """``run``: the part of RunInfo that does not change."""
+        """``run`` holds the fields of RunInfo that do not change during the run."""
         self._samples = samples
         self._run = run
         self._sampling = run.sampling
@@ -65,7 +65,7 @@ class LearnerCalls:
         self._sessions = sessions
 
     async def OpenLearner(self, hello: pb.LearnerHello, _context: Any) -> pb.RunInfo:
-        """What to train and where the run stands."""
+        """Return what to train and where the run stands."""
         agree_with(hello.protocol)
         if hello.learner_public_key != self._learner_public_key:
             raise WrongKey(
@@ -74,7 +74,7 @@ class LearnerCalls:
             )
         info = pb.RunInfo()
         info.CopyFrom(self._run)
-        async with deadline(LEDGER_DEADLINE_S, "the ledger to say where the run stands"):
+        async with deadline(LEDGER_DEADLINE_S, "the ledger to read where the run stands"):
             info.recorded_batches = await self._ledger.recorded_batches()
             newest = await self._ledger.newest_version()
         core = self._shell.core
@@ -88,15 +88,15 @@ class LearnerCalls:
             info.newest_published_version = newest.version
             info.newest_record_payload = pb.VersionAnnouncement.FromString(newest.announcement).record.payload
         for origin in self._sessions.of_role("origin"):
-            # A learner dials directly: libp2p's addresses stand behind the first (peer/links/paths.py).
+            # The learner dials directly; the first address is the direct one, libp2p's follow (peer/links/paths.py).
             info.origin_address, info.origin_peer_id = origin.address.partition(" ")[0], origin.peer_id
         log.info("learner opened the run", software=hello.software[: limits.TEXT_LENGTH_MAX])
         return info
 
     async def Examples(self, request: pb.ExamplesRequest, context: Any) -> None:
-        """Labelled problems for the warm start, none of them held out."""
+        """Stream labelled problems for the warm start, none of them held out."""
         if request.count > EXAMPLES_PER_CALL_MAX or request.cursor > limits.COUNTER_MAX:
-            raise MalformedMessage("more examples than one call may ask for")
+            raise MalformedMessage(f"one call may ask for at most {EXAMPLES_PER_CALL_MAX} examples")
         left, cursor = request.count, request.cursor
         while left:
             examples = await self._problems.examples(min(left, EXAMPLES_AT_ONCE), flawed=request.flawed, cursor=cursor)
@@ -105,12 +105,12 @@ class LearnerCalls:
             cursor = examples[-1].example_id + 1
 
     async def HeldOut(self, request: pb.HeldOutRequest, context: Any) -> None:
-        """Problems that are never trained on, without their answers."""
+        """Stream problems that are never trained on, without their answers."""
         count, name = min(request.count, EXAMPLES_PER_CALL_MAX), request.set or HELD_OUT
         await _write_all(context, await self._problems.held_out(count, name))
 
     async def ScoreCompletions(self, completions: AsyncIterator[pb.Completion], context: Any) -> None:
-        """Score answers to held-out problems, in the order in which they come."""
+        """Score answers to held-out problems, in the order in which they arrive."""
         running: asyncio.Queue[asyncio.Task[pb.CompletionScore] | None] = asyncio.Queue(COMPLETIONS_AT_ONCE)
         try:
             async with asyncio.TaskGroup() as group:
@@ -141,7 +141,7 @@ class LearnerCalls:
             return await self._problems.score_completion(completion, self._samples)
 
     async def NextBatch(self, request: pb.BatchRequest, context: Any) -> None:
-        """The recorded batch of a step, or after ``wait_s`` what it waits for."""
+        """Stream the recorded batch of a step; after ``wait_s`` without one, report what it waits for."""
         step = Step(min(request.step, limits.COUNTER_MAX))
         if step > self._shell.core.recorded_batches:
             raise _ledger_is_older(step, self._shell.core.recorded_batches)
@@ -171,14 +171,14 @@ class LearnerCalls:
         )
 
     async def Announce(self, announcement: pb.VersionAnnouncement, _context: Any) -> pb.AnnounceReply:
-        """Check the learner's signature, store the record, then let the core spread the word."""
+        """Verify the learner's signature, store the announcement, then let the core spread it to peers."""
         verified = verify_announcement(
             announcement, run_id=RunId(self._run.run_id), learner_public_key=self._learner_public_key
         )
         return pb.AnnounceReply(first_time=await self._shell.announce(verified))
 
     async def OpenEpoch(self, request: pb.EpochRequest, _context: Any) -> pb.EpochReply:
-        """Versions from now on are of a new epoch; the answer is durable, and the same to the same question."""
+        """Open an epoch; the answer is durable, and the same for a repeated request."""
         if request.step > limits.COUNTER_MAX or request.common_version > limits.COUNTER_MAX:
             raise MalformedMessage("a step or version is out of range")
         common = Version(request.common_version) if request.has_common_version else None
@@ -186,20 +186,20 @@ class LearnerCalls:
         return pb.EpochReply(epoch=opened.epoch, step=opened.step)
 
     async def ReportStep(self, report: pb.StepReport, _context: Any) -> pb.Empty:
-        """Figures of one learner step."""
+        """Record the metrics of one learner step."""
         step = Step(min(report.step, limits.COUNTER_MAX))
         await self._shell.step_finished(StepFinished(step, _values(report.values)))
         return pb.Empty()
 
     async def ReportStatus(self, status: pb.LearnerStatus, _context: Any) -> pb.Empty:
-        """The learner's phase; ``finished`` ends the run."""
+        """Apply the learner's phase; ``finished`` ends the run."""
         detail = status.detail[: limits.TEXT_LENGTH_MAX]
         await self._shell.learner_status(LearnerStatusChanged(status.phase[:64], detail, _values(status.values)))
         return pb.Empty()
 
 
 def _batch_parts(rollouts: Iterable[pb.TrainingRollout]) -> Iterator[pb.BatchPart]:
-    """Several rollouts in a message, as long as they are short."""
+    """Pack rollouts into messages of about BATCH_PART_BYTES."""
     part, size_bytes = pb.BatchPart(), 0
     for rollout in rollouts:
         part.rollouts.append(rollout)
@@ -215,15 +215,17 @@ def _ledger_is_older(step: Step, recorded: int) -> CheckpointError:
     return CheckpointError(
         f"the learner asks for the batch of step {step}, the coordinator recorded {recorded} batches",
         cause="the coordinator's ledger is older than the learner's state",
-        fix="restore the ledger and the checkpoint from the same time, or start the run anew",
+        fix="restore the ledger and the checkpoint from the same time, or start a new run",
     )
 
 
 def _values(values: Mapping[str, float]) -> dict[str, float]:
-    """Named figures within bounds; those that are not finite are kept for metrics.jsonl, where they become null.
+    """Check the bounds of named values and return them.
+
+    Values that are not finite are kept: metrics.jsonl writes them as null.
 
     Raises:
-        MalformedMessage: too many, or a name is too long.
+        MalformedMessage: there are too many values, or a name is too long.
     """
     if len(values) > VALUES_MAX or any(len(name) > VALUE_NAME_LENGTH_MAX for name in values):
         raise MalformedMessage("a report has too many figures or too long names")

@@ -1,4 +1,4 @@
-"""The peers' calls: one long session each, and uploads of rollouts."""
+"""Serve the peers' calls: one long session per peer, and uploads of rollouts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from rollcast.wire.rollouts import partial_from_pb, received_rollout
 log = structlog.get_logger()
 
 HELLO_DEADLINE_S = 10.0
-WRITE_DEADLINE_S = 10.0  # for one message to be taken by the transport
+WRITE_DEADLINE_S = 10.0  # for the transport to accept one message
 UPLOAD_MESSAGE_DEADLINE_S = 30.0  # between two messages of one upload
 VERDICT_DEADLINE_S = 30.0
 MESSAGES_PER_SECOND_MAX = 200  # of one session, on average over RATE_WINDOW_S; an honest peer sends a few
@@ -57,12 +57,12 @@ CONCURRENT_ROLLOUTS_MAX = 65536
 REGION_LENGTH_MAX = 64
 _SITE_PREFIX_LENGTHS = {4: 24, 6: 64}  # prefix of one local network by IP version
 _CLONE_CAUSE = "its key, identity.key, was copied, and the other machine is connected to the run now"
-_CLONE_FIX = "stop the other one to move here; or move identity.key and credentials.pem away and join as somebody else"
+_CLONE_FIX = "stop the other one to move here; or delete identity.key and credentials.pem here and join anew"
 
 
 @dataclass(frozen=True, slots=True)
 class WelcomeSettings:
-    """What every peer is told in its Welcome."""
+    """The contents of the Welcome that every peer receives."""
 
     run_id: str
     learner_public_key: bytes
@@ -96,7 +96,7 @@ class WelcomeSettings:
 
 
 class PeerCalls:
-    """Handlers of Session and UploadRollouts."""
+    """Handles the methods Session and UploadRollouts."""
 
     def __init__(self, shell: Shell, sessions: Sessions, desk: JoinDesk, welcome: WelcomeSettings) -> None:
         self._shell = shell
@@ -106,7 +106,7 @@ class PeerCalls:
         self._clones = Clones()
 
     async def Session(self, messages: AsyncIterator[pb.PeerMessage], context: Any) -> None:
-        """One peer's session from Hello to its end; see rollcast.proto."""
+        """Serve one peer's session from its Hello to its end; see rollcast.proto."""
         caller = caller_of(context)
         try:
             async with deadline(HELLO_DEADLINE_S, "the peer's Hello"):
@@ -136,7 +136,7 @@ class PeerCalls:
             while (message := await channel.next()) is not None:
                 await _write(context, message)
         except TimeoutError:
-            channel.end("it does not read what we send")
+            channel.end("it does not read its messages")
         finally:
             channel.end("the connection was closed")
             reader.cancel()
@@ -146,10 +146,10 @@ class PeerCalls:
             log.info("session ended", peer_id=caller.peer_id, reason=channel.ended_because)
 
     def _may_come(self, peer_id: PeerId, instance_id: str, address: str) -> bool:
-        """Whether this instance of an identity may open a session; False: that is not certain yet.
+        """Decide whether this instance of an identity may open a session; False means that it must retry.
 
         Raises:
-            ClonedIdentity: another one holds it.
+            ClonedIdentity: another instance uses the identity.
         """
         verdict = self._clones.arrives(peer_id, instance_id, time.monotonic())
         if verdict == "moved":
@@ -160,7 +160,7 @@ class PeerCalls:
         return verdict != "later"
 
     async def _read(self, messages: AsyncIterator[pb.PeerMessage], caller: Caller, channel: PeerChannel) -> None:
-        """Turn what the peer says into events until it stops; whatever ends it ends the session."""
+        """Apply the peer's messages as events until the stream ends; its end ends the session."""
         budget = _Budget()
         try:
             async for message in messages:
@@ -183,7 +183,7 @@ class PeerCalls:
             channel.end("the connection was lost")
             raise
         except Exception as error:
-            channel.end("an error of ours")
+            channel.end("the coordinator failed")
             self._shell.fail(error)
 
     async def _renew(self, caller: Caller, channel: PeerChannel, csr_pem: bytes) -> None:
@@ -191,7 +191,7 @@ class PeerCalls:
         channel.send(pb.CoordinatorMessage(certificate=pb.Certificate(certificate_pem=pem)))
 
     async def UploadRollouts(self, uploads: AsyncIterator[pb.RolloutUpload], context: Any) -> pb.UploadReply:
-        """Take rollouts in; each verdict comes after the rollout is durable, or says why it was not taken."""
+        """Receive rollouts; each verdict comes once the rollout is durable, or says why it was refused."""
         peer_id = caller_of(context).peer_id
         answers: list[asyncio.Future[AnswerUpload]] = []
         while True:
@@ -216,17 +216,17 @@ class PeerCalls:
 
 
 class _Budget:
-    """Bounds how much a session may send on average: messages, and their bytes."""
+    """Limits the messages and bytes that a session may send on average."""
 
     def __init__(self) -> None:
         self._window_start = time.monotonic()
         self._count = self._bytes = 0
 
     def spend(self, size_bytes: int) -> None:
-        """Count one message.
+        """Count one message of ``size_bytes``.
 
         Raises:
-            MalformedMessage: too much in this window.
+            MalformedMessage: the peer sent too much in this window.
         """
         now = time.monotonic()
         if now - self._window_start >= RATE_WINDOW_S:
@@ -234,14 +234,14 @@ class _Budget:
         self._count += 1
         self._bytes += size_bytes
         if self._count > MESSAGES_PER_SECOND_MAX * RATE_WINDOW_S or self._bytes > BYTES_PER_SECOND_MAX * RATE_WINDOW_S:
-            raise MalformedMessage("it sends too many messages")
+            raise MalformedMessage("the peer sends too many messages")
 
 
 def event_of(peer_id: PeerId, message: pb.PeerMessage) -> Event:
-    """What a message of an open session tells the core.
+    """Convert a message of an open session to an event for the core.
 
     Raises:
-        MalformedMessage: empty, a second Hello, or out of bounds.
+        MalformedMessage: the message is empty, a second Hello, or has a value out of bounds.
     """
     match message.WhichOneof("body"):
         case "heartbeat":
@@ -269,14 +269,16 @@ def event_of(peer_id: PeerId, message: pb.PeerMessage) -> Event:
         case kind:
             if (event := reach_event_of(peer_id, message)) is not None:
                 return event
-            raise MalformedMessage(f"a message {kind!r} has no place in an open session")
+            raise MalformedMessage(f"a message {kind!r} is not allowed in an open session")
 
 
 def joined_of(caller: Caller, message: pb.PeerMessage, site: str, host: str = "") -> PeerJoined:
-    """The first message of a session, from a peer at this site and IP address.
+    """Convert the first message of a session to an event.
+
+    ``site`` is the peer's local network (see site_of), ``host`` its IP address; empty if unknown.
 
     Raises:
-        ProtocolMismatch, WrongKey, MalformedMessage: why the session is refused.
+        ProtocolMismatch, WrongKey, MalformedMessage: the session is refused.
     """
     if message.WhichOneof("body") != "hello":
         raise MalformedMessage("the first message of a session must be Hello")
@@ -310,10 +312,10 @@ def joined_of(caller: Caller, message: pb.PeerMessage, site: str, host: str = ""
 
 
 def site_of(grpc_peer: str) -> str:
-    """The local network of a gRPC peer such as ``ipv4:192.0.2.7:4242``; empty if it cannot be told.
+    """Return the local network of a gRPC peer such as ``ipv4:192.0.2.7:4242``; empty if it is unknown.
 
-    Peers behind one public address share a site; of private addresses, which say that the coordinator is in the same
-    network, and of IPv6 ones the network part counts. Loopback is no network.
+    Peers behind one public IPv4 address share a site. A private address means that the coordinator is in the same
+    network; of those and of IPv6 addresses the network prefix is the site. Loopback addresses have no site.
     """
     address = _address_of(grpc_peer)
     if address is None or address.is_loopback or address.is_unspecified:
@@ -325,7 +327,7 @@ def site_of(grpc_peer: str) -> str:
 
 
 def host_of(grpc_peer: str) -> str:
-    """The IP address of a gRPC peer; empty if it cannot be told."""
+    """Return the IP address of a gRPC peer; empty if it is unknown."""
     address = _address_of(grpc_peer)
     return "" if address is None else str(address)
 

@@ -1,4 +1,4 @@
-"""The control port: gRPC over mutual TLS, certificates of the run CA only."""
+"""Serve the control port: gRPC over mutual TLS, with certificates of the run CA only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONCURRENT_CALLS_MAX = 32_768  # of all callers together; a peer has a session a
 
 
 class Servicer:
-    """Every call of the control port, by role."""
+    """Binds every method of the control port to its handler, as the generated stubs expect."""
 
     def __init__(self, peers: PeerCalls, tokenizer: TokenizerCalls, learner: LearnerCalls) -> None:
         self.Session = peers.Session
@@ -50,7 +50,7 @@ class ControlServer:
     async def start(
         cls, servicer: Servicer, gate: RoleGate, credentials: TlsCredentials, *, host: str, port: int
     ) -> ControlServer:
-        """Bind and serve.
+        """Bind the port and serve.
 
         Raises:
             PortInUse: the address cannot be bound.
@@ -63,17 +63,17 @@ class ControlServer:
         try:
             bound = server.add_secure_port(address, credentials.grpc_server_credentials())
         except RuntimeError:
-            raise _why_not(host, port) from None
+            raise _bind_failure(host, port) from None
         await server.start()
         return cls(server, bound)
 
     async def stop(self, grace_s: float) -> None:
-        """Refuse new calls, give running ones ``grace_s`` seconds."""
+        """Refuse new calls and give running ones ``grace_s`` seconds."""
         await self._server.stop(grace_s)
 
 
-def _why_not(host: str, port: int) -> PortInUse:
-    """grpc does not say why it cannot bind; the operating system does."""
+def _bind_failure(host: str, port: int) -> PortInUse:
+    """Find out why the port cannot be bound: grpc does not report the reason, the operating system does."""
     try:
         with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
             error = OSError("grpc cannot bind it")

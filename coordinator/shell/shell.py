@@ -1,7 +1,7 @@
-"""Carries out what the core decides, and tells it what came of it.
+"""Carry out the core's decisions and feed the results back to it as events.
 
-Everything happens on one asyncio loop: an event is applied as a whole, its actions in order, before the next one. What
-takes time (the ledger, verifiers, the task's generator) runs beside it and comes back as an event.
+Everything happens on one asyncio loop: an event is applied completely, its actions in order, before the next one. What
+takes time (the ledger, verifiers, the task's generator) runs asynchronously and comes back as an event.
 """
 
 from __future__ import annotations
@@ -80,7 +80,10 @@ log = structlog.get_logger()
 
 
 class Shell:
-    """The core's hands. Its failure, ours or the disk's, ends the run: see ``failure``."""
+    """Applies events to the core and carries out its actions.
+
+    A failure of the coordinator or of its disk ends the run: see ``failure``.
+    """
 
     def __init__(
         self,
@@ -97,13 +100,15 @@ class Shell:
         learner_lives: LearnerLives | None = None,
         record: Callable[[float, Event, Sequence[Action]], None] = lambda now, event, actions: None,
     ) -> None:
-        """Whoever calls must ``close`` it.
+        """Create a shell; its owner must ``close`` it.
 
         Args:
-            sink: where the figures of steps go.
-            refuses_uploads: the disk is almost full.
-            learner_values, learner_lives: what the learner said before our start.
-            record: keeps the flight record.
+            sink: where the metrics of steps are written.
+            clock: monotonic seconds.
+            observe_answer_s: receives the seconds that each upload waited for its answer.
+            refuses_uploads: whether uploads are refused now, because the disk is almost full or the loop is late.
+            learner_values, learner_lives: what the learner reported before this coordinator started.
+            record: writes an event and its actions to the flight record.
         """
         self._core = core
         self._ledger = ledger
@@ -113,7 +118,7 @@ class Shell:
         self.clock = clock
         self._async = AsyncWork(self.apply, self.fail, lambda: bool(self.ended_because))
         self._events: list[Event] = []
-        self._cause = ""  # the event whose actions are carried out
+        self._cause = ""  # id of the event whose actions are being carried out
         self._applying = False
         self._calls = PendingCalls(self.apply, clock, observe_answer_s)
         self._announcements = Announcements(ledger)
@@ -129,15 +134,15 @@ class Shell:
         self.on_try: Callable[[TryAddress], None] = lambda action: None
         self.ended_because = ""
         self.ended_for_good = False
-        self.finished = asyncio.Event()  # the learner says that the run is done
+        self.finished = asyncio.Event()  # set when the learner reports that the run is done
         self.failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
 
     # ---------------------------------------------------------------- events in
 
     def apply(self, event: Event) -> None:
-        """Tell the core, and do what it asks for."""
+        """Apply an event to the core and carry out the actions that follow."""
         self._events.append(event)
-        if self._applying:  # an action caused an event: it waits for the actions before it
+        if self._applying:  # an action caused this event: the loop below applies it later
             return
         self._applying = True
         try:
@@ -149,34 +154,37 @@ class Shell:
                 self._record(now, event, actions)
                 for action in actions:
                     self._carry_out(action)
-        except Exception as error:  # a bug of ours: nothing after it can be trusted
+        except Exception as error:  # a bug in the core or here: the state cannot be trusted any more
             self.fail(error)
         finally:
             self._applying = False
 
     def fail(self, error: Exception) -> None:
-        """End the run with this error; only the first one counts."""
+        """End the run with this error; only the first error counts."""
         if not self.failure.done():
             if not isinstance(error, RollcastError):
                 log.error("the coordinator failed", exc_info=error)
             self.failure.set_result(error)
 
     def upload(self, peer_id: PeerId, rollout: Rollout) -> asyncio.Future[AnswerUpload]:
-        """Take a rollout in; the answer comes once it is durable or refused."""
+        """Apply a received rollout; the answer comes once the rollout is durable or refused."""
         if self._refuses_uploads():
             return answered(AnswerUpload(UploadId(0), rollout.lease_id, rollout.sample_index, False, "busy"))
         end = self._problems.ends.end(rollout.completion_token_ids, 0)
         return self._calls.upload(lambda upload_id: RolloutReceived(upload_id, peer_id, rollout, end))
 
     def upload_malformed(self, peer_id: PeerId, message: pb.Rollout, problem: str) -> asyncio.Future[AnswerUpload]:
-        """Take in what is no rollout; its lease, token and sample are believed as far as they name its own attempt."""
+        """Apply an upload that is not a rollout.
+
+        Its lease, token and sample are trusted only as far as they name an attempt of the sender.
+        """
         lease_id, token = LeaseId(message.lease_id), FencingToken(message.fencing_token)
         return self._calls.upload(
             lambda upload_id: MalformedRollout(upload_id, peer_id, lease_id, token, message.sample_index, problem)
         )
 
     async def batch(self, step: Step, wait_s: float) -> ServeBatch | None:
-        """Ask for the batch of a step; None if it is not recorded within ``wait_s``."""
+        """Request the batch of a step; return None if it is not recorded within ``wait_s`` seconds."""
         return await self._calls.batch(step, wait_s)
 
     async def open_epoch(self, step: Step, common_version: Version | None) -> AnswerEpoch:
@@ -188,17 +196,17 @@ class Shell:
         return await self._calls.epoch(step, common_version)
 
     async def announce(self, verified: VerifiedVersion) -> bool:
-        """Store a verified announcement, then let the core spread it; False if it was announced before.
+        """Store a verified announcement, then apply it; return False if it was announced before.
 
         Raises:
             StoreError: another announcement of the same version is stored.
-            EpochOver: the version belongs to an epoch that is over, or does not count any more.
+            EpochOver: the version belongs to an epoch that is over, or was orphaned by a newer one.
         """
         record = verified.record
         if not self._core.epochs.valid(record.epoch, record.version):
             raise EpochOver(
                 f"version {record.version} of epoch {record.epoch} comes too late: epoch {self._core.epoch} has begun",
-                cause="another learner went on with this run",
+                cause="another learner continued this run",
                 fix="stop this learner: only one may train a run",
             )
         async with deadline(LEDGER_DEADLINE_S, "the ledger to store an announcement"):
@@ -216,10 +224,10 @@ class Shell:
         return first_time
 
     async def step_finished(self, event: StepFinished) -> None:
-        """A step of the learner is done: the core counts it, the sinks and the ledger keep it.
+        """Record a finished step of the learner: the core counts it, the sinks and the ledger store its metrics.
 
         Raises:
-            StoreError, WaitTimedOut: the ledger does not.
+            StoreError, WaitTimedOut: the ledger cannot store it.
         """
         self.apply(event)
         recorded = self._ledger.record_step(event.step, event.values)
@@ -230,10 +238,10 @@ class Shell:
         await self._async.durable(recorded, "the figures of a step")
 
     async def learner_status(self, event: LearnerStatusChanged) -> None:
-        """The learner's phase; its last one ends the run, and is durable before the learner goes away over it.
+        """Apply the learner's phase. ``finished`` ends the run, and is durable before the learner is answered.
 
         Raises:
-            StoreError, WaitTimedOut: the ledger does not keep it.
+            StoreError, WaitTimedOut: the ledger cannot store it.
         """
         self.apply(event)
         log.info("learner", phase=event.phase, detail=event.detail)
@@ -247,21 +255,21 @@ class Shell:
             self.finished.set()
 
     def learner_value(self, name: str) -> float | None:
-        """A figure of the learner's newest report that had it."""
+        """Return a value from the newest learner report that had it; None if none had."""
         return self._learner_values.get(name)
 
     def learner_called(self) -> None:
-        """The learner called us: it is alive."""
+        """Note that the learner called, which shows that it is alive."""
         self.apply(LearnerCalled())
 
     def keep_sums(self) -> None:
-        """Write down sums that are in no table, so that a coordinator after us goes on from there."""
+        """Store sums that no table holds, so that a restarted coordinator continues them."""
         self._async.kept(self._ledger.set_meta(ELAPSED_S, f"{self._core.elapsed_s(self.clock()):.3f}"))
         self._async.kept(self._ledger.set_meta(AGE_SPLIT, json.dumps(self._core.age_split.to_json())))
         self._rows.tell_left_out()
 
     def end_run(self, reason: str, *, final: bool) -> None:
-        """Let everybody go; if it is for good, what is untrained is dropped and counted."""
+        """End the run: stop all members. If it is ``final``, untrained rollouts are dropped and counted."""
         if not self.ended_because:
             self.ended_because, self.ended_for_good = reason, final
             self.apply(RunEnded(reason, final))
@@ -271,19 +279,19 @@ class Shell:
 
     @property
     def core(self) -> CoordinatorCore:
-        """For questions only: whatever changes it goes through apply."""
+        """Return the core, for questions only: changes go through ``apply``."""
         return self._core
 
     def status(self) -> dict[str, Any]:
-        """What every screen shows."""
+        """Return the run's status as JSON values, as every screen shows it."""
         return self._core.status(self.clock()).to_json()
 
     def broadcast(self) -> dict[str, Any]:
-        """How the newest version spreads."""
+        """Return how far the newest version has spread, as JSON values."""
         return self._core.broadcast(self.clock()).to_json()
 
     def waiting_for(self) -> str:
-        """What the run waits for, in words."""
+        """Return what the run waits for, in words."""
         return self._core.waiting(self.clock()).text
 
     # ---------------------------------------------------------------- actions out
@@ -354,7 +362,8 @@ class Shell:
     async def _score(self, action: ScoreRollout) -> None:
         verdict = await self._problems.score(action.rollout_id, action.problem_id, action.completion_token_ids)
         problem = self._problems.rewarded(action.problem_id, verdict.reward)
-        # Before the event: a batch may be recorded because of it, and the ledger keeps the order of our calls.
+        # Before the event, which may lead to a recorded batch: the ledger keeps the order of the calls, and a batch
+        # holds only scored rollouts.
         kept = self._ledger.record_score(
             action.rollout_id, verdict.reward, exact=verdict.exact, error=verdict.error, problem=problem
         )
@@ -362,6 +371,6 @@ class Shell:
         self.apply(RolloutScored(action.rollout_id, verdict.reward, verdict.error))
 
     async def close(self) -> None:
-        """Drop the work that is still under way."""
+        """Cancel the work that is still in progress."""
         self._to_peers.close()
         await self._async.close()
