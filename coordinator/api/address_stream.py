@@ -1,8 +1,8 @@
-"""Tells members under which address and port they are seen, for as long as they like to know.
+"""Report to members, for as long as they keep the request open, under which address and port they are seen.
 
-A member asks from the port that it punches holes from. The answer does not end: it keeps that port mapped at routers on
-the way (RFC 5382 section 5 lets them forget a connection that says nothing for long), and a connection that ends tells
-the member that its address holds no longer.
+A member asks from the port that it punches holes from. The response stays open: it keeps that port mapped at routers on
+the way (RFC 5382 section 5 lets them drop a connection that is silent for long), and its end tells the member that its
+address is no longer valid.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from rollcast.wire.links.raw_tls import shrink
 
 PATH = "/api/v1/reach/seen"
 INTERVAL_S = 15.0
-"""Between two lines: routers of the worst kind forget a quiet connection within minutes."""
+"""Seconds between two lines; the worst routers drop a silent connection within minutes."""
 WATCHED_MOST = 2048
 WRITE_DEADLINE_S = 10.0
 _CONTENT_TYPE = "application/x-ndjson"
 
 
 class AddressStream:
-    """The handler, and the connections that it keeps; one of each member."""
+    """Handles the address stream; each member has at most one open connection."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class AddressStream:
         interval_s: float = INTERVAL_S,
         most: int = WATCHED_MOST,
     ) -> None:
-        """``seen``: told which member watches from which IP address."""
+        """``seen`` is called with the member and the IP address that it watches from."""
         self._desk = desk
         self._seen = seen
         self._interval_s, self._most = interval_s, most
@@ -49,45 +49,45 @@ class AddressStream:
 
     @property
     def open_connections(self) -> int:
-        """How many it keeps."""
+        """Return the number of open connections."""
         return len(self._over)
 
     def routes(self) -> list[RawRoute]:
-        """For the application; it checks the proof of membership itself."""
-        summary = "Tell a member how it is seen, every few seconds."
+        """Return the route; its handler checks the proof of membership itself."""
+        summary = "Report how a member is seen, every few seconds."
         return [RawRoute("GET", PATH, "anyone", self._serve, summary, _CONTENT_TYPE)]
 
     def end(self) -> None:
-        """End all, so that shutting down need not wait for them."""
+        """End all connections, so that shutdown need not wait for them."""
         self._closing = True
         for over in self._over.values():
             over.set()
 
     async def _serve(self, request: web.Request, _caller: Caller) -> web.StreamResponse:
-        """Lines of JSON, {address, port}, until the member goes or asks anew."""
+        """Send lines of JSON, {address, port}, until the member disconnects or asks anew."""
         peer_id = member_in(self._desk, PATH, request.headers)
         if peer_id is None:
-            raise JoinRefused("only members of the run are told how they are seen")
+            raise JoinRefused("only members of the run may ask how they are seen")
         if self._closing or (peer_id not in self._over and len(self._over) >= self._most):
-            raise WaitTimedOut("too many members watch how they are seen", fix="it is tried again by itself")
+            raise WaitTimedOut("too many members watch their address", fix="the member retries by itself")
         address, port = caller_address(request)
         self._seen(peer_id, address)
         line = json.dumps({"address": address, "port": port}).encode() + b"\n"
         over = asyncio.Event()
         if peer_id in self._over:
-            self._over[peer_id].set()  # its connection from before, which it may have lost
+            self._over[peer_id].set()  # ends its previous connection, which it may have lost
         self._over[peer_id] = over
         response = web.StreamResponse(headers={"Content-Type": _CONTENT_TYPE})
         try:
             await response.prepare(request)
             if request.transport is not None:
-                shrink(request.transport)  # there are as many of these as members
+                shrink(request.transport)  # every member has one: small socket buffers save memory
             while not over.is_set() and self._desk.has_session(peer_id):
                 async with asyncio.timeout(WRITE_DEADLINE_S):
                     await response.write(line)
                 await _wait(over, self._interval_s)
         except (TimeoutError, ConnectionError):
-            pass  # the member is gone
+            pass  # the member disconnected
         finally:
             if self._over.get(peer_id) is over:
                 del self._over[peer_id]

@@ -1,4 +1,4 @@
-"""Routes for machines that may join, which show their invite, and for members, which show that they are one."""
+"""Authenticate machines that may join, by their invite, and members, by their proof of membership."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _SCHEME = "invite"
 
 
 def member_in(desk: JoinDesk, path: str, headers: Mapping[str, str]) -> PeerId | None:
-    """The member who sends ``Authorization: Member PROOF``; None: the header is another, or none.
+    """Return the member that sends ``Authorization: Member PROOF``; None if the header is missing or of another scheme.
 
     Raises:
-        BadSignature, WrongKey, JoinRefused: it is no proof of a member for this path.
+        BadSignature, WrongKey, JoinRefused: it is not a member's proof for this path.
     """
     scheme, _, proof = headers.get("Authorization", "").partition(" ")
     return desk.check_member(proof, path) if scheme.lower() == MEMBER.lower() else None
 
 
 async def check_invited(desk: JoinDesk, caller: Caller, method: str, headers: Mapping[str, str]) -> None:
-    """Let those in who have a token, and those who have an invite: ``Authorization: Invite TOKEN``.
+    """Admit callers with a token, and callers with an invite: ``Authorization: Invite TOKEN``.
 
     Raises:
-        JoinRefused: neither.
-        NotAllowed: a browser sends it for a page of another site.
-        StoreError, WaitTimedOut: the invite could not be looked up.
+        JoinRefused: the caller has neither.
+        NotAllowed: a browser sends the request for a page of another site.
+        StoreError, WaitTimedOut: the ledger cannot look up the invite.
     """
     scheme, _, token = headers.get("Authorization", "").partition(" ")
     if scheme.lower() == _SCHEME:

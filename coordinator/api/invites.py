@@ -1,4 +1,4 @@
-"""Invites over HTTP: made, listed and revoked. An invite itself is shown once, to who made it."""
+"""Serve the invite routes: make, list and revoke. An invite's text is shown once, to its maker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ LEDGER_DEADLINE_S = 10.0
 
 
 class NewInvite(Body):
-    """Args: quota: identities that may join with it. lifetime_s: seconds until it expires. note: for whom it is."""
+    """The request for a new invite.
+
+    Args:
+        quota: identities that may join with it.
+        lifetime_s: seconds until it expires.
+        note: for whom it is.
+    """
 
     role: InvitedRole = "peer"
     quota: int = Field(1, ge=1, le=QUOTA_MAX)
@@ -31,7 +37,7 @@ class NewInvite(Body):
 
 
 class MadeInvite(BaseModel):
-    """Args: invite, command: as a donor needs them; they are not shown again."""
+    """A new invite; its text and the donor's command are returned only here."""
 
     id: str
     invite: str
@@ -52,13 +58,13 @@ class ListedInvite(BaseModel):
 
 
 class ListedInvites(BaseModel):
-    """The newest ones, newest first."""
+    """The newest invites, newest first."""
 
     invites: list[ListedInvite]
 
 
 class InviteRoutes:
-    """What operators do with invites."""
+    """Routes for operators to make, list and revoke invites."""
 
     def __init__(self, invites: InviteIssuer, ledger: RunStore, unix_clock: Callable[[], float] = time.time) -> None:
         self._invites = invites
@@ -68,7 +74,7 @@ class InviteRoutes:
     def routes(self) -> list[Route]:
         path = "/api/v1/invites"
         return [
-            Route("GET", path, "viewer", self._list, "Invites, newest first.", answer=ListedInvites),
+            Route("GET", path, "viewer", self._list, "Return the invites, newest first.", answer=ListedInvites),
             Route(
                 "POST",
                 path,
@@ -85,7 +91,7 @@ class InviteRoutes:
                 f"{path}/{{id}}/revoke",
                 "operator",
                 self._revoke,
-                "Let nobody join with an invite any more.",
+                "Revoke an invite.",
                 answer=ListedInvites,
                 act="revoke invite",
             ),

@@ -1,10 +1,10 @@
-"""How a machine is seen from outside, one that may join or a member: its address and port, the port twice, by whom.
+"""Report to a machine how it is seen from outside: its address, its port on two connections, and whether it is reached.
 
-The caller keeps one port for three things: this request comes from it, so does a second connection, to a port of our
-choice, and the caller listens on it. Two answers that differ mean a router that draws a port for each conversation; a
-dial back to the port seen first tells whether that router lets in who was not spoken to (AutoNAT and RFC 5780 in
-spirit; all over TCP, as links are). The second port has the same address as the first, so what is told apart by the
-remote address alone is not seen.
+The caller uses one port for three things: this request comes from it, so does a second connection, to a port of the
+coordinator's choice, and the caller listens on it. Two different answers mean a router that maps a new port for each
+conversation; a dial back to the first port shows whether that router admits strangers (AutoNAT and RFC 5780 in spirit,
+all over TCP, as links are). The second port has the same address as the first, so routers that map by the remote
+address alone are not told apart.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ PATH = "/api/v1/speed/seen"
 SECOND_DEADLINE_S = 3.0
 MEMBERS_AT_ONCE = 16
 MEMBERS_A_MINUTE = 600
-"""Nothing is measured, so they are not in each other's way; a fleet that joins together is known within a minute."""
+"""Nothing is transferred, so members do not slow each other; a fleet that joins at once is measured in a minute."""
 ONE_AT_ONCE = 4
 ONE_EVERY_S = 20.0
-"""Of one member: it looks when it comes, when its network changes and every half hour."""
-_GREETED_AT_ONCE = 256  # connections to the second port, which anybody may open
+"""Per member, which asks when it joins, when its network changes and every half hour."""
+_ACCEPTED_AT_ONCE = 256  # connections to the second port, which anybody may open
 _NONCE_LENGTH = 32
 _BODY_BYTES_MAX = 1024
 _CONTENT_TYPE = "application/x-ndjson"
 
 
 class NonceQuery(BaseModel):
-    """What the caller says on its second connection, and to whoever dials it."""
+    """The nonce that the caller sends on its second connection, and to whoever dials it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -54,11 +54,11 @@ class NonceQuery(BaseModel):
 
 
 class ObservedAddressRoutes:
-    """The handler.
+    """Handler of the observed-address request.
 
     Args:
-        host: interface on which second connections are waited for.
-        port: for them; 0: any free one each time.
+        host: interface on which second connections are accepted.
+        port: port for them; 0: any free one each time.
     """
 
     def __init__(self, desk: JoinDesk, host: str, port: int = 0, allowance: Allowance | None = None) -> None:
@@ -69,42 +69,42 @@ class ObservedAddressRoutes:
         self._turns = Turns(at_once=ONE_AT_ONCE, every_s=ONE_EVERY_S)
 
     def routes(self) -> list[RawRoute]:
-        """For the application; it checks invites and proofs of membership itself."""
-        summary = "Tell the caller how it is seen, from two ports."
+        """Return the route; its handler checks invites and proofs of membership itself."""
+        summary = "Report how the caller is seen, from two ports."
         return [RawRoute("POST", PATH, "anyone", self._seen, summary, _CONTENT_TYPE)]
 
     async def _seen(self, request: web.Request, caller: Caller) -> web.StreamResponse:
-        """Two lines of JSON: {address, port, second_port}, and {second, reached} once all has been tried."""
+        """Send two lines of JSON: {address, port, second_port}, then {second, reached} once all was tried."""
         allowance, member = self._members_allowance, member_in(self._desk, PATH, request.headers)
         if member is None:
             await check_invited(self._desk, caller, request.method, request.headers)
             allowance = self._allowance
         elif not self._turns.take(member, time.monotonic()):
-            raise WaitTimedOut("this member looks too often how it is seen", fix="it is tried again by itself")
+            raise WaitTimedOut("this member asks too often how it is seen", fix="it retries by itself")
         try:
             asked = NonceQuery.model_validate_json(await read_body(request, _BODY_BYTES_MAX))
         except ValidationError:
-            raise MalformedMessage("this is not {nonce}") from None
+            raise MalformedMessage("the body is not {nonce}") from None
         address, port = caller_address(request)
-        async with allowance.one(0), self._second.door(asked.nonce) as door:
+        async with allowance.one(0), self._second.expected(asked.nonce) as expected:
             response = web.StreamResponse(headers={"Content-Type": _CONTENT_TYPE})
             await response.prepare(request)
-            await response.write(_line({"address": address, "port": port, "second_port": door.port}))
-            second, reached = await asyncio.gather(door.seen(), says_nonce(address, port, asked.nonce))
+            await response.write(_line({"address": address, "port": port, "second_port": expected.port}))
+            second, reached = await asyncio.gather(expected.seen(), says_nonce(address, port, asked.nonce))
             await response.write(_line({"second": second, "reached": reached}))
             await response.write_eof()
         return response
 
 
 @dataclass(slots=True)
-class _Door:
-    """What one caller's second connection is waited for with; port 0: there is none, it could not be opened."""
+class _SecondConnection:
+    """The state of one caller's second connection; port 0: the second port could not be opened."""
 
     port: int = 0
     caller: asyncio.Future[dict[str, Any]] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     async def seen(self) -> dict[str, Any] | None:
-        """Address and port of the first who says the nonce; None: nobody in time."""
+        """Return address and port of the first connection that sends the nonce; None if none does in time."""
         if not self.port:
             return None
         await asyncio.wait([self.caller], timeout=SECOND_DEADLINE_S)
@@ -112,27 +112,27 @@ class _Door:
 
 
 class _SecondPort:
-    """Where second connections are waited for, while anybody's is: one port for all, told apart by their nonces."""
+    """Accepts second connections while any is expected: one port for all callers, told apart by their nonces."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
-        self._doors: dict[str, _Door] = {}
+        self._expected: dict[str, _SecondConnection] = {}
         self._server: asyncio.Server | None = None
         self._opening = asyncio.Lock()
-        self._greeted = 0
+        self._accepted = 0
 
     @asynccontextmanager
-    async def door(self, nonce: str) -> AsyncIterator[_Door]:
-        """Wait for who says this."""
-        if nonce in self._doors:
-            raise MalformedMessage("a nonce is for one")
-        door = self._doors[nonce] = _Door()
+    async def expected(self, nonce: str) -> AsyncIterator[_SecondConnection]:
+        """Wait for the connection that sends this nonce."""
+        if nonce in self._expected:
+            raise MalformedMessage("this nonce is in use; use a new one for each request")
+        expected = self._expected[nonce] = _SecondConnection()
         try:
-            door.port = await self._opened()
-            yield door
+            expected.port = await self._opened()
+            yield expected
         finally:
-            del self._doors[nonce]
-            if not self._doors and self._server is not None:
+            del self._expected[nonce]
+            if not self._expected and self._server is not None:
                 self._server.close()
                 self._server = None
 
@@ -141,41 +141,41 @@ class _SecondPort:
             if self._server is None:
                 try:
                     self._server = await asyncio.start_server(
-                        self._greet, self._host, self._port, limit=_BODY_BYTES_MAX
+                        self._accept, self._host, self._port, limit=_BODY_BYTES_MAX
                     )
                 except OSError as error:  # another process has it
-                    log.info("no port for a second look", port=self._port, why=str(error))
+                    log.info("no port for second connections", port=self._port, why=str(error))
                     return 0
             return int(self._server.sockets[0].getsockname()[1])
 
-    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._greeted >= _GREETED_AT_ONCE:
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._accepted >= _ACCEPTED_AT_ONCE:
             writer.close()
             return
-        self._greeted += 1
+        self._accepted += 1
         try:
             async with asyncio.timeout(SECOND_DEADLINE_S):
-                said = await reader.readexactly(_NONCE_LENGTH)
-            door = self._doors.get(said.decode("ascii", "replace"))
-            if door is not None and not door.caller.done():
+                nonce = await reader.readexactly(_NONCE_LENGTH)
+            expected = self._expected.get(nonce.decode("ascii", "replace"))
+            if expected is not None and not expected.caller.done():
                 peer = writer.get_extra_info("peername")
-                door.caller.set_result({"address": peer[0], "port": peer[1]})
+                expected.caller.set_result({"address": peer[0], "port": peer[1]})
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass
         finally:
-            self._greeted -= 1
+            self._accepted -= 1
             writer.close()
 
 
 def caller_address(request: web.Request) -> tuple[str, int]:
-    """IP address and port that a request comes from.
+    """Return the IP address and port that a request comes from.
 
     Raises:
-        MalformedMessage: its connection is gone.
+        MalformedMessage: its connection is closed.
     """
     peer = request.transport.get_extra_info("peername") if request.transport is not None else None
     if peer is None:
-        raise MalformedMessage("the connection is gone")
+        raise MalformedMessage("the connection is closed")
     return str(peer[0]), int(peer[1])
 
 

@@ -1,4 +1,4 @@
-"""What an operator does to a run over HTTP: to its peers, its prices and its settings. Previews change nothing."""
+"""Serve the operator's acts on peers, prices and settings, and previews, which change nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PeerAct = Literal["drain", "enable", "ban", "pin_on", "pin_off", "pin_auto"]
 
 
 class PeersAct(Body):
-    """Something done to peers, named by id or by a name that only one has."""
+    """An act on peers, which are named by id or by a name that only one peer has."""
 
     act: PeerAct
     peers: list[str] = Field(min_length=1, max_length=PEERS_AT_ONCE_MAX)
@@ -40,21 +40,21 @@ class PeersAct(Body):
 
 
 class Failed(BaseModel):
-    """A peer that was left as it was, and why."""
+    """A peer that the act did not change, and the reason."""
 
     peer: str
     error: str
 
 
 class PeersDone(BaseModel):
-    """Args: done: ids."""
+    """The outcome of an act; ``done`` holds peer ids."""
 
     done: list[str]
     failed: list[Failed]
 
 
 class PriceAct(Body):
-    """What matching peers cost; patterns as in file names."""
+    """The price of the peers that match the patterns (``*`` and ``?`` as in file names)."""
 
     usd_per_hour: float
     peer_id: str = "*"
@@ -66,7 +66,7 @@ class PriceAct(Body):
 
 
 class PreviewAsked(SettingsChange):
-    """A change of settings, or an act on peers, to be looked at beforehand."""
+    """A change of settings or an act on peers, to be previewed."""
 
     act: PeerAct | None = None
     peers: list[str] = Field(default_factory=list, max_length=PEERS_AT_ONCE_MAX)
@@ -80,7 +80,7 @@ class PreviewAsked(SettingsChange):
 
 
 class Previews(Protocol):
-    """Says what would follow."""
+    """Predicts the consequences of a change."""
 
     async def preview(self, change: Change) -> Preview: ...
 
@@ -95,9 +95,11 @@ class _Target:
 
 
 class ActRoutes:
-    """Args:
-    give: carries orders out, durably.
-    fleet_usd_per_hour_max: what workers at providers may cost now; None: no limit, or no providers.
+    """Routes of operator acts.
+
+    Args:
+        give: carries orders out, durably.
+        fleet_usd_per_hour_max: the hourly limit for workers at providers in USD now; None: no limit or no providers.
     """
 
     def __init__(
@@ -132,12 +134,17 @@ class ActRoutes:
                 "/api/v1/acts/price",
                 "operator",
                 self._price,
-                "Say what peers cost.",
+                "Set the price of peers.",
                 body=PriceAct,
                 act="price",
             ),
             Route(
-                "GET", "/api/v1/settings", "viewer", self._settings, "What can be set meanwhile.", answer=RunSettings
+                "GET",
+                "/api/v1/settings",
+                "viewer",
+                self._settings,
+                "Return the settings that can be changed.",
+                answer=RunSettings,
             ),
             Route(
                 "POST",
@@ -154,7 +161,7 @@ class ActRoutes:
                 f"{settings}/preview",
                 "operator",
                 self._preview,
-                "What would follow from a change or an act.",
+                "Predict the consequences of a change or an act.",
                 body=PreviewAsked,
                 answer=Preview,
             ),
@@ -168,9 +175,7 @@ class ActRoutes:
         failed: list[Failed] = []
         for words in dict.fromkeys(body.peers):
             target = self._target(words)
-            error = (
-                "no peer of this run has this id, or this name alone" if target is None else _in_vain(body.act, target)
-            )
+            error = "no peer has this id, or several have this name" if target is None else _no_effect(body.act, target)
             if target is None or error:
                 failed.append(Failed(peer=words, error=error))
             else:
@@ -219,12 +224,12 @@ class ActRoutes:
     def _known(self, peers: Iterable[str]) -> Iterable[PeerId]:
         found = [peer_id for words in peers if (peer_id := self._core.peer_named(words)) is not None]
         if peers and not found:
-            raise MalformedMessage("none of these peers is one of this run", fix="give ids, or names that only one has")
+            raise MalformedMessage("none of these peers belongs to this run", fix="give ids, or unique names")
         return found
 
 
-def _in_vain(act: PeerAct, target: _Target) -> str:
-    """Why the act would change nothing, or empty."""
+def _no_effect(act: PeerAct, target: _Target) -> str:
+    """Return why the act would change nothing; empty if it would."""
     if act == "enable" and not (target.drained or target.banned or target.quarantined):
         return "it is neither drained, banned nor quarantined"
     if act == "drain" and target.banned:

@@ -1,4 +1,4 @@
-"""What of a run may be set while it goes on: as people see it, and the orders that a change of it comes to."""
+"""Describe the settings that may change during a run, and turn a change into orders to the core."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ USD_MOST = 1e9
 
 
 class RunRules(Protocol):
-    """What can be asked of the core."""
+    """The part of the core that settings are read from."""
 
     @property
     def settings(self) -> CoreSettings: ...
@@ -31,7 +31,7 @@ class RunRules(Protocol):
 
 
 class SettingsChange(Body):
-    """Any of what can be set. A limit that is null is none; what is not named stays."""
+    """A change of settings. A limit of null means no limit; a setting that is not named stays."""
 
     staleness_limit: int | None = Field(None, ge=0)
     publish_every_steps: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
@@ -40,7 +40,7 @@ class SettingsChange(Body):
 
 
 class Setting(BaseModel):
-    """Args: value: in force; configured: at the start; least, most: what may be set now."""
+    """A setting: the value in force, the configured one, and the range that may be set; ``most`` null: no bound."""
 
     value: float | None
     configured: float | None
@@ -49,13 +49,13 @@ class Setting(BaseModel):
 
 
 class PeriodSetting(Setting):
-    """kappa. Args: auto: it follows measured broadcasts; ``configured`` is then null."""
+    """kappa. With ``auto`` it follows measured broadcasts, and ``configured`` is null."""
 
     auto: bool
 
 
 class RunSettings(BaseModel):
-    """Everything that can be set, and the late policy, which cannot."""
+    """All settings that can be changed, and the late policy, which cannot."""
 
     staleness_limit: Setting
     publish_every_steps: PeriodSetting
@@ -66,7 +66,7 @@ class RunSettings(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What would hold after a change. Args: publish_every_steps: 0: auto."""
+    """The settings that would be in force after a change; ``publish_every_steps`` 0 means auto."""
 
     staleness_limit: int
     publish_every_steps: int
@@ -74,13 +74,13 @@ class Wanted:
 
 
 def budget_in_force(ordered: Budget, fleet_usd_per_hour_max: float | None) -> Budget:
-    """Where two limits of an hour's price are configured, the tighter one counts."""
+    """Return the budget with the tighter of the two hourly limits, if both are set."""
     limits = [one for one in (ordered.usd_per_hour_max, fleet_usd_per_hour_max) if one is not None]
     return replace(ordered, usd_per_hour_max=min(limits, default=None))
 
 
 def settings_of(run: RunRules, budget: Budget) -> RunSettings:
-    """As they hold now. Args: budget: in force."""
+    """Return the current settings; ``budget`` is the one in force."""
     rules, configured = run.rules, run.settings
     first = configured.activation.budget
     return RunSettings(
@@ -101,15 +101,15 @@ def settings_of(run: RunRules, budget: Budget) -> RunSettings:
 
 
 def wanted_of(change: SettingsChange, rules: RulesInForce, budget: Budget) -> Wanted:
-    """What would hold.
+    """Return the settings after a change.
 
     Raises:
-        MalformedMessage: it cannot, and why.
+        MalformedMessage: a value is missing, out of range, or does not fit another.
     """
     named: dict[str, Any] = {name: getattr(change, name) for name in change.model_fields_set}
     for name in ("staleness_limit", "publish_every_steps"):
         if name in named and named[name] is None:
-            raise MalformedMessage(f"{name} cannot be without a value")
+            raise MalformedMessage(f"{name} must have a value")
     limit = int(named.get("staleness_limit", rules.limit))
     period = named.get("publish_every_steps", rules.rules.publish_every_steps)
     period = 0 if period == "auto" else int(period)
@@ -121,20 +121,20 @@ def wanted_of(change: SettingsChange, rules: RulesInForce, budget: Budget) -> Wa
 def _check(limit: int, period: int, rules: RulesInForce) -> None:
     if not 0 <= limit <= rules.limit_most:
         raise MalformedMessage(
-            f"S can be set from {rules.limit_least} to {rules.limit_most} while this run goes on",
-            cause="versions are kept for no more than the S that it was started with",
-            fix="start the coordinator and the learner again with a larger run.staleness_limit",
+            f"S can be set from {rules.limit_least} to {rules.limit_most} during this run",
+            cause="versions are kept only as long as the S at its start requires",
+            fix="restart the coordinator and the learner with a larger run.staleness_limit",
         )
     if period > limit + 1:
         raise MalformedMessage(
-            f"kappa = {period} does not go with S = {limit}",
+            f"kappa = {period} does not fit S = {limit}",
             cause="the newest version would be too old at times",
             fix=f"set kappa from 1 to {limit + 1} or auto, or S from {max(0, period - 1)} to {rules.limit_most}",
         )
 
 
 def orders_of(wanted: Wanted, rules: StalenessRules, budget: Budget) -> list[Order]:
-    """Those that change something, in an order in which each goes with what holds before it."""
+    """Return the orders that change something, each compatible with the settings before it."""
     period = [PublishPeriodChanged(wanted.publish_every_steps)]
     period = period if wanted.publish_every_steps != rules.publish_every_steps else []
     limit = [StalenessLimitChanged(wanted.staleness_limit)] if wanted.staleness_limit != rules.limit else []

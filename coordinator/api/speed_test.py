@@ -1,7 +1,7 @@
-"""What a machine that may join measures itself against: bytes down, bytes up, and whether others get through to it.
+"""Let a machine that may join measure its link: bytes down, bytes up, and whether others can reach it.
 
-Each of them costs the coordinator something, so few are served at once and in a minute. Bytes that come are counted and
-thrown away; those that go are noise, which no proxy on the way can make shorter.
+Each measurement costs the coordinator bandwidth, so few are served at once and per minute. Received bytes are counted
+and discarded; sent bytes are noise, which no proxy on the way can compress.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MINUTE_S = 60.0
 
 
 class Allowance:
-    """How much of this is served: so many at once, so many and so many bytes in a minute."""
+    """Limits how much is served: measurements at once, measurements per minute, and bytes per minute."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, *, at_once: int = AT_ONCE, a_minute: int = A_MINUTE
@@ -45,17 +45,17 @@ class Allowance:
 
     @asynccontextmanager
     async def one(self, size_bytes: int) -> AsyncIterator[None]:
-        """Serve one while the body runs.
+        """Serve one measurement of ``size_bytes`` while the body runs.
 
         Raises:
-            WaitTimedOut: not now.
+            WaitTimedOut: a limit is reached.
         """
         now = self._clock()
         while self._served and now - self._served[0][0] >= _MINUTE_S:
             self._served.popleft()
         spent = sum(size for _, size in self._served)
         if self._running >= self._at_once or len(self._served) >= self._a_minute or spent + size_bytes > BYTES_A_MINUTE:
-            raise WaitTimedOut("others measure their links just now", fix="try again in a minute")
+            raise WaitTimedOut("other machines are measuring their links", fix="retry in a minute")
         self._served.append((now, size_bytes))
         self._running += 1
         try:
@@ -65,7 +65,7 @@ class Allowance:
 
 
 class DialBack(BaseModel):
-    """Where the caller listens, and what it says to whoever dials: nobody is asked about somebody else's port."""
+    """The caller's port, and the nonce that it sends to whoever dials: no caller can probe another's port."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -74,7 +74,7 @@ class DialBack(BaseModel):
 
 
 class Speed:
-    """The handlers."""
+    """Handlers of the speed test."""
 
     def __init__(self, desk: JoinDesk, allowance: Allowance | None = None) -> None:
         self._desk = desk
@@ -82,7 +82,7 @@ class Speed:
         self._noise = os.urandom(_PIECE_BYTES)
 
     def routes(self) -> list[RawRoute]:
-        """For the application; each checks the invite itself."""
+        """Return the routes; each handler checks the invite itself."""
         stream = "application/octet-stream"
         return [
             RawRoute("GET", "/api/v1/speed/down", "anyone", self._down, "Send ?bytes=N of noise.", stream),
@@ -127,12 +127,12 @@ class Speed:
         return web.json_response({"bytes": counted, "seconds": time.monotonic() - started_s})
 
     async def _dial(self, request: web.Request, caller: Caller) -> web.StreamResponse:
-        """Connects to the caller's own address only, and tells nothing of a port that does not say the nonce."""
+        """Dial the caller's own address only, and report nothing about a port that does not send the nonce."""
         await check_invited(self._desk, caller, request.method, request.headers)
         try:
             asked = DialBack.model_validate_json(await read_body(request, 1024))
         except ValidationError:
-            raise MalformedMessage("this is not {port, nonce}") from None
+            raise MalformedMessage("the body is not {port, nonce}") from None
         address = request.remote or ""
         async with self._allowance.one(0):
             reached = await says_nonce(address, asked.port, asked.nonce)
@@ -140,7 +140,7 @@ class Speed:
 
 
 async def says_nonce(host: str, port: int, nonce: str) -> bool:
-    """Whether who listens there says this first; it is told nothing."""
+    """Decide whether the listener there sends this nonce first; nothing is sent to it."""
     writer = None
     try:
         async with asyncio.timeout(DIAL_DEADLINE_S):
@@ -154,7 +154,7 @@ async def says_nonce(host: str, port: int, nonce: str) -> bool:
 
 
 def _cut(request: web.Request) -> web.StreamResponse:
-    """A response that was begun and took too long: the connection ends."""
+    """Abort the connection of a response that took too long."""
     if request.transport is not None:
         request.transport.abort()
     return web.Response()

@@ -1,4 +1,4 @@
-"""What a machine would be worth to the run: asked before it joins, with its invite, or by people with a token."""
+"""Estimate a machine's value to the run: before it joins, with its invite, or for people with a token."""
 
 from __future__ import annotations
 
@@ -58,8 +58,10 @@ class Measurements(BaseModel):
 
 
 class SuitabilityRoutes:
-    """Args:
-    now: of the core's clock.
+    """Routes that report the run's needs and estimate a machine's value.
+
+    Args:
+        now: seconds on the core's clock.
     """
 
     def __init__(self, desk: JoinDesk, ledger: RunStore, state: CoreState, now: Callable[[], float]) -> None:
@@ -71,13 +73,15 @@ class SuitabilityRoutes:
         self._planning = asyncio.Lock()
 
     def routes(self) -> list[RawRoute]:
-        """For the application; each checks the invite itself."""
+        """Return the routes; each handler checks the invite itself."""
         path = "/api/v1/worth"
         return [
             RawRoute(
-                "GET", path, "anyone", self._needs, "What the run asks of a machine, for it to measure itself by."
+                "GET", path, "anyone", self._needs, "Return the run's needs, for a machine to measure itself against."
             ),
-            RawRoute("POST", path, "anyone", self._judge, "What a machine with these measurements would be worth."),
+            RawRoute(
+                "POST", path, "anyone", self._estimate, "Estimate the value of a machine with these measurements."
+            ),
         ]
 
     async def _needs(self, request: web.Request, caller: Caller) -> web.Response:
@@ -99,40 +103,42 @@ class SuitabilityRoutes:
             }
         )
 
-    async def _judge(self, request: web.Request, caller: Caller) -> web.Response:
+    async def _estimate(self, request: web.Request, caller: Caller) -> web.Response:
         await check_invited(self._desk, caller, request.method, request.headers)
         try:
             measured = Measurements.model_validate_json(await read_body(request, _BODY_BYTES_MAX))
         except ValidationError as error:
-            raise MalformedMessage("these are no measurements", cause=str(error.errors()[0]["msg"])[:256]) from None
+            raise MalformedMessage(
+                "the body does not hold valid measurements", cause=str(error.errors()[0]["msg"])[:256]
+            ) from None
         offer, question = Offer(**measured.model_dump()), question_of(self._state, self._now())
         worth = worth_of(question, offer, _model(await self._record()))
         answer = _WORTH.dump_python(worth, mode="json")
         if worth.meets is not None and question.demand is not None and offer.tokens_per_s > 0:
-            answer["reasons"] += await self._planners_word(question, offer)
+            answer["reasons"] += await self._planner_verdict(question, offer)
         return _json(answer)
 
-    async def _planners_word(self, question: Question, offer: Offer) -> list[str]:
-        """What the planner would do with this machine beside those that the run has; nothing where it is busy."""
+    async def _planner_verdict(self, question: Question, offer: Offer) -> list[str]:
+        """Return the planner's verdict on this machine beside the run's workers; empty if it is busy or fails."""
         if self._planning.locked() or len(question.workers) > PLANNED_WORKERS_MAX:
             return []
         async with self._planning:
             try:
-                async with deadline(PLAN_DEADLINE_S, "the planner to judge a machine"):
+                async with deadline(PLAN_DEADLINE_S, "the planner to place a machine"):
                     return [await asyncio.to_thread(_planned, question, offer)]
             except WaitTimedOut:
                 return []
             except Exception:
-                log.exception("the planner failed over a machine that was offered")
+                log.exception("the planner failed on an offered machine")
                 return []
 
     async def _record(self) -> VersionRecord | None:
-        """Of the newest version; None before there is one."""
+        """Return the record of the newest version; None before there is one."""
         newest = self._state.newest_version
         if newest is None:
             return None
         if self._known is None or self._known[0] != newest:
-            async with deadline(LEDGER_DEADLINE_S, "the ledger to give the newest version"):
+            async with deadline(LEDGER_DEADLINE_S, "the ledger to read the newest version"):
                 stored = await self._ledger.newest_version()
             if stored is None:
                 return None

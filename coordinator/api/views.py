@@ -1,4 +1,4 @@
-"""What the dashboard reads: each view as a route, and as a topic of the stream. Files are read in threads."""
+"""Serve the dashboard's views, each as a route and as a topic of the stream. Files are read in threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from coordinator.views.event_rows import LIMIT_MAX, EventsPage, EventView, Story
 from coordinator.views.explain import ExplainView, Of, explain
 from coordinator.views.history import COARSE_KEPT_S, SAMPLE_S, HistoryView
 from coordinator.views.overview import Overview
-from coordinator.views.registry import Looking, ViewedRun
+from coordinator.views.registry import ViewedRun, ViewRegistry
 from coordinator.views.runs import POINTS_MAX, Runs, RunsView, StepsView, steps_view
 from coordinator.views.workers import WorkersView
 from rollcast.runtime.errors import MalformedMessage, RollcastError
@@ -27,25 +27,25 @@ from rollcast.runtime.run_folder import RunFolder
 
 log = structlog.get_logger()
 
-MEMBERS_TOLD_A_SECOND = 2000  # of more, tables come every few seconds
+MEMBERS_SENT_PER_SECOND = 2000  # with more members, tables are sent every few seconds
 CAPACITY_S = 3.0  # plans and prices change by the minute
 KEPT_S = 0.5  # a view's text is made at most twice a second
 EVENTS_AT_ONCE = 200
 CLONES_LOOKED_AT = 32
 _TICK_JITTER_S = 0.2
-AWAY_S = 5.0  # without anybody who listens: what happened meanwhile is read from /api/v1/events
+AWAY_S = 5.0  # without a listener; what happened meanwhile is read from /api/v1/events
 
 T = TypeVar("T")
 
 
 class HistoryQuery(Query):
-    """How far back."""
+    """How far back the history goes, in seconds."""
 
     span_s: float = Field(3600.0, ge=SAMPLE_S, le=COARSE_KEPT_S)
 
 
 class StepsQuery(Query):
-    """Which steps of which run; about so many rows."""
+    """Which steps of which run, in about ``points`` rows."""
 
     run: str = Field("", max_length=128)
     from_step: int = Field(0, ge=0, le=2**53)
@@ -53,25 +53,25 @@ class StepsQuery(Query):
 
 
 class EventsQuery(Query):
-    """Which events: kinds with commas between; a peer's id or name, or another subject; a text in any of it."""
+    """Which events: kinds separated by commas; a peer's id or name, or another subject; a text in any field."""
 
     kind: str = Field("", max_length=1024)
     subject: str = Field("", max_length=128)
     q: str = Field("", max_length=128)
     before: int = Field(0, ge=0, le=2**62)
-    """Only those with a smaller id: next_before of the page before."""
+    """Return only events with a smaller id: next_before of the previous page."""
     limit: int = Field(100, ge=1, le=LIMIT_MAX)
 
 
 class ExplainQuery(Query):
-    """What is to be explained, and its number; a peer's id or name."""
+    """The kind of object to explain, and its number, or a peer's id or name."""
 
     of: Of
     id: str = Field(min_length=1, max_length=128)
 
 
 class _Text:
-    """A view's JSON, made once for all who ask within KEPT_S."""
+    """A view's JSON, made once for all callers within KEPT_S seconds."""
 
     def __init__(self, make: Callable[[], object]) -> None:
         self._make = make
@@ -86,41 +86,41 @@ class _Text:
 
 
 def to_text(view: object) -> JsonText:
-    """JSON of dataclasses; numbers that are not finite become null."""
+    """Return the JSON of dataclasses; numbers that are not finite become null."""
     return JsonText(msgspec.json.encode(view).decode())
 
 
-class _Seldom:
-    """A topic that is told less often the larger it is: what is watched must not slow down what is worked on."""
+class _Throttled:
+    """A topic that is sent less often the larger it is: watching the run must not slow it down."""
 
     def __init__(self, text: _Text, every_s: Callable[[], float]) -> None:
         self._text = text
         self._every_s = every_s
-        self._told_at_s = float("-inf")
+        self._sent_at_s = float("-inf")
 
     def __call__(self) -> JsonText | None:
         now_s = asyncio.get_running_loop().time()
-        if now_s - self._told_at_s < self._every_s() - _TICK_JITTER_S:
+        if now_s - self._sent_at_s < self._every_s() - _TICK_JITTER_S:
             return None
-        self._told_at_s = now_s
+        self._sent_at_s = now_s
         return self._text()
 
 
 class _Polled:
-    """What is read in a thread for a topic: asked for at one tick, told at the next."""
+    """A topic that a thread reads: requested at one tick, sent at the next."""
 
     def __init__(self, read: Callable[[], JsonText | None]) -> None:
         self._read = read
         self._reading: asyncio.Future[JsonText | None] | None = None
 
     def __call__(self) -> JsonText | None:
-        reading, told = self._reading, None
+        reading, outcome = self._reading, None
         if reading is not None:
             if not reading.done():
                 return None
-            told = self._outcome(reading)
+            outcome = self._outcome(reading)
         self._reading = asyncio.ensure_future(asyncio.to_thread(self._read))
-        return told
+        return outcome
 
     def _outcome(self, reading: asyncio.Future[JsonText | None]) -> JsonText | None:
         error = None if reading.cancelled() else reading.exception()
@@ -130,35 +130,40 @@ class _Polled:
 
 
 class ViewRoutes:
-    """Routes and topics.
+    """Routes and stream topics of the dashboard's views.
 
     Args:
-        folder: of the run.
+        folder: the run's folder.
     """
 
     def __init__(self, run: ViewedRun, folder: RunFolder) -> None:
-        self._looking = Looking(run)
+        self._registry = ViewRegistry(run)
         self._run = run
         self._folder = folder
         self._runs = Runs(folder)
         self._rows = StoryRows(folder)
         self._decisions: tuple[EventView, ...] = ()
-        self._overview, self._workers = _Text(self._looking.overview), _Text(self._looking.workers)
-        self._broadcast = _Text(self._looking.broadcast)
-        self._capacity = _Text(lambda: self._looking.capacity(self._decisions))
-        self._told_sample_s = 0.0
-        self._last_event, self._events_told_s = 0, float("-inf")
-        self._steps_told_s = float("-inf")
+        self._overview, self._workers = _Text(self._registry.overview), _Text(self._registry.workers)
+        self._broadcast = _Text(self._registry.broadcast)
+        self._capacity = _Text(lambda: self._registry.capacity(self._decisions))
+        self._sent_sample_s = 0.0
+        self._last_event, self._events_polled_s = 0, float("-inf")
+        self._steps_polled_s = float("-inf")
 
     def routes(self) -> list[Route]:
         views: tuple[tuple[str, Callable[[], JsonText], Any, str], ...] = (
-            ("overview", self._overview, Overview, "The run on one page: figures, alerts, what it waits for."),
-            ("workers", self._workers, WorkersView, "Every member as a row."),
-            ("broadcast", self._broadcast, BroadcastView, "How the newest version spreads, and over which tree."),
+            ("overview", self._overview, Overview, "Return the run on one page: figures, alerts, what it waits for."),
+            ("workers", self._workers, WorkersView, "Return every member as a row."),
+            (
+                "broadcast",
+                self._broadcast,
+                BroadcastView,
+                "Return how the newest version spreads, and over which tree.",
+            ),
         )
         return [
             *(
-                Route("GET", f"/api/v1/{name}", "viewer", _told(text), about, answer=answer)
+                Route("GET", f"/api/v1/{name}", "viewer", _handler(text), about, answer=answer)
                 for name, text, answer, about in views
             ),
             Route(
@@ -166,7 +171,7 @@ class ViewRoutes:
                 "/api/v1/capacity",
                 "viewer",
                 self._get_capacity,
-                "Which workers are on, and why.",
+                "Return which workers are on, and why.",
                 answer=CapacityView,
             ),
             Route(
@@ -174,7 +179,7 @@ class ViewRoutes:
                 "/api/v1/history",
                 "viewer",
                 self._get_history,
-                "What charts show: mean and worst member.",
+                "Return the charts' data: mean and worst member.",
                 query=HistoryQuery,
                 answer=HistoryView,
             ),
@@ -183,29 +188,34 @@ class ViewRoutes:
                 "/api/v1/steps",
                 "viewer",
                 self._get_steps,
-                "Figures of learner steps, of this run or another.",
+                "Return metrics of learner steps, of this run or another.",
                 query=StepsQuery,
                 answer=StepsView,
             ),
             Route(
-                "GET", "/api/v1/runs", "viewer", self._get_runs, "Runs whose folders lie side by side.", answer=RunsView
+                "GET",
+                "/api/v1/runs",
+                "viewer",
+                self._get_runs,
+                "Return the runs whose folders lie side by side.",
+                answer=RunsView,
             ),
             Route(
                 "GET",
                 "/api/v1/events",
                 "viewer",
                 self._get_events,
-                "What happened, the newest first.",
+                "Return events, newest first.",
                 query=EventsQuery,
                 answer=EventsPage,
             ),
-            Route("GET", "/api/v1/events/{id}", "viewer", self._get_event, "One event.", answer=EventView),
+            Route("GET", "/api/v1/events/{id}", "viewer", self._get_event, "Return one event.", answer=EventView),
             Route(
                 "GET",
                 "/api/v1/explain",
                 "viewer",
                 self._get_explain,
-                "Why something came about.",
+                "Explain why something happened.",
                 query=ExplainQuery,
                 answer=ExplainView,
             ),
@@ -220,10 +230,11 @@ class ViewRoutes:
 
         return [
             Topic("overview", self._overview),
-            Topic("workers", _Seldom(self._workers, lambda: self._members() / MEMBERS_TOLD_A_SECOND)),
-            Topic("broadcast", _Seldom(self._broadcast, lambda: self._members() / MEMBERS_TOLD_A_SECOND)),
+            Topic("workers", _Throttled(self._workers, lambda: self._members() / MEMBERS_SENT_PER_SECOND)),
+            Topic("broadcast", _Throttled(self._broadcast, lambda: self._members() / MEMBERS_SENT_PER_SECOND)),
             Topic(
-                "capacity", _Seldom(self._capacity, lambda: max(CAPACITY_S, self._members() / MEMBERS_TOLD_A_SECOND))
+                "capacity",
+                _Throttled(self._capacity, lambda: max(CAPACITY_S, self._members() / MEMBERS_SENT_PER_SECOND)),
             ),
             Topic("history", self._new_sample, nothing),
             Topic("steps", _Polled(self._new_steps), nothing),
@@ -231,7 +242,7 @@ class ViewRoutes:
         ]
 
     async def sampling(self, _app: web.Application) -> AsyncIterator[None]:
-        """Samples are taken for as long as the application runs."""
+        """Take samples of the run for as long as the application runs."""
         task = asyncio.create_task(self._sample_on())
         try:
             yield
@@ -241,12 +252,12 @@ class ViewRoutes:
                 await task
 
     async def _sample_on(self) -> None:
-        """A view that fails is a bug, and must end neither the run nor the samples after it."""
+        """Take a sample every SAMPLE_S seconds; a view that fails must end neither the run nor later samples."""
         while True:
             try:
-                self._looking.sample()
+                self._registry.sample()
                 self._decisions = await self._in_thread(self._newest_decisions)
-                self._looking.cloned = await self._in_thread(self._newest_clones)
+                self._registry.cloned = await self._in_thread(self._newest_clones)
             except Exception:
                 log.exception("a sample could not be taken")
             await asyncio.sleep(SAMPLE_S)
@@ -258,7 +269,7 @@ class ViewRoutes:
         return self._capacity()
 
     async def _get_history(self, call: Call) -> Answer:
-        return to_text(self._looking.history.view(call.query.span_s, self._run.unix_clock()))
+        return to_text(self._registry.history.view(call.query.span_s, self._run.unix_clock()))
 
     async def _get_steps(self, call: Call) -> Answer:
         asked: StepsQuery = call.query
@@ -293,23 +304,23 @@ class ViewRoutes:
     # ---------------------------------------------------------------- topics
 
     def _new_sample(self) -> JsonText | None:
-        newest = self._looking.history.newest()
-        if newest is None or newest.time_unix_s == self._told_sample_s:
+        newest = self._registry.history.newest()
+        if newest is None or newest.time_unix_s == self._sent_sample_s:
             return None
-        self._told_sample_s = newest.time_unix_s
+        self._sent_sample_s = newest.time_unix_s
         return to_text(newest)
 
     def _new_steps(self) -> JsonText | None:
-        """In a thread. After a while in which nobody listened only what is new from now on."""
+        """Read new steps, in a thread; after a time without a listener only those from now on."""
         now = self._run.clock()
-        away, self._steps_told_s = now - self._steps_told_s > AWAY_S, now
+        away, self._steps_polled_s = now - self._steps_polled_s > AWAY_S, now
         added = self._runs.new_steps()
         return to_text(steps_view(self._runs.own_name, added)) if added and not away else None
 
     def _new_events(self) -> JsonText | None:
-        """In a thread. After a while in which nobody listened only those of the last seconds."""
+        """Read new events, in a thread; after a time without a listener only those of the last AWAY_S seconds."""
         now = self._run.clock()
-        away, self._events_told_s = now - self._events_told_s > AWAY_S, now
+        away, self._events_polled_s = now - self._events_polled_s > AWAY_S, now
         if away:
             self._last_event = max(0, self._rows.newest_id() - EVENTS_AT_ONCE)
         events = self._rows.after(self._last_event, EVENTS_AT_ONCE)
@@ -327,7 +338,7 @@ class ViewRoutes:
         return self._newest(("identity_cloned",), CLONES_LOOKED_AT)
 
     def _newest(self, kinds: tuple[str, ...], count: int) -> tuple[EventView, ...]:
-        """Empty where the ledger cannot be read: whoever asks for events is told why."""
+        """Return the newest events of these kinds; empty if the ledger cannot be read (the events route says why)."""
         try:
             return self._rows.page(Wanted(kinds=kinds, limit=count)).events
         except RollcastError as error:
@@ -335,8 +346,8 @@ class ViewRoutes:
             return ()
 
 
-def _told(text: Callable[[], JsonText]) -> Callable[[Call], Coroutine[Any, Any, Answer]]:
-    async def tell(_call: Call) -> Answer:
+def _handler(text: Callable[[], JsonText]) -> Callable[[Call], Coroutine[Any, Any, Answer]]:
+    async def handle(_call: Call) -> Answer:
         return text()
 
-    return tell
+    return handle

@@ -1,4 +1,4 @@
-"""Routes behind one door: who asks is found out, what is asked is checked, what was done is written down."""
+"""Serve the routes of the HTTP API: authenticate the caller, check the request, write acts to the audit log."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CALLER = web.RequestKey("caller", Caller)
 
 
 class KeptConnections(Protocol):
-    """Connections that stay open by design."""
+    """Connections that stay open by design, such as those of members that watch their address."""
 
     @property
     def open_connections(self) -> int:
@@ -42,12 +42,12 @@ class KeptConnections(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HttpApp:
-    """Everything that is served.
+    """The HTTP application: its routes, static files, and the checks that every request passes.
 
     Args:
-        hosts: names allowed in the Host header (against DNS rebinding); None allows any.
-        background: what runs for as long as it is served.
-        kept: members' connections that stay open; they do not count against others.
+        hosts: names allowed in the Host header (against DNS rebinding); None allows any name.
+        background: contexts that are open for as long as the application is served.
+        kept: members' connections that stay open; they do not count against the limit on connections.
     """
 
     routes: Sequence[Route | RawRoute]
@@ -74,11 +74,11 @@ class HttpApp:
 
     @property
     def kept_connections(self) -> int:
-        """Connections that stay open by design."""
+        """Return how many connections stay open by design."""
         return 0 if self.kept is None else self.kept.open_connections
 
     async def end_streams(self) -> None:
-        """End the answers that go on, so that shutting down need not wait for them."""
+        """End the responses that stay open, so that shutdown need not wait for them."""
         if self.kept is not None:
             self.kept.end()
         await self.hub.close()
@@ -86,7 +86,7 @@ class HttpApp:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if self.hosts is not None and _host_name(request.host) not in self.hosts:
-            return error_response(421, MalformedMessage("this server does not answer under that name"))
+            return error_response(421, MalformedMessage("this server does not answer to the name in Host"))
         try:
             return await handler(request)
         except Exception as error:
@@ -95,7 +95,7 @@ class HttpApp:
             response = answer_to(error, request.get(_CALLER, STRANGER))
             if response is None:
                 log.exception("request failed", path=request.path)
-                return error_response(500, RollcastError("something is wrong here", fix="see the coordinator's log"))
+                return error_response(500, RollcastError("the coordinator failed", fix="see its log"))
             if isinstance(error, RollcastError) and not _is_noise(error, request.get(_CALLER, STRANGER)):
                 log.info("request refused", path=request.path, code=error.code, what=error.what)
             return response
@@ -154,12 +154,12 @@ class HttpApp:
 
 
 def _is_noise(error: RollcastError, caller: Caller) -> bool:
-    """What strangers can cause as often as they like is not worth a line of the log."""
+    """Decide whether to keep a refusal out of the log: strangers can cause these as often as they like."""
     return caller.access == "anyone" and isinstance(error, MalformedMessage | NotAllowed)
 
 
 def _about(call: Call) -> tuple[str, str]:
-    """What was asked, for the audit log: bodies hold no secrets."""
+    """Return subject and detail of a call for the audit log; request bodies hold no secrets."""
     body = call.body.model_dump_json(exclude_unset=True) if isinstance(call.body, BaseModel) else ""
     return ", ".join(call.params.values()), body
 
@@ -181,7 +181,7 @@ async def _add_security_headers(_request: web.Request, response: web.StreamRespo
 
 
 def _host_name(header: str) -> str:
-    """The host of a Host header without its port: "[::1]:80" gives "::1"."""
+    """Return the host of a Host header without its port: "::1" for "[::1]:80"."""
     if header.startswith("["):
         return header[1:].partition("]")[0]
     return header.partition(":")[0].lower()

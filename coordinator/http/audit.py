@@ -1,4 +1,4 @@
-"""The audit log: every act over HTTP, who did it, and what came of it; refusals too."""
+"""Keep the audit log: every act over HTTP, its caller and its outcome, refusals included."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from coordinator.ledger.sql_access import AccessStore, AuditRow
 from rollcast.runtime.waits import deadline
 
 DONE = "done"
-TEXT_LENGTH_MAX = 65_536  # a whole body: thousands of peers may be drained at once
-#: Anybody can be refused as often as he likes, and each row is durable: no more than so many, and a count of the rest.
+TEXT_LENGTH_MAX = 65_536  # room for a whole body: thousands of peers may be drained at once
+#: Strangers can be refused as often as they like, and each row is a durable write: further ones are only counted.
 REFUSALS_PER_HOUR = 120
 LEDGER_DEADLINE_S = 30.0
 
 
 class AuditLog:
-    """Writes rows, and reads them."""
+    """Writes and reads rows of the audit log."""
 
     def __init__(self, store: AccessStore, unix_clock: Callable[[], float] = time.time) -> None:
         self._store = store
@@ -29,15 +29,15 @@ class AuditLog:
         self._refusals = 0  # in this hour
 
     async def done(self, caller: Caller, act: str, subject: str, detail: str, outcome: str = DONE) -> None:
-        """Returns once the row is durable.
+        """Record an act; return once the row is durable.
 
         Raises:
-            StoreError, WaitTimedOut: it is not.
+            StoreError, WaitTimedOut: it cannot be stored.
         """
         await self._write(caller, act, subject, detail, outcome)
 
     async def refused(self, caller: Caller, act: str, subject: str, why: str) -> None:
-        """As done, for what was not allowed; only counted once there are many."""
+        """Record a refused act as ``done`` does; beyond REFUSALS_PER_HOUR refusals are only counted."""
         hour = int(self._unix_clock() // 3600.0)
         left_out = 0
         if hour != self._hour:
@@ -49,7 +49,7 @@ class AuditLog:
         await self._write(caller, act, subject, detail, why)
 
     async def rows(self, before: int | None, limit: int) -> list[tuple[int, AuditRow]]:
-        """The newest below number ``before``, newest first."""
+        """Return the newest rows with numbers below ``before`` (None: all), newest first."""
         async with deadline(LEDGER_DEADLINE_S, "the ledger to read the audit log"):
             return await self._store.audit_rows(before, limit)
 
@@ -61,10 +61,10 @@ class AuditLog:
 
 
 class AuditQuery(Query):
-    """Which rows."""
+    """Which rows to return."""
 
     before: int | None = Field(None, ge=1, le=2**62)
-    """Only those with a smaller number: the last one of the page before."""
+    """Return only rows with a smaller number: the last one of the page before."""
     limit: int = Field(100, ge=1, le=500)
 
 
@@ -84,7 +84,7 @@ class AuditAnswer(TypedDict):
 
 
 def audit_routes(log: AuditLog) -> list[Route]:
-    """Reading the log."""
+    """Return the route that reads the log."""
 
     async def read(call: Call) -> Answer:
         rows = await log.rows(call.query.before, call.query.limit)
@@ -110,7 +110,7 @@ def audit_routes(log: AuditLog) -> list[Route]:
             "/api/v1/audit",
             "viewer",
             read,
-            "Who did what over this API, newest first, refusals included.",
+            "Return the acts over this API, newest first, refusals included.",
             query=AuditQuery,
             answer=AuditAnswer,
         )

@@ -1,8 +1,8 @@
-"""Who is calling, and whether that is enough.
+"""Authenticate callers and check their roles.
 
-A token travels in the Authorization header alone. No browser adds that header by itself, as it does with cookies, so
-another site cannot act in a person's name (OWASP, Cross-Site Request Forgery Prevention); that acts must be JSON and
-that requests which a browser marks as another site's are refused comes on top.
+A token travels in the Authorization header only. No browser adds that header by itself, as it does with cookies, so
+another site cannot act in a person's name (OWASP, Cross-Site Request Forgery Prevention). In addition acts must be
+JSON, and requests that a browser marks as another site's are refused.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ _BEARER = "bearer"
 
 
 class Tokens(Protocol):
-    """Whose token it is."""
+    """Looks up whose token it is."""
 
     def caller_of(self, token: str) -> Caller | None: ...
 
 
 class Gate:
-    """Args:
-    key: of the run folder, an admin's.
-    open_reading: whoever sends no token is a viewer; for loopback only.
+    """Finds the caller of a request.
+
+    Args:
+        key: the run folder's operator key, an admin's.
+        open_reading: whether callers without a token are viewers; for loopback only.
     """
 
     def __init__(self, key: str, tokens: Tokens, *, open_reading: bool) -> None:
@@ -39,7 +41,7 @@ class Gate:
         self.open_reading = open_reading
 
     def caller(self, headers: Mapping[str, str]) -> Caller:
-        """Who sends these headers; a token that does not hold makes a stranger, never a viewer."""
+        """Return the sender of these headers; an invalid token makes a stranger, never a viewer."""
         scheme, _, token = headers.get("Authorization", "").partition(" ")
         if scheme.lower() != _BEARER:
             return LOOPBACK if self.open_reading else STRANGER
@@ -49,7 +51,11 @@ class Gate:
 
 
 def check_access(caller: Caller, needed: Access) -> None:
-    """Raises: NotAllowed: the caller may not do what needs that role."""
+    """Check that the caller has the needed role.
+
+    Raises:
+        NotAllowed: the caller's role is lower.
+    """
     if caller.may(needed):
         return
     if caller in (STRANGER, LOOPBACK):
@@ -65,10 +71,10 @@ def check_access(caller: Caller, needed: Access) -> None:
 
 
 def check_site(method: str, headers: Mapping[str, str]) -> None:
-    """Refuse what a browser sends for a page of another site (Fetch Metadata, W3C; RFC 6454).
+    """Refuse a request that a browser sends for a page of another site (Fetch Metadata, W3C; RFC 6454).
 
     Raises:
-        NotAllowed: it does.
+        NotAllowed: the request comes from another site.
     """
     site, mode = headers.get("Sec-Fetch-Site", ""), headers.get("Sec-Fetch-Mode", "")
     followed_link = method == "GET" and mode == "navigate"

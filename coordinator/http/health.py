@@ -1,7 +1,4 @@
-"""What a coordinator answers whatever it does: health, readiness, metrics, its status, who is asking, joins.
-
-JSON that is made once for all who ask within a while.
-"""
+"""Serve health, readiness, metrics, the run's status, the caller's role, and joins."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ KEPT_S = 0.5
 
 
 class CachedJson:
-    """Args: make: called at most every KEPT_S seconds."""
+    """JSON that is made at most every KEPT_S seconds, for all callers within that time."""
 
     def __init__(self, make: Callable[[], Mapping[str, Any]]) -> None:
         self._make = make
@@ -32,7 +29,7 @@ class CachedJson:
         self._text = JsonText("")
 
     def text(self) -> JsonText:
-        """What make gives, as JSON; up to KEPT_S seconds old."""
+        """Return the JSON of ``make()``, up to KEPT_S seconds old."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._made_at_s >= KEPT_S:
             self._made_at_s, self._text = now_s, JsonText(finite_json.dumps(self._make()))
@@ -45,7 +42,7 @@ JOINS_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class HttpViews:
-    """What these routes may ask of the coordinator."""
+    """The parts of the coordinator that these routes read."""
 
     run_name: str
     run_id: str
@@ -55,7 +52,7 @@ class HttpViews:
 
 
 class Session(TypedDict):
-    """Who is asking, and what."""
+    """The caller and the run."""
 
     access: Access
     who: str
@@ -66,10 +63,10 @@ class Session(TypedDict):
 
 
 class HealthRoutes:
-    """Routes and topics.
+    """Routes and stream topics that every coordinator serves.
 
     Args:
-        reading_is_open: whoever reaches us may read without a token.
+        reading_is_open: whether reading requires no token.
     """
 
     def __init__(self, views: HttpViews, desk: JoinDesk, *, reading_is_open: bool) -> None:
@@ -81,13 +78,20 @@ class HealthRoutes:
 
     def routes(self) -> list[Route | RawRoute]:
         return [
-            RawRoute("GET", "/health", "anyone", self._health, "Whether the process answers."),
-            RawRoute("GET", "/ready", "anyone", self._ready, "Whether the run goes on; status 503 if not."),
-            RawRoute("GET", "/metrics", "viewer", self._metrics, "Figures for Prometheus.", "text/plain"),
-            Route("GET", "/api/v1/session", "viewer", self._session, "Who is asking, and what.", answer=Session),
-            Route("GET", "/api/v1/status", "viewer", self._status, "Everything about the run and its peers."),
-            RawRoute("GET", "/api/v1/ca", "anyone", self._ca, "Certificate of the run's authority."),
-            RawRoute("POST", "/api/v1/join", "anyone", self._join, "Turn an invite into a certificate."),
+            RawRoute("GET", "/health", "anyone", self._health, "Check that the process answers."),
+            RawRoute("GET", "/ready", "anyone", self._ready, "Check that the run goes on; status 503 if not."),
+            RawRoute("GET", "/metrics", "viewer", self._metrics, "Return metrics for Prometheus.", "text/plain"),
+            Route(
+                "GET",
+                "/api/v1/session",
+                "viewer",
+                self._session,
+                "Return the caller's role, and the run.",
+                answer=Session,
+            ),
+            Route("GET", "/api/v1/status", "viewer", self._status, "Return everything about the run and its peers."),
+            RawRoute("GET", "/api/v1/ca", "anyone", self._ca, "Return the certificate of the run's CA."),
+            RawRoute("POST", "/api/v1/join", "anyone", self._join, "Exchange an invite for a certificate."),
         ]
 
     def topics(self) -> list[Topic]:
@@ -98,8 +102,8 @@ class HealthRoutes:
 
     async def _ready(self, _request: web.Request, caller: Caller) -> web.Response:
         reason = self._views.not_ready_because()
-        said = {"ready": not reason, "reason": reason} if caller.may("viewer") else {"ready": not reason}
-        return web.json_response(said, status=503 if reason else 200)
+        answer = {"ready": not reason, "reason": reason} if caller.may("viewer") else {"ready": not reason}
+        return web.json_response(answer, status=503 if reason else 200)
 
     async def _metrics(self, _request: web.Request, _caller: Caller) -> web.Response:
         return web.Response(body=self._views.metrics(), headers={"Content-Type": metrics.CONTENT_TYPE})

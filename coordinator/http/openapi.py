@@ -1,4 +1,4 @@
-"""The API's description, OpenAPI 3.1, made of the routes themselves."""
+"""Generate the API's description, OpenAPI 3.1, from the routes."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ _JSON = "application/json"
 _PARAMETER = re.compile(r"{(\w+)}")
 _ERROR = {
     "type": "object",
-    "description": "Why not, and what to do; docs/errors.md has a section for each code.",
+    "description": "What happened, why, and what to do; docs/errors.md has a section for each code.",
     "properties": {name: {"type": "string"} for name in ("code", "what", "cause", "fix")},
     "required": ["code", "what", "cause", "fix"],
 }
 
 
 def description_route(routes: Sequence[Route | RawRoute]) -> Route:
-    """The route that tells the description of the others and of itself."""
+    """Return the route that serves the description of all routes and of itself."""
 
-    async def tell(_call: Call) -> Answer:
+    async def serve(_call: Call) -> Answer:
         return text
 
-    own = Route("GET", PATH, "viewer", tell, "This description.")
+    own = Route("GET", PATH, "viewer", serve, "Return this description.")
     text = JsonText(finite_json.dumps(description([*routes, own])))
     return own
 
 
 def description(routes: Sequence[Route | RawRoute]) -> dict[str, Any]:
-    """An OpenAPI document as plain data.
+    """Return an OpenAPI document as plain data.
 
     Raises:
         ValueError: two routes have the same method and path.
@@ -47,14 +47,14 @@ def description(routes: Sequence[Route | RawRoute]) -> dict[str, Any]:
     for route in routes:
         methods = paths.setdefault(route.path, {})
         if route.method.lower() in methods:
-            raise ValueError(f"{route.method} {route.path} is there twice")
+            raise ValueError(f"two routes have the method and path {route.method} {route.path}")
         methods[route.method.lower()] = _operation(route, schemas)
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "Rollcast",
             "version": software_version(),
-            "description": "One run: what it does, and what its operator can do about it.",
+            "description": "The state of one run, and the operator's actions on it.",
         },
         "paths": paths,
         "components": {
@@ -72,7 +72,7 @@ def _operation(route: Route | RawRoute, schemas: dict[str, Any]) -> dict[str, An
         "security": [] if route.access == "anyone" else [{"token": []}],
         "parameters": [_path_parameter(name) for name in _PARAMETER.findall(route.path)],
         "responses": {
-            "200": {"description": "As asked.", "content": {_content_type(route): {"schema": _answer(route, schemas)}}},
+            "200": {"description": "Success.", "content": {_content_type(route): {"schema": _answer(route, schemas)}}},
             "default": {
                 "description": "An error.",
                 "content": {_JSON: {"schema": {"$ref": _REF.format(model="Error")}}},
@@ -118,7 +118,7 @@ def _answer(route: Route | RawRoute, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _model(model: type[BaseModel], schemas: dict[str, Any], *, keep: bool = True) -> dict[str, Any]:
-    """The schema of what is asked; where it is kept, a reference to it."""
+    """Return a model's schema, or with ``keep`` a reference to it."""
     _, top = models_json_schema([(model, "validation")], ref_template=_REF)
     _take_definitions(top, schemas)
     if keep:
@@ -128,11 +128,11 @@ def _model(model: type[BaseModel], schemas: dict[str, Any], *, keep: bool = True
 
 
 def _take_definitions(schema: dict[str, Any], schemas: dict[str, Any]) -> None:
-    """Move shared definitions to the document's own.
+    """Move shared definitions to the document's schemas.
 
     Raises:
-        ValueError: two different ones have the same name.
+        ValueError: two different schemas have the same name.
     """
     for name, one in schema.pop("$defs", {}).items():
         if schemas.setdefault(name, one) != one:
-            raise ValueError(f"two schemas are called {name}")
+            raise ValueError(f"two different schemas are called {name}")

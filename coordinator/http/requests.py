@@ -1,4 +1,4 @@
-"""From an HTTP request to a Call, with limits on all that a stranger chooses; and errors as answers."""
+"""Turn an HTTP request into a Call, with limits on everything that the sender chooses, and errors into responses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JSON = "application/json"
 
 
 async def read_body(request: web.Request, bytes_max: int = BODY_BYTES_MAX) -> bytes:
-    """The whole body.
+    """Return the whole body.
 
     Raises:
         web.HTTPRequestEntityTooLarge: it is longer than ``bytes_max``.
@@ -37,25 +37,25 @@ async def read_body(request: web.Request, bytes_max: int = BODY_BYTES_MAX) -> by
 
 
 async def call_of(route: Route, caller: Caller, request: web.Request) -> Call:
-    """What is asked, checked against the route.
+    """Return the request as a call, checked against the route.
 
     Raises:
-        MalformedMessage: it is something else.
-        web.HTTPException, TimeoutError: see read_body; and a body that is not JSON.
+        MalformedMessage: path, query or body does not fit the route.
+        web.HTTPException, TimeoutError: see read_body; also if the body is not JSON.
     """
     params = dict(request.match_info)
     if any(len(value) > PARAMETER_LENGTH_MAX for value in params.values()):
-        raise MalformedMessage(f"a part of the path is longer than {PARAMETER_LENGTH_MAX} characters")
+        raise MalformedMessage(f"a path parameter is longer than {PARAMETER_LENGTH_MAX} characters")
     return Call(caller, params, _query(route, request), await _body(route, request) if route.method == "POST" else None)
 
 
 def _query(route: Route, request: web.Request) -> BaseModel | None:
     given = list(request.query.items())
     if len({name for name, _ in given}) != len(given) or len(given) > QUERY_KEYS_MAX:
-        raise MalformedMessage("a query names each key once")
+        raise MalformedMessage("the query has a key twice, or too many keys")
     if route.query is None:
         if given:
-            raise MalformedMessage(f"nothing can be asked of {route.path} with ?{given[0][0][:64]}=")
+            raise MalformedMessage(f"{route.path} takes no query, and ?{given[0][0][:64]}= was sent")
         return None
     try:
         return route.query.model_validate(dict(given))
@@ -78,11 +78,11 @@ async def _body(route: Route, request: web.Request) -> BaseModel | None:
 
 
 def _not_as_asked(where: str, error: ValidationError) -> MalformedMessage:
-    """The first problem, without what was sent."""
+    """Describe the first problem that validation found, without what was sent."""
     first: Any = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = ".".join(str(part) for part in first["loc"])[:128]
     return MalformedMessage(
-        f"the {where} is not as it should be" + (f" at {place}" if place else ""),
+        f"the {where} is invalid" + (f" at {place}" if place else ""),
         cause=str(first["msg"])[:256],
         fix="see /api/v1/openapi.json",
     )
@@ -90,14 +90,14 @@ def _not_as_asked(where: str, error: ValidationError) -> MalformedMessage:
 
 _HTTP_ERRORS = {
     404: ("there is nothing at this address", "see /api/v1/openapi.json"),
-    405: ("this address does not take that method", "see /api/v1/openapi.json"),
+    405: ("this address does not accept that method", "see /api/v1/openapi.json"),
     413: ("the body is too long", f"send at most {BODY_BYTES_MAX} bytes"),
     415: ("the body is not JSON", f"send it with Content-Type: {JSON}"),
 }
 
 
 def answer_to(error: Exception, caller: Caller) -> web.Response | None:
-    """The error as an answer; None for what is our own fault."""
+    """Return the error as a response; None for an error of the coordinator itself."""
     match error:
         case NotAllowed():
             bare = caller in (STRANGER, LOOPBACK)  # a token would help
@@ -120,5 +120,5 @@ def answer_to(error: Exception, caller: Caller) -> web.Response | None:
 
 
 def error_response(status: int, error: RollcastError, headers: dict[str, str] | None = None) -> web.Response:
-    """{"code", "what", "cause", "fix"}."""
+    """Return a response whose JSON is {"code", "what", "cause", "fix"}."""
     return web.Response(text=error_to_json(error), status=status, content_type=JSON, headers=headers)

@@ -1,4 +1,4 @@
-"""What a route of the API is: who may call it, what it takes and gives. Read by the server and by OpenAPI alike."""
+"""Describe the routes of the API: who may call them, what they take and return. The server and OpenAPI read this."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Method = Literal["GET", "POST"]
 
 TEXT_LENGTH_MAX = 4096  # of any text in a body or query
 
-#: JSON made already, for what is made once for all who ask.
+#: A text that is JSON already, for answers that are encoded once for all callers.
 JsonText = NewType("JsonText", str)
 Answer = Mapping[str, Any] | BaseModel | JsonText
 
 
 class Body(BaseModel):
-    """Base of what is posted: nothing that is not asked for, no conversion of types."""
+    """Base of request bodies: no unknown fields, no conversion of types."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, str_max_length=TEXT_LENGTH_MAX
@@ -31,14 +31,19 @@ class Body(BaseModel):
 
 
 class Query(BaseModel):
-    """Base of what stands behind the question mark: texts there, converted."""
+    """Base of query parameters, which arrive as texts and are converted."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, str_max_length=TEXT_LENGTH_MAX)
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Args: who: name of the token; "loopback" where reading needs none; empty for strangers."""
+    """The sender of a request.
+
+    Args:
+        who: name of the token; "loopback" if reading needs none; empty for strangers.
+        access: the role of the token.
+    """
 
     who: str
     access: Access
@@ -49,11 +54,11 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, allowed and checked.
+    """One request that was allowed and checked.
 
     Args:
-        params: of the path.
-        query, body: instances of the route's models; None where it has none.
+        params: path parameters.
+        query, body: instances of the route's models; None if the route has none.
     """
 
     caller: Caller
@@ -64,18 +69,18 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A method and path that answer JSON.
+    """A method and path that answer with JSON.
 
     Args:
         path: with parameters in braces, for example "/api/v1/events/{id}".
-        access: the least that a caller must be.
-        handler: raises a RollcastError to refuse.
-        summary: one sentence, for the API's description.
-        query, body: models; a GET has no body.
+        access: the least role that a caller must have.
+        handler: returns the answer, or raises a RollcastError to refuse.
+        summary: one sentence for the API's description.
+        query, body: models of the request; a GET has no body.
         answer: a type for pydantic.TypeAdapter.
-        act: what the audit log calls it; empty for what changes nothing.
-        about: subject and detail for the audit log; else the path's parameters, and the body as JSON.
-        outcome: of an answer, for the audit log; else "done".
+        act: name of the act in the audit log; empty for routes that change nothing.
+        about: returns subject and detail for the audit log; None: the path's parameters and the body as JSON.
+        outcome: returns the audit log's outcome of an answer; None: "done".
     """
 
     method: Method
@@ -93,10 +98,10 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class RawRoute:
-    """A method and path that read and write for themselves: streams, uploads, texts. Access is checked before.
+    """A method and path whose handler reads and writes by itself: streams, uploads, texts. Access is checked before.
 
     Args:
-        content_type: of what it answers.
+        content_type: type of the response.
     """
 
     method: Method
@@ -109,12 +114,12 @@ class RawRoute:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """Something that the stream tells of.
+    """One subject of the event stream.
 
     Args:
-        name: of the event, and in ?topics=.
-        make: called once a second for all who listen, only while somebody does; None: nothing new.
-        first: what one who begins to listen gets at once; else the newest that make gave.
+        name: name of the event, and in ?topics=.
+        make: called once a second for all listeners, only while there are any; None: nothing new.
+        first: makes the message that a new listener gets at once; by default the newest one of ``make``.
     """
 
     name: str

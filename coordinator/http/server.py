@@ -1,7 +1,7 @@
-"""The listening HTTP port.
+"""Listen on the HTTP port.
 
-aiohttp has no deadline of its own for a request's headers or body, none for a TLS handshake, and no cap on connections;
-all are here or in requests.py. Beyond loopback nothing is served without TLS and tokens.
+aiohttp has no timeout of its own for a request's headers or body, none for a TLS handshake, and no limit on
+connections; all are set here or in requests.py. Beyond loopback nothing is served without TLS and tokens.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class HttpServer:
         tls: ssl.SSLContext | None,
         header_deadline_s: float = HEADER_DEADLINE_S,
     ) -> HttpServer:
-        """Bind and serve.
+        """Bind the port and serve.
 
         Raises:
-            UnsafeBind: beyond loopback without TLS, or where everybody could read without a token.
+            UnsafeBind: the host is beyond loopback, and there is no TLS or reading would need no token.
             PortInUse: the address cannot be bound.
         """
         _check_bind(app, host, tls)
@@ -74,7 +74,7 @@ class HttpServer:
         return cls(app, runner, server)
 
     async def stop(self) -> None:
-        """Close the port, end streams, give running requests SHUTDOWN_S seconds."""
+        """Close the port, end streams, and give running requests SHUTDOWN_S seconds."""
         await self._app.end_streams()
         self._server.close()
         await self._runner.cleanup()
@@ -92,7 +92,7 @@ def _check_bind(app: HttpApp, host: str, tls: ssl.SSLContext | None) -> None:
 
 
 def _logger() -> logging.Logger:
-    """aiohttp's own, for what is our fault: a stranger must not fill the log with what is no HTTP."""
+    """Return aiohttp's logger for errors of the coordinator; strangers must not fill the log with malformed HTTP."""
     logger = logging.getLogger("coordinator.http")
     if not logger.filters:
         logger.addFilter(lambda record: not _is_theirs(record))
@@ -104,7 +104,7 @@ def _is_theirs(record: logging.LogRecord) -> bool:
 
 
 class _Full(asyncio.Protocol):
-    """What a connection above the cap gets: closed at once, nothing kept."""
+    """Closes a connection above the limit at once."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

@@ -1,8 +1,8 @@
-"""Server-sent events: what changes, once a second, made once for all who listen.
+"""Send server-sent events once a second, encoded once for all listeners.
 
-Each topic's text is made, and compressed, once a tick, and only while somebody listens to it: what twenty pages cost is
-twenty writes. The compressed parts of a tick are whole deflate blocks with a window of their own (RFC 1951, section
-3.2.3), so that the same bytes can stand in every reader's gzip stream, whatever came before them there.
+Each topic's text is made, and compressed, once a tick, and only while somebody listens to it: twenty pages cost twenty
+writes. The compressed parts of a tick are whole deflate blocks with a window of their own (RFC 1951, section 3.2.3), so
+that the same bytes fit into every reader's gzip stream, whatever came before them there.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from rollcast.runtime.errors import MalformedMessage
 log = structlog.get_logger()
 
 INTERVAL_S = 1.0
-WRITE_DEADLINE_S = 5.0  # a reader that takes longer than this is gone
+WRITE_DEADLINE_S = 5.0  # a reader that takes longer counts as disconnected
 WAITING_MAX = 5  # ticks that may wait for a slow reader
 READERS_MAX = 64
-QUIET_TICKS_MAX = 5  # with nothing new: then a comment, so that both sides know of each other
+QUIET_TICKS_MAX = 5  # after so many without news a comment shows both sides that the other is alive
 RETRY = b"retry: 1000\n\n"
 BEAT = b": nothing new\n\n"
 GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"  # RFC 1952, section 2.3: no name, no time
@@ -35,7 +35,7 @@ GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"  # RFC 1952, section 2
 
 @dataclass(eq=False, slots=True)
 class _Reader:
-    """One page."""
+    """One page that listens."""
 
     topics: frozenset[str]
     caller: Caller
@@ -51,7 +51,7 @@ class _Event:
     """A topic's newest message."""
 
     plain: bytes
-    gzip: bytes = b""  # made when first wanted
+    gzip: bytes = b""  # compressed when first needed
 
     def body(self, *, gzip: bool) -> bytes:
         if gzip and not self.gzip:
@@ -60,7 +60,7 @@ class _Event:
 
 
 class Hub:
-    """Readers and what they are told. ``serve`` handles a request; ``close`` ends all streams."""
+    """Sends topics to readers. ``serve`` handles a request; ``close`` ends all streams."""
 
     def __init__(self, topics: Sequence[Topic], gate: Gate, *, interval_s: float = INTERVAL_S) -> None:
         self._topics = {topic.name: topic for topic in topics}
@@ -73,29 +73,29 @@ class Hub:
 
     @property
     def readers(self) -> int:
-        """How many listen."""
+        """Return how many readers listen."""
         return len(self._readers)
 
     def route(self) -> RawRoute:
-        """The stream's."""
+        """Return the route of the stream."""
         return RawRoute(
             "GET",
             "/api/v1/stream",
             "viewer",
             self.serve,
-            f"Server-sent events of ?topics=, names with commas between: {', '.join(self._topics)}.",
+            f"Send server-sent events of ?topics=, separated by commas: {', '.join(self._topics)}.",
             "text/event-stream",
         )
 
     async def serve(self, request: web.Request, caller: Caller) -> web.StreamResponse:
-        """Tell of the topics asked for until the reader goes, is too slow, or its token ends.
+        """Send the requested topics until the reader disconnects, is too slow, or its token ends.
 
         Raises:
-            MalformedMessage: a topic is unknown, or none is asked for.
+            MalformedMessage: a topic is unknown, or none is requested.
         """
         names = frozenset(name for name in request.query.get("topics", "").split(",") if name)
         if not names or not names <= set(self._topics):
-            raise MalformedMessage("?topics= names nothing, or something unknown", fix=f"of {', '.join(self._topics)}")
+            raise MalformedMessage("?topics= is empty or names an unknown topic", fix=f"use {', '.join(self._topics)}")
         if len(self._readers) >= READERS_MAX or self._closing:
             return error_response(503, MalformedMessage("too many pages are open", fix="close one"))
         gzip = "gzip" in request.headers.get("Accept-Encoding", "").lower()
@@ -117,7 +117,7 @@ class Hub:
         return response
 
     async def close(self) -> None:
-        """End all streams, so that shutting down need not wait for them."""
+        """End all streams, so that shutdown need not wait for them."""
         self._closing = True
         for reader in self._readers:
             _end(reader)
@@ -133,7 +133,7 @@ class Hub:
                     await response.write(body)
 
     def _greeting(self, reader: _Reader) -> bytes:
-        """The newest of each topic; where nobody listened so far, the first tick brings it."""
+        """Return the newest message of each topic; if no reader listened so far, the first tick brings it."""
         parts = [_Event(RETRY).body(gzip=reader.gzip)]
         for name in sorted(reader.topics):
             first = self._topics[name].first
@@ -170,7 +170,7 @@ class Hub:
                 bodies[key] = b"".join(
                     events[name].body(gzip=reader.gzip) for name in sorted(reader.topics) if name in events
                 )
-            self._tell(reader, bodies[key])
+            self._queue(reader, bodies[key])
 
     def _made(self, names: frozenset[str]) -> Iterator[tuple[str, _Event]]:
         for name in names:
@@ -185,7 +185,7 @@ class Hub:
                     self._newest[name] = event
                 yield name, event
 
-    def _tell(self, reader: _Reader, body: bytes) -> None:
+    def _queue(self, reader: _Reader, body: bytes) -> None:
         reader.quiet_ticks = 0 if body else reader.quiet_ticks + 1
         if reader.quiet_ticks >= QUIET_TICKS_MAX:
             reader.quiet_ticks = 0
@@ -199,19 +199,19 @@ class Hub:
 
 
 def _end(reader: _Reader) -> None:
-    """It ends after what it writes now; what wakes it is empty, where nothing else waits."""
+    """End the stream after the current write; an empty body wakes a reader that has nothing else to write."""
     reader.gone = True
     with contextlib.suppress(asyncio.QueueFull):
         reader.waiting.put_nowait(b"")
 
 
 def message_of(name: str, text: JsonText) -> bytes:
-    """One event (HTML Living Standard, section 9.2.6); line ends of the JSON are white space only."""
+    """Encode one event (HTML Living Standard, section 9.2.6); line ends in JSON are white space only."""
     line = text.replace("\r", " ").replace("\n", " ")
     return f"event: {name}\ndata: {line}\n\n".encode()
 
 
 def compressed(message: bytes) -> bytes:
-    """Whole deflate blocks that refer to nothing before them, and end at a byte's edge."""
+    """Return whole deflate blocks that refer to nothing before them and end at a byte boundary."""
     compressor = zlib.compressobj(level=1, wbits=-zlib.MAX_WBITS)
     return compressor.compress(message) + compressor.flush(zlib.Z_SYNC_FLUSH)

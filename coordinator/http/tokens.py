@@ -1,4 +1,4 @@
-"""Tokens of people and programs: made by an admin, shown once, kept as hashes; and the run's own key."""
+"""Manage access tokens: an admin makes them, they are shown once and stored as hashes. Also the run's operator key."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from rollcast.runtime.errors import MalformedMessage
 from rollcast.runtime.run_folder import run_folder_error, write_atomically
 from rollcast.runtime.waits import deadline
 
-KEY_FILE = "operator.key"  # in the run folder's secrets
-PREFIX = "rct_"  # so that scanners for leaked secrets can know one
-TOKEN_BYTES = 32  # 256 bits: not to be guessed
-TOKENS_MAX = 256  # that hold at once
+KEY_FILE = "operator.key"  # in the run folder's secrets/
+PREFIX = "rct_"  # lets scanners for leaked secrets recognise a token
+TOKEN_BYTES = 32  # 256 bits cannot be guessed
+TOKENS_MAX = 256  # valid at once
 LEDGER_DEADLINE_S = 30.0
 DAY_S = 86_400.0
 _RESERVED = frozenset({"loopback"})
 
 
 def operator_key(folder: Path) -> str:
-    """The key of a run's operator, made at the first start; only the run folder's owner can read it.
+    """Return the key of the run's operator, made at the first start; only the run folder's owner can read it.
 
     Raises:
         RunFolderError: it can be neither read nor written.
@@ -44,7 +44,7 @@ def operator_key(folder: Path) -> str:
 
 
 class TokenBook:
-    """The tokens of a run. ``load`` comes first."""
+    """The tokens of a run; call ``load`` first."""
 
     def __init__(self, store: AccessStore, unix_clock: Callable[[], float] = time.time) -> None:
         self._store = store
@@ -52,35 +52,35 @@ class TokenBook:
         self._by_hash: dict[bytes, StoredToken] = {}
 
     async def load(self) -> None:
-        """Take up what is stored.
+        """Load the stored tokens.
 
         Raises:
-            StoreError, WaitTimedOut: it cannot be read.
+            StoreError, WaitTimedOut: they cannot be read.
         """
-        async with deadline(LEDGER_DEADLINE_S, "the ledger to tell its tokens"):
+        async with deadline(LEDGER_DEADLINE_S, "the ledger to load its tokens"):
             self._by_hash = {token.token_hash: token for token in await self._store.tokens()}
 
     def caller_of(self, token: str) -> Caller | None:
-        """Whose token this is; None when it does not hold."""
+        """Return the token's caller; None if the token is unknown, expired or revoked."""
         stored = self._by_hash.get(_hash(token))
-        return None if stored is None or not self._holds(stored) else Caller(stored.name, _access(stored))
+        return None if stored is None or not self._is_valid(stored) else Caller(stored.name, _access(stored))
 
     def all(self) -> list[tuple[StoredToken, bool]]:
-        """Every token there was, and whether it holds."""
-        return [(token, self._holds(token)) for token in self._by_hash.values()]
+        """Return every token that was ever made, and whether it is valid."""
+        return [(token, self._is_valid(token)) for token in self._by_hash.values()]
 
     async def create(self, name: str, access: Access, lifetime_s: float | None) -> tuple[StoredToken, str]:
-        """A new token and its text, which nobody can read again.
+        """Make a token; return it and its text, which cannot be read again.
 
         Raises:
-            MalformedMessage: the name is taken, or there are too many.
-            StoreError, WaitTimedOut: it is not kept.
+            MalformedMessage: the name is taken, or there are too many tokens.
+            StoreError, WaitTimedOut: the ledger cannot store it.
         """
         held = [token.name for token, holds in self.all() if holds]
         if name in held or name in _RESERVED:
             raise MalformedMessage(f"there is a token called {name} already", fix="revoke it, or choose another name")
         if len(held) >= TOKENS_MAX:
-            raise MalformedMessage(f"{TOKENS_MAX} tokens hold already", fix="revoke some")
+            raise MalformedMessage(f"there are {TOKENS_MAX} valid tokens already", fix="revoke some")
         for expired in [token for token, _ in self.all() if token.name == name and token.revoked_unix_s is None]:
             await self.revoke(expired.token_id)
         text, now = PREFIX + secrets.token_urlsafe(TOKEN_BYTES), self._unix_clock()
@@ -91,11 +91,11 @@ class TokenBook:
         return stored, text
 
     async def revoke(self, token_id: int) -> str:
-        """End a token at once; its name.
+        """Revoke a token at once and return its name.
 
         Raises:
-            MalformedMessage: there is none of that number, or it is revoked already.
-            StoreError, WaitTimedOut: that is not kept; the token does not hold here all the same.
+            MalformedMessage: there is no such token, or it is revoked already.
+            StoreError, WaitTimedOut: the ledger cannot store it. The token is refused nevertheless until a restart.
         """
         found = next((token for token in self._by_hash.values() if token.token_id == token_id), None)
         if found is None or found.revoked_unix_s is not None:
@@ -108,18 +108,18 @@ class TokenBook:
             await self._store.revoke_token(token_id, now)
         return found.name
 
-    def _holds(self, token: StoredToken) -> bool:
+    def _is_valid(self, token: StoredToken) -> bool:
         expires = token.expires_unix_s
         return token.revoked_unix_s is None and (expires is None or self._unix_clock() < expires)
 
 
 class NewToken(Body):
-    """A token to make."""
+    """The request for a new token."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")
     access: TokenAccess
     days: float | None = Field(None, gt=0.0, le=3650.0)
-    """Until it expires; null: never."""
+    """Days until it expires; null: never."""
 
 
 class ListedToken(TypedDict):
@@ -139,7 +139,7 @@ class TokenList(TypedDict):
 
 
 class MadeToken(TypedDict):
-    """The only time that a token's text is told."""
+    """A new token; its text is returned only here."""
 
     id: int
     name: str
@@ -154,7 +154,7 @@ class RevokedToken(TypedDict):
 
 
 class TokenRoutes:
-    """What admins do with tokens."""
+    """Routes for admins to list, make and revoke tokens."""
 
     def __init__(self, book: TokenBook) -> None:
         self._book = book
@@ -162,13 +162,13 @@ class TokenRoutes:
     def routes(self) -> list[Route]:
         path = "/api/v1/tokens"
         return [
-            Route("GET", path, "admin", self._list, "Every token there was, without its secret.", answer=TokenList),
+            Route("GET", path, "admin", self._list, "List every token ever made, without secrets.", answer=TokenList),
             Route(
                 "POST",
                 path,
                 "admin",
                 self._create,
-                "Make a token; its text is told here and never again.",
+                "Make a token; its text is returned only here.",
                 body=NewToken,
                 answer=MadeToken,
                 act="make token",
@@ -179,7 +179,7 @@ class TokenRoutes:
                 path + "/{id}/revoke",
                 "admin",
                 self._revoke,
-                "End a token at once, its streams too.",
+                "Revoke a token at once and end its streams.",
                 answer=RevokedToken,
                 act="revoke token",
             ),
@@ -203,7 +203,7 @@ class TokenRoutes:
     async def _revoke(self, call: Call) -> Answer:
         words = call.params["id"]
         if not (words.isascii() and words.isdecimal() and len(words) < 16):
-            raise MalformedMessage("a token has a number", fix="see `rollcast token list`")
+            raise MalformedMessage("the token's id is not a number", fix="see `rollcast token list`")
         return {"id": int(words), "name": await self._book.revoke(int(words))}
 
 

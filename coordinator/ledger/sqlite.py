@@ -1,7 +1,7 @@
-"""The durable store of a run in SQLite: what was issued, what came back, what it was worth, what was trained on.
+"""Store a run durably in SQLite: attempts, rollouts, scores, batches, versions and events.
 
-What is acknowledged is stored (WAL, synchronous=FULL), after a SIGKILL and after a power loss alike. What each method
-does is said in coordinator/ledger/store.py.
+What is acknowledged survives a SIGKILL and a power loss (WAL, synchronous=FULL). coordinator/ledger/store.py says what
+each method does.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PRAGMAS = ("auto_vacuum = INCREMENTAL", "journal_mode = WAL", "synchronous = FUL
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection whose commits survive a power loss, for use by one thread at a time."""
+    """Open a connection whose commits survive a power loss, for use by one thread at a time."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     for pragma in PRAGMAS:
         connection.execute(f"PRAGMA {pragma}")
@@ -62,7 +62,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 class Ledger(CompactingStore):
-    """Asyncio front of the store. Make it with Ledger.open inside a running loop, end it with close."""
+    """The asyncio front of the store. Create it with Ledger.open inside a running loop, and end it with close."""
 
     def __init__(self, path: Path, thread: LedgerThread) -> None:
         self.path = path
@@ -72,7 +72,7 @@ class Ledger(CompactingStore):
     def open(
         cls, path: Path, *, queue_max: int = QUEUE_MAX, connect: Callable[[Path], sqlite3.Connection] = connect
     ) -> Ledger:
-        """Open or create the store at ``path`` and bring its tables to the newest form.
+        """Open or create the store at ``path`` and migrate its tables to the newest schema.
 
         Raises:
             StoreError: it is in use, read-only, full, damaged, or newer than this installation.
@@ -257,7 +257,7 @@ class Ledger(CompactingStore):
 
 
 def _lock(path: Path) -> int:
-    """Hold the store for this process: two coordinators on one ledger would each issue the same leases."""
+    """Lock the store for this process: two coordinators on one ledger would issue the same leases."""
     try:
         descriptor = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:

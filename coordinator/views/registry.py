@@ -43,7 +43,7 @@ class _Counts:
 
 
 @dataclass(slots=True)
-class Looking:
+class ViewRegistry:
     """Every method looks at the run as it is now; ``sample`` is called every SAMPLE_S seconds."""
 
     run: ViewedRun

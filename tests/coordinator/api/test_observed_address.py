@@ -109,7 +109,7 @@ async def test_connections_of_strangers_to_the_second_port_are_bounded(
     tmp_path: Path, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(observed_address, "SECOND_DEADLINE_S", 1.0)
-    monkeypatch.setattr(observed_address, "_GREETED_AT_ONCE", 2)
+    monkeypatch.setattr(observed_address, "_ACCEPTED_AT_ONCE", 2)
     look = ObservedAddressRoutes(cast(JoinDesk, Desk()), "127.0.0.1", unused_tcp_port)
     async with (
         served(tmp_path, Given(routes=look.routes())) as page,

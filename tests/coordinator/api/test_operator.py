@@ -67,7 +67,7 @@ async def test_peers_are_drained_banned_pinned_and_enabled(tmp_path: Path) -> No
         assert (await page.post(PEERS, {"act": "ban", "peers": ["b"]}))[1]["done"] == ["b"]
         status, said = await page.post(PEERS, {"act": "enable", "peers": ["a", "b", "nobody"]})
         assert (status, said["done"]) == (200, ["a", "b"])
-        assert said["failed"] == [{"peer": "nobody", "error": "no peer of this run has this id, or this name alone"}]
+        assert said["failed"] == [{"peer": "nobody", "error": "no peer has this id, or several have this name"}]
         for pin in ("on", "off", "auto"):
             await page.post(PEERS, {"act": f"pin_{pin}", "peers": ["a"]})
         rows = [(row.act, row.subject, row.detail, row.outcome) for row in await page.audit()]

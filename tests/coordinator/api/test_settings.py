@@ -42,10 +42,10 @@ def test_each_order_goes_with_what_holds_before_it() -> None:
     ("values", "says"),
     [
         ({"staleness_limit": 5}, "S can be set from 0 to 4"),
-        ({"publish_every_steps": 6}, "kappa = 6 does not go with S = 4"),
-        ({"staleness_limit": 1, "publish_every_steps": 3}, "kappa = 3 does not go with S = 1"),
-        ({"staleness_limit": None}, "cannot be without a value"),
-        ({"publish_every_steps": None}, "cannot be without a value"),
+        ({"publish_every_steps": 6}, "kappa = 6 does not fit S = 4"),
+        ({"staleness_limit": 1, "publish_every_steps": 3}, "kappa = 3 does not fit S = 1"),
+        ({"staleness_limit": None}, "must have a value"),
+        ({"publish_every_steps": None}, "must have a value"),
     ],
 )
 def test_what_cannot_be_is_refused(values: dict[str, Any], says: str) -> None:

@@ -117,7 +117,7 @@ async def test_the_stream_tells_of_views_and_only_what_is_new_of_the_others(tmp_
                     await ledger.record_event("standby", "12D3a", "off", cause="plan 1")
                     with (tmp_path / "runs" / "one" / "metrics.jsonl").open("a") as file:
                         file.write('{"step": 2, "loss": 0.4}\n')
-                    views._looking.sample()
+                    views._registry.sample()
                 if {"steps", "history"} <= set(told) and len(told.get("events", ())) == 2:
                     break
         assert {"overview", "workers", "broadcast", "capacity"} <= set(told)
@@ -135,7 +135,7 @@ async def test_samples_are_taken_while_it_is_served(tmp_path: Path) -> None:
     sampling = views.sampling(None)  # type: ignore[arg-type]
     await anext(sampling)
     await asyncio.sleep(0)  # its task begins
-    assert views._looking.history.newest() is not None
+    assert views._registry.history.newest() is not None
     with pytest.raises(StopAsyncIteration):
         await anext(sampling)
     await ledger.close()
@@ -148,7 +148,7 @@ async def test_tables_of_huge_fleets_are_told_less_often(tmp_path: Path, monkeyp
         one.name: one
         for one in ViewRoutes(ViewedRun(run.core, lambda: run.now, lambda: 7.0, lambda: None, Health), folder).topics()
     }
-    monkeypatch.setattr(reads_module, "MEMBERS_TOLD_A_SECOND", 0.001)
+    monkeypatch.setattr(reads_module, "MEMBERS_SENT_PER_SECOND", 0.001)
     assert topics["workers"].make() is not None
     assert topics["workers"].make() is None
     assert [topics["overview"].make() is not None for _ in range(2)] == [True, True]

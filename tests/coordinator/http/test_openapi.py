@@ -21,7 +21,7 @@ def test_what_contradicts_itself_is_refused() -> None:
         return {}
 
     route = Route("GET", "/a", "viewer", nothing, "A.")
-    with pytest.raises(ValueError, match="twice"):
+    with pytest.raises(ValueError, match="two routes"):
         description([route, route])
 
     def posting(path: str, kind: type) -> Route:

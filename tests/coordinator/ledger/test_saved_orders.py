@@ -60,7 +60,7 @@ def test_peers_that_are_sent_away_and_what_may_be_spent_outlive_a_coordinator_to
     ]
     again.take(PeerEnabled(b))
     again.take(PeerEnabled(a))
-    assert again.events(StalenessRules(1, 1)) == [budget]  # kappa = 3 does not go with S = 1
+    assert again.events(StalenessRules(1, 1)) == [budget]  # kappa = 3 does not fit S = 1
 
 
 def test_s_is_restored_as_far_as_kappa_allows() -> None:

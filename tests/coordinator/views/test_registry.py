@@ -3,18 +3,18 @@ from __future__ import annotations
 import pytest
 
 from coordinator.views.alerts import Health
-from coordinator.views.registry import Looking, ViewedRun
+from coordinator.views.registry import ViewedRun, ViewRegistry
 from tests.coordinator.core_world import World
 from tests.coordinator.views.viewed import world
 
 
-def looking(run: World) -> Looking:
-    return Looking(ViewedRun(run.core, lambda: run.now, lambda: 1e9 + run.now, lambda: None, lambda: Health()))
+def registry(run: World) -> ViewRegistry:
+    return ViewRegistry(ViewedRun(run.core, lambda: run.now, lambda: 1e9 + run.now, lambda: None, lambda: Health()))
 
 
 def test_alerts_are_noticed_also_while_nobody_looks() -> None:
     run = World()
-    views = looking(run)
+    views = registry(run)
     views.sample()
     run.now += 30.0
     alerts = {one.id: one.since_s for one in views.overview().alerts}
@@ -23,7 +23,7 @@ def test_alerts_are_noticed_also_while_nobody_looks() -> None:
 
 def test_rates_are_those_of_the_last_minutes() -> None:
     run = world("a")
-    views = looking(run)
+    views = registry(run)
     assert views.overview().rollouts_per_s is None
     views.sample()
     run.now += 10.0
@@ -36,7 +36,7 @@ def test_rates_are_those_of_the_last_minutes() -> None:
 
 
 def test_every_view_is_made_of_the_same_run() -> None:
-    views = looking(world("a", "b"))
+    views = registry(world("a", "b"))
     assert [row[1] for row in views.workers().rows] == ["origin", "a", "b"]
     assert views.broadcast().peers_holding.total == 2
     assert [one.name for one in views.capacity(()).workers] == ["a", "b"]
