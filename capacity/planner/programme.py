@@ -22,9 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from capacity.model.broadcast_bound import stripe_factor
-from capacity.model.demand import Demand
+from capacity.model.demand import Demand, rollout_rate_needed
 from capacity.model.egress import gb_per_hour_of_a_copy
-from capacity.model.rates import rollout_rate_needed
 from capacity.planner.columns import Columns, Floats, Ints, Mask
 from capacity.planner.plans import Split
 

@@ -114,7 +114,7 @@ class FleetModel:
             self._trained += self._per_group
             self._remove(group)
         self._wanted = False
-        self._pace.ended(count, in_time=True)
+        self._pace.group_yield.ended(count, in_time=True)
         trained, dropped = self._ended_before
         self._pace.formed(self._now, self._trained - trained, self._dropped - dropped)
         self._ended_before = (self._trained, self._dropped)
@@ -137,7 +137,7 @@ class FleetModel:
         limit = self._demand.staleness_limit
         for group in [group for group in self._book if group.too_old(self._step, limit)]:
             if group.unfilled:
-                self._pace.ended(1, in_time=False)
+                self._pace.group_yield.ended(1, in_time=False)
             self._dropped += self._per_group - group.vacant
             self._remove(group)
 

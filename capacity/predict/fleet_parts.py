@@ -6,10 +6,9 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from capacity.model.pacing import median
+from capacity.model.pacing_rules import SPEED_WINDOW
 from capacity.model.run_rules import Conduct
 from capacity.model.slot_times import Draws, log_normal
-
-_SPEED_WINDOW = 16
 
 
 @dataclass(slots=True)
@@ -91,7 +90,7 @@ class ModelWorker:
     aside: bool = False
     virtual_s: float = 0.0
     per_s: float = 0.0  # measured, in slots a second
-    speeds: deque[float] = field(default_factory=lambda: deque(maxlen=_SPEED_WINDOW))
+    speeds: deque[float] = field(default_factory=lambda: deque(maxlen=SPEED_WINDOW))
 
     @property
     def holds(self) -> int:

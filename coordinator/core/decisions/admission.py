@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import math
 
+from capacity.model.pacing_rules import CHANCE_ONCE_BEGUN
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.leases.groups import Group
 from coordinator.core.members.membership import Member
 from rollcast.wire.ids import Step, Version
-
-_CHANCE_ONCE_BEGUN = 0.2  # of being in time, that a group must have whose other slots are under way or done
 
 
 def may_open(state: CoreState) -> bool:
@@ -90,7 +89,7 @@ def oldest_to_begin(
         return needed
     chance, slots = state.forecast.chance_wanted, settings.samples_per_group
     if group is not None:  # it was begun: what is left of it is worth a smaller chance
-        chance, slots = min(chance, _CHANCE_ONCE_BEGUN), group.unfilled
+        chance, slots = min(chance, CHANCE_ONCE_BEGUN), group.unfilled
     needed = Version(max(needed, predicted_step(state, member, slots, load, now, chance) - state.rules.limit))
     fresh = oldest_fresh_version_for(state, ahead, made_with)
     return Version(max(needed, fresh)) if oldest >= needed and version >= fresh else None

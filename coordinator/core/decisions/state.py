@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from capacity.model.pacing_rules import GroupYield
 from coordinator.core.broadcast.dissemination import Dissemination
 from coordinator.core.broadcast.link_rates import LinkRates
 from coordinator.core.broadcast.planner import RelayPlanner
@@ -21,7 +22,7 @@ from coordinator.core.events.restored import Restored, RestoredAttempt, Restored
 from coordinator.core.leases.batches import Batches
 from coordinator.core.leases.drop_counts import TOO_SLOW, ChunkTraffic, DropReason, RolloutAccounts
 from coordinator.core.leases.forecast import Forecast
-from coordinator.core.leases.group_yield import GroupYield, Usefulness
+from coordinator.core.leases.group_yield import Usefulness
 from coordinator.core.leases.groups import Attempt, Group
 from coordinator.core.leases.lease_book import LeaseBook
 from coordinator.core.leases.partials import Partials

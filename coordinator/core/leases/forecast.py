@@ -12,25 +12,15 @@ from bisect import bisect_left
 from collections import OrderedDict, deque
 from itertools import islice
 
+from capacity.model.pacing_rules import LAGS_WINDOW, PERIODS, SPEED_WINDOW, SPREAD_NEEDED, SPREAD_WINDOW, Caution
 from coordinator.core.leases.groups import Attempt
 from rollcast.runtime.windows import percentile_of
 from rollcast.wire.ids import PeerId, Version
 
-_SPEED_WINDOW = 16  # attempts of a peer
-_SPREAD_WINDOW = 1024  # attempts of all peers
 _SPREAD_SORTED_EVERY = 32  # measurements between two sortings
-_SPREAD_NEEDED = 24  # measurements before anything is predicted
-_PERIODS = 16  # learner steps
-_LAGS_WINDOW, _LAGS_SORTED_EVERY = 256, 16  # versions that reached peers
-_WAIT_REMEMBERED = 16  # learner steps
+_LAGS_SORTED_EVERY = 16  # versions that reached peers
 _PEERS_REMEMBERED = 16384
 _FORGET_AFTER_S = 3600.0  # a peer that was too slow once may try again after so long
-_CHANCE_MIN, _CHANCE_AT_FIRST, _CHANCE_MAX = 0.1, 0.25, 0.97  # of being in time, that a new group must have
-_BOLDER, _BOLDER_MAX = 5.0, 0.3  # less of it after a step in which the learner waited: by its share, and at most
-_MORE_CAUTIOUS = 0.05  # more of it after a step in which work was in vain
-_CEILING_BELOW, _CEILING_RISES = 0.1, 0.002  # no more caution than shortly before the learner waited, for long
-_WAITED_SHARE_MAX = 0.01  # of a step's period
-_STALE_SHARE_MAX = 0.01  # of the rollouts that ended during a step
 
 
 class _Sorted:
@@ -82,14 +72,14 @@ class _Speed:
     __slots__ = ("_samples", "measured_at", "per_s")
 
     def __init__(self) -> None:
-        self._samples: deque[float] = deque(maxlen=_SPEED_WINDOW)
+        self._samples: deque[float] = deque(maxlen=SPEED_WINDOW)
         self.per_s = 0.0
         self.measured_at = 0.0
 
     @property
     def is_settled(self) -> bool:
         """Whether its median is of as many attempts as it will ever be."""
-        return len(self._samples) == _SPEED_WINDOW
+        return len(self._samples) == SPEED_WINDOW
 
     def add(self, per_s: float, now: float) -> bool:
         """Returns whether there was a figure before."""
@@ -105,21 +95,19 @@ class Forecast:
 
     def __init__(self) -> None:
         self._speeds: OrderedDict[PeerId, _Speed] = OrderedDict()
-        self._spread = _Sorted(_SPREAD_WINDOW, _SPREAD_SORTED_EVERY)  # turnaround / what the peer's speed let expect
-        self._turnaround_s = _Sorted(_SPREAD_WINDOW, _SPREAD_SORTED_EVERY)
+        self._spread = _Sorted(SPREAD_WINDOW, _SPREAD_SORTED_EVERY)  # turnaround / what the peer's speed let expect
+        self._turnaround_s = _Sorted(SPREAD_WINDOW, _SPREAD_SORTED_EVERY)
         self._scoring_s = _Sorted(256, 16)
-        self._lag_steps = _Sorted(_LAGS_WINDOW, _LAGS_SORTED_EVERY)
-        self._periods: deque[float] = deque(maxlen=_PERIODS)
-        self._busy: deque[float] = deque(maxlen=_PERIODS)
+        self._lag_steps = _Sorted(LAGS_WINDOW, _LAGS_SORTED_EVERY)
+        self._periods: deque[float] = deque(maxlen=PERIODS)
+        self._busy: deque[float] = deque(maxlen=PERIODS)
         self._recorded = -1
         self._recorded_at: float | None = None
         self._asked_at: float | None = None
         self.step_period_s: float | None = None  # batch recorded to batch recorded
         self.learner_s: float | None = None  # the part of it in which the learner did not wait for a batch
         self._ended = (0, 0)
-        self._ceiling = _CHANCE_MAX
-        self._steps_since_wait = _WAIT_REMEMBERED
-        self.chance_wanted = _CHANCE_AT_FIRST
+        self._caution = Caution()
 
     # ---------------------------------------------------------------- measurements
 
@@ -189,15 +177,7 @@ class Forecast:
         """A learner that waits is worse than work in vain; where neither happens nothing need change."""
         waited_s = 0.0 if self._asked_at is None else now - self._asked_at
         waited_share = waited_s / max(self._periods[-1], 1e-9)
-        waited = waited_share > _WAITED_SHARE_MAX and len(self._periods) == _PERIODS  # else the run is just beginning
-        self._steps_since_wait = 0 if waited else self._steps_since_wait + 1
-        self._ceiling = min(_CHANCE_MAX, self._ceiling + _CEILING_RISES)
-        if waited_share > _WAITED_SHARE_MAX:
-            self._ceiling = max(_CHANCE_MIN, min(self._ceiling, self.chance_wanted) - _CEILING_BELOW)
-            self.chance_wanted = max(_CHANCE_MIN, self.chance_wanted - min(_BOLDER * waited_share, _BOLDER_MAX))
-        elif stale > _STALE_SHARE_MAX * (trained + stale):
-            self.chance_wanted += _MORE_CAUTIOUS
-        self.chance_wanted = min(self.chance_wanted, self._ceiling)
+        self._caution.learn(waited_share, trained, stale, beginning=len(self._periods) < PERIODS)
 
     # ---------------------------------------------------------------- questions
 
@@ -224,7 +204,7 @@ class Forecast:
     def ready_in_s(self, peer_id: PeerId, load: int, slots: int, now: float, chance: float) -> float | None:
         """Seconds within which so many slots will be scored, with this chance; None before enough is measured."""
         typical_s = self.typical_s(peer_id, load, now)
-        if typical_s is None or len(self._spread) < _SPREAD_NEEDED:
+        if typical_s is None or len(self._spread) < SPREAD_NEEDED:
             return None
         spread = self._spread.quantile(chance ** (1.0 / max(1, slots)))
         return typical_s * (spread or 1.0) + (self._scoring_s.quantile(0.9) or 0.0)
@@ -239,13 +219,18 @@ class Forecast:
         return self._asked_at is not None and usual_s is not None and now - self._asked_at >= usual_s
 
     @property
+    def chance_wanted(self) -> float:
+        """The chance of being in time that a new group must have."""
+        return self._caution.chance
+
+    @property
     def learner_waited(self) -> bool:
         """Whether it had to wait for a batch in one of its last steps, and not because the run began just now."""
-        return self._steps_since_wait < _WAIT_REMEMBERED
+        return self._caution.learner_waited
 
     def spread(self, share: float) -> float | None:
         """By which factor attempts exceed what their peer's speed lets expect, at this quantile."""
-        return self._spread.quantile(share) if len(self._spread) >= _SPREAD_NEEDED else None
+        return self._spread.quantile(share) if len(self._spread) >= SPREAD_NEEDED else None
 
     def spread_beyond(self, factor: float) -> float | None:
         """The factor to expect of an attempt that has taken this much already; None if none ever took so long."""
@@ -254,7 +239,7 @@ class Forecast:
     def steps_under_way(self) -> float | None:
         """Learner steps that pass while 9 of 10 attempts are made; None before enough is measured."""
         turnaround_s = self._turnaround_s.quantile(0.9)
-        if turnaround_s is None or not self.learner_s or len(self._turnaround_s) < _SPREAD_NEEDED:
+        if turnaround_s is None or not self.learner_s or len(self._turnaround_s) < SPREAD_NEEDED:
             return None
         return (turnaround_s + (self._scoring_s.quantile(0.9) or 0.0)) / self.learner_s
 

@@ -52,10 +52,10 @@ def test_what_has_time_waits_for_the_version_on_its_way() -> None:
 def test_caution_grows_while_work_is_in_vain_and_gives_way_to_a_learner_that_waits() -> None:
     pace = Pace(0.0)
     steps(pace, 5, wait_s=0.0, stale=4)
-    cautious = pace.chance
+    cautious = pace.caution.chance
     assert cautious > 0.25
     steps(pace, 20, wait_s=6.0)
-    assert pace.chance < cautious
+    assert pace.caution.chance < cautious
 
 
 def test_what_is_slower_is_ready_in_a_later_step() -> None:
@@ -71,7 +71,7 @@ def test_what_is_slower_is_ready_in_a_later_step() -> None:
 
 def test_places_are_discounted_only_after_a_learner_had_to_wait() -> None:
     pace = measured(Pace(0.0))
-    pace.ended(50, in_time=False)
+    pace.group_yield.ended(50, in_time=False)
     assert pace.places_ahead(10, 4) == 10
     steps(pace, 20, wait_s=6.0)
     assert 4 <= pace.places_ahead(10, 4) < 10

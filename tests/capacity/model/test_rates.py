@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from capacity.model.rates import rollout_rate_needed
+from capacity.model.demand import rollout_rate_needed
 
 
 def test_workers_that_receive_in_the_background_match_consumption() -> None:
