@@ -13,7 +13,7 @@ from typing import Any, assert_never
 
 from coordinator.core.events.actions import SendPlan
 from coordinator.shell.peer_sender import plan_message
-from peer.discovery.offline import PATIENCE_S
+from peer.discovery.offline import OFFLINE_AFTER_S
 from peer.links.neighbours import EncodingKey
 from peer.relay.codec import plan_of
 from peer.relay.core import actions, events
@@ -120,7 +120,7 @@ class Relay:
     def _look_for_coordinator(self, now: float) -> None:
         if self._has_session():
             self._heard_at = now
-        gone = now - self._heard_at >= PATIENCE_S
+        gone = now - self._heard_at >= OFFLINE_AFTER_S
         if gone != self.core.state.alone:
             self._carry_out(self.book.coordinator_gone(gone))
             self.handle(events.CoordinatorGone(gone))
