@@ -1,7 +1,4 @@
-"""With whom a process has links. Pure.
-
-What a machine's owner lets pass: chunks out, chunks in. Pure.
-"""
+"""Decide which callers may have a link, and whether the machine's owner lets chunks in and out. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +11,13 @@ from rollcast.wire.ids import PeerId
 
 @dataclass(frozen=True, slots=True)
 class NetworkGate:
-    """Args: send, receive: whether chunks may go out, and come in. reason: why not, in words."""
+    """What the machine's owner allows.
+
+    Args:
+        send: whether chunks may be sent.
+        receive: whether chunks may be received.
+        reason: why not, in words.
+    """
 
     send: bool = True
     receive: bool = True
@@ -22,19 +25,21 @@ class NetworkGate:
 
     @property
     def links(self) -> bool:
-        """Whether there are links at all: who may not receive is of no use to others, and they of none to it."""
+        """Return whether there are links at all.
+
+        A peer that may not receive has no chunks to offer, and other peers' chunks are of no use to it.
+        """
         return self.receive
 
 
-#: Everything may pass.
+#: Chunks may pass both ways.
 OPEN = NetworkGate()
-
 
 BANNED = "the operator has sent this peer away"
 
 
 def refusal(caller: Caller, role: str, gate: NetworkGate, banned: Container[PeerId]) -> str:
-    """Why a caller may not have a link with a process of this role, in words; empty: it may."""
+    """Return why a caller may not have a link with a process of this role, in words; empty if it may."""
     if not gate.links:
         return gate.reason
     if caller.peer_id in banned:

@@ -1,8 +1,6 @@
-"""Estimates of what a process can send and receive, from its own traffic. Pure: the time is handed in.
+"""Estimate rates from traffic that passes anyway, and cap rates with a token bucket. Pure: the time is handed in.
 
-How fast one link is, from its own traffic. Pure: the time is handed in.
-
-A cap on a rate: a token bucket that may go into debt. Pure: the time is handed in.
+``RateMeter`` estimates the uplink and downlink of a process, ``LinkRate`` those of one link; ``TokenBucket`` is a cap.
 """
 
 from __future__ import annotations
@@ -20,9 +18,9 @@ class Measured:
     """A rate and how far it can be trusted.
 
     Args:
-        bytes_per_second: 0 where nothing was measured.
-        measured_s: seconds behind the figure, older ones counting less.
-        age_s: since it was last measured.
+        bytes_per_second: 0 if nothing was measured.
+        measured_s: seconds of traffic behind the figure; older ones count less.
+        age_s: seconds since the rate was last measured.
     """
 
     bytes_per_second: float = 0.0
@@ -31,29 +29,29 @@ class Measured:
 
 
 class RateMeter:
-    """Watches the traffic of all links together.
+    """Measures the traffic of all links together.
 
-    The uplink is what leaves while something waits to leave: then the network is the limit, not us. What leaves while
-    nothing waits says nothing and is not counted.
+    The uplink is the rate at which bytes leave while more of them wait: then the network is the limit and not this
+    process. Bytes that leave while none wait do not show how fast the uplink is and are not counted.
     """
 
     def __init__(self) -> None:
         self._busy_since_s: float | None = None
         self._measured_until_s = 0.0
-        self._pending_bytes = 0  # left since the measurement was last brought up to date
+        self._pending_bytes = 0  # that left since the measurement was last brought up to date
         self._bytes = 0.0
         self._seconds = 0.0
         self._second_began_s = float("-inf")
         self._second_bytes = 0
         self._epoch_began_s = float("-inf")
-        self._fastest = (0, 0)  # bytes in a second: of the last epoch, of this one
+        self._fastest = (0, 0)  # bytes in the fastest second of the last epoch, and of this one
         self.sent_bytes = 0
-        """All that left."""
+        """Bytes sent since the process started."""
         self.received_bytes = 0
-        """All that came."""
+        """Bytes received since the process started."""
 
     def busy(self, waiting: bool, now: float) -> None:
-        """Whether anything waits to leave, from ``now`` on."""
+        """Note whether any bytes wait to leave from ``now`` on."""
         if waiting == (self._busy_since_s is not None):
             return
         if waiting:
@@ -64,13 +62,13 @@ class RateMeter:
             self._busy_since_s = None
 
     def sent(self, size_bytes: int, now: float) -> None:
-        """So many bytes left this process."""
+        """Count bytes that left this process."""
         self.sent_bytes += size_bytes
         if self._busy_since_s is not None:
             self._pending_bytes += size_bytes
 
     def received(self, size_bytes: int, now: float) -> None:
-        """So many bytes came."""
+        """Count bytes that this process received."""
         self.received_bytes += size_bytes
         if now >= self._second_began_s + 1.0:
             if now >= self._epoch_began_s + _EPOCH_S:
@@ -83,7 +81,7 @@ class RateMeter:
         self._fastest = (self._fastest[0], max(self._fastest[1], self._second_bytes))
 
     def uplink(self, now: float) -> Measured:
-        """The estimate of the uplink."""
+        """Return the estimate of the uplink; all zeros if it was never busy."""
         self._account(now)
         if not self._seconds:
             return Measured()
@@ -91,7 +89,7 @@ class RateMeter:
 
     @property
     def downlink_bytes_per_second(self) -> float:
-        """The fastest second of receiving within the last minutes: a lower bound; 0 where nothing was received."""
+        """Return the bytes of the fastest second of the last minutes: a lower bound; 0 if nothing was received."""
         return float(max(self._fastest))
 
     def _account(self, now: float) -> None:
@@ -105,34 +103,34 @@ class RateMeter:
         self._pending_bytes = 0
 
 
-# A stretch of receiving that lasts so long, with no longer gap than this in it, was as fast as the link: what comes in
-# small pieces now and then says nothing.
+# Receiving that goes on for a stretch of this long, without a longer gap in it, was as fast as the link is; a few bytes
+# now and then do not show how fast it is.
 _STRETCH_S = 1.0
 _GAP_S = 0.25
-# So long something must have waited to leave before what left says how fast the link is.
+# Bytes must have waited to leave for this long before the rate of those that left is taken for the link's.
 _SENT_S_LEAST = 0.5
 
 
 class LinkRate:
-    """Watches one link; both figures are of busy times only."""
+    """Measures one link; both rates count only times in which it was busy."""
 
     def __init__(self) -> None:
         self._sending = RateMeter()
         self._stretch_began_s = self._came_at_s = float("-inf")
         self._stretch_bytes = 0
         self.received_bytes_per_second = 0.0
-        """Of the last stretch in which bytes kept coming; 0: there was none."""
+        """The rate of the last stretch in which bytes kept coming; 0 if there was none."""
 
     def waits(self, waiting: bool, now: float) -> None:
-        """Whether anything waits to leave, from ``now`` on."""
+        """Note whether any bytes wait to leave from ``now`` on."""
         self._sending.busy(waiting, now)
 
     def sent(self, size_bytes: int, now: float) -> None:
-        """So many bytes left."""
+        """Count bytes that left on the link."""
         self._sending.sent(size_bytes, now)
 
     def received(self, size_bytes: int, now: float) -> None:
-        """So many bytes came."""
+        """Count bytes that came on the link."""
         if now - self._came_at_s > _GAP_S:
             self._stretch_began_s, self._stretch_bytes = now, 0
         else:
@@ -143,7 +141,7 @@ class LinkRate:
             self._stretch_began_s, self._stretch_bytes = now, 0
 
     def sent_bytes_per_second(self, now: float) -> float:
-        """While something waited to leave; 0: too little of that."""
+        """Return the rate at which bytes left while more waited; 0 if they waited for too short a time."""
         measured = self._sending.uplink(now)
         return measured.bytes_per_second if measured.measured_s >= _SENT_S_LEAST else 0.0
 
@@ -151,12 +149,12 @@ class LinkRate:
 class TokenBucket:
     """Lets bytes pass at a rate on average.
 
-    Whatever is taken is granted at once and may leave a debt; the next one waits until that is paid. So a chunk larger
-    than the burst still passes, and nobody who waits is overtaken.
+    Every request is granted at once and may leave a debt; the next request waits until the debt is paid. So a chunk
+    larger than the burst still passes, and requests stay in order.
 
     Args:
         bytes_per_second: the cap.
-        burst_bytes: what may pass at once after a pause.
+        burst_bytes: how much may pass at once after a pause.
     """
 
     def __init__(self, bytes_per_second: float, burst_bytes: float) -> None:
@@ -166,7 +164,7 @@ class TokenBucket:
         self._updated_s: float | None = None
 
     def take(self, size_bytes: int, now: float) -> float:
-        """Take ``size_bytes``; the seconds that they have to wait for what was taken before."""
+        """Take ``size_bytes``; return the seconds that they have to wait until earlier debts are paid."""
         if self._updated_s is not None:
             earned = (now - self._updated_s) * self.bytes_per_second
             self._balance_bytes = min(self._burst_bytes, self._balance_bytes + earned)

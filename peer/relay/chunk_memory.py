@@ -1,7 +1,4 @@
-"""Verified chunks in memory: those that are not on the disk yet, and the newest of the others.
-
-Chunks that came before their chunk list: they overtook it on another link.
-"""
+"""Keep chunks in memory: verified ones until they are stored and a little longer, early ones until their list comes."""
 
 from __future__ import annotations
 
@@ -14,16 +11,16 @@ from peer.relay.core.events import LinkId
 from rollcast.wire.links.frames import ChunkFrame
 from rollcast.wire.versions.chunks import BytesLike
 
-# Chunks are passed on within a fraction of a second of their arrival: this much spares nearly all reads.
+# Chunks are forwarded within a fraction of a second of their arrival: with this much, few are read from the disk.
 _KEPT_BYTES_MOST = 32 << 20
-# Chunks that wait for the disk: beyond this the links are not read until half of it is stored.
+# If more than this waits for the disk, the links are not read until half of it is stored.
 _UNSTORED_BYTES_MOST = 32 << 20
 
 
 class ChunkMemory:
-    """Bounded, whatever the size of a version.
+    """Holds verified chunks: all that are not stored yet, and the newest of the others, within bounds of bytes.
 
-    ``stored`` may be called from another thread than the rest.
+    ``stored`` may be called from another thread than the other methods.
     """
 
     def __init__(
@@ -39,14 +36,14 @@ class ChunkMemory:
         self._lock = threading.Lock()
 
     def keep(self, key: EncodingKey, index: int, payload: BytesLike) -> None:
-        """A chunk was verified and is on its way to the disk."""
+        """Hold a verified chunk that is being written to the disk."""
         with self._lock:
             before = self._unstored.get((key, index), b"")
             self._unstored[key, index] = payload
             self._unstored_bytes += len(payload) - len(before)
 
     def stored(self, key: EncodingKey, index: int) -> None:
-        """A chunk is on the disk, or never will be."""
+        """Note that a chunk is on the disk, or that writing it failed; it may be dropped from now on."""
         with self._lock:
             payload = self._unstored.pop((key, index), None)
             if payload is None:
@@ -57,44 +54,45 @@ class ChunkMemory:
             while self._kept_bytes > self._kept_bytes_most:
                 self._kept_bytes -= len(self._kept.popitem(last=False)[1])
 
-    def forget(self, keys: Collection[EncodingKey]) -> None:
-        """These were removed from the disk: nobody is given their chunks any more."""
+    def discard(self, keys: Collection[EncodingKey]) -> None:
+        """Discard the chunks of encodings that were removed from the disk: they are no longer served."""
         with self._lock:
             for key, index in [one for one in self._kept if one[0] in keys]:
                 self._kept_bytes -= len(self._kept.pop((key, index)))
 
     def get(self, key: EncodingKey, index: int) -> BytesLike | None:
-        """A chunk's bytes, if they are here."""
+        """Return a chunk's bytes; None if they are not in memory."""
         return self._unstored.get((key, index)) or self._kept.get((key, index))
 
     @property
     def full(self) -> bool:
-        """Whether links should not be read now: the disk is behind."""
+        """Return whether links should not be read now, because the disk is behind."""
         limit = self._unstored_bytes_most // 2 if self._full else self._unstored_bytes_most
         self._full = self._unstored_bytes > limit
         return self._full
 
 
+# Bounds of early chunks: a chunk list is late by a few round trips, and what is dropped is requested again anyway.
 _BYTES_MOST = 4 << 20
 _KEPT_S = 5.0
 
 
 class EarlyChunks:
-    """Keeps a few, briefly; what is dropped is asked for later like any other late chunk."""
+    """Keeps a few chunks that overtook their chunk list on another link; those dropped are requested as late chunks."""
 
     def __init__(self) -> None:
         self._chunks: deque[tuple[float, LinkId, ChunkFrame]] = deque()
         self._bytes = 0
 
     def keep(self, link: LinkId, frame: ChunkFrame, now: float) -> None:
-        """Keep a chunk, at the expense of the oldest."""
+        """Keep a chunk; the oldest ones are dropped to make room."""
         self._chunks.append((now, link, frame))
         self._bytes += len(frame.payload)
         while self._bytes > _BYTES_MOST or self._chunks[0][0] < now - _KEPT_S:
             self._bytes -= len(self._chunks.popleft()[2].payload)
 
     def take(self, key: EncodingKey) -> list[tuple[LinkId, ChunkFrame]]:
-        """The chunks of an encoding, in the order in which they came; they are kept no longer."""
+        """Remove the chunks of an encoding and return them in the order in which they came."""
         mine = [(link, frame) for _, link, frame in self._chunks if _key(frame) == key]
         if mine:
             self._chunks = deque(one for one in self._chunks if _key(one[2]) != key)

@@ -1,7 +1,4 @@
-"""What the relay tells about itself.
-
-The chunk heat map of a heartbeat: how much of each part of an encoding is here.
-"""
+"""Summarise the relay for status pages and heartbeats, down to a heat map of the encoding that is being received."""
 
 from __future__ import annotations
 
@@ -20,9 +17,9 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 
 
 def heat_map(bitmap: bytes, chunk_count: int, cells: int = HEAT_MAP_CELLS_MAX) -> bytes:
-    """Share held of each of ``cells`` equal runs of chunks, 0 to 255 each; fewer cells where there are fewer chunks.
+    """Return the share held of each of ``cells`` equal runs of chunks, one byte each; at most one cell a chunk.
 
-    A cell is 255 only where all of its chunks are held, and 0 only where none is.
+    A cell is 255 only if all of its chunks are held, and 0 only if none is.
 
     Args:
         bitmap: most significant bit first, chunk 0 first, at least ``chunk_count`` bits; see
@@ -43,13 +40,15 @@ _VERSIONS_COUNTED = 16
 
 @dataclass(frozen=True, slots=True)
 class RelayStats:
-    """Counters since the start, and what is being received now.
+    """The version that is being received, and the relay's counters since the process started.
 
     Args:
-        receiving: the version that is being received; None while none is.
-        waiting_for: in words; empty when nothing is being received.
-        store_failure: why the store refused a version last; empty once it took one.
-        report: what of it goes into a heartbeat.
+        receiving: the version that is being received; None if there is none.
+        have: its verified chunks.
+        total: all of its chunks.
+        waiting_for: what the relay waits for, in words; empty if nothing is being received.
+        store_failure: why the store failed last; empty once it has stored a version.
+        report: the relay's fields of a heartbeat.
     """
 
     receiving: Version | None
@@ -61,26 +60,26 @@ class RelayStats:
 
 
 class VersionBytes:
-    """Bytes of chunks that came, of the newest versions only."""
+    """Counts the bytes of chunks received, for the newest versions only."""
 
     def __init__(self) -> None:
         self._bytes: Counter[int] = Counter()
 
     def add(self, version: int, size_bytes: int) -> None:
-        """So much came."""
+        """Count bytes of chunks of a version."""
         self._bytes[version] += size_bytes
         if len(self._bytes) > _VERSIONS_COUNTED:
             del self._bytes[min(self._bytes)]
 
     def of(self, version: int) -> int:
-        """What came of it, whatever its encodings."""
+        """Return the bytes received of a version, in any of its encodings."""
         return self._bytes[version]
 
 
 def stats_of(
     state: RelayState, links: Sequence[Link], traffic: LinkTraffic, chunk_bytes_sent: int, now: float
 ) -> RelayStats:
-    """Read the core's state."""
+    """Summarise the state of the relay's core and the figures of its links."""
     receiving = _receiving(state)
     return RelayStats(
         receiving=receiving.key.version if receiving else None,
@@ -93,7 +92,7 @@ def stats_of(
 
 
 def _receiving(state: RelayState) -> EncodingState | None:
-    """The newest announced encoding that is not complete."""
+    """Return the newest announced encoding that is not complete; None if there is none."""
     return next((encoding for encoding in state.in_flight() if encoding.announced), None)
 
 
@@ -128,7 +127,7 @@ def _report(
 
 
 def _links(links: Iterable[Link]) -> list[pb.LinkReport]:
-    """The busiest links."""
+    """Return reports on the links that carried most bytes: a heartbeat has room for a few."""
     busiest = sorted(links, key=lambda link: link.bytes_sent + link.bytes_received, reverse=True)
     reports = []
     for link in busiest[:LINK_REPORTS_MAX]:

@@ -270,7 +270,7 @@ class RelayVersions:
                 self._carry_out(self._book.not_made(key))
             case EncodingsRemoved(keys=keys):
                 self._book.removed(frozenset(keys))
-                self.worker.memory.forget(keys)
+                self.worker.memory.discard(keys)
                 for key in keys:
                     self._forget_list(key)
                 self._tell(VersionsRemoved(keys))

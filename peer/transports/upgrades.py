@@ -1,6 +1,6 @@
-"""Replaces links by better ones in the background: a relayed one by a hole-punched one, that one by a direct one.
+"""Replace links by better ones in the background: a relayed one by a hole-punched one, that one by a direct one.
 
-When a better way is tried to a peer that is linked by a worse one. Decisions only.
+``PathUpgrades`` decides which peer is tried when, without I/O; ``Upgrading`` dials and swaps the links.
 """
 
 from __future__ import annotations
@@ -32,16 +32,18 @@ class _Waiting:
 
 @dataclass(slots=True)
 class PathUpgrades:
-    """The peers whose link could be better. Each waits 30 s for its first try, and after each that failed twice as long
-    as before, up to half an hour."""
+    """Decides when a better address of a peer is dialled.
+
+    A peer waits 30 s for its first try and twice as long after each one that failed, up to half an hour.
+    """
 
     _waiting: dict[PeerId, _Waiting] = field(default_factory=dict)
 
-    def look(self, better: Iterable[tuple[PeerId, tuple[str, ...]]], jitter: float, now: float) -> None:
-        """Who is linked by which ways that could be better.
+    def update(self, better: Iterable[tuple[PeerId, tuple[str, ...]]], jitter: float, now: float) -> None:
+        """Replace the peers whose link could be better.
 
         Args:
-            better: those peers, each with the addresses to try; all others are forgotten.
+            better: those peers, each with the addresses to try; the tries of all other peers are discarded.
             jitter: between 0 and 1.
         """
         known, self._waiting = self._waiting, {}
@@ -50,54 +52,57 @@ class PathUpgrades:
             if before is not None and set(addresses) <= set(before.addresses):
                 before.addresses = addresses
                 self._waiting[peer_id] = before
-            else:  # a way that was not there before has not failed yet
+            else:  # an address that was not known before has not failed yet
                 self._waiting[peer_id] = _Waiting(addresses, now + _wait_s(0, jitter))
 
     def due(self, now: float) -> tuple[PeerId, tuple[str, ...]] | None:
-        """Whose addresses are to be tried now, the one that waits for longest; ``failed`` or another look follows."""
+        """Return the peer that has been due for longest and its addresses; None if no peer is due.
+
+        The caller answers with ``failed``, ``opened`` or another ``update``.
+        """
         waiting = [(one.try_at_s, peer_id, one.addresses) for peer_id, one in self._waiting.items()]
         try_at_s, peer_id, addresses = min(waiting, default=(float("inf"), PeerId(""), ()))
         return (peer_id, addresses) if try_at_s <= now else None
 
     def failed(self, peer_id: PeerId, jitter: float, now: float) -> None:
-        """None of them answered."""
+        """No better link came about: wait longer than before."""
         waiting = self._waiting.get(peer_id)
         if waiting is not None:
             waiting.tries += 1
             waiting.try_at_s = now + _wait_s(waiting.tries, jitter)
 
     def opened(self, peer_id: PeerId) -> None:
-        """There is a better link."""
+        """A better link is open: stop trying."""
         self._waiting.pop(peer_id, None)
 
 
 def _wait_s(tries: int, jitter: float) -> float:
-    """Between half of the ceiling and all of it."""
+    """Return a wait between half of its ceiling and all of it, in seconds."""
     return min(_MOST_S, _FIRST_S * 2.0 ** min(tries, 16)) * (0.5 + 0.5 * jitter)
 
 
 log = structlog.get_logger()
 
-_LOOK_S = 5.0
-# What was asked for on the worse link comes on it still; from the first moment on, everything new goes over the better.
+_CHECK_EVERY_S = 5.0
+# Chunks that were requested on the worse link still come on it; new traffic uses the better link at once.
 _LINGER_S = 10.0
 
 
 class LinkHolder(Protocol):
-    """Whose links they are. Called on the event loop."""
+    """The owner of the links (the relay). Its methods are called on the event loop."""
 
     def open_links(self) -> Iterable[tuple[Link, str]]:
-        """The links that may be replaced, each with the addresses at which we are to dial its peer; empty: none."""
+        """Return the links that may be replaced, each with the addresses at which to dial its peer; may be empty."""
 
     def take_link(self, link: Link) -> None:
-        """Use this link, not started yet, beside the one that is there."""
+        """Start this link and use it instead of the one that is open to the same peer."""
 
     def drop_link(self, link: Link, reason: str) -> None:
-        """End a link that a better one has replaced; it may have ended already."""
+        """Close a link that a better one has replaced; it may be closed already."""
 
 
 class Upgrading:
-    """Make it inside a running event loop. One dial at a time: nobody waits for it."""
+    """Dials better addresses one at a time, because no one waits for them. Make it inside a running event loop."""
 
     def __init__(self, transports: Transports, holder: LinkHolder, random: Random) -> None:
         self._transports = transports
@@ -107,18 +112,18 @@ class Upgrading:
         self._loop = asyncio.get_running_loop()
 
     async def run(self) -> None:
-        """Look every few seconds, until cancelled."""
+        """Check the links every few seconds, until cancelled."""
         while True:
-            await asyncio.sleep(_LOOK_S)
-            await self.look()
+            await asyncio.sleep(_CHECK_EVERY_S)
+            await self.check()
 
-    async def look(self) -> None:
-        """Measure what is there, and try one better way if one is due."""
+    async def check(self) -> None:
+        """Measure the open links, and dial a better address of one peer if one is due."""
         links = {link.peer_id: (link, address) for link, address in self._holder.open_links()}
         for link, _ in links.values():
             self._measure(link)
         better = [(peer, tuple(self._transports.better(*links[peer]))) for peer in links]
-        self._upgrades.look(filter(lambda one: one[1], better), self._random.random(), self._loop.time())
+        self._upgrades.update(filter(lambda one: one[1], better), self._random.random(), self._loop.time())
         due = self._upgrades.due(self._loop.time())
         if due is not None:
             await self._try(*due, links[due[0]][0])

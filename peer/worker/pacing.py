@@ -1,75 +1,80 @@
-"""How long a batch that is not full waits for the rest of it. Pure.
+"""Decide when a worker starts a batch, reports partial rollouts, and requests further slots. Pure.
 
-Leases arrive in bursts, so whatever comes first waits a moment for what comes with it. When a batch has ended, the last
-of its slots are asked for only then, and the answer takes a round trip: where most rollouts ended before, their
-successors wait already, and a batch of them alone would leave the others out for the whole of its time, batch after
-batch.
-
-When running rollouts are told of, and how many at once: a session has a budget of messages. Pure.
-
-What the coordinator believes that we can take: our last word, less what it granted since. Pure.
+``BatchPatience``: leases arrive in bursts, so the first of them wait a moment for the rest. When a batch ends, its last
+slots are requested only then, and the answer takes a round trip. Most rollouts of the batch ended earlier, so their
+successors wait already; a batch of these alone would leave the last slots empty for its whole time, batch after batch.
+``PartialPace``: a session has a budget of messages, and reports of partial rollouts must leave room in it.
+``SlotsAsked``: the coordinator knows the free slots of the last request, less those that it granted since.
 """
 
 from __future__ import annotations
 
-FULL_BATCH_WAIT_S = 0.02  # of the leases of one burst
-REST_SHARE = 0.05  # of the time of the batch before
+FULL_BATCH_WAIT_S = 0.02  # within which the leases of one burst arrive
+REST_SHARE = 0.05  # of the previous batch's time is waited for its last slots' successors
 REST_WAIT_MAX_S = 0.5
 
 
 class BatchPatience:
-    """Times are monotonic seconds."""
+    """Decides how long a batch that is not full waits for further leases. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._rest_until_s = 0.0
 
     def ended(self, begun_s: float, now: float, *, connected: bool) -> None:
-        """A batch that began then has ended; what it leaves free is asked for now, if anybody can be asked."""
+        """Note that a batch ended; its last slots are requested now if the coordinator is connected.
+
+        Args:
+            begun_s: when the batch began.
+        """
         self._rest_until_s = now + min(REST_WAIT_MAX_S, REST_SHARE * (now - begun_s)) if connected else 0.0
 
     def until_s(self, received_s: float) -> float:
-        """When a batch whose oldest lease came then begins, full or not."""
+        """Return when a batch whose oldest lease came at ``received_s`` begins, full or not."""
         return max(received_s + FULL_BATCH_WAIT_S, self._rest_until_s)
 
 
 PARTIALS_AT_ONCE_MAX = 256  # partial results sent together: well within the session's outbox
-PARTIALS_PER_SECOND_MAX = 50.0  # large batches are told of more seldom
+PARTIALS_PER_SECOND_MAX = 50.0  # so large batches are reported less often
 
 
 class PartialPace:
-    """Args: interval_s: between two messages; 0: none are sent."""
+    """Decides when partial results of running rollouts are sent.
+
+    Args:
+        interval_s: seconds between two messages at least; 0: none are sent.
+    """
 
     def __init__(self, interval_s: float = 0.0, now: float = 0.0) -> None:
         self._interval_s = interval_s
         self._due_s = now + interval_s
 
     def began(self, now: float) -> None:
-        """A batch began: nothing of it is worth telling yet."""
+        """A batch began: wait a whole interval before its first report."""
         self._due_s = now + self._interval_s
 
     def is_due(self, now: float) -> bool:
-        """Whether partial results should be sent."""
+        """Return whether partial results should be sent now."""
         return self._interval_s > 0.0 and now >= self._due_s
 
     def sent(self, count: int, now: float) -> None:
-        """So many were sent."""
+        """Note that ``count`` partial results were sent."""
         self._due_s = now + max(self._interval_s, count / PARTIALS_PER_SECOND_MAX)
 
 
 class SlotsAsked:
-    """Of one session: a new one knows nothing."""
+    """Keeps how many free slots the coordinator knows of. Each session begins with a new one: it knows of none."""
 
     def __init__(self) -> None:
-        self._told: int | None = None
+        self._requested: int | None = None
 
     def granted(self, slots: int) -> None:
-        """Leases of so many slots came."""
-        if self._told is not None:
-            self._told = max(0, self._told - slots)
+        """Note that the coordinator granted leases for ``slots`` of the free slots."""
+        if self._requested is not None:
+            self._requested = max(0, self._requested - slots)
 
     def is_news(self, free_slots: int) -> bool:
-        """Whether the coordinator must be told; it then counts as told."""
-        if free_slots == self._told or (free_slots == 0 and self._told is None):
+        """Return whether the coordinator must learn of ``free_slots``; if so, they count as requested from now on."""
+        if free_slots == self._requested or (free_slots == 0 and self._requested is None):
             return False
-        self._told = free_slots
+        self._requested = free_slots
         return True

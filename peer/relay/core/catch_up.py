@@ -1,8 +1,9 @@
-"""Keyframes for those who fell behind: cut up once somebody asks for them, kept while they are fetched. Pure.
+"""Serve keyframes to peers that fell behind: cut them into chunks on request, and keep them while they are fetched.
 
-Where versions come as deltas nobody is sent a keyframe. Everybody makes the states, cuts them up when there is time for
-it, and removes them after a few versions: with a version every second that is before there was time, and before one who
-asks has all of it. So what is asked for is cut up at once, and a few of those stay longer than retention has it.
+While versions come as deltas, no keyframe is sent. Every peer computes each state, cuts it into chunks when it
+has time, and removes it after a few versions. With a version every second, it is removed before there was time, or
+before a peer that fetches it has all of it. So a requested keyframe is cut up at once, and a few of those outlive the
+retention. Pure.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from peer.relay.core.events import KeyframeMade
 from peer.relay.core.state import RelayState
 from rollcast.wire.versions.records import KEYFRAME_ID
 
-# Who fetches a keyframe asks for more of it, or again, within this long.
+# A peer that fetches a keyframe requests more of it, or repeats its request, within this long.
 _ASKS_WITHIN_S = 10.0
-# Keyframes that stay for those who fetch them. Each is a whole state on the disk; who comes later asks for a newer one.
+# Keyframes that outlive retention. Each is a whole state on the disk; a peer that begins later asks for a newer one.
 _SPARED_MOST = 2
-# States that are remembered as made and not cut up: stores keep fewer.
+# States on record as computed but not cut up: stores keep fewer.
 _MADE_MOST = 64
 
 
 def keyframe_made(state: RelayState, event: KeyframeMade) -> None:
-    """A state is here whose keyframe can be served once it is cut up."""
+    """Record a state whose keyframe can be served once it is cut up; cut it up if a peer waits for it."""
     state.made.add(event.key)
     for old in sorted(state.made)[:-_MADE_MOST]:
         state.made.discard(old)
@@ -32,7 +33,7 @@ def keyframe_made(state: RelayState, event: KeyframeMade) -> None:
 
 
 def asked_for(state: RelayState, key: EncodingKey) -> None:
-    """Somebody asks what we hold of an encoding, or for chunks of it."""
+    """Note that a peer asks what is held of an encoding, or requests chunks of it; cut it up if it is not yet."""
     if key in state.made:
         state.do(ListChunks(key))
     if key in state.made or key in state.encodings:
@@ -40,8 +41,10 @@ def asked_for(state: RelayState, key: EncodingKey) -> None:
 
 
 def spared(state: RelayState) -> frozenset[EncodingKey]:
-    """Keyframes that retention is to leave alone: somebody fetches them, or this origin sends them to everybody. The
-    oldest ones, which were begun first."""
+    """Return the keyframes that retention must keep: peers fetch them, or this origin broadcasts them.
+
+    If there are more than a few, the oldest are kept, because their transfers began first.
+    """
     wanted = {key for link in state.links.values() for key in link.wants}
     since_s = state.now_s - _ASKS_WITHIN_S
     fetched = {key for key in wanted if state.asked_at_s.get(key, since_s) > since_s}

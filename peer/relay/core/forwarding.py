@@ -1,9 +1,9 @@
-"""The sending side of the relay's core: copies for the children of a stripe, and chunks that others asked for.
+"""Send copies to the children of a stripe, answer requests for chunks, and report what is held here.
 
 A relay reports to its upstream link how many of the chunks given to it have left its uplink, counting copies whichever
 child they were for: so it is given work in proportion to its real uplink, and one slow child does not stall the others.
-(Returning the report only when a chunk's slowest copy leaves stalls the relay; not waiting for slow copies at all lets
-the flows that got ahead fill the uplink for good.)
+(Reporting a chunk only when its slowest copy leaves stalls the relay; not waiting for slow copies at all lets the flows
+that got ahead fill the uplink for good.)
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from peer.relay.core.state import Account, EncodingState, LinkState, Push, Relay
 from rollcast.wire.ids import ChunkIndex, PeerId, StripeId
 from rollcast.wire.links.frames import DIRECT_STRIPE, NO_STRIPE
 
-# Versions whose announcements and chunk lists a new link is told of.
+# Newest encodings whose announcements and chunk lists a new link is sent.
 _INTRODUCED_MOST = 2
 
 # ---------------------------------------------------------------- copies for children
 
 
 def forward(state: RelayState, encoding: EncodingState, index: int, stripe: StripeId, sender: LinkState) -> None:
-    """Pass a verified chunk on to the stripe's children, and remember whom to tell once the copies have left."""
+    """Queue a verified chunk for the stripe's children; its sender gets a report once the copies have left."""
     children = state.children.get(stripe, ())
     reported = sender.role == "origin" and stripe not in (DIRECT_STRIPE, NO_STRIPE)
     counted_most = _counted_most(state, encoding, children) if reported else 0
@@ -47,10 +47,10 @@ def queue_push(state: RelayState, child: LinkState, encoding: EncodingState, pus
     """Queue a copy for one child.
 
     Args:
-        counted_most: behind so many others it counts as sent.
+        counted_most: a copy that has this many others before it counts as sent at once.
 
     Returns:
-        1 if it counts towards what its upstream is told, 0 if there is none to wait for.
+        1 if the report to the upstream waits for this copy, else 0.
     """
     if push.index in state.theirs(child, encoding):
         return 0
@@ -67,8 +67,11 @@ def queue_push(state: RelayState, child: LinkState, encoding: EncodingState, pus
 
 
 def _counted_most(state: RelayState, encoding: EncodingState, children: Sequence[PeerId]) -> int:
-    """Copies that count and wait for one child, at most. Those that are behind share what may count altogether; one
-    that is behind by more than that is slow by itself."""
+    """Return how many copies that count may wait for one child.
+
+    Children that are behind share the number that may count altogether; a child that is behind by more than that is
+    slow for a reason of its own.
+    """
     least, most = state.settings.pushes_counted_least, state.settings.chunks_counted * len(children)
     links = [state.link_to[peer_id] for peer_id in children if peer_id in state.link_to]
     behind = sum(least <= len(link.pushes.get(encoding.key, ())) <= most for link in links)
@@ -76,7 +79,7 @@ def _counted_most(state: RelayState, encoding: EncodingState, children: Sequence
 
 
 def settle(state: RelayState, upstream: LinkState) -> None:
-    """Report chunks whose number of copies has left."""
+    """Report the oldest chunks of an upstream link for which as many copies have left as were queued."""
     account = upstream.account
     done: dict[EncodingKey, list[int]] = {}
     while account.copies and account.left >= account.copies[0][2]:
@@ -97,7 +100,7 @@ def _count_as_sent(state: RelayState, upstream_id: LinkId | None) -> None:
 
 
 def release_stuck(state: RelayState) -> None:
-    """Copies for a child that does not read count as sent: whoever gave us the chunks does not wait for it."""
+    """Count the copies for children that do not read as sent, so that the upstream does not wait for these children."""
     for link in state.links.values():
         if state.is_stuck(link):
             for push in link.copies():
@@ -109,7 +112,7 @@ def release_stuck(state: RelayState) -> None:
 
 
 def chunk_sent(state: RelayState, link_id: LinkId) -> None:
-    """A chunk left and the link has room again."""
+    """Note that a chunk left; the link has room for the next."""
     link = state.links.get(link_id)
     if link is None or not link.in_transport:
         return
@@ -121,7 +124,7 @@ def chunk_sent(state: RelayState, link_id: LinkId) -> None:
 
 
 def pump(state: RelayState, link: LinkState) -> None:
-    """Give the link's transport what it has room for: copies for a child first, the newest version before all."""
+    """Fill the link's transport: copies come before answers to requests, newer versions before older ones."""
     while len(link.in_transport) < state.settings.outbox_chunks:
         if not (_send_push(state, link) or _send_pull(state, link)):
             return
@@ -152,7 +155,7 @@ def _send_pull(state: RelayState, link: LinkState) -> bool:
 
 
 def _send(state: RelayState, link: LinkState, key: EncodingKey, index: int, push: Push | None) -> bool:
-    """Send a chunk unless it is gone, or the other end got it elsewhere meanwhile."""
+    """Send a chunk unless it was removed or the other end got it elsewhere meanwhile; return whether it was sent."""
     encoding = state.encodings.get(key)
     if encoding is None or index not in encoding.have or not state.theirs(link, encoding).add(index):
         return False
@@ -165,7 +168,7 @@ def _send(state: RelayState, link: LinkState, key: EncodingKey, index: int, push
 
 
 def release_copies(state: RelayState, link: LinkState) -> None:
-    """The link is gone: its copies count as sent, so that whoever gave us the chunks does not wait for them."""
+    """Count the copies of a lost link as sent, so that the upstreams do not wait for them."""
     copies = link.copies()
     link.pushes.clear()
     link.in_transport.clear()
@@ -176,14 +179,14 @@ def release_copies(state: RelayState, link: LinkState) -> None:
 
 # ---------------------------------------------------------------- what others ask
 
-# What one peer may be sent of an encoding for asking: so many copies at once, and one more each time this has passed.
-# An honest one needs one, and parts of more on bad days.
+# One peer may request this many copies of an encoding at once, and one more each time the interval has passed. An
+# honest peer needs one, and parts of more after failures.
 _COPIES_ASKED_MOST = 8
 _COPY_ASKED_EVERY_S = 300.0
 
 
 def want_received(state: RelayState, event: WantReceived) -> None:
-    """Tell what we hold, now and from now on; an encoding that we do not know yet is remembered."""
+    """Report what is held of an encoding now, and as that grows; the encoding may be unknown here still."""
     link = state.links.get(event.link)
     if link is None:
         return
@@ -207,7 +210,7 @@ def want_received(state: RelayState, event: WantReceived) -> None:
 
 
 def request_received(state: RelayState, event: RequestReceived) -> None:
-    """Queue what we hold; whoever asks for more learns what that is."""
+    """Queue the requested chunks that are held; report what is held if others were requested as well."""
     link = state.links.get(event.link)
     encoding = state.encodings.get(event.key)
     if link is None:
@@ -225,7 +228,7 @@ def request_received(state: RelayState, event: RequestReceived) -> None:
         asked_for(state, event.key)
         waiting = link.pulls.setdefault(event.key, deque())
         for index in held:
-            theirs.discard(index)  # it says that it lacks it, whatever we sent before
+            theirs.discard(index)  # the requester lacks it, although it may have been sent before
             waiting.append(index)
         pump(state, link)
     if len(held) < len(event.indices):
@@ -233,6 +236,7 @@ def request_received(state: RelayState, event: RequestReceived) -> None:
 
 
 def _answers(encoding: EncodingState, peer_id: PeerId) -> TokenBucket:
+    """Return the bucket that limits how much of an encoding one peer may request."""
     known = encoding.answers.get(peer_id)
     if known is None:
         copy_bytes = encoding.chunk_count * encoding.chunk_size_bytes
@@ -242,7 +246,7 @@ def _answers(encoding: EncodingState, peer_id: PeerId) -> TokenBucket:
 
 
 def cancel_received(state: RelayState, event: CancelReceived) -> None:
-    """The other end wants no more of an encoding."""
+    """Drop the requests of a peer for an encoding."""
     link = state.links.get(event.link)
     if link is not None:
         _wants_no_more(link, event.key)
@@ -250,13 +254,13 @@ def cancel_received(state: RelayState, event: CancelReceived) -> None:
 
 
 def _wants_no_more(link: LinkState, key: EncodingKey) -> bool:
-    """Whether it wanted it until now."""
+    """Stop reporting an encoding on a link; return whether it was reported until now."""
     link.lists_due.discard(key)
     return link.wants.pop(key, None) is not None
 
 
 def note_theirs(state: RelayState, event: HaveReceived) -> None:
-    """Learn what the other end does not need."""
+    """Note which chunks the other end holds and so need not be sent."""
     link = state.links.get(event.link)
     encoding = state.encodings.get(event.key)
     if link is None or encoding is None or event.chunk_count != encoding.chunk_count:
@@ -271,11 +275,11 @@ def note_theirs(state: RelayState, event: HaveReceived) -> None:
         link.theirs[event.key] = theirs
 
 
-# ---------------------------------------------------------------- what we tell
+# ---------------------------------------------------------------- reports of what is held
 
 
 def report(state: RelayState, link: LinkState, encoding: EncodingState) -> None:
-    """Say what we hold."""
+    """Send what is held of an encoding."""
     if encoding.key in link.wants:
         link.wants[encoding.key] = encoding.have.count
     complete = encoding.phase == "held"
@@ -284,7 +288,7 @@ def report(state: RelayState, link: LinkState, encoding: EncodingState) -> None:
 
 
 def report_to_wanting(state: RelayState, now: float) -> None:
-    """Those who asked learn what came since."""
+    """Report new chunks to the peers that want them, each at most every ``have_interval_s``."""
     for link in state.links.values():
         for key, told in link.wants.items():
             encoding = state.encodings.get(key)
@@ -298,7 +302,11 @@ def report_to_wanting(state: RelayState, now: float) -> None:
 
 
 def report_complete(state: RelayState, encoding: EncodingState, *, all_neighbours: bool) -> None:
-    """Those who asked or were asked, or everybody, learn that we need no more of it and can be asked for all of it."""
+    """Report a complete encoding, so that it is no longer sent here and can be requested.
+
+    Args:
+        all_neighbours: report it to every neighbour of the plan, and not only to those that want it or were asked.
+    """
     for link in state.links.values():
         is_neighbour = all_neighbours and link.peer_id in state.neighbours
         if encoding.key in link.wants or link.link in encoding.sources or is_neighbour:
@@ -307,7 +315,7 @@ def report_complete(state: RelayState, encoding: EncodingState, *, all_neighbour
 
 
 def report_to_neighbours(state: RelayState, encoding: EncodingState) -> None:
-    """Who pushes to us learns what it need not send: an earlier life of ours had received it."""
+    """Report to all neighbours what was found on disk after a restart, so that they do not send it again."""
     for peer_id in state.neighbours:
         link = state.link_to.get(peer_id)
         if link is not None:
@@ -315,7 +323,10 @@ def report_to_neighbours(state: RelayState, encoding: EncodingState) -> None:
 
 
 def introduce(state: RelayState, link: LinkState, encoding: EncodingState) -> None:
-    """Send the chunk list once to who asked for it; to our list children ahead of the chunks, with the announcement."""
+    """Send the chunk list once to a link that asked for it, and to a list child ahead of the chunks.
+
+    A list child gets the announcement before the first list of a version.
+    """
     key = encoding.key
     is_child = link.peer_id in state.plan.list_children
     if not encoding.listed or key in link.lists_sent or not (is_child or key in link.lists_due):
@@ -329,13 +340,13 @@ def introduce(state: RelayState, link: LinkState, encoding: EncodingState) -> No
 
 
 def introduce_all(state: RelayState, link: LinkState) -> None:
-    """A new child learns of the newest encodings."""
+    """Send a new link the chunk lists of the newest encodings."""
     for key in sorted(state.encodings)[-_INTRODUCED_MOST:]:
         introduce(state, link, state.encodings[key])
 
 
 def discard_encoding(state: RelayState, key: EncodingKey, reason: str) -> None:
-    """We hold this encoding no more, or never will."""
+    """Discard what the links keep of an encoding that is no longer held or will not be; cancel the others' requests."""
     state.asked_at_s.pop(key, None)
     for link in state.links.values():
         wanted = _wants_no_more(link, key)

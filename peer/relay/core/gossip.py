@@ -1,9 +1,9 @@
-"""Versions by word of mouth: how everybody hears of one although the coordinator is away, or relays are dead.
+"""Spread announcements of versions between peers, so that they arrive although the coordinator or relays are down.
 
-Announcements come from the coordinator, and ahead of the chunks down the plan's tree. Whoever knows a version says to
-those who do not seem to what it holds of it (Have: a few bytes up to a few KiB), and who has not heard of it asks for
-the announcement, which may be a hundred times longer, from one link at a time. The same in gossipsub's words: IHAVE,
-IWANT (Vyzovitis et al. 2020, section 3). The learner's signature makes it true, whoever passes it on.
+Announcements come from the coordinator, and ahead of the chunks down the plan's tree. A peer that knows a version sends
+a Have (a few bytes to a few KiB) to neighbours that do not seem to know it. A neighbour that lacks it requests the
+announcement, which may be a hundred times longer, from one link at a time. Gossipsub calls these messages IHAVE and
+IWANT (Vyzovitis et al. 2020, section 3). The learner's signature proves the announcement, whichever peer passes it on.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from peer.relay.core.events import LinkId, VersionHeard
 from peer.relay.core.state import Heard, LinkState, RelayState
 from rollcast.wire.ids import Version
 
-# Versions that are spoken of: a chain of deltas to the newest, for who missed a few.
+# Versions that are gossiped: the chain of deltas to the newest, for peers that missed a few.
 _HEARD_MOST = 4
-# Announcements usually come within this long by themselves.
+# Announcements usually come from the coordinator or the plan's tree within this long.
 _PATIENCE_S = 0.5
-# Who says that it knows a version has this long to send its announcement before another one is asked.
+# A peer that knows a version has this long to send its announcement before another one is asked.
 _ANSWER_S = 2.0
 _ASKED_OF_ONE_MOST = 3
-# Announcements of one version that one link may have for asking: the first may be lost with an older link.
+# Times that one link may request the announcement of one version: the first answer may be lost with an older link.
 _ANSWERS_MOST = 2
 _ANSWERED_MOST = 16
 
 
 def version_heard(state: RelayState, event: VersionHeard, now: float) -> None:
-    """A verified announcement is here, whoever brought it."""
+    """Record a version whose announcement is verified, whichever peer sent it."""
     version = event.key.version
     link = state.links.get(event.link) if event.link is not None else None
     if version not in state.heard:
@@ -45,15 +45,15 @@ def version_heard(state: RelayState, event: VersionHeard, now: float) -> None:
 
 
 def mentioned(state: RelayState, link_id: LinkId, key: EncodingKey) -> None:
-    """The other end of a link speaks of a version: it need not be told of it."""
+    """Note that the other end of a link knows a version, because it mentioned it: it needs no Have."""
     link = state.links.get(link_id)
     if link is not None and key.version in state.heard:
         link.knows.add(key.version)
 
 
 def told_of(state: RelayState, link_id: LinkId, key: EncodingKey, now: float) -> None:
-    """The other end says what it holds; of a version that is news to us we ask for the announcement."""
-    if key.version in state.heard:  # as nearly always: this is told many times a second
+    """Request the announcement of a version that the other end mentions in a Have and that is news here."""
+    if key.version in state.heard:  # as nearly always: a Have comes many times a second
         mentioned(state, link_id, key)
         return
     link = state.links.get(link_id)
@@ -65,7 +65,7 @@ def told_of(state: RelayState, link_id: LinkId, key: EncodingKey, now: float) ->
 
 
 def announcement_wanted(state: RelayState, link_id: LinkId, key: EncodingKey) -> None:
-    """The other end asks for an announcement."""
+    """Send the announcement that the other end requests, unless it has had it often enough."""
     link = state.links.get(link_id)
     version = key.version
     known = version in state.heard or any(one.version == version for one in state.encodings)
@@ -79,7 +79,7 @@ def announcement_wanted(state: RelayState, link_id: LinkId, key: EncodingKey) ->
 
 
 def gossip(state: RelayState, now: float) -> None:
-    """Tell who seems not to know of the newest versions, and ask again for what did not come."""
+    """Send a Have to neighbours that seem not to know a recent version, and retry requests for announcements."""
     for version, heard in state.heard.items():
         if now - heard.at_s < _PATIENCE_S:
             continue
@@ -87,16 +87,16 @@ def gossip(state: RelayState, now: float) -> None:
             ready = link.role in ("peer", "origin") and now - link.opened_at_s >= _PATIENCE_S
             if ready and version not in link.knows:
                 link.knows.add(version)
-                _say(state, link, heard.key)
+                _mention(state, link, heard.key)
     for version in {link.says.version for link in state.links.values() if link.says is not None}:
         _ask(state, version, now)
 
 
-def _say(state: RelayState, link: LinkState, key: EncodingKey) -> None:
+def _mention(state: RelayState, link: LinkState, key: EncodingKey) -> None:
     encoding = state.encodings.get(key)
     if encoding is not None:
         forwarding.report(state, link, encoding)
-    else:  # its state came another way
+    else:  # this process has the version in another encoding
         state.do(SendHave(link.link, key, 0, b"", False))
 
 
@@ -105,8 +105,8 @@ def _newest(state: RelayState) -> Version:
 
 
 def _ask(state: RelayState, version: Version, now: float) -> None:
-    """Ask one of those who know, unless another one was asked just now; who never answers is asked no more."""
-    if version <= _newest(state):  # it is here by now, or no use any more
+    """Request an announcement from one peer that has it, unless a request is pending; drop peers that never answer."""
+    if version <= _newest(state):  # it has come by now, or is obsolete
         for link in state.links.values():
             if link.says is not None and link.says.version == version:
                 link.says = None

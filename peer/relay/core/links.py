@@ -1,4 +1,4 @@
-"""Links of the relay's core: whom the plan wants connected, who is dialled again when, what a new link is told."""
+"""Keep the links of the relay plan open: dial neighbours, redial after failures, and greet new links."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rollcast.runtime.errors import NotDialable
 from rollcast.wire.ids import PeerId
 from rollcast.wire.links.frames import DIRECT_STRIPE
 
-# Those who are to dial us try at once, and again every few seconds.
+# Neighbours that are to dial this process try at once and every few seconds, so one of them succeeds within this long.
 _DIALLED_WITHIN_S = 60.0
-# Links that one peer may have open to us: a second one replaces a half-dead first.
+# Links that one peer may have open to this process: a second one replaces a half-dead first.
 _LINKS_PER_PEER_MOST = 2
 
 
 def plan_changed(state: RelayState, event: PlanChanged, now: float) -> None:
-    """Follow a newer plan. Nothing that is verified is lost, and links stay open while they are of use."""
+    """Follow a newer plan. Verified chunks stay, and so do links while they are of use."""
     if event.plan_id < state.plan.plan_id:
         return
     lost = set(state.plan.parents) - set(event.parents)
@@ -27,7 +27,7 @@ def plan_changed(state: RelayState, event: PlanChanged, now: float) -> None:
     state.plan = event
     state.children = {one.stripe: one.children for one in event.stripes if one.stripe != DIRECT_STRIPE}
     state.neighbours = {neighbour.peer_id: neighbour for neighbour in event.neighbours}
-    _forget_strangers(state, now)
+    _discard_strangers(state, now)
     for link in state.links.values():
         link.lan = _is_lan(state, link.peer_id)
         forwarding.introduce_all(state, link)
@@ -35,8 +35,8 @@ def plan_changed(state: RelayState, event: PlanChanged, now: float) -> None:
     origin.issue(state, now)
 
 
-def _forget_strangers(state: RelayState, now: float) -> None:
-    """Peers that left the run would otherwise be remembered for good."""
+def _discard_strangers(state: RelayState, now: float) -> None:
+    """Discard what is kept of peers outside the plan; otherwise the state would grow with each peer that leaves."""
     plan = state.plan
     around = (*plan.neighbours, *plan.fallbacks, *state.further)
     known = {neighbour.peer_id for neighbour in around} | state.link_to.keys()
@@ -49,15 +49,15 @@ def _forget_strangers(state: RelayState, now: float) -> None:
 
 
 def coordinator_gone(state: RelayState, event: CoordinatorGone, now: float) -> None:
-    """From now on, or no longer, the plan is what it was and everybody who is linked is one to ask."""
+    """Note whether the coordinator is gone: then the plan stays as it was, and every linked peer may be asked."""
     state.alone = event.gone
     dial_neighbours(state, now)
 
 
 def holders_known(state: RelayState, event: HoldersKnown, now: float) -> None:
-    """Whom to dial where the plan's neighbours and fallbacks do not help."""
+    """Replace the peers that are dialled where the plan's neighbours and fallbacks do not help."""
     state.further = event.holders
-    _forget_strangers(state, now)
+    _discard_strangers(state, now)
     dial_neighbours(state, now)
 
 
@@ -67,7 +67,7 @@ def _is_lan(state: RelayState, peer_id: PeerId) -> bool:
 
 
 def link_up(state: RelayState, event: LinkUp, now: float) -> None:
-    """A new link: it is told of the newest versions, and asked if somebody waited for it."""
+    """Add a new link: send it the newest chunk lists, and ask it for the encodings that waited for it."""
     dialling = state.dial_state(event.peer_id)
     if event.dialled:
         dialling.dialling = False
@@ -86,7 +86,7 @@ def link_up(state: RelayState, event: LinkUp, now: float) -> None:
         if encoding.awaited == event.peer_id or (encoding.pulling and state.helps(link)):
             pulling.want(state, encoding, link, now)
     for encoding in state.encodings.values():
-        # A neighbour that was away learns what we need no more, and whom it can ask.
+        # A neighbour that was disconnected learns what it need not send, and what it can request here.
         held = encoding.phase == "held" and encoding.announced_at_s
         begun = encoding.phase == "receiving" and encoding.have.count
         if state.helps(link) and (held or begun):
@@ -95,7 +95,7 @@ def link_up(state: RelayState, event: LinkUp, now: float) -> None:
 
 
 def link_down(state: RelayState, event: LinkDown, now: float) -> None:
-    """A link ended."""
+    """Remove a link that ended, and wait before its other end is dialled again."""
     link = state.links.get(event.link)
     if link is None:
         return
@@ -107,7 +107,7 @@ def link_down(state: RelayState, event: LinkDown, now: float) -> None:
 
 
 def dial_failed(state: RelayState, event: DialFailed, now: float) -> None:
-    """A dial led nowhere: whoever waited for it asks the next."""
+    """Note that a dial failed; encodings that waited for it ask the next holder."""
     state.dial_state(event.peer_id).dialling = False
     _back_off(state, event.peer_id, event.jitter, now)
     for encoding in state.in_flight():
@@ -126,7 +126,7 @@ def _back_off(state: RelayState, peer_id: PeerId, jitter: float, now: float) -> 
 
 
 def dial_neighbours(state: RelayState, now: float) -> None:
-    """Keep the plan's links open and warm, versions or not."""
+    """Dial the plan's neighbours that are not linked: links stay open between versions, so that none starts cold."""
     for neighbour in state.plan.neighbours:
         if neighbour.peer_id not in state.link_to and not state.penalised(neighbour.peer_id, now):
             pulling.dial(state, neighbour, now)
@@ -135,7 +135,7 @@ def dial_neighbours(state: RelayState, now: float) -> None:
 
 
 def _dial_further(state: RelayState, now: float) -> None:
-    """Keep a few links whatever became of the plan's, so that versions find their way."""
+    """Dial holders beyond the plan while too few links are open, so that versions spread without the coordinator."""
     linked = {link.peer_id for link in state.links.values() if link.role in ("peer", "origin")}
     missing = state.settings.alone_links_least - len(linked)
     for holder in state.further:
@@ -146,7 +146,7 @@ def _dial_further(state: RelayState, now: float) -> None:
 
 
 def watch_dials(state: RelayState, now: float) -> None:
-    """Say it once if nobody gets through to the address that we advertise: such a peer is sent less, and later."""
+    """Warn once if no neighbour reaches the address advertised here: such a peer is sent less, and later."""
     expected = [one.peer_id for one in state.plan.neighbours if not one.we_dial and one.address != PUNCH]
     if state.dials_judged or not expected:
         state.undialled_since_s = None
@@ -165,7 +165,7 @@ def watch_dials(state: RelayState, now: float) -> None:
 
 
 def close_unneeded(state: RelayState, now: float) -> None:
-    """Close links that we dialled and that neither the plan nor anybody's requests need."""
+    """Close links that this process dialled and that neither the plan nor any request needs any more."""
     for link in list(state.links.values()):
         asked = any(link.link in encoding.sources for encoding in state.encodings.values())
         if not link.dialled or state.helps(link) or asked or link.pulls or link.pushes or link.wants:

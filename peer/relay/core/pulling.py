@@ -1,9 +1,9 @@
-"""Asking for chunks: what pushing did not bring, or will not.
+"""Request the chunks that pushing did not bring, or will not.
 
-Late joiners, resumed and slow peers, dead relays and the end of a broadcast are all the same case: a chunk that
-somebody holds and that did not come. A source is asked what it holds (Want), answers now and as that grows (Have), and
-is asked for chunks by number (Request), a window of them at a time. A chunk that a source does not send in time is
-asked for elsewhere as well.
+Late joiners, resumed and slow peers, dead relays and the end of a broadcast are all the same case: a chunk did not
+come, and another process holds it. A source is asked what it holds (Want), answers now and as that grows (Have), and is
+asked for chunks by number (Request), a window of them at a time. A chunk that a source does not send in time is
+requested from another one as well.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from peer.relay.core.window import ServiceWindow
 from rollcast.wire.limits import REQUEST_CHUNKS_MAX
 from rollcast.wire.versions.records import KEYFRAME_ID
 
-# A chunk is late when it is this many times as far behind the newest as chunks usually are here.
+# A chunk is late if it is this many times as far behind the newest as chunks usually are on this peer.
 _USUAL_LAGS = 1.5
 _LAG_DECAY = 0.995
-# Moments at which the newest chunk is noted, and how many are remembered.
+# The newest chunk is noted at most this often; so many of the moments are kept.
 _FRONTIER_STEP_S = 0.02
 _FRONTIERS_MOST = 512
 
-# The rest of an encoding in which every late chunk is asked for at once.
+# In the last share of an encoding every late chunk is requested at once.
 _END_SHARE = 0.02
 _HEDGE_S_LEAST = 0.25
-# The origin's uplink is everybody's: it is asked for a chunk only this long after others could have been.
+# All peers share the origin's uplink: it is asked for a chunk only this long after other sources could have been.
 _ORIGIN_SPARED_S = 0.25
-# Of the last chunks: the uplinks are idle by then, and one slow source would hold everything back.
+# For the last chunks: the uplinks are idle by then, and one slow source would delay the whole version.
 _HEDGE_S_LEAST_AT_END = 0.1
 _HEDGE_SERVICES_AT_END = 1.5
 
@@ -41,7 +41,7 @@ _ROLE_ORDER = {"peer": 0, "learner": 0, "mirror": 1, "origin": 2}
 
 
 def note_arrival(encoding: EncodingState, index: int, now: float) -> None:
-    """A pushed chunk came: remember how far behind the newest it was."""
+    """Note a pushed chunk: whether it is the newest, or else how long after a newer one it came."""
     encoding.pushed_at_s = now
     if index > encoding.frontier:
         encoding.frontier = index
@@ -57,7 +57,7 @@ def note_arrival(encoding: EncodingState, index: int, now: float) -> None:
 
 
 def _passed_at(encoding: EncodingState, index: int) -> float | None:
-    """When a newer chunk than this one came; None when that is longer ago than we remember."""
+    """Return when a chunk with this index or a higher one first came; None if that is longer ago than is noted."""
     for at_s, frontier in encoding.frontier_at:
         if frontier >= index:
             return at_s
@@ -65,7 +65,7 @@ def _passed_at(encoding: EncodingState, index: int) -> float | None:
 
 
 def _late_below(state: RelayState, encoding: EncodingState, now: float) -> int:
-    """Chunks below this index should be here."""
+    """Return the index below which every chunk should have come by push; all chunks if no more pushes are expected."""
     settings = state.settings
     ending = encoding.frontier >= encoding.chunk_count * (1.0 - _END_SHARE) - 1
     least_s = settings.late_s_least_at_end if ending else settings.late_s_least
@@ -84,23 +84,23 @@ def _late_below(state: RelayState, encoding: EncodingState, now: float) -> int:
 
 
 def _expects_pushes(state: RelayState) -> bool:
-    """Whether anybody who is to push to us is connected: some may refuse us."""
+    """Return whether a parent of the plan is connected: some may refuse this peer."""
     return any(peer_id in state.link_to for peer_id in state.plan.parents)
 
 
 def _quiet_s(state: RelayState, encoding: EncodingState) -> float:
-    """When nothing was pushed for this long, nothing more is expected by itself."""
+    """Return the seconds without a pushed chunk after which no more pushes are expected."""
     if not encoding.pushed:
         return 0.0
     settings = state.settings
     return max(settings.late_s_least, min(settings.stall_timeout_s, _USUAL_LAGS * encoding.lag_s))
 
 
-# ---------------------------------------------------------------- when to ask, and whom
+# ---------------------------------------------------------------- when to ask, and which source
 
 
 def watch(state: RelayState, encoding: EncodingState, now: float) -> None:
-    """Ask for what is late; look further when nothing comes at all."""
+    """Request late chunks; ask further sources if nothing comes at all."""
     if not encoding.announced and encoding.holder is None:
         return
     _watch_list(state, encoding, now)
@@ -121,7 +121,10 @@ def watch(state: RelayState, encoding: EncodingState, now: float) -> None:
 
 
 def _give_up_on_silent(state: RelayState, encoding: EncodingState, now: float) -> bool:
-    """Ask others for what silent sources owe us: chunks that come from elsewhere must not hide their silence."""
+    """Release the requests of silent sources for other sources; return whether there were any.
+
+    Chunks that come from elsewhere must not hide that a source is silent, so each source has its own clock.
+    """
     silent_since_s = now - state.settings.stall_timeout_s
     silent = [one for one, source in encoding.sources.items() if source.requested and source.heard_s <= silent_since_s]
     for link_id in silent:
@@ -130,6 +133,7 @@ def _give_up_on_silent(state: RelayState, encoding: EncodingState, now: float) -
 
 
 def _watch_list(state: RelayState, encoding: EncodingState, now: float) -> None:
+    """Ask for the chunk list if it did not come with the announcement."""
     if encoding.phase != "waiting":
         return
     patience_s = state.settings.list_patience_s if encoding.pushed and _expects_pushes(state) else 0.0
@@ -142,7 +146,7 @@ def _watch_list(state: RelayState, encoding: EncodingState, now: float) -> None:
 
 
 def want_from_all(state: RelayState, encoding: EncodingState, now: float) -> None:
-    """Ask every neighbour what it holds, and candidates beyond them while there are too few."""
+    """Ask every neighbour what it holds; if there is none to ask, another holder."""
     for link in state.link_to.values():
         if len(encoding.sources) >= state.settings.sources_most:
             return
@@ -158,9 +162,9 @@ def _willing(state: RelayState, encoding: EncodingState, link: LinkState, now: f
 
 
 def ask_next(state: RelayState, encoding: EncodingState, now: float) -> bool:
-    """Ask one more holder, dialling it if need be; False when there is none."""
+    """Ask one more holder what it holds, dialling it if necessary; return False if there is none."""
     if not encoding.announced:
-        return False  # only the learner, who told us of it, has it
+        return False  # only the learner, which sends it here, has it
     asked = {state.links[link_id].peer_id for link_id in encoding.sources}
     for neighbour in (*state.plan.neighbours, *state.plan.fallbacks, *state.further):
         peer_id = neighbour.peer_id
@@ -178,7 +182,10 @@ def ask_next(state: RelayState, encoding: EncodingState, now: float) -> bool:
 
 
 def dial(state: RelayState, neighbour: Neighbour, now: float) -> bool:
-    """Dial, unless it is under way already (true as well), impossible, or too soon after a failure."""
+    """Dial a neighbour; return whether a dial is in progress.
+
+    It is not dialled if it is to dial this process, has no address, or failed a moment ago.
+    """
     if not neighbour.we_dial or not neighbour.address:
         return False
     dialling = state.dial_state(neighbour.peer_id)
@@ -192,14 +199,14 @@ def dial(state: RelayState, neighbour: Neighbour, now: float) -> bool:
 
 
 def _room_for_further(state: RelayState) -> bool:
-    """Dials beyond the plan are few: who is not in it has enough to do with its own."""
+    """Return whether another holder beyond the plan may be dialled: few are, because each serves its own neighbours."""
     further = {holder.peer_id for holder in state.further} - state.neighbours.keys()
     busy = sum(peer_id in state.link_to or state.dial_state(peer_id).dialling for peer_id in further)
     return busy < state.settings.further_links_most
 
 
 def want(state: RelayState, encoding: EncodingState, link: LinkState, now: float) -> None:
-    """Ask what the other end holds."""
+    """Ask the other end what it holds; a repeated question gives up on the chunks that were requested from it."""
     if encoding.awaited == link.peer_id:
         encoding.awaited = None
     source = encoding.sources.get(link.link)
@@ -215,7 +222,7 @@ def want(state: RelayState, encoding: EncodingState, link: LinkState, now: float
 
 
 def _look_further(state: RelayState, encoding: EncodingState, now: float) -> None:
-    """Nothing came for long: forget what was asked, ask everybody again, and one holder more."""
+    """Nothing came for long: discard all requests, ask every source again, and one holder more."""
     encoding.looked_at_s = now
     encoding.awaited = None
     _ask_again(state, encoding, now)
@@ -232,7 +239,7 @@ def _ask_again(state: RelayState, encoding: EncodingState, now: float) -> None:
 
 
 def request_all(state: RelayState, encoding: EncodingState, now: float) -> None:
-    """Give every source its share to send, and no more than its window allows, the origin last."""
+    """Request missing and late chunks, from each source its share and no more than its window allows."""
     if encoding.phase != "receiving" or not encoding.pulling:
         return
     ranks = _in_order(state, encoding)
@@ -244,7 +251,7 @@ def request_all(state: RelayState, encoding: EncodingState, now: float) -> None:
         weight = sum(_weight(state, link_id) for link_id in sources)
         for link_id in sources:
             to_ask = (missing & ~asked) | late
-            if not to_ask:  # as nearly always: this is asked after each chunk that was pulled
+            if not to_ask:  # as nearly always: this function runs after each chunk that was pulled
                 return
             share = math.ceil(to_ask.bit_count() * _weight(state, link_id) / weight)
             weight -= _weight(state, link_id)
@@ -256,9 +263,10 @@ def request_all(state: RelayState, encoding: EncodingState, now: float) -> None:
 
 
 def _start(state: RelayState, encoding: EncodingState) -> int:
-    """Where asking begins: those who join together ask for different chunks, so that they have some for each other.
+    """Return the chunk at which requests begin: peers that join together request different chunks and exchange them.
 
-    A delta is decoded in order as it comes, and what one holder sends us all of is best hashed in order.
+    They begin at chunk 0 for a delta, which is decoded in order as it comes, and for an encoding that one holder sends
+    whole, which is best hashed in order.
     """
     if encoding.holder is not None or encoding.key.encoding_id != KEYFRAME_ID:
         return 0
@@ -268,11 +276,14 @@ def _start(state: RelayState, encoding: EncodingState) -> int:
 def _choose(
     state: RelayState, encoding: EncodingState, link_id: LinkId, chunks: tuple[int, int, int], share: int, now: float
 ) -> list[int]:
-    """Ask one source for chunks that nobody was asked for, then for some that are late elsewhere.
+    """Request chunks from one source: first those not requested yet, then some that are late elsewhere.
 
     Args:
-        chunks: those missing, those asked for, those of them that are late: as bits.
-        share: how many it is to be asked for at most.
+        chunks: the missing chunks, the requested ones, and those of them that are late, as by ``ChunkSet.as_int``.
+        share: how many to request at most.
+
+    Returns:
+        The requested chunks; empty if the source claims none of them.
     """
     missing, asked, late = chunks
     source = encoding.sources[link_id]
@@ -300,8 +311,10 @@ def _spare(source: Source) -> int:
 
 
 def _in_order(state: RelayState, encoding: EncodingState) -> list[list[LinkId]]:
-    """Sources that can be asked now: first those that never let us wait in vain, then near ones, the origin last.
-    Those of one rank share what is to be asked, the fastest of them first."""
+    """Return the sources with room for requests, in ranks: those that always answered, then near ones, the origin last.
+
+    The sources of one rank share the requests, the fastest of them first.
+    """
     ranks: dict[tuple[int, bool, int], list[LinkId]] = {}
     for link_id, source in encoding.sources.items():
         if source.claimed is not None and _spare(source) > 0:
@@ -312,12 +325,12 @@ def _in_order(state: RelayState, encoding: EncodingState) -> list[list[LinkId]]:
 
 
 def _weight(state: RelayState, link_id: LinkId) -> int:
-    """What a source has sent us so far says how fast it is."""
+    """Return a source's weight: the number of chunks that it has sent shows how fast it is."""
     return 1 + state.links[link_id].useful
 
 
 def _asked(state: RelayState, encoding: EncodingState, now: float) -> tuple[int, int]:
-    """Chunks asked for, and those of them that are late and may be asked for once more."""
+    """Return the requested chunks, and those of them that are late and were requested only once, as bits."""
     asked = late = twice = 0
     ending = encoding.ending
     for source in encoding.sources.values():
@@ -333,6 +346,7 @@ def _asked(state: RelayState, encoding: EncodingState, now: float) -> tuple[int,
 
 
 def _hedge_after_s(state: RelayState, source: Source, ending: bool) -> float:
+    """Return the seconds after which a chunk requested from a source is requested from another one as well."""
     if ending:
         return max(_HEDGE_S_LEAST_AT_END, _HEDGE_SERVICES_AT_END * source.window.service_s)
     return max(_HEDGE_S_LEAST, min(state.settings.stall_timeout_s, source.window.late_after_s))
@@ -345,7 +359,8 @@ def _hedges(state: RelayState, encoding: EncodingState, source: Source, bits: in
 
 
 def pulled(state: RelayState, encoding: EncodingState, link_id: LinkId, index: int, now: float) -> None:
-    """A chunk that was asked for came, perhaps from elsewhere."""
+    """Remove a chunk that came on a link from all requests; once a quarter of its source's window is free, request
+    more."""
     source = encoding.sources.get(link_id)
     asked_at_s = source.requested.pop(index, None) if source is not None else None
     if source is not None and asked_at_s is not None:
@@ -361,7 +376,7 @@ def pulled(state: RelayState, encoding: EncodingState, link_id: LinkId, index: i
 
 
 def source_claims(state: RelayState, event: HaveReceived, now: float) -> None:
-    """Learn what a source holds, and ask for what is late of it."""
+    """Note what a source claims to hold, and request late chunks."""
     encoding = state.encodings.get(event.key)
     source = encoding.sources.get(event.link) if encoding else None
     if encoding is None or source is None:
@@ -377,7 +392,7 @@ def source_claims(state: RelayState, event: HaveReceived, now: float) -> None:
 
 
 def source_cancelled(state: RelayState, event: CancelReceived, now: float) -> None:
-    """The source gave up: look elsewhere."""
+    """Remove a source that refused or gave up, and ask another one if it was the last."""
     encoding = state.encodings.get(event.key)
     link = state.links.get(event.link)
     if encoding is None or link is None or event.link not in encoding.sources:
@@ -390,7 +405,7 @@ def source_cancelled(state: RelayState, event: CancelReceived, now: float) -> No
 
 
 def lose_link(state: RelayState, link_id: LinkId, now: float) -> None:
-    """A link is gone: what it was asked for is asked of others."""
+    """Remove a lost link from all sources; its requests go to the others."""
     for encoding in list(state.encodings.values()):
         if encoding.holder == link_id:
             encoding.holder = None
@@ -402,7 +417,7 @@ def lose_link(state: RelayState, link_id: LinkId, now: float) -> None:
 
 
 def stop(state: RelayState, encoding: EncodingState, reason: str) -> None:
-    """Ask nobody any more."""
+    """Cancel all requests for an encoding."""
     for link_id in encoding.sources:
         state.do(SendCancel(link_id, encoding.key, reason))
     encoding.sources.clear()

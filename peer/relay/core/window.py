@@ -1,21 +1,21 @@
-"""How much work one relay or source has at a time: as much as keeps it busy, and hardly more.
+"""Steer how many chunks one relay or source is given at a time: enough to keep it busy, and hardly more.
 
 As TCP Vegas (Brakmo and Peterson 1995) steers a congestion window by the delay above the smallest seen, this steers the
-number of chunks that another process holds for us by its service time: from the hand-over of a chunk to the news that
-it is done. The smallest service time belongs to an idle process; what is above it is time spent waiting in its queue.
+number of chunks that another process holds for this one by its service time: from handing over a chunk to the report
+that it is done. The smallest service time is that of an idle process; the rest is time spent waiting in its queue.
 """
 
 from __future__ import annotations
 
-# Chunks that should wait in the other end's queue: fewer leave it idle, more only add delay.
+# Chunks that should wait in the other end's queue: with fewer it may run idle, more only add delay.
 _WAITING_LEAST = 1.0
 _WAITING_MOST = 3.0
 _STEP = 0.5
 _USED_SHARE = 0.75
 _SMALLEST = 1.0
 _LARGEST = 4096.0
-# Routes and machines change between versions. While chunks flow, the smallest service time is never forgotten: with a
-# queue that is never empty it would creep up, and the window with it.
+# Routes and machines change between versions, so the smallest service time grows by this factor with each of them. It
+# does not while chunks flow: with a queue that is never empty it would creep up, and the window with it.
 _BASE_GROWTH = 1.25
 _SMOOTHING = 0.2
 # A chunk is late after this many smoothed service times.
@@ -26,7 +26,7 @@ class ServiceWindow:
     """The window of one relay or source, for chunks of one size.
 
     Args:
-        first: chunks to begin with.
+        first: its size in chunks before anything is observed.
     """
 
     __slots__ = ("_base_s", "_growing_fast", "chunks", "late_after_s", "service_s", "size")
@@ -40,14 +40,14 @@ class ServiceWindow:
         self._growing_fast = True
 
     def begin(self) -> None:
-        """Work begins anew: the first chunks find an idle process and show what is possible now."""
+        """A new version begins: its first chunks find an idle process and show the service time of today's route."""
         self._base_s *= _BASE_GROWTH
 
     def observe(self, service_s: float, held: int) -> None:
-        """A chunk was done.
+        """Learn from a chunk that is done.
 
         Args:
-            service_s: since it was handed over.
+            service_s: seconds since it was handed over.
             held: chunks that the other end had then, this one included: a window that is not used does not grow.
         """
         service_s = max(service_s, 1e-6)
@@ -61,7 +61,7 @@ class ServiceWindow:
             self._set_size(self.size + (1.0 if self._growing_fast else _STEP))
 
     def late(self, held_s: float) -> None:
-        """A chunk was not done in this time: begin again with one, as TCP does after a timeout."""
+        """Begin again with one chunk, as TCP does after a timeout: one was not done within ``held_s`` seconds."""
         if not self.service_s:
             self._set_service(held_s / _LATE_SERVICES)  # the same patience the next time
         self._set_size(_SMALLEST)

@@ -20,7 +20,7 @@ def test_what_was_removed_takes_no_place() -> None:
     for key in (KEY, key_of(2)):
         memory.keep(key, 0, bytes(10))
         memory.stored(key, 0)
-    memory.forget((KEY,))
+    memory.discard((KEY,))
     assert memory.get(KEY, 0) is None
     memory.keep(key_of(3), 0, bytes(10))
     memory.stored(key_of(3), 0)

@@ -12,7 +12,7 @@ DIRECT = ("10.0.0.1:1",)
 
 def looking(*better: tuple[PeerId, tuple[str, ...]], now: float = 0.0) -> PathUpgrades:
     upgrades = PathUpgrades()
-    upgrades.look(better, 1.0, now)
+    upgrades.update(better, 1.0, now)
     return upgrades
 
 
@@ -30,17 +30,17 @@ def test_a_better_way_is_tried_after_a_while_and_then_ever_more_rarely() -> None
 def test_a_look_does_not_begin_again_unless_there_is_a_new_way() -> None:
     upgrades = looking((A, DIRECT))
     upgrades.failed(A, 1.0, 30.0)
-    upgrades.look([(A, DIRECT)], 1.0, 80.0)
+    upgrades.update([(A, DIRECT)], 1.0, 80.0)
     assert upgrades.due(89.0) is None
     assert upgrades.due(90.0) == (A, DIRECT)
-    upgrades.look([(A, (*DIRECT, "punch"))], 1.0, 90.0)
+    upgrades.update([(A, (*DIRECT, "punch"))], 1.0, 90.0)
     assert upgrades.due(119.0) is None
     assert upgrades.due(120.0) == (A, (*DIRECT, "punch"))
 
 
 def test_who_has_no_better_way_any_more_is_forgotten() -> None:
     upgrades = looking((A, DIRECT), (B, DIRECT))
-    upgrades.look([(B, DIRECT)], 1.0, 10.0)
+    upgrades.update([(B, DIRECT)], 1.0, 10.0)
     assert upgrades.due(1e9) == (B, DIRECT)
     upgrades.opened(B)
     assert upgrades.due(1e9) is None
@@ -57,7 +57,7 @@ def test_whoever_waits_for_longest_is_first() -> None:
 @given(jitter=st.floats(0.0, 1.0), tries=st.integers(0, 40))
 def test_waits_stay_between_a_quarter_minute_and_half_an_hour(jitter: float, tries: int) -> None:
     upgrades = PathUpgrades()
-    upgrades.look([(A, DIRECT)], jitter, 0.0)
+    upgrades.update([(A, DIRECT)], jitter, 0.0)
     for _ in range(tries):
         upgrades.failed(A, jitter, 0.0)
     assert upgrades.due(14.9) is None

@@ -60,7 +60,7 @@ class Holder:
 
     async def at(self, now: float) -> None:
         self.now = now
-        await self.upgrading.look()
+        await self.upgrading.check()
 
     def open_links(self) -> list[tuple[Link, str]]:
         return [(cast(Link, link), ADDRESS) for link in self.links[-1:]]
@@ -123,7 +123,7 @@ async def test_relays_go_over_from_libp2p_to_a_direct_link_and_lose_nothing(
 ) -> None:
     pytest.importorskip("libp2p")
     monkeypatch.setattr("peer.transports.upgrades._FIRST_S", 0.2)
-    monkeypatch.setattr("peer.transports.upgrades._LOOK_S", 0.05)
+    monkeypatch.setattr("peer.transports.upgrades._CHECK_EVERY_S", 0.05)
     monkeypatch.setattr("peer.transports.upgrades._LINGER_S", 0.2)
     async with relay_world(tmp_path) as world:
         origin, peer = await world.add("origin", "a", link={"stall_timeout_s": 5.0, "p2p": True})
