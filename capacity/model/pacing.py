@@ -1,6 +1,6 @@
 """The coordinator's pacing in small: which group may be begun, from measured times. For predictions only.
 
-It follows coordinator/core/decisions/admission.py and coordinator/core/leases/forecast.py on a fleet without faults:
+It follows coordinator/core/decisions/issuing.py and coordinator/core/leases/forecast.py on a fleet without faults:
 groups are counted, and what is predicted is compared with the staleness limit. What both share is in
 capacity/model/pacing_rules.py; docs/capacity-prediction.md says what is left out.
 """

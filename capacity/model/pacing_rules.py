@@ -32,13 +32,10 @@ class Caution:
 
     def __init__(self) -> None:
         self.chance = _CHANCE_AT_FIRST
+        self.learner_waited = False
+        """Whether the learner had to wait for a batch in one of its newest steps, the run's beginning apart."""
         self._ceiling = _CHANCE_MAX
         self._steps_since_wait = PERIODS
-
-    @property
-    def learner_waited(self) -> bool:
-        """Whether the learner had to wait for a batch in one of its newest steps, the run's beginning apart."""
-        return self._steps_since_wait < PERIODS
 
     def learn(self, waited_share: float, trained: int, stale: int, *, beginning: bool) -> None:
         """Adjust the chance after a learner step.
@@ -51,6 +48,7 @@ class Caution:
         """
         waited = waited_share > _WAITED_SHARE_MAX and not beginning
         self._steps_since_wait = 0 if waited else self._steps_since_wait + 1
+        self.learner_waited = self._steps_since_wait < PERIODS
         self._ceiling = min(_CHANCE_MAX, self._ceiling + _CEILING_RISES)
         if waited_share > _WAITED_SHARE_MAX:
             self._ceiling = max(_CHANCE_MIN, min(self._ceiling, self.chance) - _CEILING_BELOW)
@@ -72,17 +70,15 @@ class GroupYield:
     def __init__(self) -> None:
         self._ended = 0.0
         self._in_time = 0.0
+        self.share = 1.0
+        """From 0 to 1, never 0; the newest groups count most."""
 
     def ended(self, groups: int, *, in_time: bool) -> None:
         """Record that so many groups were put into a batch, or were dropped before they were ready."""
         left = _FORGETS**groups
         self._ended = self._ended * left + groups
         self._in_time = self._in_time * left + groups * in_time
-
-    @property
-    def share(self) -> float:
-        """From 0 to 1, never 0; the newest groups count most."""
-        return (self._in_time + _TAKEN_FOR_GRANTED) / (self._ended + _TAKEN_FOR_GRANTED)
+        self.share = (self._in_time + _TAKEN_FOR_GRANTED) / (self._ended + _TAKEN_FOR_GRANTED)
 
     def expected(self, groups: int, ready: int) -> int:
         """Return how many of these groups, so many of them ready, will probably be trained."""

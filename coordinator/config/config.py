@@ -22,7 +22,7 @@ from coordinator.config.tasks import (
     RowsConfig,
     TaskConfig,
 )
-from coordinator.core.decisions.settings import Pacing
+from coordinator.core.decisions.settings import PacingRule
 from rollcast.runtime.config import ConfigModel
 from rollcast.wire import limits
 from rollcast.wire.joining.bootstrap import PLACE_PATTERN, PLACES_MOST
@@ -144,7 +144,7 @@ class LeaseConfig(ConfigModel):
     """Seconds of work that a peer of known speed may hold, within prefetch_batches; at least one generation batch."""
     reconnect_grace_s: float = Field(3.0, ge=0.0)
     """Seconds after which the slots of a disconnected peer also go to a second one; the first keeps its leases."""
-    pacing: Pacing = "predict"
+    pacing: PacingRule = "predict"
     """Which groups to hold back: predict: those likely to be too old when scored; count: those beyond S; none: none."""
     lead_margin_steps: float = Field(0.5, ge=0.0)
     """Prompt groups to keep open beyond one batch and the work in progress meanwhile, in batches."""

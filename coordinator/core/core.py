@@ -9,13 +9,8 @@ from __future__ import annotations
 from coordinator.core.activation.activation import Activation
 from coordinator.core.activation.preview import Question, question_of
 from coordinator.core.activation.status import ActivationStatus
-from coordinator.core.decisions import batching, lifecycle
-from coordinator.core.decisions import batching as selection
-from coordinator.core.decisions import epoch_change as epochs
-from coordinator.core.decisions import lifecycle as announcing
-from coordinator.core.decisions import lifecycle as starting
+from coordinator.core.decisions import epoch_change, lifecycle, rollouts
 from coordinator.core.decisions.broadcasts import Relaying
-from coordinator.core.decisions.intake import Intake
 from coordinator.core.decisions.issuing import issue
 from coordinator.core.decisions.settings import CoreSettings
 from coordinator.core.decisions.speculation import LongTail
@@ -94,7 +89,7 @@ class CoordinatorCore:
     def __init__(self, settings: CoreSettings, restored: Restored | None = None) -> None:
         self.settings = settings
         self._state = CoreState(settings, restored)
-        self._intake = Intake(self._state, last_rollout=0 if restored is None else restored.last_rollout)
+        self._rollouts = rollouts.Rollouts(self._state, last_rollout=0 if restored is None else restored.last_rollout)
         self._waiting = WaitingWatch(self._state)
         self._started_at: float | None = None
         self._elapsed_before_s = 0.0 if restored is None else restored.elapsed_s
@@ -112,7 +107,7 @@ class CoordinatorCore:
 
     @property
     def epoch(self) -> Epoch:
-        return self._state.epoch
+        return self._state.epochs.current
 
     @property
     def epochs(self) -> EpochBook:
@@ -217,7 +212,7 @@ class CoordinatorCore:
             AssertionError: one is broken; names it.
         """
         self._state.validate()
-        self._intake.validate()
+        self._rollouts.validate()
 
     # ---------------------------------------------------------------- events
 
@@ -242,22 +237,21 @@ class CoordinatorCore:
             case HeartbeatReceived():
                 return self._presence.heartbeat(event, now)
             case RolloutReceived():
-                self._presence.seen(event.peer_id, now)
-                return self._intake.received(event, now) + issue(self._state, now)
+                self._state.members.seen(event.peer_id, now)
+                return self._rollouts.received(event, now) + issue(self._state, now)
             case RolloutStored():
-                return self._intake.stored(event, now)
+                return self._rollouts.stored(event, now)
             case RolloutScored():
-                noted = self._intake.scored(event, now)
-                return noted + self._form_and_issue(selection.scored(self._state, event.rollout_id), now)
+                return self._rollouts.scored(event, now)
             case WorkRequested():
                 return self._working.requested(event, now)
             case VersionHeld():
                 return self._presence.version_held(event, now)
             case PartialReceived():
-                self._presence.seen(event.peer_id, now)
-                return self._intake.partial(event)
+                self._state.members.seen(event.peer_id, now)
+                return self._rollouts.partial(event)
             case Started():
-                return starting.started(self._state, now)
+                return lifecycle.started(self._state, now)
             case PeerJoined():
                 return self._presence.joined(event, now) + self._activation.joined(event.peer_id)
             case PeerLeft():
@@ -265,7 +259,7 @@ class CoordinatorCore:
             case IdentityNoticed():
                 return [Note(event.what, event.peer_id, event.detail)]
             case ReachabilityTold() | SeenAt() | PunchRequested() | PunchEnded() | DialBackEnded() | RecordGiven():
-                self._presence.seen(event.peer_id, now)
+                self._state.members.seen(event.peer_id, now)
                 return self._reaching.received(event, now)
             case LeasesReturned():
                 return self._working.returned(event, now)
@@ -275,18 +269,18 @@ class CoordinatorCore:
                 self._state.prompts.supplied(event.prompts)
                 return issue(self._state, now)
             case MalformedRollout():
-                self._presence.seen(event.peer_id, now)
-                return self._intake.malformed(event) + issue(self._state, now)
+                self._state.members.seen(event.peer_id, now)
+                return self._rollouts.malformed(event) + issue(self._state, now)
             case BatchRequested():
-                return self._learner_moves(batching.batch_requested(self._state, event, now), now)
+                return self._learner_moves(rollouts.batch_requested(self._state, event, now), now)
             case BatchRecorded():
-                return self._learner_moves(batching.batch_recorded(self._state, event, now), now)
+                return self._learner_moves(rollouts.batch_recorded(self._state, event, now), now)
             case VersionAnnounced():
-                return announcing.announced(self._state, event, now)
+                return lifecycle.announced(self._state, event, now)
             case EpochRequested():
-                return epochs.requested(self._state, event) + issue(self._state, now)
+                return epoch_change.requested(self._state, event) + issue(self._state, now)
             case EpochRecorded():
-                return epochs.recorded(self._state, event)
+                return epoch_change.recorded(self._state, event)
             case StepFinished():
                 self._state.progress.step_finished(event.step, event.values)
                 return []
@@ -317,17 +311,13 @@ class CoordinatorCore:
         self._working.learner_moved(now)
         return actions + issue(self._state, now)
 
-    def _form_and_issue(self, dropped: list[Action], now: float) -> list[Action]:
-        changed = dropped + batching.form_batch(self._state, now)
-        return changed + issue(self._state, now) if changed else []
-
     # ---------------------------------------------------------------- time
 
     def _tick(self, now: float) -> list[Action]:
         state = self._state
         actions = self._presence.drop_silent(now)
         if state.late_wait.running:
-            actions += batching.form_batch(state, now)
+            actions += rollouts.form_batch(state, now)
         actions += self._reaching.tick(now)
         actions += self._relaying.replan(now) if state.members.end_demotions(now) else self._relaying.tick(now)
         actions += self._working.tick(now) + self._activation.tick(now)

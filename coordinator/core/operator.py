@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import assert_never
 
 from coordinator.core.activation.activation import Activation
-from coordinator.core.decisions.batching import drop_stale
 from coordinator.core.decisions.broadcasts import Relaying
 from coordinator.core.decisions.issuing import issue
+from coordinator.core.decisions.rollouts import drop_stale
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, Note, SetBudget, TellActivation
 from coordinator.core.events.operator_events import (

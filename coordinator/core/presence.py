@@ -87,13 +87,9 @@ class Presence:
         self._state.dissemination.left(peer_id)
         return self._reaching.left(peer_id, now)
 
-    def seen(self, peer_id: PeerId, now: float) -> Member | None:
-        """The member that sent something just now."""
-        return self._state.members.seen(peer_id, now)
-
     def heartbeat(self, event: HeartbeatReceived, now: float) -> list[Action]:
         """What it says of itself."""
-        member = self.seen(event.peer_id, now)
+        member = self._state.members.seen(event.peer_id, now)
         if member is None:
             return []
         could_work, part_before = member.may_work, member.part_in_plan
@@ -116,11 +112,11 @@ class Presence:
 
     def version_held(self, event: VersionHeld, now: float) -> list[Action]:
         """It holds a version and will generate with it."""
-        member = self.seen(event.peer_id, now)
+        member = self._state.members.seen(event.peer_id, now)
         if member is None:
             return []
         state = self._state
-        if not state.is_published(event.epoch, event.version):
+        if not state.announced.is_published(event.epoch, event.version):
             if member.role == "origin":  # it holds a version before the learner may announce it
                 return []
             if state.epochs.is_orphan(event.version):
@@ -152,7 +148,7 @@ class Presence:
 
     def accused(self, event: PeerAccused, now: float) -> list[Action]:
         """A peer received a corrupt chunk: believed only if it can be true."""
-        accuser = self.seen(event.accuser, now)
+        accuser = self._state.members.seen(event.accuser, now)
         culprit = self._state.members.get(event.culprit)
         if accuser is None or culprit is None or accuser is culprit:
             return []

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
 
-from coordinator.core.decisions.settings import Pacing
+from coordinator.core.decisions.settings import PacingRule
 from coordinator.core.events.prices import ActivationSettings
 from coordinator.core.staleness.policy import LatePolicy
 from rollcast.sim.kernel.network import Line, Weather
@@ -62,7 +62,7 @@ class FleetSettings:
     late_policy: LatePolicy = "drop"
     late_wait_s: float = 2.0
     late_steps_max: int = 1
-    pacing: Pacing = "predict"
+    pacing: PacingRule = "predict"
     lead_margin_steps: float = 0.5
     duplicate_share: float = 0.05
     partial_tokens_max: int = 100_000

@@ -134,7 +134,7 @@ def question_of(state: CoreState, corrections: Corrections | None, now: float) -
         rules=state.rules.rules,
         t_bcast_s=state.dissemination.seconds.percentile(50),
         t_bcast_p95_s=state.dissemination.seconds.percentile(95),
-        t_gen_p90_s=state.generate_s.percentile(90),
+        t_gen_p90_s=state.forecast.generate_p90_s(),
         step_period_s=state.forecast.step_period_s,
     )
 

@@ -29,10 +29,10 @@ def requested(state: CoreState, event: EpochRequested) -> list[Action]:
         text = f"batches up to step {next_step} come first"
         return [
             Note("epoch_too_early", f"step {event.step}", text),
-            AnswerEpoch(event.request_id, state.epoch, next_step),
+            AnswerEpoch(event.request_id, state.epochs.current, next_step),
         ]
     opened = RecordEpoch(
-        Epoch(state.epoch + 1), next_step, Step(max(step, _above(state.newest_version))), event.common_version
+        Epoch(state.epochs.current + 1), next_step, Step(max(step, _above(state.newest_version))), event.common_version
     )
     state.epoch_requests[opened.epoch] = [event.request_id]
     return [opened, Note("epoch_opened", f"epoch {opened.epoch}", _words(opened)), *_open(state, opened)]
@@ -53,8 +53,8 @@ def drop_orphans(state: CoreState) -> list[Action]:
 
 
 def _open(state: CoreState, opened: RecordEpoch) -> list[Action]:
-    state.epochs.opened.append(opened)
-    state.announced.withdraw(state.epochs.is_orphan)
+    state.epochs.open(opened)
+    state.announced.withdraw_orphans()
     state.newest_version = max(state.announced.latest(1), default=None)
     state.batches.skip_to(opened.step_to)
     for member in state.members:

@@ -1,193 +1,353 @@
-"""Giving out work: slots that want an attempt first, then new prompt groups, to whoever is next in line."""
+"""Give out work: open slots first, then new prompt groups, to the member that is next in line.
+
+Only work is begun that will still be young enough when its batch is formed, and no more of it than is of use
+(``Pacing``). The counting rule is AReaL's (arXiv 2505.24298, section 5.1): a group enters the batch that the groups
+before it leave room for. Once attempts were timed, time counts too: a group that is ready late enters a later batch,
+because groups begun after it overtake it. Where fewer groups are ahead than a batch has, the next batch cannot be
+formed without this one, however long it takes: there the counting rule stands alone, so that no prediction ever stops
+the run.
+"""
 
 from __future__ import annotations
 
-from coordinator.core.decisions import admission
+import math
+from dataclasses import dataclass
+
+from capacity.model.pacing_rules import CHANCE_ONCE_BEGUN, GroupYield
+from coordinator.core.decisions.settings import PacingRule
 from coordinator.core.decisions.state import CoreState
-from coordinator.core.events.actions import Action, RecordAttempt, RecordGroup, SendLeases
+from coordinator.core.events.actions import Action, RecordAttempt, RecordGroup, SendLeases, SupplyPrompts
 from coordinator.core.leases.groups import Group
+from coordinator.core.leases.lease_book import NO_PREFIXES
 from coordinator.core.members.membership import Member
-from coordinator.core.staleness.age import oldest_useful_version
-from rollcast.wire.ids import PeerId, Version
-from rollcast.wire.rollouts import LeaseGrant
+from rollcast.wire.ids import PeerId, Step, Version
+from rollcast.wire.rollouts import LeaseGrant, Slot
 
 _GROUPS_TRIED_MAX = 8  # with open slots, oldest first: further ones have their turn later still
 
 
+@dataclass(frozen=True, slots=True)
+class Pacing:
+    """Which versions work may be begun with, by its place among the open and ready groups.
+
+    Everything here stays the same while one event's leases are given out, so it is worked out once for each event.
+    """
+
+    rule: PacingRule
+    next_step: Step  # of the next batch to be formed
+    limit: int  # S
+    groups_per_step: int
+    groups_needed: int  # by all batches that are not formed yet
+    groups_to_begin: float  # for each batch, with those that come too late in the end, or teach nothing
+    groups_of_use: float  # open and ready ones that keep the learner busy; infinite before enough is measured
+    fresh_age: float | None  # kappa and how old versions usually are when a peer holds them; None: not measured
+    learner_starves: bool
+    ready: int  # groups that are ready
+    group_yield: GroupYield | None  # counts only places of groups that will be trained; None: every place counts
+
+    @classmethod
+    def of(cls, state: CoreState, now: float) -> Pacing:
+        """Work out the pacing of this moment."""
+        settings, forecast, rules = state.settings, state.forecast, state.rules
+        under_way, lag_steps = forecast.steps_under_way(), forecast.version_lag_steps()
+        to_begin = settings.groups_per_step / state.group_yield.share * state.usefulness.groups_per_useful_one
+        # A batch, what is under way while the learner trains on it, and a margin.
+        batches_of_use = math.inf if under_way is None else 1.0 + under_way + settings.lead_margin_steps
+        return cls(
+            rule=settings.pacing,
+            next_step=state.batches.next_step,
+            limit=rules.limit,
+            groups_per_step=settings.groups_per_step,
+            groups_needed=(settings.steps - state.batches.next_step) * settings.groups_per_step,
+            groups_to_begin=to_begin,
+            groups_of_use=to_begin * batches_of_use,
+            fresh_age=None if lag_steps is None else rules.publish_every_steps + lag_steps,
+            learner_starves=forecast.learner_starves(now),
+            ready=state.book.ready_count,
+            # Wasted work costs less than a learner that waits, so some is risked only after the learner had to wait.
+            group_yield=state.group_yield if forecast.caution.learner_waited else None,
+        )
+
+    def may_open(self, groups: int) -> bool:
+        """Whether one more group besides so many open and ready ones would be of use."""
+        return groups < self.groups_needed and (self.rule != "predict" or groups < self.groups_of_use)
+
+    def step_of_turn(self, groups_ahead: int) -> Step:
+        """Return the step whose batch a group with so many before it is expected to enter."""
+        if self.group_yield is not None:
+            groups_ahead = self.group_yield.expected(groups_ahead, self.ready)
+        return Step(self.next_step + groups_ahead // self.groups_per_step)
+
+    def oldest_useful_version(self, groups_ahead: int) -> Version:
+        """Return the oldest version that is young enough when a group with so many before it has its turn."""
+        return Version(max(0, self.step_of_turn(groups_ahead) - self.limit))
+
+    def oldest_version(self, groups_ahead: int) -> Version:
+        """Return the oldest version that a group in this place may be made with, counting groups only."""
+        return Version(0) if self.rule == "none" else self.oldest_useful_version(groups_ahead)
+
+    def oldest_fresh_version(self, groups_ahead: int, made_with: Version | None) -> Version:
+        """The same, where a peer that is free had better wait: a newer version may be here before its turn.
+
+        ``made_with``: the oldest version of rollouts that the group has already; None without any.
+
+        When the next version is here, the one before it is kappa steps old and what it took to come. Of the last
+        batch's worth of the groups of use, the later a group has its turn the less older than that it may be begun
+        with: peers wait for the version that is on its way instead, and what they make is younger when it is trained.
+        """
+        counted = self.oldest_version(groups_ahead)
+        if self.rule != "predict" or self.fresh_age is None or groups_ahead < self.groups_per_step:
+            return counted
+        spare_steps = max(0.0, (self.groups_of_use - groups_ahead) / self.groups_to_begin)
+        if spare_steps > 1.0:
+            return counted
+        fresh = math.ceil(self.next_step - (self.fresh_age + spare_steps))
+        # A newer version makes a group no younger than the rollouts that it has.
+        return Version(max(counted, fresh if made_with is None else min(fresh, made_with)))
+
+
+@dataclass(slots=True)
+class _Load:
+    """How much work a member has and may have, in slots."""
+
+    held_now: int  # given in its present session
+    held: int
+    capacity: int
+    slots_per_s: float | None  # None: not measured lately
+
+
+class Round:
+    """One round of giving out work. Nothing but this changes what members hold meanwhile, so each is asked once."""
+
+    def __init__(self, state: CoreState, now: float) -> None:
+        self._state = state
+        self._now = now
+        self._loads: dict[PeerId, _Load] = {}
+        self.pacing = Pacing.of(state, now)
+        self.actions: list[Action] = []
+        """What must be recorded of the leases that were given."""
+
+    # ---------------------------------------------------------------- the line
+
+    def queue_changed(self) -> None:
+        """Put members in line, or take them out of it, that something changed for since the last time."""
+        members = self._state.members
+        changed, freed = members.take_changed(), self._state.book.take_freed()
+        for peer_id in dict.fromkeys(changed + freed) if freed else changed:
+            member = members.get(peer_id)
+            if member is not None:
+                self._queue(member)
+
+    def _queue(self, member: Member) -> None:
+        shares = self._state.members.shares
+        if member.version is None or member.free_slots <= 0 or not member.may_work or self._room(member) <= 0:
+            shares.leave(member.peer_id)
+            return
+        busy = self._load(member).held_now >= member.concurrent_rollouts
+        member.virtual_time = shares.wait(member.peer_id, member.order, member.version, member.virtual_time, ahead=busy)
+
+    def _room(self, member: Member) -> int:
+        """Return how many slots the member can be given now.
+
+        What it held before its present session does not count at first: it may have lost it, and knows best what it
+        asks for. Twice its capacity is the most that it holds in all.
+        """
+        if member.free_slots <= 0:
+            return 0
+        load = self._load(member)
+        return min(member.free_slots, load.capacity - load.held_now, 2 * load.capacity - load.held)
+
+    def _load(self, member: Member) -> _Load:
+        load = self._loads.get(member.peer_id)
+        if load is None:
+            held_now, held = self._state.book.held(member.peer_id)
+            slots_per_s = self._state.forecast.slots_per_s(member.peer_id, self._now)
+            load = _Load(held_now, held, self._capacity(member.concurrent_rollouts, slots_per_s), slots_per_s)
+            self._loads[member.peer_id] = load
+        return load
+
+    def _capacity(self, at_once: int, slots_per_s: float | None) -> int:
+        """Slots that a member may hold at once: what it works off in the time that fetching ahead is meant for."""
+        settings = self._state.settings
+        most = int(settings.prefetch_batches * at_once)
+        return most if slots_per_s is None else min(most, max(at_once, int(slots_per_s * settings.prefetch_s)))
+
+    # ---------------------------------------------------------------- leases
+
+    def give_out(self) -> None:
+        """Give leases to those who are next in line, one at a time, as long as there is work for them."""
+        shares = self._state.members.shares
+        grants: dict[PeerId, list[LeaseGrant]] = {}
+        while True:
+            tried = self._state.book.open_groups(_GROUPS_TRIED_MAX)
+            member = self._next_in_line(tried)
+            if member is None:
+                break
+            grant = self._grant_one(member, tried)
+            if grant is None:
+                shares.set_aside(member.peer_id)
+            else:
+                grants.setdefault(member.peer_id, []).append(grant)
+        self.actions += [SendLeases(peer_id, tuple(given)) for peer_id, given in grants.items()]
+
+    def _next_in_line(self, tried: list[tuple[int, Group]]) -> Member | None:
+        """Return the next member for which there may be work; cheap where pacing lets nobody begin anything."""
+        state = self._state
+        if state.newest_version is None:
+            return None
+        if tried:  # it has its turn before any new group: older versions will do for it
+            groups_ahead, made_with = tried[0][0], tried[0][1].oldest_version
+        elif state.prompts.stock and self.pacing.may_open(len(state.book)):
+            groups_ahead, made_with = len(state.book), None
+        else:
+            return None
+        peer_id = state.members.shares.first(self.pacing.oldest_fresh_version(groups_ahead, made_with))
+        return None if peer_id is None else state.members.get(peer_id)
+
+    def _grant_one(self, member: Member, tried: list[tuple[int, Group]]) -> LeaseGrant | None:
+        """Give one lease to this member; None: nothing is open that it could do in time."""
+        free = self._room(member)
+        if free <= 0 or member.version is None:
+            return None
+        load = max(
+            member.concurrent_rollouts,
+            self._load(member).held_now + min(free, self._state.settings.samples_per_group),
+        )
+        for groups_ahead, group in tried:
+            oldest = self.oldest_to_begin(member, member.version, group, groups_ahead, load)
+            if oldest is not None:
+                return self.grant(member, group, self._state.book.open_slots(group)[:free], groups_ahead, oldest)
+        groups_ahead = len(self._state.book)
+        if not self.pacing.may_open(groups_ahead):
+            return None
+        oldest = self.oldest_to_begin(member, member.version, None, groups_ahead, load)
+        opened = None if oldest is None else self._open_group()
+        if oldest is None or opened is None:
+            return None
+        return self.grant(member, opened, self._state.book.open_slots(opened)[:free], groups_ahead, oldest)
+
+    def _open_group(self) -> Group | None:
+        """Open a group for the next prompt; None if there is no prompt."""
+        prompt = self._state.prompts.take()
+        if prompt is None:
+            return None
+        group = self._state.book.open_group(prompt)
+        self.actions.append(
+            RecordGroup(group.group_id, prompt.problem_id, prompt.prompt_token_ids, prompt.mixture_position)
+        )
+        return group
+
+    def oldest_to_begin(
+        self, member: Member, version: Version, group: Group | None, groups_ahead: int, load: int
+    ) -> Version | None:
+        """Return the oldest version with which the group, or a new one, is in time if this member begins it now.
+
+        None: what it holds, ``version``, is older, at this load.
+        """
+        state, pacing = self._state, self.pacing
+        if pacing.rule == "none":
+            return Version(0)
+        made_with = None if group is None else group.oldest_version
+        oldest = version if made_with is None else min(version, made_with)
+        needed = pacing.oldest_version(groups_ahead)
+        if oldest < needed:
+            return None
+        if pacing.rule == "count" or (groups_ahead < pacing.groups_per_step and pacing.learner_starves):
+            return needed
+        chance, slots = state.forecast.caution.chance, state.settings.samples_per_group
+        if group is not None:  # it was begun: what is left of it is worth a smaller chance
+            chance, slots = min(chance, CHANCE_ONCE_BEGUN), group.unfilled
+        later = state.forecast.steps_until_ready(member.peer_id, load, slots, self._now, chance)
+        needed = Version(max(needed, pacing.next_step + later - pacing.limit))
+        fresh = pacing.oldest_fresh_version(groups_ahead, made_with)
+        return Version(max(needed, fresh)) if oldest >= needed and version >= fresh else None
+
+    def grant(
+        self,
+        member: Member,
+        group: Group,
+        indices: list[int],
+        groups_ahead: int,
+        oldest_in_time: Version = Version(0),  # noqa: B008
+    ) -> LeaseGrant:
+        """Lease these slots of a group to this member, who is in line.
+
+        The lease asks for the version that the member was chosen for: one that still loads the version that it holds
+        would begin with an older one. Beginnings that other peers made are continued as long as they are young enough
+        for their turn.
+        """
+        state, load = self._state, self._load(member)
+        oldest_useful = self.pacing.oldest_useful_version(groups_ahead)
+        deadline_s, epoch = state.settings.lease_deadline_s, state.epochs.current
+        prefixes = NO_PREFIXES
+        if state.partials.slots:
+            prefixes = state.partials.prefixes(group.group_id, indices, oldest_useful, epoch)
+        attempts = state.book.issue(
+            group,
+            indices,
+            member.peer_id,
+            now=self._now,
+            deadline=self._now + deadline_s,
+            load=max(member.concurrent_rollouts, load.held_now + len(indices)),
+            prefixes=prefixes,
+        )
+        load.held_now += len(attempts)
+        load.held += len(attempts)
+        state.accounts.issued += len(attempts)
+        state.members.asks(member, member.free_slots - len(attempts))
+        member.virtual_time = state.members.shares.served(member.peer_id, len(attempts) / self._speed(member))
+        self._queue(member)
+        slots = [Slot(one.sample_index, group.slots[one.sample_index].seed, one.prefix or ()) for one in attempts]
+        if not any(slot.prefix for slot in slots):
+            oldest_useful = max(oldest_useful, oldest_in_time)
+        lease_id, token = attempts[0].lease_id, attempts[0].fencing_token
+        self.actions += [
+            RecordAttempt(lease_id, token, group.group_id, slot.sample_index, slot.seed, member.peer_id)
+            for slot in slots
+        ]
+        return LeaseGrant(
+            lease_id=lease_id,
+            fencing_token=token,
+            group_id=group.group_id,
+            prompt_token_ids=group.prompt.prompt_token_ids,
+            slots=tuple(slots),
+            sampling=state.settings.sampling,
+            deadline_s=deadline_s,
+            epoch=epoch,
+            oldest_useful_version=oldest_useful,
+        )
+
+    def _speed(self, member: Member) -> float:
+        """Return the member's slots per second; one that was not measured is taken to be as fast as the others."""
+        per_s = self._load(member).slots_per_s
+        if per_s:
+            return per_s
+        typical_s = self._state.forecast.typical_s(member.peer_id, 1, self._now)
+        return max(1, member.concurrent_rollouts) / (typical_s or 1.0)
+
+    # ---------------------------------------------------------------- prompts
+
+    def supply_prompts(self) -> None:
+        """Request prompts if the stock is low, with the steps that they are for where that matters."""
+        state, groups = self._state, len(self._state.book)
+        asked = state.prompts.ask(max(0, self.pacing.groups_needed - groups))
+        if state.settings.staged_prompts:
+            ahead = groups + len(state.prompts.stock)
+            asked = [
+                SupplyPrompts(one.count, tuple(self.pacing.step_of_turn(ahead + number) for number in range(one.count)))
+                for one in asked
+            ]
+        self.actions += asked
+
+
 def issue(state: CoreState, now: float) -> list[Action]:
-    """Leases for those who are next in line, one at a time, as long as there is work for them; and prompts to draw."""
+    """Give leases to those who are next in line, as long as there is work for them, and request prompts."""
     if state.ended:
         return []
-    queue_changed(state, now)
-    actions: list[Action] = []
-    if len(state.members.shares):
-        _give_out(state, actions, now)
+    round_ = Round(state, now)
+    round_.queue_changed()
+    if state.members.shares.places:
+        round_.give_out()
     if state.prompts.low and state.members.worker_count:
-        actions += state.supply_prompts()
-    return actions
-
-
-def _give_out(state: CoreState, actions: list[Action], now: float) -> None:
-    grants: dict[PeerId, list[LeaseGrant]] = {}
-    while (member := _next_in_line(state)) is not None:
-        grant = _grant_one(state, member, actions, now)
-        if grant is None:
-            state.members.shares.set_aside(member.peer_id)
-        else:
-            grants.setdefault(member.peer_id, []).append(grant)
-    actions += [SendLeases(peer_id, tuple(given)) for peer_id, given in grants.items()]
-
-
-def room(state: CoreState, member: Member, now: float) -> int:
-    """Slots that the member can be given now.
-
-    What it held before its present session does not count at first: it may have lost it, and knows best what it asks
-    for. Twice its capacity is the most that it holds in all.
-    """
-    free, most = member.free_slots, capacity(state, member, now)
-    book, peer_id = state.book, member.peer_id
-    return min(free, most - book.held_now(peer_id), 2 * most - book.held_count(peer_id)) if free > 0 else free
-
-
-def capacity(state: CoreState, member: Member, now: float) -> int:
-    """Slots that the member may hold at once: what it works off in the time that fetching ahead is meant for."""
-    settings, at_once = state.settings, member.concurrent_rollouts
-    most = settings.slot_capacity(at_once)
-    per_s = state.forecast.slots_per_s(member.peer_id, now)
-    return most if per_s is None else min(most, max(at_once, int(per_s * settings.prefetch_s)))
-
-
-def queue_changed(state: CoreState, now: float) -> None:
-    """Put members in line, or take them out of it, that something changed for since the last time."""
-    changed, freed = state.members.take_changed(), state.book.take_freed()
-    for peer_id in dict.fromkeys(changed + freed) if freed else changed:
-        member = state.members.get(peer_id)
-        if member is not None:
-            _queue(state, member, now)
-
-
-def _queue(state: CoreState, member: Member, now: float) -> None:
-    shares = state.members.shares
-    if member.version is None or member.free_slots <= 0 or not member.may_work or room(state, member, now) <= 0:
-        shares.leave(member.peer_id)
-        return
-    busy = state.book.held_now(member.peer_id) >= member.concurrent_rollouts
-    virtual_time = max(member.virtual_time, shares.clock)
-    if member.peer_id in shares:
-        virtual_time = member.virtual_time
-    member.virtual_time = virtual_time
-    shares.wait(member.peer_id, member.order, member.version, virtual_time, ahead=busy)
-
-
-def _next_in_line(state: CoreState) -> Member | None:
-    """The next member for which there may be work; cheap where pacing lets nobody begin anything."""
-    if state.newest_version is None:
-        return None
-    open_groups = state.book.open_groups(1)
-    if open_groups:  # it has its turn before any new group: older versions will do for it
-        groups_ahead, made_with = state.book.position(open_groups[0]), open_groups[0].oldest_version
-    elif len(state.prompts) and admission.may_open(state):
-        groups_ahead, made_with = len(state.book), None
-    else:
-        return None
-    peer_id = state.members.shares.first(admission.oldest_fresh_version_for(state, groups_ahead, made_with))
-    return None if peer_id is None else state.members.get(peer_id)
-
-
-def _grant_one(state: CoreState, member: Member, actions: list[Action], now: float) -> LeaseGrant | None:
-    """One lease for this member, or None: nothing is open that it could do in time."""
-    free = room(state, member, now)
-    if free <= 0 or member.version is None:
-        return None
-    found = _group_for(state, member, member.version, free, actions, now)
-    if found is None:
-        return None
-    group, oldest = found
-    return grant(state, member, group, state.book.open_slots(group)[:free], actions, now, oldest)
-
-
-def grant(
-    state: CoreState,
-    member: Member,
-    group: Group,
-    indices: list[int],
-    actions: list[Action],
-    now: float,
-    oldest_in_time: Version = Version(0),  # noqa: B008
-) -> LeaseGrant:
-    """A lease of these slots of a group for this member, who is in line; what must be recorded goes to ``actions``.
-
-    It asks for what the member was chosen for: one that still loads the version that it holds would begin with an older
-    one. Beginnings that others drew are gone on with as long as they are young enough for their turn.
-    """
-    settings, book = state.settings, state.book
-    turn = state.step_of_turn(book.position(group))
-    oldest_useful = oldest_useful_version(turn, state.rules.limit)
-    attempts = book.issue(
-        group,
-        indices,
-        member.peer_id,
-        now=now,
-        deadline=now + settings.lease_deadline_s,
-        load=max(member.concurrent_rollouts, book.held_now(member.peer_id) + len(indices)),
-        prefixes=state.partials.prefixes(group.group_id, indices, oldest_useful, state.epoch),
-    )
-    slots = book.slots_of(attempts)
-    if not any(slot.prefix for slot in slots):
-        oldest_useful = max(oldest_useful, oldest_in_time)
-    state.members.asks(member, member.free_slots - len(attempts))
-    member.virtual_time = state.members.shares.served(member.peer_id, len(attempts) / _speed(state, member, now))
-    _queue(state, member, now)
-    state.accounts.issued += len(attempts)
-    for attempt, slot in zip(attempts, slots, strict=True):
-        actions.append(
-            RecordAttempt(
-                attempt.lease_id,
-                attempt.fencing_token,
-                group.group_id,
-                slot.sample_index,
-                slot.seed,
-                member.peer_id,
-            )
-        )
-    return LeaseGrant(
-        lease_id=attempts[0].lease_id,
-        fencing_token=attempts[0].fencing_token,
-        group_id=group.group_id,
-        prompt_token_ids=group.prompt.prompt_token_ids,
-        slots=slots,
-        sampling=settings.sampling,
-        deadline_s=settings.lease_deadline_s,
-        epoch=state.epoch,
-        oldest_useful_version=oldest_useful,
-    )
-
-
-def _speed(state: CoreState, member: Member, now: float) -> float:
-    """In slots a second; what is not measured is taken to be as fast as the others."""
-    per_s = state.forecast.slots_per_s(member.peer_id, now)
-    if per_s:
-        return per_s
-    typical_s = state.forecast.typical_s(member.peer_id, 1, now)
-    return max(1, member.concurrent_rollouts) / (typical_s or 1.0)
-
-
-def _group_for(
-    state: CoreState, member: Member, version: Version, free: int, actions: list[Action], now: float
-) -> tuple[Group, Version] | None:
-    """The oldest group with an open slot, else a new one, that this member can do in time, and the version it needs."""
-    taken = min(free, state.settings.samples_per_group)
-    load = max(member.concurrent_rollouts, state.book.held_now(member.peer_id) + taken)
-    for group in state.book.open_groups(_GROUPS_TRIED_MAX):
-        oldest = admission.oldest_to_begin(state, member, version, group, load, now)
-        if oldest is not None:
-            return group, oldest
-    oldest = admission.oldest_to_begin(state, member, version, None, load, now) if admission.may_open(state) else None
-    if oldest is None:
-        return None
-    prompt = state.prompts.take()
-    if prompt is None:
-        return None
-    group = state.book.open_group(prompt)
-    actions.append(RecordGroup(group.group_id, prompt.problem_id, prompt.prompt_token_ids, prompt.mixture_position))
-    return group, oldest
+        round_.supply_prompts()
+    return round_.actions

@@ -7,12 +7,12 @@ The first event of a coordinator: what the one before it had open goes on.
 
 from __future__ import annotations
 
-from coordinator.core.decisions import batching, epoch_change
+from coordinator.core.decisions import epoch_change, rollouts
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, FailRun, Note, ScoreRollout, SendAnnouncement
 from coordinator.core.events.events import RunEnded, VersionAnnounced
-from coordinator.core.staleness.age import oldest_useful_version
 from rollcast.runtime.errors import NoPeers, ProcessFailed, RollcastError, WaitTimedOut
+from rollcast.wire.ids import Version
 
 
 def run_ended(state: CoreState, event: RunEnded) -> list[Action]:
@@ -54,7 +54,7 @@ def announced(state: CoreState, event: VersionAnnounced, now: float) -> list[Act
     if state.newest_version is not None and event.version <= state.newest_version:
         return [Note("announced_again", f"version {event.version}", "nothing to do: it is not newer")]
     state.newest_version = event.version
-    oldest_useful = oldest_useful_version(state.batches.next_step, state.rules.age_max)
+    oldest_useful = Version(max(0, state.batches.next_step - state.rules.age_max))
     state.announced.add(event.version, event.chunk_count, oldest_useful=oldest_useful)
     receivers = [member for member in state.members if member.is_waited_for]
     state.dissemination.announced(
@@ -80,4 +80,4 @@ def started(state: CoreState, now: float) -> list[Action]:
         for rollout in group.rollouts
         if not rollout.scored and not state.epochs.is_orphan(rollout.newest_version)
     ]
-    return [*dropped, *batching.started(state), *unscored]
+    return [*dropped, *rollouts.started(state), *unscored]

@@ -13,7 +13,7 @@ from coordinator.core.staleness.policy import LatePolicy, StalenessRules
 from rollcast.wire.ids import RunId
 from rollcast.wire.rollouts import Sampling
 
-Pacing = Literal["predict", "count", "none"]
+PacingRule = Literal["predict", "count", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class CoreSettings:
     """Given with every lease."""
     drop_without_advantage: bool = False
     """Whether a group whose rewards are all the same is dropped and replaced; see
-    coordinator.core.decisions.batching."""
+    coordinator.core.decisions.rollouts."""
     drops_per_step_max: int = 0
     """Groups dropped so for one batch at most; more are trained on."""
     staged_prompts: bool = False
@@ -61,7 +61,7 @@ class CoreSettings:
     """A peer whose speed is known holds what it does in so long at most, and a generation batch at least."""
     reconnect_grace_s: float = 3.0
     """A peer away for longer keeps its leases, but somebody else may be given the same slots."""
-    pacing: Pacing = "predict"
+    pacing: PacingRule = "predict"
     """How work is held back that would be too old: by measured times too, by counting groups only, or not at all."""
     lead_margin_steps: float = 0.5
     """Prompt groups kept open beyond a batch and what is under way, in batches."""
@@ -109,7 +109,3 @@ class CoreSettings:
         return StalenessRules(
             self.staleness_limit, self.publish_every_steps, self.late_policy, self.late_wait_s, self.late_steps_max
         )
-
-    def slot_capacity(self, concurrent_rollouts: int) -> int:
-        """Slots that a peer may hold at once."""
-        return int(self.prefetch_batches * concurrent_rollouts)

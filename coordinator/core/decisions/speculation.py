@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from coordinator.core.decisions import admission, issuing
+from coordinator.core.decisions.issuing import Round
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, SendLeases
 from coordinator.core.leases.groups import Attempt, Group
 from coordinator.core.members.membership import Member
-from rollcast.wire.ids import PeerId
+from rollcast.wire.ids import PeerId, Version
 from rollcast.wire.rollouts import LeaseGrant
 
 _LOOKED_AFTER_S = 1.0
@@ -41,20 +41,21 @@ class LongTail:
 
 
 def _second_attempts(state: CoreState, now: float) -> list[Action]:
-    actions: list[Action] = []
+    round_ = Round(state, now)
     grants: dict[PeerId, list[LeaseGrant]] = {}
     for group, attempt, remaining_s, factor in islice(_stragglers(state, now), _SLOTS_LOOKED_AT):
         if not _may_duplicate(state):
             break
-        member = _fastest_idle(state, group, attempt, now)
+        groups_ahead = state.book.position(group)
+        member = _fastest_idle(state, round_.pacing.oldest_version(groups_ahead), attempt, now)
         if member is None:
             break
         if _takes_s(state, member, factor, now) > _SOONER * remaining_s:
             continue
-        grant = issuing.grant(state, member, group, [attempt.sample_index], actions, now)
+        grant = round_.grant(member, group, [attempt.sample_index], groups_ahead)
         state.accounts.second_attempts += 1
         grants.setdefault(member.peer_id, []).append(grant)
-    return actions + [SendLeases(peer_id, tuple(given)) for peer_id, given in grants.items()]
+    return round_.actions + [SendLeases(peer_id, tuple(given)) for peer_id, given in grants.items()]
 
 
 def _may_duplicate(state: CoreState) -> bool:
@@ -63,7 +64,7 @@ def _may_duplicate(state: CoreState) -> bool:
 
 def _stragglers(state: CoreState, now: float) -> Iterator[tuple[Group, Attempt, float, float]]:
     """Slots under way that will be late, with how long their holders still need, and how long they are."""
-    if not len(state.members.shares) or state.forecast.spread(0.5) is None:
+    if not state.members.shares.places or state.forecast.spread(0.5) is None:
         return
     lacking = state.settings.groups_per_step - state.book.ready_count
     next_in_s = state.forecast.next_in_s(now)
@@ -96,14 +97,13 @@ def _ages(state: CoreState, group: Group, remaining_s: float, now: float) -> boo
     return step - group.oldest_version > state.rules.limit
 
 
-def _fastest_idle(state: CoreState, group: Group, attempt: Attempt, now: float) -> Member | None:
-    oldest = admission.oldest_version_for(state, state.book.position(group))
-    idle = state.members.shares.idle(oldest, _PEERS_COMPARED)
+def _fastest_idle(state: CoreState, oldest_version: Version, attempt: Attempt, now: float) -> Member | None:
+    idle = state.members.shares.idle(oldest_version, _PEERS_COMPARED)
     members = [one for peer_id in idle if peer_id != attempt.peer_id and (one := state.members.get(peer_id))]
     return min(members, key=lambda one: (_takes_s(state, one, 1.0, now), one.order), default=None)
 
 
 def _takes_s(state: CoreState, member: Member, factor: float, now: float) -> float:
-    load = max(member.concurrent_rollouts, state.book.held_now(member.peer_id) + 1)
+    load = max(member.concurrent_rollouts, state.book.held(member.peer_id)[0] + 1)
     typical_s = state.forecast.typical_s(member.peer_id, load, now)
     return float("inf") if typical_s is None else factor * typical_s

@@ -16,7 +16,6 @@ from coordinator.core.events.actions import (
     EndSession,
     RevokeLeases,
     StopPeer,
-    SupplyPrompts,
 )
 from coordinator.core.events.restored import Restored, RestoredAttempt, RestoredGroup, RestoredRollout
 from coordinator.core.leases.batches import Batches
@@ -31,12 +30,10 @@ from coordinator.core.members.membership import Members
 from coordinator.core.members.offers import Offers
 from coordinator.core.members.progress import LearnerProgress
 from coordinator.core.reach.address_book import ReachBook
-from coordinator.core.staleness.age import StalenessFigures, turn_of
 from coordinator.core.staleness.age_breakdown import StalenessLedger
 from coordinator.core.staleness.epochs import AnnouncedVersions, EpochBook
-from coordinator.core.staleness.policy import LateCounts, LateWait, RulesInForce
-from rollcast.runtime.windows import Window
-from rollcast.wire.ids import Epoch, LeaseId, PeerId, Step, Version
+from coordinator.core.staleness.policy import LateCounts, LateWait, RulesInForce, StalenessFigures
+from rollcast.wire.ids import Epoch, LeaseId, PeerId
 
 __all__ = ["CoreState", "Restored", "RestoredAttempt", "RestoredGroup", "RestoredRollout"]
 
@@ -94,47 +91,12 @@ class CoreState:
         self.forecast = Forecast()
         self.group_yield = GroupYield()
         self.partials = Partials(settings.partial_tokens_max)
-        self.generate_s = Window()  # seconds that peers say a rollout took, and no more than its attempt did
         self.epochs = EpochBook(restored.epochs)
         self.epoch_requests: dict[Epoch, list[int]] = {}  # that wait for an epoch to be durable
-        self.announced = AnnouncedVersions(restored.versions)
+        self.announced = AnnouncedVersions(restored.versions, self.epochs)
         self.newest_version = max(restored.versions, default=None)
         self.ended = ""  # why the run is over, empty while it is not
         self.ended_for_good = False
-
-    @property
-    def epoch(self) -> Epoch:
-        """The current epoch."""
-        return self.epochs.current
-
-    def is_published(self, epoch: Epoch, version: Version) -> bool:
-        """Whether rollouts may be made with this version: it was announced in this epoch, and is no orphan."""
-        return self.epochs.valid(epoch, version) and self.announced.may_contain(version)
-
-    def groups_still_needed(self) -> int:
-        """Groups that the batches not yet formed lack, were every open and ready group to be used."""
-        steps_left = self.settings.steps - self.batches.next_step
-        return max(0, steps_left * self.settings.groups_per_step - len(self.book))
-
-    def step_of_turn(self, groups_ahead: int) -> Step:
-        """Step whose batch a group with so many before it is expected to enter.
-
-        Every place counts, unless the learner had to wait lately: then only those that will probably be of use.
-        """
-        if self.forecast.learner_waited:
-            groups_ahead = self.group_yield.expected(groups_ahead, self.book.ready_count)
-        return turn_of(self.batches.next_step, groups_ahead, self.settings.groups_per_step)
-
-    def supply_prompts(self) -> list[SupplyPrompts]:
-        """A request for prompts if the stock is low, with the steps that they are for where that matters."""
-        asked = self.prompts.ask(self.groups_still_needed())
-        if not self.settings.staged_prompts:
-            return asked
-        ahead = len(self.book) + len(self.prompts)
-        return [
-            SupplyPrompts(one.count, tuple(self.step_of_turn(ahead + number) for number in range(one.count)))
-            for one in asked
-        ]
 
     def close_attempt(self, attempt: Attempt, reason: DropReason) -> CloseAttempt:
         """A live attempt ends without a rollout; its slot will be issued again."""

@@ -91,4 +91,4 @@ class WaitCauses:
         oldest_useful = state.batches.next_step - state.rules.limit
         if all(member.version is not None and member.version < oldest_useful for member in able):
             return "broadcast"
-        return "pacing" if len(state.prompts) else "prompts"
+        return "pacing" if state.prompts.stock else "prompts"

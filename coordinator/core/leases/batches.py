@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coordinator.core.leases.groups import Group
-from coordinator.core.staleness.age import age_at
 from rollcast.wire.ids import RolloutId, Step
 
 
@@ -25,7 +24,7 @@ class FormedBatch:
 
     @property
     def ages(self) -> list[int]:
-        return [age_at(self.step, filling.oldest_version) for group in self.groups for filling in group.fillings()]
+        return [self.step - filling.oldest_version for group in self.groups for filling in group.fillings()]
 
 
 class Batches:
@@ -34,13 +33,9 @@ class Batches:
     def __init__(self, *, groups_per_step: int, recorded: int = 0) -> None:
         self._groups_per_step = groups_per_step
         self.recorded = recorded
+        self.next_step = Step(recorded)  # of the next batch to be formed
         self.wanted: Step | None = None  # the learner waits for this one
         self.recording: FormedBatch | None = None
-
-    @property
-    def next_step(self) -> Step:
-        """Step of the next batch to be formed."""
-        return Step(self.recorded + (self.recording is not None))
 
     def is_recorded(self, step: Step) -> bool:
         return step < self.recorded
@@ -65,6 +60,7 @@ class Batches:
         if self.wanted is None:
             raise ValueError("no batch is wanted")
         self.recording = FormedBatch(self.wanted, groups, age_max)
+        self.next_step = Step(self.wanted + 1)
         self.wanted = None
         return self.recording
 
@@ -80,12 +76,13 @@ class Batches:
         """The batches before this step are recorded as empty ones."""
         if self.recording is not None or step < self.recorded:
             raise ValueError(f"cannot skip to step {step}: batch {self.next_step} is next")
-        self.recorded = step
+        self.recorded = self.next_step = step
         if self.wanted is not None and self.wanted < step:
             self.wanted = None
 
     def validate(self) -> None:
         """Raise AssertionError when I2 or I3 is broken."""
+        assert self.next_step == self.recorded + (self.recording is not None), "the next step"
         if self.recording is None:
             return
         assert self.recording.step == self.recorded, "batches are recorded in order"
@@ -97,4 +94,4 @@ class Batches:
 def too_old(group: Group, step: Step, age_max: int) -> bool:
     """Whether a rollout of this group is too old for the batch of this step (I3)."""
     oldest = group.oldest_version
-    return oldest is not None and age_at(step, oldest) > age_max
+    return oldest is not None and step - oldest > age_max

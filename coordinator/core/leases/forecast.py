@@ -14,7 +14,7 @@ from itertools import islice
 
 from capacity.model.pacing_rules import LAGS_WINDOW, PERIODS, SPEED_WINDOW, SPREAD_NEEDED, SPREAD_WINDOW, Caution
 from coordinator.core.leases.groups import Attempt
-from rollcast.runtime.windows import percentile_of
+from rollcast.runtime.windows import WINDOW, percentile_of
 from rollcast.wire.ids import PeerId, Version
 
 _SPREAD_SORTED_EVERY = 32  # measurements between two sortings
@@ -104,17 +104,20 @@ class Forecast:
         self._recorded = -1
         self._recorded_at: float | None = None
         self._asked_at: float | None = None
+        self._generate_s: deque[float] = deque(maxlen=WINDOW)
         self.step_period_s: float | None = None  # batch recorded to batch recorded
         self.learner_s: float | None = None  # the part of it in which the learner did not wait for a batch
         self._ended = (0, 0)
-        self._caution = Caution()
+        self.caution = Caution()
 
     # ---------------------------------------------------------------- measurements
 
-    def answered(self, attempt: Attempt, now: float) -> None:
-        """The rollout of an attempt was received."""
+    def answered(self, attempt: Attempt, now: float, generate_s: float = 0.0) -> None:
+        """Measure an attempt whose rollout was received. Its peer reports that it generated for ``generate_s``."""
         if not attempt.load:
-            return
+            return  # a coordinator before this one issued it at a time that is not known
+        # A peer may report anything, but it cannot have generated for longer than it held the attempt.
+        self._generate_s.append(min(generate_s, now - attempt.issued_at))
         turnaround_s = max(now - attempt.issued_at, 1e-6)
         speed = self._speed(attempt.peer_id)
         expected_s = attempt.load / speed.per_s if speed.per_s else 0.0
@@ -177,9 +180,13 @@ class Forecast:
         """A learner that waits is worse than work in vain; where neither happens nothing need change."""
         waited_s = 0.0 if self._asked_at is None else now - self._asked_at
         waited_share = waited_s / max(self._periods[-1], 1e-9)
-        self._caution.learn(waited_share, trained, stale, beginning=len(self._periods) < PERIODS)
+        self.caution.learn(waited_share, trained, stale, beginning=len(self._periods) < PERIODS)
 
     # ---------------------------------------------------------------- questions
+
+    def generate_p90_s(self) -> float | None:
+        """Return the 90th percentile of the seconds that rollouts took to generate; None before the first one."""
+        return percentile_of(self._generate_s, 90)
 
     @property
     def steps_timed(self) -> int:
@@ -209,6 +216,11 @@ class Forecast:
         spread = self._spread.quantile(chance ** (1.0 / max(1, slots)))
         return typical_s * (spread or 1.0) + (self._scoring_s.quantile(0.9) or 0.0)
 
+    def steps_until_ready(self, peer_id: PeerId, load: int, slots: int, now: float, chance: float) -> int:
+        """Return the batches that are formed before so many slots are scored, with this chance; 0 if not measured."""
+        ready_in_s = self.ready_in_s(peer_id, load, slots, now, chance)
+        return 0 if ready_in_s is None else self.steps_within(ready_in_s, now)
+
     def scoring_s(self, share: float) -> float | None:
         """From a rollout's receipt to its score, at this quantile."""
         return self._scoring_s.quantile(share)
@@ -217,16 +229,6 @@ class Forecast:
         """Whether it has waited for longer than attempts usually take: what is predicted lets too little begin."""
         usual_s = self._turnaround_s.quantile(0.5)
         return self._asked_at is not None and usual_s is not None and now - self._asked_at >= usual_s
-
-    @property
-    def chance_wanted(self) -> float:
-        """The chance of being in time that a new group must have."""
-        return self._caution.chance
-
-    @property
-    def learner_waited(self) -> bool:
-        """Whether it had to wait for a batch in one of its last steps, and not because the run began just now."""
-        return self._caution.learner_waited
 
     def spread(self, share: float) -> float | None:
         """By which factor attempts exceed what their peer's speed lets expect, at this quantile."""

@@ -12,16 +12,14 @@ class Usefulness:
     def __init__(self) -> None:
         self.dropped = 0  # groups without advantage since the last batch
         self.share = 1.0  # of useful groups, lately
+        self.groups_per_useful_one = 1.0
+        """How many groups must be made for each that is trained on."""
 
     def seen(self, *, useful: bool) -> None:
         """A group was scored."""
         self.share += _WEIGHT * (float(useful) - self.share)
+        self.groups_per_useful_one = 1.0 / max(_SHARE_LEAST, self.share)
 
     def batch_recorded(self) -> None:
         """The next batch has its own bound."""
         self.dropped = 0
-
-    @property
-    def groups_per_useful_one(self) -> float:
-        """How many groups must be made for each that is trained on."""
-        return 1.0 / max(_SHARE_LEAST, self.share)

@@ -49,10 +49,10 @@ class Attempt:
     issued_at: float = 0.0
     load: int = 0
     prefix: Prefix | None = ()
+    key: AttemptKey = field(init=False)
 
-    @property
-    def key(self) -> AttemptKey:
-        return (self.lease_id, self.sample_index)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", (self.lease_id, self.sample_index))
 
 
 @dataclass(slots=True)
@@ -89,6 +89,7 @@ class Group:
     group_id: GroupId
     prompt: Prompt
     slots: list[SlotState]
+    unfilled: int  # slots without a rollout
     scored: int = 0
     oldest_version: Version | None = None  # of its rollouts so far
 
@@ -101,15 +102,6 @@ class Group:
 
     def live(self) -> list[Attempt]:
         return [attempt for slot in self.slots for attempt in slot.live]
-
-    def vacant(self) -> list[int]:
-        """Sample indices that nobody works at."""
-        return [index for index, slot in enumerate(self.slots) if slot.filling is None and not slot.live]
-
-    @property
-    def unfilled(self) -> int:
-        """Slots without a rollout."""
-        return sum(slot.filling is None for slot in self.slots)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,8 @@ from coordinator.core.leases.groups import (
     slot_seed,
     validate_slot,
 )
-from coordinator.core.leases.reconnect_grace import Away
+from coordinator.core.leases.reconnect_grace import ReconnectGrace
 from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, RolloutId, Version
-from rollcast.wire.rollouts import Slot
 
 NO_PREFIXES: Mapping[int, Prefix] = {}
 
@@ -54,7 +53,7 @@ class LeaseBook:
         self._finished: OrderedDict[AttemptKey, Finished] = OrderedDict(
             ((one.lease_id, one.sample_index), Finished(one.peer_id, one.group_id, one.stored)) for one in finished
         )
-        self._away = Away()
+        self._grace = ReconnectGrace()
         self._last_group = last_group
         self._last_lease = ids_before
         self.unscored = 0  # rollouts received and not scored
@@ -73,16 +72,16 @@ class LeaseBook:
         """How many open or ready groups are older."""
         return bisect_left(self._order, group.group_id)
 
-    def open_groups(self, count: int) -> list[Group]:
-        """The oldest groups with slots that want an attempt, this many at most."""
-        return [self._groups[group_id] for group_id in self._open[:count]]
+    def open_groups(self, count: int) -> list[tuple[int, Group]]:
+        """Return the oldest groups with an open slot, ``count`` at most, each with its position."""
+        return [(bisect_left(self._order, group_id), self._groups[group_id]) for group_id in self._open[:count]]
 
     def open_slots(self, group: Group) -> list[int]:
         """Sample indices that nobody works at, or only a peer that seems to be gone."""
-        lost = self._away.lost
+        lost = self._grace.lost
         if lost:
             return [index for index, slot in enumerate(group.slots) if slot.open(lost)]
-        return group.vacant()
+        return [index for index, slot in enumerate(group.slots) if slot.filling is None and not slot.live]
 
     def ready_groups(self) -> list[Group]:
         return [self._groups[group_id] for group_id in self._ready]
@@ -118,9 +117,10 @@ class LeaseBook:
     def held_count(self, peer_id: PeerId) -> int:
         return len(self._live_by_peer.get(peer_id, ()))
 
-    def held_now(self, peer_id: PeerId) -> int:
-        """Slots that the peer was given in its present session and holds."""
-        return len(self._live_by_peer.get(peer_id, ())) - self._away.earlier(peer_id)
+    def held(self, peer_id: PeerId) -> tuple[int, int]:
+        """Return how many slots the peer holds: those given in its present session, and all."""
+        count = len(self._live_by_peer.get(peer_id, ()))
+        return count - len(self._grace.earlier.get(peer_id, ())), count
 
     def holds_lease(self, peer_id: PeerId, lease_id: LeaseId) -> bool:
         """Whether some attempt of this lease is live."""
@@ -156,20 +156,20 @@ class LeaseBook:
                     self.mark_scored(rollout.rollout_id, rollout.reward)
             self._index(group)
         for peer_id, held in self._live_by_peer.items():
-            self._away.left(peer_id, held, lost_at)
+            self._grace.left(peer_id, held, lost_at)
 
     def left(self, peer_id: PeerId, lost_at: float) -> None:
         """The peer went away without a word: what it holds stays its own, and is lost if it is not back in time."""
-        self._away.left(peer_id, self._live_by_peer.get(peer_id, ()), lost_at)
+        self._grace.left(peer_id, self._live_by_peer.get(peer_id, ()), lost_at)
 
     def came_back(self, peer_id: PeerId) -> None:
         """The peer has a session again, and owns its attempts again."""
-        found = self._away.came_back(peer_id, self.held_count(peer_id), LeaseId(self._last_lease))
+        found = self._grace.came_back(peer_id, self._live_by_peer.get(peer_id, ()))
         self._index_all(found)
 
     def lose(self, now: float) -> None:
         """Open the slots of attempts whose peers have been away for too long."""
-        self._index_all(self._away.due(now))
+        self._index_all(self._grace.due(now))
 
     def _index_all(self, keys: Iterable[AttemptKey]) -> None:
         for group_id in {self._live[key].group_id for key in keys}:
@@ -181,7 +181,7 @@ class LeaseBook:
 
     def _new_group(self, group_id: GroupId, prompt: Prompt) -> Group:
         seeds = [slot_seed(self._run_seed, group_id, index) for index in range(self._samples_per_group)]
-        group = self._groups[group_id] = Group(group_id, prompt, [SlotState(seed) for seed in seeds])
+        group = self._groups[group_id] = Group(group_id, prompt, [SlotState(seed) for seed in seeds], len(seeds))
         self._order.append(group_id)
         self._open.append(group_id)
         return group
@@ -233,11 +233,6 @@ class LeaseBook:
         self._freed.clear()
         return freed
 
-    def slots_of(self, attempts: list[Attempt]) -> tuple[Slot, ...]:
-        """The wire form of a lease's slots."""
-        slots = [(one, self._groups[one.group_id].slots[one.sample_index]) for one in attempts]
-        return tuple(Slot(one.sample_index, slot.seed, one.prefix or ()) for one, slot in slots)
-
     def close(self, attempt: Attempt) -> None:
         """A live attempt is over without a rollout; its slot is vacant again unless another attempt has it."""
         group = self._groups[attempt.group_id]
@@ -267,6 +262,7 @@ class LeaseBook:
             group.oldest_version = filling.oldest_version
         group.slots[attempt.sample_index].filling = self._filled[attempt.key] = filling
         self._slot_of_rollout[filling.rollout_id] = (attempt.group_id, attempt.sample_index)
+        group.unfilled -= 1
         self.unscored += 1
 
     def reopen(self, group: Group, index: int) -> Filling:
@@ -277,6 +273,7 @@ class LeaseBook:
             raise ValueError(f"slot {index} of group {group.group_id} holds nothing")
         _discard(self._ready, group.group_id)
         group.scored -= filling.scored
+        group.unfilled += 1
         group.oldest_version = min((one.oldest_version for one in group.fillings()), default=None)
         self.unscored -= not filling.scored
         del self._filled[filling.attempt.key]
@@ -341,7 +338,8 @@ class LeaseBook:
         del held[attempt.key]
         if not held:
             del self._live_by_peer[attempt.peer_id]
-        self._away.ended(attempt.peer_id, attempt.key)
+        if attempt.key in self._grace.attempts:
+            self._grace.ended(attempt.peer_id, attempt.key)
         self._freed[attempt.peer_id] = None
 
     def _index(self, group: Group) -> None:
@@ -364,7 +362,7 @@ class LeaseBook:
         assert {attempt.key for attempt in live} == self._live.keys(), "live attempts"
         assert sum(len(held) for held in self._live_by_peer.values()) == len(live), "attempts by peer"
         assert self._open == [group.group_id for group in self if self.open_slots(group)], "open groups"
-        self._away.validate(self._live_by_peer)
+        self._grace.validate(self._live_by_peer)
         assert self._ready == [group.group_id for group in self if group.ready], "ready groups"
         fillings = [filling for group in self for filling in group.fillings()]
         assert {filling.attempt.key for filling in fillings} == self._filled.keys(), "filled slots"
@@ -373,6 +371,7 @@ class LeaseBook:
         assert len(self._finished) <= self._finished_kept, "finished attempts are not bounded"
         for group in self:
             assert group.scored == sum(filling.scored for filling in group.fillings()), "scored count"
+            assert group.unfilled == sum(slot.filling is None for slot in group.slots), "unfilled count"
             oldest = min((filling.oldest_version for filling in group.fillings()), default=None)
             assert group.oldest_version == oldest, "oldest version"
             for slot in group.slots:

@@ -90,7 +90,8 @@ class Partials:
 
     def __init__(self, tokens_max: int) -> None:
         self._tokens_max = tokens_max
-        self._slots: dict[_SlotKey, dict[AttemptKey, _Progress]] = {}
+        self.slots: dict[_SlotKey, dict[AttemptKey, _Progress]] = {}
+        """What is known of each slot; most slots have no entry."""
         self._by_peer: dict[PeerId, _Share] = {}
         self.tokens = 0  # drawn tokens that are kept
 
@@ -100,7 +101,7 @@ class Partials:
         False where they do not follow what is known, or are in more pieces than could be handed on.
         """
         given = attempt.prefix or ()
-        before = self._slots.get((attempt.group_id, attempt.sample_index), {}).get(attempt.key)
+        before = self.slots.get((attempt.group_id, attempt.sample_index), {}).get(attempt.key)
         own = () if before is None else before.own
         drawn = position - tokens_of(given)
         if not 0 <= drawn <= tokens_of(own):
@@ -113,9 +114,9 @@ class Partials:
 
     def _keep(self, attempt: Attempt, progress: _Progress) -> None:
         slot = (attempt.group_id, attempt.sample_index)
-        if attempt.key in self._slots.get(slot, {}):
+        if attempt.key in self.slots.get(slot, {}):
             self._forget_attempt(slot, attempt.key)
-        attempts = self._slots.setdefault(slot, {})
+        attempts = self.slots.setdefault(slot, {})
         if len(attempts) >= _ATTEMPTS_KEPT:
             self._forget_attempt(slot, min(attempts, key=lambda key: tokens_of(attempts[key].whole)))
         attempts[attempt.key] = progress
@@ -137,12 +138,12 @@ class Partials:
     def filled(self, group_id: GroupId, sample_index: int) -> None:
         """The slot has its rollout, or its group is gone."""
         slot = (group_id, sample_index)
-        for key in list(self._slots.get(slot, ())):
+        for key in list(self.slots.get(slot, ())):
             self._forget_attempt(slot, key)
 
     def forget(self, peer_id: PeerId) -> None:
         """Nobody is to go on from what this peer drew: it is not trusted any more."""
-        for slot, attempts in list(self._slots.items()):
+        for slot, attempts in list(self.slots.items()):
             for key, one in list(attempts.items()):
                 if any(part.peer_id == peer_id for part in one.whole):
                     self._forget_attempt(slot, key)
@@ -157,10 +158,10 @@ class Partials:
             self._forget_attempt(slot, key)
 
     def _forget_attempt(self, slot: _SlotKey, key: AttemptKey) -> None:
-        attempts = self._slots[slot]
+        attempts = self.slots[slot]
         progress = attempts.pop(key)
         if not attempts:
-            del self._slots[slot]
+            del self.slots[slot]
         share = self._by_peer[progress.peer_id]
         del share.slots[key]
         share.tokens -= progress.tokens
@@ -173,10 +174,8 @@ class Partials:
     ) -> dict[int, Prefix]:
         """Of each of these slots the longest beginning that is of this epoch and of versions young enough."""
         found: dict[int, Prefix] = {}
-        if not self._slots:
-            return found
         for index in indices:
-            known = [progress.whole for progress in self._slots.get((group_id, index), {}).values()]
+            known = [progress.whole for progress in self.slots.get((group_id, index), {}).values()]
             useful = [
                 prefix for prefix in known if all(one.epoch == epoch and one.version >= oldest_useful for one in prefix)
             ]
@@ -186,9 +185,9 @@ class Partials:
 
     def validate(self) -> None:
         """Raise AssertionError when the bound is broken (I8)."""
-        counted = sum(progress.tokens for attempts in self._slots.values() for progress in attempts.values())
+        counted = sum(progress.tokens for attempts in self.slots.values() for progress in attempts.values())
         assert self.tokens == counted, "tokens of partial results"
         assert self.tokens == sum(share.tokens for share in self._by_peer.values()), "tokens of peers"
-        known = {key for attempts in self._slots.values() for key in attempts}
+        known = {key for attempts in self.slots.values() for key in attempts}
         assert known == {key for share in self._by_peer.values() for key in share.slots}, "partial results of peers"
         assert self.tokens <= self._tokens_max, "I8: partial results are not bounded"

@@ -14,33 +14,37 @@ class PromptQueue:
 
     def __init__(self, *, groups_per_step: int, ahead_max: int) -> None:
         self._target = min(2 * groups_per_step, ahead_max)
-        self._prompts: deque[Prompt] = deque()
         self._asked = 0
+        self.stock: deque[Prompt] = deque()
         self.exhausted = False
-
-    def __len__(self) -> int:
-        return len(self._prompts)
+        self.low = True
+        """Whether at most half of the target is in stock, and more was not asked for."""
 
     def take(self) -> Prompt | None:
-        return self._prompts.popleft() if self._prompts else None
-
-    @property
-    def low(self) -> bool:
-        """Whether at most half of the stock is left, and more was not asked for."""
-        return not self._asked and not self.exhausted and len(self._prompts) <= self._target // 2
+        """Return the next prompt; None if there is none in stock."""
+        if not self.stock:
+            return None
+        prompt = self.stock.popleft()
+        self._update_low()
+        return prompt
 
     def ask(self, needed: int) -> list[SupplyPrompts]:
         """A request if the stock is low; ``needed`` is how many may still be used at all."""
         if not self.low:
             return []
-        count = min(self._target, needed) - len(self._prompts)
+        count = min(self._target, needed) - len(self.stock)
         if count <= 0:
             return []
         self._asked = count
+        self._update_low()
         return [SupplyPrompts(count)]
 
     def supplied(self, prompts: Sequence[Prompt]) -> None:
         """The answer; fewer than asked means that the source has no more."""
         self.exhausted = len(prompts) < self._asked
         self._asked = 0
-        self._prompts.extend(prompts)
+        self.stock.extend(prompts)
+        self._update_low()
+
+    def _update_low(self) -> None:
+        self.low = not self._asked and not self.exhausted and len(self.stock) <= self._target // 2

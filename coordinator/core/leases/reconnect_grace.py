@@ -1,4 +1,4 @@
-"""Attempts of peers that are away: still theirs until the deadline, and open to somebody else after a short grace."""
+"""Attempts of peers that are away: still theirs until the deadline, and open to another peer after a short grace."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from coordinator.core.leases.groups import AttemptKey
-from rollcast.wire.ids import LeaseId, PeerId
+from rollcast.wire.ids import PeerId
 
 
 @dataclass(slots=True)
@@ -16,15 +16,7 @@ class _Grace:
     attempts: set[AttemptKey]
 
 
-@dataclass(slots=True)
-class _Earlier:
-    """Live attempts of a peer from before its present session: those of leases up to ``ids_before``."""
-
-    ids_before: LeaseId
-    count: int
-
-
-class Away:
+class ReconnectGrace:
     """Which live attempts belong to a peer that is away, since when, and which are of an earlier session.
 
     Times are the core's clock in seconds.
@@ -33,18 +25,26 @@ class Away:
     def __init__(self) -> None:
         self._grace: OrderedDict[PeerId, _Grace] = OrderedDict()  # soonest over first
         self._lost_by_peer: dict[PeerId, set[AttemptKey]] = {}
-        self._earlier: dict[PeerId, _Earlier] = {}
-        self.lost: set[AttemptKey] = set()  # a second attempt is wanted
+        self.lost: set[AttemptKey] = set()
+        """Attempts whose slots want a second attempt: their peers have been away for too long."""
+        self.earlier: dict[PeerId, set[AttemptKey]] = {}
+        """Live attempts of peers from before their present session."""
+        self.attempts: set[AttemptKey] = set()
+        """Every attempt that is known here. Most attempts never are: their peers stay connected."""
 
     def left(self, peer_id: PeerId, attempts: Iterable[AttemptKey], until: float) -> None:
-        """The peer went away with these attempts; they are lost at ``until``, which must never fall between calls."""
+        """Begin the grace of a peer that left with these attempts; they are lost at ``until``.
+
+        ``until`` must never fall from one call to the next: whose grace is over first is read off the order of calls.
+        """
         self._grace.pop(peer_id, None)
         keys = set(attempts) - self.lost
         if keys:
             self._grace[peer_id] = _Grace(until, keys)
+            self.attempts |= keys
 
     def due(self, now: float) -> set[AttemptKey]:
-        """Attempts that are lost from now on, and were not before."""
+        """Return the attempts that are lost from now on, and were not before."""
         found: set[AttemptKey] = set()
         while self._grace and next(iter(self._grace.values())).until <= now:
             peer_id, grace = self._grace.popitem(last=False)
@@ -53,44 +53,41 @@ class Away:
         self.lost |= found
         return found
 
-    def came_back(self, peer_id: PeerId, attempts: int, ids_before: LeaseId) -> set[AttemptKey]:
-        """The peer is here again, with so many live attempts of leases up to this one. Returns those found again."""
+    def came_back(self, peer_id: PeerId, attempts: Iterable[AttemptKey]) -> set[AttemptKey]:
+        """Give a peer that is connected again its live attempts back. Returns those that were lost."""
         self._grace.pop(peer_id, None)
-        self._earlier.pop(peer_id, None)
+        self.earlier.pop(peer_id, None)
         found = self._lost_by_peer.pop(peer_id, set())
         self.lost -= found
-        if attempts:
-            self._earlier[peer_id] = _Earlier(ids_before, attempts)
+        held = set(attempts)
+        if held:
+            self.earlier[peer_id] = held
+            self.attempts |= held
         return found
 
     def ended(self, peer_id: PeerId, key: AttemptKey) -> None:
-        """An attempt is not live any more."""
-        grace, lost, earlier = self._grace.get(peer_id), self._lost_by_peer.get(peer_id), self._earlier.get(peer_id)
+        """Discard an attempt that is not live any more."""
+        self.attempts.discard(key)
         self.lost.discard(key)
+        grace = self._grace.get(peer_id)
         if grace is not None:
             grace.attempts.discard(key)
             if not grace.attempts:
                 del self._grace[peer_id]
-        if lost is not None:
-            lost.discard(key)
-            if not lost:
-                del self._lost_by_peer[peer_id]
-        if earlier is not None and key[0] <= earlier.ids_before:
-            earlier.count -= 1
-            if not earlier.count:
-                del self._earlier[peer_id]
-
-    def earlier(self, peer_id: PeerId) -> int:
-        """Live attempts of the peer from before its present session."""
-        earlier = self._earlier.get(peer_id)
-        return 0 if earlier is None else earlier.count
+        for by_peer in (self._lost_by_peer, self.earlier):
+            keys = by_peer.get(peer_id)
+            if keys is not None:
+                keys.discard(key)
+                if not keys:
+                    del by_peer[peer_id]
 
     def validate(self, live: Mapping[PeerId, Mapping[AttemptKey, object]]) -> None:
         """Raise AssertionError unless everything here is about live attempts."""
-        for peer_id, grace in self._grace.items():
-            assert grace.attempts <= live[peer_id].keys(), "an attempt that is over is waited for"
-        for peer_id, lost in self._lost_by_peer.items():
-            assert lost <= live[peer_id].keys(), "an attempt that is over is lost"
+        known: set[AttemptKey] = set()
+        graces = {peer_id: grace.attempts for peer_id, grace in self._grace.items()}
+        for by_peer in (graces, self._lost_by_peer, self.earlier):
+            for peer_id, keys in by_peer.items():
+                assert keys <= live[peer_id].keys(), "an attempt that is over is still known"
+                known |= keys
+        assert self.attempts == known, "attempts that are known"
         assert self.lost == {key for lost in self._lost_by_peer.values() for key in lost}, "lost attempts"
-        for peer_id, earlier in self._earlier.items():
-            assert earlier.count == sum(key[0] <= earlier.ids_before for key in live[peer_id]), "earlier attempts"

@@ -30,41 +30,41 @@ class Shares:
 
     def __init__(self) -> None:
         self._lines: dict[_Line, list[_Entry]] = {}
-        self._places: dict[PeerId, _Place] = {}
+        self.places: dict[PeerId, _Place] = {}
+        """Peers in line."""
         self._aside: dict[PeerId, Version] = {}  # too slow for now with this version
         self._entries = 0  # in all lines, those of places that were left since among them
         self.clock = 0.0  # virtual time of who was served last
 
-    def __len__(self) -> int:
-        """Peers in line."""
-        return len(self._places)
+    def wait(self, peer_id: PeerId, order: int, version: Version, virtual_time: float, *, ahead: bool) -> float:
+        """Put a peer that wants slots in line; where it is set aside it stays so until it holds another version.
 
-    def __contains__(self, peer_id: PeerId) -> bool:
-        return peer_id in self._places
-
-    def wait(self, peer_id: PeerId, order: int, version: Version, virtual_time: float, *, ahead: bool) -> None:
-        """The peer wants slots; where it is set aside it stays so until it holds another version."""
+        Returns its virtual time: a peer that was not in line is not paid for the time in which it was away.
+        """
+        if peer_id not in self.places:
+            virtual_time = max(virtual_time, self.clock)
         if self._aside.get(peer_id) == version:
-            return
+            return virtual_time
         self._aside.pop(peer_id, None)
         line, entry = (ahead, version), (virtual_time, order, peer_id)
-        place = self._places.get(peer_id)
+        place = self.places.get(peer_id)
         if place is not None and (place.line, place.entry) == (line, entry):
-            return
-        self._places[peer_id] = _Place(line, entry)
+            return virtual_time
+        self.places[peer_id] = _Place(line, entry)
         heappush(self._lines.setdefault(line, []), entry)
         self._entries += 1
-        if self._entries > 2 * len(self._places) + _OUTDATED_MAX:
+        if self._entries > 2 * len(self.places) + _OUTDATED_MAX:
             self._throw_out()
+        return virtual_time
 
     def leave(self, peer_id: PeerId) -> None:
         """The peer wants nothing for now."""
-        self._places.pop(peer_id, None)
+        self.places.pop(peer_id, None)
         self._aside.pop(peer_id, None)
 
     def set_aside(self, peer_id: PeerId) -> None:
         """The peer is passed over until its version changes, or until everybody may try again."""
-        self._aside[peer_id] = self._places.pop(peer_id).line[1]
+        self._aside[peer_id] = self.places.pop(peer_id).line[1]
 
     def all_may_try(self) -> list[PeerId]:
         """Forget who was set aside; returns them."""
@@ -90,21 +90,21 @@ class Shares:
             if line[0] or line[1] < oldest_version:
                 continue
             for entry in heap[: count - len(found)]:
-                place = self._places.get(entry[2])
+                place = self.places.get(entry[2])
                 if place is not None and (place.line, place.entry) == (line, entry):
                     found.append(entry[2])
         return found
 
     def served(self, peer_id: PeerId, virtual_s: float) -> float:
         """The peer was given so much of its own time. Returns its new virtual time; it must wait again for more."""
-        began = max(self.clock, self._places.pop(peer_id).entry[0])
+        began = max(self.clock, self.places.pop(peer_id).entry[0])
         self.clock = began
         return began + virtual_s
 
     def _head(self, line: _Line) -> _Entry | None:
         heap = self._lines[line]
         while heap:
-            place = self._places.get(heap[0][2])
+            place = self.places.get(heap[0][2])
             if place is not None and place.line == line and place.entry == heap[0]:
                 return heap[0]
             heappop(heap)
@@ -114,12 +114,12 @@ class Shares:
 
     def _throw_out(self) -> None:
         """Keep places only: nobody else looks at what is further down in a line, or in the line of an old version."""
-        self._lines, self._entries = {}, len(self._places)
-        for place in self._places.values():
+        self._lines, self._entries = {}, len(self.places)
+        for place in self.places.values():
             heappush(self._lines.setdefault(place.line, []), place.entry)
 
     def validate(self) -> None:
         """Raise AssertionError when somebody waits in no line."""
         assert self._entries == sum(len(heap) for heap in self._lines.values()), "entries in lines"
-        for peer_id, place in self._places.items():
+        for peer_id, place in self.places.items():
             assert place.entry in self._lines[place.line], f"{peer_id} waits in no line"

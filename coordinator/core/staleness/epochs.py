@@ -9,7 +9,7 @@ Which versions were announced: what a rollout may claim to be made with, and wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from coordinator.core.events.actions import RecordEpoch
 from rollcast.wire.ids import Epoch, Step, Version
@@ -21,10 +21,12 @@ class EpochBook:
 
     def __init__(self, opened: Sequence[RecordEpoch] = ()) -> None:
         self.opened = list(opened)
+        self.current = self.opened[-1].epoch if self.opened else Epoch(0)
 
-    @property
-    def current(self) -> Epoch:
-        return self.opened[-1].epoch if self.opened else Epoch(0)
+    def open(self, record: RecordEpoch) -> None:
+        """Add the next epoch, which is the current one from now on."""
+        self.opened.append(record)
+        self.current = record.epoch
 
     @property
     def newest(self) -> RecordEpoch | None:
@@ -78,7 +80,8 @@ NEWEST_KEPT = 8  # versions remembered however old they are: peers may still be 
 class AnnouncedVersions:
     """Versions that count with their number of chunks; those too old for any batch are forgotten."""
 
-    def __init__(self, chunk_counts: Mapping[Version, int]) -> None:
+    def __init__(self, chunk_counts: Mapping[Version, int], epochs: EpochBook) -> None:
+        self._epochs = epochs
         self._chunk_counts = dict(sorted(chunk_counts.items()))
         self._forgotten_below = min(self._chunk_counts, default=Version(0))
 
@@ -94,9 +97,15 @@ class AnnouncedVersions:
             del self._chunk_counts[old]
             self._forgotten_below = Version(old + 1)
 
-    def withdraw(self, is_orphan: Callable[[Version], bool]) -> None:
-        """An epoch was opened: forget the versions that do not count any more."""
-        self._chunk_counts = {one: count for one, count in self._chunk_counts.items() if not is_orphan(one)}
+    def withdraw_orphans(self) -> None:
+        """Discard the versions that do not count any more since an epoch was opened."""
+        self._chunk_counts = {
+            one: count for one, count in self._chunk_counts.items() if not self._epochs.is_orphan(one)
+        }
+
+    def is_published(self, epoch: Epoch, version: Version) -> bool:
+        """Whether rollouts may be made with this version: it was announced in this epoch, and is no orphan."""
+        return self._epochs.valid(epoch, version) and self.may_contain(version)
 
     def latest(self, count: int) -> list[Version]:
         """The newest ones, oldest first."""

@@ -1,5 +1,7 @@
 """The limits in force: how old a rollout may be, what is done about those that come late, and how often to publish.
 
+The age of a rollout is the learner step of its batch minus the version of its oldest segment.
+
 S, kappa and the rate at which work is given out are separate. S limits what is begun (admission) and, together with the
 policy for what is late anyway, what is trained (the hard gate at batch formation):
 
@@ -11,7 +13,8 @@ policy for what is late anyway, what is trained (the hard gate at batch formatio
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 LatePolicy = Literal["drop", "wait", "correct"]
@@ -35,19 +38,21 @@ class RulesInForce:
     """The rules as they hold now, with what is measured to follow them; the one place that changes at run time."""
 
     def __init__(self, rules: StalenessRules) -> None:
-        self.rules = rules
         self.limit_most = rules.limit  # that ever holds: versions so old are kept by everybody
         self._auto_steps = 1
+        self._set(rules)
 
-    @property
-    def limit(self) -> int:
+    def _set(self, rules: StalenessRules) -> None:
+        self.rules = rules
+        self.limit = rules.limit
         """S: the age, in learner steps, that work which is begun may reach."""
-        return self.rules.limit
-
-    @property
-    def age_max(self) -> int:
+        self.age_max = rules.limit + (rules.late_steps_max if rules.late_policy == "correct" else 0)
         """The hard gate: the age, in learner steps, up to which a rollout is trained."""
-        return self.limit + (self.rules.late_steps_max if self.rules.late_policy == "correct" else 0)
+        self._set_period()
+
+    def _set_period(self) -> None:
+        self.publish_every_steps = min(self.rules.publish_every_steps or self._auto_steps, self.limit + 1)
+        """kappa now, in learner steps."""
 
     @property
     def age_max_ever(self) -> int:
@@ -62,7 +67,7 @@ class RulesInForce:
         """
         if not self.limit_least <= limit <= self.limit_most:
             raise ValueError(f"S must be {self.limit_least} to {self.limit_most}")
-        self.rules = replace(self.rules, limit=limit)
+        self._set(replace(self.rules, limit=limit))
 
     def change_period(self, publish_every_steps: int) -> None:
         """kappa from now on; 0: auto.
@@ -72,17 +77,12 @@ class RulesInForce:
         """
         if not 0 <= publish_every_steps <= self.limit + 1:
             raise ValueError(f"kappa must be 0 to {self.limit + 1}")
-        self.rules = replace(self.rules, publish_every_steps=publish_every_steps)
+        self._set(replace(self.rules, publish_every_steps=publish_every_steps))
 
     @property
     def limit_least(self) -> int:
         """With a smaller S the newest version would be too old at times."""
         return max(0, self.rules.publish_every_steps - 1)
-
-    @property
-    def publish_every_steps(self) -> int:
-        """kappa now."""
-        return min(self.rules.publish_every_steps or self._auto_steps, self.limit + 1)
 
     @property
     def follows_broadcasts(self) -> bool:
@@ -98,6 +98,7 @@ class RulesInForce:
         if t_bcast_p95_s is not None and step_period_s:
             room = self.limit - math.ceil((t_bcast_p95_s + (t_gen_p90_s or 0.0)) / step_period_s)
             self._auto_steps = max(1, min(math.ceil(t_bcast_p95_s / step_period_s), room))
+            self._set_period()
 
 
 @dataclass(slots=True)
@@ -108,6 +109,24 @@ class LateCounts:
     waits: int = 0  # batches held back for a group that would have been too old for the next one
     waits_in_vain: int = 0  # of those: formed without it after all
     waited_s: float = 0.0
+
+
+@dataclass(slots=True)
+class StalenessFigures:
+    """Ages of the rollouts that were trained, in learner steps."""
+
+    histogram: Counter[int] = field(default_factory=Counter)
+    gate_broken_by: int = 0  # I3: steps by which the oldest exceeded the gate of its batch; must stay 0
+
+    def trained(self, age: int, age_max: int) -> None:
+        """Count a rollout of this age that was trained, where ``age_max`` was the gate."""
+        self.histogram[age] += 1
+        self.gate_broken_by = max(self.gate_broken_by, age - age_max)
+
+    @property
+    def max_trained(self) -> int | None:
+        """Age of the oldest rollout trained; None before the first batch."""
+        return max(self.histogram, default=None)
 
 
 class LateWait:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -11,7 +12,6 @@ import msgspec
 
 from capacity.model.staleness import staleness_needed
 from coordinator.core.activation.status import ActivationStatus
-from coordinator.core.decisions.admission import steps_too_few
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.members.mismatch import MismatchStatus, mismatch_status
 from coordinator.core.status.peers import (
@@ -193,7 +193,7 @@ class WaitingWatch:
             return f"{text}; no peer can work yet", "a peer finishes its first version and asks for work"
         if all(member.version is not None and member.version < oldest_useful for member in able):
             return f"{text}; no peer holds version {oldest_useful} or newer", "peers receive the newest version"
-        if state.prompts.exhausted and len(state.book) < wanted and not len(state.prompts):
+        if state.prompts.exhausted and len(state.book) < wanted and not state.prompts.stock:
             return f"{text}; the task has no more problems", "nothing: give the task more problems"
         if state.late_wait.running:
             return f"{text}; held back for a group that would be too old for the next one", "it comes or is left out"
@@ -203,6 +203,19 @@ class WaitingWatch:
             return f"{text}; {why}", "work is begun as far as counting groups allows, and part of it will be too old"
         slots = f"{state.book.live_count} rollouts under way, {state.book.unscored} to be stored or scored"
         return f"{text}; {slots}", "the batch is recorded and served as soon as enough groups are scored"
+
+
+def steps_too_few(state: CoreState) -> int:
+    """Return by how many steps the staleness limit falls short of what rollouts take; 0 if enough or not measured.
+
+    The rule of capacity/model/staleness.py, with times that the coordinator measured itself.
+    """
+    under_way, learner_s = state.forecast.steps_under_way(), state.forecast.learner_s
+    if under_way is None or not learner_s:
+        return 0
+    t_bcast_s = state.dissemination.seconds.percentile(95) or 0.0
+    needed = math.ceil(under_way + t_bcast_s / learner_s + state.rules.publish_every_steps)
+    return max(0, needed - state.rules.limit)
 
 
 _RUN_FIELDS = tuple(field.name for field in fields(RunStatus))
@@ -234,7 +247,7 @@ def build_run_status(
         newest_version=state.newest_version,
         staleness_limit=state.rules.limit,
         publish_every_steps=state.rules.publish_every_steps,
-        epoch=state.epoch,
+        epoch=state.epochs.current,
         staleness=build_staleness_status(state),
         reward_train=values.get("reward_mean"),
         reward_before=values.get("reward_before"),
@@ -284,7 +297,7 @@ def _phase(state: CoreState) -> str:
 
 def _staleness_needed(state: CoreState) -> int | None:
     """From what was measured so far; None before the first broadcast, rollout and timed step."""
-    t_bcast_s, t_gen_s = state.dissemination.seconds.percentile(95), state.generate_s.percentile(90)
+    t_bcast_s, t_gen_s = state.dissemination.seconds.percentile(95), state.forecast.generate_p90_s()
     t_train_s = state.progress.train_s.percentile(50)
     if t_bcast_s is None or t_gen_s is None or not t_train_s:
         return None

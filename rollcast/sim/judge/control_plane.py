@@ -145,7 +145,7 @@ class LedgerJudge:
             "finished attempts": (len(state.book._finished), settings.finished_attempts_kept),
             "tokens of partial results": (state.partials.tokens, settings.partial_tokens_max),
             "unscored rollouts": (state.book.unscored, settings.scoring_queue_max),
-            "prompts": (len(state.prompts), state.settings.prompts_ahead_max),
+            "prompts": (len(state.prompts.stock), state.settings.prompts_ahead_max),
         }
         for what, (count, most) in kept.items():
             if count > most:

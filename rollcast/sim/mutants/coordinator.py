@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from coordinator.core.decisions import batching, epoch_change, intake
-from coordinator.core.decisions.intake import Intake
+from coordinator.core.decisions import epoch_change, rollouts
+from coordinator.core.decisions.rollouts import Rollouts
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import (
     AnswerUpload,
@@ -31,7 +31,7 @@ from rollcast.sim.store.tables import Tables
 
 
 def _acknowledge_at_once(received: Any) -> Any:
-    def mutated(self: Intake, event: Any, now: float) -> Any:
+    def mutated(self: Rollouts, event: Any, now: float) -> Any:
         actions = received(self, event, now)
         for action in actions:
             if isinstance(action, StoreRollout):
@@ -96,7 +96,7 @@ def _keep_groups(form_batch: Any) -> Any:
 
 
 def _any_token(received: Any) -> Any:
-    def mutated(self: Intake, event: Any, now: float) -> Any:
+    def mutated(self: Rollouts, event: Any, now: float) -> Any:
         rollout = event.rollout
         attempt = self._state.book.live_attempt((rollout.lease_id, rollout.sample_index))
         if attempt is not None and attempt.fencing_token != rollout.fencing_token:
@@ -113,7 +113,7 @@ def _any_token(received: Any) -> Any:
 def _late_is_welcome(received: Any) -> Any:
     """Dedup by what is remembered only: an attempt that ended is taken for one that never answered."""
 
-    def mutated(self: Intake, event: Any, now: float) -> Any:
+    def mutated(self: Rollouts, event: Any, now: float) -> Any:
         book, rollout = self._state.book, event.rollout
         key = (rollout.lease_id, rollout.sample_index)
         group = book._groups.get(rollout.group_id)
@@ -199,7 +199,7 @@ MUTANTS = (
         "acknowledge-before-commit",
         "I1",
         "an upload is acknowledged when its rollout is given to the store, not when it is durable",
-        (Patch(Intake, "received", _acknowledge_at_once),),
+        (Patch(Rollouts, "received", _acknowledge_at_once),),
     ),
     Mutant(
         "store-answers-before-commit",
@@ -223,19 +223,19 @@ MUTANTS = (
         "batch-served-before-recorded",
         "I2",
         "a batch is served when it is formed, not when it is durable",
-        (Patch(batching, "form_batch", _serve_at_once),),
+        (Patch(rollouts, "form_batch", _serve_at_once),),
     ),
     Mutant(
         "batched-groups-stay-ready",
         "I2",
         "groups that went into a batch may go into the next one",
-        (Patch(batching, "form_batch", _keep_groups),),
+        (Patch(rollouts, "form_batch", _keep_groups),),
     ),
     Mutant(
         "no-staleness-recheck",
         "I3",
         "ages are not looked at again when a batch is formed",
-        (Patch(batching, "too_old", always(False)), Patch(batches, "too_old", always(False))),
+        (Patch(rollouts, "too_old", always(False)), Patch(batches, "too_old", always(False))),
     ),
     Mutant(
         "rolled-back-rollouts-trained",
@@ -247,13 +247,13 @@ MUTANTS = (
         "no-fencing",
         "I6",
         "the fencing token of an upload is not compared",
-        (Patch(Intake, "received", _any_token),),
+        (Patch(Rollouts, "received", _any_token),),
     ),
     Mutant(
         "dedup-by-window",
         "I6",
         "a rollout of an attempt that is over is taken if the slot is empty",
-        (Patch(Intake, "received", _late_is_welcome),),
+        (Patch(Rollouts, "received", _late_is_welcome),),
     ),
     Mutant(
         "lease-ids-used-again",
@@ -277,7 +277,7 @@ MUTANTS = (
         "form-not-checked",
         "I7",
         "what a rollout claims is not checked before it is stored",
-        (Patch(intake, "malformed_rollout", always("")),),
+        (Patch(rollouts, "malformed_rollout", always("")),),
     ),
     Mutant(
         "finished-attempts-for-ever",

@@ -312,7 +312,7 @@ class RandomFleet:
             self.score()
         status = self.core.status(self.now)
         assert status.rollouts.open == 0
-        assert self.core._intake._storing == {}
+        assert self.core._rollouts._storing == {}
 
 
 @hypothesis_settings(max_examples=50, deadline=None)

@@ -68,7 +68,7 @@ def test_a_rollout_did_not_take_longer_than_its_attempt() -> None:
     (lease, slot), _ = world.take("a")
     world.now = 3.0
     world.tell(received("a", 1, rollout(lease, slot.sample_index, generate_s=1e6)))
-    assert world.core._state.generate_s.percentile(90) == 3.0
+    assert world.core._state.forecast.generate_p90_s() == 3.0
 
 
 def test_lines_of_versions_that_are_over_are_thrown_out() -> None:

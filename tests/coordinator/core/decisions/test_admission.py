@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from coordinator.core.decisions import admission
+from coordinator.core.decisions.issuing import Pacing, Round
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.events import BatchRequested
 from coordinator.core.leases.groups import Attempt
+from coordinator.core.status.status import steps_too_few
 from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, Step, Version
 from tests.coordinator.core_world import World, announced, held, joined, wants
 
@@ -33,7 +34,7 @@ def may_begin(made: World) -> bool:
     member = state.members.get(PeerId("a"))
     assert member is not None
     assert member.version is not None
-    return admission.oldest_to_begin(state, member, member.version, None, 2, made.now) is not None
+    return Round(state, made.now).oldest_to_begin(member, member.version, None, len(state.book), 2) is not None
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_what_has_time_waits_for_the_version_on_its_way() -> None:
 
     def oldest(groups_ahead: int, made_with: int | None = None) -> int:
         known = None if made_with is None else Version(made_with)
-        return admission.oldest_fresh_version_for(state, groups_ahead, known)
+        return Pacing.of(state, made.now).oldest_fresh_version(groups_ahead, known)
 
     state.batches.skip_to(Step(20))
     assert [oldest(ahead) for ahead in range(6)] == [11, 11, 12, 12, 13, 13], "it is not known how late versions come"
@@ -102,7 +103,7 @@ def test_without_pacing_everything_begins() -> None:
 
 def test_a_limit_that_is_too_small_is_said_so_and_by_how_much() -> None:
     def too_few(state: CoreState) -> int:
-        return admission.steps_too_few(state)
+        return steps_too_few(state)
 
     assert too_few(World().core._state) == 0, "not known yet"
     made = world(turnaround_s=100.0)

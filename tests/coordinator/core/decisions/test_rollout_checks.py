@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.core.decisions.intake import malformed_partial, malformed_rollout, sent_past_its_end, unfinished
+from coordinator.core.decisions.rollouts import malformed_partial, malformed_rollout, sent_past_its_end, unfinished
 from rollcast.wire.ids import Epoch, FencingToken, LeaseId, PeerId, Version
 from rollcast.wire.rollouts import PartialRollout, Segment
 from tests.coordinator.core_world import World, rollout, wants

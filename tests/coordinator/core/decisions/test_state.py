@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from coordinator.core.decisions.issuing import Pacing
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import CloseAttempt, CloseGroup, RevokeLeases
 from rollcast.wire.ids import PeerId, RolloutId, Version
@@ -8,24 +9,23 @@ from tests.coordinator.core_world import prompt, settings
 A, B = PeerId("a"), PeerId("b")
 
 
-def test_groups_still_needed_count_down_to_the_last_step() -> None:
+def test_no_group_is_opened_beyond_those_of_the_last_step() -> None:
     state = CoreState(settings(steps=3, groups_per_step=2))
-    assert state.groups_still_needed() == 6
-    state.book.open_group(prompt(0))
-    assert state.groups_still_needed() == 5
-    assert [state.step_of_turn(ahead) for ahead in (0, 1, 2, 5)] == [0, 0, 1, 2]
+    pacing = Pacing.of(state, 0.0)
+    assert [pacing.may_open(groups) for groups in (0, 5, 6)] == [True, True, False]
+    assert [pacing.step_of_turn(ahead) for ahead in (0, 1, 2, 5)] == [0, 0, 1, 2]
 
 
 def test_places_of_groups_that_will_come_too_late_are_not_counted_once_the_learner_had_to_wait() -> None:
     state = CoreState(settings(steps=30, groups_per_step=2))
     state.group_yield.ended(8, in_time=False)
-    assert state.step_of_turn(8) == 4
+    assert Pacing.of(state, 0.0).step_of_turn(8) == 4
     for step in range(16):
-        assert not state.forecast.learner_waited, "a run that just begins has to wait"
+        assert not state.forecast.caution.learner_waited, "a run that just begins has to wait"
         state.forecast.learner(70.0 * step - 10.0, recorded=step, waits=True)
         state.forecast.learner(70.0 * step, recorded=step + 1, waits=False)
-    assert state.forecast.learner_waited
-    assert state.step_of_turn(8) == 2
+    assert state.forecast.caution.learner_waited
+    assert Pacing.of(state, 0.0).step_of_turn(8) == 2
 
 
 def test_closing_tells_each_holder_once_and_counts_for_it() -> None:

@@ -95,15 +95,15 @@ def test_how_old_versions_are_when_they_come() -> None:
 
 def test_caution_grows_while_work_is_in_vain_and_gives_way_to_a_learner_that_waits() -> None:
     forecast = Forecast()
-    at_first = forecast.chance_wanted
+    at_first = forecast.caution.chance
     learner(forecast, 10, waits_s=0.0, stale=1)
-    careful = forecast.chance_wanted
+    careful = forecast.caution.chance
     assert careful > at_first
     learner(forecast, 1, waits_s=20.0, stale=1, since=10)
-    bold = forecast.chance_wanted
+    bold = forecast.caution.chance
     assert bold < careful
     learner(forecast, 30, waits_s=0.0, stale=1, since=11)
-    assert bold < forecast.chance_wanted < careful, "not at once as far as before"
+    assert bold < forecast.caution.chance < careful, "not at once as far as before"
 
 
 def test_a_learner_starves_once_it_waits_for_longer_than_attempts_take() -> None:

@@ -5,7 +5,6 @@ import pytest
 from coordinator.core.leases.groups import Attempt, Finished, Group, slot_seed
 from coordinator.core.leases.lease_book import LeaseBook
 from rollcast.wire.ids import GroupId, LeaseId, PeerId, RolloutId, Version
-from rollcast.wire.rollouts import Slot
 from tests.coordinator.core_world import prompt
 
 A, B = PeerId("a"), PeerId("b")
@@ -35,8 +34,7 @@ def test_a_lease_is_a_slice_and_the_rest_stays_vacant() -> None:
     attempts = leases.issue(group, [0, 1], A, deadline=10.0)
     leases.validate()
     assert [attempt.key for attempt in attempts] == [(1, 0), (1, 1)]
-    assert leases.slots_of(attempts) == (Slot(0, group.slots[0].seed), Slot(1, group.slots[1].seed))
-    assert leases.open_groups(9) == [group]
+    assert leases.open_groups(9) == [(0, group)]
     assert leases.open_slots(group) == [2]
     leases.issue(group, [2], B, deadline=10.0)
     assert leases.open_groups(9) == []
@@ -49,11 +47,10 @@ def test_a_closed_attempt_frees_its_slot_for_a_higher_token_and_the_same_seed() 
     first = leases.issue(group, [0, 1, 2], A, deadline=10.0)
     leases.close(first[1])
     leases.validate()
-    assert (leases.open_groups(9), leases.open_slots(group)) == ([group], [1])
+    assert (leases.open_groups(9), leases.open_slots(group)) == ([(0, group)], [1])
     assert leases.finished(first[1].key) == Finished(A, group.group_id, stored=False)
     (second,) = leases.issue(group, [1], B, deadline=20.0)
     assert second.fencing_token > first[1].fencing_token
-    assert leases.slots_of([second]) == leases.slots_of([first[1]])
 
 
 def test_expiry_finds_what_is_due_and_nothing_else() -> None:

@@ -50,7 +50,7 @@ def test_only_versions_that_are_young_enough_are_looked_at() -> None:
     assert (shares.first(Version(3)), shares.first(Version(4)), shares.first(Version(6))) == ("old", "new", None)
     waiting(shares, "old", 1, version=6)
     assert shares.first(Version(6)) == "old"
-    assert len(shares) == 2
+    assert len(shares.places) == 2
 
 
 def test_whoever_is_set_aside_waits_for_another_version_or_for_everybodys_turn() -> None:
@@ -64,4 +64,4 @@ def test_whoever_is_set_aside_waits_for_another_version_or_for_everybodys_turn()
     assert shares.first(Version(0)) == "a"
     assert shares.all_may_try() == ["b"]
     waiting(shares, "b", 2)
-    assert PeerId("b") in shares
+    assert PeerId("b") in shares.places

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
-from coordinator.core.staleness.epochs import AnnouncedVersions
-from rollcast.wire.ids import Version
+from coordinator.core.events.actions import RecordEpoch
+from coordinator.core.staleness.epochs import AnnouncedVersions, EpochBook
+from rollcast.wire.ids import Epoch, Step, Version
 
 
-def announced(*versions: int) -> AnnouncedVersions:
-    return AnnouncedVersions({Version(version): 3 for version in versions})
+def announced(*versions: int, epochs: EpochBook | None = None) -> AnnouncedVersions:
+    return AnnouncedVersions({Version(version): 3 for version in versions}, epochs or EpochBook())
 
 
 def test_only_announced_versions_are_known() -> None:
@@ -38,9 +39,14 @@ def test_the_newest_stay_although_no_batch_can_use_them() -> None:
 
 
 def test_restored_ones_go_on_and_orphans_are_withdrawn() -> None:
-    versions = announced(40, 42, 43)
+    epochs = EpochBook()
+    versions = announced(40, 42, 43, epochs=epochs)
     assert versions.may_contain(Version(39))
     assert not versions.may_contain(Version(41))
-    versions.withdraw(lambda version: version > 42)
+    assert versions.is_published(Epoch(0), Version(43))
+    epochs.open(RecordEpoch(Epoch(1), Step(44), Step(45), Version(42)))
+    versions.withdraw_orphans()
     assert versions.latest(8) == [40, 42]
     assert not versions.may_contain(Version(43))
+    assert not versions.is_published(Epoch(0), Version(43))
+    assert not versions.is_published(Epoch(1), Version(42)), "it belongs to the epoch before"

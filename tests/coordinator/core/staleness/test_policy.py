@@ -7,7 +7,7 @@ import pytest
 from coordinator.core.core import CoordinatorCore, Restored
 from coordinator.core.events.actions import Action, CloseAttempt, RecordBatch
 from coordinator.core.events.events import BatchRequested, Tick
-from coordinator.core.staleness.policy import RulesInForce, StalenessRules
+from coordinator.core.staleness.policy import RulesInForce, StalenessFigures, StalenessRules
 from rollcast.wire.ids import Step, Version
 from rollcast.wire.rollouts import LeaseGrant
 from tests.coordinator.core_world import World, announced, held, joined, only, received, rollout, settings, wants
@@ -107,3 +107,14 @@ def test_correct_trains_what_is_late_and_counts_it(late_steps: int, trained: boo
     assert (status.staleness.limit, status.staleness.age_max) == (1, 1 + late_steps)
     assert (status.staleness_max_trained or 0) <= 1 + late_steps
     world.core.validate()
+
+
+def test_the_oldest_trained_rollout_is_remembered() -> None:
+    figures = StalenessFigures()
+    assert figures.max_trained is None
+    for age in (0, 2, 1, 1):
+        figures.trained(age, 2)
+    assert (figures.max_trained, figures.gate_broken_by) == (2, 0)
+    assert dict(figures.histogram) == {0: 1, 1: 2, 2: 1}
+    figures.trained(3, 2)
+    assert figures.gate_broken_by == 1

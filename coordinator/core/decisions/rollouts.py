@@ -1,0 +1,442 @@
+"""The way of a rollout through the coordinator: received, checked, stored, scored, in a batch, trained.
+
+    upload ─► checks ─► stored ─► scored ─► its group is ready ─► in a batch ─► the batch is recorded, then served
+                │                              │
+                └► refused for a counted reason └► dropped: too old, or without advantage
+
+Nothing is acknowledged before it is durable (I1), and a batch is recorded durably before it is served. Whatever passes
+the checks may be stored and trained on, so nothing may pass that the learner cannot compute with; bounds of single
+fields were checked where the message was parsed.
+
+Online selection (dynamic sampling, DAPO, arXiv 2503.14476, section 3.2): a group whose rewards are all the same has no
+advantage, so its gradient is zero. Where the run wants it, such a group is dropped as soon as it is scored, and prompts
+are sampled until the batch is full of groups whose rewards differ. How many are dropped for one batch is bounded, so
+that a policy that is right (or wrong) everywhere still makes steps.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from coordinator.core.decisions.issuing import issue
+from coordinator.core.decisions.state import CoreState
+from coordinator.core.events.actions import (
+    Action,
+    AnswerUpload,
+    Note,
+    Penalise,
+    RecordBatch,
+    ScoreRollout,
+    ServeBatch,
+    StoreRollout,
+)
+from coordinator.core.events.events import (
+    BatchRecorded,
+    BatchRequested,
+    MalformedRollout,
+    PartialReceived,
+    RolloutReceived,
+    RolloutScored,
+    RolloutStored,
+)
+from coordinator.core.leases.batches import too_old
+from coordinator.core.leases.drop_counts import DropReason, RefusalReason
+from coordinator.core.leases.groups import Attempt, AttemptKey, Group, Prefix
+from coordinator.core.leases.partials import bare, tokens_of
+from rollcast.wire.ids import PeerId, RolloutId, Step, UploadId
+from rollcast.wire.rollouts import PartialRollout, Rollout, Segment
+
+_UPLOADS_WAITING_MAX = 8  # repeated uploads of one rollout that wait for it to be stored
+
+
+@dataclass(slots=True)
+class _Storing:
+    """A rollout between StoreRollout and RolloutStored."""
+
+    peer_id: PeerId
+    rollout: Rollout
+    uploads: list[UploadId]
+
+
+class Rollouts:
+    """Rollouts from their upload to their score."""
+
+    def __init__(self, state: CoreState, *, last_rollout: int) -> None:
+        self._state = state
+        self._storing: dict[RolloutId, _Storing] = {}
+        self._storing_by_key: dict[AttemptKey, RolloutId] = {}
+        self._scoring_since: dict[RolloutId, float] = {}
+        self._last_rollout = last_rollout
+
+    # ---------------------------------------------------------------- received and checked
+
+    def received(self, event: RolloutReceived, now: float) -> list[Action]:
+        """Check an upload, from the cheapest check to the most expensive one, and store what is good."""
+        rollout, state = event.rollout, self._state
+        key = (rollout.lease_id, rollout.sample_index)
+        storing = self._storing_by_key.get(key)
+        if storing is not None:
+            return self._repeated_while_storing(event, self._storing[storing])
+        attempt = state.book.live_attempt(key)
+        if attempt is None:
+            return self._answer_known(event, key)
+        if attempt.peer_id != event.peer_id:
+            return self._accuse(event, "uploaded under another peer's lease")
+        if attempt.fencing_token != rollout.fencing_token or attempt.group_id != rollout.group_id:
+            return self._accuse(event, "uploaded with a wrong fencing token")
+        if state.book.unscored >= state.settings.scoring_queue_max:
+            return [self._refuse(event, "busy")]
+        refused = self._refuse_content(event, attempt)
+        if refused is not None:
+            return refused
+        if rollout.finish_reason == "interrupted":  # another peer continues it
+            if event.text_end is None:
+                self._keep_interrupted(attempt, rollout)
+            return self._close(event, attempt, "returned")
+        # The age of a rollout is the step of its batch minus its oldest version; every later batch makes it older.
+        if state.batches.next_step - min(segment.version for segment in rollout.segments) > state.rules.age_max:
+            return self._close(event, attempt, "stale")
+        return self._store(event, attempt, now)
+
+    def _refuse_content(self, event: RolloutReceived, attempt: Attempt) -> list[Action] | None:
+        """Close the attempt if what it uploaded cannot be trained on; None: it can."""
+        state, rollout = self._state, event.rollout
+        if state.epochs.is_any_orphan(rollout.segments):
+            return self._close(event, attempt, "rolled_back")  # it cannot know yet: not its fault
+        if attempt.prefix is None and any(segment.peer_id != event.peer_id for segment in rollout.segments):
+            return self._close(event, attempt, "revoked")  # it may continue what an earlier coordinator gave it
+        prefix = attempt.prefix or ()
+        culprit = sent_past_its_end(prefix, event.text_end)
+        if culprit is not None:  # a peer that continued from there could not know
+            what = "sent a part of a rollout that has a stop string in it"
+            return [self._penalise(culprit, what), *self._close(event, attempt, "revoked")]
+        malformed = malformed_rollout(state, event.peer_id, rollout, prefix, event.text_end)
+        if malformed:
+            return [self._penalise(event.peer_id, malformed), *self._close(event, attempt, "malformed")]
+        return None
+
+    def _store(self, event: RolloutReceived, attempt: Attempt, now: float) -> list[Action]:
+        """Fill the slot, store the rollout, and close the other attempt at the slot, which came too late."""
+        state, rollout = self._state, event.rollout
+        state.forecast.answered(attempt, now, rollout.generate_s)
+        if (attempt.group_id, attempt.sample_index) in state.partials.slots:
+            state.partials.filled(attempt.group_id, attempt.sample_index)
+        self._last_rollout += 1
+        rollout_id = RolloutId(self._last_rollout)
+        versions = [segment.version for segment in rollout.segments]
+        losers = state.book.fill(attempt, rollout_id, min(versions), max(versions))
+        self._storing[rollout_id] = _Storing(event.peer_id, rollout, [event.upload_id])
+        self._storing_by_key[attempt.key] = rollout_id
+        actions: list[Action] = [StoreRollout(rollout_id, event.peer_id, rollout)]
+        return actions + state.close_attempts(losers, "late_duplicate", tell_peers=True) if losers else actions
+
+    def _keep_interrupted(self, attempt: Attempt, rollout: Rollout) -> None:
+        given = attempt.prefix or ()
+        own = bare(rollout.segments[len(given) :])
+        if own and not unfinished(self._state, own, tokens_of(given)):
+            self._state.partials.add(attempt, tokens_of(given), own)
+
+    def partial(self, event: PartialReceived) -> list[Action]:
+        """Keep what a running attempt generated; what is not of a live attempt of the peer's own is out of date."""
+        partial = event.partial
+        attempt = self._state.book.live_attempt((partial.lease_id, partial.sample_index))
+        if attempt is None or attempt.peer_id != event.peer_id or attempt.fencing_token != partial.fencing_token:
+            return []
+        if self._state.epochs.is_any_orphan(partial.segments):
+            return []
+        malformed = malformed_partial(self._state, event.peer_id, partial)
+        if malformed:
+            return [self._penalise(event.peer_id, malformed)]
+        self._state.partials.add(attempt, partial.position, bare(partial.segments))
+        return []
+
+    def malformed(self, event: MalformedRollout) -> list[Action]:
+        """Close the attempt of an upload that cannot be parsed, if it is its sender's; no other peer's attempt."""
+        answer = AnswerUpload(event.upload_id, event.lease_id, event.sample_index, False, "malformed")
+        attempt = self._state.book.live_attempt((event.lease_id, event.sample_index))
+        if attempt is None or (attempt.peer_id, attempt.fencing_token) != (event.peer_id, event.fencing_token):
+            self._state.accounts.uploads_refused["malformed"] += 1
+            return [answer]
+        what = f"uploaded what is no rollout: {event.problem}"
+        return [self._penalise(event.peer_id, what), self._state.close_attempt(attempt, "malformed"), answer]
+
+    # ---------------------------------------------------------------- stored
+
+    def stored(self, event: RolloutStored, now: float) -> list[Action]:
+        """Acknowledge a rollout that is durable, then have it scored unless its group was dropped meanwhile."""
+        storing = self._storing.pop(event.rollout_id)
+        rollout = storing.rollout
+        del self._storing_by_key[(rollout.lease_id, rollout.sample_index)]
+        self._state.accounts.accepted += 1
+        standing = self._state.members.standing(storing.peer_id)
+        standing.accepted += 1
+        standing.returns = 0
+        actions: list[Action] = [
+            AnswerUpload(upload_id, rollout.lease_id, rollout.sample_index, True, "") for upload_id in storing.uploads
+        ]
+        group = self._state.book.mark_stored(event.rollout_id)
+        if group is not None:
+            self._scoring_since[event.rollout_id] = now
+            actions.append(ScoreRollout(event.rollout_id, group.prompt.problem_id, rollout.completion_token_ids))
+        return actions
+
+    # ---------------------------------------------------------------- scored
+
+    def scored(self, event: RolloutScored, now: float) -> list[Action]:
+        """Keep a reward. If it completes its group, the group is reviewed, and a batch formed if one is wanted."""
+        state = self._state
+        noted = self._keep_reward(event, now)
+        group = state.book.ready_group_of(event.rollout_id)
+        changed = [] if group is None else _review(state, group)
+        changed += form_batch(state, now)
+        return noted + changed + issue(state, now) if changed else noted
+
+    def _keep_reward(self, event: RolloutScored, now: float) -> list[Action]:
+        """A rollout that could not be scored counts with reward 0, and is noted."""
+        since = self._scoring_since.pop(event.rollout_id, None)
+        if since is not None:
+            self._state.forecast.scored(now - since)
+        if not self._state.book.mark_scored(event.rollout_id, event.reward):
+            return []
+        if event.error or not math.isfinite(event.reward):
+            return [Note("unscorable", f"rollout {event.rollout_id}", event.error or "the reward is not a number")]
+        return []
+
+    # ---------------------------------------------------------------- answers to uploads
+
+    def _repeated_while_storing(self, event: RolloutReceived, storing: _Storing) -> list[Action]:
+        if event.peer_id != storing.peer_id or event.rollout.fencing_token != storing.rollout.fencing_token:
+            return [self._refuse(event, "fenced")]
+        if len(storing.uploads) >= _UPLOADS_WAITING_MAX:
+            return [self._refuse(event, "busy")]
+        storing.uploads.append(event.upload_id)
+        return []
+
+    def _answer_known(self, event: RolloutReceived, key: AttemptKey) -> list[Action]:
+        """Answer an upload whose attempt is over: the same answer as before, however often it is repeated."""
+        book = self._state.book
+        filling, finished = book.filling_of(key), book.finished(key)
+        if filling is not None and filling.attempt.peer_id == event.peer_id:
+            return [self._accept(event)]
+        if finished is None:  # never issued, or over for too long to be remembered
+            return [self._refuse(event, "fenced")]
+        if finished.stored and finished.peer_id == event.peer_id:
+            return [self._accept(event)]
+        if self._state.ended:
+            return [self._refuse(event, "run_ended")]
+        filled = not finished.stored and book.slot_is_filled(finished.group_id, event.rollout.sample_index)
+        return [self._refuse(event, "late_duplicate" if filled else "fenced")]
+
+    def _close(self, event: RolloutReceived, attempt: Attempt, reason: DropReason) -> list[Action]:
+        closed = self._state.close_attempt(attempt, reason)
+        return [closed, AnswerUpload(event.upload_id, attempt.lease_id, attempt.sample_index, False, reason)]
+
+    def _penalise(self, peer_id: PeerId, what: str) -> Penalise:
+        self._state.partials.doubt(peer_id)
+        return Penalise(peer_id, what, False)
+
+    def _accuse(self, event: RolloutReceived, what: str) -> list[Action]:
+        return [Penalise(event.peer_id, what, False), self._refuse(event, "fenced")]
+
+    def _accept(self, event: RolloutReceived) -> AnswerUpload:
+        return AnswerUpload(event.upload_id, event.rollout.lease_id, event.rollout.sample_index, True, "")
+
+    def _refuse(self, event: RolloutReceived, reason: RefusalReason) -> AnswerUpload:
+        self._state.accounts.uploads_refused[reason] += 1
+        return AnswerUpload(event.upload_id, event.rollout.lease_id, event.rollout.sample_index, False, reason)
+
+    def validate(self) -> None:
+        """Raise AssertionError when the two indices disagree."""
+        keys = {(one.rollout.lease_id, one.rollout.sample_index): rid for rid, one in self._storing.items()}
+        assert keys == self._storing_by_key, "rollouts being stored"
+
+
+# ---------------------------------------------------------------- groups without advantage
+
+
+def started(state: CoreState) -> list[Action]:
+    """Review every group that was ready before a restart: the crash may have come before the drop."""
+    actions: list[Action] = []
+    for group in state.book.ready_groups():
+        actions += _review(state, group)
+    return actions
+
+
+def _review(state: CoreState, group: Group) -> list[Action]:
+    """Drop a ready group that teaches nothing, if the run wants that."""
+    settings, usefulness = state.settings, state.usefulness
+    if not settings.drop_without_advantage or state.ended:
+        return []
+    dull = without_advantage(group)
+    usefulness.seen(useful=not dull)
+    if not dull or usefulness.dropped >= settings.drops_per_step_max:
+        return []
+    usefulness.dropped += 1
+    return state.drop_group(group, ["no_advantage"] * len(group.slots), "no_advantage")
+
+
+def without_advantage(group: Group) -> bool:
+    """Whether every rollout of a ready group has the same reward."""
+    return len({filling.reward for filling in group.fillings()}) == 1
+
+
+# ---------------------------------------------------------------- in a batch
+
+
+def batch_requested(state: CoreState, event: BatchRequested, now: float) -> list[Action]:
+    """Serve a recorded batch again, or form this one as soon as there is enough."""
+    batches = state.batches
+    if batches.is_recorded(event.step):
+        return [ServeBatch(event.step, replayed=True)]
+    if batches.recording is not None and batches.recording.step == event.step:
+        return []  # served when it is recorded
+    if event.step != batches.next_step or event.step >= state.settings.steps:
+        expected = f"the next batch is that of step {batches.next_step} of {state.settings.steps}"
+        return [Note("batch_out_of_order", f"step {event.step}", expected)]
+    batches.wanted = event.step
+    return drop_stale(state) + form_batch(state, now)
+
+
+def form_batch(state: CoreState, now: float) -> list[Action]:
+    """Form the batch that the learner waits for, if enough groups are ready and young enough."""
+    if state.batches.wanted is None:
+        state.late_wait.cancel(now)
+        return []
+    if state.book.ready_count < state.settings.groups_per_step:
+        return []
+    age_max = state.rules.age_max
+    groups = state.batches.choose(state.book.ready_groups(), age_max)
+    if not groups or _held_back(state, groups, now):
+        return []
+    batch = state.batches.form(groups, age_max)
+    for group in batch.groups:
+        state.book.remove(group)
+    return [RecordBatch(batch.step, batch.rollout_ids)]
+
+
+def batch_recorded(state: CoreState, event: BatchRecorded, now: float) -> list[Action]:
+    """Count a durable batch as trained, serve it, and drop what is too old for the next step."""
+    batch = state.batches.record()
+    if batch.step != event.step:
+        raise ValueError(f"batch {event.step} was recorded while batch {batch.step} was formed")
+    for age in batch.ages:
+        state.staleness.trained(age, batch.age_max)
+        state.late.corrected += age > state.rules.limit
+    state.accounts.trained += len(batch.rollout_ids)
+    state.usefulness.batch_recorded()
+    state.group_yield.ended(len(batch.groups), in_time=True)
+    if state.rules.follows_broadcasts:
+        state.rules.follow(
+            t_bcast_p95_s=state.dissemination.seconds.percentile(95),
+            t_gen_p90_s=state.forecast.generate_p90_s(),
+            step_period_s=state.forecast.step_period_s,
+        )
+    return [ServeBatch(event.step, replayed=False), *drop_stale(state), *form_batch(state, now)]
+
+
+def drop_stale(state: CoreState) -> list[Action]:
+    """Drop every group that holds a rollout too old for the next batch, and so for every later one.
+
+    Needed only when the next step changes: uploads that are too old already are refused.
+    """
+    step, age_max = state.batches.next_step, state.rules.age_max
+    actions: list[Action] = []
+    for group in [group for group in state.book if too_old(group, step, age_max)]:
+        if not group.ready:
+            state.group_yield.ended(1, in_time=False)
+        actions += state.drop_group(group, _reasons(group, step, age_max), "group_stale")
+    return actions
+
+
+def _reasons(group: Group, step: Step, age_max: int) -> list[DropReason]:
+    return ["stale" if step - filling.oldest_version > age_max else "group_stale" for filling in group.fillings()]
+
+
+def _held_back(state: CoreState, chosen: tuple[Group, ...], now: float) -> bool:
+    """Whether the batch waits for a group under way that is young enough for it and not for the next one."""
+    rules = state.rules.rules
+    if rules.late_policy != "wait":
+        return False
+    return state.late_wait.hold(now, rules.late_wait_s, for_somebody=_is_any_late(state, chosen))
+
+
+def _is_any_late(state: CoreState, chosen: tuple[Group, ...]) -> bool:
+    age_max, following = state.rules.age_max, Step(state.batches.next_step + 1)
+    if all(too_old(group, following, age_max) for group in chosen):
+        return False  # there is no room for it: every group that could be left out is too old for the next batch too
+    return any(not group.ready and too_old(group, following, age_max) for group in state.book)
+
+
+# ---------------------------------------------------------------- checks of what was generated
+
+
+def malformed_rollout(
+    state: CoreState, peer_id: PeerId, rollout: Rollout, prefix: Prefix, text_end: int | None = None
+) -> str:
+    """Return why this rollout cannot be what it claims, or empty; it must begin with what its slot was given.
+
+    text_end: see RolloutReceived. The peer that generated the token behind it is to blame, so not this one where the
+    prefix has it.
+    """
+    if not rollout.segments:
+        return "uploaded a rollout without segments"
+    if prefix and bare(rollout.segments[: len(prefix)]) != prefix:
+        return "uploaded a rollout that does not begin with what it was to continue"
+    for segment in rollout.segments[len(prefix) :]:
+        problem = _malformed_segment(state, peer_id, segment)
+        if problem:
+            return problem
+    tokens = [token for segment in rollout.segments for token in segment.token_ids]
+    if not 0 < len(tokens) <= state.settings.sampling.max_new_tokens:
+        return f"uploaded {len(tokens)} generated tokens"
+    if any(stop in tokens[:-1] for stop in state.settings.sampling.stop_token_ids):
+        return "uploaded a rollout that goes on after its end"
+    if text_end is not None and tokens_of(prefix) < text_end < len(tokens):
+        return "uploaded a rollout that goes on after a stop string"
+    if not any(1 in segment.loss_mask for segment in rollout.segments):
+        return "uploaded a rollout without a token to train on"
+    return ""
+
+
+def sent_past_its_end(prefix: Prefix, text_end: int | None) -> PeerId | None:
+    """Return the peer that sent, as a part of a rollout that goes on, tokens that complete a stop string, or None."""
+    if text_end is None or text_end > tokens_of(prefix):
+        return None
+    position = 0
+    for segment in prefix:
+        position += len(segment.token_ids)
+        if text_end <= position:
+            return segment.peer_id
+    return None
+
+
+def malformed_partial(state: CoreState, peer_id: PeerId, partial: PartialRollout) -> str:
+    """Return why this cannot be a part of a rollout that goes on, or empty."""
+    for segment in partial.segments:
+        problem = _malformed_segment(state, peer_id, segment)
+        if problem:
+            return problem
+    return unfinished(state, partial.segments, partial.position)
+
+
+def unfinished(state: CoreState, segments: Prefix, position: int = 0) -> str:
+    """Return why these tokens, after ``position`` others, leave nothing to generate; empty if they do."""
+    tokens = position + tokens_of(segments)
+    if tokens >= state.settings.sampling.max_new_tokens:
+        return f"sent {tokens} tokens of a rollout as a part of it"
+    if any(not {*segment.token_ids}.isdisjoint(state.settings.sampling.stop_token_ids) for segment in segments):
+        return "sent a part of a rollout that has its end in it"
+    return ""
+
+
+def _malformed_segment(state: CoreState, peer_id: PeerId, segment: Segment) -> str:
+    if segment.role != "assistant":
+        return f"uploaded a segment of role {segment.role}, which nobody asked for"
+    if segment.peer_id != peer_id:
+        return "uploaded a segment that another peer made"
+    if not state.announced.is_published(segment.epoch, segment.version):
+        return f"claims version {segment.version} of epoch {segment.epoch}, which was not published"
+    if max(segment.token_ids, default=0) >= state.settings.vocabulary_size:
+        return f"uploaded token {max(segment.token_ids)} of a vocabulary of {state.settings.vocabulary_size}"
+    return ""
