@@ -17,10 +17,11 @@ from statistics import median
 
 from bench.machine import Outcome
 from capacity.model.broadcast_bound import fluid_rate
-from coordinator.core.broadcast.nodes import DIRECT_STRIPE, Plan, RelayNode, depth_of, plan_rate
+from coordinator.core.broadcast.nodes import Plan, RelayNode, depth_of, plan_rate
 from coordinator.core.broadcast.planner import PlanShape, RelayPlanner
 from coordinator.core.reach.holes import OUTWARDS, RESTRICTED
 from rollcast.wire.ids import PeerId
+from rollcast.wire.links.frames import DIRECT_STRIPE
 
 MBIT = 1e6 / 8
 ORIGIN_MBIT_S = 1000.0

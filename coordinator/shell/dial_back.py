@@ -12,15 +12,15 @@ from coordinator.core.events.actions import TryAddress
 from coordinator.core.events.reach_events import DialBackEnded
 from coordinator.core.reach.address_book import host_part
 from coordinator.core.reach.dial_settings import DialBackSettings
+from coordinator.core.traversal.dial_backs import OURSELVES
 from rollcast.runtime.errors import RollcastError, Unreachable
 from rollcast.runtime.waits import deadline
 from rollcast.wire.identity.tls import TlsCredentials
-from rollcast.wire.ids import PeerId, RunId
+from rollcast.wire.ids import RunId
 from rollcast.wire.links.probe import probe_link, problem_in
 
 _LOOK_UP_S = 2.0
 _LOOK_UPS_AT_ONCE = 4
-_OURSELVES = PeerId("")
 
 
 class BackDialer:
@@ -63,14 +63,14 @@ class BackDialer:
             try:
                 address = found = await self._looked_up(action.address, action.host)
             except RollcastError as error:
-                self._tell(DialBackEnded(_OURSELVES, check_id, False, problem_in(error), tried=False))
+                self._tell(DialBackEnded(OURSELVES, check_id, False, problem_in(error), tried=False))
                 return
         try:
             await probe_link(action.peer_id, address, credentials=self._credentials, run_id=self._run_id)
         except RollcastError as error:
-            self._tell(DialBackEnded(_OURSELVES, check_id, False, problem_in(error), address=found))
+            self._tell(DialBackEnded(OURSELVES, check_id, False, problem_in(error), address=found))
         else:
-            self._tell(DialBackEnded(_OURSELVES, check_id, True, address=found))
+            self._tell(DialBackEnded(OURSELVES, check_id, True, address=found))
 
     async def _looked_up(self, address: str, host: str) -> str:
         """An IP address that the name has and that may be dialled, with its port.

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from learner.alignment.sampling_check import PEER_LENGTH_MAX
 from learner.config import MismatchConfig
 from learner.training.packing import PackedBatch, TrainingRow
 from rollcast.wire.ids import PeerId
@@ -23,7 +24,6 @@ CLIP = (0.8, 1.28)
 DIFFERENCE_MAX = 20.0
 PEERS_MAX = 16  # peers with a figure of their own in a report
 PEER_KEY = "kl_k3:"  # before a peer's id
-PEER_LENGTH_MAX = 58  # of an id: a figure's name has at most 64 characters
 
 
 @dataclass(frozen=True, slots=True)

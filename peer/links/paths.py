@@ -18,13 +18,13 @@ from typing import Literal, TypeVar
 from peer.links.addresses import is_circuit_address, is_p2p_address
 from peer.links.traffic import is_lan_address
 from rollcast.wire.ids import PeerId
+from rollcast.wire.reach_words import PUNCH
 
 Kind = Literal["lan", "direct", "punched", "p2p", "relayed", "mirror"]
 """What carries a link: the words of LinkReport.transport, and ``lan`` for a direct link within a local network."""
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
-PUNCH = "punch"
 ADDRESSES_MOST = 8
 """Of one peer; more are not looked at."""
 _FORGOTTEN_AFTER_S = 300.0

@@ -7,14 +7,14 @@ import webbrowser
 from pathlib import Path
 
 from rollcast.cli.coordinator_api import Target, page_link
+from rollcast.cli.options import LATEST_RUN
 from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically
 
-_DEFAULT_RUN = Path("runs/latest")
 #: A browser is given this file's name: command lines, and so the key in a link, are for all users of a machine to see.
 _PAGE = "dashboard.html"
 
 
-def dashboard(run: Path = _DEFAULT_RUN, /, *, open: bool = False) -> int:
+def dashboard(run: Path = LATEST_RUN, /, *, open: bool = False) -> int:
     """Print the address of a run's page. It holds the run's key: who has it may do everything.
 
     Parameters

@@ -13,16 +13,15 @@ from rich.console import Console
 from rich.table import Table
 
 from rollcast.cli.durations import seconds_of
-from rollcast.cli.options import Json
+from rollcast.cli.options import LATEST_RUN, Json
 from rollcast.runtime.errors import RunFolderError
 from rollcast.runtime.run_folder import RunFolder
 
-_DEFAULT_RUN = Path("runs/latest")
 _CULPRITS_SHOWN = 3
 DIFFERENT = 1  # exit status of a replay that decides otherwise
 
 
-def explain(*words: str, run_folder: Path = _DEFAULT_RUN, json_output: Json = False) -> int:
+def explain(*words: str, run_folder: Path = LATEST_RUN, json_output: Json = False) -> int:
     """Tell the story of one rollout, lease, prompt group, peer, version or step.
 
     Parameters
@@ -54,7 +53,7 @@ def explain(*words: str, run_folder: Path = _DEFAULT_RUN, json_output: Json = Fa
 
 
 def replay(
-    run_folder: Annotated[Path, Parameter()] = _DEFAULT_RUN,
+    run_folder: Annotated[Path, Parameter()] = LATEST_RUN,
     *,
     life: int | None = None,
     json_output: Json = False,
@@ -102,7 +101,7 @@ def _text(value: object) -> str:
     return json.dumps(value) if isinstance(value, dict | list) else str(value)
 
 
-def why(run_folder: Path = _DEFAULT_RUN, *, since: str = "", json_output: Json = False) -> int:
+def why(run_folder: Path = LATEST_RUN, *, since: str = "", json_output: Json = False) -> int:
     """Account for the learner's wall time by cause: training, waiting for whom, publishing, being away ...
 
     Parameters

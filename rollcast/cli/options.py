@@ -13,12 +13,15 @@ Preview = Annotated[bool, Parameter(negative=())]
 Settings = Annotated[tuple[str, ...], Parameter(name="--set", negative=())]
 
 
+LATEST_RUN = Path("runs/latest")  # a link that every start of a run renews
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """Which run is meant."""
 
-    run_folder: Path = Path("runs/latest")
+    run_folder: Path = LATEST_RUN
     """The run's folder: it says where the coordinator listens, and has the key that acts need."""
     url: str = ""
     """The coordinator's address, where the folder does not say it; with a token in ROLLCAST_TOKEN."""

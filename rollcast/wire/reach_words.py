@@ -7,6 +7,9 @@ from typing import Literal
 Reachability = Literal["dialable", "hole-punchable", "only outwards"]
 REACHABILITIES: tuple[Reachability, ...] = ("dialable", "hole-punchable", "only outwards")
 
+PUNCH = "punch"
+"""In place of an address in a relay plan: ask the coordinator to let both ends dial each other at once."""
+
 LAN = "LAN"
 _PATHS = {"punched": "hole-punched", "p2p": "libp2p"}
 PATHS = (LAN, "direct", "hole-punched", "libp2p", "relayed", "mirror")

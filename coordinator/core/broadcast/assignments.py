@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from coordinator.core.broadcast.nodes import DIRECT_STRIPE, Parents, Plan, PlanShape, RelayNode, Stripe
+from coordinator.core.broadcast.nodes import Parents, Plan, PlanShape, RelayNode, Stripe
 from coordinator.core.events.actions import Neighbour, PlanPart, StripePart
 from rollcast.wire.ids import PeerId
+from rollcast.wire.links.frames import DIRECT_STRIPE
+from rollcast.wire.reach_words import PUNCH
 
 _NOBODY: frozenset[PeerId] = frozenset()
-PUNCH = "punch"
-"""In an address: let the coordinator have both ends dial each other at once."""
 
 _Key = tuple[PeerId, bool, bool, bool]  # whom, whether we dial, in one local network, through a hole
 

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from capacity.model.broadcast_bound import common_rate
-from coordinator.core.broadcast.nodes import DIRECT_STRIPE, Parents, Plan, RelayNode, Stripe
+from coordinator.core.broadcast.nodes import Parents, Plan, RelayNode, Stripe
 from rollcast.wire import limits
 from rollcast.wire.ids import PeerId, StripeId
+from rollcast.wire.links.frames import DIRECT_STRIPE
 
 _WORTH_SHARE = 1 / 20  # of the mean uplink: what is slower only adds latency
 _SERVICE_S_MAX = 5.0  # for one chunk's copies to all others, unless all relays are so slow

@@ -17,8 +17,6 @@ from rollcast.wire.ids import PeerId, StripeId
 Parents = Mapping[PeerId, PeerId]  # child -> parent; the root has none
 PlanMode = Literal["none", "mesh", "trees"]
 
-DIRECT_STRIPE = StripeId(0)
-
 
 @dataclass(frozen=True, slots=True)
 class RelayNode:

@@ -37,7 +37,7 @@ _FAILURES_NEEDED: Mapping[bool | None, int] = {None: 2, True: 3, False: 1}
 _SPACING_S = 10.0  # between checks of one member, whatever it says of itself
 _RUNNING_MOST = 32
 _HELPERS_LOOKED_AT = 64
-_OURSELVES = PeerId("")
+OURSELVES = PeerId("")
 _NEVER = float("inf")
 
 
@@ -167,7 +167,7 @@ class DialBacks(ReachPart):
         if numeric and not self._settings.allow(name, host):
             return self._unchecked(peer_id, target, f"its session comes from {host}: nothing else is dialled", now)
         self._last_id += 1
-        check = _Check(peer_id, target.address, now + ANSWER_WITHIN_S, {_OURSELVES})
+        check = _Check(peer_id, target.address, now + ANSWER_WITHIN_S, {OURSELVES})
         self._running[self._last_id] = check
         self.figures.begun += 1
         ours = TryAddress(self._last_id, peer_id, target.address, "" if numeric else host)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from peer.links.paths import PUNCH
 from peer.relay.core import forwarding, link_loss, origin, pulling
 from peer.relay.core.actions import CloseLink, Warn
 from peer.relay.core.events import CoordinatorGone, DialFailed, HoldersKnown, LinkDown, LinkUp, PlanChanged
@@ -10,6 +9,7 @@ from peer.relay.core.state import LinkState, RelayState
 from rollcast.runtime.errors import NotDialable
 from rollcast.wire.ids import PeerId
 from rollcast.wire.links.frames import DIRECT_STRIPE
+from rollcast.wire.reach_words import PUNCH
 
 # Neighbours that are to dial this process try at once and every few seconds, so one of them succeeds within this long.
 _DIALLED_WITHIN_S = 60.0

@@ -9,13 +9,14 @@ from capacity.inputs.run_records import read_run
 from capacity.reports.calibrated_pool import calibration_sheets, demand_values
 from capacity.reports.tables import records_of
 from rollcast.cli.capacity.output import FormatOption, print_json, print_sheets
+from rollcast.cli.options import LATEST_RUN
 from rollcast.runtime.errors import RunFolderError
 
 SCHEMA = "rollcast.capacity.calibrate/1"
 
 
 def calibrate_run(
-    run_folder: Path = Path("runs/latest"),
+    run_folder: Path = LATEST_RUN,
     /,
     *,
     first_step: int = 1,

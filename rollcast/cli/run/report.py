@@ -6,11 +6,11 @@ import json
 import time
 from pathlib import Path
 
-from rollcast.cli.options import Json
+from rollcast.cli.options import LATEST_RUN, Json
 from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically
 
 
-def report(run_folder: Path = Path("runs/latest"), *, out: Path | None = None, json_output: Json = False) -> int:
+def report(run_folder: Path = LATEST_RUN, *, out: Path | None = None, json_output: Json = False) -> int:
     """Write a run as one HTML file that opens without a server: curves, staleness, where the time went, who did what.
 
     Parameters

@@ -11,10 +11,10 @@ from rollcast.runtime.waits import backoff_delays_s
 from rollcast.sim.kernel.process import Process
 from rollcast.sim.kernel.sessions import Session
 from rollcast.sim.nodes.coordinator import CoordinatorNode
+from rollcast.sim.nodes.relay_links import HANDSHAKE_ROUND_TRIPS
 from rollcast.sim.world import Ground
 
 _FIRST_S, _MOST_S = 0.2, 5.0  # between two attempts, as in peer/session/session.py
-_HANDSHAKE_ROUND_TRIPS = 3.0
 
 
 class ControlLink:
@@ -61,7 +61,7 @@ class ControlLink:
         """Open a session."""
         session = Session(self._ground.network, self._process, self, self._coordinator, self._coordinator)
         self._session = session
-        handshake_s = _HANDSHAKE_ROUND_TRIPS * 2.0 * self._ground.network.delay_s(session.name, self._coordinator.name)
+        handshake_s = HANDSHAKE_ROUND_TRIPS * 2.0 * self._ground.network.delay_s(session.name, self._coordinator.name)
         self._process.later(handshake_s, lambda: session.say(self._joined()))
         self._process.later(handshake_s + self._ground.settings.connection_timeout_s, self._no_welcome, session)
 

@@ -12,7 +12,7 @@ from rollcast.sim.kernel.network import Network, Stream
 from rollcast.sim.kernel.process import Process
 from rollcast.wire.ids import PeerId
 
-HANDSHAKE_ROUND_TRIPS = 3.0
+HANDSHAKE_ROUND_TRIPS = 3.0  # of TCP and mutual TLS 1.3, for chunk links and control sessions alike
 SILENCE_S = 6.0  # without anything getting through a link counts as broken
 
 

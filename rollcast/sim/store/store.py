@@ -23,6 +23,7 @@ from coordinator.core.events.actions import (
 from coordinator.core.events.restored import RestoredFinished, RestoredGroup
 from coordinator.ledger.sql_invites import StoredInvite
 from coordinator.ledger.store import BatchEntry, HighWater, ProblemReward, StoreCounts, StoredVersion
+from coordinator.ledger.thread import COMMIT_MAX
 from rollcast.runtime.errors import RollcastError, StoreError
 from rollcast.sim.kernel.disk import Disk
 from rollcast.sim.kernel.process import Process
@@ -31,8 +32,6 @@ from rollcast.wire.ids import Epoch, PeerId, RolloutId, Step, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 T = TypeVar("T")
-
-COMMIT_MAX = 1024  # changes in one transaction, as in the real store
 
 
 class Change(Generic[T]):

@@ -3,9 +3,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.core.broadcast.assignments import PartsMaker
-from coordinator.core.broadcast.nodes import DIRECT_STRIPE, Plan, PlanShape, RelayNode, Stripe
+from coordinator.core.broadcast.nodes import Plan, PlanShape, RelayNode, Stripe
 from coordinator.core.events.actions import Neighbour, PlanPart, StripePart
 from rollcast.wire.ids import PeerId, StripeId
+from rollcast.wire.links.frames import DIRECT_STRIPE
 
 ROOT, A, B, C, H = (PeerId(name) for name in ("0", "a", "b", "c", "h"))
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from capacity.model.broadcast_bound import fluid_rate
 from coordinator.core.broadcast.mesh import plan_mesh
-from coordinator.core.broadcast.nodes import DIRECT_STRIPE, Plan, RelayNode, depth_of, plan_rate
+from coordinator.core.broadcast.nodes import Plan, RelayNode, depth_of, plan_rate
 from rollcast.wire.ids import PeerId, StripeId
+from rollcast.wire.links.frames import DIRECT_STRIPE
 
 MBIT = 1e6 / 8
 
