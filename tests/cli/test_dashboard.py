@@ -1,16 +1,24 @@
-"""The link to the page, and how a browser is told of it."""
+"""How `rollcast up` shows its page: the link, and how a browser is told of it.
+
+All of `up` is tested in tests/e2e/test_run.py.
+"""
 
 from __future__ import annotations
 
+import io
 import json
 import webbrowser
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from rich.console import Console
 
 from rollcast.cli.dashboard import dashboard
+from rollcast.cli.processes import Endpoints
+from rollcast.cli.up import page_address
 from rollcast.runtime.errors import RunFolderError
+from rollcast.runtime.run_folder import RunFolder
 
 LINK = "http://127.0.0.1:7401/#token=k-e_y"
 
@@ -45,3 +53,16 @@ def test_a_folder_without_a_key_or_a_coordinator(tmp_path: Path) -> None:
     (folder / "secrets" / "operator.key").unlink()
     with pytest.raises(RunFolderError):
         dashboard(folder)
+
+
+ENDPOINTS = Endpoints("http://127.0.0.1:7401", "127.0.0.1:7400")
+
+
+def test_only_a_terminal_is_told_the_key(tmp_path: Path) -> None:
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "operator.key").write_text("k")
+    (tmp_path / "endpoints.json").write_text(json.dumps({"http_url": ENDPOINTS.http_url, "grpc_address": ""}))
+    folder = RunFolder(tmp_path)
+    terminal, file = Console(file=io.StringIO(), force_terminal=True), Console(file=io.StringIO())
+    assert page_address(terminal, folder, ENDPOINTS) == f"{ENDPOINTS.http_url}/#token=k"
+    assert page_address(file, folder, ENDPOINTS) == ENDPOINTS.http_url

@@ -1,3 +1,5 @@
+"""The terminal view of a run, and what it shows before and after an operator's action."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -7,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from rollcast.cli.actions import outcome, preview_lines
 from rollcast.cli.view import age_words, line, render, sparkline, summary_table
 from tests.coordinator.sample_status import peer, sample_status
 
@@ -126,3 +129,27 @@ def test_how_peers_are_reached_is_shown_once_one_cannot_be_dialled() -> None:
     text = text_of(render(sample_status(peers=peers), {}))
     assert "reached" in text
     assert "hole-punchable" in text
+
+
+def test_a_preview_is_a_sentence_a_table_and_warnings() -> None:
+    none: dict[str, Any] = dict.fromkeys(
+        ("utilisation", "steps_per_hour", "workers_on", "usd_per_hour", "t_bcast_s", "staleness_needed")
+    )
+    answer = {
+        "sentence": "Fewer.",
+        "now": {**none, "utilisation": 0.951, "workers_on": 3},
+        "then": {**none, "utilisation": 0.5},
+        "warnings": ["few"],
+    }
+    assert preview_lines(answer) == [
+        "Fewer.",
+        "                       now      then",
+        "learner busy           95%       50%",
+        "workers on               3         -",
+        "warning: few",
+    ]
+
+
+def test_what_was_done_and_what_was_not() -> None:
+    answer = {"done": ["a"], "failed": [{"peer": "b", "error": "it is banned"}]}
+    assert outcome("pin_on", answer) == ["pin on: a", "not done: b: it is banned"]

@@ -1,10 +1,14 @@
+"""Relay plans and their times as formulas: the golden case, plans of some hundred peers, whole copies against
+stripes.
+"""
+
 from __future__ import annotations
 
 import argparse
 
 import pytest
 
-from bench.broadcast import plan
+from bench.broadcast import golden, plan, shapes
 
 
 def figures(*arguments: str) -> dict[str, float]:
@@ -26,3 +30,21 @@ def test_few_peers_are_a_mesh(peers: int) -> None:
     found = figures("--peers", str(peers), "--seed", "1")
     assert found["bound_ratio"] >= 1
     assert found["degree_max"] == max(1, peers - 1)
+
+
+def test_the_golden_case_is_reproduced() -> None:
+    parser = argparse.ArgumentParser()
+    golden.add_arguments(parser)
+    figures = golden.run(parser.parse_args([])).figures
+    assert figures["direct_s"] == pytest.approx(176, abs=0.5)
+    assert figures["relayed_s"] == pytest.approx(92, abs=0.5)
+
+
+def test_the_factor_of_stripes_is_near_the_loss_of_whole_copies() -> None:
+    parser = argparse.ArgumentParser()
+    shapes.add_arguments(parser)
+    figures = shapes.run(parser.parse_args(["--peers", "2000"])).figures
+    for stripes in (4, 8, 16):
+        assert figures[f"stripes_{stripes}"] == pytest.approx(figures[f"eta_{stripes}"], abs=0.05)
+    assert figures["stripes_1"] == figures["tree"]
+    assert figures["tree"] < figures["chain"] < figures["star"]

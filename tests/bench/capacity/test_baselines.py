@@ -1,8 +1,18 @@
+"""What the planner is compared with: simple rules of choosing workers, and the widest path of a link graph."""
+
 from __future__ import annotations
 
+import itertools
+import math
+
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bench.capacity.baselines import BASELINES, judged
+from bench.capacity.region_links import ten_regions
+from bench.capacity.widest_path import direct_seconds, relayed_seconds, widest_paths
 from bench.planner.capacity_pools import demand as bench_demand
 from bench.planner.capacity_pools import pool as bench_pool
 from capacity.model.workers import Speed
@@ -11,6 +21,62 @@ from capacity.planner.planner import plan
 from capacity.planner.plans import Split
 from capacity.planner.programme import programme_of
 from tests.capacity.planner.test_planner import demand, worker
+
+
+@st.composite
+def matrices(draw: st.DrawFn) -> np.ndarray:
+    nodes = draw(st.integers(2, 5))
+    cells = draw(st.lists(st.integers(0, 9), min_size=nodes**2, max_size=nodes**2))
+    return np.array(cells, float).reshape(nodes, nodes)
+
+
+def widest_by_trying(links: np.ndarray, source: int, target: int) -> float:
+    others = [node for node in range(len(links)) if node not in (source, target)]
+    ways = (way for size in range(len(others) + 1) for way in itertools.permutations(others, size))
+    return max(min(links[a, b] for a, b in itertools.pairwise((source, *way, target))) for way in ways)
+
+
+@given(matrices())
+def test_each_way_is_the_widest(links: np.ndarray) -> None:
+    tree = widest_paths(links, 0)
+    for node in range(1, len(links)):
+        assert tree.bytes_per_second[node] == widest_by_trying(links, 0, node)
+        width, at = math.inf, node
+        for _ in range(len(links)):
+            if tree.parents[at] in (at, -1):
+                break
+            width, at = min(width, links[tree.parents[at], at]), int(tree.parents[at])
+        assert (at == 0 and width == tree.bytes_per_second[node]) or tree.bytes_per_second[node] == 0
+
+
+@given(matrices(), st.integers(1, 9))
+def test_relaying_and_wider_links_are_never_slower(links: np.ndarray, more: int) -> None:
+    assert relayed_seconds(8.0, links, 0) <= direct_seconds(8.0, links, 0)
+    assert relayed_seconds(8.0, links + more, 0) <= relayed_seconds(8.0, links, 0)
+
+
+def test_golden_case() -> None:
+    """8.0 GB from Virginia: Singapore directly, Oceania and Asia by way of Ohio and Tokyo."""
+    matrix = ten_regions()
+    virginia = matrix.regions.index("Virginia")
+    assert direct_seconds(8.0e9, matrix.bytes_per_second, virginia) == pytest.approx(176, abs=0.5)
+    assert relayed_seconds(8.0e9, matrix.bytes_per_second, virginia) == pytest.approx(92, abs=0.5)
+    tree = widest_paths(matrix.bytes_per_second, virginia)
+    tokyo = matrix.regions.index("Tokyo")
+    assert matrix.regions[tree.parents[tokyo]] == "Ohio"
+
+
+def test_what_cannot_be_reached_takes_for_ever_and_nobody_no_time() -> None:
+    assert direct_seconds(1.0, np.zeros((2, 2)), 0) == math.inf
+    assert relayed_seconds(1.0, np.zeros((2, 2)), 0) == math.inf
+    assert widest_paths(np.zeros((2, 2)), 0).parents.tolist() == [0, -1]
+    assert relayed_seconds(1.0, np.zeros((1, 1)), 0) == 0.0
+
+
+@pytest.mark.parametrize(("links", "source"), [(np.ones((2, 3)), 0), (-np.ones((2, 2)), 0), (np.ones((2, 2)), 2)])
+def test_nonsense_is_refused(links: np.ndarray, source: int) -> None:
+    with pytest.raises(ValueError, match=r"square|source"):
+        widest_paths(links, source)
 
 
 def test_rules_pick_by_their_own_score() -> None:

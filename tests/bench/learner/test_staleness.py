@@ -1,3 +1,5 @@
+"""How stale rollouts get, and pacing, which drops few of them and keeps the learner busy."""
+
 from __future__ import annotations
 
 import argparse
@@ -8,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from bench.learner import staleness
+from bench.learner import pacing, staleness
 from bench.learner.demonstration import Course, Demonstration
 from bench.machine import Outcome
 from learner.config import LearnerConfig
@@ -115,3 +117,15 @@ def test_every_preset_and_variant_is_a_valid_objective() -> None:
     assert set(ALGORITHMS) < set(staleness.OBJECTIVES)
     for given in staleness.OBJECTIVES.values():
         ObjectiveConfig.model_validate(given)
+
+
+@pytest.mark.sim
+def test_pacing_drops_little_and_keeps_the_learner_busy() -> None:
+    parser = argparse.ArgumentParser()
+    pacing.add_arguments(parser)
+    figures = pacing.run(parser.parse_args(["--steps", "25"])).figures
+    assert figures["dropped_share"] < figures["dropped_share_none"]
+    assert figures["utilisation"] > 0.9
+    assert figures["utilisation_continue"] > 0.9
+    assert figures["kill_goodput"] > 0.3  # above 1 in so short a run by what was under way at its start
+    assert figures["violations_predict"] == 0

@@ -1,3 +1,5 @@
+"""What an owner asks of a peer is kept: caps on its links, and a pause that is quiet at once."""
+
 from __future__ import annotations
 
 import json
@@ -5,6 +7,28 @@ import json
 import pytest
 
 from bench.__main__ import main
+from bench.people.pause import Sample, figures_of
+
+
+def samples(cpu_share: float, *, busy_until_s: float = 0.0, link_bytes_s: float = 0.0) -> list[Sample]:
+    times = [index * 0.1 for index in range(60)]
+    busy = [min(at, busy_until_s) for at in times]
+    return [
+        Sample(at, extra + cpu_share * at, int(500 * at), int(link_bytes_s * at))
+        for at, extra in zip(times, busy, strict=True)
+    ]
+
+
+def test_a_quiet_peer_is_quiet_at_once() -> None:
+    figures = figures_of(samples(0.004), 0.0)
+    assert figures["pause_cpu_share"] == pytest.approx(0.004)
+    assert (figures["pause_quiet_s"], figures["pause_link_bytes"]) == (0.0, 0.0)
+
+
+def test_one_that_goes_on_for_a_while_is_found_out() -> None:
+    figures = figures_of(samples(0.004, busy_until_s=0.5), 0.0)
+    assert figures["pause_quiet_s"] == pytest.approx(0.5, abs=0.11)
+    assert figures_of(samples(0.004, link_bytes_s=100), 0.0)["pause_quiet_s"] > 4
 
 
 def test_it_measures_both_ways(capsys: pytest.CaptureFixture[str]) -> None:

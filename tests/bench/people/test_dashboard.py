@@ -1,15 +1,21 @@
+"""The dashboard under load, and the pictures of it in the documentation."""
+
 from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from PIL import Image
 
 from bench.people import dashboard
+from bench.people.screenshots import BYTES_MAX, DASHBOARD, DONOR, ROOT, small
 from bench.shown.fleet import draw_machines, fleet_settings
 from bench.shown.run import ShownRun, shown_run
 
@@ -84,3 +90,29 @@ def test_it_measures_a_small_fleet() -> None:
         assert outcome.figures["first_paint_ms"] > 0
         assert outcome.figures["update_ms"] > 0
     assert json.dumps(outcome.settings)
+
+
+def noise() -> bytes:
+    """A picture that cannot be packed."""
+    written = io.BytesIO()
+    Image.frombytes("RGB", (100, 100), random.Random(7).randbytes(30_000)).save(written, "PNG")
+    return written.getvalue()
+
+
+def test_colours_are_kept_where_there_is_room() -> None:
+    given = noise()
+    same = Image.open(io.BytesIO(small(given)))
+    assert same.convert("RGB").tobytes() == Image.open(io.BytesIO(given)).tobytes()
+    fewer = small(given, bytes_max=15_000)
+    assert len(fewer) <= 15_000 < len(small(given))
+    assert Image.open(io.BytesIO(fewer)).size == (100, 100)
+    with pytest.raises(ValueError, match="too large"):
+        small(given, bytes_max=100)
+
+
+def test_the_pictures_are_there_and_small() -> None:
+    for picture in (*DASHBOARD, *DONOR):
+        path = ROOT / "docs" / "pictures" / f"{picture.name}.png"
+        assert 0 < path.stat().st_size <= BYTES_MAX
+        with Image.open(path) as opened:
+            assert opened.size == (picture.width, picture.height)

@@ -1,4 +1,6 @@
-"""The path by a clock and commands of the test's; the real one takes minutes: `python -m bench newcomer`."""
+"""The path of a newcomer by the test's clock and commands (`python -m bench newcomer` takes the real one), and
+how long commands take to start.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.__main__ import main
 from bench.people import newcomer
 from bench.people.newcomer import accepted, commands_in, path_of, walk
 from rollcast.runtime.errors import ProcessFailed, WaitTimedOut
@@ -75,3 +78,11 @@ def test_commands_run_as_somebody_with_nothing_installed(tmp_path: Path, monkeyp
     with pytest.raises(ProcessFailed, match="status 3") as raised:
         do(["/bin/sh", "-c", "echo why >&2; exit 3"])
     assert "why" in raised.value.cause
+
+
+def test_it_times_status_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["startup", "--repeats", "1", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)["figures"]
+    assert figures["status_heavy_imports"] == 0, "it must answer at once"
+    assert 0 < figures["status_ms"] <= figures["status_ms_max"]
+    assert figures["help_cpu_ms"] > 0

@@ -1,7 +1,14 @@
+"""Fleets that change: workers switched on and off, machines that come and go, plans made again."""
+
 from __future__ import annotations
 
+from argparse import Namespace
 from random import Random
 
+import pytest
+
+from bench.planner import replan
+from bench.planner.activation import DWELL_S, STEP_S, Step, Switch, _simulated, judged
 from bench.planner.availability import Pool, Prices, Zone, drawn, recorded, walk
 from capacity.replan.events import WorkerGone, WorkerSeen
 
@@ -43,3 +50,34 @@ def test_a_pool_tells_prices_each_period_and_only_of_who_is_here() -> None:
         (25.0, WorkerSeen),
         (26.0, WorkerGone),
     ]
+
+
+def test_settling_counts_from_the_event_or_from_the_end_of_the_dwell() -> None:
+    steps = [Step(100.0 + STEP_S * number, STEP_S, 0.9 * STEP_S) for number in range(1, 20)]
+    early = judged([Switch(10.0, "a", True), Switch(100.0 + STEP_S, "b", True)], [100.0], steps)
+    assert early["settle_steps"] == 1.0
+    assert early["utilisation_after"] == pytest.approx(0.9)
+    dwelling = judged([Switch(98.0, "a", True), Switch(98.0 + DWELL_S + 1.0, "a", False)], [100.0], steps)
+    assert dwelling["settle_steps"] == pytest.approx(1.0 / STEP_S)
+
+
+def test_a_switch_taken_back_after_one_event_is_a_flip() -> None:
+    switches = [Switch(1.0, "a", False), Switch(11.0, "a", True), Switch(12.0, "a", False), Switch(31.0, "a", True)]
+    assert judged(switches, [10.0, 30.0], [])["flips"] == 1
+
+
+@pytest.mark.sim
+def test_the_simulated_loop_settles_without_flapping() -> None:
+    figures = _simulated()
+    assert figures["settle_steps"] <= 2.0
+    assert figures["flips"] == 0
+    assert figures["violations"] == 0
+    assert figures["utilisation_after"] >= 0.95
+
+
+@pytest.mark.slow
+def test_memory_starts_fewer_workers_and_keeps_the_learner_as_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replan, "spot_instances", lambda: [(0.0, 12), (900.0, 9), (1800.0, 12), (3600.0, 12)])
+    figures = replan.run(Namespace(seeds=0, hours=1.0, start_s=120.0, share=0.5, discount=0.3)).figures
+    assert figures["starts_per_h"] < figures["starts_per_h_memoryless"]
+    assert figures["utilisation"] >= figures["utilisation_memoryless"]

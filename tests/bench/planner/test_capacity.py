@@ -1,7 +1,13 @@
+"""The planner's quality and speed, as a function and from the command line."""
+
 from __future__ import annotations
 
 import argparse
+import json
 
+import pytest
+
+from bench.__main__ import main
 from bench.planner import capacity
 from bench.planner.capacity_pools import SETTINGS, demand, pool
 
@@ -26,3 +32,11 @@ def test_pools_are_the_same_for_the_same_seed_and_of_every_setting() -> None:
     assert {worker.provider for worker in pool(200, seed=0)} == {setting.name for setting in SETTINGS}
     assert all(worker.speeds for worker in pool(50, seed=0))
     assert demand().budget_s == 420.0
+
+
+def test_it_times_whole_processes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["capacity_cli", "--repeats", "1", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)["figures"]
+    assert figures["solve_s"] > 0
+    assert figures["plan_cpu_s"] > 0
+    assert figures["plan_cold_s"] <= figures["plan_cold_s_max"]

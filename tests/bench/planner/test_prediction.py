@@ -1,10 +1,12 @@
+"""How far predictions are from what happens, and how fast the simulator that they are compared with runs."""
+
 from __future__ import annotations
 
 import argparse
 
 import pytest
 
-from bench.planner import prediction
+from bench.planner import prediction, simspeed
 from bench.planner.prediction_grid import grid
 
 
@@ -44,3 +46,13 @@ def test_errors_are_listed_with_their_worst() -> None:
     assert outcome.figures["violations"] == 0
     assert 0.0 <= outcome.figures["error_median"] <= outcome.figures["error_max"]
     assert outcome.settings["worst"][0].startswith(f"{outcome.figures['error_max']:.1%}")
+
+
+def test_it_measures_a_small_fleet() -> None:
+    parser = argparse.ArgumentParser()
+    simspeed.add_arguments(parser)
+    figures = simspeed.run(parser.parse_args(["--peers", "4", "--hours", "0.2"])).figures
+    assert figures["realtime_factor"] > 100
+    assert figures["events_per_cpu_s"] > 100
+    assert figures["violations"] == 0
+    assert figures["steps"] > 3

@@ -1,4 +1,4 @@
-"""The budget's one promise: whatever happens, no more than the limit is ever spent."""
+"""What a worker costs, and the budget's one promise: whatever happens, no more than the limit is ever spent."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from capacity.fleet.billing import Terms
 from capacity.fleet.budget import Budget, Limits
 
 LOOK_S = 5.0
+
 PRICES = st.builds(
     Terms,
     usd_per_hour=st.floats(0.0, 40.0),
@@ -19,6 +20,7 @@ PRICES = st.builds(
     granularity_s=st.sampled_from([1.0, 60.0, 3600.0]),
     tail_s=st.floats(0.0, 300.0),
 )
+
 WAITS = st.floats(0.01, LOOK_S)
 
 
@@ -103,3 +105,25 @@ def test_a_tighter_hourly_limit_stops_the_dearest_first() -> None:
     assert budget.overdue(10.0) == {"2": "no more than 3.5 $/h may be spent"}
     budget.stop_wanted("2", 10.0)
     assert budget.overdue(20.0) == {}  # it is on its way out
+
+
+@pytest.mark.parametrize(
+    ("terms", "seconds", "usd"),
+    [
+        (Terms(usd_per_hour=3.6), 0.0, 0.0),
+        (Terms(usd_per_hour=3.6), 10.0, 0.01),
+        (Terms(usd_per_hour=3.6, granularity_s=60.0), 61.0, 0.12),
+        (Terms(usd_per_hour=3.6, granularity_s=3600.0), 1.0, 3.6),
+        (Terms(usd_per_hour=3.6, minimum_s=600.0), 0.0, 0.6),
+        (Terms(usd_per_hour=3.6, minimum_s=600.0), 700.0, 0.7),
+    ],
+)
+def test_machines_are_billed_in_whole_units_and_at_least_the_minimum(terms: Terms, seconds: float, usd: float) -> None:
+    assert terms.machine_usd(seconds) == pytest.approx(usd)
+
+
+def test_egress_is_bounded_by_the_cap() -> None:
+    terms = Terms(usd_per_hour=0.4, egress_usd_per_gb=0.09, upload_bytes_per_second=1e6)
+    assert terms.egress_usd(1e9) == pytest.approx(0.09)
+    assert terms.egress_usd_per_hour_max == pytest.approx(0.324)
+    assert terms.committed_usd_per_hour == pytest.approx(0.724)

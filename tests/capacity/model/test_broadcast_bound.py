@@ -1,3 +1,5 @@
+"""The least time in which a version can reach all workers, and the shapes of broadcast that come near it."""
+
 from __future__ import annotations
 
 import math
@@ -20,10 +22,13 @@ from capacity.model.broadcast_bound import (
 from capacity.model.topologies import Shape, Topology
 
 SHAPES: tuple[Shape, ...] = ("stripes", "tree", "chain", "star")
+
 MANY = Topology("stripes", 10**9)  # no loss: the bound of Kumar and Ross itself
 
 rates = st.one_of(st.just(0.0), st.floats(1.0, 1e9))
+
 links = st.lists(st.tuples(rates, rates), min_size=1, max_size=12)
+
 topologies = st.sampled_from([Topology(shape) for shape in SHAPES])
 
 
@@ -181,3 +186,9 @@ def test_a_level_spends_the_whole_budget(budget: float, limits: list[tuple[float
         assert spent <= budget
     else:
         assert spent == pytest.approx(budget)
+
+
+def test_shapes_are_written_as_people_give_them() -> None:
+    assert str(Topology()) == "stripes=8"
+    assert str(Topology("stripes", 4)) == "stripes=4"
+    assert [str(Topology(shape)) for shape in ("tree", "chain", "star")] == ["tree", "chain", "star"]

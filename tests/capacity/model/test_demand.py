@@ -1,3 +1,5 @@
+"""What a run asks of its workers, and the assumptions that stand in for what nobody measured."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -5,6 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capacity.model.assumptions import Assumption
 from capacity.model.demand import Demand
 from capacity.model.staleness import staleness_needed
 
@@ -35,3 +38,7 @@ def test_what_fits_the_budget_needs_no_more_than_the_limit(limit: int, kappa: in
         publish_every_steps=kappa,
     )
     assert needed <= demand.staleness_limit
+
+
+def test_what_the_user_decided_is_exact() -> None:
+    assert Assumption("staleness limit", 4, "learner steps", "given").relative_uncertainty == 0.0

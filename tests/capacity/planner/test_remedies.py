@@ -1,3 +1,5 @@
+"""What no set of workers can do: why, the highest rate that one can, and what would help."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -5,8 +7,12 @@ from dataclasses import replace
 import pytest
 
 from capacity.model.topologies import Topology
+from capacity.model.workers import Speed
 from capacity.planner.columns import columns_of
+from capacity.planner.max_rate import farthest, reach_of
 from capacity.planner.planner import PlanOptions, best_of, plan, relaxed_splits, remedies
+from capacity.planner.plans import Split
+from capacity.planner.programme import programme_of
 from capacity.planner.remedies import smallest_factor, smallest_whole
 from tests.capacity.planner.test_planner import demand, worker
 
@@ -80,3 +86,82 @@ def test_the_search_for_the_smallest() -> None:
     assert found is not None
     assert 3.0 <= found <= 3.1
     assert smallest_factor(lambda factor: False) is None
+
+
+SPEED = Speed(1, 1.0, 20.0)
+
+#: One worker beside five that are enough, and what is said of it.
+REASONS = {
+    "slow": (
+        worker(9, speeds=(Speed(1, 1.0, 204.0),), usd_per_hour=0.18),
+        "off: 3.1 versions slower for 0.18 $/h (a rollout takes 204 s, 20 s fit)",
+    ),
+    "unknown": (worker(9, speeds=(), usd_per_hour=0.2), "off: no speed of it is known, for 0.2 $/h"),
+    "narrow": (
+        worker(9, download_bytes_per_second=1e6),
+        "off: its downlink of 1 MB/s is below the 6.62 MB/s that a version within 160 s needs",
+    ),
+    "gone": (
+        worker(9, preemptions_per_hour=60.0, lost_per_preemption_s=60.0),
+        "off: preemptions leave nothing of its work, for 1 $/h",
+    ),
+    "dear": (
+        worker(9, usd_per_hour=1.18),
+        "off: 1 rollouts/s for 1.18 $/h: 0.1800 $/h more than what it would add is worth",
+    ),
+    "kept off": (worker(9, pin="off"), "off: the operator keeps it off"),
+}
+
+
+@pytest.mark.parametrize("case", REASONS)
+def test_a_worker_that_is_off_is_told_why(case: str) -> None:
+    other, words = REASONS[case]
+    made = plan(demand(headroom=0.95), [worker(number) for number in range(5)] + [other])
+    assert {one.worker.worker_id: one.reason for one in made.candidates}["w9"] == words
+
+
+def test_one_of_equals_is_told_that_it_is_not_needed() -> None:
+    made = plan(demand(headroom=0.95), [worker(number) for number in range(6)])
+    off = [one.reason for one in made.candidates if not one.chosen]
+    assert len(off) == 1
+    assert off[0].endswith("as good as the last that is on, and not needed any more")
+
+
+def test_workers_that_are_on_are_told_what_they_are_worth() -> None:
+    workers = [worker(number, usd_per_hour=1.0 + number / 10) for number in range(6)]
+    made = plan(demand(headroom=0.95), workers)
+    reasons = [one.reason for one in made.chosen]
+    assert reasons[0].startswith("on: 1 rollouts/s for 1 $/h")
+    assert "0.4000 $/h less than what it adds is worth" in reasons[0]
+    assert reasons[4].endswith("the last to be needed")
+
+
+@pytest.mark.parametrize(
+    ("fields", "worker_fields", "stopped_by"),
+    [
+        ({}, {}, None),
+        ({"rollouts_per_step": 3000}, {}, "rate"),
+        ({}, {"download_bytes_per_second": 1e6}, "downlink"),
+        ({"learner_upload_bytes_per_second": 1e6}, {}, "learner_uplink"),
+        ({"learner_upload_bytes_per_second": 2e7}, {"relays": False}, "relay"),
+    ],
+)
+def test_what_stops_the_rate(
+    fields: dict[str, object], worker_fields: dict[str, object], stopped_by: str | None
+) -> None:
+    columns = columns_of([worker(number, **worker_fields) for number in range(8)])
+    assert reach_of(programme_of(demand(**fields), columns, Split(20.0, 100.0))).stopped_by == stopped_by
+
+
+def test_the_set_of_the_largest_rate_holds_the_relay_row() -> None:
+    columns = columns_of([worker(n, upload_bytes_per_second=n * 3e6) for n in range(8)])
+    reach = reach_of(programme_of(demand(learner_upload_bytes_per_second=2e7), columns, Split(20.0, 100.0)))
+    taken = 8 * [0.0]
+    for place in range(8):
+        taken[place] = float(reach.chosen[place]) * (1 - place * 3e6 / 1.06e7)
+    assert sum(taken) <= 2e7 / 1.06e7
+    assert reach.rate == reach.chosen.sum()
+
+
+def test_no_split_has_no_reach() -> None:
+    assert farthest(demand(staleness_limit=1), columns_of([worker(0)]), 5) is None

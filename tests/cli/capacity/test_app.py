@@ -1,16 +1,71 @@
+"""`rollcast capacity` as a whole, and that what docs/capacity.md shows can be typed."""
+
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
-from rollcast.cli.capacity.app import app
+from capacity.inputs.demand_file import STALENESS_SYNONYMS, DemandFile
+from capacity.inputs.pool_checks import check_pool
+from capacity.inputs.pool_files import rows_of_csv
+from capacity.replan.event_files import read_events
+from rollcast.cli.capacity.app import app as capacity
+from rollcast.cli.main import app
+from rollcast.runtime.config import parse_config
+
+PAGE = (Path(__file__).parents[3] / "docs" / "capacity.md").read_text()
+
+COMMANDS = re.findall(r"^    (?:\$ )?(rollcast capacity .+?)(?:\s+#.*|\s+> .*)?$", PAGE, re.MULTILINE)
+
+BLOCKS = re.findall(r"(?:^    .*\n|^\n(?=    ))+", PAGE, re.MULTILINE)
+
+
+def block(start: str) -> str:
+    found = next(one for one in BLOCKS if one.strip().startswith(start))
+    return "\n".join(line.removeprefix("    ") for line in found.splitlines())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_can_be_typed(command: str) -> None:
+    app.parse_args(shlex.split(command)[1:], exit_on_error=False, print_error=False)
+
+
+def test_there_are_some_and_none_is_left_out() -> None:
+    assert len(COMMANDS) >= 10
+    for name in capacity:
+        if not name.startswith("-"):
+            assert f"`{name}" in PAGE, name
+
+
+def test_the_example_of_a_pool_is_one() -> None:
+    pool = check_pool(rows_of_csv(block("worker_id,"), "docs"))
+    assert (len(pool.taken), pool.skipped) == (2, ())
+
+
+def test_the_example_of_a_demand_is_one() -> None:
+    parse_config(tomllib.loads(block("[demand]")), DemandFile, source="docs")
+
+
+def test_the_example_of_a_record_is_one(tmp_path: Path) -> None:
+    lines = [line for line in block('{"at_s"').splitlines() if line.startswith("{")]
+    (tmp_path / "trace.jsonl").write_text("\n".join(lines))
+    assert len(read_events(tmp_path / "trace.jsonl")) == 5
+
+
+def test_every_name_of_s_is_in_the_dictionary() -> None:
+    for name in STALENESS_SYNONYMS:
+        assert f"`{name}`" in PAGE
 
 
 def test_every_command_can_be_imported_and_says_what_it_is_for() -> None:
     for name in ("offers", "plan", "explain", "what-if", "replan", "calibrate", "validate", "diff", "schema"):
-        assert app[name].help
+        assert capacity[name].help
 
 
 def test_help_imports_neither_scipy_nor_matplotlib() -> None:

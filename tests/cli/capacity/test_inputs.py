@@ -1,14 +1,26 @@
+"""What a plan is made from: files, offers of providers, and figures of a finished run."""
+
 from __future__ import annotations
 
+import csv
+import io
 from pathlib import Path
 
 import pytest
 
+from capacity.inputs.calibration import calibrate
 from capacity.inputs.live_pool import LiveRun
+from capacity.inputs.pool_checks import check_pool
 from capacity.inputs.pool_files import Row
+from capacity.inputs.run_records import RunRecords
+from capacity.questions.plan_json import json_schema
+from capacity.reports.calibrated_pool import calibrated_run, calibration_sheets
+from rollcast.cli.capacity import calibrate as capacity_calibrate
 from rollcast.cli.capacity import inputs
 from rollcast.cli.capacity.inputs import DemandOptions, PoolOptions, checked_pool, demand_file, scenario
-from rollcast.runtime.errors import ConfigError, Unreachable
+from rollcast.runtime.errors import ConfigError, RunFolderError, Unreachable
+from tests.capacity.inputs.test_calibration import records
+from tests.cli.capacity.capacity_calls import call
 from tests.cli.capacity.small_pool import small_pool
 
 LIVE = LiveRun(
@@ -67,3 +79,70 @@ def test_sources_that_are_not_there_are_told(tmp_path: Path) -> None:
         scenario(PoolOptions(coordinator="http://127.0.0.1:1"), None)
     with pytest.raises(ConfigError, match="give one of them"):
         scenario(PoolOptions(coordinator="http://127.0.0.1:1", from_run=tmp_path), None)
+
+
+def test_workers_are_listed_cheapest_first_and_alike_share_a_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = call(capsys, "offers", *small_pool(tmp_path))
+    lines = found.out.splitlines()
+    assert found.out.index("donor") < found.out.index("3 x cheap") < found.out.index("3 x dear")
+    assert any(line.startswith("8 workers") for line in lines)
+    rows = list(csv.DictReader(io.StringIO(call(capsys, "offers", *small_pool(tmp_path), "--format", "csv").out)))
+    assert len(rows) == 8
+
+
+def test_workers_are_filtered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--usd-per-hour-at-most", "0.5", "--region", "la", "--format", "json")
+    rows = call(capsys, "offers", *small_pool(tmp_path), *words).json["rows"]
+    assert {row["worker_id"] for row in rows} == {"cheap-1", "cheap-2", "cheap-3"}
+
+
+def test_skipped_rows_are_listed_with_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = call(capsys, "offers", "skipped", *small_pool(tmp_path), "--format", "json")
+    assert [(row["worker_id"], row["reason"]) for row in found.json["rows"]] == [("free", "zero")]
+
+
+@pytest.mark.parametrize("what", ["columns", "demand", "hardware", "models", "lengths", "prices"])
+def test_what_may_be_written_is_listed(what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = call(capsys, "offers", what, "--format", "json")
+    assert len(found.json["rows"]) >= 3
+    assert call(capsys, "offers", what).status == 0
+
+
+def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(capsys, "schema").out == json_schema()
+
+
+def test_what_was_fitted_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(capacity_calibrate, "read_run", lambda folder: records())
+    found = call(capsys, "calibrate", "runs/local")
+    assert found.status == 0
+    for words in ("t_train_s", "t_bcast_s", "2 peers made enough rollouts"):
+        assert words in found.out
+    document = call(capsys, "calibrate", "runs/local", "--format", "json").json
+    assert document["schema"] == "rollcast.capacity.calibrate/1"
+    assert len(document["peers"]) == 2
+    assert document["demand"]["t_train_s"] > 0
+
+
+def test_it_becomes_a_pool_that_links_are_added_to() -> None:
+    fitted = calibrate(records())
+    run = calibrated_run(fitted, "local")
+    links = {"upload_mbit_per_second": 500, "download_mbit_per_second": 500}
+    bare = check_pool(run.rows, links)
+    assert {one.column for one in bare.skipped} == {"usd_per_hour"}
+    pool = check_pool(run.rows, {**links, "donated": True})
+    assert [row.rollouts_per_second for row in pool.taken] == [peer.speed.rollouts_per_second for peer in fitted.peers]
+    assert run.demand["t_train_s"] == fitted.t_train_s.value
+    assert [sheet.title for sheet in calibration_sheets(fitted)] == ["calibration", "peers"]
+
+
+def test_a_run_that_has_hardly_begun_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with pytest.raises(RunFolderError, match="cannot read the records"):
+        call(capsys, "calibrate", str(tmp_path))
+    monkeypatch.setattr(capacity_calibrate, "read_run", lambda folder: RunRecords({}, {}, (), (), {}, 0.0))
+    with pytest.raises(RunFolderError, match="not enough for a calibration"):
+        call(capsys, "calibrate", str(tmp_path))

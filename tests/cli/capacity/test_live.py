@@ -1,8 +1,102 @@
+"""Plans for a run that goes on: from its live workers, again after changes, and what it has cost."""
+
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from capacity.fleet.rows import encode
+from coordinator.fleet.setup import journal_path
+from coordinator.ledger.sqlite import Ledger
+from rollcast.cli.capacity.cost import cost
 from rollcast.cli.capacity.live import lines_of
+from rollcast.cli.main import app
+from rollcast.runtime.errors import ConfigError, PlanFileError, RunFolderError
+from rollcast.runtime.run_folder import RunFolder
+from tests.capacity.reports.test_tables import ROWS
+from tests.cli.capacity.capacity_calls import call
+from tests.cli.capacity.small_pool import POOL, small_pool
+
+
+@pytest.fixture
+def plan_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    path = tmp_path / "plan.json"
+    path.write_text(call(capsys, "plan", *small_pool(tmp_path), "--format", "json").out)
+    return path
+
+
+def test_nothing_changes_without_a_cause(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = call(capsys, "replan", "--from", str(plan_file))
+    assert (found.status, "0 switched on, 0 off" in found.out) == (0, True)
+
+
+def test_a_small_change_of_price_is_not_worth_a_switch_and_a_large_one_is(
+    plan_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    demand = ("--demand", str(tmp_path / "demand.toml"))
+    pool = tmp_path / "dearer.csv"
+    for price, status in (("0.95", 0), ("2.9", 3)):
+        pool.write_text(POOL.replace("cheap,3,l4,lab,0.4", f"cheap,3,l4,lab,{price}"))
+        found = call(capsys, "replan", "--from", str(plan_file), "--pool", str(pool), *demand)
+        assert found.status == status, found.out
+    document = call(capsys, "replan", "--from", str(plan_file), "--pool", str(pool), *demand, "--format", "json").json
+    assert document["set_changed"]
+    assert {one["on"] for one in document["diff"]["switched"]} == {True, False}
+    assert document["document"]["schema"] == "rollcast.capacity.plan/1"
+
+
+def test_a_set_that_is_gone_is_status_2(plan_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--demand", str(tmp_path / "demand.toml"), "--pool", str(tmp_path / "pool.csv"), "--staleness", "1")
+    found = call(capsys, "replan", "--from", str(plan_file), *words)
+    assert (found.status, "infeasible" in found.out) == (2, True)
+
+
+def test_two_plans_are_compared(plan_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    same = call(capsys, "diff", str(plan_file), str(plan_file))
+    assert same.status == 0
+    other = tmp_path / "other.json"
+    other.write_text(
+        call(capsys, "plan", *small_pool(tmp_path), "--set", "demand.headroom=1.9", "--format", "json").out
+    )
+    found = call(capsys, "diff", str(plan_file), str(other))
+    assert (found.status, "headroom" in found.out) == (3, True)
+    assert call(capsys, "diff", str(plan_file), str(other), "--format", "json").json["set_changed"]
+
+
+def test_a_plan_is_followed_through_a_record(
+    plan_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace, plot = tmp_path / "trace.jsonl", tmp_path / "timeline.png"
+    trace.write_text(
+        '{"at_s": 1800, "kind": "gone", "worker_id": "cheap-1", "reason": "preempted"}\n'
+        '{"at_s": 3000, "kind": "gone", "worker_id": "cheap-2"}\n'
+    )
+    words = ("--from", str(plan_file), "--events", str(trace), "--plot", str(plot))
+    found = call(capsys, "replan", *words)
+    assert found.status == 3
+    assert "cheap-1" in found.out
+    assert plot.read_bytes()[:4] == b"\x89PNG"
+    totals = call(capsys, "replan", *words[:4], "--hours", "2", "--format", "json").json["totals"]
+    assert totals["hours"] == pytest.approx(2.0)
+    assert totals["switches_later"] >= 1
+    assert totals["utilisation"] > 0.8
+    trace.write_text("")
+    assert call(capsys, "replan", *words[:4]).status == 0
+
+
+def test_what_is_wrong_is_told(plan_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match="--discount"):
+        call(capsys, "replan", "--from", str(plan_file), "--discount", "1.5")
+    with pytest.raises(ConfigError, match="--events"):
+        call(capsys, "replan", "--from", str(plan_file), "--plot", "a.png")
+    with pytest.raises(PlanFileError):
+        call(capsys, "replan", "--from", str(tmp_path / "pool.csv"))
+    with pytest.raises(PlanFileError, match="cannot read"):
+        call(capsys, "diff", str(plan_file), str(tmp_path / "none.json"))
+
 
 PLAN = {
     "number": 3,
@@ -38,3 +132,36 @@ def test_a_line_in_all_one_of_the_plan_and_one_a_peer() -> None:
 def test_why_there_is_no_set_and_why_there_is_no_plan() -> None:
     infeasible = activation(plan=PLAN | {"infeasible": "S is too small"}, failed="it broke")
     assert lines_of(infeasible, [])[1:] == ["plan 3: no set will do: S is too small", "the last plan failed: it broke"]
+
+
+@pytest.fixture
+async def run(tmp_path: Path) -> Path:
+    await Ledger.open(RunFolder(tmp_path).ledger).close()
+    path = journal_path(tmp_path)
+    path.parent.mkdir()
+    path.write_bytes(b"".join(encode(row) for row in ROWS))
+    return tmp_path
+
+
+def test_a_table_has_a_row_a_day_and_provider(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cost(run) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines if line.startswith("2026")] == [
+        ["2026-03-01", "sky", "2.0000", "0.0000", "2.0000", "2.5000", "-20.0%"],
+        ["2026-03-01", "ssh", "1.0000", "0.2500", "1.2500", "1.0000", "+25.0%"],
+        ["2026-03-02", "ssh", "0.5000", "0.0000", "0.5000", "0.5000", "+0.0%"],
+    ]
+    assert "total 3.7500 $ of 4.0000 $ forecast" in lines
+    assert "running: 1 at sky, 1 at ssh" in lines
+
+
+def test_json_is_alone_on_stdout(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app(["capacity", "cost", str(run), "--json"], exit_on_error=False, result_action="return_value") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["total"]["spent_usd"] == 3.75
+    assert (document["accepted_rollouts"], document["usd_per_accepted_rollout"]) == (0, None)
+
+
+def test_a_run_without_accounts_says_so(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="has no accounts"):
+        cost(tmp_path)

@@ -1,14 +1,26 @@
+"""`rollcast capacity plan`, and what explains a plan: `explain`, `what-if`, options that set one value, plots."""
+
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
+import json
 from pathlib import Path
 
 import pytest
 
-from rollcast.runtime.errors import ConfigError, PoolError
+from coordinator.core.events.operator_events import PublishPeriodChanged, StalenessLimitChanged
+from rollcast.cli.capacity import plan
+from rollcast.cli.capacity.live import price
+from rollcast.cli.capacity.set import change
+from rollcast.cli.coordinator_api import TOKEN_VARIABLE
+from rollcast.runtime.errors import ConfigError, MalformedMessage, PoolError
 from tests.cli.capacity.capacity_calls import call
 from tests.cli.capacity.small_pool import small_pool
+from tests.cli.run.test_operator import run_folder
+from tests.coordinator.api.test_operator import Acts
+from tests.coordinator.http.serving import Given, served
 
 
 def test_the_table_has_assumptions_first_then_workers_then_totals(
@@ -88,3 +100,123 @@ def test_the_shipped_pool_and_demand_make_a_plan(capsys: pytest.CaptureFixture[s
     assert found.status == 0
     assert "configs/pool.csv" in found.err
     assert "skipped" not in found.err
+
+
+def test_an_explanation_says_what_binds_who_is_next_and_what_changes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = call(capsys, "explain", *small_pool(tmp_path))
+    assert found.status == 0
+    for words in ("what limits the set", "one more rollout/s costs", "first left out", "single changes", "prime-rl"):
+        assert words in found.out
+    assert "the smallest S for this pool is" in found.out
+
+
+def test_a_plan_in_a_file_is_explained_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(call(capsys, "plan", *small_pool(tmp_path), "--format", "json").out)
+    document = call(capsys, "explain", str(file), "--format", "json").json
+    assert document["schema"] == "rollcast.capacity.explain/1"
+    assert document["binding"][0] == "rate"
+    assert document["smallest_staleness"] <= 4
+    assert document["one_more_dollar"]["rollouts_per_second"] > 0
+
+
+def test_the_largest_model_of_a_pool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = call(capsys, "explain", *small_pool(tmp_path), "--largest-model")
+    assert "the largest model of the catalogue with a set is" in found.out
+    with pytest.raises(ConfigError, match="needs the pool"):
+        call(capsys, "explain", str(tmp_path / "plan.json"), "--largest-model")
+
+
+def test_an_infeasible_plan_has_remedies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = small_pool(tmp_path)
+    found = call(capsys, "explain", *options, "--staleness", "1")
+    assert (found.status, "S: 1 -> 2" in found.out) == (2, True)
+    document = call(capsys, "explain", *options, "--staleness", "1", "--format", "json").json
+    assert not document["feasible"]
+    assert "S: 1 -> 2" in document["remedies"]
+
+
+def test_every_combination_has_a_row_and_the_cheapest_a_tick(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--staleness", "1..3", "--topology", "stripes=8,star", "--format", "json")
+    found = call(capsys, "what-if", *small_pool(tmp_path), *words)
+    rows = found.json["variants"]
+    assert (found.status, len(rows)) == (0, 6)
+    feasible = [row for row in rows if row["infeasible"] is None]
+    best = next(row for row in rows if row["cheapest"])
+    assert best["usd_per_step"] == min(row["usd_per_step"] for row in feasible)
+    assert all(row["infeasible"] for row in rows if row["staleness"] == 1)
+
+
+def test_plots_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plots = (tmp_path / "s.svg", tmp_path / "b.svg")
+    words = ("--staleness", "2,4", "--plot", str(plots[0]), "--plot-broadcast", str(plots[1]))
+    assert call(capsys, "what-if", *small_pool(tmp_path), *words).status == 0
+    assert all(plot.read_text().startswith("<?xml") for plot in plots)
+
+
+def test_nothing_feasible_is_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = call(capsys, "what-if", *small_pool(tmp_path), "--staleness", "1")
+    assert (found.status, "0 of 1 are feasible" in found.out) == (2, True)
+
+
+def test_what_cannot_be_varied_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = small_pool(tmp_path)
+    with pytest.raises(ConfigError, match="nothing is varied"):
+        call(capsys, "what-if", *options)
+    with pytest.raises(ConfigError, match="not varied"):
+        call(capsys, "what-if", *options, "--kappa", "1,2", "--plot", str(tmp_path / "s.png"))
+
+
+async def test_settings_are_shown_previewed_and_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    acts = Acts()
+    async with served(tmp_path, Given(routes=acts.routes)) as page:
+        run = run_folder(tmp_path / "run", page.url)
+        await asyncio.to_thread(change, run=run)
+        assert capsys.readouterr().out.splitlines() == [
+            "S                 3  0 to 3 can be set",
+            "kappa             1  1 to 4 can be set",
+            "$/h at most       no limit",
+            "$ in all at most  no limit",
+        ]
+        await asyncio.to_thread(change, staleness_limit=2, preview=True, run=run)
+        assert capsys.readouterr().out.startswith("fewer")
+        assert acts.orders == []
+        await asyncio.to_thread(change, publish_every_steps="auto", usd_per_hour_max="2.5", run=run, json_output=True)
+        said = json.loads(capsys.readouterr().out)
+        assert (said["publish_every_steps"]["auto"], said["usd_per_hour_max"]["value"]) == (True, 2.5)
+        await asyncio.to_thread(change, publish_every_steps="2", usd_per_hour_max="none", run=run)
+        assert "kappa             2 " in capsys.readouterr().out
+        with pytest.raises(MalformedMessage, match="S can be set"):
+            await asyncio.to_thread(change, staleness_limit=9, run=run)
+        await asyncio.to_thread(change, staleness_limit=2, run=run)
+        await asyncio.to_thread(price, 2.0, name="a", run=run)
+    assert acts.orders[0] == PublishPeriodChanged(0)
+    assert acts.orders[-2] == StalenessLimitChanged(2)
+    for wrong in ({"publish_every_steps": "often"}, {"usd_total_max": "much"}):
+        with pytest.raises(ConfigError, match="neither"):
+            change(**wrong, run=run)  # type: ignore[arg-type]
+
+
+def test_utilisation_is_drawn_against_workers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[tuple[float, float | None]] = []
+    draw = plan.utilisation_against_workers
+
+    def keep(path: Path, curve: list[plan.Point], chosen: int, subtitle: str) -> None:
+        drawn.extend((point.x, point.y) for point in curve)
+        draw(path, curve, chosen, subtitle)
+
+    monkeypatch.setattr(plan, "utilisation_against_workers", keep)
+    monkeypatch.setattr(plan, "_POINTS", 3)
+    assert call(capsys, "plan", *small_pool(tmp_path), "--plot", str(tmp_path / "u.svg")).status == 0
+    assert (tmp_path / "u.svg").read_text().startswith("<?xml")
+    assert drawn[0] == (0, 0.0)
+    assert drawn[-1][1] == pytest.approx(1.0, abs=0.1)

@@ -1,14 +1,28 @@
+"""What an owner says to a peer on this machine: commands, limits on the files, its page, and what the log shows.
+
+Limits of a running peer are tested with `rollcast peer join`.
+"""
+
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import subprocess
 import sys
+import threading
+import webbrowser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from peer.donor.control.control import Control
 from rollcast.cli.peer import control
+from rollcast.cli.peer import logs as peer_logs
+from rollcast.cli.peer.limits import reset, set_, show
+from rollcast.cli.peer.logs import followed, log_file, logs, readable, tail
+from rollcast.cli.peer.page import page
 from rollcast.runtime.errors import ConfigError, DaemonAway, MalformedMessage, RunFolderError
 from rollcast.wire.joining.error_json import error_to_json
 from tests.cli.peer.test_screen import REPORT
@@ -74,3 +88,129 @@ def test_a_status_imports_nothing_heavy(tmp_path: Path) -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> dict[str, Path]:
+    config = tmp_path / "peer.toml"
+    config.write_text(
+        f'state_folder = "{tmp_path}/state"\n[limits]\nupload_gb_month = 5\n[link]\nupload_mbit_s_max = 20\n'
+    )
+    return {"config": config}
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def test_all_limits_are_shown_with_their_meaning(places: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert show(**places) == 0
+    shown = capsys.readouterr().out
+    assert "upload_gb_month" in shown
+    assert "Monthly upload quota in GB" in shown
+    assert "upload_mbit_s_max" in shown
+    assert "compute_hours" in shown
+    assert "none" in shown
+
+
+def test_a_limit_is_set_kept_and_taken_away(places: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    text = places["config"].read_text()
+    set_("limits.download_gb_month=7", "link.upload_mbit_s_max=none", **places)
+    assert "download_gb_month" in capsys.readouterr().out
+    show(**places, json_output=True)
+    found = told(capsys)
+    assert found["changed"] == ["download_gb_month", "upload_mbit_s_max"]
+    limits = found["limits"]
+    assert isinstance(limits, dict)
+    assert (limits["download_gb_month"], limits["upload_mbit_s_max"], limits["upload_gb_month"]) == (7.0, None, 5.0)
+    reset("download_gb_month", **places, json_output=True)
+    assert told(capsys)["changed"] == ["upload_mbit_s_max"]
+    reset(**places, json_output=True)
+    assert told(capsys)["changed"] == []
+    assert places["config"].read_text() == text  # its owner's file is never touched
+
+
+@pytest.mark.parametrize("assignment", ["nonsense=1", "upload_gb_month=-1", 'compute_hours=["someday"]', "noequals"])
+def test_what_is_no_limit_is_refused(assignment: str, places: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError):
+        set_(assignment, **places)
+    with pytest.raises(ConfigError):
+        set_(**places)
+
+
+LINE = json.dumps(
+    {"event": "session opened", "level": "info", "timestamp": "2026-11-22T08:00:00.1Z", "run": "r", "n": 3}
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    found = log_file(tmp_path)
+    found.parent.mkdir()
+    found.write_text("".join(f"line {number}\n" for number in range(100)) + LINE + "\n")
+    return found
+
+
+def test_the_newest_lines(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert logs(lines=2, state=tmp_path) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "line 99",
+        "2026-11-22 08:00:00 info    session opened  run=r n=3",
+    ]
+    assert logs(lines=1, state=tmp_path, json_output=True) == 0
+    assert json.loads(capsys.readouterr().out)["event"] == "session opened"
+    assert tail(path, 0) == []
+    assert len(tail(path, 1000)) == 101
+
+
+def test_no_stranger_moves_our_cursor() -> None:
+    assert readable("a\x1b[2Jb\x07") == "a [2Jb "
+    assert "\x1b" not in readable(json.dumps({"event": "x\x1b[2J", "peer": "\x1b]0;t"}))
+
+
+def test_it_is_followed_into_the_next_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_logs, "_LOOK_S", 0.01)
+    found: list[str] = []
+    enough = threading.Event()
+
+    def read() -> None:
+        with contextlib.closing(followed(path)) as lines:
+            for line in lines:
+                found.append(line)
+                if len(found) == 3:
+                    break
+        enough.set()
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    while not found:
+        with path.open("a") as file:
+            file.write("new\n")
+        enough.wait(0.05)
+    path.rename(path.with_name("peer.log.1"))
+    path.write_text("after\nand more\n")
+    assert enough.wait(10.0)
+    assert "after" in found or found == ["new"] * 3
+
+
+def test_without_a_log_it_says_where_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_logs, "_SYSTEM_UNIT_FILE", tmp_path / "none")
+    with pytest.raises(DaemonAway, match="docker logs"):
+        logs(state=tmp_path)
+
+
+URL = "http://127.0.0.1:7000/#token=secret"
+
+
+async def test_the_address_is_printed_and_opened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    async with Control({"page": lambda _: {"url": URL}}).serving(tmp_path):
+        assert await asyncio.to_thread(page, state=tmp_path) == 0
+        assert capsys.readouterr().out == URL + "\n"
+        assert opened == []
+        await asyncio.to_thread(page, open_=True, state=tmp_path, json_output=True)
+    assert json.loads(capsys.readouterr().out) == {"url": URL}
+    assert opened == [URL]

@@ -1,5 +1,8 @@
+"""What a finished run gives out: its model, its report, its samples."""
+
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -7,11 +10,63 @@ from typing import Any
 import pytest
 
 import learner.evaluation.export as writing
+from coordinator.config.config import CoordinatorConfig
+from coordinator.ledger.sqlite import Ledger
+from coordinator.prompts.samples import SampleBook, sample_of
+from coordinator.recovery.resume import TOKENIZER
+from coordinator.tasks.checks.task import Problem
 from rollcast.cli.main import app
-from rollcast.runtime.errors import CheckpointError
+from rollcast.cli.run.report import report
+from rollcast.cli.run.run_tools import run_config, run_tokenizer
+from rollcast.cli.run.samples import samples
+from rollcast.runtime.errors import CheckpointError, ConfigError, RunFolderError, StoreError
+from rollcast.runtime.run_folder import RunFolder, write_json
+from rollcast.wire.text.tokenizer import Tokenizer
+from tests.coordinator.report.sample_run import sample_run
 
 
-def run(*arguments: str) -> int:
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = RunFolder(tmp_path / "run").prepare()
+    write_json(folder.config / "coordinator.json", CoordinatorConfig().model_dump(mode="json"))
+
+    async def fill() -> None:
+        ledger = Ledger.open(folder.ledger)
+        await ledger.set_meta(TOKENIZER, Tokenizer((), "ab").to_json())
+        await ledger.close()
+        book = SampleBook(folder)
+        for index in range(3):
+            problem = Problem(f"sum:{index}", f"{index}+1=[b]", str(index + 1), {})
+            verdict = (float(index == 1), index == 1, "" if index else "timeout")
+            await book.keep(sample_of("held_out", 40, problem, 0, "2", verdict))
+
+    asyncio.run(fill())
+    return folder.root
+
+
+def test_samples_are_shown_with_their_verdicts(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert samples(run) == 0
+    shown = capsys.readouterr().out
+    assert "sum:1 #0, held_out, version 40: right" in shown
+    assert "2+1=[b]" in shown
+    assert "timeout" in shown
+    assert samples(run, wrong=True, limit=1, json_output=True) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["problem_id"] == "sum:0"
+    assert samples(run, set_name="training", json_output=True) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_what_is_wrong_is_said(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--limit"):
+        samples(run, limit=0)
+    with pytest.raises(RunFolderError, match="not a run folder"):
+        run_config(tmp_path)
+    with pytest.raises(StoreError, match="no ledger"):
+        run_tokenizer(run_config(run), RunFolder(tmp_path))
+
+
+def cli(*arguments: str) -> int:
     return int(app(arguments, exit_on_error=False, result_action="return_value") or 0)
 
 
@@ -25,7 +80,7 @@ def test_options_reach_the_export(
         return writing.Exported(12, target, 3_000_000)
 
     monkeypatch.setattr(writing, "export", stand_in)
-    assert run("export", "runs/latest", "--to", "hf", "out", "--version", "12", "--dtype", "f32", "--file-gb", "1") == 0
+    assert cli("export", "runs/latest", "--to", "hf", "out", "--version", "12", "--dtype", "f32", "--file-gb", "1") == 0
     assert asked == {
         "run": Path("runs/latest"),
         "out": Path("out"),
@@ -35,11 +90,24 @@ def test_options_reach_the_export(
         "file_bytes_max": 10**9,
     }
     assert capsys.readouterr().out == "step 12 as out: 3.0 MB of weights in f32\n"
-    run("export", "runs/latest", "out", "--json")
+    cli("export", "runs/latest", "out", "--json")
     assert asked["dtype"] == "bfloat16"
     assert json.loads(capsys.readouterr().out)["weight_bytes"] == 3_000_000
 
 
 def test_a_folder_without_a_run(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no checkpoint"):
-        run("export", str(tmp_path), str(tmp_path / "out"))
+        cli("export", str(tmp_path), str(tmp_path / "out"))
+
+
+def test_it_is_written_into_the_run_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = sample_run(tmp_path / "run")
+    assert report(folder.root, json_output=True) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == {"file": str(folder.root / "report.html"), "bytes": (folder.root / "report.html").stat().st_size}
+
+
+def test_a_place_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
+    folder = sample_run(tmp_path / "run")
+    with pytest.raises(RunFolderError):
+        report(folder.root, out=tmp_path / "gone" / "report.html")

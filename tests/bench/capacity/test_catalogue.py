@@ -1,9 +1,17 @@
+"""Tables of the catalogue that only benchmarks read: links between regions, step times, availability of spot
+machines.
+"""
+
 from __future__ import annotations
+
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from bench.capacity.region_links import egress_usd_per_gb, region_links, regions, ten_regions
+from bench.capacity.step_times import step_times, t_train_s
+from bench.capacity.trace_availability import spot_instances
 
 
 def test_every_pair_of_cloud_regions_has_a_link() -> None:
@@ -33,3 +41,23 @@ def test_ten_regions_are_alike_both_ways() -> None:
     assert np.isinf(np.diag(matrix.bytes_per_second)).all()
     a, b = matrix.regions.index("Oregon"), matrix.regions.index("Virginia")
     assert (matrix.bytes_per_second[a, b], matrix.delay_s[a, b]) == (0.79e9 / 8, 0.067)
+
+
+def test_steps_agree_with_their_tokens() -> None:
+    assert len(step_times()) == 53
+    for one in step_times():
+        assert one.step_s > 0
+        assert one.tokens_per_second > 0
+        assert one.hardware in ("a6000", "h100", "h200", "b200")
+        assert one.lora_rank in (None, 16)
+
+
+def test_a_step_is_its_tokens_over_the_learners_pace() -> None:
+    assert t_train_s(512, 2000.0, 10_240.0) == pytest.approx(100.0)
+
+
+def test_the_trace_goes_forward_and_has_one_count_a_moment() -> None:
+    trace = spot_instances()
+    assert all(before[0] < after[0] for before, after in pairwise(trace))
+    assert trace[-1][0] == 40_920.0
+    assert all(0 <= alive <= 40 for _, alive in trace)

@@ -1,0 +1,150 @@
+"""The tables that are shipped: every row is read, and says where its figure is from."""
+
+from __future__ import annotations
+
+import csv
+from importlib import resources
+
+import pytest
+
+from capacity.catalogue.csv_tables import number_or_none, read_rows, read_text
+from capacity.catalogue.gpus import gpu_named, gpus
+from capacity.catalogue.models import model_named, models
+from capacity.catalogue.origins import ORIGINS
+from capacity.catalogue.prices import gpu_prices
+from capacity.catalogue.served import efficiencies, efficiency_of, measured_decodes, modelled_decodes
+from capacity.catalogue.token_lengths import LENGTH_NAMES, lengths_named
+from capacity.model.roofline import UNTIMED_EFFICIENCY
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.published import ARCHITECTURES
+from rollcast.policy.shapes import parameter_count
+
+
+def test_all_figures_are_of_the_right_size() -> None:
+    for gpu in gpus().values():
+        assert 2**34 <= gpu.memory_bytes <= 2**39
+        assert 2e11 < gpu.bandwidth_bytes_per_second < 1e13
+        assert 5e13 < gpu.flops_per_second < 3e15
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_gib", "found"),
+    [
+        ("rtx-4090", None, "rtx-4090"),
+        ("RTX4090", 24, "rtx-4090"),
+        ("H100", 80, "h100-pcie"),  # the slowest of that name
+        ("A100", 80, "a100-pcie"),
+        ("A100", 40, None),
+        (" H100-SXM ", None, "h100-sxm"),
+        ("H200", 141, "h200-sxm"),
+        ("abacus", None, None),
+        ("", None, None),
+    ],
+)
+def test_others_names_lead_to_ours(name: str, memory_gib: float | None, found: str | None) -> None:
+    gpu = gpu_named(name, memory_gib)
+    assert (gpu.name if gpu else None) == found
+
+
+def test_empty_cells_are_not_known() -> None:
+    assert number_or_none("") is None
+    assert number_or_none("1e9") == 1e9
+
+
+def test_every_table_has_its_origin_and_licence_beside_it() -> None:
+    folders = [folder for folder in (resources.files("capacity.catalogue") / "data").iterdir() if folder.is_dir()]
+    assert {folder.name for folder in folders} == set(ORIGINS)
+    for folder in folders:
+        text = read_text(folder.name, "README.md").lower()
+        assert "origin" in text or "transcribed" in text, folder.name
+        assert "licence" in text or "license" in text or "apache" in text, folder.name
+        assert any(file.name.endswith(".csv") for file in folder.iterdir())
+
+
+def test_tables_are_whole() -> None:
+    for folder, file in (("gpus", "gpus.csv"), ("models", "models.csv"), ("skyplane", "region_pairs.csv")):
+        rows = read_rows(folder, file)
+        header = next(csv.reader(read_text(folder, file).splitlines()))
+        assert all(set(row) == set(header) and None not in row.values() for row in rows)
+
+
+def test_a_model_is_known_by_its_name_and_its_repository() -> None:
+    assert model_named("qwen3-8b") is model_named("Qwen/Qwen3-8B") is models()["qwen3-8b"]
+    assert model_named("unheard-of-9b") is None
+
+
+def test_sizes_are_those_of_their_names() -> None:
+    assert models()["qwen3-8b"].weight_bytes == pytest.approx(16.4e9, rel=0.01)
+    assert models()["qwen3-8b"].kv_bytes_per_token == 147_456
+    assert models()["qwen3-30b-a3b"].computed_parameters == pytest.approx(3e9, rel=0.05)
+    for model in models().values():
+        assert 0 < model.computed_parameters <= model.parameters
+
+
+@pytest.mark.parametrize("preset", ARCHITECTURES)
+def test_every_model_that_can_be_trained_is_known_with_the_same_sizes(preset: str) -> None:
+    config, model = ModelConfig(preset=preset), models()[preset]
+    assert model.parameters == parameter_count(config)
+    assert (model.layers, model.kv_heads, model.head_dim) == (config.layers, config.key_value_heads, config.head_size)
+
+
+def test_every_origin_says_who_when_and_under_what_licence() -> None:
+    for folder, origin in ORIGINS.items():
+        assert folder == origin.folder
+        assert origin.source
+        assert origin.licence
+        assert origin.measured[:2] == "20"
+        assert origin.relative_uncertainty is None or 0 < origin.relative_uncertainty < 1
+
+
+def test_every_price_has_a_source_a_date_and_known_hardware() -> None:
+    assert len(gpu_prices()) == 24
+    for price in gpu_prices():
+        assert price.hardware in gpus()
+        assert "@" in price.source
+        assert price.read_on == "2026-11-22"
+        assert price.kind in ("marketplace", "on-demand", "spot")
+        assert 0.1 < price.usd_per_gpu_hour < 10
+
+
+def test_a_price_is_of_the_machine_and_per_device_its_share() -> None:
+    (pair,) = [price for price in gpu_prices() if price.hardware == "rtx-3090"]
+    assert (pair.gpus, pair.usd_per_hour, pair.usd_per_gpu_hour) == (2, 0.33, 0.165)
+
+
+def test_settings_have_concurrency_context_and_pace() -> None:
+    assert len(modelled_decodes()) == 34
+    assert len(measured_decodes()) == 80
+    first = modelled_decodes()[0]
+    assert (first.gpu.name, first.concurrency, first.context, first.ms_per_token) == ("a100-sxm", 1, 1512, 12.091)
+    busy = measured_decodes()[4]
+    assert busy.concurrency == pytest.approx(2734.27 * 15.2807e-3, rel=1e-4)  # Little's law
+
+
+def test_an_efficiency_per_gpu_is_fitted_from_one_decode() -> None:
+    assert all(0.6 < efficiency < 0.9 for efficiency in efficiencies().values())
+    assert efficiency_of(gpus()["h100-sxm"]) == pytest.approx(0.749, abs=0.001)
+    assert efficiency_of(gpus()["l4"]) == UNTIMED_EFFICIENCY
+
+
+def test_the_reasoning_models_quantiles_are_those_published() -> None:
+    found = lengths_named("deepseek-r1")
+    assert found is not None
+    assert found.quantile(0.5) == pytest.approx(954, abs=1)
+    assert found.quantile(0.99) == pytest.approx(14_901, rel=0.001)
+
+
+def test_answers_of_a_chat_and_of_code_are_short() -> None:
+    means = {}
+    for name in LENGTH_NAMES:
+        found = lengths_named(name)
+        assert found is not None
+        means[name] = found.mean
+    assert means["azure-code"] < means["azure-chat"] < means["deepseek-r1"]
+
+
+def test_prompts_have_their_own() -> None:
+    prompts = lengths_named("azure-code", "input_tokens")
+    assert prompts is not None
+    assert prompts.mean == pytest.approx(2048, rel=0.01)
+    assert lengths_named("unheard-of") is None

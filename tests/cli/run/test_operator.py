@@ -1,0 +1,194 @@
+"""What an operator does to a run from the command line, against a served API: workers, tokens, invites."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.core.events.operator_events import PeerBanned, PeerDrained, PeerEnabled, PeerPinned
+from coordinator.http.routes import Answer, Call, Route
+from rollcast.cli.coordinator_api import TOKEN_VARIABLE
+from rollcast.cli.options import RunOptions
+from rollcast.cli.run import invite, token, workers
+from rollcast.runtime.errors import ConfigError, MalformedMessage, NotAllowed
+from rollcast.wire.ids import PeerId
+from tests.coordinator.api.test_operator import Acts
+from tests.coordinator.http.serving import KEY, Given, served
+
+COLUMNS = ["name", "role", "state", "banned", "last_seen_s", "tokens_per_s", "reason"]
+
+
+@pytest.fixture(autouse=True)
+def _no_token_of_the_person_who_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+
+
+def run_folder(path: Path, url: str) -> RunOptions:
+    (path / "secrets").mkdir(parents=True)
+    (path / "secrets" / "operator.key").write_text(KEY)
+    (path / "endpoints.json").write_text(json.dumps({"http_url": url, "grpc_address": ""}))
+    return RunOptions(run_folder=path)
+
+
+async def test_acts_are_given_and_previewed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    acts = Acts()
+    async with served(tmp_path, Given(routes=acts.routes)) as page:
+        run = run_folder(tmp_path / "run", page.url)
+        assert await asyncio.to_thread(workers.drain, "a", reason="move", run=run) == 0
+        assert capsys.readouterr().out == "drain: a\n"
+        assert await asyncio.to_thread(workers.ban, "b", "who", run=run) == 76
+        assert "not done: who: no peer of this run" in capsys.readouterr().out
+        assert await asyncio.to_thread(workers.enable, "a", "b", run=run, json_output=True) == 0
+        assert json.loads(capsys.readouterr().out)["done"] == ["a", "b"]
+        assert await asyncio.to_thread(workers.pin, "off", "a", run=run) == 0
+        given = list(acts.orders)
+        capsys.readouterr()
+        assert await asyncio.to_thread(workers.ban, "a", preview=True, run=run) == 0
+        assert capsys.readouterr().out.splitlines()[0] == "fewer"
+    assert acts.orders == given
+    a, b = PeerId("a"), PeerId("b")
+    assert given == [
+        PeerDrained(a, "move", "a"),
+        PeerBanned(b, "", "b"),
+        PeerEnabled(a),
+        PeerEnabled(b),
+        PeerPinned(a, "off"),
+    ]
+    with pytest.raises(ConfigError, match="no worker is named"):
+        workers.drain(run=run)
+
+
+async def test_workers_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        ["ann", "peer", "drained", False, 0.4, 120.5, "drained by the operator"],
+        ["hub", "origin", "idle", False, 0.1, 0.0, ""],
+        ["old", "peer", "left", False, 90.0, None, "gone"],
+        ["bad", "peer", "left", True, 90.0, None, "banned by the operator"],
+    ]
+
+    async def read(call: Call) -> Answer:
+        return {"columns": COLUMNS, "rows": rows}
+
+    route = Route("GET", "/api/v1/workers", "viewer", read, "Workers.")
+    async with served(tmp_path, Given(routes=[route])) as page:
+        run = run_folder(tmp_path / "run", page.url)
+        await asyncio.to_thread(workers.show, run=run)
+        heading, *lines = capsys.readouterr().out.splitlines()
+        assert heading.split()[:3] == ["name", "state", "region"]
+        assert [line.split()[0] for line in lines] == ["ann", "bad"]
+        assert lines[0].endswith("drained by the operator")
+        await asyncio.to_thread(workers.show, all_of_them=True, run=run, json_output=True)
+        found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["workers"]
+        assert [one["name"] for one in found] == ["ann", "old", "bad"]
+
+
+def test_nobody_is_no_table() -> None:
+    assert workers.lines_of([]) == ["no worker is here; `rollcast invite` makes a line for a donor"]
+
+
+async def test_a_token_from_birth_to_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    (run / "secrets").mkdir(parents=True)
+    (run / "secrets" / "operator.key").write_text(KEY)
+    async with served(tmp_path) as page:
+        (run / "endpoints.json").write_text(json.dumps({"http_url": page.url, "grpc_address": ""}))
+        await asyncio.to_thread(token.create, role="viewer", name="ann", days=2.0, run=RunOptions(run))
+        text = capsys.readouterr().out.strip()
+        assert (await page.get("/api/v1/session", text))[1]["who"] == "ann"
+        with pytest.raises(MalformedMessage, match="ann"):
+            await asyncio.to_thread(token.create, role="viewer", name="ann", run=RunOptions(run))
+        await asyncio.to_thread(token.show, run=RunOptions(run))
+        assert "ann" in capsys.readouterr().out
+        monkeypatch.setenv(TOKEN_VARIABLE, text)  # a viewer's is not enough
+        with pytest.raises(NotAllowed):
+            await asyncio.to_thread(token.show, run=RunOptions(url=page.url))
+        monkeypatch.delenv(TOKEN_VARIABLE)
+        await asyncio.to_thread(token.revoke, "ann", run=RunOptions(run))
+        assert (await page.get("/api/v1/session", text))[0] == 401
+        with pytest.raises(ConfigError, match="ann"):
+            await asyncio.to_thread(token.revoke, "ann", run=RunOptions(run))
+        capsys.readouterr()
+        await asyncio.to_thread(token.show, run=RunOptions(run), json_output=True)
+        (listed,) = json.loads(capsys.readouterr().out)["tokens"]
+        assert not listed["holds"]
+
+
+def test_lines_say_what_holds_until_when() -> None:
+    shared = {"made_unix_s": 0.0, "access": "viewer", "revoked_unix_s": None, "expires_unix_s": None, "holds": True}
+    tokens = [
+        {**shared, "id": 1, "name": "ann"},
+        {**shared, "id": 2, "name": "bob", "expires_unix_s": 86_400.0, "holds": False},
+        {**shared, "id": 3, "name": "bob", "expires_unix_s": 86_400.0 * 2},
+        {**shared, "id": 4, "name": "eve", "revoked_unix_s": 60.0, "holds": False},
+    ]
+    assert token.lines_of(tokens) == [
+        "\N{CHECK MARK}    1  ann                      viewer    until it is revoked",
+        "     2  bob                      viewer    expired 1970-01-02 00:00 UTC",
+        "\N{CHECK MARK}    3  bob                      viewer    until 1970-01-03 00:00 UTC",
+        "     4  eve                      viewer    revoked 1970-01-01 00:01 UTC",
+    ]
+    assert (token.number_of("bob", tokens), token.number_of("1", tokens)) == (3, 1)
+    with pytest.raises(ConfigError):
+        token.number_of("eve", tokens)
+    assert "create" in token.lines_of([])[0]
+
+
+ONE = {
+    "id": "0123456789abcdef",
+    "role": "peer",
+    "quota": 3,
+    "used": 1,
+    "expires_unix_s": 86_400.0,
+    "note": "Ann",
+    "revoked": False,
+}
+
+
+async def test_invites_are_made_listed_and_revoked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    asked: list[Any] = []
+
+    async def make(call: Call) -> Answer:
+        asked.append(call.body.model_dump())
+        return {"id": ONE["id"], "invite": "rollcast1-x", "command": "rollcast peer join rollcast1-x"}
+
+    async def read(call: Call) -> Answer:
+        asked.append(dict(call.params))
+        return {"invites": [ONE]}
+
+    from coordinator.api.invites import NewInvite
+
+    path = "/api/v1/invites"
+    routes = [
+        Route("POST", path, "operator", make, "Make.", body=NewInvite),
+        Route("GET", path, "viewer", read, "Read."),
+        Route("POST", f"{path}/{{id}}/revoke", "operator", read, "Revoke."),
+    ]
+    async with served(tmp_path, Given(routes=routes)) as page:
+        run = run_folder(tmp_path / "run", page.url)
+        await asyncio.to_thread(invite.make, quota=3, days=1.0, note="Ann", run=run)
+        assert capsys.readouterr().out == "rollcast peer join rollcast1-x\n"
+        await asyncio.to_thread(invite.show, run=run, json_output=True)
+        assert json.loads(capsys.readouterr().out) == {"invites": [ONE]}
+        await asyncio.to_thread(invite.revoke, str(ONE["id"]), run=run)
+        assert capsys.readouterr().out == "revoked: 0123456789abcdef\n"
+    assert asked == [{"role": "peer", "quota": 3, "lifetime_s": 86_400.0, "note": "Ann"}, {}, {"id": ONE["id"]}]
+    with pytest.raises(ConfigError, match="no id"):
+        invite.revoke("../tokens")
+
+
+def test_lines_say_what_became_of_each() -> None:
+    others = [ONE | {"used": 3}, ONE | {"revoked": True}]
+    assert [invite.fate_of(one, 0.0) for one in (ONE, *others)] == ["open", "used up", "revoked"]
+    assert invite.fate_of(ONE, 1e6) == "ended"
+    (line,) = invite.lines_of([ONE], 0.0)
+    assert line == "0123456789abcdef  open      peer     1 of 3      until 1970-01-02 00:00 UTC  Ann"
+    assert invite.lines_of([], 0.0) == ["no invite was made yet"]
