@@ -1,4 +1,4 @@
-"""What the commands that act on a run share: give it, or only say what would follow; and print what came of it."""
+"""Shared by the commands that act on a run: perform an act or preview it, and print the outcome."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _FIGURES = (
 def act_on_peers(
     act: str, names: Sequence[str], reason: str, run: RunOptions, *, preview: bool, json_output: bool
 ) -> int:
-    """Do it to all of them; the exit status says whether any was left as it was."""
+    """Perform an act on peers. The exit status is not 0 if it failed for any of them."""
     if not names:
-        raise ConfigError("no worker is named", fix="give names or ids, as `rollcast workers` lists them")
+        raise ConfigError("no worker is named", fix="name workers as `rollcast workers` lists them, or give their ids")
     values = {"act": act, "peers": list(names), "reason": reason}
     if preview:
         return show_preview(values, run, json_output=json_output)
@@ -40,21 +40,21 @@ def act_on_peers(
 
 
 def show_preview(values: Mapping[str, Any], run: RunOptions, *, json_output: bool) -> int:
-    """Say what would follow; nothing is changed."""
+    """Print what would follow from an act or from other settings; change nothing."""
     answer = ordered(Target.of(run), _PREVIEW, values, timeout_s=PREVIEW_TIMEOUT_S)
     print(json.dumps(answer, indent=2) if json_output else "\n".join(preview_lines(answer)))
     return 0
 
 
 def outcome(act: str, answer: Mapping[str, Any]) -> list[str]:
-    """What was done, and what was not."""
+    """Return a line for each peer: what was done, or why it failed."""
     done, failed = answer["done"], answer["failed"]
     word = act.replace("_", " ")
     return [*(f"{word}: {one}" for one in done), *(f"not done: {one['peer']}: {one['error']}" for one in failed)]
 
 
 def preview_lines(answer: Mapping[str, Any]) -> list[str]:
-    """The sentence, now beside then, and the warnings."""
+    """Return the preview's sentence, a table of the figures now and then, and the warnings."""
     lines = [answer["sentence"], f"{'':<16}{'now':>10}{'then':>10}"]
     for key, words in _FIGURES:
         now, then = answer["now"][key], answer["then"][key]

@@ -1,4 +1,4 @@
-"""`rollcast config show|validate|paths`: what may be configured, whether a file is right, where things are."""
+"""`rollcast config show|validate|paths`: list the settings, check a file, print where files are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rollcast.runtime.config import describe, dump_json
 from rollcast.runtime.errors import ConfigError
 from rollcast.runtime.run_folder import RunFolder
 
-app = App(name="config", help="Show and check configuration files, and say where files are.")
+app = App(name="config", help="Show and validate configuration files, and print where they are.")
 
 
 @app.command
@@ -28,22 +28,22 @@ def show(
     role: Role | None = None,
     json_output: Json = False,
 ) -> int:
-    """Print a file resolved with its defaults, or without a file every key of a role with its meaning.
+    """Print a configuration file with its defaults, or without a file every key of a role with its meaning.
 
     Parameters
     ----------
     file
-        TOML file of any process.
+        Configuration file (TOML) of any process.
     role
-        which process; guessed from the file.
+        Which process the file is for; guessed from its sections if not given.
     json_output
-        print JSON.
+        Print JSON.
     """
     if file is not None:
         print(dump_json(load(file, role or guess_role(file))))
         return 0
     if role is None:
-        raise ConfigError("nothing to show", fix="give a file, or --role up|coordinator|learner|peer")
+        raise ConfigError("there is nothing to show", fix="give a file, or --role up|coordinator|learner|peer")
     rows = describe(config_class(role))
     if json_output:
         print(json.dumps([{"key": key, "default": json.loads(value), "meaning": text} for key, value, text in rows]))
@@ -57,14 +57,14 @@ def show(
 
 @app.command
 def validate(file: Path, /, *, role: Role | None = None) -> int:
-    """Check a file; the exit status is 0 when it is right, 64 when it is not.
+    """Check a configuration file. The exit status is 0 if it is valid and 64 if it is not.
 
     Parameters
     ----------
     file
-        TOML file of any process.
+        Configuration file (TOML) of any process.
     role
-        which process; guessed from the file.
+        Which process the file is for; guessed from its sections if not given.
     """
     found = role or guess_role(file)
     load(file, found)
@@ -74,12 +74,12 @@ def validate(file: Path, /, *, role: Role | None = None) -> int:
 
 @app.command
 def paths(*, json_output: Json = False) -> int:
-    """Say where this user's files are: those of a donor's peer, and the newest run's.
+    """Print where this user's files are: those of a donor's peer and those of the newest run.
 
     Parameters
     ----------
     json_output
-        print one JSON object.
+        Print one JSON object.
     """
     state, run = state_folder(), RunFolder(THIS_RUN.run_folder.resolve())
     found = {
@@ -95,5 +95,5 @@ def paths(*, json_output: Json = False) -> int:
         print(json.dumps({name: {"path": str(path), "exists": path.exists()} for name, path in found.items()}))
         return 0
     for name, path in found.items():
-        print(f"{name:<20} {path}{'' if path.exists() else '  (not there)'}")
+        print(f"{name:<20} {path}{'' if path.exists() else '  (does not exist)'}")
     return 0

@@ -1,4 +1,4 @@
-"""Asking a running coordinator over its HTTP API."""
+"""Ask a running coordinator over its HTTP API."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from rollcast.wire.joining.pinned_http import json_object, read_bounded
 
 ANSWER_BYTES_MAX = 16 << 20
 TOKEN_VARIABLE = "ROLLCAST_TOKEN"
-"""Environment variable with a token, for those who do not have the run's folder."""
+"""Environment variable that holds a token, for people without the run's folder."""
 _TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the coordinator is: in its run folder, or at a URL with, for HTTPS, the run CA's certificate."""
+    """Where a coordinator is found: by its run folder, or by a URL and, for HTTPS, the run CA's certificate."""
 
     run_folder: Path
     url: str = ""
@@ -38,14 +38,14 @@ class Target:
 
     @classmethod
     def of(cls, run: RunOptions) -> Target:
-        """As the options of a command say."""
+        """Return the target that a command's options name."""
         return cls(run.run_folder, run.url, run.ca_file)
 
     def http_url(self) -> str:
-        """The address; read anew each time, as a coordinator that was started again may have another.
+        """Return the coordinator's address. It is read each time: a restarted coordinator may listen elsewhere.
 
         Raises:
-            RunFolderError: the folder names none.
+            RunFolderError: the folder does not name an address.
         """
         if self.url:
             return self.url.rstrip("/")
@@ -54,13 +54,13 @@ class Target:
             return str(json.loads(path.read_text())["http_url"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunFolderError(
-                f"{self.run_folder} does not say where a coordinator listens",
+                f"the run folder {self.run_folder} names no running coordinator",
                 cause=f"cannot read {path}: {error}",
                 fix="name the run with --run-folder, or the coordinator with --url http://HOST:PORT",
             ) from None
 
     def trust(self) -> ssl.SSLContext:
-        """Whose certificate to believe: of the CA given, else of the run folder's; of the system's for other URLs.
+        """Return the TLS context: it trusts the CA given, else the run folder's, or for other URLs the system's.
 
         Raises:
             ConfigError: the CA file cannot be used.
@@ -78,15 +78,15 @@ class Target:
 
 
 async def ask(session: aiohttp.ClientSession, target: Target, path: str) -> dict[str, Any]:
-    """The JSON object at ``path``, for example /api/v1/broadcast.
+    """Return the JSON object at ``path``, for example /api/v1/broadcast.
 
-    A token goes with it: ROLLCAST_TOKEN, or the key of the run folder where that is what says the address.
+    The request carries a token: ROLLCAST_TOKEN, or the run folder's key if the address comes from that folder.
 
     Raises:
         RunFolderError, ConfigError, WrongKey: see Target.
-        Unreachable: nobody answers, or somebody else.
-        MalformedMessage: the answer is no JSON object, or too long.
-        RollcastError: what the coordinator answers instead.
+        Unreachable: no coordinator answers there.
+        MalformedMessage: the answer is not a JSON object, or too long.
+        RollcastError: the error that the coordinator answers with.
     """
     token = os.environ.get(TOKEN_VARIABLE, "")
     if not token and not target.url and key_path(target.run_folder).exists():
@@ -102,11 +102,11 @@ async def order(
     *,
     timeout_s: float = _TIMEOUT_S,
 ) -> dict[str, Any]:
-    """Give an order with ROLLCAST_TOKEN, or else the key of the run folder.
+    """Post an act with the token in ROLLCAST_TOKEN, or else with the run folder's key.
 
     Raises:
         RunFolderError: the folder has no key.
-        NotAllowed: the token may not do that.
+        NotAllowed: the token's role may not perform this act.
         RollcastError: see ask.
     """
     token = os.environ.get(TOKEN_VARIABLE, "") or key_of(target.run_folder)
@@ -114,15 +114,15 @@ async def order(
 
 
 def key_path(run_folder: Path) -> Path:
-    """Where the run's own key is, an admin's token."""
+    """Return the path of the run's own key, which is an admin token."""
     return RunFolder(run_folder).secrets / "operator.key"
 
 
 def key_of(run_folder: Path) -> str:
-    """The run's own key.
+    """Return the run's own key.
 
     Raises:
-        RunFolderError: there is none, or it is not ours to read.
+        RunFolderError: the folder has no key, or this user may not read it.
     """
     try:
         return key_path(run_folder).read_text().strip()
@@ -147,7 +147,7 @@ def _bearing(token: str, url: str) -> dict[str, str]:
     """Headers with the token.
 
     Raises:
-        ConfigError: everybody on the way could read it.
+        ConfigError: the URL is plain HTTP beyond loopback, where anyone on the path could read the token.
     """
     if not token:
         return {}
@@ -182,25 +182,25 @@ async def _answer(
             status = response.status
     except aiohttp.ClientConnectorCertificateError as error:
         raise WrongKey(
-            f"whoever answers at {url} has no certificate of this run",
+            f"the server at {url} has no certificate of this run",
             cause=str(error),
-            fix="give the run's CA certificate with --ca-file, or the run folder with --run-folder",
+            fix="name the run's CA certificate with --ca-file, or the run folder with --run-folder",
         ) from None
     except (aiohttp.ClientError, aiohttp.InvalidURL, OSError, TimeoutError, ValueError) as error:
         raise Unreachable(
             f"no coordinator answers at {url}",
             cause=str(error) or "no answer in time",
-            fix="check that it runs (its run folder has logs), and its address",
+            fix="check the address, and that the coordinator is running (its log is in the run folder)",
         ) from None
     if status != 200:
         raise error_from_json(data) or Unreachable(
-            f"{url} answers {status}", fix="check that this is a coordinator's address, and of this Rollcast version"
+            f"{url} answers {status}", fix="check that this is a coordinator of the same Rollcast version"
         )
     return json_object(data, url, fix="check the address")
 
 
 def ordered(target: Target, path: str, values: Mapping[str, Any], *, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
-    """As order, for a command that does nothing else."""
+    """Post an act from a command without an event loop; see order."""
 
     async def give() -> dict[str, Any]:
         async with aiohttp.ClientSession() as session:
@@ -210,7 +210,7 @@ def ordered(target: Target, path: str, values: Mapping[str, Any], *, timeout_s: 
 
 
 def asked(target: Target, path: str) -> dict[str, Any]:
-    """As ask, for a command that does nothing else."""
+    """Return the JSON object at ``path`` to a command without an event loop; see ask."""
 
     async def look() -> dict[str, Any]:
         async with aiohttp.ClientSession() as session:

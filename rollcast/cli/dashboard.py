@@ -1,4 +1,4 @@
-"""`rollcast dashboard`: the page of a run, signed in with the run's own key."""
+"""`rollcast dashboard`: print or open a run's dashboard, signed in with the run's own key."""
 
 from __future__ import annotations
 
@@ -10,19 +10,29 @@ from rollcast.cli.coordinator_api import Target, page_link
 from rollcast.cli.options import LATEST_RUN
 from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically
 
+<<<<<<< HEAD
 #: A browser is given this file's name: command lines, and so the key in a link, are for all users of a machine to see.
 _PAGE = "dashboard.html"
 
 
 def dashboard(run: Path = LATEST_RUN, /, *, open: bool = False) -> int:
     """Print the address of a run's page. It holds the run's key: who has it may do everything.
+=======
+_DEFAULT_RUN = Path("runs/latest")
+#: The browser opens this file instead of the link: every user of a machine can read command lines, and so the key.
+_PAGE = "dashboard.html"
+
+
+def dashboard(run: Path = _DEFAULT_RUN, /, *, open: bool = False) -> int:
+    """Print the address of a run's dashboard. It contains the run's admin key: keep it like a password.
+>>>>>>> c05d9aa (Say in whole sentences what each command and option does)
 
     Parameters
     ----------
     run
-        the coordinator's run folder.
+        The coordinator's run folder.
     open
-        open it in the browser of this machine too.
+        Also open it in this machine's browser.
     """
     link = page_link(Target(run))
     print(link, flush=True)
@@ -32,7 +42,7 @@ def dashboard(run: Path = LATEST_RUN, /, *, open: bool = False) -> int:
 
 
 def _redirect(folder: RunFolder, link: str) -> Path:
-    """A file, for its owner only, that leads a browser to the link.
+    """Write a file that only its owner can read and that redirects a browser to the link; return its path.
 
     Raises:
         RunFolderError: it cannot be written.

@@ -1,4 +1,4 @@
-"""`rollcast explain`, `rollcast replay` and `rollcast why`: what happened in a run, from what its coordinator kept."""
+"""`rollcast explain`, `replay` and `why`: show what happened in a run, from what its coordinator kept."""
 
 from __future__ import annotations
 
@@ -18,20 +18,25 @@ from rollcast.runtime.errors import RunFolderError
 from rollcast.runtime.run_folder import RunFolder
 
 _CULPRITS_SHOWN = 3
-DIFFERENT = 1  # exit status of a replay that decides otherwise
+DIFFERENT = 1  # exit status of a replay with a different decision
 
 
+<<<<<<< HEAD
 def explain(*words: str, run_folder: Path = LATEST_RUN, json_output: Json = False) -> int:
     """Tell the story of one rollout, lease, prompt group, peer, version or step.
+=======
+def explain(*words: str, run_folder: Path = _DEFAULT_RUN, json_output: Json = False) -> int:
+    """Show the history of one rollout, lease, prompt group, peer, version or step.
+>>>>>>> c05d9aa (Say in whole sentences what each command and option does)
 
     Parameters
     ----------
     words
-        what to explain: `lease 17`, `rollout 9`, `group 3`, `step 40`, `version 8`, `peer NAME` or a peer's id.
+        What to explain: `lease 17`, `rollout 9`, `group 3`, `step 40`, `version 8`, `peer NAME` or a peer's id.
     run_folder
-        the coordinator's run folder; the run may be going on.
+        The coordinator's run folder. The run may still be running.
     json_output
-        print one JSON object.
+        Print one JSON object.
     """
     from coordinator.ledger.story import tell
 
@@ -58,23 +63,25 @@ def replay(
     life: int | None = None,
     json_output: Json = False,
 ) -> int:
-    """Feed the flight record to a coordinator's core and check that it decides the same; exit status 1 where not.
+    """Replay the flight record through the coordinator's core and check that every decision is the same.
+
+    The exit status is 1 if a decision differs.
 
     Parameters
     ----------
     run_folder
-        the coordinator's run folder.
+        The coordinator's run folder.
     life
-        which of the run's coordinators, 1 for the first; the newest if not given.
+        Which of the run's coordinator processes to replay, 1 for the first; the newest if not given.
     json_output
-        print one JSON object.
+        Print one JSON object.
     """
     from coordinator.recovery.replay import incarnations, replay
 
     folder = RunFolder(run_folder)
     lives = incarnations(folder.record)
     if not lives:
-        raise RunFolderError(f"there is no flight record in {folder.root}", fix="give the coordinator's run folder")
+        raise RunFolderError(f"there is no flight record in {folder.root}", fix="name the coordinator's run folder")
     console = Console(stderr=True)
     with console.status("replaying") as status:
         replayed = replay(folder, life or lives[-1], progress=lambda done: status.update(f"replayed {done} events"))
@@ -84,8 +91,9 @@ def replay(
         verdict = replayed.difference or "every decision is the same"
         print(f"life {replayed.incarnation}: {replayed.events} events in {replayed.duration_s:.1f} s: {verdict}")
         if replayed.incomplete:
-            print(f"the record ends early: {replayed.incomplete}")
-        print(f"it ends at step {replayed.status['step']} of {replayed.status['steps']}, {_waiting(replayed.status)}")
+            print(f"the record is incomplete: {replayed.incomplete}")
+        step, steps = replayed.status["step"], replayed.status["steps"]
+        print(f"the record ends at step {step} of {steps}, {_waiting(replayed.status)}")
     return 0 if replayed.identical else DIFFERENT
 
 
@@ -101,17 +109,22 @@ def _text(value: object) -> str:
     return json.dumps(value) if isinstance(value, dict | list) else str(value)
 
 
+<<<<<<< HEAD
 def why(run_folder: Path = LATEST_RUN, *, since: str = "", json_output: Json = False) -> int:
     """Account for the learner's wall time by cause: training, waiting for whom, publishing, being away ...
+=======
+def why(run_folder: Path = _DEFAULT_RUN, *, since: str = "", json_output: Json = False) -> int:
+    """Break down the learner's wall time by cause: training, waiting for peers, publishing, being offline and so on.
+>>>>>>> c05d9aa (Say in whole sentences what each command and option does)
 
     Parameters
     ----------
     run_folder
-        the coordinator's run folder; the run may be going on.
+        The coordinator's run folder. The run may still be running.
     since
-        only the last so long, for example 90s, 30m, 2h or 1d.
+        Only count the most recent time, for example 90s, 30m, 2h or 1d.
     json_output
-        print one JSON object.
+        Print one JSON object.
     """
     from coordinator.report.wall_time import account
 

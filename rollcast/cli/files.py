@@ -1,4 +1,4 @@
-"""Configuration files by role: which class each one is parsed with."""
+"""Read configuration files by role, each with its own class."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _ROLES: tuple[Role, ...] = ("coordinator", "learner", "peer")
 
 
 def config_class(role: Role) -> type[ConfigModel]:
-    """The configuration class of a role."""
+    """Return the configuration class of a role."""
     module, name = _CLASSES[role]
     found: type[ConfigModel] = getattr(importlib.import_module(module), name)
     return found
 
 
 def load(path: Path, role: Role, settings: Iterable[str] = ()) -> ConfigModel:
-    """Read a role's file with ``section.key=value`` settings on top.
+    """Read a role's file and apply ``section.key=value`` settings to it.
 
     Raises:
         ConfigError: see read_toml, override and parse_config.
@@ -40,10 +40,10 @@ def load(path: Path, role: Role, settings: Iterable[str] = ()) -> ConfigModel:
 
 
 def guess_role(path: Path) -> Role:
-    """The one role whose sections a file has.
+    """Return the role whose sections a file has.
 
     Raises:
-        ConfigError: the file fits none.
+        ConfigError: the file fits no role.
     """
     sections = set(read_toml(path))
     if sections & {"coordinator", "origin", "peer"}:
@@ -51,6 +51,8 @@ def guess_role(path: Path) -> Role:
     fits = [role for role in _ROLES if sections <= set(config_class(role).model_fields)]
     if not fits:
         raise ConfigError(
-            f"cannot tell which process {path} is for", cause=f"sections {sorted(sections)}", fix="give it with --role"
+            f"cannot tell which process {path} is for",
+            cause=f"no process has all of its sections: {', '.join(sorted(sections))}",
+            fix="name the process with --role",
         )
     return fits[0]

@@ -1,4 +1,4 @@
-"""The command line. Each group is a thin module that is imported when it is used, so that help answers at once."""
+"""Define the command line. Each group is a thin module, imported when it is used, so that help appears at once."""
 
 from __future__ import annotations
 
@@ -14,56 +14,88 @@ from rollcast.runtime.version import software_version
 
 app = App(
     name="rollcast",
-    help="Reinforcement-learning post-training of language models on machines that are far apart and not yours.",
+    help="Train language models with reinforcement learning on machines that are far apart and not yours.",
     version=lambda: f"rollcast {software_version()}",
     help_format="plaintext",  # another one costs 30 ms of imports
     config=Env("ROLLCAST_"),
-    help_epilogue="Every option can be set as an environment variable too: --dry-run of `up` is ROLLCAST_UP_DRY_RUN.",
+    help_epilogue="Every option can also be set by an environment variable: ROLLCAST_UP_DRY_RUN sets `up --dry-run`.",
 )
 app.command(
-    "rollcast.cli.up:up", name="up", help="Run coordinator, learner, origin and peers on this machine until done."
+    "rollcast.cli.up:up",
+    name="up",
+    help="Run a coordinator, a learner, an origin and peers on this machine until the run is finished.",
 )
 app.command("rollcast.cli.roles:coordinator", name="coordinator", help="Run the coordinator.")
 app.command("rollcast.cli.roles:learner", name="learner", help="Run the learner.")
 app.command(
     "rollcast.cli.peer.app:app",
     name="peer",
-    help="Run a peer on a spare machine (or the origin), and stay in charge of it.",
+    help="Run a peer on a spare machine (or the origin) and control it.",
 )
-app.command("rollcast.cli.run.evaluate:evaluate", name="eval", help="Print pass@k of a run's newest checkpoint.")
+app.command(
+    "rollcast.cli.run.evaluate:evaluate", name="eval", help="Evaluate a run's newest checkpoint and print pass@k."
+)
 app.command(
     "rollcast.cli.run.export:export",
     name="export",
     version_flags=[],  # its own --version is one of the policy
-    help="Write a run's policy as a model for other software.",
+    help="Export a run's policy as a model that other software can load.",
 )
 app.command(
     "rollcast.cli.run.plan_memory:plan_memory",
     name="plan-memory",
-    help="Say what a run needs in memory, and what holds it.",
+    help="Estimate how much memory a run needs and which hardware fits it.",
 )
 app.command("rollcast.cli.data.curate:curate", name="curate", help="Prepare a data set for training.")
-app.command("rollcast.cli.run.samples:samples", name="samples", help="Show completions of a run with their verdicts.")
 app.command(
-    "rollcast.cli.run.backup:backup", name="backup", help="Copy a run to a new folder while its coordinator works."
+    "rollcast.cli.run.samples:samples", name="samples", help="Show completions of a run and how they were scored."
 )
-app.command("rollcast.cli.run.backup:restore", name="restore", help="Make a run folder from a backup.")
-app.command("rollcast.cli.capacity.app:app", name="capacity", help="Choose which workers to turn on, and say why.")
 app.command(
-    "rollcast.cli.run.workers:app", name="workers", help="Show who works for a run; drain, ban, enable, pin them."
+    "rollcast.cli.run.backup:backup",
+    name="backup",
+    help="Back up a run to a new folder while its coordinator is running.",
 )
-app.command("rollcast.cli.run.invite:app", name="invite", help="Make one line for a donor; list and revoke invites.")
-app.command("rollcast.cli.dashboard:dashboard", name="dashboard", help="Open the page of a run, as its operator.")
-app.command("rollcast.cli.run.token:app", name="token", help="Make, list and revoke tokens for a run's page and API.")
-app.command("rollcast.cli.run.broadcast:app", name="broadcast", help="Show how the newest version spreads.")
-app.command("rollcast.cli.explain:explain", name="explain", help="Tell the story of a rollout, lease, peer or version.")
+app.command("rollcast.cli.run.backup:restore", name="restore", help="Restore a run folder from a backup.")
 app.command(
-    "rollcast.cli.explain:why", name="why", help="Say where the learner's wall time went, and whose fault it was."
+    "rollcast.cli.capacity.app:app", name="capacity", help="Choose which workers to turn on and explain the choice."
 )
-app.command("rollcast.cli.explain:replay", name="replay", help="Check that a run's record leads to the same decisions.")
-app.command("rollcast.cli.run.report:report", name="report", help="Write a run as one HTML file.")
-app.command("rollcast.cli.peer.identity:identity", name="identity", help="Show an identity file, making it if missing.")
-app.command("rollcast.cli.config:app", name="config", help="Show or check configuration files, or say where they are.")
+app.command(
+    "rollcast.cli.run.workers:app", name="workers", help="List, drain, ban, enable and pin the workers of a run."
+)
+app.command("rollcast.cli.run.invite:app", name="invite", help="Create, list and revoke invites for donors.")
+app.command(
+    "rollcast.cli.dashboard:dashboard",
+    name="dashboard",
+    help="Print or open the address of a run's dashboard, signed in with the run's admin key.",
+)
+app.command(
+    "rollcast.cli.run.token:app",
+    name="token",
+    help="Create, list and revoke access tokens for a run's dashboard and API.",
+)
+app.command(
+    "rollcast.cli.run.broadcast:app", name="broadcast", help="Show how the newest version spreads to the peers."
+)
+app.command(
+    "rollcast.cli.explain:explain", name="explain", help="Show the history of a rollout, lease, peer, version or step."
+)
+app.command(
+    "rollcast.cli.explain:why",
+    name="why",
+    help="Break down the learner's wall time by cause and by the peers it waited for.",
+)
+app.command(
+    "rollcast.cli.explain:replay",
+    name="replay",
+    help="Replay a run's flight record and check that every decision is the same.",
+)
+app.command("rollcast.cli.run.report:report", name="report", help="Write a report on a run as one HTML file.")
+app.command(
+    "rollcast.cli.peer.identity:identity", name="identity", help="Show an identity file; create it if it is missing."
+)
+app.command(
+    "rollcast.cli.config:app", name="config", help="Show and validate configuration files, and print where they are."
+)
 app.command(
     "rollcast.cli.run.simulate:simulate_fleet", name="simulate", help="Simulate a fleet and its faults on virtual time."
 )
@@ -77,7 +109,7 @@ def main() -> None:
         sys.stdout.flush()
         sys.exit(status)
     except BrokenPipeError:
-        _end_if_nobody_reads()
+        _end_if_output_closed()
         raise
     except CycloptsError:  # printed already
         sys.exit(ConfigError.exit_code)
@@ -86,8 +118,8 @@ def main() -> None:
         sys.exit(error.exit_code)
 
 
-def _end_if_nobody_reads() -> None:
-    """Whoever read what we print, `head` for example, has seen enough: that is no failure."""
+def _end_if_output_closed() -> None:
+    """End with status 0 if the reader of our output has closed it, as `head` does: that is no failure."""
     output = sys.stdout.fileno()
     poll = select.poll()
     poll.register(output, 0)

@@ -1,4 +1,4 @@
-"""The processes of one run on this machine: started, watched, and stopped in order."""
+"""Start, watch and stop the processes of one run on this machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rollcast.wire.identity.identity import Identity
 
 #: Role -> the command that runs it, where it is not the role's name.
 _COMMANDS = {"peer": ("peer", "run")}
-#: Without these the run cannot go on; a peer may die at any time.
+#: The run cannot continue without these; a peer may die at any time.
 ESSENTIAL = ("coordinator", "learner", "origin")
 _ASKED_TO_STOP = (-signal.SIGTERM, -signal.SIGINT)
 #: Exit statuses of an uncaught exception and of an error without a class of its own. Every other status names an error
@@ -39,7 +39,7 @@ _TAIL_LINES = 15
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where the coordinator listens."""
+    """The addresses at which the coordinator listens."""
 
     http_url: str
     grpc_address: str
@@ -47,11 +47,11 @@ class Endpoints:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A process that died and is started again."""
+    """A process that died and will be restarted after a delay."""
 
     name: str
     status: int
-    """Exit status; negative: the number of the signal that killed it."""
+    """Exit status; if negative, the number of the signal that killed the process."""
     in_s: float
     number: int
     most: int
@@ -69,10 +69,10 @@ def _restart_delays_s() -> Iterator[float]:
 
 @dataclass(slots=True)
 class Fleet:
-    """One run's processes by name: coordinator, learner, origin, peer-1 ...
+    """The processes of one run by name: coordinator, learner, origin, peer-1 and so on.
 
-    Every child has its own process group, so that Ctrl-C on the terminal reaches only us and we stop them in
-    order, and asks the kernel to be stopped if we die.
+    Every child has its own process group, so that Ctrl-C on the terminal reaches only this process, which stops the
+    children in order. Every child asks the kernel to stop it if this process dies.
     """
 
     config: UpConfig
@@ -80,11 +80,11 @@ class Fleet:
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     #: Programs to start instead of our own command line, by process name.
     programs: dict[str, list[str]] = field(default_factory=dict)
-    #: Whether peers are restarted too. The run does without them, and some callers kill them on purpose.
+    #: Whether peers are restarted too. The run can do without them, and some callers kill them on purpose.
     restart_peers: bool = False
-    #: How often each process was started again after it had died.
+    #: How often each process was restarted after it had died.
     restarts: Counter[str] = field(default_factory=Counter)
-    #: Told of each restart before its delay.
+    #: Called with each restart before its delay.
     on_restart: Callable[[Restart], None] = lambda restart: None
     #: Makes the delays of one process's restarts, in seconds.
     restart_delays_s: Callable[[], Iterator[float]] = _restart_delays_s
@@ -121,11 +121,11 @@ class Fleet:
             self._write_peer(f"peer-{number}")
 
     async def start(self, stop: asyncio.Event) -> Endpoints | None:
-        """Start everything; returns once the coordinator listens, or None when told to stop before that.
+        """Start all processes. Return the endpoints once the coordinator listens, or None if ``stop`` is set first.
 
         Raises:
-            ProcessFailed: the coordinator ended while starting.
-            WaitTimedOut: it did not listen in time.
+            ProcessFailed: the coordinator ended while it started.
+            WaitTimedOut: the coordinator did not listen in time.
         """
         self.folder.endpoints.unlink(missing_ok=True)
         self._spawn("coordinator", "coordinator")
@@ -143,21 +143,21 @@ class Fleet:
         return endpoints
 
     def add_peer(self, name: str) -> None:
-        """Start one more peer while the run goes on."""
+        """Start one more peer during the run."""
         self._write_peer(name)
         self._spawn(name, "peer")
 
     def start_again(self, name: str) -> None:
-        """Start a process that has ended, with the configuration and the folder that it had."""
+        """Restart a process that has ended, with the same configuration and folder."""
         self._spawn(name, name if name in ("coordinator", "learner") else "peer")
 
     def kill(self, name: str) -> None:
-        """SIGKILL one process that we started."""
+        """Kill one process of this fleet with SIGKILL."""
         self.processes[name].kill()
         self.processes[name].wait()
 
     def ended(self) -> dict[str, int]:
-        """Exit status of every process that has ended and does not wait for its restart."""
+        """Return the exit status of every process that has ended and is not waiting to be restarted."""
         return {
             name: status
             for name, process in self.processes.items()
@@ -165,14 +165,14 @@ class Fleet:
         }
 
     def check(self) -> None:
-        """Restart what died, after a delay that grows; raise if the run cannot do without a process that failed.
+        """Restart processes that died, after a growing delay; raise if one failed that the run cannot do without.
 
-        A process that was killed or crashed has lost nothing that it promised: each resumes from its own disk. One that
-        ends with an error that has a status of its own would end so again, and so would a coordinator that crashes
-        before it listens. A coordinator that is killed when it has written the summary is done.
+        A process that was killed or crashed is restarted, since each resumes from its own disk and loses nothing that
+        it acknowledged. A process that ended with an error of its own exit status would only end so again, and so would
+        a coordinator that crashes before it listens. A coordinator that is killed after it wrote the summary is done.
 
         Raises:
-            ProcessFailed: names the process, its status, the end of its log and where the log is.
+            ProcessFailed: the message has the process, its status, the end of its log and the log's path.
         """
         for name, status in self.ended().items():
             was_killed = status < 0 and status not in _ASKED_TO_STOP
@@ -199,15 +199,15 @@ class Fleet:
         return ProcessFailed(
             f"the {name} ended with status {status}{bound}",
             cause=self._last_words(name) or f"it printed nothing; the status means {meanings_of(status) or 'a crash'}",
-            fix=f"see {self.log_path(name)}",
+            fix=f"see its log {self.log_path(name)}",
         )
 
     def log_path(self, name: str) -> Path:
-        """The log of one process."""
+        """Return the path of one process's log."""
         return self.folder.logs / f"{name}.log"
 
     async def wait(self, names: list[str], timeout_s: float) -> list[str]:
-        """Wait for processes to end by themselves; returns those that did not."""
+        """Wait until processes end by themselves; return the names of those that did not end in time."""
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_s
         while left := [name for name in names if self.processes[name].poll() is None]:
@@ -217,7 +217,10 @@ class Fleet:
         return []
 
     async def stop(self) -> None:
-        """SIGTERM in order (learner, peers, origin, coordinator last, so that it writes the summary), then SIGKILL."""
+        """Stop all processes with SIGTERM, and with SIGKILL those that take too long.
+
+        The order is learner, peers, origin, coordinator: the coordinator writes the summary when the others have ended.
+        """
         peers = [name for name in self.processes if name not in ESSENTIAL]
         for names in (["learner"], peers, ["origin"], ["coordinator"]):
             started = [name for name in names if name in self.processes]
@@ -228,7 +231,7 @@ class Fleet:
                 self.processes[name].wait()
 
     def kill_all(self) -> None:
-        """SIGKILL whatever still runs."""
+        """Kill every process that still runs with SIGKILL."""
         for process in self.processes.values():
             _send(process, signal.SIGKILL)
         for process in self.processes.values():
@@ -272,7 +275,7 @@ class Fleet:
             )
 
     def _last_words(self, name: str) -> str:
-        """The end of what a process printed apart from its JSON log lines."""
+        """Return the last lines that a process printed, without its JSON log lines."""
         lines = self.log_path(name).read_text(errors="replace").splitlines()
         return "\n".join([line for line in lines if not line.startswith("{")][-_TAIL_LINES:])
 

@@ -1,4 +1,4 @@
-"""`rollcast coordinator|learner|peer`: one process each, from its own TOML."""
+"""`rollcast coordinator|learner|peer`: run one process from its own TOML file."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from rollcast.runtime.errors import MissingExtra
 from rollcast.runtime.logs import configure_logging
 from rollcast.runtime.process import die_with_parent, run_process
 
-#: A package of each role's extra, to say at once when it is missing. A peer has a choice of engines: it says so itself.
+#: A package of each role's extra, so that a missing extra is reported at once. A peer chooses among engines and reports
+#: a missing one itself.
 _NEEDS: dict[Role, str] = {"coordinator": "reasoning_gym", "learner": "optax"}
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True)
 class RoleOptions:
-    """Options that every role's command has."""
+    """Options of every role's command."""
 
     setting: Settings = ()
-    """section.key=value on top of the file; may be repeated."""
+    """Override one setting of the file, as section.key=value. May be repeated."""
     log_file: Path | None = None
-    """Append the log here instead of printing it."""
+    """Append the log to this file instead of printing it."""
     dry_run: bool = False
-    """Check the configuration, print it resolved, and stop."""
+    """Check the configuration, print it with defaults filled in, and exit."""
     with_parent: bool = False
-    """End when the process that started this one ends."""
+    """Exit when the parent process exits."""
 
 
 _DEFAULTS = RoleOptions()
@@ -44,7 +45,7 @@ def coordinator(config: Path, /, *, options: RoleOptions = _DEFAULTS) -> int:
     Parameters
     ----------
     config
-        TOML file; `rollcast config show --role coordinator` lists its keys.
+        Configuration file (TOML). `rollcast config show --role coordinator` lists its keys.
     """
     return _run("coordinator", config, options)
 
@@ -58,18 +59,19 @@ def learner(
     coordinator_address: str | None = None,
     options: RoleOptions = _DEFAULTS,
 ) -> int:
-    """Run the learner, or one of its processes.
+    """Run the learner, or one process of a learner on several hosts.
 
     Parameters
     ----------
     config
-        TOML file; `rollcast config show --role learner` lists its keys.
+        Configuration file (TOML). `rollcast config show --role learner` lists its keys.
     processes
-        How many processes the learner has, one on each host; short for --set distributed.processes=N.
+        Number of learner processes, one on each host. Short for --set distributed.processes=N.
     process_id
-        Which of them this is; 0 leads. Short for --set distributed.process_id=N.
+        Number of this process; 0 leads. Short for --set distributed.process_id=N.
     coordinator_address
-        host:port of process 0 for the others; short for --set distributed.coordinator_address=HOST:PORT.
+        HOST:PORT at which the other processes reach process 0. Short for
+        --set distributed.coordinator_address=HOST:PORT.
     """
     given = {"processes": processes, "process_id": process_id, "coordinator_address": coordinator_address}
     settings = tuple(f"distributed.{key}={value}" for key, value in given.items() if value is not None)
@@ -77,14 +79,14 @@ def learner(
 
 
 def peer(config: Path, /, *, advertise: str = "", options: RoleOptions = _DEFAULTS) -> int:
-    """Run a peer, or with role = "origin" the origin.
+    """Run a peer, or the origin if the file has role = "origin".
 
     Parameters
     ----------
     config
-        TOML file; `rollcast config show --role peer` lists its keys.
+        Configuration file (TOML). `rollcast config show --role peer` lists its keys.
     advertise
-        host:port under which others reach this machine, for instance a port mapped by its router; short for
+        HOST:PORT at which other machines reach this one, for example a port that its router forwards. Short for
         --set link.advertise=HOST:PORT.
     """
     if advertise:
@@ -110,6 +112,6 @@ def _require_extra(role: Role) -> None:
     if package is not None and importlib.util.find_spec(package) is None:
         raise MissingExtra(
             f"the {role} needs packages that are not installed",
-            cause=f"no package {package}",
-            fix=f"pip install 'rollcast[{role}]'",
+            cause=f"the package {package} is missing",
+            fix=f"install them: pip install 'rollcast[{role}]'",
         )

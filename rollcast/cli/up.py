@@ -1,4 +1,4 @@
-"""`rollcast up`: one run on this machine, watched live, summed up at the end."""
+"""`rollcast up`: run everything on this machine, show it live, and summarise it at the end."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ def up(
     plain: bool = False,
     json_output: Json = False,
 ) -> int:
-    """Run coordinator, learner, origin and peers on this machine until the configured step.
+    """Run a coordinator, a learner, an origin and peers on this machine until the configured number of steps is done.
 
-    Ctrl-C stops everything in order; a second one kills.
+    Ctrl-C stops all processes in order; a second Ctrl-C kills them.
 
     Parameters
     ----------
     config
-        TOML file with sections coordinator, learner, origin and peer.
+        Configuration file (TOML) with the sections coordinator, learner, origin and peer.
     setting
-        section.key=value on top of the file, for example coordinator.run.steps=50; may be repeated.
+        Override one setting of the file, for example coordinator.run.steps=50. May be repeated.
     dry_run
-        check the configuration, print it resolved, and stop.
+        Check the configuration, print it with defaults filled in, and exit.
     plain
-        a line now and then instead of the live view (chosen by itself when the output is no terminal).
+        Print a line every few seconds instead of the live view. Implied if the output is not a terminal.
     json_output
-        print the summary as JSON on stdout, progress on stderr.
+        Print the summary as JSON on stdout and progress on stderr.
     """
     parsed = load(config, "up", setting)
     assert isinstance(parsed, UpConfig)
@@ -60,16 +60,16 @@ def up(
     try:
         status = asyncio.run(_run(fleet, console, live=live))
     finally:
-        fleet.kill_all()  # whatever happened: nothing stays behind
+        fleet.kill_all()  # also after an exception: no process may outlive this command
     _report(fleet.folder, console, json_output=json_output)
     return status
 
 
 def new_run_folder(config: UpConfig) -> RunFolder:
-    """A fresh folder under runs_folder, with ``latest`` pointing to it.
+    """Create a folder under runs_folder and point ``latest`` to it.
 
     Raises:
-        RunFolderError: it cannot be made.
+        RunFolderError: the folder or the link cannot be created.
     """
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     root = (config.runs_folder / f"{config.coordinator.run.name}-{stamp}-{os.getpid()}").absolute()
@@ -86,7 +86,7 @@ def new_run_folder(config: UpConfig) -> RunFolder:
 
 
 def page_address(console: Console, folder: RunFolder, endpoints: Endpoints) -> str:
-    """The page's, with the run's key for a person at a terminal only: what goes to a file may be read by others."""
+    """Return the dashboard's address. It contains the run's key only on a terminal: others may read a file."""
     return page_link(Target(folder.root)) if console.is_terminal else endpoints.http_url
 
 

@@ -1,4 +1,4 @@
-"""Following a fleet until its run is over, over the coordinator's API."""
+"""Follow a fleet over the coordinator's API until its run is over."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _FINISH_TIMEOUT_S = 60.0
 async def run_fleet(
     fleet: Fleet, on_start: Callable[[Endpoints], None], on_status: OnStatus, stop: asyncio.Event
 ) -> bool:
-    """Start the fleet, follow it, and stop what is left; True when the run was finished, False when stopped.
+    """Start the fleet, follow it and stop it. Return True if the run finished, False if it was stopped before.
 
     Raises:
-        ProcessFailed: a process that the run cannot do without has failed.
+        ProcessFailed: the coordinator, the learner or the origin has failed.
         WaitTimedOut: the coordinator did not listen in time.
     """
     fleet.prepare()
@@ -59,9 +59,9 @@ async def _follow(fleet: Fleet, on_status: OnStatus, stop: asyncio.Event) -> boo
 
 
 async def _origin_ends(fleet: Fleet) -> None:
-    """The run is over: all have been told to stop; peers that do not are stopped with the fleet."""
+    """Wait until the processes end after the run; peers that do not are stopped with the fleet."""
     for name in await fleet.wait(["origin"], _FINISH_TIMEOUT_S):
-        raise ProcessFailed(f"the {name} did not end with the run", fix=f"see {fleet.log_path(name)}")
+        raise ProcessFailed(f"the {name} did not stop when the run ended", fix=f"see its log {fleet.log_path(name)}")
     await fleet.wait(list(fleet.processes), fleet.config.stop_timeout_s)
 
 
@@ -69,4 +69,4 @@ async def _fetch_status(session: aiohttp.ClientSession, folder: RunFolder) -> di
     try:
         return await ask(session, Target(folder.root), "/api/v1/status")
     except RollcastError:
-        return None  # busy or ending; fleet.check() tells which
+        return None  # the coordinator is busy or ending; fleet.check() finds out which

@@ -50,7 +50,7 @@ def test_help_imports_no_role() -> None:
 
 
 def test_help_says_what_options_are_for() -> None:
-    assert "draw again every second until Ctrl-C" in rollcast("broadcast", "status", "--help", COLUMNS="200").stdout
+    assert "Refresh every second until Ctrl-C." in rollcast("broadcast", "status", "--help", COLUMNS="200").stdout
 
 
 def test_a_broadcast_without_a_coordinator() -> None:
@@ -67,7 +67,7 @@ def test_validate_and_show() -> None:
     shown = json.loads(rollcast("config", "show", str(CONFIGS / "peer.toml")).stdout)
     assert shown["engine"]["concurrent_rollouts"] >= 1
     keys = {row["key"]: row for row in json.loads(rollcast("config", "show", "--role", "coordinator", "--json").stdout)}
-    assert "Hard limit" in keys["run.staleness_limit"]["meaning"]
+    assert "hard limit" in keys["run.staleness_limit"]["meaning"]
 
 
 @pytest.mark.parametrize("role", ["up", "coordinator", "learner", "peer"])

@@ -28,7 +28,7 @@ def calibrate_run(
     Parameters
     ----------
     run_folder
-        the coordinator's run folder; the run may be going on.
+        The coordinator's run folder. The run may still be running.
     first_step, end_step
         only steps from the first to before the end; step 0 compiles, and is left out.
     form

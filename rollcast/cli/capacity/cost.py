@@ -34,7 +34,7 @@ def cost(run: Path, /, *, form: FormatOption = "table", json_output: Json = Fals
     Parameters
     ----------
     run
-        the coordinator's run folder.
+        The coordinator's run folder.
     form
         table, csv, html or json.
     json_output

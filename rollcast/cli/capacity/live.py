@@ -19,7 +19,7 @@ def status(*, run: RunOptions = THIS_RUN, json_output: Json = False) -> int:
     Parameters
     ----------
     json_output
-        print one JSON object.
+        Print one JSON object.
     """
     answer = asked(Target.of(run), "/api/v1/status")
     peers = [one for one in answer["peers"] if one["role"] == "peer" and one["state"] not in ("left", "lost")]

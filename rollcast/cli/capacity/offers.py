@@ -56,7 +56,7 @@ def offers(
     region
         only workers whose region begins so.
     form
-        table, json, csv or html.
+        Output format: table, json, csv or html.
     """
     if what in _REFERENCE:
         sheet = _REFERENCE[what]()

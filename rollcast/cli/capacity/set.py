@@ -42,9 +42,9 @@ def change(
     usd_total_max
         what workers at providers may cost in all; none: no limit.
     preview
-        only say what would follow.
+        Only show what would follow; change nothing.
     json_output
-        print one JSON object.
+        Print one JSON object.
     """
     values: dict[str, Any] = {} if staleness_limit is None else {"staleness_limit": staleness_limit}
     if publish_every_steps:

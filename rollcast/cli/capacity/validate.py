@@ -26,7 +26,7 @@ def validate(
     Parameters
     ----------
     file
-        a plan, as `rollcast capacity plan --format json` writes it.
+        A plan that `rollcast capacity plan --format json` wrote.
     steps
         of the learner that are counted, after a warm-up.
     seed
@@ -34,7 +34,7 @@ def validate(
     tolerance
         relative, of each figure.
     form
-        table, json, csv or html.
+        Output format: table, json, csv or html.
     """
     made = read_plan(file).plan
     if not made.feasible:

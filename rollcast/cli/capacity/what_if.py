@@ -53,7 +53,7 @@ def what_if(
     demand
         TOML file that the values are put on top of; the shipped example if none is named.
     setting
-        section.key=value on top of the file; may be given several times.
+        Override one setting of the file, as section.key=value. May be repeated.
     staleness
         values of S, for example 2..16 or 2,4,8.
     kappa
@@ -71,7 +71,7 @@ def what_if(
     t_train
         seconds of a learner step, for example 30,60.
     form
-        table, json, csv or html.
+        Output format: table, json, csv or html.
     plot
         draw $/h against S into this .png or .svg file.
     plot_broadcast

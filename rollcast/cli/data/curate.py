@@ -28,18 +28,18 @@ def curate(
     removed: Path | None = None,
     json_output: Json = False,
 ) -> int:
-    """Write the rows of SOURCE that are worth training on to a JSONL file, and count why the others are not.
+    """Write the rows of SOURCE that are fit for training to a JSONL file, and count the removed rows by reason.
 
     Parameters
     ----------
     source
-        a .jsonl or .parquet file, a folder of parquet files, or hf:OWNER/NAME.
+        A .jsonl or .parquet file, a folder of parquet files, or hf:OWNER/NAME for a Hugging Face dataset.
     out
-        the file to write; replaced only when all is done.
+        File to write. An existing file is replaced only once all rows are done.
     removed
-        file to write every removed row to, with its reason.
+        File for the removed rows, each with its reason.
     json_output
-        print the report as one JSON object.
+        Print the report as one JSON object.
     """
     settings = curation_settings(repeats, difficulty)
     task = columns.task(source)

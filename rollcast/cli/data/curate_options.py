@@ -1,4 +1,4 @@
-"""Options of `rollcast curate` in groups, and what each group comes to."""
+"""Options of `rollcast curate` in groups, each turned into the objects that curation needs."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ Paths = Annotated[tuple[Path, ...], Parameter(negative=())]
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Where a row's parts are, and how its answers are checked."""
+    """Which columns hold a row's fields, and how its answers are checked."""
 
     prompt: str = "prompt"
-    """column of the prompt; dots lead inwards."""
+    """Column of the prompt. Dots address nested fields."""
     answer: str = "answer"
-    """column of the answer; empty: there is none."""
+    """Column of the answer; empty if there is none."""
     tests: str = ""
-    """column of unit tests; empty: there are none."""
+    """Column of the unit tests; empty if there are none."""
     metadata: Names = ()
-    """further columns to keep."""
+    """Further column to keep. May be repeated."""
     split: str = "train"
-    """of a Hugging Face dataset."""
+    """Split of a Hugging Face dataset."""
     subset: str = ""
-    """of a Hugging Face dataset."""
+    """Subset of a Hugging Face dataset; empty for the default."""
     revision: str = ""
-    """of a Hugging Face dataset."""
+    """Revision of a Hugging Face dataset; empty for the newest."""
     check: Literal["math", "exact", "code"] = "math"
-    """how --profile checks answers."""
+    """How --profile checks answers."""
 
     def task(self, source: str) -> RowsTask:
-        """The rows of a source.
+        """Return the task that reads the rows of a source.
 
         Raises:
             ConfigError: an option is not valid.
@@ -59,24 +59,24 @@ class Columns:
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeats:
-    """What counts as there already, or as part of an evaluation set."""
+    """When a row counts as a duplicate, or as part of an evaluation set."""
 
     against: Names = ()
-    """evaluation sets as NAME=SOURCE whose problems must not be in the data."""
+    """Evaluation set as NAME=SOURCE whose problems must not be in the data. May be repeated."""
     ngram: int = 8
-    """words of the n-grams that overlap is measured in."""
+    """Number of words in the n-grams that measure overlap with evaluation sets."""
     overlap: float = 0.5
-    """share of n-grams in common from which on a row is removed."""
+    """Remove a row if at least this share of its n-grams is in an evaluation set."""
     near: float = 0.8
-    """estimated similarity from which on a prompt counts as an earlier one; above 1: never."""
+    """Remove a prompt whose estimated similarity to an earlier one is at least this; above 1 keeps all."""
     normalise: bool = True
-    """bring answers into one form."""
+    """Normalise answers to one form."""
 
     def evaluation(self, prompt_column: str) -> EvaluationTexts | None:
-        """The evaluation sets' prompts; None: there is no set.
+        """Return the prompts of the evaluation sets; None if no set was named.
 
         Raises:
-            ConfigError, TaskError: a set is not named, or cannot be read.
+            ConfigError, TaskError: a set has no name, or cannot be read.
         """
         if not self.against:
             return None
@@ -86,26 +86,26 @@ class Repeats:
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difficulty:
-    """How often problems are solved, and which are kept for that."""
+    """Where pass rates come from, and which problems are kept for theirs."""
 
     pass_rates: Paths = ()
-    """files of recorded samples, or run folders, that say how often problems are solved."""
+    """File of recorded samples, or run folder, to take pass rates from. May be repeated."""
     profile: Path | None = None
-    """the run folder of a run, whose newest checkpoint solves the problems here to find out."""
+    """Run folder whose newest checkpoint tries to solve the problems on this machine to measure pass rates."""
     learner_folder: Path | None = None
-    """the learner's, where the checkpoints are; that of --profile by default."""
+    """The learner's run folder, which has the checkpoints; that of --profile by default."""
     samples: int = 8
-    """completions of each problem for --profile."""
+    """Number of completions per problem for --profile."""
     low: float = 0.0
-    """rows that are solved less often are removed."""
+    """Remove rows with a lower pass rate."""
     high: float = 1.0
-    """rows that are solved more often are removed."""
+    """Remove rows with a higher pass rate."""
     keep_unknown: Annotated[bool, Parameter(negative=())] = False
-    """keep rows without a pass rate."""
+    """Keep rows without a pass rate."""
 
     @contextmanager
     def rates(self, task: RowsTask, out: Path) -> Iterator[Profile | None]:
-        """Where pass rates come from; None: they do not matter. What --profile finds is kept beside ``out``.
+        """Yield the source of pass rates; None if they are not used. Results of --profile are kept beside ``out``.
 
         Raises:
             RollcastError: the recorded samples, the run or its checkpoint cannot be used.
@@ -121,21 +121,21 @@ class Difficulty:
 
 
 def curation_settings(repeats: Repeats, difficulty: Difficulty) -> CurationSettings:
-    """What is removed.
+    """Return the rules by which rows are removed.
 
     Raises:
-        ConfigError: a number is out of range, or options do not go together.
+        ConfigError: a number is out of range, or options contradict each other.
     """
     ngram, overlap, samples = repeats.ngram, repeats.overlap, difficulty.samples
     low, high, profile = difficulty.low, difficulty.high, difficulty.profile
     if not (0.0 <= low <= high <= 1.0 and 0.0 < overlap <= 1.0 and ngram >= 1 and samples >= 1):
         raise ConfigError(
-            "a share is out of range",
+            "an option is out of range",
             cause=f"--low {low:g} --high {high:g} --overlap {overlap:g} --ngram {ngram} --samples {samples}",
-            fix="use 0 <= low <= high <= 1, overlap above 0 and up to 1, and at least 1 for the others",
+            fix="choose 0 <= low <= high <= 1, an overlap above 0 and up to 1, and at least 1 for the others",
         )
     if difficulty.pass_rates and profile is not None:
-        raise ConfigError("--pass-rates and --profile cannot be used together", fix="leave one away")
+        raise ConfigError("--pass-rates and --profile cannot be used together", fix="leave out one of them")
     if (low, high) != (0.0, 1.0) and not difficulty.pass_rates and profile is None:
         raise ConfigError("--low and --high need pass rates", fix="give --pass-rates FILE or --profile RUN")
     return CurationSettings(
@@ -149,7 +149,7 @@ def curation_settings(repeats: Repeats, difficulty: Difficulty) -> CurationSetti
 
 
 def _task(source: str, fields: dict[str, Any], hub: dict[str, str], check: str) -> RowsTask:
-    """The source as a task's configuration."""
+    """Return the task's configuration that reads the source."""
     values: dict[str, Any] = {"fields": fields, "check": {"kind": check}, "bad_rows": "skip"}
     if source.startswith("hf:"):
         named = {"kind": "huggingface", "name": source.removeprefix("hf:")}
@@ -161,10 +161,10 @@ def _task(source: str, fields: dict[str, Any], hub: dict[str, str], check: str) 
 
 
 def _evaluation_set(named: str, prompt_column: str) -> tuple[str, Iterator[str]]:
-    """Prompts of an evaluation set; its columns are called as the source's, or prompt."""
+    """Return name and prompts of an evaluation set; its prompts are in the same column as the source's."""
     name, separator, source = named.partition("=")
     if not separator or not name or not source:
-        raise ConfigError(f"--against {named} names no set", fix="write it as NAME=SOURCE")
+        raise ConfigError(f"--against {named} has no name and source", fix="write it as NAME=SOURCE")
     mapping = FieldsConfig(prompt=prompt_column, answer="").model_dump()
     task = _task(source, mapping, {"split": "test"}, "exact").model_copy(update={"bad_rows": "refuse"})
     return name, (row.prompt for row in good_rows(task))

@@ -1,4 +1,4 @@
-"""Pass rates of rows by a run's newest checkpoint, sampled on this machine: what `rollcast curate --profile` does."""
+"""`rollcast curate --profile`: measure pass rates of rows with a run's newest checkpoint on this machine."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from rollcast.wire.text.tokenizer import TextTokenizer
 
 START_DEADLINE_S = 180.0
 
-#: Runs a coroutine on the other thread's loop within so many seconds.
+#: Runs a coroutine on the loop of the other thread; the number is its timeout in seconds.
 RunThere = Callable[[Coroutine[Any, Any, Any], float], Any]
 
 
 @contextmanager
 def profiling(run: Path, learner_folder: Path, task: RowsTask, samples: int, kept: Path) -> Iterator[Profile]:
-    """A profile of rows by this run's policy; what it finds is kept in a file and not done again.
+    """Yield a function that measures pass rates with this run's policy and keeps them in a file, so as to resume.
 
     Raises:
-        RollcastError: the run, its checkpoint or the task cannot be used, or ``kept`` is of another profiling.
+        RollcastError: the run, its checkpoint or the task cannot be used, or ``kept`` was written with other settings.
     """
     config = run_config(run)
     tokenizer = run_tokenizer(config, RunFolder(run))
@@ -65,7 +65,7 @@ def profiling(run: Path, learner_folder: Path, task: RowsTask, samples: int, kep
 
 
 class _Scores:
-    """Verifies completions of the rows of one chunk, whose places in it are their example_ids."""
+    """Verifies completions of one chunk of rows; a row's index in the chunk is its example_id."""
 
     def __init__(
         self, pool: VerifierPool, tokenizer: TextTokenizer, stop_strings: Sequence[str], run_there: RunThere
@@ -102,7 +102,7 @@ class _Profiler:
         self._samples = samples
 
     def profile(self, rows: Sequence[Row]) -> list[PassRate | None]:
-        """Every row by itself follows from its prompt: what is measured does not depend on its neighbours."""
+        """Return the pass rate of each row. It depends on the row's prompt only, not on the rows beside it."""
         problems = [problem_of(row, "curate:0") for row in rows]
         prompts = [self._limits.look_at(problem)[0] for problem in problems]
         keys = [key_of(row.prompt) for row in rows]
@@ -119,7 +119,7 @@ class _Profiler:
 
 @contextmanager
 def _loop() -> Iterator[RunThere]:
-    """An event loop on a thread of its own, for verifier processes while this thread samples."""
+    """Run an event loop on another thread, for the verifier processes while this thread samples."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="verifiers", daemon=True)
     thread.start()

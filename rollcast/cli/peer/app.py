@@ -1,21 +1,29 @@
-"""`rollcast peer ...`: what the owner of a spare machine types. Light: `status` must answer at once."""
+"""`rollcast peer`: the commands of a spare machine's owner. Imports nothing heavy, so that `status` answers at once."""
 
 from __future__ import annotations
 
 from cyclopts import App
 
-app = App(name="peer", help="Give a spare machine's time to a run, and stay in charge of it.")
-app.command("rollcast.cli.roles:peer", name="run", help='Run a peer, or with role = "origin" the origin.')
-app.command("rollcast.cli.peer.control:status", name="status", help="Say what this machine does now, and why.")
-app.command("rollcast.cli.peer.control:pause", name="pause", help="Stop at once: no work, no chunks.")
-app.command("rollcast.cli.peer.control:resume", name="resume", help="Work again.")
-app.command("rollcast.cli.peer.control:finish", name="finish", help="Complete what is held, then stop.")
-app.command("rollcast.cli.peer.identity:app", name="id", help="This machine's identity: show, back up, restore.")
-app.command("rollcast.cli.peer.check:check", name="check", help="Measure this machine, and what it is worth to a run.")
-app.command("rollcast.cli.peer.join:join", name="join", help="Take part in a run with an invite, in the background.")
-app.command("rollcast.cli.peer.limits:app", name="limits", help="What this machine may be used for: show, set, reset.")
-app.command("rollcast.cli.peer.page:page", name="page", help="Print, or open, the address of this machine's page.")
-app.command("rollcast.cli.peer.logs:logs", name="logs", help="Show what the peer wrote down.")
-app.command("rollcast.cli.peer.bugreport:bugreport", name="bugreport", help="Pack up what a bug report needs.")
-app.command("rollcast.cli.peer.leave:leave", name="leave", help="Take this machine out of the run, and clear up.")
+app = App(name="peer", help="Share a spare machine with a run and control what it does.")
+app.command("rollcast.cli.roles:peer", name="run", help="Run a peer, or the origin, in this terminal.")
+app.command("rollcast.cli.peer.control:status", name="status", help="Show what this machine is doing and why.")
+app.command("rollcast.cli.peer.control:pause", name="pause", help="Pause at once: no work and no relaying.")
+app.command("rollcast.cli.peer.control:resume", name="resume", help="Resume work after a pause.")
+app.command("rollcast.cli.peer.control:finish", name="finish", help="Finish the current work, then stop.")
+app.command("rollcast.cli.peer.identity:app", name="id", help="Show, back up or restore this machine's identity.")
+app.command(
+    "rollcast.cli.peer.check:check", name="check", help="Measure this machine and check whether it is fit for a run."
+)
+app.command("rollcast.cli.peer.join:join", name="join", help="Join a run with an invite and run in the background.")
+app.command(
+    "rollcast.cli.peer.limits:app", name="limits", help="Show, set or reset limits on what this machine is used for."
+)
+app.command("rollcast.cli.peer.page:page", name="page", help="Print or open the address of this machine's own page.")
+app.command("rollcast.cli.peer.logs:logs", name="logs", help="Show the peer's log.")
+app.command(
+    "rollcast.cli.peer.bugreport:bugreport", name="bugreport", help="Collect what a bug report needs in one archive."
+)
+app.command(
+    "rollcast.cli.peer.leave:leave", name="leave", help="Leave the run and remove the peer's state from this machine."
+)
 app.command("rollcast.cli.peer.service:app", name="service", help="Let this machine's service manager run the peer.")

@@ -1,4 +1,4 @@
-"""`rollcast peer bugreport`: one archive to send along with a question."""
+"""`rollcast peer bugreport`: collect what a bug report needs in one archive."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from cyclopts import Parameter
 from rollcast.cli.options import Json
 from rollcast.cli.peer.folders import ConfigFile, StateFolder, config_file, config_home, only_warnings, state_folder
 
-Out = Annotated[Path | None, Parameter(help="The archive to write; without it one in this folder, named by the time.")]
+Out = Annotated[
+    Path | None, Parameter(help="Archive to write; by default a file in this folder, named after the time.")
+]
 
 
 def bugreport(
     *, out: Out = None, state: StateFolder = None, config: ConfigFile = None, json_output: Json = False
 ) -> int:
-    """Pack up what this machine is, does and wrote down, without keys, invites, tokens, prompts or rollouts.
+    """Write an archive with this machine's hardware, state and log, without keys, invites, tokens, prompts or rollouts.
 
-    Nothing is sent anywhere: look through the archive, then send it yourself.
+    Nothing is sent anywhere. Look through the archive, then send it yourself.
     """
     from peer.donor.bug_report import bug_report
     from peer.donor.install.join import PeerPaths
@@ -32,5 +34,5 @@ def bugreport(
     if json_output:
         print(json.dumps({"file": str(path), "holds": names}))
     else:
-        print(f"{path} holds {', '.join(names)}; no secrets are in it, and nothing was sent")
+        print(f"{path} holds {', '.join(names)}. It has no secrets, and nothing was sent.")
     return 0

@@ -1,4 +1,4 @@
-"""`rollcast peer check [INVITE]`: is this machine fit for a run, and what is it worth to it."""
+"""`rollcast peer check [INVITE]`: measure this machine and check whether it is fit for a run."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ def check(
     config: ConfigFile = None,
     json_output: Json = False,
 ) -> int:
-    """Measure this machine, and say what it is worth to a run. Nothing is installed, and nothing but noise is sent.
+    """Measure this machine and check whether it is fit for a run. Installs nothing, and sends only random test data.
 
     Parameters
     ----------
     invite
-        the string from the operator, or - for standard input; without one, that of the run that was joined here; and
-        where there is none either, only the machine by itself is looked at.
+        Invite from the operator, or - to read it from standard input. Without it, the run that this machine has joined
+        is used; if there is none, only the machine itself is checked.
     model
-        measure with this published model's shape instead of the run's, for example qwen3-0.6b.
+        Published model to measure with instead of the run's, for example qwen3-0.6b.
     decode
-        with --no-decode no tokens/s are measured.
+        Measure tokens/s; --no-decode skips it.
     link
-        with --no-link no bytes are moved to measure the link.
+        Measure the network link; --no-link skips it.
     config
-        the peer's configuration; without it the one of this user, or the defaults.
+        The peer's configuration file; by default that of this user's peer, or the defaults.
     json_output
-        print one JSON object.
+        Print one JSON object.
     """
     from peer.donor.check.run import CheckRequest, check_machine
     from peer.donor.install import join
@@ -89,7 +89,7 @@ def _settings(path: Any, folder: Any) -> tuple[PeerConfig, Any]:
 
 
 def _saved_invite(settings: PeerConfig) -> str:
-    """Of the run that was joined before; empty: none was."""
+    """Return the invite of the run that this machine has joined; empty if there is none."""
     inline = settings.invite.get_secret_value()
     if inline or settings.invite_file is None:
         return inline
@@ -123,7 +123,7 @@ def _problems(problems: tuple[RollcastError, ...]) -> list[dict[str, str]]:
 
 
 def _wrapped(before: str, text: str, *, more: int = 0) -> list[str]:
-    """Lines of at most _COLUMNS; those after the first begin under the text, ``more`` further in."""
+    """Wrap text to _COLUMNS; later lines are indented to where the text begins, plus ``more``."""
     indent = " " * (len(before) + more)
     return textwrap.wrap(
         text, _COLUMNS, initial_indent=before, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
@@ -146,6 +146,8 @@ def _screen(checked: CheckResult) -> str:
     errors = sum(finding.level == "error" for finding in checked.findings)
     lines += [
         "",
-        "This machine is fit." if not errors else f"{errors} error(s); docs/errors.md has a section on each code.",
+        "This machine is fit."
+        if not errors
+        else f"This machine is not fit: {errors} error(s). docs/errors.md has a section on each code.",
     ]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""`rollcast peer status|pause|resume|finish`: ask the daemon on this machine.
+"""`rollcast peer status|pause|resume|finish`: control the peer that runs on this machine.
 
 Imports no engine and no network library: it must answer at once.
 """
@@ -22,22 +22,25 @@ from rollcast.wire.joining.error_json import error_from_json
 
 For = Annotated[
     str | None,
-    Parameter(name="--for", help="Work again by itself after this long: 90s, 15m, 2h, 1d. Without: until told."),
+    Parameter(
+        name="--for",
+        help="Resume by itself after this time: 90s, 15m, 2h, 1d. Without it, pause until you resume.",
+    ),
 ]
 _CLEAR = "\x1b[H\x1b[2J"
 
 
 def status(*, state: StateFolder = None, json_output: Json = False, watch: bool = False) -> int:
-    """Say what this machine does now, and why.
+    """Show what this machine is doing and why.
 
     Parameters
     ----------
     state
-        the peer's state folder.
+        The peer's state folder.
     json_output
-        print one JSON object.
+        Print one JSON object.
     watch
-        go on, once a second, until Ctrl-C.
+        Refresh every second until Ctrl-C.
     """
     while True:
         report = ask("status", state)
@@ -52,17 +55,17 @@ def status(*, state: StateFolder = None, json_output: Json = False, watch: bool 
 
 
 def pause(*, for_: For = None, state: StateFolder = None, json_output: Json = False) -> int:
-    """Stop at once: no work is done and no chunks pass. Work that was begun is handed over."""
+    """Pause at once: generate nothing and relay nothing. Unfinished work is handed to other machines."""
     return _tell("pause", for_, state, json_output)
 
 
 def resume(*, state: StateFolder = None, json_output: Json = False) -> int:
-    """Work again."""
+    """Resume work after a pause."""
     return _tell("resume", None, state, json_output)
 
 
 def finish(*, for_: For = None, state: StateFolder = None, json_output: Json = False) -> int:
-    """Complete what is held and hand relaying over, then stop; with --for, pause for so long instead of stopping."""
+    """Finish the current work, hand relaying over, and stop. With --for, pause for that time instead of stopping."""
     return _tell("finish", for_, state, json_output)
 
 
@@ -74,8 +77,10 @@ def _tell(do: str, for_: str | None, state: Path | None, json_output: bool) -> i
 
 
 def ask(do: str, state: Path | None, **values: Any) -> dict[str, Any]:
-    """Ask the daemon on this machine; an error that it answers is raised as it was there."""
+    """Send a request to the daemon on this machine and return its reply; raise the error that it replies with."""
     reply = request(state or state_folder(), {"do": do, **values})
     if "error" in reply:
-        raise error_from_json(str(reply["error"])) or MalformedMessage("the peer refused, and did not say why")
+        raise error_from_json(str(reply["error"])) or MalformedMessage(
+            "the peer refused the request without a reason", fix="see `rollcast peer logs`"
+        )
     return reply

@@ -1,6 +1,6 @@
-"""Arguments that several of a donor's commands have.
+"""Arguments that several `rollcast peer` commands share, and the default folders of a peer.
 
-Where a donor's machine keeps its configuration and its state: outside the place of installation.
+Configuration and state lie in the user's XDG folders, outside the installation, so that an upgrade keeps them.
 """
 
 from __future__ import annotations
@@ -16,68 +16,72 @@ from cyclopts import Parameter
 from rollcast.runtime.errors import ConfigError
 from rollcast.wire.limits import INVITE_LENGTH_MAX
 
-ConfigFile = Annotated[Path | None, Parameter(help="The peer's configuration; without it the one of this user's peer.")]
+ConfigFile = Annotated[Path | None, Parameter(help="The peer's configuration; by default that of this user's peer.")]
 
 InviteText = Annotated[str, Parameter(allow_leading_hyphen=True)]
 
 
 def only_warnings() -> None:
-    """Log warnings to standard error: what a command prints is its own."""
+    """Log only warnings, to standard error: standard output is for the command's own text."""
     from rollcast.runtime.logs import configure_logging
 
     configure_logging("cli", level=logging.WARNING)
 
 
 def read_invite_argument(text: str) -> str:
-    """An invite as given, or with - from standard input.
+    """Return the invite as given, or from standard input if it is "-".
 
     Raises:
-        ConfigError: nothing comes.
+        ConfigError: standard input is empty.
     """
     if text != "-":
         return text.strip()
     read = sys.stdin.read(INVITE_LENGTH_MAX + 100).strip()
     if not read:
-        raise ConfigError("no invite came on standard input", fix="paste the whole string that the operator sent")
+        raise ConfigError("standard input has no invite", fix="paste the whole invite that the operator sent")
     return read
 
 
 def confirmed(question: str, *, yes: bool) -> bool:
-    """Ask a person; without a terminal only --yes counts.
+    """Ask the user for confirmation; return True without asking if ``yes``.
 
     Raises:
-        ConfigError: there is nobody to ask.
+        ConfigError: standard input is not a terminal, so the user cannot be asked.
     """
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise ConfigError(f"nobody is there to answer: {question}", fix="give --yes")
+        raise ConfigError(
+            "this command needs a confirmation, and standard input is not a terminal",
+            cause=f"the question is: {question}",
+            fix="confirm with --yes",
+        )
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def config_file() -> Path:
-    """The peer's configuration of this user."""
+    """Return the configuration file of this user's peer."""
     return config_home() / "rollcast" / "peer.toml"
 
 
 def config_home() -> Path:
-    """Where this user's programs keep their settings."""
+    """Return the folder of this user's settings."""
     return _base("XDG_CONFIG_HOME", ".config")
 
 
 def state_folder() -> Path:
-    """Identity, certificate, versions and receipts of this user's peer."""
+    """Return the folder with identity, certificate, versions and receipts of this user's peer."""
     return _base("XDG_STATE_HOME", ".local/state") / "rollcast" / "peer"
 
 
 def _base(variable: str, default: str) -> Path:
-    """XDG Base Directory specification: a relative path in the variable is to be ignored."""
+    """Return a base folder. The XDG Base Directory specification demands that a relative path is ignored."""
     given = Path(os.environ.get(variable, ""))
     return given if given.is_absolute() else Path.home() / default
 
 
 StateFolder = Annotated[
     Path | None,
-    Parameter(help="The peer's state folder; without it the one of this user's peer."),
+    Parameter(help="The peer's state folder; by default that of this user's peer."),
 ]

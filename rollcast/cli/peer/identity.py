@@ -1,6 +1,6 @@
-"""`rollcast identity FILE`: the Ed25519 key that names a process.
+"""`rollcast identity FILE`: show the Ed25519 key that identifies a process.
 
-`rollcast peer id show|backup|restore`: the key that names this machine.
+`rollcast peer id show|backup|restore`: show, back up or restore the key that identifies this machine.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from rollcast.wire.identity.identity import Identity
 
 
 def identity(file: Path, /, *, json_output: Json = False) -> int:
-    """Show an identity file, making it (readable by you alone) if it is missing.
+    """Show an identity file; create it, readable only by you, if it is missing.
 
     Parameters
     ----------
     file
-        where the key is kept. Losing it loses the identity: keep a copy.
+        File that holds the key. If it is lost, so is the identity: keep a copy.
     json_output
-        print one JSON object.
+        Print one JSON object.
     """
     found = Identity.load_or_create(file)
     public_key = found.public_key.hex()
@@ -39,12 +39,12 @@ def identity(file: Path, /, *, json_output: Json = False) -> int:
 
 FILE = "identity.key"
 
-app = App(name="id", help="This machine's identity: show, back up, restore.")
+app = App(name="id", help="Show, back up or restore this machine's identity.")
 
 
 @app.default
 def show(*, state: StateFolder = None, json_output: Json = False) -> int:
-    """Show it, making it if there is none."""
+    """Show this machine's identity; create it if there is none."""
     folder = state or state_folder()
     folder.mkdir(parents=True, exist_ok=True)
     return identity(folder / FILE, json_output=json_output)
@@ -52,41 +52,41 @@ def show(*, state: StateFolder = None, json_output: Json = False) -> int:
 
 @app.command
 def backup(to: Path, /, *, state: StateFolder = None) -> int:
-    """Copy the key to a file that only you can read. Whoever has it is this machine: keep it like a password.
+    """Copy this machine's key to a file that only you can read. Keep it like a password: it is the machine's identity.
 
     Parameters
     ----------
     to
-        a new file.
+        File to create.
     """
     source = (state or state_folder()) / FILE
     found = Identity.load(source)
     _write_new(to, source.read_bytes())
-    print(f"the key of {found.peer_id} is in {to}; keep it like a password")
+    print(f"The key of {found.peer_id} is in {to}. Keep it like a password.")
     return 0
 
 
 @app.command
 def restore(file: Path, /, *, state: StateFolder = None) -> int:
-    """Use the key of a backup on this machine. It must not be used on two machines at once.
+    """Restore this machine's key from a backup. No two machines may use the same key at once.
 
     Parameters
     ----------
     file
-        as `rollcast peer id backup` wrote it.
+        File that `rollcast peer id backup` wrote.
     """
     found = Identity.load(file)
     folder = state or state_folder()
     folder.mkdir(parents=True, exist_ok=True)
     _write_new(folder / FILE, file.read_bytes())
-    print(f"this machine is {found.peer_id} now")
+    print(f"The identity of this machine is {found.peer_id} now.")
     return 0
 
 
 def _write_new(path: Path, data: bytes) -> None:
     if path.exists():
         raise ConfigError(
-            f"{path} is there already", cause="a key that is overwritten is lost", fix="move it away first"
+            f"{path} already exists", cause="overwriting it would destroy the key in it", fix="move it away first"
         )
     try:
         write_atomically(path, data, mode=0o600)

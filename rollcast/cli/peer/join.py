@@ -1,4 +1,4 @@
-"""`rollcast peer join INVITE`: take part in a run, from now on, in the background."""
+"""`rollcast peer join INVITE`: join a run and start the peer in the background."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ def join(
     config: ConfigFile = None,
     json_output: Json = False,
 ) -> int:
-    """Take part in a run with the one string that its operator sent. Again with a newer invite: take that one up.
+    """Join a run with the invite that its operator sent. Run it again with a newer invite to switch to that one.
 
     Parameters
     ----------
     invite
-        the string, or - to read it from standard input (then it is in no shell's history).
+        The invite, or - to read it from standard input, which keeps it out of the shell's history.
     name
-        of this machine, as the operator sees it; without it the machine's own.
+        Name of this machine, as the operator sees it; by default its host name.
     foreground
-        run in this terminal until Ctrl-C.
+        Run in this terminal until Ctrl-C.
     start
-        with --no-start nothing is started: `rollcast peer run` does that later.
+        Start the peer; with --no-start, start it later with `rollcast peer run`.
     config
-        the configuration to write; without it the one of this user.
+        Configuration file to write; by default that of this user's peer.
     json_output
-        print one JSON object.
+        Print one JSON object.
     """
     from peer.donor.check.dial_back import listening_for
     from peer.donor.install import join as joining  # these imports take a while: not before help is asked for
@@ -62,7 +62,7 @@ def join(
     text = read_invite_argument(invite)
     decoded = joining.peer_invite(text)
     places = joining.peer_paths(config or config_file(), state or state_folder(), state_given=state is not None)
-    _say(f"joining {decoded.run_id} at {decoded.http_url} ...")
+    _say(f"Joining {decoded.run_id} at {decoded.http_url} ...")
     peer_id = asyncio.run(_enrol(decoded, places))
     is_new = not places.config_file.exists()
     listening = asyncio.run(listening_for(decoded)) if is_new else joining.ListenSettings()
@@ -76,7 +76,7 @@ def join(
         "advertise": written.link.advertise,
     }
     if foreground:
-        _say(f"joined as {written.name} ({peer_id}); it runs here until Ctrl-C")
+        _say(f"Joined as {written.name} ({peer_id}). The peer runs here until Ctrl-C.")
         _stop_running(places)
         return run_peer(places.config_file, options=RoleOptions())
     started = _start(places) if start else {"started": "no"}
@@ -95,16 +95,20 @@ async def _enrol(invite: Any, places: Any) -> str:
 
 
 def _need_engine() -> None:
-    """Say at once what the daemon would say later."""
+    """Report a missing engine at once, rather than later in the daemon's log."""
     import importlib.util
 
     if not any(importlib.util.find_spec(package) for package in ("jax", "torch")):
         fix = "install them: uv tool install 'rollcast[peer]', or pip install 'rollcast[peer]'"
-        raise MissingExtra("generating rollouts needs packages that are not installed", fix=fix)
+        raise MissingExtra(
+            "generating rollouts needs packages that are not installed",
+            cause="neither jax nor torch is installed",
+            fix=fix,
+        )
 
 
 def _stop_running(places: Any) -> None:
-    """A peer that runs already: it takes the newer invite up when it starts again."""
+    """Stop a peer that is already running, so that it uses the new invite when it starts again."""
     from peer.donor.install import running
     from peer.donor.install.manager import installed
 
@@ -112,11 +116,11 @@ def _stop_running(places: Any) -> None:
     if manager is not None and manager.kind != "system" and manager.is_there() and manager.is_active():
         manager.stop()
     if running.stop(places.state_folder):
-        _say("the peer that ran was stopped, its work handed back")
+        _say("Stopped the running peer; its work was handed back.")
 
 
 def _start(places: Any) -> dict[str, Any]:
-    """With the user's service manager where there is one, else as a background process; waits until it answers."""
+    """Start the peer by the user's service manager, else as a background process; wait until it answers."""
     from peer.donor.install import running
     from peer.donor.install.join import drain_s_of
     from peer.donor.install.manager import Manager
@@ -152,7 +156,7 @@ def _start(places: Any) -> dict[str, Any]:
 
 
 class _Waiting:
-    """Says every few seconds that it still waits."""
+    """Reports every five seconds that the peer has not answered yet."""
 
     def __init__(self) -> None:
         self._said_s = 0.0
@@ -160,7 +164,7 @@ class _Waiting:
     def told(self, waited_s: float) -> None:
         if waited_s >= self._said_s + 5.0:
             self._said_s = waited_s
-            _say(f"waiting for the peer to answer, {waited_s:.0f} s")
+            _say(f"Waiting for the peer to answer ({waited_s:.0f} s so far).")
 
 
 def _say(text: str) -> None:
@@ -171,16 +175,16 @@ def _what_next(answer: dict[str, Any]) -> str:
     lines = [f"joined     {answer['run_id']} as {answer['name']}", f"identity   {answer['peer_id']}"]
     lines.append(f"settings   {answer['config']}")
     if answer["advertise"] == "none":
-        lines.append("reached    nobody can dial it: it dials the others, which is enough to take part;")
-        lines.append("           `rollcast peer check` says what is in between, and what opens it")
+        lines.append("reached    other machines cannot dial this one; it dials them, which is enough to take part.")
+        lines.append("           `rollcast peer check` explains what is in the way and how to open it.")
     elif answer["advertise"]:
-        lines.append(f"reached    others dial it at {answer['advertise']}")
+        lines.append(f"reached    other machines dial it at {answer['advertise']}")
     if answer["started"] == "no":
         return "\n".join([*lines, "", f"Start it with:  rollcast peer run {answer['config']}"])
     how = {
-        "user": "a systemd unit of this user; `loginctl enable-linger` keeps it while you are logged out",
+        "user": "a systemd unit of this user; `loginctl enable-linger` keeps it running while you are logged out",
         "launchd": "a launchd agent of this user",
-        "background": "a background process; after a restart of this machine give this command again",
+        "background": "a background process; run this command again after a reboot",
     }[answer["started"]]
     why = f" - {answer['reason']}" if answer["reason"] else ""
     return "\n".join(
@@ -190,13 +194,13 @@ def _what_next(answer: dict[str, Any]) -> str:
             f"process    {answer['pid']}",
             f"now        {answer['state']}{why}",
             "",
-            "What happens next: it receives the newest version of the model from other machines, then draws",
-            "rollouts whenever the run has work for it, and passes the version on to others. Nothing else",
-            "leaves this machine, and nobody can run code on it.",
+            "What happens next: this machine receives the newest version of the model from other machines,",
+            "generates rollouts whenever the run has work for it, and relays the version to others. Nothing",
+            "else leaves this machine, and the run cannot execute code on it.",
             "",
-            "  rollcast peer status --watch       what it does now, and why",
-            "  rollcast peer page --open          the same in a browser",
-            "  rollcast peer limits               caps, hours, temperatures: yours to set",
-            "  rollcast peer pause --for 2h       stop at once; resume, finish, leave",
+            "  rollcast peer status --watch       show what it is doing and why",
+            "  rollcast peer page --open          show the same in a browser",
+            "  rollcast peer limits               limit its network, hours and temperatures",
+            "  rollcast peer pause --for 2h       pause at once; see also resume, finish, leave",
         ]
     )

@@ -1,4 +1,4 @@
-"""`rollcast peer leave`: take this machine out of the run."""
+"""`rollcast peer leave`: leave the run and remove the peer's state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from peer.donor.install.join import PeerPaths
 
 Flag = Annotated[bool, Parameter(negative=())]
-Within = Annotated[str, Parameter(help="How long work that is held may take to end; then it is handed back.")]
+Within = Annotated[str, Parameter(help="Maximum time to finish the current work; what is left is then handed back.")]
 
 
 def leave(
@@ -39,18 +39,18 @@ def leave(
     config: ConfigFile = None,
     json_output: Json = False,
 ) -> int:
-    """Complete what is held, say goodbye to the coordinator, stop, and remove the service and all state.
+    """Finish the current work, sign off from the coordinator, stop, and remove the service and the peer's state.
 
-    Identity, receipts and configuration stay: `rollcast peer join` with a new invite makes this the same machine again.
+    Identity, receipts and configuration stay: after `rollcast peer join` with a new invite this is the same machine.
 
     Parameters
     ----------
     now
-        do not complete what is held: hand it back at once.
+        Hand the current work back at once instead of finishing it.
     forget_identity
-        remove identity, receipts and configuration too: for good.
+        Also remove identity, receipts and configuration. This cannot be undone.
     yes
-        do not ask.
+        Do not ask for confirmation.
     """
     from peer.donor.install.join import peer_paths
     from peer.donor.install.leave import clear_up
@@ -58,9 +58,9 @@ def leave(
     only_warnings()
     wait_s = seconds_of(within)
     places = peer_paths(config or config_file(), state or state_folder(), state_given=state is not None)
-    what = " and its identity, for good" if forget_identity else "; its identity is kept"
-    if not confirmed(f"take this machine out of its run and remove {places.state_folder}'s state{what}?", yes=yes):
-        print("nothing was changed", file=sys.stderr)
+    what = ", identity and receipts for good" if forget_identity else " (its identity is kept)"
+    if not confirmed(f"Leave the run and remove the state in {places.state_folder}{what}?", yes=yes):
+        print("Nothing was changed.", file=sys.stderr)
         return 0
     ended = _end(places, 0.0 if now else wait_s)
     unit = _remove_service()
@@ -71,7 +71,7 @@ def leave(
 
 
 def _end(places: PeerPaths, wait_s: float) -> str:
-    """How the peer ended: finished, stopped, or was not running. Its goodbye tells the coordinator."""
+    """Stop the peer and return how it ended: finished, stopped, or was not running. It signs off by itself."""
     from peer.donor.install import running
     from rollcast.runtime.errors import WaitTimedOut
 
@@ -80,11 +80,11 @@ def _end(places: PeerPaths, wait_s: float) -> str:
     if wait_s > 0.0:
         try:
             request(places.state_folder, {"do": "finish"})
-            print(f"completing what is held, for at most {in_words(wait_s)} (Ctrl-C hands it back)", file=sys.stderr)
+            print(f"Finishing the current work, for at most {in_words(wait_s)}. Ctrl-C hands it back.", file=sys.stderr)
             running.wait_until_gone(places.state_folder, wait_s)
             return "finished"
         except (DaemonAway, WaitTimedOut, KeyboardInterrupt):
-            print("handing back what is held", file=sys.stderr)
+            print("Handing back the current work.", file=sys.stderr)
     running.stop(places.state_folder)
     return "stopped"
 
@@ -93,17 +93,17 @@ def _remove_service() -> str | None:
     from peer.donor.install.manager import installed
 
     manager = installed(config_home())
-    if manager is None or manager.kind == "system":  # that of the whole machine is root's
+    if manager is None or manager.kind == "system":  # only root may remove a service of the whole machine
         return None
     manager.remove()
     return str(manager.unit_file)
 
 
 def _said(answer: dict[str, Any]) -> str:
-    lines = [f"the peer {answer['ended']}"]
+    lines = [f"The peer {answer['ended']}."]
     if answer["unit_removed"]:
-        lines.append(f"removed {answer['unit_removed']}")
-    lines += [f"removed {path}" for path in answer["removed"]]
+        lines.append(f"Removed {answer['unit_removed']}")
+    lines += [f"Removed {path}" for path in answer["removed"]]
     if answer["identity_kept"]:
-        lines.append("identity, receipts and configuration are kept; --forget-identity removes them too")
+        lines.append("Identity, receipts and configuration are kept; --forget-identity removes them too.")
     return "\n".join(lines)

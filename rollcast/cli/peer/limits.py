@@ -1,4 +1,4 @@
-"""`rollcast peer limits [show|set KEY=VALUE|reset KEY]`: what this machine may be used for, changed while it runs."""
+"""`rollcast peer limits [show|set KEY=VALUE|reset KEY]`: limit what this machine is used for, while it runs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rollcast.runtime.errors import ConfigError, DaemonAway, MalformedMessage
 from rollcast.wire.donor_socket import request
 from rollcast.wire.joining.error_json import error_from_json
 
-app = App(name="limits", help="What this machine may be used for: show, set, reset.")
+app = App(name="limits", help="Show, set or reset limits on what this machine is used for.")
 
 
 @app.default
 def show(*, state: StateFolder = None, config: ConfigFile = None, json_output: Json = False) -> int:
-    """Show every limit with its meaning, and whether it was set here or in the configuration."""
+    """Show every limit with its meaning and whether it was set here or comes from peer.toml."""
     return _tell({}, state, config, json_output)
 
 
@@ -29,15 +29,15 @@ app.command(show, name="show")
 
 @app.command(name="set")
 def set_(*assignments: str, state: StateFolder = None, config: ConfigFile = None, json_output: Json = False) -> int:
-    """Set limits: they hold at once where a peer runs, and after every start. `none` takes one away.
+    """Set limits. They apply at once to a running peer, and after every start. The value `none` removes a limit.
 
     Parameters
     ----------
     assignments
-        KEY=VALUE, for example upload_mbit_s_max=20 or compute_hours='["mon-fri 22:00-07:00"]'.
+        Limits as KEY=VALUE, for example upload_mbit_s_max=20 or compute_hours='["mon-fri 22:00-07:00"]'.
     """
     if not assignments:
-        raise ConfigError("no limit is given", fix="write KEY=VALUE; `rollcast peer limits` lists them")
+        raise ConfigError("no limit is given", fix="write KEY=VALUE; `rollcast peer limits` lists the keys")
     return _tell(
         {"set": {key: _or_none(value) for key, value in override({}, map(_bare, assignments)).items()}},
         state,
@@ -48,12 +48,12 @@ def set_(*assignments: str, state: StateFolder = None, config: ConfigFile = None
 
 @app.command
 def reset(*keys: str, state: StateFolder = None, config: ConfigFile = None, json_output: Json = False) -> int:
-    """Go back to the configuration's limits: of these keys, or without one of all."""
+    """Reset these limits, or all of them if no key is given, to those of peer.toml."""
     return _tell({"reset": list(map(_bare, keys)) if keys else True}, state, config, json_output)
 
 
 def _bare(assignment: str) -> str:
-    """Keys may be written as they stand in the configuration: limits.x, link.x."""
+    """Return the key without its section: keys may be written as in peer.toml, as limits.x or link.x."""
     for section in ("limits.", "link."):
         if assignment.startswith(section):
             return assignment.removeprefix(section)
@@ -71,7 +71,9 @@ def _tell(change: dict[str, Any], state: Path | None, config: Path | None, json_
     except DaemonAway:
         reply = _without_daemon(change, folder, path)
     if "error" in reply:
-        raise error_from_json(str(reply["error"])) or MalformedMessage("the peer refused, and did not say why")
+        raise error_from_json(str(reply["error"])) or MalformedMessage(
+            "the peer refused the request without a reason", fix="see `rollcast peer logs`"
+        )
     print(json.dumps(reply) if json_output else _screen(reply, changed=bool(change)))
     return 0
 
@@ -84,7 +86,7 @@ def _places(state: Path | None, config: Path | None) -> tuple[Path, Path]:
 
 
 def _without_daemon(change: dict[str, Any], folder: Path, path: Path) -> dict[str, Any]:
-    """The same on the files; it holds from the next start."""
+    """Change or read the limits in the files while no peer runs; they apply from the next start."""
     from peer.config import PeerConfig
     from peer.donor.control.limits import OwnerLimitsBook
     from rollcast.runtime.config import load_config
@@ -116,7 +118,7 @@ def _screen(reply: dict[str, Any], *, changed: bool) -> str:
     if not lines:
         lines.append("Local limits cleared; the limits of peer.toml apply.")
     if mine:
-        lines.append("* set with `rollcast peer limits set`; the others are the configuration's")
+        lines.append("* set with `rollcast peer limits set`; the others come from peer.toml")
     if reply["at_restart"]:
-        lines.append(f"from the next start of the peer on: {', '.join(reply['at_restart'])}")
+        lines.append(f"These apply from the next start of the peer: {', '.join(reply['at_restart'])}.")
     return "\n".join(lines)

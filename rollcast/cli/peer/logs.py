@@ -1,4 +1,4 @@
-"""`rollcast peer logs`: what this machine's peer wrote down. Light: it must be there when nothing else is."""
+"""`rollcast peer logs`: show the peer's log. Imports little, so that it works when the rest does not."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ Lines = Annotated[int, Parameter(name=["--lines", "-n"])]
 
 
 def logs(*, follow: Follow = False, lines: Lines = 50, state: StateFolder = None, json_output: Json = False) -> int:
-    """Show the end of the log: the file of this user's peer, or the journal of the whole machine's service.
+    """Show the newest lines of the peer's log: this user's log file, or the journal of the machine-wide service.
 
     Parameters
     ----------
     follow
-        go on until Ctrl-C.
+        Keep printing new lines until Ctrl-C.
     lines
-        how many of the newest.
+        Number of lines to show.
     json_output
-        one JSON object a line, as they were written.
+        Print one JSON object per line, as they were written.
     """
     path = log_file(state or state_folder())
     if not path.exists():
@@ -55,12 +55,12 @@ def logs(*, follow: Follow = False, lines: Lines = 50, state: StateFolder = None
 
 
 def log_file(folder: Path) -> Path:
-    """Where a peer that was started by `rollcast peer join` writes."""
+    """Return the log file of a peer that `rollcast peer join` started."""
     return folder / "logs" / "peer.log"
 
 
 def tail(path: Path, count: int) -> list[str]:
-    """The newest lines, at most 4 MiB of them."""
+    """Return the newest lines, at most 4 MiB of them."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _TAIL_BYTES_MAX))
@@ -69,7 +69,7 @@ def tail(path: Path, count: int) -> list[str]:
 
 
 def followed(path: Path) -> Iterator[str]:
-    """Lines as they come, over the log's rotations, until interrupted."""
+    """Yield new lines as they are written, across rotations of the log, until interrupted."""
     file = path.open("rb")
     file.seek(0, os.SEEK_END)
     rest = b""
@@ -92,11 +92,11 @@ def _was_replaced(path: Path, descriptor: int) -> bool:
     try:
         return path.stat().st_ino != os.fstat(descriptor).st_ino
     except OSError:
-        return False  # between two files
+        return False  # the log is being rotated: the new file does not exist yet
 
 
 def readable(line: str) -> str:
-    """A line of JSON as one for people; anything else as it is, without control characters."""
+    """Return a JSON line in a readable form, and any other line as it is; both without control characters."""
     try:
         values = json.loads(line)
     except ValueError:
@@ -113,14 +113,14 @@ def _short(value: Any) -> str:
 
 
 def _printable(text: str) -> str:
-    """Peers' words are in it: nothing of theirs may move the cursor."""
+    """Replace control characters: text from other peers must not be able to move the cursor."""
     return "".join(character if character.isprintable() or character == "\t" else " " for character in text)
 
 
 def _journal(follow: bool, lines: int, path: Path) -> int:
     if not _SYSTEM_UNIT_FILE.exists() or shutil.which("journalctl") is None:
         fix = (
-            "start a peer with `rollcast peer join`; one in a terminal logs to it, one in a container to `docker logs`"
+            "start a peer with `rollcast peer join`; one in a terminal logs there, one in a container to `docker logs`"
         )
         raise DaemonAway(f"there is no log at {path}", fix=fix)
     command = ["journalctl", "--unit", _UNIT, "--lines", str(lines), "--no-pager", "--output", "cat"]

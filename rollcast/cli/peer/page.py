@@ -1,4 +1,4 @@
-"""`rollcast peer page`: the address of this machine's own page."""
+"""`rollcast peer page`: print or open the address of this machine's own page."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ Open = Annotated[bool, Parameter(name="--open", negative=())]
 
 
 def page(*, open_: Open = False, state: StateFolder = None, json_output: Json = False) -> int:
-    """Print the address of this machine's page; whoever has it may do all that you may do there. On this machine only.
+    """Print the address of this machine's page, which works on this machine only.
+
+    The address contains a key that allows everything that you may do there: keep it like a password.
 
     Parameters
     ----------
     open_
-        open it in a browser.
+        Also open the page in a browser.
     """
     url = str(ask("page", state)["url"])
     print(json.dumps({"url": url}) if json_output else url)

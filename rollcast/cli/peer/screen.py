@@ -1,4 +1,4 @@
-"""One screen about this machine, from its report (peer.donor.report). Plain text: it must be there at once."""
+"""Format the report of this machine (peer.donor.report) as one screen of plain text: rich loads too slowly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LINKS_SHOWN = 8
 
 
 def screen(report: dict[str, Any]) -> str:
-    """Lines of at most about 100 characters."""
+    """Return the screen, with lines of at most about 100 characters."""
     blocks = (_head(report), _version(report), _work(report), _network(report), _machine(report), _release(report))
     return "\n".join(line for block in blocks for line in block)
 
@@ -19,12 +19,12 @@ def screen(report: dict[str, Any]) -> str:
 def _head(report: dict[str, Any]) -> list[str]:
     reason = f" - {report['reason']}" if report["reason"] else ""
     until = f" (until {report['until'].replace('T', ' ')})" if report["until"] else ""
-    session = "connected to" if report["connected"] else "waiting for"
+    session = "connected to" if report["connected"] else "not connected to"
     return [
         f"{report['state']}{reason}{until}",
         f"{report['name']}  {report['peer_id']}  up {in_words(report['uptime_s'])}  {report['software']}",
         f"run {report['run_id']}, {session} {report['coordinator']}",
-        # Not of a daemon of an earlier release.
+        # A daemon of an earlier release does not report it.
         *(line for place in report.get("coordinators_failing", ()) for line in _failing(place)),
     ]
 
@@ -38,16 +38,18 @@ def _failing(place: dict[str, Any]) -> list[str]:
 
 
 def _release(report: dict[str, Any]) -> list[str]:
-    newer = report.get("newer_release")  # not of a daemon of an earlier release
+    newer = report.get("newer_release")  # a daemon of an earlier release does not report it
     return (
-        [] if newer is None else [f"release   the run uses {newer['theirs']}, here is {newer['ours']}: {newer['how']}"]
+        []
+        if newer is None
+        else [f"release   the run uses {newer['theirs']}, this machine {newer['ours']}: {newer['how']}"]
     )
 
 
 def _version(report: dict[str, Any]) -> list[str]:
     active, newest = report["version_active"], report["version_newest"]
-    generates = "generates with none yet" if active is None else f"generates with {active}"
-    line = f"version   {generates}; newest held {newest}" if newest is not None else "version   none yet"
+    generates = "not generating yet" if active is None else f"generating with {active}"
+    line = f"version   {generates}; newest received {newest}" if newest is not None else "version   none received yet"
     receiving = report["receiving"]
     if receiving is None:
         return [line]
@@ -57,9 +59,7 @@ def _version(report: dict[str, Any]) -> list[str]:
 
 
 def _work(report: dict[str, Any]) -> list[str]:
-    speed = (
-        f"speed     {report['tokens_per_second']:,.0f} tokens/s, {report['tokens_generated']:,} tokens since the start"
-    )
+    speed = f"speed     {report['tokens_per_second']:,.0f} tokens/s, {report['tokens_generated']:,} tokens since start"
     return [speed, f"today     {_verdicts(report['today'])}", f"in all    {_verdicts(report['total'])}"]
 
 
@@ -88,20 +88,20 @@ def _network(report: dict[str, Any]) -> list[str]:
 
 
 def _reached(reach: dict[str, Any]) -> list[str]:
-    """How others reach it, what is in between, and what came of dialling it."""
+    """Return lines on how other machines reach this one, its NAT, and the result of dialing its address."""
     dialable = reach["reachability"] == "dialable"
     where = f" at {reach['address'].partition(' ')[0]}" if dialable else ""
     lines = [f"reached   {reach['reachability']}{where}"]
     if reach["reachability"] == "only outwards":
-        lines.append("          it dials the others, which is enough to take part")
+        lines.append("          this machine dials the others, which is enough to take part")
     if reach["nat"] not in ("open", "unknown"):
         lines += [f"          {one}" for one in reach["nat_means"].split("; ")]
     if reach["checked"]:
         lines.append(f"          {reach['checked']}")
     if reach["relays"]:
-        lines.append(f"          others also reach it through {reach['relays']} other machines (relays)")
+        lines.append(f"          others can also connect through {reach['relays']} relays")
     if not dialable:
-        lines.append("          `rollcast peer check` says what opens it to all")
+        lines.append("          `rollcast peer check` explains how to make it dialable")
     if reach["p2p"]:
         lines.append(f"libp2p    {reach['p2p']}")
     return lines

@@ -1,4 +1,4 @@
-"""`rollcast peer service install|remove|show`: this machine's service manager runs the peer."""
+"""`rollcast peer service install|remove|show`: let this machine's service manager run the peer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from peer.donor.install.units import Service
 
 System = Annotated[bool, Parameter(negative=())]
-MemoryMax = Annotated[str, Parameter(help="Most memory that the peer may take: 80%% or 12G (systemd).")]
+MemoryMax = Annotated[str, Parameter(help="Maximum memory of the peer, for example 80%% or 12G (systemd only).")]
 
 SYSTEM_CONFIG = Path("/etc/rollcast/peer.toml")
 SYSTEM_STATE = Path("/var/lib/rollcast")
@@ -37,43 +37,43 @@ def install(
     memory_max: MemoryMax = "80%",
     json_output: Json = False,
 ) -> int:
-    """Run the peer now and at every start, in a sandbox, from the configuration that `rollcast peer join` wrote.
+    """Install a sandboxed service that runs the peer now and at every boot, as `rollcast peer join` configured it.
 
     Parameters
     ----------
     system
-        for the whole machine, as a user of its own, from /etc/rollcast/peer.toml; needs root.
+        Install it for the whole machine, as a user of its own and with /etc/rollcast/peer.toml. Needs root.
     """
     manager, service, path = _asked("system" if system else _own_kind(), state, config, memory_max)
     if not path.exists():
-        fix = f"write it: rollcast peer join INVITE --no-start --config {path}"
+        fix = f"create it with `rollcast peer join INVITE --no-start --config {path}`"
         raise ConfigError(f"no configuration file at {path}", fix=fix)
     if not manager.is_there():
         raise ServiceManager(
-            "no service manager takes orders here",
-            cause=f"there is no session of {'launchd' if manager.kind == 'launchd' else 'systemd'} for this user",
-            fix="log in properly, install with --system, or let `rollcast peer join` start a background process",
+            "this machine's service manager cannot be reached",
+            cause=f"this user has no {'launchd' if manager.kind == 'launchd' else 'systemd'} session",
+            fix="log in as this user, install with --system, or let `rollcast peer join` start a background process",
         )
     manager.install(service)
     answer = {"kind": manager.kind, "unit": str(manager.unit_file), "config": str(path)}
-    print(json.dumps(answer) if json_output else f"{manager.unit_file} runs the peer, now and at every start")
+    print(json.dumps(answer) if json_output else f"{manager.unit_file} runs the peer now and at every boot.")
     return 0
 
 
 @app.command
 def remove(*, system: System = False, json_output: Json = False) -> int:
-    """Stop the service and forget it; configuration, identity and state stay.
+    """Stop and remove the service. Configuration, identity and state stay.
 
     Parameters
     ----------
     system
-        that of the whole machine; needs root.
+        Remove the service of the whole machine. Needs root.
     """
     from peer.donor.install.manager import Manager
 
     manager = Manager("system" if system else _own_kind(), config_home())
     removed = manager.remove()
-    said = f"{manager.unit_file} is removed" if removed else f"there is no {manager.unit_file}"
+    said = f"Removed {manager.unit_file}" if removed else f"There is no service to remove at {manager.unit_file}"
     print(json.dumps({"removed": removed, "unit": str(manager.unit_file)}) if json_output else said)
     return 0
 
@@ -88,12 +88,12 @@ def show(
     memory_max: MemoryMax = "80%",
     json_output: Json = False,
 ) -> int:
-    """Print the unit that `install` would write, and install nothing.
+    """Print the unit file that `install` would write, without installing it.
 
     Parameters
     ----------
     kind
-        user or system (systemd), or launchd; without it this machine's.
+        Kind of unit: user or system (systemd), or launchd; by default that of this machine.
     """
     from peer.donor.install.units import unit_of
 

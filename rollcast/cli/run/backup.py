@@ -1,4 +1,4 @@
-"""`rollcast backup` and `rollcast restore`: a lost coordinator host costs minutes, not the run."""
+"""`rollcast backup` and `rollcast restore`: a lost coordinator host then costs minutes, not the run."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ def backup(
     without_secrets: Annotated[bool, Parameter(negative=())] = False,
     json_output: Json = False,
 ) -> int:
-    """Copy a run to a new folder while its coordinator works.
+    """Back up a run to a new folder while its coordinator is running.
 
     Parameters
     ----------
     run_folder
-        the coordinator's, for example runs/coordinator.
+        The coordinator's run folder, for example runs/coordinator.
     target
-        a folder that does not exist yet. It holds the run's keys: keep it as safe as the run folder.
+        Folder for the backup, which must not exist yet. It will contain the run's keys: keep it as safe as the run
+        folder.
     without_secrets
-        leave the run's CA and invites out. A run restored without them lets everybody join anew.
+        Leave out the run's CA and invites. All machines must join again after such a backup is restored.
     json_output
-        print one JSON object.
+        Print one JSON object.
     """
     shown_at_s = time.monotonic()
 
@@ -61,33 +62,33 @@ def restore(
     nothing_lost: Annotated[bool, Parameter(negative=())] = False,
     json_output: Json = False,
 ) -> int:
-    """Make a run folder from a backup, every file checked, for `rollcast coordinator` to go on with.
+    """Restore a run folder from a backup, so that `rollcast coordinator` can continue the run. Every file is checked.
 
-    The lost coordinator must not run any more. What it acknowledged after the backup is gone, and the run goes on in a
-    new epoch, with version numbers above all that can have been published since. The learner must be one that has not
-    trained on what is gone: restore its checkpoints of the same time, too.
+    The lost coordinator must not run any more. Whatever it acknowledged after the backup is lost. The run continues in
+    a new epoch, with version numbers above all that can have been published since. Restore the learner's checkpoints of
+    the same time too: the learner must not have trained on what was lost.
 
     Parameters
     ----------
     backup_folder
-        what `rollcast backup` made.
+        Folder that `rollcast backup` created.
     run_folder
-        a folder that does not exist yet.
+        Run folder to create, which must not exist yet.
     nothing_lost
-        the coordinator was stopped before the backup and has not run since: the run goes on as it was.
+        Continue in the same epoch. Only valid if the coordinator was stopped before the backup and has not run since.
     json_output
-        print one JSON object.
+        Print one JSON object.
     """
     made, epoch = backups.restore(backup_folder, RunFolder(run_folder), nothing_lost=nothing_lost)
     _show(made, run_folder, "restored to", json_output)
     if epoch is not None:
         print(
-            f"it goes on in epoch {epoch.epoch} at step {epoch.step_to}: the {epoch.step_to - epoch.step_from} steps"
-            " before that are empty; raise run.steps by as many to train as long as planned",
+            f"The run continues in epoch {epoch.epoch} at step {epoch.step_to}. The {epoch.step_to - epoch.step_from}"
+            " steps before that are empty: raise run.steps by that number to train as long as planned.",
             file=sys.stderr,
         )
     if not made.has_secrets:
-        print("the backup has no secrets: everybody must join again with new invites", file=sys.stderr)
+        print("The backup has no secrets. All machines must join again with new invites.", file=sys.stderr)
     return 0
 
 

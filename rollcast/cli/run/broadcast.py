@@ -1,4 +1,4 @@
-"""`rollcast broadcast status`: how the newest version spreads."""
+"""`rollcast broadcast status`: show how the newest version spreads to the peers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from rollcast.runtime.process import stop_on_signals
 app = App(name="broadcast")
 
 WATCH_INTERVAL_S = 1.0
-GONE_S = 30.0  # a coordinator that does not answer for this long while it is watched is not coming back
+GONE_S = 30.0  # while watching, a coordinator that has not answered for this long counts as lost
 _PATH = "/api/v1/broadcast"
 
-Show = Callable[[dict[str, Any], str], None]  # a status, and why there is none newer, if so
+Show = Callable[[dict[str, Any], str], None]  # a status, and the error if no newer one could be fetched, else empty
 
 
 @app.command
@@ -34,14 +34,14 @@ def status(
     watch: bool = False,
     json_output: Json = False,
 ) -> int:
-    """Show how the newest version spreads: who holds how much of it, over which hops, and what it waits for.
+    """Show how much of the newest version each peer holds, the hops it takes, and what the broadcast is waiting for.
 
     Parameters
     ----------
     watch
-        draw again every second until Ctrl-C.
+        Refresh every second until Ctrl-C.
     json_output
-        print one JSON object; with --watch one a second, each on a line of its own.
+        Print one JSON object; with --watch one line per second.
     """
     asyncio.run(_status(Target.of(run), watch=watch, json_output=json_output))
     return 0
@@ -75,27 +75,29 @@ def _print_line(found: dict[str, Any], lost: str) -> None:
 
 
 def _drawn(console: Console, found: dict[str, Any], lost: str = "") -> RenderableType:
-    """The screen; everything, however long, where nobody looks at it.
+    """Return the screen, cut to the terminal's height; in full if the output is not a terminal.
 
     Raises:
-        MalformedMessage: whoever answered is no coordinator of this version.
+        MalformedMessage: the answer is not that of a coordinator of this version.
     """
     rows = console.height if console.is_terminal else None
     try:
         return render(found, width=console.width, rows=rows, notice=lost)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise MalformedMessage(
-            "the answer is not a broadcast's status", cause=repr(error), fix="check the address, and upgrade"
+            "the answer is not the status of a broadcast",
+            cause=repr(error),
+            fix="check the address, or upgrade Rollcast",
         ) from None
 
 
 async def follow(
     session: aiohttp.ClientSession, target: Target, show: Show, *, stop: asyncio.Event | None = None
 ) -> None:
-    """Show a status every second until a signal comes; a coordinator that is away for a while is waited for.
+    """Show a status every second until a signal arrives; keep trying while the coordinator does not answer.
 
     Raises:
-        RollcastError: the first question, or all for GONE_S seconds, had no answer.
+        RollcastError: the first request failed, or every request for GONE_S seconds.
     """
     loop = asyncio.get_running_loop()
     stop = stop or stop_on_signals(loop)
@@ -108,7 +110,7 @@ async def follow(
         except RollcastError as error:
             if found is None or loop.time() - answered_at > GONE_S:
                 raise
-            lost = f"{error.what}, for {loop.time() - answered_at:.0f} s; this was the last answer"
+            lost = f"{error.what} for {loop.time() - answered_at:.0f} s; these are the last figures"
         show(found, lost)
         try:
             await asyncio.wait_for(stop.wait(), WATCH_INTERVAL_S)

@@ -1,4 +1,4 @@
-"""The broadcast's status as a person reads it: `rollcast broadcast status`."""
+"""Draw the status of a broadcast for a terminal: `rollcast broadcast status`."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from rich.table import Table
 from rich.text import Text
 
 Broadcast = Mapping[str, Any]
-_LEVELS = "▁▂▃▄▅▆▇"  # of a part held partly
+_LEVELS = "▁▂▃▄▅▆▇"  # of a range of chunks that is held in part
 _NONE, _FULL = "·", "█"
 _COLUMNS = ("peer", "state", "held", "chunks", "last s", "p95 s", "up MB/s", "down", "from", "was last")
 _NARROW_COLUMNS = ("peer", "state", "held", "chunks", "last s", "up MB/s")
 _HEAT_COLUMN = _COLUMNS.index("chunks")
 _SILENT_S = 2.5
 _HOPS_SHOWN = 5
-_ROWS_WITH_HOPS = 30  # of a terminal; in a smaller one the peers need the room
-_WIDE, _NARROW = 100, 76  # columns of a terminal with room for all of the peers' columns, and for most
+_ROWS_WITH_HOPS = 30  # lines of a terminal; a smaller one has room for the peers only
+_WIDE, _NARROW = 100, 76  # widths of a terminal that fit all columns of the peers, and most of them
 
 
 def line(broadcast: Broadcast) -> str:
-    """The broadcast in one line."""
+    """Return the broadcast's status in one line."""
     holding, t_bcast = broadcast["peers_holding"], broadcast["t_bcast_s"]
     waiting = f"  waiting for {broadcast['waiting_for']}" if broadcast["waiting_for"] else ""
     version = "-" if broadcast["version"] is None else broadcast["version"]
@@ -36,12 +36,12 @@ def line(broadcast: Broadcast) -> str:
 
 
 def render(broadcast: Broadcast, *, width: int, rows: int | None = None, notice: str = "") -> RenderableType:
-    """The whole screen.
+    """Return the whole screen.
 
     Args:
-        width: columns of the terminal.
-        rows: lines of the terminal; lists are cut to fit. None: everything.
-        notice: shown instead of what is waited for.
+        width: of the terminal in characters.
+        rows: lines of the terminal, to which lists are cut; None shows everything.
+        notice: text shown instead of what the broadcast is waiting for.
     """
     waiting = Text(notice, style="red") if notice else _waiting(broadcast)
     is_tall = rows is None or rows >= _ROWS_WITH_HOPS
@@ -59,17 +59,17 @@ def render(broadcast: Broadcast, *, width: int, rows: int | None = None, notice:
 
 
 def _height(part: RenderableType, width: int) -> int:
-    """Lines that a part takes inside the frame."""
+    """Return the number of lines that an element takes inside the frame."""
     console = Console(width=width - 4, file=StringIO())
     return len(console.render_lines(part, pad=False)) if width > 4 else 0
 
 
 def heat_line(heat_map: str, share_held: float, width: int) -> str:
-    """A heat map as ``width`` block characters: full only where every chunk is held, a dot where none is.
+    """Return a heat map as ``width`` block characters: full only if every chunk is held, a dot if none is.
 
     Args:
-        heat_map: two hex digits a cell, 00 to ff; empty where only the share is known.
-        share_held: of all chunks, 0 to 1.
+        heat_map: two hex digits a cell, 00 to ff; empty if only the share is known.
+        share_held: share of all chunks that is held, 0 to 1.
     """
     cells = bytes.fromhex(heat_map) or bytes([255 if share_held >= 1.0 else min(254, round(255 * share_held))])
     drawn = []
@@ -104,16 +104,16 @@ def _progress(broadcast: Broadcast, width: int) -> RenderableType:
 
 def _when(broadcast: Broadcast) -> str:
     if broadcast["version"] is None:
-        return "nothing announced"
+        return "nothing is announced"
     if broadcast["started_s_ago"] is None:
         return "announced before this coordinator started"
     since = _seconds(broadcast["started_s_ago"])
-    return f"under way for {since}" if broadcast["running"] else f"announced {since} ago"
+    return f"spreading for {since}" if broadcast["running"] else f"announced {since} ago"
 
 
 def _waiting(broadcast: Broadcast) -> Text:
     if not broadcast["waiting_for"]:
-        return Text(f"nothing to wait for; next: {broadcast['next']}", style="green")
+        return Text(f"complete; next: {broadcast['next']}", style="green")
     return Text(f"waiting for {broadcast['waiting_for']}; next: {broadcast['next']}", style="yellow")
 
 
@@ -183,11 +183,15 @@ def _peers(broadcast: Broadcast, width: int, rows_max: int | None) -> Renderable
         row[1].truncate(widths[1], overflow="ellipsis")
         table.add_row(*row)
     left_out = len(peers) - len(shown) + broadcast["peers_left_out"]
-    return Group(table, Text(f"… and {left_out} more, further ahead than these", style="dim")) if left_out else table
+    return (
+        Group(table, Text(f"… and {left_out} more that hold more chunks than these", style="dim"))
+        if left_out
+        else table
+    )
 
 
 def _by_name(peer: Mapping[str, Any]) -> tuple[bool, int, str]:
-    """The origin first, then peer-2 before peer-10."""
+    """Sort the origin first, then peer-2 before peer-10."""
     return peer["role"] != "origin", len(peer["name"]), peer["name"]
 
 
@@ -199,7 +203,7 @@ def _peer_heat(peer: Mapping[str, Any], cells: int) -> Text:
 
 
 def _peer_row(peer: Mapping[str, Any], names: Sequence[str]) -> list[Text]:
-    """A row without its heat map, which takes the room that the others leave."""
+    """Return a row without its heat map, which is drawn last in the width that the other cells leave."""
     silent, is_origin = peer["last_seen_s"] > _SILENT_S, peer["role"] == "origin"
     complete = is_origin or peer["share_held"] >= 1.0
     style = "red" if silent else "" if complete else "yellow"
@@ -246,7 +250,7 @@ def _hops(broadcast: Broadcast, hops: Sequence[Mapping[str, Any]]) -> Renderable
 
 
 def _short(value: float | None) -> str:
-    """A number in at most five characters."""
+    """Return a number in at most five characters."""
     if value is None:
         return "-"
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 1000 else f"{value:.0f}"

@@ -1,4 +1,4 @@
-"""`rollcast eval RUN`: pass@k of a run's newest checkpoint on its evaluation sets, and on others."""
+"""`rollcast eval RUN`: measure pass@k of a run's newest checkpoint on its evaluation sets and on others."""
 
 from __future__ import annotations
 
@@ -38,26 +38,29 @@ def evaluate(
     problems: int = 512,
     json_output: Json = False,
 ) -> int:
-    """Reload a run's newest checkpoint and print pass@k with 95 % intervals; the completions can be read afterwards.
+    """Load a run's newest checkpoint, sample completions, and print pass@k with 95 % intervals.
+
+    `rollcast samples` shows the completions afterwards.
 
     Parameters
     ----------
     run
-        the coordinator's run folder, for example runs/latest; `rollcast samples` reads the completions there.
+        The coordinator's run folder, for example runs/latest.
     learner_folder
-        the learner's, where the checkpoints are; the same by default.
+        The learner's run folder, which has the checkpoints; the same folder by default.
     set_names
-        evaluation sets of the run, `held_out` among them; all of them by default.
+        Evaluation set of the run, for example held_out; all sets by default. May be repeated.
     data
-        further sets as NAME=FILE, JSONL or parquet, with `prompt` and `answer`, checked like the run's own.
+        Further evaluation set as NAME=FILE, with columns `prompt` and `answer` in JSONL or parquet. Its answers are
+        checked like those of the run's task. May be repeated.
     pass_at
-        each k of pass@k.
+        A k of pass@k. May be repeated.
     samples
-        completions a problem, at least the largest k; more give a tighter estimate.
+        Completions per problem, at least the largest k. More give a tighter estimate.
     problems
-        problems of each set at most.
+        Maximum number of problems of each set.
     json_output
-        print one JSON object.
+        Print one JSON object.
     """
     config = run_config(run)
     extra = {name: _extra(name, value, config, problems) for name, value in map(_named, data)}
@@ -104,7 +107,7 @@ def _print(result: EvaluationResult) -> None:
 def _named(text: str) -> tuple[str, Path]:
     name, separator, path = text.partition("=")
     if not separator or not name or not path:
-        raise ConfigError(f"--data {text} names no set", fix="write it as NAME=FILE")
+        raise ConfigError(f"--data {text} has no name and file", fix="write it as NAME=FILE")
     return name, Path(path)
 
 
@@ -129,7 +132,7 @@ async def _evaluate(
     problems: int,
     progress: Callable[[str, int, int], None],
 ) -> EvaluationResult:
-    """Sampling runs in a thread; scoring comes back to this loop, where the verifier processes are."""
+    """Sample in a thread and score on this loop, which owns the verifier processes."""
     source = await Problems.start(config, None)
     try:
         sets = {name: await source.held_out(problems, name) for name in wanted}

@@ -1,4 +1,4 @@
-"""`rollcast export RUN OUT`: a run's policy as a model that other software loads."""
+"""`rollcast export RUN OUT`: export a run's policy as a model that other software can load."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ def export(
     file_gb: float = 5.0,
     json_output: Json = False,
 ) -> int:
-    """Write safetensors, config.json and tokenizer files, as the Hugging Face Hub has them.
+    """Write a run's policy as safetensors, config.json and tokenizer files, as on the Hugging Face Hub.
 
     Parameters
     ----------
     run
-        the learner's run folder, for example runs/latest.
+        The learner's run folder, for example runs/latest.
     out
-        a new folder.
+        Folder to create.
     to
-        the form: of the Hugging Face Hub.
+        Format: hf is that of the Hugging Face Hub.
     version
-        a published version that the run still keeps; the newest checkpoint by default.
+        Published version to export, if the run still keeps it; the newest checkpoint by default.
     dtype
-        of the weights. Training goes on in f32; peers read what the run's precision says.
+        Type of the exported weights. The run itself is not affected.
     tokenizer
-        folder with tokenizer files; by default those that the run started from.
+        Folder with tokenizer files; by default those that the run started from.
     file_gb
-        gigabytes of one file of weights.
+        Maximum size of one file of weights in gigabytes.
     json_output
-        print one JSON object.
+        Print one JSON object.
     """
     from learner.evaluation.export import export as write
 

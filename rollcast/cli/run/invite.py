@@ -1,4 +1,4 @@
-"""`rollcast invite`: make one line for a donor; `list` and `revoke` what was made."""
+"""`rollcast invite`: create an invite for a donor; `list` and `revoke` invites."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rollcast.cli.options import THIS_RUN, Json, RunOptions
 from rollcast.runtime.errors import ConfigError
 from rollcast.wire.ids import InvitedRole
 
-app = App(name="invite", help="Make one line for a donor, and list or revoke what was made.")
+app = App(name="invite", help="Create, list and revoke invites for donors.")
 
 _DAY_S = 86_400.0
 _PATH = "/api/v1/invites"
@@ -32,20 +32,20 @@ def make(
     run: RunOptions = THIS_RUN,
     json_output: Json = False,
 ) -> int:
-    """Make an invite, and print the command that its holder runs. It is shown only now: who holds it can join.
+    """Create an invite and print the command that the donor runs. It is shown only once; anyone who has it can join.
 
     Parameters
     ----------
     role
-        peer, or origin.
+        Role that the invite admits: peer or origin.
     quota
-        machines that may join with it.
+        Number of machines that may join with the invite.
     days
-        until it expires.
+        Days until the invite expires.
     note
-        for whom it is.
+        Note about the recipient, shown in lists.
     json_output
-        print one JSON object.
+        Print one JSON object.
     """
     values = {"role": role, "quota": quota, "lifetime_s": days * _DAY_S, "note": note}
     made = ordered(Target.of(run), _PATH, values)
@@ -55,12 +55,12 @@ def make(
 
 @app.command(name="list")
 def show(*, run: RunOptions = THIS_RUN, json_output: Json = False) -> int:
-    """List invites, newest first, and what became of each.
+    """List all invites, newest first, and whether each is open, used up, ended or revoked.
 
     Parameters
     ----------
     json_output
-        print one JSON object.
+        Print one JSON object.
     """
     found = asked(Target.of(run), _PATH)["invites"]
     print(json.dumps({"invites": found}, indent=2) if json_output else "\n".join(lines_of(found, time.time())))
@@ -69,24 +69,24 @@ def show(*, run: RunOptions = THIS_RUN, json_output: Json = False) -> int:
 
 @app.command
 def revoke(invite_id: str, /, *, run: RunOptions = THIS_RUN) -> int:
-    """Let nobody join with an invite any more; who joined with it stays.
+    """Revoke an invite: no more machines can join with it, and those that have joined stay.
 
     Parameters
     ----------
     invite_id
-        as `rollcast invite list` shows it.
+        Id of the invite, as `rollcast invite list` shows it.
     """
     if not invite_id.isalnum():
-        raise ConfigError(f"{invite_id!r} is no id of an invite", fix="see `rollcast invite list`")
+        raise ConfigError(f"{invite_id!r} is not the id of an invite", fix="`rollcast invite list` lists all invites")
     ordered(Target.of(run), f"{_PATH}/{invite_id}/revoke", {})
     print(f"revoked: {invite_id}")
     return 0
 
 
 def lines_of(invites: list[dict[str, Any]], now_unix_s: float) -> list[str]:
-    """A line an invite."""
+    """Return one line for each invite."""
     if not invites:
-        return ["no invite was made yet"]
+        return ["There are no invites yet. Create one with `rollcast invite`."]
     return [
         f"{one['id']}  {fate_of(one, now_unix_s):<8}  {one['role']:<7}  {one['used']} of {one['quota']:<5}"
         f"  until {datetime.fromtimestamp(one['expires_unix_s'], UTC):%Y-%m-%d %H:%M} UTC  {one['note']}".rstrip()
@@ -95,7 +95,7 @@ def lines_of(invites: list[dict[str, Any]], now_unix_s: float) -> list[str]:
 
 
 def fate_of(invite: Mapping[str, Any], now_unix_s: float) -> str:
-    """open, used up, ended or revoked."""
+    """Return whether an invite is open, used up, ended (expired) or revoked."""
     if invite["revoked"]:
         return "revoked"
     if invite["used"] >= invite["quota"]:

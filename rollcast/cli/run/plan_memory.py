@@ -1,4 +1,4 @@
-"""`rollcast plan-memory CONFIG`: what learner and peers need in memory, part by part, and which hardware holds them."""
+"""`rollcast plan-memory CONFIG`: estimate the memory of learner and peers by component, and which hardware fits it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rollcast.runtime.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Everything that is said of one configuration."""
+    """The estimates and the fitting hardware of one configuration."""
 
     model: ModelConfig
     learner: Estimate
@@ -38,7 +38,7 @@ class MemoryPlan:
     learner_fits: list[LearnerFit]
     peer_fits: list[PeerFit]
     devices: int  # of the configured mesh
-    rollouts: int  # drawn at once by a peer, as configured
+    rollouts: int  # that a peer generates at once, as configured
 
 
 def plan_memory(
@@ -49,18 +49,19 @@ def plan_memory(
     setting: Settings = (),
     json_output: Json = False,
 ) -> int:
-    """Print bytes by part for learner and peer, and on which hardware they fit.
+    """Print the memory of learner and peer by component, and the hardware that fits it.
 
     Parameters
     ----------
     config
-        TOML file of `rollcast up`, or of a learner (then rollouts have the coordinator's default lengths).
+        Configuration file (TOML) of `rollcast up`, or of a learner, for which the coordinator's default lengths of
+        rollouts are assumed.
     attention
-        fused: attention scores are never whole; plain: they are, as for short rows where there is no fused kernel.
+        fused: the attention scores are never materialised. plain: they are, as for short rows without a fused kernel.
     setting
-        section.key=value on top of the file; may be given several times.
+        Override one setting of the file, as section.key=value. May be repeated.
     json_output
-        print one JSON object.
+        Print one JSON object.
     """
     plan = plan_of(config, setting, fused=attention == "fused")
     if json_output:
@@ -71,10 +72,10 @@ def plan_memory(
 
 
 def plan_of(path: Path, settings: tuple[str, ...] = (), *, fused: bool = True) -> MemoryPlan:
-    """The plan of a configuration file.
+    """Return the plan of a configuration file.
 
     Raises:
-        ConfigError: the file is of neither kind, or the vocabulary's size is not known.
+        ConfigError: the file is for neither `rollcast up` nor a learner, or the vocabulary's size is not known.
         ModelError: the model in learner.init_from cannot be read.
     """
     up = _whole(path, settings)
@@ -109,7 +110,7 @@ def plan_of(path: Path, settings: tuple[str, ...] = (), *, fused: bool = True) -
 
 
 def as_json(plan: MemoryPlan) -> dict[str, Any]:
-    """The plan in plain values: bytes, and hardware by name."""
+    """Return the plan as plain values: sizes in bytes, hardware by name."""
     return {
         "parameters": parameter_bytes(plan.model, 1),
         "learner": _estimate_json(plan.learner) | {"devices": plan.devices},
@@ -126,7 +127,7 @@ def as_json(plan: MemoryPlan) -> dict[str, Any]:
 
 
 def summary(plan: MemoryPlan) -> list[str]:
-    """What fits where, in lines that a configuration file can quote."""
+    """Return lines on which hardware fits, short enough for a configuration file to quote."""
     mesh = f"on the configured {plan.devices} device{'s' if plan.devices > 1 else ''}"
     learner = [fit.hardware.name for fit in plan.learner_fits if fit.as_configured]
     spread: dict[int, list[str]] = {}
@@ -158,7 +159,11 @@ def _whole(path: Path, settings: tuple[str, ...]) -> Any:
         return load(path, "up", settings)
     if role == "learner":
         return UpConfig.model_validate({"learner": load(path, "learner", settings)})
-    raise ConfigError(f"{path} is of a {role}", cause="the model is the learner's", fix="give a file of up or learner")
+    raise ConfigError(
+        f"{path} is the configuration of a {role}",
+        cause="only those of `rollcast up` and of the learner have a model",
+        fix="give one of these",
+    )
 
 
 def _model(learner: Any) -> ModelConfig:

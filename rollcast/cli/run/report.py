@@ -1,4 +1,4 @@
-"""`rollcast report RUN`: a run as one HTML file."""
+"""`rollcast report RUN`: write a report on a run as one HTML file."""
 
 from __future__ import annotations
 
@@ -10,17 +10,24 @@ from rollcast.cli.options import LATEST_RUN, Json
 from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically
 
 
+<<<<<<< HEAD
 def report(run_folder: Path = LATEST_RUN, *, out: Path | None = None, json_output: Json = False) -> int:
     """Write a run as one HTML file that opens without a server: curves, staleness, where the time went, who did what.
+=======
+def report(run_folder: Path = Path("runs/latest"), *, out: Path | None = None, json_output: Json = False) -> int:
+    """Write a report on a run as one HTML file that opens without a server.
+
+    It shows curves, staleness, where the learner's time went and what each worker contributed.
+>>>>>>> c05d9aa (Say in whole sentences what each command and option does)
 
     Parameters
     ----------
     run_folder
-        the coordinator's run folder; the run may be going on.
+        The coordinator's run folder. The run may still be running.
     out
-        the file; without it report.html in the run folder.
+        File to write; report.html in the run folder if not given.
     json_output
-        print one JSON object that says where it is.
+        Print one JSON object with the file's path.
     """
     from coordinator.report.page import render
     from coordinator.report.run_data import read_facts

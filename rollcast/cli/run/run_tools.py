@@ -1,4 +1,4 @@
-"""What commands that work on a run folder need of it: its configuration, its tokenizer, scores by its verifiers."""
+"""Read a run folder's configuration and tokenizer, and score completions with the run's verifiers."""
 
 from __future__ import annotations
 
@@ -24,25 +24,27 @@ SCORE_DEADLINE_S = 600.0
 
 
 def run_config(run: Path) -> CoordinatorConfig:
-    """The configuration with which a run's coordinator was started.
+    """Return the configuration that a run's coordinator was started with.
 
     Raises:
-        RunFolderError: it is no run folder.
-        ConfigError: the configuration is of another version of Rollcast.
+        RunFolderError: the folder is not a run folder.
+        ConfigError: the configuration was written by another version of Rollcast.
     """
     config_file = RunFolder(run).config / "coordinator.json"
     if not config_file.exists():
         raise RunFolderError(
-            f"{run} is not a run folder", cause=f"no {config_file}", fix="give a folder under runs/, or runs/latest"
+            f"{run} is not a run folder",
+            cause=f"{config_file} is missing",
+            fix="name a folder in runs/, or runs/latest",
         )
     return parse_config(json.loads(config_file.read_text()), CoordinatorConfig, source=str(config_file))
 
 
 def run_tokenizer(config: CoordinatorConfig, folder: RunFolder) -> TextTokenizer:
-    """The run's own tokenizer, as its ledger has it.
+    """Return the run's own tokenizer from its ledger.
 
     Raises:
-        StoreError: the ledger has none yet, or cannot be read.
+        StoreError: the ledger has no tokenizer yet, or cannot be read.
     """
     from coordinator.ledger.sql_facts import get_meta
     from coordinator.ledger.story import reading
@@ -55,14 +57,16 @@ def run_tokenizer(config: CoordinatorConfig, folder: RunFolder) -> TextTokenizer
         except sqlite3.Error as error:
             raise StoreError(f"cannot read the ledger {folder.ledger}", cause=str(error)) from None
     if kept is None:
-        raise StoreError(f"the run in {folder.root} has no tokenizer yet", fix="wait until its task is loaded")
+        raise StoreError(
+            f"the run in {folder.root} has no tokenizer yet", fix="wait until the coordinator has loaded its task"
+        )
     return kept_tokenizer(config.tokenizer, kept)
 
 
 def scorer(
     source: Problems, loop: asyncio.AbstractEventLoop, book: SampleBook | None
 ) -> Callable[[Sequence[pb.Completion]], list[pb.CompletionScore]]:
-    """Scores for a thread that samples, from the loop where the verifier processes are."""
+    """Return a function with which a sampling thread scores completions on the loop of the verifier processes."""
 
     async def score_all(completions: Sequence[pb.Completion]) -> list[pb.CompletionScore]:
         return list(await asyncio.gather(*(source.score_completion(one, book) for one in completions)))

@@ -1,4 +1,4 @@
-"""`rollcast samples RUN`: completions of a run, for people to read."""
+"""`rollcast samples RUN`: show completions of a run."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def samples(
     wrong: Annotated[bool, Parameter(negative=())] = False,
     json_output: Json = False,
 ) -> int:
-    """Show completions with their verdicts: of the newest evaluation, or of training.
+    """Show completions of the newest evaluation, or of training, and how they were scored.
 
     Parameters
     ----------
     run
-        the coordinator's run folder, for example runs/latest.
+        The coordinator's run folder, for example runs/latest.
     set_name
-        an evaluation set; `training`: the newest rollouts that were scored; else the first set that has any.
+        Name of an evaluation set, or `training` for the newest scored rollouts; by default the first set with samples.
     version
-        of evaluations: that of this version; else the newest.
+        Version whose evaluation is shown; the newest if not given.
     limit
-        how many at most.
+        Maximum number of completions.
     wrong
-        only those that are not wholly right.
+        Only show completions that are not entirely correct.
     json_output
-        print one JSON object a line; `rollcast curate --pass-rates` reads them.
+        Print one JSON object per line, as `rollcast curate --pass-rates` reads them.
     """
     from coordinator.prompts.samples import TRAINING, evaluated, trained
 
@@ -64,11 +64,11 @@ def samples(
         return 0
     console = Console()
     for one in chosen:
-        verdict = "[green]right[/green]" if one.exact else f"[red]reward {one.reward:g}[/red]"
+        verdict = "[green]correct[/green]" if one.exact else f"[red]reward {one.reward:g}[/red]"
         title = f"{one.problem_id} #{one.sample_index}, {one.set}, version {one.version}: {verdict}"
         console.print(Rule(title, align="left"))
         console.print(f"[dim]prompt[/dim]  {escape(one.prompt)}", highlight=False)
-        console.print(f"[dim]drawn[/dim]   {escape(one.completion)}", highlight=False)
+        console.print(f"[dim]output[/dim]  {escape(one.completion)}", highlight=False)
         if one.answer:
             console.print(f"[dim]answer[/dim]  {escape(one.answer)}", highlight=False)
         if one.error:

@@ -1,4 +1,4 @@
-"""`rollcast simulate`: a whole fleet on virtual time, with faults drawn from a seed."""
+"""`rollcast simulate`: simulate a whole fleet on virtual time, with faults sampled from a seed."""
 
 from __future__ import annotations
 
@@ -26,29 +26,32 @@ def simulate_fleet(
     peers: int | None = None,
     hours: float | None = None,
     seed: int = 0,
-    faults: Annotated[str, Parameter(help=f"all, none, or names with commas between: {', '.join(KINDS)}")] = "none",
+    faults: Annotated[
+        str, Parameter(help=f"Faults to inject: all, none, or a comma-separated list of {', '.join(KINDS)}.")
+    ] = "none",
     gap_s: float | None = None,
     standard_mix: Annotated[bool, Parameter(name="--standard", negative=())] = False,
     json_output: Json = False,
 ) -> int:
-    """Simulate a run: the real cores of every role on virtual time, every invariant judged after every event.
+    """Simulate a run: the real cores of every role on virtual time, with every invariant checked after every event.
 
-    The same options and seed give the same digest, on every machine. Exits with 1 when an invariant was broken.
+    The same options and seed give the same digest on every machine. The exit status is 1 if an invariant was violated.
 
     Parameters
     ----------
     peers
-        workers; above 16 versions arrive at the time of the fluid bound rather than chunk by chunk. Default: 32.
+        Number of workers; 32 by default. With more than 16, versions arrive at the time of the fluid bound instead of
+        chunk by chunk.
     hours
-        of virtual time. Default: 1.
+        Hours of virtual time; 1 by default.
     seed
-        of everything that is left to chance.
+        Seed of all random choices.
     gap_s
-        virtual seconds between two faults, on average.
+        Mean number of virtual seconds between two faults.
     standard_mix
-        the small fleet, drawn from the seed, that tests use for this seed.
+        Simulate the small fleet that the tests sample from this seed.
     json_output
-        print one JSON object.
+        Print one JSON object.
     """
     settings, seconds = _fleet(peers, hours, seed, standard_mix)
     names = None if faults == "none" else () if faults == "all" else tuple(faults.split(","))
@@ -70,9 +73,9 @@ def _fleet(peers: int | None, hours: float | None, seed: int, standard_mix: bool
         if settings.peers <= CHUNKED_PEERS_MAX:
             settings = replace(settings, receiving="chunks")
     if standard_mix and peers is not None:
-        raise ConfigError("--standard has peers of its own", fix="leave --peers or --standard out")
+        raise ConfigError("--standard chooses the number of peers itself", fix="leave out --peers or --standard")
     if (peers is not None and peers < 1) or (hours is not None and hours <= 0.0):
-        raise ConfigError("a fleet has peers and runs for a while", fix="give --peers and --hours above 0")
+        raise ConfigError("--peers and --hours must be above 0", fix="give at least one peer and some time")
     return settings, seconds if hours is None else 3600.0 * hours
 
 
@@ -89,7 +92,7 @@ def _show(outcome: Outcome) -> None:
         "ages trained": ages or "none",
         "T_bcast": f"{outcome.t_bcast_s:.2f} s median, {outcome.t_bcast_p95_s:.2f} s at the 95th percentile",
         "faults": faults or "none",
-        "checked": f"{outcome.checks} things, {len(outcome.violations)} violations",
+        "checked": f"{outcome.checks} checks, {len(outcome.violations)} violations",
         "speed": f"{outcome.realtime_factor:.0f} x real time, {outcome.core_events / outcome.cpu_s:.0f} events of the "
         "coordinator's core per CPU second",
         "digest": outcome.digest,

@@ -1,4 +1,4 @@
-"""`rollcast token create`, `list` and `revoke`: who may read a run's page and API, and who may act on the run."""
+"""`rollcast token create`, `list` and `revoke`: control who may read a run's dashboard and API, and who may act."""
 
 from __future__ import annotations
 
@@ -29,18 +29,20 @@ def create(
     run: RunOptions = THIS_RUN,
     json_output: Json = False,
 ) -> int:
-    """Make a token. Its text is printed once and kept nowhere.
+    """Create a token. It is printed once and stored nowhere.
 
     Parameters
     ----------
     role
-        viewer reads; operator also drains, bans, pins, invites and changes settings; admin also makes tokens.
+        A viewer may read. An operator may also drain, ban and pin workers, create invites and change settings. An admin
+        may also create tokens.
     name
-        who it is for, as the audit log will call them: small letters, digits, dots and dashes.
+        Name of the person or program that uses the token, as the audit log shows it: lower-case letters, digits, dots
+        and dashes.
     days
-        until it expires; without, it holds until it is revoked.
+        Days until the token expires; without a value it is valid until it is revoked.
     json_output
-        print one JSON object.
+        Print one JSON object.
     """
     made = _ordered(Target.of(run), _PATH, {"name": name, "access": role, "days": days})
     print(json.dumps(made, indent=2) if json_output else made["token"])
@@ -49,12 +51,12 @@ def create(
 
 @app.command(name="list")
 def show(*, run: RunOptions = THIS_RUN, json_output: Json = False) -> int:
-    """Show every token there was, and which ones hold.
+    """List all tokens ever created and whether each is still valid.
 
     Parameters
     ----------
     json_output
-        print one JSON object.
+        Print one JSON object.
     """
     found = _tokens(Target.of(run))
     print(json.dumps({"tokens": found}, indent=2) if json_output else "\n".join(lines_of(found)))
@@ -63,12 +65,12 @@ def show(*, run: RunOptions = THIS_RUN, json_output: Json = False) -> int:
 
 @app.command
 def revoke(name: str, /, *, run: RunOptions = THIS_RUN) -> int:
-    """End a token at once, with all pages that are open with it.
+    """Revoke a token at once; every page that is open with it loses access.
 
     Parameters
     ----------
     name
-        the token's name, or its number.
+        Name or number of the token.
     """
     target = Target.of(run)
     number = number_of(name, _tokens(target))
@@ -77,9 +79,9 @@ def revoke(name: str, /, *, run: RunOptions = THIS_RUN) -> int:
 
 
 def lines_of(tokens: list[dict[str, Any]]) -> list[str]:
-    """A line a token, a tick where it holds."""
+    """Return one line for each token, with a tick if it is valid."""
     if not tokens:
-        return ["no token was made yet; make one with `rollcast token create --role viewer --name NAME`"]
+        return ["There are no tokens yet. Create one with `rollcast token create --role viewer --name NAME`."]
     return [
         f"{chr(0x2713) if one['holds'] else ' '} {one['id']:>4}  {one['name']:<24} {one['access']:<9} {_end_of(one)}"
         for one in tokens
@@ -87,15 +89,15 @@ def lines_of(tokens: list[dict[str, Any]]) -> list[str]:
 
 
 def number_of(name: str, tokens: list[dict[str, Any]]) -> int:
-    """Of the token that holds and is called so, or has that number.
+    """Return the number of the valid token with this name or number.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no valid token has it.
     """
     for one in tokens:
         if one["holds"] and name in (one["name"], str(one["id"])):
             return int(one["id"])
-    raise ConfigError(f"no token called {name!r} holds", fix="see `rollcast token list`")
+    raise ConfigError(f"no valid token is called {name!r}", fix="`rollcast token list` lists all tokens")
 
 
 def _end_of(token: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`rollcast workers`: who works for a run, and what an operator does to them: list, drain, ban, enable, pin."""
+"""`rollcast workers`: list, drain, ban, enable and pin the workers of a run."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rollcast.cli.actions import act_on_peers
 from rollcast.cli.coordinator_api import Target, asked
 from rollcast.cli.options import THIS_RUN, Json, Preview, RunOptions
 
-app = App(name="workers", help="Show who works for a run, and drain, ban, enable or pin them.")
+app = App(name="workers", help="List, drain, ban, enable and pin the workers of a run.")
 
 All = Annotated[bool, Parameter(name="--all", negative=())]
 _GONE = ("left", "lost")
-#: Columns of the list: key, heading, whether to the right.
+#: Columns of the list: key, heading, whether it is aligned to the right.
 _SHOWN = (
     ("name", "name", False),
     ("state", "state", False),
@@ -34,14 +34,14 @@ _SHOWN = (
 @app.default
 @app.command(name="list")
 def show(*, all_of_them: All = False, run: RunOptions = THIS_RUN, json_output: Json = False) -> int:
-    """List the peers of a run: those that are here, and those that are drained or banned.
+    """List the peers of a run that are connected, drained or banned.
 
     Parameters
     ----------
     all_of_them
-        those too that left or were lost lately.
+        Also list peers that left or were lost recently.
     json_output
-        print one JSON object with every column.
+        Print one JSON object with every column.
     """
     answer = asked(Target.of(run), "/api/v1/workers")
     workers = [dict(zip(answer["columns"], row, strict=True)) for row in answer["rows"]]
@@ -56,18 +56,18 @@ def show(*, all_of_them: All = False, run: RunOptions = THIS_RUN, json_output: J
 def drain(
     *names: str, reason: str = "", preview: Preview = False, run: RunOptions = THIS_RUN, json_output: Json = False
 ) -> int:
-    """Give peers nothing new: they finish what they hold, relay to nobody, and stay until they are enabled.
+    """Drain peers: they finish their work and relay nothing, and stay connected until you enable them.
 
     Parameters
     ----------
     names
-        names or ids.
+        Names or ids of the peers, as `rollcast workers` lists them.
     reason
-        told to their owners, and kept in the audit log.
+        The reason that the owners are shown and the audit log keeps.
     preview
-        only say what would follow.
+        Only show what would follow; change nothing.
     json_output
-        print one JSON object.
+        Print one JSON object.
     """
     return act_on_peers("drain", names, reason, run, preview=preview, json_output=json_output)
 
@@ -76,18 +76,18 @@ def drain(
 def ban(
     *names: str, reason: str = "", preview: Preview = False, run: RunOptions = THIS_RUN, json_output: Json = False
 ) -> int:
-    """Send peers away: what they hold is given to others, and they may not come back until they are enabled.
+    """Ban peers: their work is given to other peers, and they cannot rejoin until you enable them.
 
     Parameters
     ----------
     names
-        names or ids.
+        Names or ids of the peers, as `rollcast workers` lists them.
     reason
-        told to their owners, and kept in the audit log.
+        The reason that the owners are shown and the audit log keeps.
     preview
-        only say what would follow.
+        Only show what would follow; change nothing.
     json_output
-        print one JSON object.
+        Print one JSON object.
     """
     return act_on_peers("ban", names, reason, run, preview=preview, json_output=json_output)
 
@@ -96,18 +96,18 @@ def ban(
 def enable(
     *names: str, reason: str = "", preview: Preview = False, run: RunOptions = THIS_RUN, json_output: Json = False
 ) -> int:
-    """Undo whatever keeps peers from working: drain, ban, quarantine.
+    """Enable peers again after a drain, a ban or a quarantine.
 
     Parameters
     ----------
     names
-        names or ids.
+        Names or ids of the peers, as `rollcast workers` lists them.
     reason
-        kept in the audit log.
+        The reason for the audit log.
     preview
-        only say what would follow.
+        Only show what would follow; change nothing.
     json_output
-        print one JSON object.
+        Print one JSON object.
     """
     return act_on_peers("enable", names, reason, run, preview=preview, json_output=json_output)
 
@@ -122,28 +122,28 @@ def pin(
     run: RunOptions = THIS_RUN,
     json_output: Json = False,
 ) -> int:
-    """Switch peers on or off whatever they cost; auto leaves them to the capacity model again.
+    """Pin peers on or off, whatever they cost. With auto the capacity model decides again.
 
     Parameters
     ----------
     to
-        on, off or auto.
+        State to pin the peers to: on, off or auto.
     names
-        names or ids.
+        Names or ids of the peers, as `rollcast workers` lists them.
     reason
-        kept in the audit log.
+        The reason for the audit log.
     preview
-        only say what would follow.
+        Only show what would follow; change nothing.
     json_output
-        print one JSON object.
+        Print one JSON object.
     """
     return act_on_peers(f"pin_{to}", names, reason, run, preview=preview, json_output=json_output)
 
 
 def lines_of(workers: list[dict[str, Any]]) -> list[str]:
-    """A heading and a line a worker."""
+    """Return a heading and one line for each worker."""
     if not workers:
-        return ["no worker is here; `rollcast invite` makes a line for a donor"]
+        return ["No workers are connected. Create an invite for a donor with `rollcast invite`."]
     rows = [[heading for _, heading, _ in _SHOWN], *([_cell(one, key) for key, _, _ in _SHOWN] for one in workers)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(_placed, row, widths, _SHOWN)).rstrip() for row in rows]

@@ -107,7 +107,7 @@ def test_a_failure_leaves_the_file_before_alone(tmp_path: Path) -> None:
         ("--low 0.5", "need pass rates"),
         ("--low 0.5 --high 0.1", "out of range"),
         ("--overlap 0", "out of range"),
-        ("--against test.jsonl", "names no set"),
+        ("--against test.jsonl", "has no name and source"),
         ("--pass-rates a --profile b", "cannot be used together"),
     ],
 )

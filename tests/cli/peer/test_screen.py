@@ -63,9 +63,9 @@ def test_one_screen_says_what_the_machine_does_and_why() -> None:
         "generating - 4 rollouts with version 7",
         "attic  12D3KooWabcdefgh  up 1h 2m  rollcast 0.1.0",
         "run run-1, connected to host:7443",
-        "version   generates with 7; newest held 8",
+        "version   generating with 7; newest received 8",
         "receiving 9  [##################      ]  75%",
-        "speed     1,234 tokens/s, 1,000,000 tokens since the start",
+        "speed     1,234 tokens/s, 1,000,000 tokens since start",
     ]
     assert "today     40 accepted, 2 stale" in lines
     assert "up        10.0 Mbit/s measured, cap 5 Mbit/s, 12.3 GB of 100 GB this month over the internet" in lines
@@ -90,14 +90,14 @@ def test_a_pause_says_until_when_and_a_new_machine_holds_nothing() -> None:
     }
     lines = screen(paused).splitlines()
     assert lines[0] == "paused - paused by its owner (until 2026-11-22 12:30)"
-    assert "waiting for host:7443" in lines[2]
-    assert lines[3] == "version   none yet"
+    assert "not connected to host:7443" in lines[2]
+    assert lines[3] == "version   none received yet"
 
 
 def test_a_newer_release_is_said_with_what_to_do() -> None:
     newer = {"ours": "0.1.0", "theirs": "0.2.0", "how": "let it finish, upgrade"}
     assert screen(REPORT | {"newer_release": newer}).splitlines()[-1] == (
-        "release   the run uses 0.2.0, here is 0.1.0: let it finish, upgrade"
+        "release   the run uses 0.2.0, this machine 0.1.0: let it finish, upgrade"
     )
     assert "release  " not in screen(REPORT | {"newer_release": None})
 
@@ -113,7 +113,7 @@ def test_a_coordinator_that_is_not_reached_is_named_with_the_hop_that_fails() ->
     }
     lines = screen({**REPORT, "connected": False, "coordinators_failing": [place]}).splitlines()
     assert lines[2:5] == [
-        "run run-1, waiting for host:7443",
+        "run run-1, not connected to host:7443",
         "          name lookup of run.example:7400: nobody knows 'run.example' (7 tries, the last 3s ago)",
         "          fix: check this machine's DNS",
     ]
@@ -140,7 +140,7 @@ def test_how_others_reach_it_is_said() -> None:
     at = next(number for number, line in enumerate(lines) if line.startswith("reached"))
     assert lines[at : at + 4] == [
         "reached   only outwards",
-        "          it dials the others, which is enough to take part",
-        "          others also reach it through 2 other machines (relays)",
-        "          `rollcast peer check` says what opens it to all",
+        "          this machine dials the others, which is enough to take part",
+        "          others can also connect through 2 relays",
+        "          `rollcast peer check` explains how to make it dialable",
     ]

@@ -53,7 +53,7 @@ def test_a_unit_is_installed_and_removed(
     assert json.loads(capsys.readouterr().out)["removed"]
     assert not unit.exists()
     assert remove() == 0
-    assert "there is no" in capsys.readouterr().out
+    assert "There is no service to remove" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("kind", "word"), [("user", "PrivateUsers"), ("system", "DynamicUser"), ("launchd", "<plist")])
@@ -76,5 +76,5 @@ def test_without_a_configuration_or_a_manager_nothing_is_installed(
         install()
     configured(tmp_path)
     monkeypatch.setattr(manager.Manager, "is_there", lambda self: False)
-    with pytest.raises(ServiceManager, match="no service manager"):
+    with pytest.raises(ServiceManager, match="service manager cannot be reached"):
         install()

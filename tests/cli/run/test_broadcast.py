@@ -212,7 +212,7 @@ async def test_watching_survives_a_coordinator_that_is_away_for_a_while(monkeypa
         await broadcast.follow(session, Target(Path()), show, stop=stop)
     assert shown == [
         (87, ""),
-        (87, "no coordinator answers at http://127.0.0.1:7401, for 0 s; this was the last answer"),
+        (87, "no coordinator answers at http://127.0.0.1:7401 for 0 s; these are the last figures"),
         (88, ""),
     ]
 

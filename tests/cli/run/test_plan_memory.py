@@ -67,7 +67,7 @@ def test_a_models_folder_counts_and_a_learners_file_will_do(tmp_path: Path) -> N
 def test_without_a_vocabulary_there_is_no_plan(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="vocabulary is not known"):
         plan_of(CONFIGS / "local.toml")
-    with pytest.raises(ConfigError, match="is of a coordinator"):
+    with pytest.raises(ConfigError, match="is the configuration of a coordinator"):
         plan_of(CONFIGS / "coordinator.toml")
-    with pytest.raises(ConfigError, match="is of a peer"):
+    with pytest.raises(ConfigError, match="is the configuration of a peer"):
         plan_of(CONFIGS / "peer.toml")

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from rollcast.cli.run.broadcast_view import heat_line, line, render
+from tests.coordinator.sample_status import broadcast_hop, broadcast_peer, sample_broadcast
+
+
+def lines_of(broadcast: dict[str, Any], *, width: int = 80, **options: Any) -> list[str]:
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(render(broadcast, width=width, **options))
+    console.file.close()
+    return console.export_text().splitlines()
+
+
+def fleet(count: int, behind: int) -> dict[str, Any]:
+    """An origin and ``count`` peers, ``behind`` of which hold less than all; those first, as the coordinator sends."""
+    origin = sample_broadcast()["peers"][0]
+    peers = [broadcast_peer(f"peer-{number}", number / behind) for number in range(behind)]
+    peers += [broadcast_peer(f"peer-{number}") for number in range(behind, count)]
+    return sample_broadcast(peers=[origin, *peers], peers_holding={"have": count - behind, "total": count})
+
+
+def test_screen_shows_what_an_operator_asks() -> None:
+    text = "\n".join(lines_of(sample_broadcast()))
+    for expected in (
+        "version 87",
+        "7 of 8 peers hold it",
+        "spreading for 3.20 s",
+        "waiting for peer-5, which holds 41% of version 87",
+        "last 1.91 s   p50 1.87 s   p95 7.31 s",
+        "delta on version 86, 5.3 MB; a peer received 5.3 MB",
+        "3.7 GB to peers, 17% of it from the origin",
+        "181 GB by deltas",
+        "hedged 31   duplicate 12   rejected 0   re-parentings 9",
+        "mesh of 9 stripes; 14 made, 1 since the announcement",
+        "peer-5 → peer-2  0.78     183  212 MB  direct, cubic",
+        "64 hops measured: p50 0.86, fastest 6.20 MB/s",
+        "5 dialable, 3 hole-punchable, 1 only outwards",
+        "4 LAN, 52 direct, 6 hole-punched, 2 relayed",
+    ):
+        assert expected in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("count", [8, 200])
+@pytest.mark.parametrize("rows", [24, 40])
+def test_screen_fits_its_terminal(width: int, count: int, rows: int) -> None:
+    lines = lines_of(fleet(count, behind=3), width=width, rows=rows)
+    assert max(map(len, lines)) <= width
+    assert len(lines) <= rows
+    assert any("peer-0 " in line and " 0% " in line for line in lines)  # furthest behind: always there
+
+
+def test_a_large_fleet_shows_those_behind_and_counts_the_others() -> None:
+    lines = lines_of(fleet(200, behind=4), rows=40)
+    names = [line.split()[1] for line in lines if "peer-" in line and "→" not in line and "waiting" not in line]
+    assert names[:4] == ["peer-0", "peer-1", "peer-2", "peer-3"]
+    assert any(f"… and {200 - len(names)} more that hold more chunks than these" in line for line in lines)
+
+
+def test_a_small_fleet_is_in_the_order_of_names() -> None:
+    peers = [broadcast_peer(name) for name in ("peer-10", "peer-2")]
+    lines = lines_of(sample_broadcast(peers=peers, hops=[]))
+    assert [line.split()[1] for line in lines if "generating" in line] == ["peer-2", "peer-10"]
+
+
+def test_a_silent_peer_and_a_lost_coordinator_are_said() -> None:
+    silent = broadcast_peer("peer-9", 0.5, last_seen_s=4.2)
+    text = "\n".join(lines_of(sample_broadcast(peers=[silent]), notice="no coordinator answers, for 3 s"))
+    assert "silent 4 s" in text
+    assert "no coordinator answers, for 3 s" in text
+    assert "waiting for" not in text
+
+
+def test_names_cannot_draw_on_the_screen() -> None:
+    evil = "[/red][bold]x"
+    broadcast = sample_broadcast(peers=[broadcast_peer(evil)], hops=[broadcast_hop(evil, "b")], run_name="[/r]")
+    text = "\n".join(lines_of(broadcast, width=120))
+    assert text.count(evil) == 2
+    assert "broadcast · [/r]" in text
+
+
+def test_screen_before_anything_is_known() -> None:
+    empty = sample_broadcast(
+        version=None,
+        running=False,
+        started_s_ago=None,
+        waiting_for="the learner to announce its first version",
+        encoding=None,
+        encodings=[],
+        bytes_per_peer=None,
+        peers_holding={"have": 0, "total": 0},
+        heat_map="",
+        t_bcast_s={"last": None, "p50": None, "p95": None},
+        totals={**sample_broadcast()["totals"], "origin_share": None, "bytes_from_origin": 0, "bytes_from_peers": 0},
+        peers=[],
+        hop_rates={"measured": 0, "slowest": None, "p50": None, "fastest": None},
+        hops=[],
+    )
+    assert "no version yet" in "\n".join(lines_of(empty))
+    assert line(empty).startswith(
+        "version -: nothing is announced, 0 of 0 peers hold it  T_bcast last - p95 -  waiting"
+    )
+
+
+def test_line() -> None:
+    done = sample_broadcast(running=False, waiting_for="", started_s_ago=7500.0)
+    assert line(done) == ("version 87: announced 2 h 5 min ago, 7 of 8 peers hold it  T_bcast last 1.91 s p95 7.31 s")
+    assert "T_bcast last 142 ms" in line(sample_broadcast(t_bcast_s={"last": 0.142, "p50": None, "p95": None}))
+    assert "announced before this coordinator started" in line(sample_broadcast(started_s_ago=None))
+
+
+@pytest.mark.parametrize(
+    ("cells", "share", "width", "drawn"),
+    [
+        ([], 1.0, 4, "████"),
+        ([], 0.0, 4, "····"),
+        ([], 0.5, 2, "▄▄"),
+        ([255, 0, 128, 255], 0.6, 4, "█·▄█"),
+        ([255, 254, 0, 1], 0.5, 2, "▇▁"),
+        ([255, 0], 0.5, 4, "██··"),
+    ],
+)
+def test_heat_line(cells: list[int], share: float, width: int, drawn: str) -> None:
+    assert heat_line(bytes(cells).hex(), share, width) == drawn
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.binary(max_size=128), st.floats(0, 1), st.integers(1, 200))
+def test_only_what_is_complete_is_drawn_full(cells: bytes, share: float, width: int) -> None:
+    drawn = heat_line(cells.hex(), share, width)
+    assert len(drawn) == width
+    if cells and width <= len(cells):
+        assert ("█" * width == drawn) == (set(cells) == {255})
+        assert ("·" * width == drawn) == (set(cells) == {0})
