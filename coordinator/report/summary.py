@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 
 from coordinator.config.config import CoordinatorConfig
+from coordinator.core.status.peers import workers_here
 from rollcast.runtime import charts, finite_json
 from rollcast.runtime.errors import MissingExtra, RunFolderError
 from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_json
@@ -49,15 +50,9 @@ def step_metrics(status: Mapping[str, Any], values: Mapping[str, float]) -> dict
         "age_split": ((status.get("staleness") or {}).get("split") or {}).get("last"),
         "t_bcast_last_s": (status.get("t_bcast_s") or {}).get("last"),
         "tokens_per_s": status.get("tokens_per_s"),
-        "peers": workers_here(status),
+        "peers": workers_here(status.get("peers_by_state", ())),
         "elapsed_s": status.get("elapsed_s"),
     }
-
-
-def workers_here(status: Mapping[str, Any]) -> int:
-    """How many workers have a session."""
-    found = status.get("peers_by_state", ())
-    return sum(one["count"] for one in found if one["role"] == "peer" and one["state"] not in ("left", "lost"))
 
 
 def build_summary(status: Mapping[str, Any], config: CoordinatorConfig) -> dict[str, Any]:

@@ -71,11 +71,11 @@ def build_overview(
     unix_s: float,
 ) -> Overview:
     """From the run's status; ``accepted_per_s``: rollouts a second lately, None if not known."""
-    usd_per_hour, spent_usd, usd_each = _money(state, status, spending, accepted_per_s)
+    per_hour, spent_usd, usd_each = _money(state, status, spending, accepted_per_s)
     return Overview(
         **{name: getattr(status, name) for name in _STATUS_FIELDS},
         workers=count_workers(state),
-        usd_per_hour=usd_per_hour,
+        usd_per_hour=per_hour,
         usd_per_accepted_rollout=usd_each,
         spent_usd=spent_usd,
         rollouts_per_s=accepted_per_s,
@@ -141,13 +141,19 @@ def count_workers(state: CoreState) -> WorkerCounts:
     return WorkerCounts(on, idle, standby, lost, quarantined, drained, banned, total)
 
 
+def usd_per_hour(state: CoreState, status: RunStatus, spending: Mapping[str, Any] | None) -> float | None:
+    """Return the US dollars an hour of rented workers, else as prices are configured; None where there are none."""
+    if spending is not None:
+        rented: float = spending["usd_per_hour"]
+        return rented
+    return status.activation.usd_per_hour if state.prices else None
+
+
 def _money(
     state: CoreState, status: RunStatus, spending: Mapping[str, Any] | None, accepted_per_s: float | None
 ) -> tuple[float | None, float | None, float | None]:
     """US dollars an hour, spent so far, and for each accepted rollout."""
+    per_hour = usd_per_hour(state, status, spending)
     if spending is not None:
-        return spending["usd_per_hour"], spending["spent_usd"], spending["usd_per_accepted_rollout"]
-    if not state.prices:
-        return None, None, None
-    usd_per_hour = status.activation.usd_per_hour
-    return usd_per_hour, None, usd_per_hour / 3600.0 / accepted_per_s if accepted_per_s else None
+        return per_hour, spending["spent_usd"], spending["usd_per_accepted_rollout"]
+    return per_hour, None, per_hour / 3600.0 / accepted_per_s if per_hour is not None and accepted_per_s else None

@@ -10,7 +10,8 @@ from coordinator.core.broadcast.nodes import Plan
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.events import LinkFacts
 from coordinator.core.members.membership import Member
-from coordinator.core.status.broadcast import share_held
+from coordinator.core.status.broadcast import furthest_behind, share_held
+from coordinator.core.status.peers import took_s
 from rollcast.wire.ids import PeerId
 from rollcast.wire.reach_words import path_of
 
@@ -164,8 +165,7 @@ def _node(state: CoreState, shape: Shape, node_id: str, members: list[Member]) -
     is_region = node_id.startswith("region:")
     versions = [one.version for one in members if one.version is not None]
     depths = [depth for one in members if (depth := shape.depths.get(one.peer_id)) is not None]
-    times = (state.dissemination.times_of(one.peer_id) for one in members)
-    took = [one.seconds.last for one in times if one is not None and one.seconds.last is not None]
+    took = [seconds for one in members if (seconds := took_s(state, one)) is not None]
     held = sum(1.0 if one.role == "origin" else share_held(one, newest) for one in members)
     return TreeNode(
         id=node_id,
@@ -263,14 +263,14 @@ def _last_member(state: CoreState, now: float) -> tuple[Member, float, int | Non
     if broadcast is not None and broadcast.missing:
         missing = [one for one in map(state.members.get, broadcast.missing) if one is not None]
         if missing:
-            last = min(missing, key=lambda one: (share_held(one, state.newest_version), one.order))
+            last = furthest_behind(missing, state.newest_version)
             return last, now - broadcast.announced_at, broadcast.version
     slowest: tuple[Member, float, int | None] | None = None
     for member in state.members:
         times = state.dissemination.times_of(member.peer_id)
-        took_s = None if times is None else times.seconds.last
-        if times is not None and took_s is not None and (slowest is None or took_s > slowest[1]):
-            slowest = member, took_s, times.newest_held
+        seconds = None if times is None else times.seconds.last
+        if times is not None and seconds is not None and (slowest is None or seconds > slowest[1]):
+            slowest = member, seconds, times.newest_held
     return slowest
 
 

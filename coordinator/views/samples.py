@@ -8,7 +8,9 @@ from typing import Any, Literal
 
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.members.membership import Member
+from coordinator.core.status.peers import accept_share, took_s, version_lag
 from coordinator.core.status.status import RunStatus
+from coordinator.views.overview import usd_per_hour
 
 Name = Literal[
     "tokens_per_s",
@@ -56,17 +58,16 @@ def take_sample(
     newest = state.newest_version
     split = state.ages.last
     trained_at_age = None if split is None else split.means()["age_steps"]
-    usd_per_hour = status.activation.usd_per_hour if state.prices else None
     return {
         "tokens_per_s": _over(on, _tokens(on), "least"),
-        "version_lag": _over(on, (_lag(one, newest) for one in on), "most"),
-        "t_bcast_s": _over(on, (_took_s(state, one) for one in on), "most"),
-        "accept_share": _over(on, (_accept_share(one) for one in on), "least"),
+        "version_lag": _over(on, (_float(version_lag(one, newest)) for one in on), "most"),
+        "t_bcast_s": _over(on, (took_s(state, one) for one in on), "most"),
+        "accept_share": _over(on, (accept_share(one) for one in on), "least"),
         "last_seen_s": _over(on, (now - one.last_seen for one in on), "most"),
         "upload_bytes_per_s": _over(on, (_uplink(one) for one in on), "least"),
         "age_steps": Point(trained_at_age, _float(state.staleness.max_trained)),
         "learner_utilisation": Point(status.learner_utilisation),
-        "usd_per_hour": Point(usd_per_hour if spending is None else spending["usd_per_hour"]),
+        "usd_per_hour": Point(usd_per_hour(state, status, spending)),
         "mismatch_kl": _mismatch(status),
     }
 
@@ -79,20 +80,6 @@ def _tokens(on: Iterable[Member]) -> Iterator[float | None]:
     """Of those that said something and hold a version: others cannot be slow yet."""
     for one in on:
         yield None if one.facts is None or one.version is None else one.facts.tokens_per_second
-
-
-def _lag(member: Member, newest: int | None) -> float | None:
-    return None if member.version is None or newest is None else float(newest - member.version)
-
-
-def _took_s(state: CoreState, member: Member) -> float | None:
-    times = state.dissemination.times_of(member.peer_id)
-    return None if times is None else times.seconds.last
-
-
-def _accept_share(member: Member) -> float | None:
-    ended = member.standing.accepted + member.standing.dropped
-    return member.standing.accepted / ended if ended else None
 
 
 def _uplink(member: Member) -> float | None:

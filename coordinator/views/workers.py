@@ -12,6 +12,7 @@ from coordinator.core.events.actions import PlanPart
 from coordinator.core.events.events import LinkFacts
 from coordinator.core.events.prices import Price
 from coordinator.core.members.membership import Departed, Member, Standing
+from coordinator.core.status.peers import accept_share, took_s, version_lag
 from coordinator.core.traversal.status import reachability
 from rollcast.wire.ids import PeerId
 from rollcast.wire.reach_words import PATHS, path_of
@@ -187,10 +188,8 @@ _ABSENT: dict[str, Any] = {
 
 def _row(state: CoreState, known: KnownMembers, member: Member, now: float, said: str, reason: str) -> tuple[Any, ...]:
     """As COLUMNS has it."""
-    facts, standing, peer_id, version = member.facts, member.standing, member.peer_id, member.version
-    newest, times = state.newest_version, state.dissemination.times_of(peer_id)
-    took_s = None if times is None else times.seconds.last
-    ended = standing.accepted + standing.dropped
+    facts, standing, peer_id = member.facts, member.standing, member.peer_id
+    accepted, copied_s = accept_share(member), took_s(state, member)
     measured: tuple[Any, ...] = (0.0, None, None, 0, 0, 0)
     if facts is not None:
         measured = (
@@ -213,16 +212,16 @@ def _row(state: CoreState, known: KnownMembers, member: Member, now: float, said
         member.software,
         known.transport(member),
         *_reach(state, member),
-        version,
-        None if version is None or newest is None else newest - version,
+        member.version,
+        version_lag(member, state.newest_version),
         measured[0],
         member.concurrent_rollouts,
         state.book.held_count(peer_id),
         standing.accepted,
         standing.dropped,
-        round(standing.accepted / ended, 4) if ended else None,
+        None if accepted is None else round(accepted, 4),
         round(now - member.last_seen, 1),
-        None if took_s is None else round(took_s, 3),
+        None if copied_s is None else round(copied_s, 3),
         *measured[1:],
         known.usd_per_hour(state, member),
         standing.pin,

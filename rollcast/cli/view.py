@@ -17,7 +17,6 @@ from rich.text import Text
 
 Status = Mapping[str, Any]
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_GONE = ("left", "lost")  # states of peers that are listed although they have no session
 _SPARK_WIDTH = 60
 _PLAIN_EVERY_S = 5.0
 _NAMES_SHOWN = 2
@@ -63,13 +62,14 @@ class PlainView:
 
 def line(status: Status) -> str:
     """The run in one line."""
+    from coordinator.core.status.peers import workers_here  # not at the top: importing the core takes a while
+
     t_bcast = status["t_bcast_s"]
-    workers = [one for one in status["peers_by_state"] if one["role"] == "peer" and one["state"] not in _GONE]
     return (
         f"[{_duration(status['elapsed_s'])}] {status['learner_phase']}: step {status['step']}/{status['steps']}"
         f"  version {_number(status['newest_version'])}  reward {_number(status['reward_train'])}"
         f"  T_bcast p95 {_number(t_bcast['p95'])} s  {_number(status['tokens_per_s'], 0)} tokens/s"
-        f"  peers {sum(one['count'] for one in workers)}  {_waiting(status)}"
+        f"  peers {workers_here(status['peers_by_state'])}  {_waiting(status)}"
     )
 
 

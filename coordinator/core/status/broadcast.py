@@ -194,6 +194,11 @@ def share_held(member: Member, newest: Version | None) -> float:
     return min(facts.receiving_chunks_have / facts.receiving_chunks_total, 0.999)  # not verified as a whole yet
 
 
+def furthest_behind(members: Sequence[Member], newest: Version | None) -> Member:
+    """Return the member that holds least of the newest version; of several, the one that joined first."""
+    return min(members, key=lambda one: (share_held(one, newest), one.order))
+
+
 # ---------------------------------------------------------------- parts
 
 
@@ -311,7 +316,7 @@ def _waiting(state: CoreState, taking_part: Sequence[Member], missing: Sequence[
         return "", f"the learner announces a version after {newest}"
     if len(missing) == len(taking_part) and state.members.origin is None:
         return f"an origin to join: nobody who is here holds version {newest}", "it sends the version"
-    slowest = min(missing, key=lambda one: (share_held(one, newest), one.order))
+    slowest = furthest_behind(missing, newest)
     others = len(missing) - 1
     rest = f", and {others} more peer{'s' if others > 1 else ''}" if others else ""
     silent_s = now - slowest.last_seen

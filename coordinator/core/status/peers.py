@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nsmallest
+from typing import Any
 
 from coordinator.core.activation.pool import price
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.members.membership import Member
 from coordinator.core.traversal.status import reachability
+from rollcast.wire.ids import Version
 
 PEERS_SHOWN_MAX = 512
 """Members listed one by one; those furthest behind are among them."""
+DEPARTED = ("left", "lost")
+"""States of members that are listed although they have no session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,23 @@ def tokens_per_s(member: Member) -> float:
     return 0.0 if member.facts is None else member.facts.tokens_per_second
 
 
+def version_lag(member: Member, newest: Version | None) -> int | None:
+    """Return how many learner steps its version is behind the newest; None while either is not known."""
+    return None if member.version is None or newest is None else newest - member.version
+
+
+def took_s(state: CoreState, member: Member) -> float | None:
+    """Return the seconds from announcement to verified copy of its newest version; None before it has one."""
+    times = state.dissemination.times_of(member.peer_id)
+    return None if times is None else times.seconds.last
+
+
+def accept_share(member: Member) -> float | None:
+    """Return the share of its ended attempts that was accepted; None before one ended."""
+    ended = member.standing.accepted + member.standing.dropped
+    return member.standing.accepted / ended if ended else None
+
+
 def shown_members(state: CoreState) -> list[Member]:
     """The members that are listed, in the order they joined: all of them, or those that most need to be looked at."""
     if len(state.members) <= PEERS_SHOWN_MAX:
@@ -87,6 +108,11 @@ def peers_by_state(state: CoreState) -> tuple[PeersInState, ...]:
     return tuple(PeersInState(role, said, count) for (role, said), count in sorted(all_of_them.items()))
 
 
+def workers_here(listed: Iterable[Mapping[str, Any]]) -> int:
+    """Return how many workers have a session, from ``peers_by_state`` as the status has it in JSON."""
+    return sum(one["count"] for one in listed if one["role"] == "peer" and one["state"] not in DEPARTED)
+
+
 def peer_rows(state: CoreState, shown: Sequence[Member], now: float) -> tuple[PeerStatus, ...]:
     """These members, then those that left last."""
     gone = [
@@ -97,7 +123,7 @@ def peer_rows(state: CoreState, shown: Sequence[Member], now: float) -> tuple[Pe
 
 
 def _peer_status(state: CoreState, member: Member, now: float) -> PeerStatus:
-    facts, newest, times = member.facts, state.newest_version, state.dissemination.times_of(member.peer_id)
+    facts = member.facts
     parents = (state.members.get(peer_id) for peer_id in state.relay.parents_of(member.peer_id))
     return PeerStatus(
         peer_id=member.peer_id,
@@ -106,7 +132,7 @@ def _peer_status(state: CoreState, member: Member, now: float) -> PeerStatus:
         state=member.state,
         reason=member.reason,
         active_version=member.version,
-        version_lag=None if member.version is None or newest is None else newest - member.version,
+        version_lag=version_lag(member, state.newest_version),
         tokens_per_s=tokens_per_s(member),
         open_slots=state.book.held_count(member.peer_id),
         accepted=member.standing.accepted,
@@ -115,7 +141,7 @@ def _peer_status(state: CoreState, member: Member, now: float) -> PeerStatus:
         chunk_bytes_from_origin=0 if facts is None else facts.chunk_bytes_from_origin,
         chunk_bytes_from_peers=0 if facts is None else facts.chunk_bytes_from_peers,
         chunk_bytes_sent=0 if facts is None else facts.chunk_bytes_sent,
-        t_bcast_s=None if times is None else times.seconds.last,
+        t_bcast_s=took_s(state, member),
         hardware=member.hardware,
         region=member.region,
         concurrent_rollouts=member.concurrent_rollouts,
