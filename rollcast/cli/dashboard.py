@@ -10,22 +10,12 @@ from rollcast.cli.coordinator_api import Target, page_link
 from rollcast.cli.options import LATEST_RUN
 from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically
 
-<<<<<<< HEAD
-#: A browser is given this file's name: command lines, and so the key in a link, are for all users of a machine to see.
-_PAGE = "dashboard.html"
-
-
-def dashboard(run: Path = LATEST_RUN, /, *, open: bool = False) -> int:
-    """Print the address of a run's page. It holds the run's key: who has it may do everything.
-=======
-_DEFAULT_RUN = Path("runs/latest")
 #: The browser opens this file instead of the link: every user of a machine can read command lines, and so the key.
 _PAGE = "dashboard.html"
 
 
-def dashboard(run: Path = _DEFAULT_RUN, /, *, open: bool = False) -> int:
+def dashboard(run: Path = LATEST_RUN, /, *, open: bool = False) -> int:
     """Print the address of a run's dashboard. It contains the run's admin key: keep it like a password.
->>>>>>> c05d9aa (Say in whole sentences what each command and option does)
 
     Parameters
     ----------

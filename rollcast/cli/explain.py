@@ -21,13 +21,8 @@ _CULPRITS_SHOWN = 3
 DIFFERENT = 1  # exit status of a replay with a different decision
 
 
-<<<<<<< HEAD
 def explain(*words: str, run_folder: Path = LATEST_RUN, json_output: Json = False) -> int:
-    """Tell the story of one rollout, lease, prompt group, peer, version or step.
-=======
-def explain(*words: str, run_folder: Path = _DEFAULT_RUN, json_output: Json = False) -> int:
     """Show the history of one rollout, lease, prompt group, peer, version or step.
->>>>>>> c05d9aa (Say in whole sentences what each command and option does)
 
     Parameters
     ----------
@@ -109,13 +104,8 @@ def _text(value: object) -> str:
     return json.dumps(value) if isinstance(value, dict | list) else str(value)
 
 
-<<<<<<< HEAD
 def why(run_folder: Path = LATEST_RUN, *, since: str = "", json_output: Json = False) -> int:
-    """Account for the learner's wall time by cause: training, waiting for whom, publishing, being away ...
-=======
-def why(run_folder: Path = _DEFAULT_RUN, *, since: str = "", json_output: Json = False) -> int:
     """Break down the learner's wall time by cause: training, waiting for peers, publishing, being offline and so on.
->>>>>>> c05d9aa (Say in whole sentences what each command and option does)
 
     Parameters
     ----------

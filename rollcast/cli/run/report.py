@@ -10,15 +10,10 @@ from rollcast.cli.options import LATEST_RUN, Json
 from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomically
 
 
-<<<<<<< HEAD
 def report(run_folder: Path = LATEST_RUN, *, out: Path | None = None, json_output: Json = False) -> int:
-    """Write a run as one HTML file that opens without a server: curves, staleness, where the time went, who did what.
-=======
-def report(run_folder: Path = Path("runs/latest"), *, out: Path | None = None, json_output: Json = False) -> int:
     """Write a report on a run as one HTML file that opens without a server.
 
     It shows curves, staleness, where the learner's time went and what each worker contributed.
->>>>>>> c05d9aa (Say in whole sentences what each command and option does)
 
     Parameters
     ----------

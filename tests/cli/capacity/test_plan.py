@@ -99,8 +99,7 @@ def test_the_shipped_pool_and_demand_make_a_plan(capsys: pytest.CaptureFixture[s
     found = call(capsys, "plan")
     assert found.status == 0
     assert "configs/pool.csv" in found.err
-<<<<<<< HEAD
-    assert "skipped" not in found.err
+    assert "Skipped" not in found.err
 
 
 def test_an_explanation_says_what_binds_who_is_next_and_what_changes(
@@ -221,6 +220,3 @@ def test_utilisation_is_drawn_against_workers(
     assert (tmp_path / "u.svg").read_text().startswith("<?xml")
     assert drawn[0] == (0, 0.0)
     assert drawn[-1][1] == pytest.approx(1.0, abs=0.1)
-=======
-    assert "Skipped" not in found.err
->>>>>>> c05d9aa (Say in whole sentences what each command and option does)

@@ -21,7 +21,7 @@ def test_an_identity_is_backed_up_and_restored_elsewhere(tmp_path: Path, capsys:
     assert identity.backup(copy, state=first) == 0
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     assert identity.restore(copy, state=second) == 0
-    assert f"this machine is {peer_id} now" in capsys.readouterr().out
+    assert f"The identity of this machine is {peer_id} now" in capsys.readouterr().out
     assert (second / "identity.key").read_bytes() == copy.read_bytes()
 
 
@@ -29,9 +29,9 @@ def test_no_key_is_overwritten(tmp_path: Path) -> None:
     identity.show(state=tmp_path)
     copy = tmp_path / "copy.key"
     identity.backup(copy, state=tmp_path)
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         identity.backup(copy, state=tmp_path)
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         identity.restore(copy, state=tmp_path)
 
 

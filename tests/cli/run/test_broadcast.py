@@ -42,7 +42,7 @@ def test_screen_shows_what_an_operator_asks() -> None:
     for expected in (
         "version 87",
         "7 of 8 peers hold it",
-        "under way for 3.20 s",
+        "spreading for 3.20 s",
         "waiting for peer-5, which holds 41% of version 87",
         "last 1.91 s   p50 1.87 s   p95 7.31 s",
         "delta on version 86, 5.3 MB; a peer received 5.3 MB",
@@ -72,7 +72,7 @@ def test_a_large_fleet_shows_those_behind_and_counts_the_others() -> None:
     lines = lines_of(fleet(200, behind=4), rows=40)
     names = [line.split()[1] for line in lines if "peer-" in line and "→" not in line and "waiting" not in line]
     assert names[:4] == ["peer-0", "peer-1", "peer-2", "peer-3"]
-    assert any(f"… and {200 - len(names)} more, further ahead than these" in line for line in lines)
+    assert any(f"… and {200 - len(names)} more that hold more chunks than these" in line for line in lines)
 
 
 def test_a_small_fleet_is_in_the_order_of_names() -> None:
@@ -115,7 +115,9 @@ def test_screen_before_anything_is_known() -> None:
         hops=[],
     )
     assert "no version yet" in "\n".join(lines_of(empty))
-    assert line(empty).startswith("version -: nothing announced, 0 of 0 peers hold it  T_bcast last - p95 -  waiting")
+    assert line(empty).startswith(
+        "version -: nothing is announced, 0 of 0 peers hold it  T_bcast last - p95 -  waiting"
+    )
 
 
 def test_line() -> None:

@@ -47,7 +47,7 @@ def run(tmp_path: Path) -> Path:
 def test_samples_are_shown_with_their_verdicts(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert samples(run) == 0
     shown = capsys.readouterr().out
-    assert "sum:1 #0, held_out, version 40: right" in shown
+    assert "sum:1 #0, held_out, version 40: correct" in shown
     assert "2+1=[b]" in shown
     assert "timeout" in shown
     assert samples(run, wrong=True, limit=1, json_output=True) == 0

@@ -41,7 +41,7 @@ async def test_acts_are_given_and_previewed(tmp_path: Path, capsys: pytest.Captu
         assert await asyncio.to_thread(workers.drain, "a", reason="move", run=run) == 0
         assert capsys.readouterr().out == "drain: a\n"
         assert await asyncio.to_thread(workers.ban, "b", "who", run=run) == 76
-        assert "not done: who: no peer of this run" in capsys.readouterr().out
+        assert "not done: who: no peer has this id" in capsys.readouterr().out
         assert await asyncio.to_thread(workers.enable, "a", "b", run=run, json_output=True) == 0
         assert json.loads(capsys.readouterr().out)["done"] == ["a", "b"]
         assert await asyncio.to_thread(workers.pin, "off", "a", run=run) == 0
@@ -87,7 +87,7 @@ async def test_workers_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_nobody_is_no_table() -> None:
-    assert workers.lines_of([]) == ["no worker is here; `rollcast invite` makes a line for a donor"]
+    assert workers.lines_of([]) == ["No workers are connected. Create an invite for a donor with `rollcast invite`."]
 
 
 async def test_a_token_from_birth_to_end(
@@ -181,7 +181,7 @@ async def test_invites_are_made_listed_and_revoked(
         await asyncio.to_thread(invite.revoke, str(ONE["id"]), run=run)
         assert capsys.readouterr().out == "revoked: 0123456789abcdef\n"
     assert asked == [{"role": "peer", "quota": 3, "lifetime_s": 86_400.0, "note": "Ann"}, {}, {"id": ONE["id"]}]
-    with pytest.raises(ConfigError, match="no id"):
+    with pytest.raises(ConfigError, match="not the id"):
         invite.revoke("../tokens")
 
 
@@ -191,4 +191,4 @@ def test_lines_say_what_became_of_each() -> None:
     assert invite.fate_of(ONE, 1e6) == "ended"
     (line,) = invite.lines_of([ONE], 0.0)
     assert line == "0123456789abcdef  open      peer     1 of 3      until 1970-01-02 00:00 UTC  Ann"
-    assert invite.lines_of([], 0.0) == ["no invite was made yet"]
+    assert invite.lines_of([], 0.0) == ["There are no invites yet. Create one with `rollcast invite`."]
