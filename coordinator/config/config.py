@@ -23,6 +23,7 @@ from coordinator.config.tasks import (
     TaskConfig,
 )
 from coordinator.core.decisions.settings import PacingRule
+from coordinator.core.staleness.policy import LatePolicy
 from rollcast.runtime.config import ConfigModel
 from rollcast.wire import limits
 from rollcast.wire.joining.bootstrap import PLACE_PATTERN, PLACES_MOST
@@ -44,7 +45,7 @@ class RunConfig(ConfigModel):
     """S: most learner steps by which a rollout's oldest segment may lag at batch formation. A hard limit."""
     publish_every_steps: Annotated[int, Field(ge=1)] | Literal["auto"] = 1
     """kappa: learner steps between two published versions; auto: as many as a broadcast takes (p95), if S allows."""
-    late_policy: Literal["drop", "wait", "correct"] = "drop"
+    late_policy: LatePolicy = "drop"
     """Rollouts older than S are: dropped; dropped after batches waited for late groups; or trained on, corrected."""
     late_wait_s: float = Field(5.0, ge=0.0)
     """late_policy wait: most seconds to hold a batch for a group that would be too old for the next one."""
