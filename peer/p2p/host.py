@@ -25,17 +25,9 @@ from peer.p2p.circuits.reservations import Reservations
 from peer.p2p.circuits.wire import HOP, STOP, open_stream, read_exactly
 from peer.p2p.connection_gate import ConnectionGate
 from peer.p2p.streams.buffers import LinkBuffers
-from peer.p2p.streams.lanes import (
-    OPENING_BYTES,
-    PROTOCOL,
-    TOKEN_BYTES,
-    LaneName,
-    Lanes,
-    close_quietly,
-    encode_opening,
-    parse_opening,
-)
+from peer.p2p.streams.lanes import Lanes, close_quietly
 from peer.p2p.streams.limits import HostLimits
+from peer.p2p.streams.opening import OPENING_BYTES, PROTOCOL, TOKEN_BYTES, LaneName, encode_opening, parse_opening
 from rollcast.runtime.errors import RollcastError, Unreachable, WrongKey
 from rollcast.wire.ids import PeerId
 

@@ -22,7 +22,8 @@ from libp2p.stream_muxer.yamux.yamux import Yamux
 from libp2p.transport.tcp.tcp import TCP
 
 from peer.p2p.streams.lanes import close_quietly
-from peer.p2p.streams.limits import HostLimits, Resources, give_back_what_fails
+from peer.p2p.streams.limits import HostLimits
+from peer.p2p.streams.resources import Resources, give_back_what_fails
 from peer.p2p.streams.yamux import Muxers
 from rollcast.wire.identity.identity import Identity
 

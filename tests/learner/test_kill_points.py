@@ -42,7 +42,7 @@ def test_the_process_dies_at_the_occurrence_asked_for() -> None:
 
 def test_every_label_is_at_one_place() -> None:
     assert len(set(LABELS)) == len(LABELS) >= 20
-    text = "".join(path.read_text() for path in LEARNER.glob("*.py") if path.name != "kill_points.py")
+    text = "".join(path.read_text() for path in LEARNER.rglob("*.py") if path.name != "kill_points.py")
     used = re.findall(r'kill_point\("(\w+)"\)', text)
     assert sorted(used) == sorted(LABELS)
 

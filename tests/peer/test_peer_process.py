@@ -35,7 +35,7 @@ import sys
 from peer.config import PeerConfig
 from peer.service import run
 from rollcast.runtime.process import run_process
-from tests.peer.fake_engine import FakeEngine
+from tests.peer.engines.fake_engine import FakeEngine
 config = PeerConfig.model_validate_json(sys.argv[1])
 sys.exit(run_process(lambda stop: run(config, stop, engine_factory=lambda _: FakeEngine(token_s=0.01))))
 """

@@ -1,53 +1,19 @@
-"""The libp2p thread's side of one p2p link: pumps between two libp2p streams and the link's buffers (trio).
+"""Pump frames between the two libp2p streams of a p2p link and the link's buffers, on libp2p's thread (trio).
 
-How a lane of a p2p link begins. No I/O here.
-
-A link is two libp2p connections, each with one stream of /rollcast/chunk/1.0.0, because bulk in both directions on
-one connection can deadlock py-libp2p: the lane ``up`` carries frames (rollcast/wire/links/frames.py) from whoever
-dialled, the
-lane ``down`` to them. The dialling side opens both:
-
-    opening = lane (1 byte: 0 up, 1 down) token (16 bytes, the same on both lanes of a link)
-
-Then frames flow in the lane's direction, and in the other one only a zero byte every few seconds, so that a frozen end
-is noticed.
+The module opening says how a link's two lanes begin.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal
+from typing import Any
 
 import trio
 from libp2p.network.stream.exceptions import StreamClosed, StreamEOF, StreamReset
 from libp2p.stream_muxer.exceptions import MuxedStreamEOF, MuxedStreamReset
 
 from peer.p2p.streams.buffers import ROOM_BYTES, LinkBuffers
-from rollcast.runtime.errors import MalformedMessage
-
-PROTOCOL = "/rollcast/chunk/1.0.0"
-TOKEN_BYTES = 16
-OPENING_BYTES = 1 + TOKEN_BYTES
-SIGN_OF_LIFE = b"\0"
-LaneName = Literal["up", "down"]
-_LANES: tuple[LaneName, LaneName] = ("up", "down")
-
-
-def encode_opening(lane: LaneName, token: bytes) -> bytes:
-    """The first bytes of a lane."""
-    return bytes([_LANES.index(lane)]) + token
-
-
-def parse_opening(data: bytes) -> tuple[LaneName, bytes]:
-    """Lane and token.
-
-    Raises:
-        MalformedMessage: it is no opening.
-    """
-    if len(data) != OPENING_BYTES or data[0] >= len(_LANES):
-        raise MalformedMessage("a p2p lane did not begin with an opening")
-    return _LANES[data[0]], data[1:]
-
+from peer.p2p.streams.opening import SIGN_OF_LIFE
 
 # One noise message holds 65,519 bytes, and a yamux header takes 12 of them: a longer piece would cost a second message.
 # Through a relay the whole message is data of another yamux frame in another noise message, which takes 30 bytes more.

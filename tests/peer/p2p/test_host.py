@@ -297,7 +297,7 @@ async def test_who_was_refused_has_no_other_certificate_looked_at(tmp_path: Path
 
 async def test_a_stranger_has_one_link_to_show_who_it_is_on(tmp_path: Path) -> None:
     from peer.p2p.circuits.wire import open_stream
-    from peer.p2p.streams.lanes import PROTOCOL, encode_opening
+    from peer.p2p.streams.opening import PROTOCOL, encode_opening
 
     async with p2p_pair(tmp_path, host_limits=HostLimits(opening_timeout_s=WAIT_S)) as pair:
         await pair.dialler._run_thread()  # type: ignore[attr-defined]
@@ -405,7 +405,7 @@ async def test_what_is_no_lane_is_closed(tmp_path: Path) -> None:
     from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
     from multiaddr import Multiaddr
 
-    from peer.p2p.streams.lanes import PROTOCOL
+    from peer.p2p.streams.opening import PROTOCOL
 
     async with p2p_pair(tmp_path, host_limits=HostLimits(opening_timeout_s=0.5)) as pair:
         await pair.ends()

@@ -26,7 +26,7 @@ _PORT = 7420
 _COORDINATOR = """
 import asyncio, sys
 from pathlib import Path
-from coordinator.reach import dial_backs
+from coordinator.core.traversal import dial_backs
 from tests.coordinator.running import changed, running
 
 async def serve():
@@ -45,7 +45,7 @@ from pathlib import Path
 from peer.config import PeerConfig
 from peer.service import run
 from rollcast.runtime.errors import DaemonAway
-from rollcast.wire.donor_control import request
+from rollcast.wire.donor_socket import request
 
 async def tell(folder):
     said = None

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.p2p.streams.lanes import OPENING_BYTES, TOKEN_BYTES, LaneName, encode_opening, parse_opening
+from peer.p2p.streams.opening import OPENING_BYTES, TOKEN_BYTES, LaneName, encode_opening, parse_opening
 from rollcast.runtime.errors import MalformedMessage
 
 TOKEN = bytes(range(TOKEN_BYTES))

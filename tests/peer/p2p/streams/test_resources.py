@@ -13,7 +13,8 @@ from libp2p.peer.id import ID
 from multiaddr import Multiaddr
 
 from peer.p2p.libp2p_host import make_host
-from peer.p2p.streams.limits import HostLimits, Resources
+from peer.p2p.streams.limits import HostLimits
+from peer.p2p.streams.resources import Resources
 from rollcast.wire.identity.identity import Identity
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from peer.p2p.connection_gate import ConnectionPolicy
+from peer.p2p.connection_policy import ConnectionPolicy
 from rollcast.wire.ids import PeerId
 
 A, B = PeerId("a"), PeerId("b")
