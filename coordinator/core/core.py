@@ -1,7 +1,8 @@
 """The coordinator's decisions: events in, actions out. No clock, no I/O, no randomness of its own.
 
-Each concern is a part with its own module: membership, leases, staleness, batches, accounting, relay plan, and so on;
-state.py holds them together, and this module says which of them an event concerns, in which order.
+Each concern has a module of its own: membership, leases, staleness, batches, accounting, relay plan, and so on.
+``decisions/state.py`` holds their data together; this module routes each event to the modules that it concerns, in
+order. A rollout's way is read from top to bottom in ``decisions/rollouts.py``.
 """
 
 from __future__ import annotations
@@ -74,16 +75,16 @@ from rollcast.wire.ids import Epoch, PeerId, Version
 
 __all__ = ["CoordinatorCore", "CoreSettings", "Restored", "Status", "Waiting"]
 
-_MOVES_THE_LEARNER = (Tick, BatchRequested, BatchRecorded)  # what it waits for is looked at then
-#: The most frequent events: none of them changes who is missing, or what the run as a whole waits for.
-_DAILY = frozenset({HeartbeatReceived, RolloutReceived, RolloutStored, WorkRequested, VersionHeld, PartialReceived})
+_MOVES_THE_LEARNER = (Tick, BatchRequested, BatchRecorded)  # events after which its wait is attributed to a cause
+#: The most frequent events: none of them changes which processes are missing, or what the run as a whole waits for.
+_FREQUENT = frozenset({HeartbeatReceived, RolloutReceived, RolloutStored, WorkRequested, VersionHeld, PartialReceived})
 
 
 class CoordinatorCore:
-    """Who is here, who does what, which rollouts count.
+    """Decide which peers do what, and which rollouts count.
 
-    ``now`` is any monotonic clock in seconds, the same for every call. Our own bugs raise ValueError or KeyError;
-    what others do wrong becomes an action.
+    ``now`` is any monotonic clock in seconds, the same for every call. Our own bugs raise ValueError or KeyError; what
+    peers or the learner do wrong becomes an action.
     """
 
     def __init__(self, settings: CoreSettings, restored: Restored | None = None) -> None:
@@ -111,17 +112,17 @@ class CoordinatorCore:
 
     @property
     def epochs(self) -> EpochBook:
-        """Every epoch that was opened, and whose versions count."""
+        """Every epoch that was opened, and which versions are orphans."""
         return self._state.epochs
 
     @property
     def rules(self) -> RulesInForce:
-        """The limits that hold now."""
+        """The staleness limits in force."""
         return self._state.rules
 
     @property
     def age_split(self) -> Split:
-        """What the ages of all trained rollouts were made of."""
+        """The ages of all trained rollouts, split by what the time was spent on."""
         return self._state.ages.total
 
     @property
@@ -141,24 +142,24 @@ class CoordinatorCore:
 
     @property
     def prices(self) -> tuple[Price, ...]:
-        """What peers cost; the first that matches one holds."""
+        """Prices of peers; the first that matches a peer applies."""
         return self._state.prices
 
     @property
     def budget(self) -> Budget:
-        """What may be spent, as far as the core knows."""
+        """The spending limits."""
         return self._state.budget
 
     def standby(self) -> dict[PeerId, tuple[str, bool]]:
-        """Who is switched off by the capacity model, for a coordinator after us."""
+        """Return the peers that the capacity model switched off, so that a restarted coordinator resumes with them."""
         return standby_of(self._state.members)
 
     def preview_question(self, now: float) -> Question:
-        """What a preview of an act or of other settings is made from."""
+        """Return the data from which the effect of an operator's action or of other settings is previewed."""
         return question_of(self._state, self._activation.corrections, now)
 
     def banned_because(self, peer_id: PeerId) -> str:
-        """Why this identity may not take part; empty: it may."""
+        """Return why this identity is banned; empty if it is not."""
         return self._state.members.banned_because(peer_id)
 
     @property
@@ -168,41 +169,44 @@ class CoordinatorCore:
 
     @property
     def state(self) -> CoreState:
-        """For views, which change nothing."""
+        """The state, for views, which only read it."""
         return self._state
 
     def chunk_bytes_sent(self) -> dict[PeerId, int]:
-        """What each member says that it sent to others since its process started."""
+        """Return the chunk bytes that each member reports as sent to others since its process started."""
         return {one.peer_id: one.facts.chunk_bytes_sent for one in self._state.members if one.facts is not None}
 
     def peer_named(self, words: str) -> PeerId | None:
-        """The peer with this id, or the one with this name if only one has it, among those here and gone lately."""
+        """Return the peer with this id, or the only one with this name; None if there is none or several.
+
+        Peers that left lately are found too.
+        """
         return self._state.members.peer_named(words)
 
     def waiting(self, now: float) -> Waiting:
-        """What the run waits for."""
+        """Return what the run waits for."""
         return self._waiting.describe(now, self._patience.no_peer_since)
 
     def status(self, now: float) -> Status:
-        """The run and its members."""
+        """Return the status of the run and its members."""
         waiting, elapsed_s = self.waiting(now), self.elapsed_s(now)
         return build_status(self._state, waiting, self._activation.status(), now=now, elapsed_s=elapsed_s)
 
     def run_status(self, now: float) -> RunStatus:
-        """The same without members."""
+        """Return the status of the run, without its members."""
         waiting, elapsed_s = self.waiting(now), self.elapsed_s(now)
         return build_run_status(self._state, waiting, self._activation.status(), now=now, elapsed_s=elapsed_s)
 
     def activation_status(self) -> ActivationStatus:
-        """What the capacity model decided."""
+        """Return what the capacity model decided."""
         return self._activation.status()
 
     def broadcast(self, now: float) -> BroadcastStatus:
-        """How the newest version spreads."""
+        """Return how far the broadcast of the newest version is."""
         return build_broadcast_status(self._state, now=now)
 
     def elapsed_s(self, now: float) -> float:
-        """How long coordinators have run on this run, those before us included, in seconds."""
+        """Return for how many seconds coordinators have run this run, earlier ones included."""
         return self._elapsed_before_s + (0.0 if self._started_at is None else now - self._started_at)
 
     def validate(self) -> None:
@@ -217,13 +221,13 @@ class CoordinatorCore:
     # ---------------------------------------------------------------- events
 
     def handle(self, event: Event, now: float) -> list[Action]:
-        """What the shell must do about this event, in this order."""
+        """Return what the shell must do about this event, in order."""
         if self._started_at is None:
             self._started_at = now
         self._state.now = now
         actions = self._dispatch(event, now)
         self._state.ages.observe(event, actions, now)
-        if type(event) not in _DAILY:
+        if type(event) not in _FREQUENT:
             if isinstance(event, _MOVES_THE_LEARNER):
                 actions += self._wait_causes.observe(now)
             self._patience.observe(now)

@@ -18,10 +18,9 @@ from coordinator.core.events.actions import (
     StopPeer,
 )
 from coordinator.core.events.restored import Restored, RestoredAttempt, RestoredGroup, RestoredRollout
-from coordinator.core.leases.batches import Batches
+from coordinator.core.leases.batches import Batches, Usefulness
 from coordinator.core.leases.drop_counts import TOO_SLOW, ChunkTraffic, DropReason, RolloutAccounts
 from coordinator.core.leases.forecast import Forecast
-from coordinator.core.leases.group_yield import Usefulness
 from coordinator.core.leases.groups import Attempt, Group
 from coordinator.core.leases.lease_book import LeaseBook
 from coordinator.core.leases.partials import Partials

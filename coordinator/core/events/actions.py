@@ -1,4 +1,4 @@
-"""What the coordinator's core asks its shell to do, in order."""
+"""The actions that the coordinator's core returns and its shell carries out, in order."""
 
 from __future__ import annotations
 
@@ -24,12 +24,16 @@ from rollcast.wire.rollouts import LeaseGrant, Rollout
 
 @dataclass(frozen=True, slots=True)
 class SendLeases:
+    """Send the peer new leases."""
+
     peer_id: PeerId
     leases: tuple[LeaseGrant, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RevokeLeases:
+    """Tell the peer to stop working on these leases."""
+
     peer_id: PeerId
     lease_ids: tuple[LeaseId, ...]
     reason: str
@@ -39,8 +43,8 @@ class RevokeLeases:
 class Neighbour:
     """Another process in a peer's part of the plan.
 
-    ``address``: ways to it, the best first, with spaces between. Where that one dials it is empty; "punch" where the
-    two are to dial each other, and that one asks for it.
+    ``address``: addresses to dial, the best first, separated by spaces. Empty where the neighbour dials; "punch" where
+    the two dial each other, and the neighbour asks for it.
     """
 
     peer_id: PeerId
@@ -52,7 +56,7 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class StripePart:
-    """Where one stripe's chunks go from a peer: ``children`` are indices into its neighbours."""
+    """The neighbours to which a peer sends one stripe's chunks: ``children`` are indices into its neighbours."""
 
     stripe: StripeId
     children: tuple[int, ...]
@@ -73,7 +77,7 @@ class PlanPart:
 
 @dataclass(frozen=True, slots=True)
 class SendPlan:
-    """This peer's part of the relay plan."""
+    """Send the peer its part of the relay plan."""
 
     peer_id: PeerId
     plan_id: PlanId
@@ -82,7 +86,7 @@ class SendPlan:
 
 @dataclass(frozen=True, slots=True)
 class SendProbe:
-    """Let this peer measure its uplink: send padding to a neighbour until either bound is reached."""
+    """Have this peer measure its uplink: it sends padding to a neighbour until either bound is reached."""
 
     peer_id: PeerId
     probe_id: int
@@ -93,7 +97,7 @@ class SendProbe:
 
 @dataclass(frozen=True, slots=True)
 class SendToPeer:
-    """Send this message as it is: those about ways to each other (coordinator/reach), which nothing else looks at."""
+    """Send the peer this message unchanged. Messages about reachability (coordinator/core/traversal) go this way."""
 
     peer_id: PeerId
     message: pb.CoordinatorMessage
@@ -101,9 +105,10 @@ class SendToPeer:
 
 @dataclass(frozen=True, slots=True)
 class TryAddress:
-    """See whether this peer can be dialled at this address; answered by DialBackEnded.
+    """Check whether this peer can be dialled at this address; answered by DialBackEnded.
 
-    ``host``: IP address that the name in it must lead to, or to one that the operator allows; empty: it is no name.
+    ``host``: the IP address that the name in ``address`` must resolve to, unless the operator allows another one; empty
+    if ``address`` contains no name.
     """
 
     check_id: int
@@ -122,14 +127,14 @@ class SendAnnouncement:
 
 @dataclass(frozen=True, slots=True)
 class PlanActivation:
-    """Find out which peers should be on; answered by ActivationPlanned or ActivationPlanFailed. One at a time."""
+    """Solve for the peers that should be on; answered by ActivationPlanned or ActivationPlanFailed. One at a time."""
 
     problem: Problem
 
 
 @dataclass(frozen=True, slots=True)
 class TellActivation:
-    """Tell the peer that it is switched on, or off: it is then given nothing new. ``reason`` is for its owner."""
+    """Tell the peer that it is switched on, or off: then it gets no new work. ``reason`` is shown to its owner."""
 
     peer_id: PeerId
     active: bool
@@ -138,7 +143,7 @@ class TellActivation:
 
 @dataclass(frozen=True, slots=True)
 class WantWorker:
-    """A provider should run this worker, or not run it any more; ``reason`` in words."""
+    """Have a provider start this worker, or stop it; ``reason`` in words."""
 
     worker_id: str
     wanted: bool
@@ -155,7 +160,7 @@ class StopPeer:
 
 @dataclass(frozen=True, slots=True)
 class EndSession:
-    """End the peer's session without telling it to stop: it may come back, and will try to."""
+    """End the peer's session without telling it to stop: it will try to reconnect."""
 
     peer_id: PeerId
     reason: str
@@ -163,7 +168,7 @@ class EndSession:
 
 @dataclass(frozen=True, slots=True)
 class RefuseSession:
-    """Tell the peer why it is refused (the error of this code, which is its exit status), and end its session."""
+    """Tell the peer why it is refused, and end its session. ``code`` is that of the error with which it exits."""
 
     peer_id: PeerId
     code: str
@@ -173,7 +178,7 @@ class RefuseSession:
 
 @dataclass(frozen=True, slots=True)
 class SetBudget:
-    """What workers at providers may cost from now on, in US dollars; None: no limit."""
+    """Limit what workers at providers may cost from now on, in US dollars; None: no limit."""
 
     usd_per_hour_max: float | None
     usd_total_max: float | None
@@ -181,9 +186,9 @@ class SetBudget:
 
 @dataclass(frozen=True, slots=True)
 class SupplyPrompts:
-    """Draw this many problems from the mixture; answered by PromptsSupplied. One at a time.
+    """Sample this many problems from the mixture; answered by PromptsSupplied. One at a time.
 
-    ``steps``: for which learner step each is expected to be trained on; empty where the mixture is always the same.
+    ``steps``: the learner step in which each is expected to be trained on; empty where the mixture never changes.
     """
 
     count: int
@@ -192,7 +197,7 @@ class SupplyPrompts:
 
 @dataclass(frozen=True, slots=True)
 class RecordGroup:
-    """A prompt group was opened."""
+    """Record that a prompt group was opened."""
 
     group_id: GroupId
     problem_id: str
@@ -202,7 +207,7 @@ class RecordGroup:
 
 @dataclass(frozen=True, slots=True)
 class RecordAttempt:
-    """One slot was issued to a peer: counted as issued."""
+    """Record that a slot was issued to a peer: it counts as issued."""
 
     lease_id: LeaseId
     fencing_token: FencingToken
@@ -214,7 +219,7 @@ class RecordAttempt:
 
 @dataclass(frozen=True, slots=True)
 class CloseAttempt:
-    """An issued slot ended without being trained; ``reason`` is counted under rollouts dropped."""
+    """Record that an issued slot ended without being trained; ``reason`` is counted under rollouts dropped."""
 
     lease_id: LeaseId
     sample_index: int
@@ -223,14 +228,14 @@ class CloseAttempt:
 
 @dataclass(frozen=True, slots=True)
 class CloseGroup:
-    """A group ended without being trained; every attempt at it is closed before. It will not be taken up again."""
+    """Record that a group ended without being trained, so that no restart opens it again. Its attempts are closed."""
 
     group_id: GroupId
 
 
 @dataclass(frozen=True, slots=True)
 class StoreRollout:
-    """Store durably, then answer RolloutStored. Never acknowledged before."""
+    """Store a rollout durably, then answer RolloutStored; the upload is not acknowledged before (I1)."""
 
     rollout_id: RolloutId
     peer_id: PeerId
@@ -239,7 +244,7 @@ class StoreRollout:
 
 @dataclass(frozen=True, slots=True)
 class AnswerUpload:
-    """The verdict on one uploaded rollout; ``reason`` is empty when accepted."""
+    """Send the verdict on one uploaded rollout; ``reason`` is empty if it is accepted."""
 
     upload_id: UploadId
     lease_id: LeaseId
@@ -267,7 +272,7 @@ class RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class ServeBatch:
-    """The recorded batch of this step may be served to the learner."""
+    """Serve the recorded batch of this step to the learner."""
 
     step: Step
     replayed: bool
@@ -289,7 +294,7 @@ class RecordEpoch:
 
 @dataclass(frozen=True, slots=True)
 class AnswerEpoch:
-    """The epoch that the learner asked for is recorded: it goes on at ``step``."""
+    """Answer the learner's request for an epoch, which is recorded: training continues at ``step``."""
 
     request_id: int
     epoch: Epoch
@@ -298,7 +303,7 @@ class AnswerEpoch:
 
 @dataclass(frozen=True, slots=True)
 class Penalise:
-    """Their bug, not ours: written down and shown; ``quarantined`` peers relay and generate no more."""
+    """Record and show a peer's fault, which is not ours; ``quarantined`` peers neither relay nor generate any more."""
 
     peer_id: PeerId
     reason: str
@@ -306,13 +311,13 @@ class Penalise:
 
     @property
     def kind(self) -> str:
-        """Of its entry in the run's story."""
+        """Kind of the entry in the run's story."""
         return "quarantined" if self.quarantined else "penalised"
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One line of the run's story: appended to the event table with its cause."""
+    """Append one line to the run's story, the event table, with its cause."""
 
     kind: str
     subject: str
@@ -321,7 +326,10 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class FailRun:
-    """The run cannot go on: stop it with the error of this code (RC201: the origin or learner is missing; RC202)."""
+    """Stop a run that cannot go on, with the error of this code.
+
+    RC201: the origin or the learner is missing; RC202: there are no peers.
+    """
 
     code: str
     reason: str

@@ -1,4 +1,4 @@
-"""What the coordinator's core is told. Plain data; times come with handle(event, now), never inside."""
+"""The events that the coordinator's core handles. Plain data; times come with handle(event, now), never inside."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from rollcast.wire.rollouts import PartialRollout, Rollout
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The first event of every coordinator: what was restored counts from now on."""
+    """The first event of every coordinator process: leases that were restored run from now on."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerJoined:
-    """A peer opened its session (again: a second session replaces the first)."""
+    """A peer opened a session. A second session of the same peer replaces the first one."""
 
     peer_id: PeerId
     role: str  # "peer" or "origin"
     name: str
-    address: str  # host:port others may dial, empty if none
+    address: str  # host:port that other peers may dial, empty if none
     concurrent_rollouts: int
     hardware: str
     region: str = ""  # as the peer's operator names it, empty if unknown
     site: str = ""  # the same for peers that share a local network, empty if unknown
     metered: bool = False  # its upload costs money
     upload_cap_bytes_per_second: float = 0.0  # 0: none
-    held_leases: tuple[LeaseId, ...] | None = None  # of earlier sessions, those it still has; None: not said
-    software: str = ""  # that it runs, with its release
-    public_name: str = ""  # what its owner wants the world to see, empty if nothing
+    held_leases: tuple[LeaseId, ...] | None = None  # leases of earlier sessions that it still has; None: not reported
+    software: str = ""  # name and release
+    public_name: str = ""  # shown to the public by its owner's wish, empty if none
     host: str = ""  # IP address from which its session comes, empty if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class PeerLeft:
-    """The session ended; silence is found by the core itself at Tick.
+    """A session ended. The core finds silent peers itself, at Tick.
 
-    ``finished``: the peer said Goodbye, and its attempts end with it. Else it may come back to them.
+    ``finished``: the peer sent Goodbye, and its attempts end with it. Otherwise it may reconnect and continue them.
     """
 
     peer_id: PeerId
@@ -55,8 +55,7 @@ class PeerLeft:
 
 @dataclass(frozen=True, slots=True)
 class IdentityNoticed:
-    """An identity is used in another place than before (coordinator/rpc/clones.py): it moved, or there are two of
-    it."""
+    """An identity is used from another machine than before (coordinator/rpc/clones.py): it moved, or was copied."""
 
     peer_id: PeerId
     what: Literal["identity_moved", "identity_cloned"]
@@ -78,7 +77,7 @@ class LinkFacts:
 
 
 class PeerFacts(msgspec.Struct, frozen=True):
-    """What a heartbeat says. Counters run since the peer's process started; a rate of 0 is not measured yet.
+    """What a heartbeat reports. Counters run since the peer's process started; a rate of 0 is not measured yet.
 
     A struct, because there is one for every heartbeat: a frozen dataclass of so many fields takes four times as long.
     """
@@ -108,19 +107,21 @@ class PeerFacts(msgspec.Struct, frozen=True):
     receiving_map: bytes = b""  # share held, 0 to 255, of each of up to 128 equal runs of chunks
     uplink_probe_id: int = 0
     sending_stopped: bool = False  # its owner's limits let no chunks leave at the moment
-    receiving_stopped: bool = False  # nor come
-    p2p: str = ""  # of its libp2p: running, or why it does not; empty: not wanted
+    receiving_stopped: bool = False  # its owner's limits let no chunks arrive at the moment
+    p2p: str = ""  # state of its libp2p host: running, or why it does not run; empty: not wanted
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReceived:
+    """A peer reported its state."""
+
     peer_id: PeerId
     facts: PeerFacts
 
 
 @dataclass(frozen=True, slots=True)
 class WorkRequested:
-    """The peer can take this many more slots; replaces what it asked for before."""
+    """The peer can take this many more slots; this replaces its earlier request."""
 
     peer_id: PeerId
     free_slots: int
@@ -138,6 +139,8 @@ class VersionHeld:
 
 @dataclass(frozen=True, slots=True)
 class LeasesReturned:
+    """The peer will not work on these leases."""
+
     peer_id: PeerId
     lease_ids: tuple[LeaseId, ...]
     reason: str
@@ -145,7 +148,7 @@ class LeasesReturned:
 
 @dataclass(frozen=True, slots=True)
 class PeerAccused:
-    """A peer received a chunk from another that does not match its signed hash."""
+    """A peer reports that another one sent it a chunk that does not match its signed hash."""
 
     accuser: PeerId
     culprit: PeerId
@@ -172,7 +175,11 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class RolloutReceived:
-    """Form already checked by rollcast.wire.rollouts. ``upload_id`` names the call that waits for the verdict."""
+    """A peer uploaded a rollout. ``upload_id`` names the call that waits for the verdict.
+
+    rollcast.wire.rollouts has checked the bounds of every field; whether the rollout can be what it claims is checked
+    in coordinator/core/decisions/rollouts.py.
+    """
 
     upload_id: UploadId
     peer_id: PeerId
@@ -182,7 +189,7 @@ class RolloutReceived:
 
 @dataclass(frozen=True, slots=True)
 class MalformedRollout:
-    """An upload that is no rollout, from whom and for which slot it says it is."""
+    """An upload could not be parsed as a rollout. Its sender, lease and slot are as the upload claims."""
 
     upload_id: UploadId
     peer_id: PeerId
@@ -194,7 +201,7 @@ class MalformedRollout:
 
 @dataclass(frozen=True, slots=True)
 class PartialReceived:
-    """What a running attempt drew so far. Form already checked by rollcast.wire.rollouts."""
+    """A peer sent what a running attempt has generated. rollcast.wire.rollouts has checked every field's bounds."""
 
     peer_id: PeerId
     partial: PartialRollout
@@ -202,14 +209,14 @@ class PartialReceived:
 
 @dataclass(frozen=True, slots=True)
 class RolloutStored:
-    """StoreRollout is durable."""
+    """The rollout of a StoreRollout is durable."""
 
     rollout_id: RolloutId
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutScored:
-    """``error`` is empty, or why the verifier could not score (the reward is then 0)."""
+    """A rollout was scored. ``error``: why the verifier could not do it (the reward is then 0); empty if it could."""
 
     rollout_id: RolloutId
     reward: float
@@ -218,14 +225,14 @@ class RolloutScored:
 
 @dataclass(frozen=True, slots=True)
 class BatchRequested:
-    """The learner wants the batch of this step (asking again is allowed)."""
+    """The learner requested the batch of this step. It may repeat the request."""
 
     step: Step
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRecorded:
-    """RecordBatch is durable."""
+    """The batch of a RecordBatch is durable."""
 
     step: Step
 
@@ -252,10 +259,10 @@ class VersionAnnounced:
 
 @dataclass(frozen=True, slots=True)
 class EpochRequested:
-    """The learner reached another state than the published one (asking again is allowed).
+    """The resumed learner reached another state than the published one. It may repeat the request.
 
     ``step`` counts the learner steps that its state has completed; ``common_version`` is the newest published version
-    whose state it did reach again, if there is one. ``request_id`` names the call that waits for the answer.
+    whose state it did reach again; None if there is none. ``request_id`` names the call that waits for the answer.
     """
 
     request_id: int
@@ -265,19 +272,23 @@ class EpochRequested:
 
 @dataclass(frozen=True, slots=True)
 class EpochRecorded:
-    """RecordEpoch is durable."""
+    """The epoch of a RecordEpoch is durable."""
 
     epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True)
 class StepFinished:
+    """The learner completed a step, with these figures."""
+
     step: Step
     values: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerStatusChanged:
+    """The learner reported what it is doing."""
+
     phase: str
     detail: str
     values: Mapping[str, float]
@@ -285,19 +296,19 @@ class LearnerStatusChanged:
 
 @dataclass(frozen=True, slots=True)
 class LearnerCalled:
-    """The learner made a call, or one of its calls ended: it is there."""
+    """The learner made a call, or one of its calls ended: its process is running."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActivationPlanned:
-    """Answer to PlanActivation."""
+    """The answer to a PlanActivation."""
 
     solved: Solved
 
 
 @dataclass(frozen=True, slots=True)
 class ActivationPlanFailed:
-    """PlanActivation has no answer."""
+    """A PlanActivation could not be answered."""
 
     number: int
     why: str
@@ -305,17 +316,17 @@ class ActivationPlanFailed:
 
 @dataclass(frozen=True, slots=True)
 class StandbyRestored:
-    """Who a coordinator before us had switched off by the capacity model: why, and whether without versions."""
+    """The peers that the capacity model had switched off before a restart: why, and whether without new versions."""
 
     peers: Mapping[PeerId, tuple[str, bool]]
 
 
 @dataclass(frozen=True, slots=True)
 class WorkersOffered:
-    """What providers could start, in place of what they could before, and which peers run at providers.
+    """The workers that providers can start, replacing the earlier offer, and which peers run at providers.
 
-    ``workers``: those that are not here; ``active`` if they are wanted already. ``backed``: what each peer that runs
-    at a provider was offered as.
+    ``workers``: those that are not members; ``active`` if they are wanted already. ``backed``: the offer that each peer
+    at a provider was started from.
     """
 
     workers: tuple[Worker, ...]
@@ -326,7 +337,7 @@ class WorkersOffered:
 class RunEnded:
     """The run is over, for good (open leases are revoked, untrained rollouts dropped) or for now.
 
-    ``final`` is False where the run can be taken up again: nothing is dropped, and its members are not told to stop.
+    ``final`` is False where the run can be resumed: nothing is dropped, and its members are not told to stop.
     """
 
     reason: str
@@ -335,7 +346,7 @@ class RunEnded:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passed: expire leases, find silent peers, issue what may now be issued."""
+    """Time passed: leases expire, silent peers are found, and work that may now begin is issued."""
 
 
 Event = (

@@ -1,4 +1,4 @@
-"""Which groups make the batch of a step. A batch is recorded durably before it is served, and never formed twice."""
+"""Choose the groups of each step's batch. A batch is recorded durably before it is served, and never formed twice."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from coordinator.core.leases.groups import Group
 from rollcast.wire.ids import RolloutId, Step
+
+_USEFUL_WEIGHT = 0.05  # of the newest group in the moving share
+_USEFUL_SHARE_LEAST = 0.2  # of useful groups, at least, that is assumed: bounds how much more work is begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,7 @@ class FormedBatch:
 
     @property
     def ages(self) -> list[int]:
+        """Ages of the rollouts, in learner steps."""
         return [self.step - filling.oldest_version for group in self.groups for filling in group.fillings()]
 
 
@@ -41,10 +45,10 @@ class Batches:
         return step < self.recorded
 
     def choose(self, ready: Sequence[Group], age_max: int) -> tuple[Group, ...]:
-        """Groups for the wanted batch: those that would be too old for the next one first, then by age of the group.
+        """Return the groups for the wanted batch: first those that would be too old for the next one, then the oldest.
 
-        Empty if there are not enough. This is the hard gate: every rollout's age is looked at again here, whatever was
-        believed before.
+        Empty if there are not enough. This is the hard gate (I3): every rollout's age is checked again here, whatever
+        was predicted when its lease was issued.
         """
         if self.wanted is None or self.recording is not None:
             return ()
@@ -56,7 +60,7 @@ class Batches:
         return tuple(sorted(urgent_first[: self._groups_per_step], key=lambda group: group.group_id))
 
     def form(self, groups: tuple[Group, ...], age_max: int) -> FormedBatch:
-        """These groups, as chosen, make the wanted batch."""
+        """Form the wanted batch of these groups, which ``choose`` returned."""
         if self.wanted is None:
             raise ValueError("no batch is wanted")
         self.recording = FormedBatch(self.wanted, groups, age_max)
@@ -65,7 +69,7 @@ class Batches:
         return self.recording
 
     def record(self) -> FormedBatch:
-        """The formed batch is durable."""
+        """Return the formed batch, which is durable now."""
         if self.recording is None:
             raise ValueError("no batch is being recorded")
         batch, self.recording = self.recording, None
@@ -73,7 +77,7 @@ class Batches:
         return batch
 
     def skip_to(self, step: Step) -> None:
-        """The batches before this step are recorded as empty ones."""
+        """Count the batches before this step as recorded: an epoch was opened, and they are empty."""
         if self.recording is not None or step < self.recorded:
             raise ValueError(f"cannot skip to step {step}: batch {self.next_step} is next")
         self.recorded = self.next_step = step
@@ -95,3 +99,22 @@ def too_old(group: Group, step: Step, age_max: int) -> bool:
     """Whether a rollout of this group is too old for the batch of this step (I3)."""
     oldest = group.oldest_version
     return oldest is not None and step - oldest > age_max
+
+
+class Usefulness:
+    """Counts of online selection (see decisions/rollouts.py). A restarted coordinator counts from 0 again."""
+
+    def __init__(self) -> None:
+        self.dropped = 0  # groups without advantage since the last batch
+        self.share = 1.0  # of useful groups, lately
+        self.groups_per_useful_one = 1.0
+        """How many groups must be made for each that is trained on."""
+
+    def seen(self, *, useful: bool) -> None:
+        """Count a group that was scored."""
+        self.share += _USEFUL_WEIGHT * (float(useful) - self.share)
+        self.groups_per_useful_one = 1.0 / max(_USEFUL_SHARE_LEAST, self.share)
+
+    def batch_recorded(self) -> None:
+        """Count the drops of the next batch from 0: each batch has its own bound."""
+        self.dropped = 0

@@ -23,21 +23,21 @@ LIVE_ATTEMPTS_MAX = 2  # I6 of the threat model
 _SEED_OF = Struct("<QQQ")
 
 AttemptKey = tuple[LeaseId, int]  # lease and sample index: unique for ever
-Prefix = tuple[Segment, ...]  # what was drawn of a slot already
+Prefix = tuple[Segment, ...]  # what was generated of a slot already
 
 
 def slot_seed(run_seed: int, group_id: GroupId, sample_index: int) -> int:
-    """Sampling seed of a slot, 64 bits; the same for every attempt at it."""
+    """Return the sampling seed of a slot, 64 bits; it is the same for every attempt at the slot."""
     text = b"rollcast/slot-seed/1" + _SEED_OF.pack(run_seed, group_id, sample_index)
     return int.from_bytes(blake3(text).digest(length=8), "little")
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One slot issued to one peer. Times are on the core's clock.
+    """One slot issued to one peer. Times are on the core's clock, in seconds.
 
-    ``load``: slots that its peer held then or draws at once, whichever is more; 0 where it is not known, because a
-    coordinator before us issued the attempt. ``prefix``: what the peer was told was drawn already; None: not known.
+    ``load``: slots that its peer held then or generates at once, whichever is more; 0 if unknown, because the attempt
+    was issued before a restart. ``prefix``: the tokens that the peer was given to continue; None: unknown.
     """
 
     lease_id: LeaseId
@@ -70,13 +70,15 @@ class Filling:
 
 @dataclass(slots=True)
 class SlotState:
+    """One slot: its attempts in flight, then its rollout."""
+
     seed: int
     last_token: int = 0  # fencing token of the newest attempt
     live: list[Attempt] = field(default_factory=list)
     filling: Filling | None = None
 
     def open(self, lost: Container[AttemptKey]) -> bool:
-        """Whether it wants an attempt: nobody is at it, or one whose peer seems to be gone."""
+        """Whether it wants an attempt: none is in flight, or only one of a peer that is away for too long."""
         if self.filling is not None:
             return False
         return not self.live or (len(self.live) == 1 and self.live[0].key in lost)
@@ -95,12 +97,15 @@ class Group:
 
     @property
     def ready(self) -> bool:
+        """Whether every slot is scored."""
         return self.scored == len(self.slots)
 
     def fillings(self) -> list[Filling]:
+        """Return the rollouts so far, in order of their sample index."""
         return [slot.filling for slot in self.slots if slot.filling is not None]
 
     def live(self) -> list[Attempt]:
+        """Return the attempts in flight."""
         return [attempt for slot in self.slots for attempt in slot.live]
 
 

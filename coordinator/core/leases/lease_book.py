@@ -1,4 +1,4 @@
-"""Every open or ready group, and the leases at them: the book that the other parts ask and write in."""
+"""The open and ready prompt groups, and which peers hold leases on their slots."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ NO_PREFIXES: Mapping[int, Prefix] = {}
 
 
 class LeaseBook:
-    """Every open or ready group, oldest first, with the indices that make each question cheap."""
+    """Every open or ready group, oldest first.
+
+    Each question has an index of its own, so that no answer costs more with more groups; ``validate`` compares them.
+    """
 
     def __init__(
         self,
@@ -44,7 +47,7 @@ class LeaseBook:
         self._finished_kept = finished_kept
         self._groups: dict[GroupId, Group] = {}
         self._order: list[GroupId] = []
-        self._open: list[GroupId] = []  # groups with a slot that wants an attempt, oldest first
+        self._open: list[GroupId] = []  # groups with an open slot, oldest first
         self._ready: list[GroupId] = []  # groups with every slot scored, oldest first
         self._live: dict[AttemptKey, Attempt] = {}  # in order of issue, which is the order of deadlines
         self._live_by_peer: dict[PeerId, dict[AttemptKey, Attempt]] = {}
@@ -62,14 +65,14 @@ class LeaseBook:
     # ---------------------------------------------------------------- questions
 
     def __len__(self) -> int:
-        """Open and ready groups."""
+        """Return the number of open and ready groups."""
         return len(self._order)
 
     def __iter__(self) -> Iterator[Group]:
         return (self._groups[group_id] for group_id in self._order)
 
     def position(self, group: Group) -> int:
-        """How many open or ready groups are older."""
+        """Return how many open or ready groups are older."""
         return bisect_left(self._order, group.group_id)
 
     def open_groups(self, count: int) -> list[tuple[int, Group]]:
@@ -77,44 +80,49 @@ class LeaseBook:
         return [(bisect_left(self._order, group_id), self._groups[group_id]) for group_id in self._open[:count]]
 
     def open_slots(self, group: Group) -> list[int]:
-        """Sample indices that nobody works at, or only a peer that seems to be gone."""
+        """Return the sample indices without a rollout that no peer works at, or only one that is away for too long."""
         lost = self._grace.lost
         if lost:
             return [index for index, slot in enumerate(group.slots) if slot.open(lost)]
         return [index for index, slot in enumerate(group.slots) if slot.filling is None and not slot.live]
 
     def ready_groups(self) -> list[Group]:
+        """Return the groups with every slot scored, oldest first."""
         return [self._groups[group_id] for group_id in self._ready]
 
     @property
     def ready_count(self) -> int:
+        """Number of groups with every slot scored."""
         return len(self._ready)
 
     @property
     def live_count(self) -> int:
-        """Attempts that a peer is expected to answer."""
+        """Number of attempts that are in flight."""
         return len(self._live)
 
     def live_attempt(self, key: AttemptKey) -> Attempt | None:
+        """Return the attempt if it is in flight."""
         return self._live.get(key)
 
     def filling_of(self, key: AttemptKey) -> Filling | None:
-        """The rollout that this attempt became, while its group is open or ready."""
+        """Return the rollout that this attempt became, while its group is open or ready."""
         return self._filled.get(key)
 
     def finished(self, key: AttemptKey) -> Finished | None:
-        """What became of an attempt that is over, while it is remembered."""
+        """Return what became of an attempt that is over; None if it is not over, or is not remembered any more."""
         return self._finished.get(key)
 
     def slot_is_filled(self, group_id: GroupId, sample_index: int) -> bool:
-        """Whether this slot needs nothing more: it has a rollout, or its group is gone."""
+        """Whether this slot needs no attempt any more: it has a rollout, or its group was removed."""
         group = self._groups.get(group_id)
         return group is None or group.slots[sample_index].filling is not None
 
     def held_by(self, peer_id: PeerId) -> list[Attempt]:
+        """Return the peer's attempts in flight, oldest first."""
         return list(self._live_by_peer.get(peer_id, {}).values())
 
     def held_count(self, peer_id: PeerId) -> int:
+        """Return how many slots the peer holds."""
         return len(self._live_by_peer.get(peer_id, ()))
 
     def held(self, peer_id: PeerId) -> tuple[int, int]:
@@ -127,7 +135,7 @@ class LeaseBook:
         return any(key[0] == lease_id for key in self._live_by_peer.get(peer_id, ()))
 
     def expired(self, now: float) -> list[Attempt]:
-        """Live attempts whose deadline has passed, oldest first."""
+        """Return the live attempts whose deadline has passed, oldest first."""
         late: list[Attempt] = []
         for attempt in self._live.values():
             if attempt.deadline > now:
@@ -138,11 +146,12 @@ class LeaseBook:
     # ---------------------------------------------------------------- changes
 
     def restore(self, groups: Sequence[RestoredGroup], deadline: float, *, lost_at: float) -> None:
-        """Take over what the coordinator before us had open, oldest group first; the book must be empty.
+        """Take over the groups that were open before a restart, oldest first; the book must be empty.
 
-        ``deadline`` is that of every live attempt, on the core's clock: a full period from our start, because what
-        passed of its first one while nobody could answer its peer is not the peer's fault. So this is called when the
-        event Started says what the time is, not when the book is made. Peers that are not back at ``lost_at`` are lost.
+        ``deadline`` is that of every live attempt, on the core's clock: a full period from our start, because time in
+        which no coordinator could answer a peer is not the peer's fault. The clock is known only from the event Started
+        on, so this is called then and not when the book is made. At ``lost_at`` the slots of peers that have not
+        reconnected are opened to others.
         """
         for restored in groups:
             group = self._new_group(restored.group_id, restored.prompt)
@@ -159,16 +168,16 @@ class LeaseBook:
             self._grace.left(peer_id, held, lost_at)
 
     def left(self, peer_id: PeerId, lost_at: float) -> None:
-        """The peer went away without a word: what it holds stays its own, and is lost if it is not back in time."""
+        """Keep the attempts of a peer that disconnected; their slots open at ``lost_at`` unless it reconnects."""
         self._grace.left(peer_id, self._live_by_peer.get(peer_id, ()), lost_at)
 
     def came_back(self, peer_id: PeerId) -> None:
-        """The peer has a session again, and owns its attempts again."""
+        """Give a peer that reconnected its attempts back."""
         found = self._grace.came_back(peer_id, self._live_by_peer.get(peer_id, ()))
         self._index_all(found)
 
     def lose(self, now: float) -> None:
-        """Open the slots of attempts whose peers have been away for too long."""
+        """Open the slots of attempts whose peers have been away for longer than the reconnect grace."""
         self._index_all(self._grace.due(now))
 
     def _index_all(self, keys: Iterable[AttemptKey]) -> None:
@@ -176,6 +185,7 @@ class LeaseBook:
             self._index(self._groups[group_id])
 
     def open_group(self, prompt: Prompt) -> Group:
+        """Open a group for a prompt, with every slot vacant."""
         self._last_group += 1
         return self._new_group(GroupId(self._last_group), prompt)
 
@@ -197,9 +207,15 @@ class LeaseBook:
         load: int = 0,
         prefixes: Mapping[int, Prefix] = NO_PREFIXES,
     ) -> list[Attempt]:
-        """One lease for these slots; each may have room for one more live attempt at most. For ``load`` see Attempt.
+        """Issue one lease for these slots of a group and return its attempts.
 
-        ``prefixes``: by sample index, what was drawn of a slot already.
+        Args:
+            indices: sample indices of the slots.
+            load: see Attempt.
+            prefixes: by sample index, what was generated of a slot already.
+
+        Raises:
+            ValueError: a slot is filled, or has the most live attempts that it may have.
         """
         self._last_lease += 1
         lease_id, token = LeaseId(self._last_lease), FencingToken(self._last_lease)
@@ -228,13 +244,13 @@ class LeaseBook:
         self._live_by_peer.setdefault(attempt.peer_id, {})[attempt.key] = attempt
 
     def take_freed(self) -> list[PeerId]:
-        """Peers that some attempt of ended since this was last asked."""
+        """Return the peers of which an attempt ended since the last call."""
         freed = list(self._freed)
         self._freed.clear()
         return freed
 
     def close(self, attempt: Attempt) -> None:
-        """A live attempt is over without a rollout; its slot is vacant again unless another attempt has it."""
+        """End a live attempt without a rollout; its slot is vacant again unless another attempt is at it."""
         group = self._groups[attempt.group_id]
         self._unlive(attempt)
         group.slots[attempt.sample_index].live.remove(attempt)
@@ -244,9 +260,9 @@ class LeaseBook:
     def fill(
         self, attempt: Attempt, rollout_id: RolloutId, oldest_version: Version, newest_version: Version
     ) -> list[Attempt]:
-        """A live attempt's rollout was received; the versions are its segments'.
+        """Fill the slot of a live attempt with the rollout that was received; the versions are those of its segments.
 
-        Returns the other live attempts at its slot: they lost the race.
+        Returns the other live attempts at the slot, which came too late.
         """
         group = self._groups[attempt.group_id]
         slot = group.slots[attempt.sample_index]
@@ -266,7 +282,11 @@ class LeaseBook:
         self.unscored += 1
 
     def reopen(self, group: Group, index: int) -> Filling:
-        """Empty a filled slot: what it holds does not count any more, and the slot is given out again."""
+        """Empty a filled slot, whose rollout does not count any more, and return what it held; the slot is open again.
+
+        Raises:
+            ValueError: the slot is not filled.
+        """
         slot = group.slots[index]
         filling, slot.filling = slot.filling, None
         if filling is None:
@@ -283,7 +303,7 @@ class LeaseBook:
         return filling
 
     def mark_stored(self, rollout_id: RolloutId) -> Group | None:
-        """The rollout is durable; None if its group is gone meanwhile."""
+        """Mark a rollout as durable and return its group; None if the group was removed meanwhile."""
         found = self._find(rollout_id)
         if found is None:
             return None
@@ -292,7 +312,7 @@ class LeaseBook:
         return group
 
     def mark_scored(self, rollout_id: RolloutId, reward: float = 0.0) -> bool:
-        """The rollout has its reward; False if its group is gone meanwhile or it was scored before."""
+        """Give a rollout its reward. Returns False if its group was removed meanwhile, or it was scored before."""
         found = self._find(rollout_id)
         if found is None:
             return False
@@ -307,12 +327,16 @@ class LeaseBook:
         return True
 
     def ready_group_of(self, rollout_id: RolloutId) -> Group | None:
-        """The group of this rollout if every slot of it is scored."""
+        """Return the group of this rollout if every slot of it is scored, else None."""
         found = self._find(rollout_id)
         return None if found is None or not found[0].ready else found[0]
 
     def remove(self, group: Group) -> None:
-        """Forget a group that has no live attempt: it goes into a batch, or is dropped."""
+        """Remove a group that goes into a batch, or is dropped.
+
+        Raises:
+            ValueError: it still has live attempts.
+        """
         if group.live():
             raise ValueError(f"group {group.group_id} still has live attempts")
         for filling in group.fillings():
@@ -379,7 +403,7 @@ class LeaseBook:
 
 
 def _restored_attempt(group_id: GroupId, restored: RestoredAttempt, deadline: float) -> Attempt:
-    """What its peer was told was drawn already is not known any more."""
+    """Return a restored attempt. The prefix that its peer was given is not recorded, so it is unknown."""
     return Attempt(
         *(restored.lease_id, restored.fencing_token, group_id, restored.sample_index, restored.peer_id, deadline),
         prefix=None,

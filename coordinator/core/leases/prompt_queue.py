@@ -1,4 +1,4 @@
-"""Problems drawn from the mixture ahead of need, in bounded bulk."""
+"""Prompts sampled from the mixture ahead of need, so that opening a group never waits; their number is bounded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PromptQueue:
         return prompt
 
     def ask(self, needed: int) -> list[SupplyPrompts]:
-        """A request if the stock is low; ``needed`` is how many may still be used at all."""
+        """Return a request if the stock is low, else nothing. At most ``needed`` prompts can still be used at all."""
         if not self.low:
             return []
         count = min(self._target, needed) - len(self.stock)
@@ -40,7 +40,7 @@ class PromptQueue:
         return [SupplyPrompts(count)]
 
     def supplied(self, prompts: Sequence[Prompt]) -> None:
-        """The answer; fewer than asked means that the source has no more."""
+        """Add the prompts of the answer. Fewer than requested means that the source is exhausted."""
         self.exhausted = len(prompts) < self._asked
         self._asked = 0
         self.stock.extend(prompts)

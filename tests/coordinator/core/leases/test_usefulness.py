@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from coordinator.core.leases.group_yield import Usefulness
+from coordinator.core.leases.batches import Usefulness
 
 
 def test_how_many_groups_must_be_made_for_each_that_is_trained_on() -> None:
