@@ -11,14 +11,14 @@ from coordinator.core.activation.activation import Activation
 from coordinator.core.activation.preview import Question, question_of
 from coordinator.core.activation.status import ActivationStatus
 from coordinator.core.decisions import epoch_change, lifecycle, rollouts
-from coordinator.core.decisions.broadcasts import Relaying
+from coordinator.core.decisions.broadcasts import Broadcasts
 from coordinator.core.decisions.issuing import issue
 from coordinator.core.decisions.settings import CoreSettings
-from coordinator.core.decisions.speculation import LongTail
-from coordinator.core.decisions.stalls import Patience
+from coordinator.core.decisions.speculation import Speculation
+from coordinator.core.decisions.stalls import Stalls
 from coordinator.core.decisions.state import CoreState, Restored
 from coordinator.core.decisions.wait_causes import WaitCauses
-from coordinator.core.decisions.work_requests import Working
+from coordinator.core.decisions.work_requests import WorkRequests
 from coordinator.core.events.actions import Action, Note
 from coordinator.core.events.events import (
     ActivationPlanFailed,
@@ -63,14 +63,14 @@ from coordinator.core.events.reach_events import (
 )
 from coordinator.core.members.membership import Member
 from coordinator.core.members.standby import standby_of
-from coordinator.core.operator import Acting
+from coordinator.core.operator import Operator
 from coordinator.core.presence import Presence
 from coordinator.core.staleness.age_breakdown import Split
 from coordinator.core.staleness.epochs import EpochBook
 from coordinator.core.staleness.policy import RulesInForce
 from coordinator.core.status.broadcast import BroadcastStatus, build_broadcast_status
 from coordinator.core.status.status import RunStatus, Status, Waiting, WaitingWatch, build_run_status, build_status
-from coordinator.core.traversal.traversal import Reaching
+from coordinator.core.traversal.traversal import Traversal
 from rollcast.wire.ids import Epoch, PeerId, Version
 
 __all__ = ["CoordinatorCore", "CoreSettings", "Restored", "Status", "Waiting"]
@@ -94,14 +94,14 @@ class CoordinatorCore:
         self._waiting = WaitingWatch(self._state)
         self._started_at: float | None = None
         self._elapsed_before_s = 0.0 if restored is None else restored.elapsed_s
-        self._patience = Patience(self._state)
-        self._relaying = Relaying(self._state)
-        self._reaching = Reaching(self._state, self._relaying)
-        self._presence = Presence(self._state, self._relaying, self._reaching)
-        self._activation = Activation(self._state, self._relaying)
-        self._acting = Acting(self._state, self._relaying, self._presence, self._activation)
-        self._working = Working(self._state)
-        self._long_tail = LongTail(self._state)
+        self._stalls = Stalls(self._state)
+        self._broadcasts = Broadcasts(self._state)
+        self._traversal = Traversal(self._state, self._broadcasts)
+        self._presence = Presence(self._state, self._broadcasts, self._traversal)
+        self._activation = Activation(self._state, self._broadcasts)
+        self._operator = Operator(self._state, self._broadcasts, self._presence, self._activation)
+        self._work_requests = WorkRequests(self._state)
+        self._speculation = Speculation(self._state)
         self._wait_causes = WaitCauses(self._state)
 
     # ---------------------------------------------------------------- questions of the shell
@@ -185,7 +185,7 @@ class CoordinatorCore:
 
     def waiting(self, now: float) -> Waiting:
         """Return what the run waits for."""
-        return self._waiting.describe(now, self._patience.no_peer_since)
+        return self._waiting.describe(now, self._stalls.no_peer_since)
 
     def status(self, now: float) -> Status:
         """Return the status of the run and its members."""
@@ -230,7 +230,7 @@ class CoordinatorCore:
         if type(event) not in _FREQUENT:
             if isinstance(event, _MOVES_THE_LEARNER):
                 actions += self._wait_causes.observe(now)
-            self._patience.observe(now)
+            self._stalls.observe(now)
             self._waiting.observe(now)
         if self.settings.validate_every_event:
             self.validate()
@@ -248,7 +248,7 @@ class CoordinatorCore:
             case RolloutScored():
                 return self._rollouts.scored(event, now)
             case WorkRequested():
-                return self._working.requested(event, now)
+                return self._work_requests.requested(event, now)
             case VersionHeld():
                 return self._presence.version_held(event, now)
             case PartialReceived():
@@ -264,9 +264,9 @@ class CoordinatorCore:
                 return [Note(event.what, event.peer_id, event.detail)]
             case ReachabilityTold() | SeenAt() | PunchRequested() | PunchEnded() | DialBackEnded() | RecordGiven():
                 self._state.members.seen(event.peer_id, now)
-                return self._reaching.received(event, now)
+                return self._traversal.received(event, now)
             case LeasesReturned():
-                return self._working.returned(event, now)
+                return self._work_requests.returned(event, now)
             case PeerAccused():
                 return self._presence.accused(event, now)
             case PromptsSupplied():
@@ -292,7 +292,7 @@ class CoordinatorCore:
                 self._state.progress.status_changed(event.phase, event.detail, event.values)
                 return []
             case LearnerCalled():
-                self._patience.learner_called(now)
+                self._stalls.learner_called(now)
                 return []
             case ActivationPlanned():
                 return self._activation.planned(event.solved, now)
@@ -309,10 +309,10 @@ class CoordinatorCore:
             case Tick():
                 return self._tick(now)
             case _:
-                return self._acting.ordered(event, now)
+                return self._operator.ordered(event, now)
 
     def _learner_moves(self, actions: list[Action], now: float) -> list[Action]:
-        self._working.learner_moved(now)
+        self._work_requests.learner_moved(now)
         return actions + issue(self._state, now)
 
     # ---------------------------------------------------------------- time
@@ -322,9 +322,9 @@ class CoordinatorCore:
         actions = self._presence.drop_silent(now)
         if state.late_wait.running:
             actions += rollouts.form_batch(state, now)
-        actions += self._reaching.tick(now)
-        actions += self._relaying.replan(now) if state.members.end_demotions(now) else self._relaying.tick(now)
-        actions += self._working.tick(now) + self._activation.tick(now)
-        overdue = self._patience.overdue(now)
-        actions += issue(state, now) + self._long_tail.tick(now)
+        actions += self._traversal.tick(now)
+        actions += self._broadcasts.replan(now) if state.members.end_demotions(now) else self._broadcasts.tick(now)
+        actions += self._work_requests.tick(now) + self._activation.tick(now)
+        overdue = self._stalls.overdue(now)
+        actions += issue(state, now) + self._speculation.tick(now)
         return actions + ([] if overdue is None else [overdue])

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from coordinator.core.activation.activation import Activation
-from coordinator.core.decisions.broadcasts import Relaying
+from coordinator.core.decisions.broadcasts import Broadcasts
 from coordinator.core.decisions.issuing import issue
 from coordinator.core.decisions.rollouts import drop_stale
 from coordinator.core.decisions.state import CoreState
@@ -31,12 +31,12 @@ from coordinator.core.events.prices import Budget
 from coordinator.core.presence import Presence, refused
 
 
-class Acting:
+class Operator:
     """Carries orders out in the core."""
 
-    def __init__(self, state: CoreState, relaying: Relaying, presence: Presence, activation: Activation) -> None:
+    def __init__(self, state: CoreState, broadcasts: Broadcasts, presence: Presence, activation: Activation) -> None:
         self._state = state
-        self._relaying = relaying
+        self._broadcasts = broadcasts
         self._presence = presence
         self._activation = activation
 
@@ -80,7 +80,7 @@ class Acting:
         state.members.changed([order.peer_id])
         state.dissemination.left(order.peer_id)
         self._activation.look_soon(now)
-        return actions + self._relaying.changed(now) + issue(state, now)
+        return actions + self._broadcasts.changed(now) + issue(state, now)
 
     def _banned(self, order: PeerBanned, now: float) -> list[Action]:
         state, standing = self._state, self._state.members.standing(order.peer_id)
@@ -114,7 +114,7 @@ class Acting:
             return actions
         standby = member.standing.standby
         actions.append(TellActivation(order.peer_id, not standby, standby or "on: enabled by the operator"))
-        return actions + self._relaying.changed(now) + issue(state, now)
+        return actions + self._broadcasts.changed(now) + issue(state, now)
 
     # ---------------------------------------------------------------- rules
 

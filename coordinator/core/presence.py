@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from coordinator.core.decisions.broadcasts import Relaying
+from coordinator.core.decisions.broadcasts import Broadcasts
 from coordinator.core.decisions.issuing import issue
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, EndSession, Note, Penalise, RefuseSession, SendAnnouncement
 from coordinator.core.events.events import HeartbeatReceived, PeerAccused, PeerJoined, PeerLeft, VersionHeld
 from coordinator.core.members.membership import Member
 from coordinator.core.staleness.epochs import NEWEST_KEPT
-from coordinator.core.traversal.traversal import Reaching
+from coordinator.core.traversal.traversal import Traversal
 from rollcast.runtime.errors import Banned
 from rollcast.wire.ids import PeerId, Version
 
@@ -19,10 +19,10 @@ from rollcast.wire.ids import PeerId, Version
 class Presence:
     """Who is here, and which version each of them holds."""
 
-    def __init__(self, state: CoreState, relaying: Relaying, reaching: Reaching) -> None:
+    def __init__(self, state: CoreState, broadcasts: Broadcasts, traversal: Traversal) -> None:
         self._state = state
-        self._relaying = relaying
-        self._reaching = reaching
+        self._broadcasts = broadcasts
+        self._traversal = traversal
 
     def joined(self, event: PeerJoined, now: float) -> list[Action]:
         """A session was opened. What its peer had before stays its own."""
@@ -39,7 +39,7 @@ class Presence:
         self._state.book.came_back(event.peer_id)
         actions += self._end_unheld(event)
         actions.append(Note("peer_joined", event.peer_id, f"{event.name} as {event.role}"))
-        actions += self._reaching.joined(member, now) + self._relaying.joined(member, now)
+        actions += self._traversal.joined(member, now) + self._broadcasts.joined(member, now)
         # The last few: who was away for some versions may follow their deltas.
         latest = self._state.announced.latest(NEWEST_KEPT)
         actions += [SendAnnouncement(event.peer_id, version) for version in latest]
@@ -80,12 +80,12 @@ class Presence:
         """Its session is over; what it works at stays its own until the deadline, in case that it comes back."""
         self._state.book.left(peer_id, now + self._state.settings.reconnect_grace_s)
         actions = self._remove_member(peer_id, how, reason, now)
-        return [Note("peer_left", peer_id, reason), *actions, *self._relaying.left(peer_id, now)]
+        return [Note("peer_left", peer_id, reason), *actions, *self._broadcasts.left(peer_id, now)]
 
     def _remove_member(self, peer_id: PeerId, how: Literal["left", "lost"], reason: str, now: float) -> list[Action]:
         self._state.members.leave(peer_id, how, reason)
         self._state.dissemination.left(peer_id)
-        return self._reaching.left(peer_id, now)
+        return self._traversal.left(peer_id, now)
 
     def heartbeat(self, event: HeartbeatReceived, now: float) -> list[Action]:
         """What it says of itself."""
@@ -101,7 +101,7 @@ class Presence:
             self._active(member, active, now)
         if not member.receives:  # by its owner's limits, or ours: nobody waits for it
             self._state.dissemination.left(member.peer_id)
-        actions = self._relaying.observe(member, now, before=part_before)
+        actions = self._broadcasts.observe(member, now, before=part_before)
         if member.receives and not part_before[1]:  # what it was not told of meanwhile
             latest = self._state.announced.latest(NEWEST_KEPT)
             actions += [SendAnnouncement(member.peer_id, version) for version in latest]
@@ -162,11 +162,11 @@ class Presence:
             Penalise(event.culprit, culprit.standing.quarantined if quarantined else what, quarantined),
         ]
         if not quarantined:
-            return actions + self._relaying.replan(now)
+            return actions + self._broadcasts.replan(now)
         self._state.dissemination.left(event.culprit)
         self._state.partials.forget(event.culprit)
         actions += self._state.close_attempts(self._state.book.held_by(event.culprit), "revoked", tell_peers=True)
-        return actions + self._relaying.replan(now) + issue(self._state, now)
+        return actions + self._broadcasts.replan(now) + issue(self._state, now)
 
     def _doubt(self, event: PeerAccused, accuser: Member) -> str:
         """Why this accusation cannot be true or is not to be trusted, or empty."""

@@ -29,7 +29,7 @@ from capacity.replan.events import Event as Replannable
 from capacity.replan.replanning import Replanner
 from coordinator.core.activation.pool import Assumed, demand_of, is_usable, learner_step_s, measure, price, worker_of
 from coordinator.core.activation.status import ActivationStatus, PlannedSet
-from coordinator.core.decisions.broadcasts import Relaying
+from coordinator.core.decisions.broadcasts import Broadcasts
 from coordinator.core.decisions.issuing import issue
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, Note, PlanActivation, SendAnnouncement, TellActivation, WantWorker
@@ -84,9 +84,9 @@ class _Look:
 class Activation:
     """The capacity model's glue to membership and measurements."""
 
-    def __init__(self, state: CoreState, relaying: Relaying) -> None:
+    def __init__(self, state: CoreState, broadcasts: Broadcasts) -> None:
         self._state = state
-        self._relaying = relaying
+        self._broadcasts = broadcasts
         settings = state.settings.activation
         self._acts = settings.mode == "act"
         self._replanner = None if settings.mode == "off" else Replanner(settings.replan)
@@ -307,7 +307,7 @@ class Activation:
             state.dissemination.left(peer_id)
         if standing.dark != was_dark:
             state.relay.forget(peer_id)
-            actions += self._relaying.changed(now)
+            actions += self._broadcasts.changed(now)
         if was_dark and not standing.dark:
             actions += [SendAnnouncement(peer_id, version) for version in state.announced.latest(NEWEST_KEPT)]
         return actions + issue(state, now)

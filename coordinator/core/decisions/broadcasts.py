@@ -18,7 +18,7 @@ REACH_AFTER_S = 1.0  # since the last plan: who can reach whom, which comes peer
 MOVED_AFTER_S = 30.0  # since the last plan: a rate that was not known, or is another one now
 
 
-class Relaying:
+class Broadcasts:
     """The relay plan's glue to membership and heartbeats. Times are the core's clock in seconds."""
 
     def __init__(self, state: CoreState) -> None:

@@ -25,7 +25,7 @@ _PEERS_COMPARED = 32
 _SOONER = 0.7  # of what its holder still needs: in less a second peer must be done
 
 
-class LongTail:
+class Speculation:
     """Looks for stragglers now and then."""
 
     def __init__(self, state: CoreState) -> None:

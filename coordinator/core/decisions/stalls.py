@@ -6,7 +6,7 @@ from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import FailRun
 
 
-class Patience:
+class Stalls:
     """Clocks of what is missing. All times are the core's clock in seconds.
 
     Peers are waited for only once there is a version for them: a warm start may take longer than they may be missing.

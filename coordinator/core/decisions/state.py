@@ -29,7 +29,7 @@ from coordinator.core.members.membership import Members
 from coordinator.core.members.offers import Offers
 from coordinator.core.members.progress import LearnerProgress
 from coordinator.core.reach.address_book import ReachBook
-from coordinator.core.staleness.age_breakdown import StalenessLedger
+from coordinator.core.staleness.age_breakdown import AgeBreakdown
 from coordinator.core.staleness.epochs import AnnouncedVersions, EpochBook
 from coordinator.core.staleness.policy import LateCounts, LateWait, RulesInForce, StalenessFigures
 from rollcast.wire.ids import Epoch, LeaseId, PeerId
@@ -82,7 +82,7 @@ class CoreState:
         self.rules = RulesInForce(settings.staleness_rules)
         self.late = LateCounts()
         self.late_wait = LateWait(self.late)
-        self.ages = StalenessLedger(restored.age_split, restored.groups)
+        self.ages = AgeBreakdown(restored.age_split, restored.groups)
         self.staleness = StalenessFigures(Counter(restored.trained_ages))
         self.dissemination = Dissemination()
         self.progress = LearnerProgress()

@@ -24,7 +24,7 @@ class _Rest:
     free_slots: int = 0
 
 
-class Working:
+class WorkRequests:
     """Requests for work, leases handed back, deadlines and peers that do not come back."""
 
     def __init__(self, state: CoreState) -> None:

@@ -25,7 +25,7 @@ class _Place:
     entry: _Entry
 
 
-class Shares:
+class FairShare:
     """Peers that wait, in lines by version: one heap of virtual times each."""
 
     def __init__(self) -> None:

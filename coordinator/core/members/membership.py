@@ -9,7 +9,7 @@ from typing import Literal
 
 from capacity.model.workers import Pin
 from coordinator.core.events.events import PeerFacts, PeerJoined
-from coordinator.core.members.fair_share import Shares
+from coordinator.core.members.fair_share import FairShare
 from rollcast.wire.ids import PeerId, Version
 
 _STANDINGS_KEPT = 16384  # identities remembered after they left; quarantined ones are kept beyond it
@@ -187,7 +187,7 @@ class Members:
         """The origin that joined first, if there is one."""
         self._joins = 0
         self.worker_count = 0  # peers that are not quarantined
-        self.shares = Shares()
+        self.shares = FairShare()
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())

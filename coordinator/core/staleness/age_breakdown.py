@@ -104,7 +104,7 @@ class _Made:
     scored_at: float | None = None
 
 
-class StalenessLedger:
+class AgeBreakdown:
     """Watches every event with its actions. Times are the core's clock in seconds."""
 
     def __init__(self, before: Mapping[str, float], groups: Iterable[RestoredGroup]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from coordinator.core.decisions.broadcasts import Relaying
+from coordinator.core.decisions.broadcasts import Broadcasts
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, Note
 from coordinator.core.events.reach_events import ReachabilityTold, ReachEvent, SeenAt
@@ -24,12 +24,12 @@ _CHANGES_AT_ONCE = 8
 _CHANGES_EVERY_S = 60.0
 
 
-class Reaching:
+class Traversal:
     """All parts; each event goes to the one that it is for."""
 
-    def __init__(self, state: CoreState, relaying: Relaying) -> None:
+    def __init__(self, state: CoreState, broadcasts: Broadcasts) -> None:
         self._state = state
-        self._relaying = relaying
+        self._broadcasts = broadcasts
         self.matchmaker = Matchmaker(state)
         self._circuits = Circuits(state)
         others = (DialBacks(state), self._circuits, Rendezvous(state), Banned(state))
@@ -86,5 +86,5 @@ class Reaching:
 
     def _replanned(self, now: float) -> list[Action]:
         if self._state.reach.take_changed():
-            self._relaying.reachability_changed(now)
+            self._broadcasts.reachability_changed(now)
         return []

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from coordinator.core.events.actions import Penalise
 from coordinator.core.events.events import LeasesReturned, PartialReceived, PeerAccused
-from coordinator.core.members.fair_share import Shares
+from coordinator.core.members.fair_share import FairShare
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.limits import SEGMENTS_MAX
 from rollcast.wire.rollouts import LeaseGrant, PartialRollout, Segment, lease_from_pb, lease_to_pb
@@ -72,7 +72,7 @@ def test_a_rollout_did_not_take_longer_than_its_attempt() -> None:
 
 
 def test_lines_of_versions_that_are_over_are_thrown_out() -> None:
-    shares = Shares()
+    shares = FairShare()
     for version in range(100):
         for number in range(20):
             shares.wait(PeerId(f"p{number}"), number, Version(version), float(version), ahead=False)
@@ -82,7 +82,7 @@ def test_lines_of_versions_that_are_over_are_thrown_out() -> None:
 
 
 def test_a_peer_that_asks_and_takes_it_back_costs_no_memory() -> None:
-    shares = Shares()
+    shares = FairShare()
     shares.wait(PeerId("first"), 0, Version(0), 0.0, ahead=False)
     for _ in range(1000):
         shares.wait(PeerId("fickle"), 1, Version(0), 1.0, ahead=False)

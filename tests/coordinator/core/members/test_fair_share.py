@@ -2,16 +2,18 @@ from __future__ import annotations
 
 from collections import Counter
 
-from coordinator.core.members.fair_share import Shares
+from coordinator.core.members.fair_share import FairShare
 from rollcast.wire.ids import PeerId, Version
 
 
-def waiting(shares: Shares, name: str, order: int, *, version: int = 0, at: float = 0.0, ahead: bool = False) -> None:
+def waiting(
+    shares: FairShare, name: str, order: int, *, version: int = 0, at: float = 0.0, ahead: bool = False
+) -> None:
     shares.wait(PeerId(name), order, Version(version), at, ahead=ahead)
 
 
 def test_slots_go_out_in_proportion_to_speed() -> None:
-    shares, speeds, given = Shares(), {"slow": 1.0, "fast": 3.0}, Counter[str]()
+    shares, speeds, given = FairShare(), {"slow": 1.0, "fast": 3.0}, Counter[str]()
     times = dict.fromkeys(speeds, 0.0)
     for _ in range(400):
         for order, name in enumerate(speeds):
@@ -25,7 +27,7 @@ def test_slots_go_out_in_proportion_to_speed() -> None:
 
 
 def test_who_was_away_gets_no_arrears() -> None:
-    shares = Shares()
+    shares = FairShare()
     waiting(shares, "a", 1, at=50.0)
     assert shares.served(PeerId("a"), 1.0) == 51.0
     waiting(shares, "late", 2, at=0.0)
@@ -33,7 +35,7 @@ def test_who_was_away_gets_no_arrears() -> None:
 
 
 def test_idle_peers_come_before_those_that_fetch_ahead() -> None:
-    shares = Shares()
+    shares = FairShare()
     waiting(shares, "busy", 1, at=0.0, ahead=True)
     waiting(shares, "idle", 2, at=9.0)
     assert shares.first(Version(0)) == "idle"
@@ -44,7 +46,7 @@ def test_idle_peers_come_before_those_that_fetch_ahead() -> None:
 
 
 def test_only_versions_that_are_young_enough_are_looked_at() -> None:
-    shares = Shares()
+    shares = FairShare()
     waiting(shares, "old", 1, version=3)
     waiting(shares, "new", 2, version=5, at=7.0)
     assert (shares.first(Version(3)), shares.first(Version(4)), shares.first(Version(6))) == ("old", "new", None)
@@ -54,7 +56,7 @@ def test_only_versions_that_are_young_enough_are_looked_at() -> None:
 
 
 def test_whoever_is_set_aside_waits_for_another_version_or_for_everybodys_turn() -> None:
-    shares = Shares()
+    shares = FairShare()
     for name, order in (("a", 1), ("b", 2)):
         waiting(shares, name, order)
         shares.set_aside(PeerId(name))

@@ -10,7 +10,7 @@ from hypothesis import settings as hypothesis_settings
 from coordinator.core.events.actions import Action, CloseAttempt, RecordAttempt, RecordBatch, StoreRollout
 from coordinator.core.events.events import BatchRequested, Event, RolloutScored, Tick
 from coordinator.core.events.restored import RestoredAttempt, RestoredGroup, RestoredRollout
-from coordinator.core.staleness.age_breakdown import PARTS, Split, StalenessLedger
+from coordinator.core.staleness.age_breakdown import PARTS, AgeBreakdown, Split
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Step, Version
 from rollcast.wire.rollouts import Rollout, Segment
 from tests.coordinator.core_world import World, announced, heartbeat, held, prompt, received, wants
@@ -27,7 +27,7 @@ class Story:
     """A ledger that is told what happened at which second."""
 
     def __init__(self, **restored: Any) -> None:
-        self.ledger = StalenessLedger(restored.get("before", {}), restored.get("groups", ()))
+        self.ledger = AgeBreakdown(restored.get("before", {}), restored.get("groups", ()))
 
     def at(self, now: float, event: Event, *actions: Action) -> None:
         self.ledger.observe(event, actions, now)

@@ -180,7 +180,7 @@ def test_who_leaves_is_blamed_for_nothing() -> None:
 @hypothesis_settings(max_examples=60, deadline=None)
 def test_nothing_is_left_over_whatever_happens(steps: list[tuple[str, int, int]]) -> None:
     here = world(**{f"p{index}": kind for index, kind in enumerate(KINDS[:5])})
-    matchmaker = here.core._reaching.matchmaker
+    matchmaker = here.core._traversal.matchmaker
     for what, one, two in steps:
         name = PeerId(f"p{one}")
         if what == "ask":

@@ -116,7 +116,7 @@ def test_news_that_change_no_plan_lead_to_none_and_many_to_one() -> None:
 
 def test_one_member_that_says_something_else_all_the_time_has_few_plans_made(monkeypatch: pytest.MonkeyPatch) -> None:
     here, asked = ReachWorld(), 0
-    relaying = here.core._relaying
+    relaying = here.core._broadcasts
     again = relaying.reachability_changed
 
     def counted(now: float) -> None:
