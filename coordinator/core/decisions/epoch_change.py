@@ -1,7 +1,7 @@
-"""Opening an epoch: the learner goes on from another state than the one that it had published.
+"""Open an epoch: the learner continues from another state than the one that it had published.
 
-Everything changes at the request, in one go; only the answer waits until the epoch is durable. A crash in between is
-repaired at the next start: what the ledger still holds of orphaned versions is dropped then.
+Everything changes at the request, in one event; only the answer waits until the epoch is durable. A crash in between is
+repaired at the next start: rollouts of orphaned versions that the ledger still holds are dropped then.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rollcast.wire.ids import Epoch, Step, Version
 
 
 def requested(state: CoreState, event: EpochRequested) -> list[Action]:
-    """Open an epoch for a learner that has trained on every recorded batch; the same question has the same answer."""
+    """Open an epoch for a learner that has trained on every recorded batch; a repeated request gets the same answer."""
     newest = state.epochs.newest
     if newest is not None and _same_question(state, event, newest):
         if newest.epoch not in state.epoch_requests:  # it is durable
@@ -39,13 +39,13 @@ def requested(state: CoreState, event: EpochRequested) -> list[Action]:
 
 
 def recorded(state: CoreState, event: EpochRecorded) -> list[Action]:
-    """The epoch is durable: answer whoever asked."""
+    """Answer the requests for an epoch that is durable now."""
     opened = next(one for one in state.epochs.opened if one.epoch == event.epoch)
     return [AnswerEpoch(asked, opened.epoch, opened.step_to) for asked in state.epoch_requests.pop(event.epoch)]
 
 
 def drop_orphans(state: CoreState) -> list[Action]:
-    """Drop every rollout that has a segment of an orphaned version; its slot is given out again."""
+    """Drop every rollout that has a segment of an orphaned version; its slot will be issued again."""
     actions: list[Action] = []
     for group in list(state.book):
         actions += _drop_orphans_of(state, group)
@@ -59,10 +59,10 @@ def _open(state: CoreState, opened: RecordEpoch) -> list[Action]:
     state.batches.skip_to(opened.step_to)
     for member in state.members:
         if member.version is not None and state.epochs.is_orphan(member.version):
-            member.version = None  # until it says that it holds one that counts
+            member.version = None  # until it reports one that counts
             state.members.changed([member.peer_id])
     state.dissemination.withdrawn(state.epochs.is_orphan)
-    # Whoever generates now may be doing it with an orphan, and its lease says the epoch before.
+    # Every attempt in flight may be generating with an orphan, and its lease names the epoch before.
     live = [attempt for group in state.book for attempt in group.live()]
     return [*state.close_attempts(live, "rolled_back", tell_peers=True), *drop_orphans(state)]
 
@@ -82,7 +82,7 @@ def _same_question(state: CoreState, event: EpochRequested, newest: RecordEpoch)
 
 
 def _above(newest: Version | None) -> int:
-    """Smallest number that is above every published version of the epoch."""
+    """Return the smallest number above every published version of the epoch."""
     return 0 if newest is None else newest + 1
 
 

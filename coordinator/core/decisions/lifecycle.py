@@ -1,9 +1,4 @@
-"""The run is over, for now or for good.
-
-A version of the learner becomes known to everybody.
-
-The first event of a coordinator: what the one before it had open goes on.
-"""
+"""The start of a coordinator, the announcement of versions, and the end of the run."""
 
 from __future__ import annotations
 
@@ -16,9 +11,9 @@ from rollcast.wire.ids import Version
 
 
 def run_ended(state: CoreState, event: RunEnded) -> list[Action]:
-    """Let everybody go. If it is for good, what is under way is revoked and what will not be trained is dropped.
+    """Dismiss every member. If the run is over for good, revoke all leases and drop what will not be trained.
 
-    Else nothing is: the next coordinator takes it over.
+    Otherwise nothing is dropped: the next coordinator takes it over.
     """
     if state.ended:
         return []
@@ -38,7 +33,7 @@ def _drop_all(state: CoreState) -> list[Action]:
 
 
 def failure_of(action: FailRun) -> RollcastError:
-    """Why the run cannot go on, for people."""
+    """Return the error that explains to people why the run cannot go on."""
     if action.code == NoPeers.code:
         return NoPeers(action.reason, fix=action.fix)
     if action.code == WaitTimedOut.code:
@@ -47,7 +42,7 @@ def failure_of(action: FailRun) -> RollcastError:
 
 
 def announced(state: CoreState, event: VersionAnnounced, now: float) -> list[Action]:
-    """Spread the word of a version that is newer than all before; its record is already stored."""
+    """Announce a version that is newer than all before to every member; its record is already stored."""
     if not state.epochs.may_announce(event.epoch, event.version):
         # It was on its way when an epoch was opened: an orphan from its first moment.
         return [Note("announced_in_vain", f"version {event.version}", f"epoch {event.epoch} is over")]
@@ -68,7 +63,7 @@ def announced(state: CoreState, event: VersionAnnounced, now: float) -> list[Act
 
 
 def started(state: CoreState, now: float) -> list[Action]:
-    """Take over what was restored: every live attempt has a full period from now, and what is unscored is scored."""
+    """Take over what was restored: every live attempt gets a full lease period, and unscored rollouts are scored."""
     groups, state.restored_groups = state.restored_groups, ()
     settings = state.settings
     state.book.restore(groups, now + settings.lease_deadline_s, lost_at=now + settings.reconnect_grace_s)

@@ -1,8 +1,9 @@
 """Second attempts at slots whose peers are slow, so that one straggler does not hold up a batch or age its group.
 
-Where the next batch lacks groups, or a group would become too old, and every slot is under way, an idle peer is given a
-slot that it should finish well before its holder. A slot is as long for whoever draws it, so being slow is worth a
-second attempt and being long is not; one that takes longer than anything seen so far is taken to be stuck.
+Where the next batch lacks groups, or a group would become too old, and every slot is in flight, an idle peer is given a
+slot that it should finish well before its holder. Every attempt at a slot has the same seed and so about the same
+length: a slow peer justifies a second attempt, a long rollout does not. An attempt that takes longer than any seen so
+far is assumed to be stuck.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ _SOONER = 0.7  # of what its holder still needs: in less a second peer must be d
 
 
 class Speculation:
-    """Looks for stragglers now and then."""
+    """Looks for stragglers once a second."""
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
         self._looked_at = 0.0
 
     def tick(self, now: float) -> list[Action]:
-        """Second attempts for idle peers; called when everything else was given out."""
+        """Give idle peers second attempts; called when all other work was given out."""
         if self._state.ended or now - self._looked_at < _LOOKED_AFTER_S or not _may_duplicate(self._state):
             return []
         self._looked_at = now
@@ -63,7 +64,10 @@ def _may_duplicate(state: CoreState) -> bool:
 
 
 def _stragglers(state: CoreState, now: float) -> Iterator[tuple[Group, Attempt, float, float]]:
-    """Slots under way that will be late, with how long their holders still need, and how long they are."""
+    """Yield the slots in flight that will be late, with the seconds that their holders still need, and their lengths.
+
+    A length is a factor of the usual one.
+    """
     if not state.members.shares.places or state.forecast.spread(0.5) is None:
         return
     lacking = state.settings.groups_per_step - state.book.ready_count
@@ -80,7 +84,7 @@ def _stragglers(state: CoreState, now: float) -> Iterator[tuple[Group, Attempt, 
 
 
 def _remaining(state: CoreState, attempt: Attempt, now: float) -> tuple[float, float]:
-    """Seconds that its holder is expected to need still, and the slot's length as a factor of what is usual."""
+    """Return the seconds that its holder is expected to need still, and the slot's length in usual lengths."""
     typical_s = state.forecast.typical_s(attempt.peer_id, max(1, attempt.load), now)
     if not typical_s or not attempt.load:
         return 0.0, 1.0

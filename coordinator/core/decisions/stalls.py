@@ -1,4 +1,4 @@
-"""How long a run goes on without what it cannot do without: an origin, the learner, a peer that may work."""
+"""Fail a run that has been without an origin, the learner, or a peer that may work for longer than its timeouts."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from coordinator.core.events.actions import FailRun
 
 
 class Stalls:
-    """Clocks of what is missing. All times are the core's clock in seconds.
+    """Measures for how long a process has been missing. All times are the core's clock in seconds.
 
-    Peers are waited for only once there is a version for them: a warm start may take longer than they may be missing.
+    Missing peers count only once there is a version for them: a warm start may take longer than the peers' timeout.
     """
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
         self._started_at: float | None = None
         self._no_origin_since: float | None = None
-        self._learner_called_at: float | None = None  # of its last call; None before the first since we started
+        self._learner_called_at: float | None = None  # of its last call; None before the first since the start
         self._failed = False
         self.no_peer_since: float | None = None
 
     def observe(self, now: float) -> None:
-        """Called after every event that may change who is here."""
+        """Update the clocks; called after every event that may change which processes are connected."""
         state = self._state
         if self._started_at is None:
             self._started_at = now
@@ -35,11 +35,11 @@ class Stalls:
             self.no_peer_since = now
 
     def learner_called(self, now: float) -> None:
-        """The learner is there."""
+        """Note that the learner's process is running."""
         self._learner_called_at = now
 
     def overdue(self, now: float) -> FailRun | None:
-        """Why the run ends, once; None while there is hope."""
+        """Return the failure that ends the run, once; None while no timeout has passed."""
         if self._failed or self._state.ended:
             return None
         failure = self._without_origin(now) or self._without_learner(now) or self._without_peers(now)

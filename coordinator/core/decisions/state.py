@@ -1,4 +1,4 @@
-"""Everything that the core knows, as the parts that its concerns work on."""
+"""Everything that the core knows, as the components that its decisions read and change."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ __all__ = ["CoreState", "Restored", "RestoredAttempt", "RestoredGroup", "Restore
 
 
 class CoreState:
-    """The parts, and the changes that touch several of them at once."""
+    """The components, and the changes that touch several of them at once."""
 
     def __init__(self, settings: CoreSettings, restored: Restored | None = None) -> None:
         restored = restored or Restored()
         self.settings = settings
-        self.restored_groups = restored.groups  # until Started says what the time is
+        self.restored_groups = restored.groups  # until Started brings the time
         self.members = Members(
             heartbeat_timeout_s=settings.heartbeat_timeout_s,
             demotion_s=settings.demotion_s,
@@ -64,7 +64,7 @@ class CoreState:
             recorded=restored.recorded_batches,
         )
         self.prompts = PromptQueue(groups_per_step=settings.groups_per_step, ahead_max=settings.prompts_ahead_max)
-        # Peers follow no older plan than they have: those of the coordinators before us are older than all of ours.
+        # Peers follow no older plan than the one they have, so ours must have higher ids than those before a restart.
         self.relay = RelayPlanner(settings.plan_shape, restored.ids_before)
         self.links = LinkRates()
         self.reach = ReachBook()
@@ -91,34 +91,34 @@ class CoreState:
         self.group_yield = GroupYield()
         self.partials = Partials(settings.partial_tokens_max)
         self.epochs = EpochBook(restored.epochs)
-        self.epoch_requests: dict[Epoch, list[int]] = {}  # that wait for an epoch to be durable
+        self.epoch_requests: dict[Epoch, list[int]] = {}  # calls that wait for an epoch to be durable
         self.announced = AnnouncedVersions(restored.versions, self.epochs)
         self.newest_version = max(restored.versions, default=None)
         self.ended = ""  # why the run is over, empty while it is not
         self.ended_for_good = False
 
     def close_attempt(self, attempt: Attempt, reason: DropReason) -> CloseAttempt:
-        """A live attempt ends without a rollout; its slot will be issued again."""
+        """Close a live attempt that ended without a rollout; its slot will be issued again."""
         self.book.close(attempt)
         if reason in TOO_SLOW:
             self.forecast.gave_up(attempt, self.now)
         return self._drop(attempt, reason)
 
     def close_attempts(self, attempts: list[Attempt], reason: DropReason, *, tell_peers: bool) -> list[Action]:
-        """Close live attempts; ``tell_peers`` when those who hold them cannot know it."""
+        """Close live attempts. ``tell_peers``: whether to revoke the leases, for peers that cannot know it."""
         if not attempts:
             return []
         actions: list[Action] = [self.close_attempt(attempt, reason) for attempt in attempts]
         if tell_peers:
             leases: dict[PeerId, dict[LeaseId, None]] = {}
             for attempt in attempts:
-                if not self.book.holds_lease(attempt.peer_id, attempt.lease_id):  # else other slots of it go on
+                if not self.book.holds_lease(attempt.peer_id, attempt.lease_id):  # else other slots of the lease go on
                     leases.setdefault(attempt.peer_id, {})[attempt.lease_id] = None
             actions += [RevokeLeases(peer_id, tuple(ids), reason) for peer_id, ids in leases.items()]
         return actions
 
     def drop_group(self, group: Group, reasons: list[DropReason], live_reason: DropReason) -> list[Action]:
-        """Drop a whole group: its rollouts for ``reasons``, in slot order, and what is under way at it."""
+        """Drop a whole group: its rollouts for ``reasons``, in slot order, and its attempts in flight."""
         actions = self.close_attempts(group.live(), live_reason, tell_peers=True)
         fillings = group.fillings()
         self.book.remove(group)
@@ -129,11 +129,11 @@ class CoreState:
         return [*actions, CloseGroup(group.group_id)]
 
     def drop_rollout(self, group: Group, index: int, reason: DropReason) -> CloseAttempt:
-        """Drop what one slot holds; the slot is given out again."""
+        """Drop the rollout of one slot; the slot will be issued again."""
         return self._drop(self.book.reopen(group, index).attempt, reason)
 
     def dismiss(self, peer_id: PeerId) -> Action:
-        """Let a member of a run that is over go."""
+        """Return how a member of a run that is over is dismissed: to stop for good, or to reconnect later."""
         return StopPeer(peer_id, self.ended) if self.ended_for_good else EndSession(peer_id, self.ended)
 
     def _drop(self, attempt: Attempt, reason: DropReason) -> CloseAttempt:

@@ -1,7 +1,7 @@
-"""What the learner waited for while it waited for a batch, and whose fault it was. Pure.
+"""Attribute the learner's waits for batches to their causes, and to the peer that caused them where there is one.
 
-Looked at on every tick and whenever a batch is asked for or served; the time between two looks is put down to what was
-the cause at the first of them. `rollcast why` adds the waits of a run up.
+The cause is determined on every tick and whenever a batch is requested or served; the time until the next observation
+is attributed to it. `rollcast why` adds up the waits of a run.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from coordinator.core.leases.groups import Attempt
 from rollcast.wire.ids import PeerId, Step
 
 Stage = Literal["no peer", "broadcast", "prompts", "generate", "score", "store", "pacing"]
-Cause = tuple[Stage, str]  # the stage and who it waits for, empty where it is nobody in particular
+Cause = tuple[Stage, str]  # the stage, and the peer that it waits for; empty where it is no single peer
 
 WAITED = "learner_waited"  # kind of the note
-_CAUSES_MAX = 32  # of one wait; what more there is counts as nobody's in particular
+_CAUSES_MAX = 32  # of one wait: bounds the note; further ones are attributed to their stage alone
 
 
 class WaitCauses:
-    """Adds up one wait at a time. All times are the core's clock in seconds."""
+    """Add up the causes of one wait at a time. All times are the core's clock in seconds."""
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
         self._step: Step | None = None
-        self._looked_at = 0.0
+        self._observed_at = 0.0
         self._cause: Cause = ("prompts", "")
         self._seconds: dict[Cause, float] = {}
 
     def observe(self, now: float) -> list[Note]:
-        """Look at what the learner waits for; the note of a wait that is over by now."""
+        """Observe what the learner waits for now, and return the note of a wait that has ended."""
         step, before = self._waited_for(), self._step
         if before is not None:
             self._add_up(now)
         notes = self._notes(before) if before is not None and step != before else []
         if step is not None:
-            self._looked_at, self._cause = now, self._cause_now()
+            self._observed_at, self._cause = now, self._cause_now()
         self._step = step
         return notes
 
@@ -48,10 +48,10 @@ class WaitCauses:
         cause = self._cause
         if cause not in self._seconds and len(self._seconds) >= _CAUSES_MAX:
             cause = (cause[0], "")
-        self._seconds[cause] = self._seconds.get(cause, 0.0) + now - self._looked_at
+        self._seconds[cause] = self._seconds.get(cause, 0.0) + now - self._observed_at
 
     def _notes(self, step: Step) -> list[Note]:
-        """What this wait consisted of; nothing where it took no time."""
+        """Return the note of what this wait consisted of; none if it took no time."""
         seconds_of, self._seconds = self._seconds, {}
         causes = [[stage, who, round(seconds, 3)] for (stage, who), seconds in seconds_of.items() if seconds > 0.0]
         return [Note(WAITED, f"step {step}", json.dumps(causes))] if causes else []
@@ -71,10 +71,10 @@ class WaitCauses:
             return "generate", slowest
         if state.book.unscored:
             return "score", ""
-        return self._nobody_works(), ""
+        return self._why_none_works(), ""
 
     def _slowest_holder(self) -> PeerId | None:
-        """Who has held an attempt for longest among the groups that would make the batch."""
+        """Return the peer that has held an attempt for longest, among the groups that would make the batch."""
         oldest = min(self._attempts_needed(), key=lambda attempt: attempt.deadline, default=None)
         return None if oldest is None else oldest.peer_id
 
@@ -82,7 +82,7 @@ class WaitCauses:
         for group in islice(self._state.book, self._state.settings.groups_per_step):
             yield from group.live()
 
-    def _nobody_works(self) -> Stage:
+    def _why_none_works(self) -> Stage:
         state = self._state
         able = [member for member in state.members if member.may_work]
         if not able:

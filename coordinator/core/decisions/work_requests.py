@@ -1,4 +1,4 @@
-"""What peers say about the work that they have, and what time does to it."""
+"""Handle work requests, returned leases and lease expiry."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from coordinator.core.events.events import LeasesReturned, WorkRequested
 from coordinator.core.members.membership import Member
 from rollcast.wire.ids import PeerId
 
-_TRY_AGAIN_S = 1.0  # peers that were too slow for what was open may try again so often
-_RETURNS_FREE = 3  # times in a row that a peer may hand leases back
-_REST_FIRST_S, _REST_MAX_S = 1.0, 60.0  # without work after one time more, then twice as long each time
+_RETRY_S = 1.0  # peers that were too slow for the open work are considered again so often
+_RETURNS_FREE = 3  # times in a row that a peer may return leases without a pause
+_REST_FIRST_S, _REST_MAX_S = 1.0, 60.0  # without work after one return more, then doubled each time
 
 
 @dataclass(slots=True)
 class _Rest:
-    """A peer that handed leases back too often; what it asks for waits."""
+    """A peer that returned leases too often; its requests wait."""
 
     until: float
     free_slots: int = 0
 
 
 class WorkRequests:
-    """Requests for work, leases handed back, deadlines and peers that do not come back."""
+    """Work requests, returned leases, deadlines, and peers that do not reconnect. Times are the core's clock."""
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
-        self._tried_at = 0.0
+        self._retried_at = 0.0
         self._resting: dict[PeerId, _Rest] = {}
 
     def requested(self, event: WorkRequested, now: float) -> list[Action]:
-        """The peer can take so many more slots."""
+        """Give work to a peer that can take this many more slots."""
         state = self._state
         member = state.members.seen(event.peer_id, now)
         if member is None:
@@ -46,19 +46,19 @@ class WorkRequests:
         return issue(state, now)
 
     def returned(self, event: LeasesReturned, now: float) -> list[Action]:
-        """The peer will not do these leases. One that does nothing else is asked more and more seldom."""
+        """Close the leases that a peer will not work on; one that keeps returning leases rests longer each time."""
         state = self._state
         member = state.members.seen(event.peer_id, now)
         if member is None:
             return []
-        state.members.asks(member, 0)  # until it asks again: it just said that this was too much
+        state.members.asks(member, 0)  # until it requests work again: this was too much for it
         leases = {*event.lease_ids}
         returned = [one for one in state.book.held_by(event.peer_id) if one.lease_id in leases]
         if returned:
-            self._hands_back(member, now)
+            self._rest_after_return(member, now)
         return state.close_attempts(returned, "returned", tell_peers=False) + issue(state, now)
 
-    def _hands_back(self, member: Member, now: float) -> None:
+    def _rest_after_return(self, member: Member, now: float) -> None:
         standing = member.standing
         standing.returns += 1
         times = standing.returns - _RETURNS_FREE
@@ -78,22 +78,22 @@ class WorkRequests:
                 self._state.members.asks(member, rest.free_slots)
 
     def tick(self, now: float) -> list[Action]:
-        """Deadlines pass, and what belongs to peers that are away for too long is open to others."""
+        """Expire leases, and open the slots of peers that are away for longer than the reconnect grace."""
         state = self._state
         self._end_rests(now)
-        if now - self._tried_at >= _TRY_AGAIN_S:
+        if now - self._retried_at >= _RETRY_S:
             self.all_may_try(now)
         actions = state.close_attempts(state.book.expired(now), "lease_expired", tell_peers=True)
         state.book.lose(now)
         return actions
 
     def all_may_try(self, now: float) -> None:
-        """What was too late for somebody may be in time now."""
-        self._tried_at = now
+        """Consider again the peers that were set aside: work that was too late for them may be in time now."""
+        self._retried_at = now
         self._state.members.changed(self._state.members.shares.all_may_try())
 
     def learner_moved(self, now: float) -> None:
-        """A batch was asked for or recorded: the learner's pace is measured, and what is open has its turn earlier."""
+        """Measure the learner's pace after a batch was requested or recorded: open work has its turn earlier now."""
         state = self._state
         dropped = state.accounts.dropped
         state.forecast.learner(

@@ -1,8 +1,9 @@
-"""How long things will take, from how long they took: attempts, scoring, and the learner's steps.
+"""Estimate how long attempts, scoring and the learner's steps will take, from how long they took.
 
-A peer's speed is the median of load / turnaround over its newest attempts, where the load is what it held when the
-attempt was issued, or what it draws at once if that is more. How far single attempts depart from their peer's speed is
-one distribution for all of them: lengths vary far more than machines do. All times are the core's clock in seconds.
+A peer's speed is the median of load / turnaround over its newest attempts. The load is the slots that it held when the
+attempt was issued, or those that it generates at once if they are more. How far single attempts depart from their
+peer's speed is one distribution for all peers: lengths vary far more than machines do. All times are the core's clock
+in seconds.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _FORGET_AFTER_S = 3600.0  # a peer that was too slow once may try again after so
 
 
 class _Sorted:
-    """The newest measurements of one quantity, sorted now and then."""
+    """The newest measurements of one quantity, sorted anew once for every few of them."""
 
     def __init__(self, size: int, sorted_every: int) -> None:
         self._values: deque[float] = deque()
@@ -44,7 +45,7 @@ class _Sorted:
             self._sort()
 
     def _sort(self) -> None:
-        """The old ones go one by one; what is left is in order, and the few new ones are merged into it."""
+        """Remove the old ones one by one, then merge the few new ones into the rest, which is in order already."""
         while len(self._values) > self._size:
             del self._sorted[bisect_left(self._sorted, self._values.popleft())]
         self._sorted += islice(reversed(self._values), self._unsorted)
@@ -53,7 +54,7 @@ class _Sorted:
         self._quantiles.clear()
 
     def quantile(self, share: float) -> float | None:
-        """Nearest rank."""
+        """Return the nearest-rank quantile; None without a measurement."""
         known = self._quantiles.get(share)
         if known is None and self._sorted:
             rank = min(len(self._sorted), max(1, math.ceil(share * len(self._sorted))))
@@ -61,13 +62,13 @@ class _Sorted:
         return known
 
     def median_above(self, value: float) -> float | None:
-        """Of the measurements that are larger; None if there is none."""
+        """Return the median of the measurements above ``value``; None if there is none."""
         first = bisect_left(self._sorted, value)
         return self._sorted[(first + len(self._sorted)) // 2] if first < len(self._sorted) else None
 
 
 class _Speed:
-    """Of one peer, in slots a second; 0 before the first measurement."""
+    """Speed of one peer in slots per second; 0 before the first measurement."""
 
     __slots__ = ("_samples", "measured_at", "per_s")
 
@@ -82,7 +83,7 @@ class _Speed:
         return len(self._samples) == SPEED_WINDOW
 
     def add(self, per_s: float, now: float) -> bool:
-        """Returns whether there was a figure before."""
+        """Add a measurement. Returns whether there was one before."""
         known = bool(self._samples)
         self._samples.append(per_s)
         self.per_s = sorted(self._samples)[len(self._samples) // 2]
@@ -91,7 +92,7 @@ class _Speed:
 
 
 class Forecast:
-    """Measured durations, and what follows from them."""
+    """Measured durations, and the predictions that follow from them."""
 
     def __init__(self) -> None:
         self._speeds: OrderedDict[PeerId, _Speed] = OrderedDict()
@@ -126,7 +127,7 @@ class Forecast:
         self._turnaround_s.add(turnaround_s)
 
     def gave_up(self, attempt: Attempt, now: float) -> None:
-        """An attempt ended before its rollout came: it would have taken longer still."""
+        """Measure an attempt that ended without a rollout: it would have taken at least as long."""
         so_far_s = now - attempt.issued_at
         typical_s = self.typical_s(attempt.peer_id, attempt.load, now)
         if attempt.load and typical_s is not None and so_far_s > typical_s:
@@ -140,20 +141,24 @@ class Forecast:
         return speed
 
     def scored(self, seconds: float) -> None:
-        """A rollout was scored so long after it was received."""
+        """Measure how many seconds after its receipt a rollout was scored."""
         self._scoring_s.add(seconds)
 
     def version_came(self, version: Version, now: float) -> None:
-        """A peer holds a version that is newer than the one that it had."""
+        """Measure how old a version is when a peer that had an older one holds it."""
         if self._recorded_at is None or not self.step_period_s or version >= self._recorded:
             return
         behind = self._recorded - 1 - version  # the newest batch is of the step that begins with this many completed
         self._lag_steps.add(behind + min(1.0, (now - self._recorded_at) / self.step_period_s))
 
     def learner(self, now: float, *, recorded: int, waits: bool, trained: int = 0, stale: int = 0) -> None:
-        """Called when batches were asked for or recorded: ``recorded`` so many, and whether the learner waits.
+        """Measure the learner's steps; called when a batch was requested or recorded.
 
-        ``trained`` and ``stale``: rollouts since the start that were trained, and dropped for their age.
+        Args:
+            recorded: batches recorded so far.
+            waits: whether the learner waits for a batch.
+            trained: rollouts trained since the start.
+            stale: rollouts dropped for their age since the start.
         """
         if waits and self._asked_at is None:
             self._asked_at = now
@@ -171,13 +176,13 @@ class Forecast:
         self._asked_at = now if waits else None
 
     def _was_busy(self, now: float) -> None:
-        """The learner asks for a batch: until now it worked on the one before."""
+        """Measure the learner's own time: until it requested this batch it worked on the one before."""
         if self._recorded_at is not None:
             self._busy.append(now - self._recorded_at)
             self.learner_s = percentile_of(self._busy, 50)
 
     def _learn_caution(self, now: float, trained: int, stale: int) -> None:
-        """A learner that waits is worse than work in vain; where neither happens nothing need change."""
+        """Learn from the step that ended: a learner that waits is worse than wasted work."""
         waited_s = 0.0 if self._asked_at is None else now - self._asked_at
         waited_share = waited_s / max(self._periods[-1], 1e-9)
         self.caution.learn(waited_share, trained, stale, beginning=len(self._periods) < PERIODS)
@@ -190,26 +195,29 @@ class Forecast:
 
     @property
     def steps_timed(self) -> int:
-        """Learner steps behind its pace, at most those that are remembered."""
+        """Number of learner steps from which its pace was measured."""
         return len(self._periods)
 
     def slots_per_s(self, peer_id: PeerId, now: float) -> float | None:
-        """How fast the peer works; None where it was not measured lately."""
+        """Return the peer's speed in slots per second; None if it was not measured lately."""
         speed = self._speeds.get(peer_id)
         return None if speed is None or now - speed.measured_at > _FORGET_AFTER_S else speed.per_s
 
     def is_settled(self, peer_id: PeerId) -> bool:
-        """Whether the peer's speed was measured often: its first attempts also took what it needed to begin."""
+        """Whether the peer's speed is the median of enough attempts; its first ones include its startup."""
         speed = self._speeds.get(peer_id)
         return speed is not None and speed.is_settled
 
     def typical_s(self, peer_id: PeerId, load: int, now: float) -> float | None:
-        """Median time from issue to receipt of one attempt of this peer; of all peers where it was not measured."""
+        """Return the median seconds from issue to receipt of this peer's attempts; of all peers if it was not measured.
+
+        None before anything was measured.
+        """
         per_s = self.slots_per_s(peer_id, now)
         return load / per_s if per_s else self._turnaround_s.quantile(0.5)
 
     def ready_in_s(self, peer_id: PeerId, load: int, slots: int, now: float, chance: float) -> float | None:
-        """Seconds within which so many slots will be scored, with this chance; None before enough is measured."""
+        """Return the seconds until so many slots are scored, with this chance; None before enough is measured."""
         typical_s = self.typical_s(peer_id, load, now)
         if typical_s is None or len(self._spread) < SPREAD_NEEDED:
             return None
@@ -222,41 +230,41 @@ class Forecast:
         return 0 if ready_in_s is None else self.steps_within(ready_in_s, now)
 
     def scoring_s(self, share: float) -> float | None:
-        """From a rollout's receipt to its score, at this quantile."""
+        """Return the seconds from a rollout's receipt to its score, at this quantile; None if not measured."""
         return self._scoring_s.quantile(share)
 
     def learner_starves(self, now: float) -> bool:
-        """Whether it has waited for longer than attempts usually take: what is predicted lets too little begin."""
+        """Whether the learner has waited for longer than attempts usually take: predictions let too little begin."""
         usual_s = self._turnaround_s.quantile(0.5)
         return self._asked_at is not None and usual_s is not None and now - self._asked_at >= usual_s
 
     def spread(self, share: float) -> float | None:
-        """By which factor attempts exceed what their peer's speed lets expect, at this quantile."""
+        """Return the factor by which attempts exceed what their peer's speed lets expect, at this quantile."""
         return self._spread.quantile(share) if len(self._spread) >= SPREAD_NEEDED else None
 
     def spread_beyond(self, factor: float) -> float | None:
-        """The factor to expect of an attempt that has taken this much already; None if none ever took so long."""
+        """Return the factor to expect of an attempt that has reached this one; None if no attempt ever exceeded it."""
         return self._spread.median_above(factor)
 
     def steps_under_way(self) -> float | None:
-        """Learner steps that pass while 9 of 10 attempts are made; None before enough is measured."""
+        """Return the learner steps that pass while 9 of 10 attempts are made; None before enough is measured."""
         turnaround_s = self._turnaround_s.quantile(0.9)
         if turnaround_s is None or not self.learner_s or len(self._turnaround_s) < SPREAD_NEEDED:
             return None
         return (turnaround_s + (self._scoring_s.quantile(0.9) or 0.0)) / self.learner_s
 
     def version_lag_steps(self) -> float | None:
-        """How old versions usually are when a peer holds them, in learner steps; None before that was measured."""
+        """Return how old versions usually are when a peer holds them, in learner steps; None if not measured."""
         return self._lag_steps.quantile(0.5)
 
     def steps_within(self, seconds: float, now: float) -> int:
-        """Batches that will have been formed before something is there that takes so long; 0: it makes the next one."""
+        """Return how many batches will be formed within so many seconds; 0: what is ready then makes the next one."""
         if not self.step_period_s or self._recorded_at is None:
             return 0
         return max(0, math.ceil((seconds - self.next_in_s(now)) / self.step_period_s))
 
     def next_in_s(self, now: float) -> float:
-        """Seconds until the next batch is wanted."""
+        """Return the seconds until the next batch is wanted."""
         if self._asked_at is not None or self._recorded_at is None or not self.step_period_s:
             return 0.0
         return max(0.0, self._recorded_at + self.step_period_s - now)

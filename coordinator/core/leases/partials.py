@@ -1,4 +1,4 @@
-"""What running attempts have drawn so far, so that another peer can go on where one is lost. In memory, and bounded."""
+"""Tokens that running attempts have generated so far, so that a lost one can be continued. In memory, and bounded."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from rollcast.wire.rollouts import Segment
 
 _SlotKey = tuple[GroupId, int]
 _ATTEMPTS_KEPT = 3  # of a slot, those that came furthest; two of them may be live
-_SEGMENTS_KEPT = SEGMENTS_MAX // 4  # of a beginning, in pieces: whoever goes on needs room for segments of its own
+_SEGMENTS_KEPT = SEGMENTS_MAX // 4  # of a prefix: the peer that continues it needs room for segments of its own
 
 
 def tokens_of(prefix: Iterable[Segment]) -> int:
-    """How many tokens."""
+    """Return the number of tokens."""
     return sum(len(segment.token_ids) for segment in prefix)
 
 
 def bare(segments: Iterable[Segment]) -> Prefix:
-    """Without reported log-probabilities: they are evidence about the attempt that drew them, not part of it."""
+    """Return the segments without reported log-probabilities, which are evidence about one attempt, not part of it."""
     return tuple(replace(one, reported_logprobs=()) if one.reported_logprobs else one for one in segments)
 
 
 def cut(prefix: Prefix, tokens: int) -> Prefix:
-    """The first so many tokens."""
+    """Return the first so many tokens of a prefix."""
     kept: list[Segment] = []
     for segment in prefix:
         if tokens <= 0:
@@ -40,7 +40,7 @@ def cut(prefix: Prefix, tokens: int) -> Prefix:
 
 
 def joined(prefix: Prefix, more: Prefix) -> Prefix:
-    """One after the other; what one peer drew with one version is one segment."""
+    """Join two prefixes. What one peer generated with one version becomes one segment."""
     result = list(prefix)
     for segment in more:
         last = result[-1] if result else None
@@ -58,7 +58,7 @@ def _kind(segment: Segment) -> tuple[object, ...]:
 
 @dataclass(slots=True)
 class _Progress:
-    """Of one attempt: what it was given, and what it drew."""
+    """Progress of one attempt: the tokens that it was given, and those that it generated."""
 
     peer_id: PeerId
     given: Prefix
@@ -75,17 +75,17 @@ class _Progress:
 
 @dataclass(slots=True)
 class _Share:
-    """What is kept of one peer's attempts; the one that was unchanged for longest is first."""
+    """Progress kept of one peer's attempts; the one that was unchanged for longest is first."""
 
     tokens: int = 0
     slots: dict[AttemptKey, _SlotKey] = field(default_factory=dict)
 
 
 class Partials:
-    """How far attempts at unfilled slots are known to have come, whether or not they are live still.
+    """Progress of attempts at unfilled slots, whether or not they are still live.
 
-    Where there is no room, what a peer sends takes the place of what it sent before, once it has its share of the room;
-    until then, of the peer's that has most: nobody can push out what others drew.
+    When memory is full, new tokens replace older ones of the same peer, once it has its share of the memory; until then
+    those of the peer that has most. So no peer can evict what others generated.
     """
 
     def __init__(self, tokens_max: int) -> None:
@@ -93,12 +93,12 @@ class Partials:
         self.slots: dict[_SlotKey, dict[AttemptKey, _Progress]] = {}
         """What is known of each slot; most slots have no entry."""
         self._by_peer: dict[PeerId, _Share] = {}
-        self.tokens = 0  # drawn tokens that are kept
+        self.tokens = 0  # generated tokens that are kept
 
     def add(self, attempt: Attempt, position: int, segments: Prefix) -> bool:
-        """The attempt drew these tokens after ``position`` others.
+        """Keep tokens that the attempt generated after ``position`` others.
 
-        False where they do not follow what is known, or are in more pieces than could be handed on.
+        Returns False if they do not continue what is known, or consist of more segments than could be passed on.
         """
         given = attempt.prefix or ()
         before = self.slots.get((attempt.group_id, attempt.sample_index), {}).get(attempt.key)
@@ -128,7 +128,7 @@ class Partials:
             self._make_room(attempt.peer_id)
 
     def _make_room(self, for_peer: PeerId) -> None:
-        """Forget what was unchanged for longest of one peer's."""
+        """Discard the progress of one peer that was unchanged for longest."""
         share = self._by_peer.get(for_peer)
         if share is None or share.tokens * len(self._by_peer) < self._tokens_max:
             share = max(self._by_peer.values(), key=lambda one: one.tokens)
@@ -136,22 +136,23 @@ class Partials:
         self._forget_attempt(slot, key)
 
     def filled(self, group_id: GroupId, sample_index: int) -> None:
-        """The slot has its rollout, or its group is gone."""
+        """Discard the progress at a slot that has its rollout, or whose group was removed."""
         slot = (group_id, sample_index)
         for key in list(self.slots.get(slot, ())):
             self._forget_attempt(slot, key)
 
     def forget(self, peer_id: PeerId) -> None:
-        """Nobody is to go on from what this peer drew: it is not trusted any more."""
+        """Discard everything that contains this peer's tokens: it is not trusted any more."""
         for slot, attempts in list(self.slots.items()):
             for key, one in list(attempts.items()):
                 if any(part.peer_id == peer_id for part in one.whole):
                     self._forget_attempt(slot, key)
 
     def doubt(self, peer_id: PeerId) -> None:
-        """The peer sent what cannot be: nobody is to go on from what it sent of running attempts, and be blamed for it.
+        """Discard the progress of this peer's attempts, after it sent something malformed.
 
-        What it drew before others went on from there stays: they were given it, and repeat it.
+        A peer that continued from there would be blamed for it. Tokens of this peer that others continue already stay:
+        they were given them, and must repeat them.
         """
         share = self._by_peer.get(peer_id)
         for key, slot in [] if share is None else list(share.slots.items()):
@@ -172,7 +173,10 @@ class Partials:
     def prefixes(
         self, group_id: GroupId, indices: Iterable[int], oldest_useful: Version, epoch: Epoch
     ) -> dict[int, Prefix]:
-        """Of each of these slots the longest beginning that is of this epoch and of versions young enough."""
+        """Return the longest prefix of each of these slots that is of this epoch and of versions young enough.
+
+        Slots without one are left out.
+        """
         found: dict[int, Prefix] = {}
         for index in indices:
             known = [progress.whole for progress in self.slots.get((group_id, index), {}).values()]
