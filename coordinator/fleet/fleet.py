@@ -1,7 +1,7 @@
-"""Runs the fleet's manager in the coordinator: events in, one at a time; actions out, in order.
+"""Run the fleet's manager in the coordinator: events in, one at a time; actions out, in order.
 
-What is to be written down is durable before the action behind it is carried out. Calls to providers run beside the
-loop, each with a deadline, and come back as events. Whether a worker's peer is here is looked up once a second.
+Records are durable before the action behind them is carried out. Calls to providers run asynchronously, each with a
+timeout, and come back as events. Once a second the fleet checks which workers' peers have a session.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _CLOSE_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """Of one call to a provider, in seconds."""
+    """Timeouts of one call to a provider, in seconds."""
 
     start_s: float
     stop_s: float
@@ -67,14 +67,14 @@ class Deadlines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What the fleet needs of the coordinator.
+    """The functions of the coordinator that the fleet uses.
 
     Args:
-        invite: a new invite for one peer, and the digest of its token.
-        here: every peer with a session, and the bytes that it has sent since its start.
-        dismiss: tell a peer to finish, upload and leave.
-        note: one line of the run's story.
-        fail: the run cannot go on.
+        invite: makes an invite for one peer; returns it and the digest of its token.
+        here: returns every peer with a session, and the bytes that it has sent since its start.
+        dismiss: asks a peer to finish, upload and leave.
+        note: writes one line to the run's event log.
+        fail: ends the run with an error.
     """
 
     invite: Callable[[], Awaitable[tuple[str, bytes]]]
@@ -85,7 +85,7 @@ class Surroundings:
 
 
 class UnixClock:
-    """Unix time that never falls and never jumps: what the wall clock said at the start, and what passed since."""
+    """Unix time that never goes back and never jumps: the wall clock at the start plus the monotonic time since."""
 
     def __init__(self) -> None:
         self._offset_s = time.time() - time.monotonic()
@@ -95,7 +95,7 @@ class UnixClock:
 
 
 class ProviderFleet:
-    """The manager's hands."""
+    """Applies events to the fleet's manager and carries out its actions."""
 
     def __init__(
         self,
@@ -125,34 +125,34 @@ class ProviderFleet:
 
     # ---------------------------------------------------------------- events in
 
-    def tell(self, event: FleetEvent) -> None:
-        """Have an event handled soon. One that does not fit any more is dropped: what it said will show again."""
+    def submit(self, event: FleetEvent) -> None:
+        """Queue an event. If the queue is full the event is discarded: a later listing shows the same again."""
         try:
             self._events.put_nowait(event)
         except asyncio.QueueFull:
             log.error("event of providers dropped", event_kind=type(event).__name__)
 
     def want(self, reasons: Mapping[str, str]) -> None:
-        """The whole set of workers that should run, each with the reason."""
+        """Set the whole set of workers that should run, each with the reason."""
         if self._wanted != reasons:
             self._wanted = dict(reasons)
-            self.tell(WorkersWanted(self._wanted))
+            self.submit(WorkersWanted(self._wanted))
 
     @property
     def offers_known(self) -> bool:
-        """Whether every provider has said what it offers."""
+        """Return whether every provider has reported its offers."""
         return self._providers.keys() <= self._offered
 
     def now(self) -> float:
-        """Unix time as the manager is told it."""
+        """Return the Unix time that the manager works with, in seconds."""
         return self._clock()
 
     def peers_here(self) -> dict[PeerId, WorkerTag]:
-        """Peers of ours that have a session, with the worker that each is."""
+        """Return the fleet's peers that have a session, with the worker of each."""
         return {peer_id: self._peers[peer_id] for peer_id in self._here if peer_id in self._peers}
 
     def claimed(self, token_digest: bytes, peer_id: PeerId) -> None:
-        """An identity has joined with this invite: if it is one of ours, it is that worker's peer."""
+        """Note that an identity joined with this invite; if the fleet made the invite, it is that worker's peer."""
         tag = self._tags.pop(token_digest, None)
         if tag is not None:
             self._peers[peer_id] = tag
@@ -166,7 +166,7 @@ class ProviderFleet:
             await asyncio.to_thread(self._journal.append, row)
 
     async def run(self) -> None:
-        """Until it is cancelled; what fails in it ends the run."""
+        """Handle events until cancelled; an error ends the run."""
         ticking = asyncio.create_task(self._tick())
         try:
             while True:
@@ -185,20 +185,20 @@ class ProviderFleet:
     async def _tick(self) -> None:
         while True:
             self._look_for_peers()
-            self.tell(Tick())
+            self.submit(Tick())
             await asyncio.sleep(TICK_S)
 
     def _look_for_peers(self) -> None:
         here = self._coordinator.here()
         ours = {peer_id for peer_id in self._peers if peer_id in here}
         for peer_id in ours - self._here:
-            self.tell(WorkerJoined(self._peers[peer_id]))
+            self.submit(WorkerJoined(self._peers[peer_id]))
         for peer_id in self._here - ours:
             if peer_id in self._peers:
-                self.tell(WorkerLeft(self._peers[peer_id], finished=False))
+                self.submit(WorkerLeft(self._peers[peer_id], finished=False))
         self._here = ours
         if ours:
-            self.tell(BytesSent({self._peers[peer_id]: here[peer_id] for peer_id in ours}))
+            self.submit(BytesSent({self._peers[peer_id]: here[peer_id] for peer_id in ours}))
 
     # ---------------------------------------------------------------- actions out
 
@@ -233,7 +233,7 @@ class ProviderFleet:
     def _call_done(self, task: asyncio.Task[None]) -> None:
         self._calls.discard(task)
         error = None if task.cancelled() else task.exception()
-        if isinstance(error, Exception):  # what providers do wrong the manager hears: this is our bug, or the disk
+        if isinstance(error, Exception):  # the manager handles providers' errors; this is a bug or the disk
             self._coordinator.fail(error)
 
     def _drain(self, action: DrainWorker) -> None:
@@ -254,23 +254,23 @@ class ProviderFleet:
             invite, digest = await self._coordinator.invite()
             self._tags[digest] = tag
             found = await self._provider(action.provider).start(tag, invite, deadline_s=self._deadlines.start_s)
-            self.tell(StartSucceeded(tag, found.where))
+            self.submit(StartSucceeded(tag, found.where))
         except RollcastError as error:
-            self.tell(StartFailed(tag, _in_words(error)))
+            self.submit(StartFailed(tag, _in_words(error)))
         finally:
             self._starts.pop(tag, None)
 
     async def _stop(self, action: StopWorker) -> None:
-        """A start that is under way is given up first."""
+        """Stop a worker; a start in progress is cancelled first."""
         start = self._starts.pop(action.tag, None)
         if start is not None:
             start.cancel()
             await asyncio.wait([start])
         try:
             await self._provider(action.provider).stop(action.tag, deadline_s=self._deadlines.stop_s)
-            self.tell(StopSucceeded(action.tag))
+            self.submit(StopSucceeded(action.tag))
         except RollcastError as error:
-            self.tell(StopFailed(action.tag, _in_words(error)))
+            self.submit(StopFailed(action.tag, _in_words(error)))
 
     async def _list(self, provider: str) -> None:
         asked_at = self._clock()
@@ -279,29 +279,29 @@ class ProviderFleet:
             listing = await self._provider(provider).list(run_id, deadline_s=self._deadlines.ask_s)
             for worker_id, why in listing.silent.items():
                 log.warning("worker's machine does not answer", worker=worker_id, why=why)
-            self.tell(WorkersListed(provider, listing, asked_at))
+            self.submit(WorkersListed(provider, listing, asked_at))
         except RollcastError as error:
-            self.tell(ListFailed(provider, _in_words(error)))
+            self.submit(ListFailed(provider, _in_words(error)))
 
     async def _ask_offers(self, provider: str) -> None:
         try:
             offers = await self._provider(provider).offers(deadline_s=self._deadlines.ask_s)
-            self.tell(OffersSeen(provider, offers))
+            self.submit(OffersSeen(provider, offers))
         except RollcastError as error:
             log.warning("provider offers nothing", provider=provider, why=_in_words(error))
 
     def _provider(self, name: str) -> Provider:
-        """Raises ProviderFailed for one that an earlier coordinator had in its configuration."""
+        """Return the provider. Raises ProviderFailed if only an earlier coordinator's configuration had it."""
         if name not in self._providers:
-            raise ProviderFailed(f"no provider {name} is configured", fix="put it back until its workers are stopped")
+            raise ProviderFailed(f"no provider {name} is configured", fix="configure it until its workers are stopped")
         return self._providers[name]
 
     # ---------------------------------------------------------------- the end
 
     async def end(self, reason: str, timeout_s: float) -> None:
-        """The run is over for good: stop everybody, and wait for that. Then name those that may still cost money."""
+        """End the fleet: stop all workers and wait for that, then log those that may still cost money."""
         self._idle.clear()
-        self.tell(RunOver(reason))
+        self.submit(RunOver(reason))
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
@@ -309,7 +309,7 @@ class ProviderFleet:
             log.error("a worker may still run and cost money", tag=worker.tag, provider=worker.provider)
 
     async def close(self) -> None:
-        """Write down what was spent; workers run on, for a coordinator after us."""
+        """Record what was spent; workers keep running for a restarted coordinator."""
         for task in self._calls:
             task.cancel()
         if self._calls:
@@ -321,7 +321,7 @@ class ProviderFleet:
 
 
 def jitter() -> Callable[[float, float], float]:
-    """The manager's randomness."""
+    """Return the manager's source of randomness."""
     return random.Random().uniform
 
 

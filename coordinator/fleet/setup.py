@@ -1,4 +1,4 @@
-"""The fleet of workers that this coordinator starts, made of its configuration, and what others see of it."""
+"""Build the fleet of workers from the coordinator's configuration, and connect it to the coordinator."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-WANT_LOOK_S = 1.0
-ALONE_S = 10.0
+WANTED_EVERY_S = 1.0
+NO_PEERS_S = 10.0
 ALL_WANTED = "every worker that is offered is wanted"
-_PROVIDERS = "providers"  # of the run folder
+_PROVIDERS = "providers"  # subfolder of the run folder
 
 
 def journal_path(run_folder: Path) -> Path:
-    """Of the fleet's journal."""
+    """Return the path of the fleet's journal."""
     return run_folder / _PROVIDERS / "journal.jsonl"
 
 
 class FleetHandle:
-    """The coordinator's fleet once it runs; before that, and without providers, nothing."""
+    """The coordinator's fleet; None before it runs, and without providers."""
 
     def __init__(self) -> None:
         self.fleet: ProviderFleet | None = None
 
     def merged(self, status: Mapping[str, Any]) -> dict[str, Any]:
-        """The run's status with its money under ``spending``; None where no provider is configured."""
+        """Return the run's status with the money spent under ``spending``; None there if no provider is configured."""
         return {**status, "spending": self.spending(int(status["rollouts"]["accepted"]))}
 
     def spending(self, accepted_rollouts: int) -> dict[str, Any] | None:
@@ -59,12 +59,12 @@ class FleetHandle:
         return None if self.fleet is None else build_spending(self.fleet.manager, accepted_rollouts).to_json()
 
     def set_budget(self, budget: Budget | SetBudget) -> None:
-        """What workers at providers may cost from now on."""
+        """Set the budget for workers at providers."""
         if self.fleet is not None:
-            self.fleet.tell(LimitsChanged(budget.usd_per_hour_max, budget.usd_total_max))
+            self.fleet.submit(LimitsChanged(budget.usd_per_hour_max, budget.usd_total_max))
 
     async def end(self, reason: str, timeout_s: float) -> None:
-        """The run is over for good: nothing that we started is left, or is named in the log."""
+        """End the run for good: stop all workers, or log those that may still run."""
         if self.fleet is not None:
             await self.fleet.end(reason, timeout_s)
 
@@ -72,7 +72,7 @@ class FleetHandle:
 async def start_fleet(
     config: ProvidersConfig, run_folder: Path, run_id: str, surroundings: Surroundings
 ) -> ProviderFleet | None:
-    """Take up the fleet that the run folder holds; None where there is none and no provider is configured.
+    """Resume the fleet in the run folder; returns None if there is none and no provider is configured.
 
     Raises:
         StoreError: its journal cannot be used.
@@ -93,7 +93,7 @@ def make_fleet(
     surroundings: Surroundings,
     clock: Callable[[], float],
 ) -> ProviderFleet:
-    """The fleet that goes on from a journal. Providers that only the journal knows are asked too, and fail loudly."""
+    """Build the fleet from its journal. Providers that only the journal names are queried too, and fail visibly."""
     restored = journal.content.restored()
     names = tuple(dict.fromkeys([*providers, *(one.provider for one in restored.opened)]))
     settings = FleetSettings(
@@ -112,62 +112,65 @@ def make_fleet(
 
 
 def works(fleet: ProviderFleet, config: ProvidersConfig, shell: Shell) -> list[Coroutine[Any, Any, None]]:
-    """Each runs until it is cancelled."""
+    """Return coroutines that each run until cancelled."""
     return [fleet.run(), want_all(fleet) if config.want == "all" else want_planned(fleet, shell)]
 
 
 async def want_planned(fleet: ProviderFleet, shell: Shell) -> None:
-    """Want what the capacity model wants: tell it what is offered, and the fleet what it chose."""
+    """Run the workers that the capacity model wants: pass it the offers, and pass its choice to the fleet."""
     manager = fleet.manager
     wanted = WantedWorkers(worker.worker_id for worker in manager.workers())
     shell.on_want = wanted.take
     no_peers = NoPeersTimer(shell)
     while True:
         if not fleet.offers_known:
-            await asyncio.sleep(WANT_LOOK_S)
+            await asyncio.sleep(WANTED_EVERY_S)
             continue
-        offered = wanted.look(
+        offered = wanted.update(
             manager.offers,
             begun=frozenset(worker.worker_id for worker in manager.workers()),
             failing=manager.failing(fleet.now()),
             here={peer_id: tag.worker_id for peer_id, tag in fleet.peers_here().items()},
-            nobody_works=no_peers.look(fleet.now()),
+            no_peers=no_peers.passed(fleet.now()),
         )
         if offered is not None and not shell.ended_because:
             shell.apply(offered)
         fleet.want(wanted.reasons)
-        await asyncio.sleep(WANT_LOOK_S)
+        await asyncio.sleep(WANTED_EVERY_S)
 
 
 class NoPeersTimer:
-    """Whether there is work and for a while nobody has been here to do it: peers come back to a new coordinator."""
+    """Tells when there has been work for NO_PEERS_S seconds without any peer.
+
+    After a restart, peers take a while to come back: the model must not buy a first worker at once.
+    """
 
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
         self._since: float | None = None
 
-    def look(self, now: float) -> bool:
-        """Called once a second or so."""
+    def passed(self, now: float) -> bool:
+        """Return whether the time has passed; called about once a second."""
         core = self._shell.core
         if core.has_peers or core.newest_version is None:
             self._since = None
             return False
         self._since = now if self._since is None else self._since
-        return now - self._since >= ALONE_S
+        return now - self._since >= NO_PEERS_S
 
 
 async def want_all(fleet: ProviderFleet) -> None:
-    """Want whatever is offered, as that changes."""
+    """Run every worker that is offered, as offers change."""
     while True:
         if fleet.offers_known:
             fleet.want(dict.fromkeys((offer.worker.worker_id for offer in fleet.manager.offers), ALL_WANTED))
-        await asyncio.sleep(WANT_LOOK_S)
+        await asyncio.sleep(WANTED_EVERY_S)
 
 
 def make_surroundings(
     shell: Shell, sessions: Sessions, ledger: Ledger, invite: Callable[[], Awaitable[str]]
 ) -> Surroundings:
-    """Connect a fleet to its coordinator; ``invite`` makes the invite that one new worker joins with."""
+    """Connect a fleet to its coordinator; ``invite`` makes the invite with which one new worker joins."""
 
     async def new_invite() -> tuple[str, bytes]:
         text = await invite()

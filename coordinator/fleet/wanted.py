@@ -1,8 +1,8 @@
-"""Between the capacity model in the core and the fleet: what is offered goes in, what is wanted comes out.
+"""Connect the capacity model in the core with the fleet: pass offers to the model, and its choice to the fleet.
 
-The model sees a worker that is not here as one that is off. When it joins, its peer takes its place, at its price. What
-it switches off is drained and stopped; what fails to start is taken from the offers for a while, so that others are
-chosen.
+For the model a worker without a peer is switched off. When it joins, its peer takes its place, at its price. A worker
+that the model switches off is drained and stopped. A worker that fails to start is left out of the offers for a while,
+so that others are chosen.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ RAN_BEFORE = "it ran before this coordinator started"
 
 
 class WantedWorkers:
-    """``reasons``: the wanted workers by id."""
+    """The wanted workers; ``reasons`` maps their ids to the reason."""
 
     def __init__(self, running: Iterable[str]) -> None:
-        """``running``: workers that an earlier coordinator left."""
+        """``running``: workers that an earlier coordinator started."""
         self.reasons: dict[str, str] = dict.fromkeys(running, RAN_BEFORE)
-        self._told: WorkersOffered | None = None
+        self._sent: WorkersOffered | None = None
 
     def take(self, action: WantWorker) -> None:
-        """The model's decision."""
+        """Apply a decision of the model."""
         if action.wanted:
             self.reasons[action.worker_id] = action.reason
         else:
             self.reasons.pop(action.worker_id, None)
 
-    def look(
+    def update(
         self,
         offers: Iterable[Offer],
         *,
         begun: frozenset[str],
         failing: frozenset[str],
         here: Mapping[PeerId, str],
-        nobody_works: bool,
+        no_peers: bool,
     ) -> WorkersOffered | None:
-        """What the core must be told now; None: nothing new.
+        """Return the offers to pass to the core; None if they have not changed.
 
         Args:
             begun: workers with a tag that is not over.
-            failing: workers that are left alone for a while.
+            failing: workers that are not started for a while.
             here: worker ids of the peers that have a session and come from providers.
-            nobody_works: no peer is here, so that the model has nothing to go by.
+            no_peers: whether no peer is connected, so that the model has no measurements.
         """
         workers = {offer.worker.worker_id: offer.worker for offer in offers}
         for worker_id in [one for one in self.reasons if one not in workers or (one in failing and one not in begun)]:
             del self.reasons[worker_id]
-        if nobody_works and not self.reasons:
+        if no_peers and not self.reasons:
             self._want_first(one for one in workers.values() if one.worker_id not in failing)
         backed = {peer_id: workers[worker_id] for peer_id, worker_id in here.items() if worker_id in workers}
         joined = {worker.worker_id for worker in backed.values()}
@@ -65,13 +65,13 @@ class WantedWorkers:
             if worker.worker_id not in joined and worker.worker_id not in failing
         )
         found = WorkersOffered(absent, backed)
-        if found == self._told:
+        if found == self._sent:
             return None
-        self._told = found
+        self._sent = found
         return found
 
     def _want_first(self, workers: Iterable[Worker]) -> None:
-        """The cheapest for what it says that it makes."""
+        """Want the worker with the cheapest rollouts by its expected speed."""
         best = min(workers, key=_usd_per_rollout, default=None)
         if best is not None:
             self.reasons[best.worker_id] = FIRST

@@ -17,25 +17,7 @@ from rollcast.runtime import finite_json, metrics
 from rollcast.runtime.version import software_version
 from rollcast.wire.limits import HTTP_JOIN_BYTES_MAX
 
-KEPT_S = 0.5
-
-
-class CachedJson:
-    """JSON that is made at most every KEPT_S seconds, for all callers within that time."""
-
-    def __init__(self, make: Callable[[], Mapping[str, Any]]) -> None:
-        self._make = make
-        self._made_at_s = float("-inf")
-        self._text = JsonText("")
-
-    def text(self) -> JsonText:
-        """Return the JSON of ``make()``, up to KEPT_S seconds old."""
-        now_s = asyncio.get_running_loop().time()
-        if now_s - self._made_at_s >= KEPT_S:
-            self._made_at_s, self._text = now_s, JsonText(finite_json.dumps(self._make()))
-        return self._text
-
-
+KEPT_S = 0.5  # for which an answer is reused
 JOIN_DEADLINE_S = 20.0
 JOINS_AT_ONCE = 8
 
@@ -129,3 +111,19 @@ class HealthRoutes:
         async with asyncio.timeout(JOIN_DEADLINE_S), self._joining:
             reply = await self._desk.join(body)
         return web.json_response(asdict(reply))
+
+
+class CachedJson:
+    """JSON that is made at most every KEPT_S seconds, for all callers within that time."""
+
+    def __init__(self, make: Callable[[], Mapping[str, Any]]) -> None:
+        self._make = make
+        self._made_at_s = float("-inf")
+        self._text = JsonText("")
+
+    def text(self) -> JsonText:
+        """Return the JSON of ``make()``, up to KEPT_S seconds old."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._made_at_s >= KEPT_S:
+            self._made_at_s, self._text = now_s, JsonText(finite_json.dumps(self._make()))
+        return self._text

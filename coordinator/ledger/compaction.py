@@ -1,8 +1,6 @@
-"""Keeps the store of a long run bounded, a short transaction at a time, beside everything else.
+"""Bound the store of a long run: old rows become counts, old events move to files, one short transaction at a time.
 
-Compaction of the ledger's tables: old rows become counts. Each function is one short transaction.
-
-Counts, ages, the largest ids and the refusal of ids that were ever used stay exactly what they were.
+Counts, ages, the largest ids and the refusal of ids that were ever used stay exact.
 """
 
 from __future__ import annotations
@@ -20,14 +18,30 @@ from coordinator.ledger.retention import GROUPS_FIRST, Retention, horizon_step, 
 from coordinator.ledger.store import Compacted, CompactingStore, StoryEntry
 from rollcast.wire.ids import Step
 
-TRANSACTION_AIM_S = 0.025  # what an acknowledgement waits for compaction at most, on a disk that keeps up
+TRANSACTION_AIM_S = 0.025  # most that an acknowledgement waits for compaction, on a disk that keeps up
 REST_SHARE = 3.0  # seconds of rest for each second of compaction: a quarter of the disk's time at most
+VERSIONS_AT_ONCE = 64
+BATCHES_AT_ONCE = 512
+STEPS_AT_ONCE = 512
+VACUUM_PAGES = 128
+FREE_SHARE_MAX = 0.25  # share of free pages in the file; beyond it some are returned to the file system
 
 _log = structlog.get_logger()
 
+_CHOSEN = "(SELECT group_id FROM chosen)"
+_ATTEMPTS = f"SELECT lease_id, sample_index FROM attempts WHERE group_id IN {_CHOSEN}"
+_ROLLOUTS = f"SELECT rollout_id FROM rollouts WHERE (lease_id, sample_index) IN ({_ATTEMPTS})"
+_ADD = "ON CONFLICT (kind, key) DO UPDATE SET count = count + excluded.count"
+
 
 class Compactor:
-    """``oldest_checkpoint_step``: what the learner says it could resume from; None while it has not said so."""
+    """Compacts the store while the run goes on.
+
+    Args:
+        archive: folder of the files for old events.
+        oldest_checkpoint_step: returns the oldest step that the learner could resume from; None before it reported one.
+        oldest_trained_age: age in learner steps up to which rollouts are trained.
+    """
 
     def __init__(
         self,
@@ -47,7 +61,7 @@ class Compactor:
         self.groups_compacted = 0
 
     async def run(self, interval_s: float) -> None:
-        """Until cancelled.
+        """Compact every ``interval_s`` seconds until cancelled.
 
         Raises:
             RollcastError: the disk fails.
@@ -57,7 +71,7 @@ class Compactor:
             await self.once()
 
     async def once(self) -> None:
-        """Compact all that may be compacted now."""
+        """Compact everything that may be compacted now."""
         before = self.groups_compacted
         horizon = horizon_step(
             self._retention,
@@ -75,7 +89,7 @@ class Compactor:
             _log.info("compacted", groups=self.groups_compacted - before, horizon=horizon)
 
     async def _compact_some(self, horizon: Step) -> bool:
-        """One transaction; whether there was something to do."""
+        """Run one transaction; return whether there was something to compact."""
         kept = self._retention.steps_kept
         done = await self._store.compact(horizon, groups_max=self._groups, steps_kept=kept)
         self._groups = next_group_count(self._groups, done.took_s, aim_s=TRANSACTION_AIM_S)
@@ -91,7 +105,10 @@ class Compactor:
         return given_back > 0
 
     async def _archive_some(self) -> bool:
-        """One segment; whether there was one. Written before it is deleted: a crash between writes it once more."""
+        """Archive one segment of events; return whether there was one.
+
+        The segment is written before its events are deleted: a crash in between writes it once more.
+        """
         retention = self._retention
         entries = await self._store.oldest_events(retention.segment_events, kept=retention.events_kept)
         if not entries:
@@ -99,18 +116,6 @@ class Compactor:
         await asyncio.to_thread(write_segment, self._archive, entries, retention.segments_bytes_max)
         await self._store.delete_events(entries[-1].order)
         return True
-
-
-VERSIONS_AT_ONCE = 64
-BATCHES_AT_ONCE = 512
-STEPS_AT_ONCE = 512
-VACUUM_PAGES = 128
-FREE_SHARE_MAX = 0.25  # of a file's pages; more are given back to the file system
-
-_CHOSEN = "(SELECT group_id FROM chosen)"
-_ATTEMPTS = f"SELECT lease_id, sample_index FROM attempts WHERE group_id IN {_CHOSEN}"
-_ROLLOUTS = f"SELECT rollout_id FROM rollouts WHERE (lease_id, sample_index) IN ({_ATTEMPTS})"
-_ADD = "ON CONFLICT (kind, key) DO UPDATE SET count = count + excluded.count"
 
 
 def compact(connection: sqlite3.Connection, horizon: Step, groups_max: int, steps_kept: int) -> Compacted:
@@ -180,7 +185,7 @@ def _compact_groups(connection: sqlite3.Connection, groups_max: int) -> int:
 
 
 def oldest_events(connection: sqlite3.Connection, count: int, kept: int) -> list[StoryEntry]:
-    """The oldest ``count`` entries if at least ``kept`` newer ones are there, else none."""
+    """Return the oldest ``count`` events if at least ``kept`` newer ones exist, else none."""
     rows = connection.execute(
         "SELECT event_order, at_unix_s, kind, subject, detail, cause FROM events"
         " WHERE event_order <= (SELECT max(event_order) FROM events) - ? ORDER BY event_order LIMIT ?",
@@ -190,13 +195,13 @@ def oldest_events(connection: sqlite3.Connection, count: int, kept: int) -> list
 
 
 def delete_events(connection: sqlite3.Connection, up_to: int) -> None:
-    """These are in a segment file."""
+    """Delete events that were archived in a segment file."""
     connection.execute("UPDATE retention SET events_archived = max(events_archived, ?)", (up_to,))
     connection.execute("DELETE FROM events WHERE event_order <= ?", (up_to,))
 
 
 def give_back_pages(connection: sqlite3.Connection) -> int:
-    """Cut free pages off the file if it has many; how many were cut off."""
+    """Return free pages to the file system if there are many; return how many."""
     ((free,), (total,)) = (connection.execute(f"PRAGMA {name}_count").fetchone() for name in ("freelist", "page"))
     if free <= VACUUM_PAGES or free < total * FREE_SHARE_MAX:
         return 0

@@ -1,6 +1,6 @@
-"""What the operator orders while a run goes on, and what of it outlives a coordinator.
+"""Apply an operator's orders to a running coordinator, and save them for its successor.
 
-Orders are carried out at once, and written down for a coordinator after us before whoever gave them is told.
+Orders take effect at once, and are durable before the operator is answered.
 """
 
 from __future__ import annotations
@@ -32,20 +32,22 @@ from rollcast.wire.ids import PeerId
 
 ORDERS = "orders"  # in the ledger's meta: Orders as JSON
 PRICES_MAX = 256
-PEERS_MAX = 4096  # with a pin, drained, banned: each
+PEERS_MAX = 4096  # each: pinned, drained, and banned peers
+LEDGER_DEADLINE_S = 30.0
+APPLIED_AT_ONCE = 32  # orders; then everything else has its turn
 
 _ValueT = TypeVar("_ValueT")
 
 
 class OperatorNote(msgspec.Struct, frozen=True):
-    """Of a peer that was drained or banned. Args: reason: the operator's words. name: as it called itself."""
+    """Why a peer was drained or banned, in the operator's words, and the name that the peer had."""
 
     reason: str = ""
     name: str = ""
 
 
 class Orders(msgspec.Struct):
-    """The orders in force; what was never ordered is as configured."""
+    """The orders in force; whatever was never ordered is as configured."""
 
     pins: dict[str, Pin] = {}
     drained: dict[str, OperatorNote] = {}
@@ -56,16 +58,16 @@ class Orders(msgspec.Struct):
     budget: Budget | None = None
 
     def check(self, order: Order) -> None:
-        """Whether there is room for one more; of pins and drained peers the oldest make room.
+        """Check that there is room for an order; the oldest pins and drained peers make room for new ones.
 
         Raises:
-            MalformedMessage: no ban may be forgotten.
+            MalformedMessage: PEERS_MAX identities are banned; a ban is never discarded.
         """
         if isinstance(order, PeerBanned) and order.peer_id not in self.banned and len(self.banned) >= PEERS_MAX:
             raise MalformedMessage(f"{PEERS_MAX} identities are banned already", fix="enable one of them")
 
     def take(self, order: Order) -> None:
-        """One more."""
+        """Add an order."""
         match order:
             case PeerPinned(peer_id, pin):
                 self.pins.pop(peer_id, None)
@@ -90,10 +92,10 @@ class Orders(msgspec.Struct):
                 assert_never(order)
 
     def events(self, rules: StalenessRules) -> list[Order]:
-        """Them all again, for a coordinator that starts with these rules; what goes beyond them is left out."""
+        """Return the orders as events for a starting coordinator; those that do not fit its rules are left out."""
         found: list[Order] = [PeerPinned(PeerId(peer_id), pin) for peer_id, pin in self.pins.items()]
-        found += [PeerDrained(PeerId(one), said.reason, said.name) for one, said in self.drained.items()]
-        found += [PeerBanned(PeerId(one), said.reason, said.name) for one, said in self.banned.items()]
+        found += [PeerDrained(PeerId(one), note.reason, note.name) for one, note in self.drained.items()]
+        found += [PeerBanned(PeerId(one), note.reason, note.name) for one, note in self.banned.items()]
         if self.prices is not None:
             found.append(PricesChanged(self.prices))
         if self.budget is not None:
@@ -115,7 +117,7 @@ class Orders(msgspec.Struct):
 
 
 def _keep(book: dict[str, _ValueT], peer_id: str, value: _ValueT) -> None:
-    """The newest last; the oldest make room."""
+    """Put the newest value last; beyond PEERS_MAX the oldest are discarded."""
     book.pop(peer_id, None)
     book[peer_id] = value
     while len(book) > PEERS_MAX:
@@ -123,10 +125,12 @@ def _keep(book: dict[str, _ValueT], peer_id: str, value: _ValueT) -> None:
 
 
 def with_price(prices: tuple[Price, ...], price: Price) -> tuple[Price, ...]:
-    """Of the same peers as before, in its place; of others, before all: the first that matches holds.
+    """Return the prices with this one added.
+
+    It replaces the price with the same patterns; otherwise it comes first, because the first match counts.
 
     Raises:
-        MalformedMessage: there are too many.
+        MalformedMessage: there are too many prices.
     """
     patterns = [(one.peer_id, one.name, one.hardware, one.region) for one in prices]
     wanted = (price.peer_id, price.name, price.hardware, price.region)
@@ -139,7 +143,7 @@ def with_price(prices: tuple[Price, ...], price: Price) -> tuple[Price, ...]:
 
 
 class _PriceBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Of Price, with limits."""
+    """The fields of a Price, checked for types and unknown names."""
 
     usd_per_hour: float
     peer_id: str = "*"
@@ -151,7 +155,7 @@ class _PriceBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def price_from(values: Mapping[str, Any]) -> Price:
-    """One price.
+    """Build a price from a request's fields.
 
     Raises:
         MalformedMessage: a field is missing, unknown, of the wrong type or out of range.
@@ -159,19 +163,20 @@ def price_from(values: Mapping[str, Any]) -> Price:
     try:
         priced = msgspec.convert(values, type=_PriceBody)
     except msgspec.ValidationError as error:
-        raise MalformedMessage("this is no price", cause=str(error)) from None
+        raise MalformedMessage("the price is invalid", cause=str(error)) from None
     rates = (priced.usd_per_hour, priced.egress_usd_per_gb, priced.preemptions_per_hour)
     if not all(0.0 <= rate <= 1e6 for rate in rates):
-        raise MalformedMessage("a price is 0 to 1e6 $/h")
+        raise MalformedMessage("a price must be from 0 to 1e6 $/h")
     return Price(**msgspec.structs.asdict(priced))
 
 
-LEDGER_DEADLINE_S = 30.0
-APPLIED_AT_ONCE = 32  # orders, then everything else has its turn
-
-
 class OrderRecorder:
-    """Args: apply: tells the core. orders: those in force."""
+    """Applies orders and records them.
+
+    Args:
+        apply: passes an order to the core.
+        orders: the orders in force.
+    """
 
     def __init__(self, apply: Callable[[Order], None], ledger: RunStore, orders: Orders) -> None:
         self._apply = apply
@@ -179,11 +184,11 @@ class OrderRecorder:
         self._orders = orders
 
     async def give(self, *orders: Order) -> None:
-        """Returns once the orders outlive us. The first few are carried out before anybody else has a turn.
+        """Apply orders and return once they are durable; the first APPLIED_AT_ONCE take effect at once.
 
         Raises:
-            MalformedMessage: there is no room for one; those before it hold.
-            StoreError, WaitTimedOut: the ledger does not keep them.
+            MalformedMessage: there is no room for an order; those before it are in force.
+            StoreError, WaitTimedOut: the ledger cannot store them.
         """
         try:
             for number, order in enumerate(orders, 1):

@@ -1,7 +1,4 @@
-"""What is written to and read from the ledger's tables of tokens and of the audit log.
-
-Tokens of the HTTP API and the audit log, as the ledger keeps them.
-"""
+"""Store access tokens and the audit log in the ledger's tables."""
 
 from __future__ import annotations
 
@@ -10,6 +7,9 @@ import sqlite3
 from dataclasses import dataclass
 from typing import Protocol
 
+_TOKEN = "token_id, token_hash, name, access, made_unix_s, expires_unix_s, revoked_unix_s"
+_AUDIT = "at_unix_s, who, access, act, subject, detail, outcome"
+
 
 @dataclass(frozen=True, slots=True)
 class StoredToken:
@@ -17,7 +17,7 @@ class StoredToken:
 
     Args:
         access: viewer, operator or admin.
-        expires_unix_s, revoked_unix_s: None: never, and not.
+        expires_unix_s, revoked_unix_s: Unix time; None: the token never expires, and is not revoked.
     """
 
     token_id: int
@@ -35,7 +35,7 @@ class AuditRow:
 
     Args:
         who: name of the token; empty for strangers.
-        outcome: "done", or the code and why not.
+        outcome: "done", or the code and reason of the refusal.
     """
 
     at_unix_s: float
@@ -48,28 +48,24 @@ class AuditRow:
 
 
 class AccessStore(Protocol):
-    """Where tokens and the audit log are durable. Each method may raise StoreError."""
+    """Stores tokens and the audit log durably. Each method may raise StoreError."""
 
     def create_token(
         self, token_hash: bytes, name: str, access: str, *, made_unix_s: float, expires_unix_s: float | None
     ) -> asyncio.Future[StoredToken]:
-        """A new token; StoreError where a live one has that name."""
+        """Store a new token; fails with StoreError if a valid one has that name."""
 
     def revoke_token(self, token_id: int, revoked_unix_s: float) -> asyncio.Future[bool]:
-        """False where it is not there or revoked already."""
+        """Revoke a token; returns False if it is unknown or revoked already."""
 
     def tokens(self) -> asyncio.Future[list[StoredToken]]:
-        """All there ever were, oldest first."""
+        """Return every token ever made, oldest first."""
 
     def record_audit(self, row: AuditRow) -> asyncio.Future[int]:
-        """The row's number."""
+        """Store a row and return its number."""
 
     def audit_rows(self, before: int | None, limit: int) -> asyncio.Future[list[tuple[int, AuditRow]]]:
-        """The newest ones with a number below ``before``, newest first."""
-
-
-_TOKEN = "token_id, token_hash, name, access, made_unix_s, expires_unix_s, revoked_unix_s"
-_AUDIT = "at_unix_s, who, access, act, subject, detail, outcome"
+        """Return the newest rows with a number below ``before`` (None: all), newest first."""
 
 
 def insert_token(

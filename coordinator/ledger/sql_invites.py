@@ -1,7 +1,4 @@
-"""What is written to and read from the ledger's tables of invites.
-
-Invites as the ledger keeps them, and what speaks against using one.
-"""
+"""Store invites in the ledger's tables, and decide whether an invite may be used."""
 
 from __future__ import annotations
 
@@ -12,7 +9,8 @@ from coordinator.ledger.schema import NOW_UNIX_S
 from rollcast.runtime.errors import JoinRefused
 from rollcast.wire.ids import PeerId
 
-ID_LENGTH = 16  # of what names an invite to people: the beginning of its token's hash, in hexadecimal
+ID_LENGTH = 16  # hexadecimal digits of the token's hash that identify an invite to people
+_COLUMNS = "token_hash, role, quota, used, expires_unix_s, note, revoked, made_unix_s"
 _ASK = "ask the operator for a new invite"
 
 
@@ -21,8 +19,8 @@ class StoredInvite:
     """An invite without its token.
 
     Args:
-        quota, used: identities that may join with it, and did.
-        note: for whom it is, for people.
+        quota, used: identities that may join with it, and that have joined.
+        note: says for whom it is.
     """
 
     token_hash: bytes
@@ -36,33 +34,30 @@ class StoredInvite:
 
     @property
     def invite_id(self) -> str:
-        """Names it to people; says nothing of its token."""
+        """Return the id shown to people, which reveals nothing of the token."""
         return self.token_hash.hex()[:ID_LENGTH]
 
 
 def usable(invite: StoredInvite | None, now_unix_s: float, role: str | None = None) -> StoredInvite:
-    """The invite, if those who have it may use it; its quota is looked at by who counts.
+    """Return the invite if its holder may use it; the caller checks the quota.
 
     Raises:
-        JoinRefused: why not.
+        JoinRefused: the invite is unknown, revoked, expired or for another role.
     """
     if invite is None:
         raise JoinRefused("the invite is not one of this run", fix=_ASK)
     if role is not None and role != invite.role:
         raise JoinRefused(f"the invite is for the role {invite.role}, not {role}", fix=_ASK)
     if invite.revoked:
-        raise JoinRefused("the invite was revoked", cause="the operator took it back", fix=_ASK)
+        raise JoinRefused("the invite was revoked", cause="an operator revoked it", fix=_ASK)
     if now_unix_s >= invite.expires_unix_s:
         raise JoinRefused("the invite has expired", fix=_ASK)
     return invite
 
 
 def used_up(invite: StoredInvite) -> JoinRefused:
-    """Another identity may not join with it."""
-    return JoinRefused("the invite is used up", cause=f"it was good for {invite.quota}", fix=_ASK)
-
-
-_COLUMNS = "token_hash, role, quota, used, expires_unix_s, note, revoked, made_unix_s"
+    """Return the refusal for one identity too many."""
+    return JoinRefused("the invite is used up", cause=f"its quota is {invite.quota}", fix=_ASK)
 
 
 def insert_invite(connection: sqlite3.Connection, invite: StoredInvite) -> None:
@@ -86,7 +81,7 @@ def claim_invite(
 
 
 def check_invite(connection: sqlite3.Connection, token_hash: bytes, now_unix_s: float) -> None:
-    """One that is used up is good for those who used it."""
+    """Check that the invite is valid. One that is used up stays valid for those who joined with it."""
     usable(_select(connection, token_hash), now_unix_s)
 
 

@@ -1,4 +1,4 @@
-"""The broadcast's status as Prometheus metrics. Labels that name peers only while there are few enough of them."""
+"""Export the broadcast's status as Prometheus metrics, with labels per peer only in small fleets."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from coordinator.metrics.families import reach_families
 
 PEERS_LABELLED_MAX = 256
-"""Larger fleets have the sums and the distribution only: a series for every peer would drown the rest."""
+"""In larger fleets only sums and distributions are exported: a series per peer would drown the rest."""
 HOPS_LABELLED_MAX = 256
-"""With more hops than these, all pairs of sixteen peers, only their spread is given."""
+"""With more hops than this (all pairs of sixteen peers) only their distribution is exported."""
 
 # (name, help, key of the totals)
 TOTALS = (
@@ -34,7 +34,7 @@ PER_PEER = (
 
 
 def families(broadcast: Mapping[str, Any]) -> Iterable[Metric]:
-    """Every family, from what /api/v1/broadcast answers."""
+    """Return every metric family, from the answer of /api/v1/broadcast."""
     yield GaugeMetricFamily(
         "rollcast_broadcast_running", "1 while a peer lacks the newest version.", broadcast["running"]
     )
@@ -61,7 +61,7 @@ def families(broadcast: Mapping[str, Any]) -> Iterable[Metric]:
 
 
 def _peer_seconds(spread: Mapping[str, Any]) -> Metric:
-    """A histogram over all peers and versions: its tail is what T_bcast waits for."""
+    """Return a histogram over all peers and versions: its tail is what T_bcast waits for."""
     bounds = [*(str(float(bound)) for bound in spread["bounds"]), "+Inf"]
     return HistogramMetricFamily(
         "rollcast_peer_t_bcast_seconds",
@@ -96,7 +96,7 @@ def _hops(broadcast: Mapping[str, Any]) -> Iterable[Metric]:
 
 
 def _fastest(hops: Iterable[Mapping[str, Any]], key: str) -> dict[tuple[str, str], float]:
-    """One value a pair of peers, which may have several links: the larger one."""
+    """Return one value per pair of peers; of several links between them the largest."""
     values: dict[tuple[str, str], float] = {}
     for hop in hops:
         if hop[key] is not None:

@@ -24,10 +24,24 @@ _PLAN_GAUGES = (
     ("rollcast_plan_rollouts_per_second", "What the last plan's set makes.", "rate_rollouts_per_second"),
     ("rollcast_plan_rollouts_per_second_needed", "What the learner needs.", "rate_needed_rollouts_per_second"),
 )
+_PUNCH_RESULTS = ("opened", "failed", "refused")
+# (name, help, key of the status's ``staleness``)
+_STALENESS_GAUGES = (
+    ("rollcast_staleness_gate_steps", "Age up to which rollouts are trained.", "age_max"),
+    ("rollcast_publish_every_steps", "kappa, learner steps between two versions, as it is now.", "publish_every_steps"),
+    ("rollcast_step_period_seconds", "Median time from one batch to the next.", "step_period_s"),
+)
+# (name, help, key of ``staleness.late``)
+_LATE_COUNTERS = (
+    ("rollcast_late_rollouts_corrected", "Rollouts trained beyond S.", "corrected"),
+    ("rollcast_late_waits", "Batches held back for a late group.", "waits"),
+    ("rollcast_late_waits_in_vain", "Batches held back and formed without the late group.", "waits_in_vain"),
+    ("rollcast_late_waited_seconds", "Time for which batches were held back.", "waited_s"),
+)
 
 
 def activation_families(activation: Mapping[str, Any] | None) -> Iterable[Metric]:
-    """Of the status' activation; where nobody decides, only what may be spent."""
+    """Return the families of the status's ``activation``; with mode off only the budgets."""
     if activation is None:
         return
     for name, text, key in _BUDGET_GAUGES:
@@ -45,11 +59,8 @@ def activation_families(activation: Mapping[str, Any] | None) -> Iterable[Metric
     yield corrections
 
 
-_PUNCH_RESULTS = ("opened", "failed", "refused")
-
-
 def reach_families(reach: Mapping[str, Any]) -> Iterable[Metric]:
-    """From the broadcast status's ``reach``."""
+    """Return the families of the broadcast status's ``reach``."""
     members = GaugeMetricFamily("rollcast_members_reached", "Members by how others reach them.", labels=["how"])
     for word, count in reach["members"].items():
         members.add_metric([word], count)
@@ -81,23 +92,8 @@ def reach_families(reach: Mapping[str, Any]) -> Iterable[Metric]:
     )
 
 
-# (name, help, key of the status's ``staleness``)
-_STALENESS_GAUGES = (
-    ("rollcast_staleness_gate_steps", "Age up to which rollouts are trained.", "age_max"),
-    ("rollcast_publish_every_steps", "kappa, learner steps between two versions, as it is now.", "publish_every_steps"),
-    ("rollcast_step_period_seconds", "Median time from one batch to the next.", "step_period_s"),
-)
-# (name, help, key of ``staleness.late``)
-_LATE_COUNTERS = (
-    ("rollcast_late_rollouts_corrected", "Rollouts trained beyond S.", "corrected"),
-    ("rollcast_late_waits", "Batches held back for a late group.", "waits"),
-    ("rollcast_late_waits_in_vain", "Batches held back and formed without the late group.", "waits_in_vain"),
-    ("rollcast_late_waited_seconds", "Time for which batches were held back.", "waited_s"),
-)
-
-
 def staleness_families(staleness: Mapping[str, Any]) -> Iterable[Metric]:
-    """From the status's ``staleness``; what is unknown is left out."""
+    """Return the families of the status's ``staleness``; unknown values are left out."""
     for name, text, key in _STALENESS_GAUGES:
         if staleness.get(key) is not None:
             yield GaugeMetricFamily(name, text, value=float(staleness[key]))

@@ -1,4 +1,4 @@
-"""What people see of the workers that were started at providers, and of the money that they cost."""
+"""Report the workers that were started at providers, and the money that they cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ WORKERS_SHOWN_MAX = 256
 
 @dataclass(frozen=True, slots=True)
 class ProviderSpending:
-    """US dollars since the run began. ``forecast_usd``: of what was wanted meanwhile, at its expected price."""
+    """US dollars spent since the run began.
+
+    ``forecast_usd``: what the workers wanted so far would have cost at their expected price.
+    """
 
     provider: str
     machine_usd: float
@@ -27,12 +30,12 @@ class ProviderSpending:
 
 @dataclass(frozen=True, slots=True)
 class SpendingStatus:
-    """Money of workers that the coordinator started; donated peers and the learner are not in it.
+    """The money spent on workers that the coordinator started, without donated peers and the learner.
 
     Args:
         usd_per_hour: price of the machines that run now.
-        committed_usd_per_hour: the same with the most that they can send.
-        usd_per_accepted_rollout: spent / accepted; None before one was accepted.
+        committed_usd_per_hour: the same, including the most traffic that they can send.
+        usd_per_accepted_rollout: spent / accepted; None before a rollout was accepted.
         held_back: workers that are wanted and not started, with the reason.
     """
 
@@ -47,13 +50,13 @@ class SpendingStatus:
     held_back: Mapping[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dicts, lists, strings and numbers."""
+        """Return plain dicts, lists, strings and numbers."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return plain
 
 
 def build_spending(manager: FleetManager, accepted: int) -> SpendingStatus:
-    """The status from the fleet's manager."""
+    """Build the status from the fleet's manager."""
     budget, limits = manager.budget, manager.budget.limits
     return SpendingStatus(
         usd_per_hour=budget.usd_per_hour,
@@ -80,7 +83,7 @@ _GAUGES = (
 
 
 def families(spending: Mapping[str, Any] | None) -> Iterable[Metric]:
-    """The same for Prometheus."""
+    """Return the metric families of the status's ``spending``; none if it is None."""
     if spending is None:
         return
     for name, text, key in _GAUGES:

@@ -1,9 +1,8 @@
-"""Prometheus metrics of the coordinator, named with the words of docs/architecture.md.
+"""Export the coordinator's Prometheus metrics, named with the words of docs/architecture.md.
 
-Most are read from the statuses at scrape time, so that the page and Prometheus can never disagree. Only what they
-do not hold, latencies of the service itself, is counted here.
-
-Whether the coordinator's loop is so late that uploads must wait, so that heartbeats and sessions do not.
+Most are read from the statuses at scrape time, so that the page and Prometheus never disagree. Only what the statuses
+lack is measured here: latencies of the service itself, among them how late the event loop is. While the loop is too
+late, uploads are shed so that heartbeats and sessions are still served.
 """
 
 from __future__ import annotations
@@ -22,20 +21,6 @@ from rollcast.runtime import metrics
 
 SHEDS_ABOVE_S = 1.0  # a peer's heartbeat must be read within its timeout, which is a few seconds
 TAKES_BELOW_S = 0.25
-
-
-class LoopLag:
-    """The newest measurement of how late the loop is, in seconds."""
-
-    def __init__(self) -> None:
-        self.sheds = False
-
-    def observe(self, seconds: float) -> None:
-        """A tick was so late. What was shed is taken again only once the loop is well in time."""
-        if seconds >= SHEDS_ABOVE_S:
-            self.sheds = True
-        elif seconds < TAKES_BELOW_S:
-            self.sheds = False
 
 
 LATENCY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -71,7 +56,7 @@ MISMATCH = (
 
 
 class CoordinatorMetrics:
-    """One registry with everything; ``status`` and ``broadcast`` are called once a scrape."""
+    """One registry with all metrics; ``status`` and ``broadcast`` are called once per scrape."""
 
     def __init__(self, status: Callable[[], Mapping[str, Any]], broadcast: Callable[[], Mapping[str, Any]]) -> None:
         self.registry = metrics.new_registry()
@@ -99,12 +84,26 @@ class CoordinatorMetrics:
         self.registry.register(_StatusCollector(status, broadcast))
 
     def render(self) -> bytes:
-        """Everything in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return metrics.render(self.registry)
 
 
+class LoopLag:
+    """Decides from the loop's lateness whether uploads are shed."""
+
+    def __init__(self) -> None:
+        self.sheds = False
+
+    def observe(self, seconds: float) -> None:
+        """Note how late a tick was, in seconds. Shedding ends only once the loop is well in time again."""
+        if seconds >= SHEDS_ABOVE_S:
+            self.sheds = True
+        elif seconds < TAKES_BELOW_S:
+            self.sheds = False
+
+
 class _StatusCollector(Collector):
-    """Turns the status into metric families."""
+    """Converts the statuses to metric families."""
 
     def __init__(self, status: Callable[[], Mapping[str, Any]], broadcast: Callable[[], Mapping[str, Any]]) -> None:
         self._status = status
@@ -162,7 +161,7 @@ def _one_label(name: str, text: str, label: str, values: Mapping[str, float]) ->
 
 
 def _staleness(status: Mapping[str, Any]) -> Iterable[Metric]:
-    """Rollouts trained by age in steps. A counter with a label: ages are few integers, so no bucket can blur them."""
+    """Return rollouts trained by age: ages are few integers, so a labelled counter is exact where buckets are not."""
     family = CounterMetricFamily("rollcast_staleness_trained", "Rollouts trained, by age in steps.", labels=["age"])
     for age, count in (status.get("staleness_histogram") or {}).items():
         family.add_metric([str(age)], count)
@@ -191,7 +190,7 @@ def _peers_by_state(found: Iterable[Mapping[str, Any]]) -> Metric:
 
 
 def _peers(peers: Iterable[Mapping[str, Any]]) -> Iterable[Metric]:
-    """Per peer only what tells a bad one from the others, where they are not too many for a time series each."""
+    """Return the figures that tell a bad peer from the others; none in fleets beyond PEERS_LABELLED_MAX."""
     rows = list(peers)
     if len(rows) > broadcast_metrics.PEERS_LABELLED_MAX:
         return

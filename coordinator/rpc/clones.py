@@ -1,8 +1,8 @@
-"""Which copy of an identity may hold its session: one machine at a time. Pure.
+"""Decide which copy of an identity may hold its session: one machine at a time. Pure.
 
-An identity's key may be copied, with a backup or with a whole machine. Each place that uses it has an instance id of
-its own. Two that are there at once are a clone: the second one is refused, once the first was heard of again after it
-came. One that comes when the other is gone, or is not heard of any more, has moved.
+An identity's key may be copied, with a backup or with a whole machine. Each place that uses it has its own instance id.
+Two instances that are connected at once are a clone: the second is refused once the first was heard of again after the
+second came. An instance that comes when the other is disconnected or silent has moved.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from rollcast.wire.ids import PeerId
 
 INSTANCE_ID_LENGTH_MAX = 64
 _IDENTITIES_KEPT = 16384
-_FORGET_S = 300.0  # a second place that stayed away so long begins anew
+_FORGET_S = 300.0  # a second instance that stayed away so long starts over
 
-#: moved: it may, and was elsewhere before; later: it may try again, until one of the two is certain.
+#: moved: it may, and was elsewhere before; later: it may retry, until it is certain which of the two holds.
 Verdict = Literal["welcome", "moved", "later", "cloned"]
 
 
@@ -26,18 +26,18 @@ class _Known:
     instance_id: str
     is_here: bool = True
     heard_s: float = 0.0
-    second_id: str = ""  # another place that wants the same identity
+    second_id: str = ""  # another instance that wants the same identity
     second_s: float = float("-inf")  # when it came first
 
 
 class Clones:
-    """What is known of instances; the identity that was away longest makes room."""
+    """The known instances of identities; the identity that was away longest is discarded first."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[PeerId, _Known] = OrderedDict()
 
     def arrives(self, peer_id: PeerId, instance_id: str, now: float) -> Verdict:
-        """Whether this instance may open a session. Empty: software that does not say, which is welcome."""
+        """Decide whether this instance may open a session. An empty id is from software that sends none: welcome."""
         known = self._known.get(peer_id)
         if known is None or not instance_id or known.instance_id in ("", instance_id):
             return "welcome"
@@ -48,7 +48,7 @@ class Clones:
         return "cloned" if known.heard_s > known.second_s else "later"
 
     def opened(self, peer_id: PeerId, instance_id: str, now: float) -> None:
-        """A session of this instance is open."""
+        """Note that a session of this instance is open."""
         self._known[peer_id] = _Known(instance_id, heard_s=now)
         self._known.move_to_end(peer_id)
         if len(self._known) > _IDENTITIES_KEPT:
@@ -56,11 +56,11 @@ class Clones:
             self._known.pop(away if away is not None else next(iter(self._known)))
 
     def heard(self, peer_id: PeerId, now: float) -> None:
-        """The open session said something."""
+        """Note that the open session sent a message."""
         if (known := self._known.get(peer_id)) is not None:
             known.heard_s = now
 
     def gone(self, peer_id: PeerId) -> None:
-        """Its session ended, and no other has taken its place."""
+        """Note that the identity's session ended, and no other has replaced it."""
         if (known := self._known.get(peer_id)) is not None:
             known.is_here = False

@@ -1,4 +1,4 @@
-"""What a peer's session says about ways to reach it, limited before the core is told."""
+"""Convert a peer's messages about reaching it to events, after checking their limits."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from rollcast.wire.ids import PeerId
 from rollcast.wire.joining.local_address import read_local_address
 from rollcast.wire.proto import rollcast_pb2 as pb
 
-ADDRESS_LENGTH_MAX = 512  # of one libp2p address; a circuit's has about 200
+ADDRESS_LENGTH_MAX = 512  # one libp2p address; a circuit's has about 200 characters
 CIRCUITS_MAX = 4
 
 
 def reach_event_of(peer_id: PeerId, message: pb.PeerMessage) -> ReachEvent | None:
-    """The event of a message that is about reaching each other; None for all others.
+    """Return the event of a message about reachability; None for all other messages.
 
     Raises:
-        MalformedMessage: out of bounds.
+        MalformedMessage: a value is out of bounds.
     """
     match message.WhichOneof("body"):
         case "reachability":
-            return _told(peer_id, message.reachability)
+            return _reachability(peer_id, message.reachability)
         case "punch_request":
             return PunchRequested(peer_id, _peer(message.punch_request.peer_id))
         case "punch_outcome":
@@ -45,39 +45,39 @@ def reach_event_of(peer_id: PeerId, message: pb.PeerMessage) -> ReachEvent | Non
         case "peer_records":
             records = message.peer_records.records
             if len(records) != 1 or records[0].ByteSize() > limits.PEER_RECORD_BYTES_MAX:
-                raise MalformedMessage("a peer gives one record, its own")
+                raise MalformedMessage("a peer sends exactly one record, its own")
             if read_record(records[0]).peer_id != peer_id:
-                raise MalformedMessage("a peer gives no record of another one")
+                raise MalformedMessage("the record belongs to another peer")
             return RecordGiven(peer_id, records[0].SerializeToString(deterministic=True))
         case _:
             return None
 
 
-def _told(peer_id: PeerId, said: pb.Reachability) -> ReachabilityTold:
-    if len(said.circuits) > CIRCUITS_MAX:
+def _reachability(peer_id: PeerId, message: pb.Reachability) -> ReachabilityTold:
+    if len(message.circuits) > CIRCUITS_MAX:
         raise MalformedMessage(f"a peer names at most {CIRCUITS_MAX} circuits")
     return ReachabilityTold(
         peer_id=peer_id,
-        nat=said.nat if said.nat in ("", *NAT_KINDS) else "unknown",
-        punch_address=_ip_and_port(said.punch_address),
-        circuits=tuple(_p2p_address(one) for one in said.circuits),
-        relay_address=_p2p_address(said.relay_address) if said.relay_address else "",
-        advertise=text(said.advertise),
-        local_address=read_local_address(said.local_address),  # what is none is not passed on
+        nat=message.nat if message.nat in ("", *NAT_KINDS) else "unknown",
+        punch_address=_ip_and_port(message.punch_address),
+        circuits=tuple(_p2p_address(one) for one in message.circuits),
+        relay_address=_p2p_address(message.relay_address) if message.relay_address else "",
+        advertise=text(message.advertise),
+        local_address=read_local_address(message.local_address),  # empty if it is not a local address
     )
 
 
 def _peer(peer_id: str) -> PeerId:
     if not 0 < len(peer_id) <= limits.PEER_ID_LENGTH_MAX:
-        raise MalformedMessage("this names no peer")
+        raise MalformedMessage("the message names no peer")
     return PeerId(text(peer_id))
 
 
 def _ip_and_port(address: str) -> str:
-    """An IP address and port as it came; empty stays empty.
+    """Check an IP address with a port; an empty text stays empty.
 
     Raises:
-        MalformedMessage: it is none: names would make peers ask somebody's name server.
+        MalformedMessage: the text is something else. Names are refused: they would make peers query name servers.
     """
     if not address:
         return ""

@@ -1,4 +1,4 @@
-"""The file of a published tokenizer, for peers that must look for stop strings."""
+"""Serve the file of a published tokenizer to peers, which need it to look for stop strings."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.text.model_folder import TOKENIZER, TOKENIZER_BYTES_MAX, ModelFolder
 
 PART_BYTES = 1 << 20
-WRITE_DEADLINE_S = 30.0  # for one part to be taken by the transport
-SENDS_AT_ONCE = 8  # a fleet that starts together takes turns
+WRITE_DEADLINE_S = 30.0  # for the transport to accept one part
+SENDS_AT_ONCE = 8  # a fleet that starts at once takes turns
 _COMPRESSION_LEVEL = 6
 
 
 class TokenizerCalls:
-    """Handler of TokenizerFile.
+    """Handles TokenizerFile.
 
     Args:
-        folder: of the published model; None where the run has a tokenizer of its own.
+        folder: the published model's folder; None if the run has a tokenizer of its own.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -33,16 +33,16 @@ class TokenizerCalls:
         self._sending = asyncio.Semaphore(SENDS_AT_ONCE)
 
     async def TokenizerFile(self, request: pb.TokenizerRequest, context: Any) -> None:
-        """The file in parts.
+        """Send the file in parts, compressed with zstd.
 
         Raises:
-            MalformedMessage: the run has no such file.
+            MalformedMessage: the run has no file with this hash.
         """
         async with self._packing:
             if self._packed is None and self._folder is not None:
                 self._packed = await asyncio.to_thread(_pack, self._folder)
         if self._packed is None or self._packed[0] != request.sha256:
-            raise MalformedMessage("the run has no such tokenizer", fix="join again: the coordinator has another now")
+            raise MalformedMessage("the run has no tokenizer with this hash", fix="reconnect to get the new one")
         frame = self._packed[1]
         async with self._sending:
             for start in range(0, len(frame), PART_BYTES):

@@ -1,4 +1,4 @@
-"""Announcements of versions as they were signed: the newest in memory, the others from the ledger."""
+"""Keep the signed announcements of versions: the newest in memory, the others in the ledger."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ LEDGER_DEADLINE_S = 60.0
 
 
 class Announcements:
-    """What peers are sent when they should hear of a version."""
+    """The announcements that are sent to peers."""
 
     def __init__(self, ledger: RunStore) -> None:
         self._ledger = ledger
         self._newest: OrderedDict[tuple[Epoch, Version], pb.VersionAnnouncement] = OrderedDict()
 
     def in_memory(self, epoch: Epoch, version: Version) -> pb.VersionAnnouncement | None:
-        """The announcement, if it needs no look into the ledger."""
+        """Return the announcement if it is in memory; None otherwise."""
         return self._newest.get((epoch, version))
 
     def remember(self, epoch: Epoch, version: Version, announcement: pb.VersionAnnouncement) -> None:
-        """Keep it in memory, in the place of the one that was kept first."""
+        """Keep an announcement in memory; beyond KEPT the oldest is discarded."""
         self._newest[(epoch, version)] = announcement
         while len(self._newest) > KEPT:
             self._newest.popitem(last=False)
 
     async def stored(self, version: Version) -> pb.VersionAnnouncement:
-        """The announcement in the ledger.
+        """Load the announcement from the ledger.
 
         Raises:
-            StoreError: there is none.
+            StoreError: the ledger has none of this version.
             WaitTimedOut: the ledger takes too long.
         """
         async with deadline(LEDGER_DEADLINE_S, "the ledger to find an announcement"):

@@ -1,4 +1,4 @@
-"""What takes time and comes back to the event loop: changes that the ledger keeps, and work in tasks."""
+"""Run work that takes time and comes back to the event loop: durable changes of the ledger, and tasks."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ LEDGER_DEADLINE_S = 60.0
 
 
 class AsyncWork:
-    """Whoever makes one must ``close`` it.
+    """Runs changes and tasks beside the loop; its owner must ``close`` it.
 
     Args:
-        apply: told the event that follows from a change once it is kept.
-        fail: told what went wrong; it ends the run.
-        ended: whether the run is over, and what tasks fail with does not matter any more.
+        apply: receives the event that follows from a change once it is durable.
+        fail: receives the error of a change or task; it ends the run.
+        ended: whether the run is over, so that errors of tasks no longer matter.
     """
 
     def __init__(
@@ -31,17 +31,17 @@ class AsyncWork:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def durable(self, change: asyncio.Future[Any], what: str) -> None:
-        """Wait until the ledger has kept a change; a caller that goes away does not take it back.
+        """Wait until a change is durable; cancelling the wait does not undo the change.
 
         Raises:
-            StoreError, WaitTimedOut: the ledger does not.
+            StoreError, WaitTimedOut: the ledger cannot store it.
         """
         self.kept(change)
         async with deadline(LEDGER_DEADLINE_S, f"the ledger to keep {what}"):
             await asyncio.shield(change)
 
     def kept(self, change: asyncio.Future[Any], then: Event | None = None) -> None:
-        """The ledger's answer: an event, or the end of the run. A change it refuses is a bug, and never goes on."""
+        """Apply ``then`` once a change is durable. A change that the ledger refuses is a bug and ends the run."""
 
         def done(future: asyncio.Future[Any]) -> None:
             if future.cancelled():
@@ -55,7 +55,7 @@ class AsyncWork:
         change.add_done_callback(done)
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Let this run; what it fails with ends the run."""
+        """Run a task; its error ends the run."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -67,7 +67,7 @@ class AsyncWork:
             self._fail(error)
 
     async def close(self) -> None:
-        """Drop the work that is still under way."""
+        """Cancel the tasks that are in progress."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Run what a coordinator does beside its events: time, the disk, compaction, and watching for failures."""
+"""Run the coordinator's periodic work: time, the disk, compaction, and watching for failures."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import Step
 
 TICK_S = 0.2
-SUMS_KEPT_TICKS = 50  # a coordinator that is killed forgets ten seconds at most
-DISK_LOOKED_AT_S = 1.0  # in which no coordinator writes a low-water mark's worth
+SUMS_KEPT_TICKS = 50  # a killed coordinator loses at most ten seconds of its sums
+DISK_CHECK_S = 1.0  # no coordinator writes free_bytes_min (256 MiB by default) within this time
 
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """The work that goes on until the coordinator stops, and the components that it watches over."""
+    """The work that goes on until the coordinator stops, and the components that it watches."""
 
     config: CoordinatorConfig
     folder: RunFolder
@@ -51,7 +51,7 @@ class Background:
         ]
 
     async def _tick(self) -> None:
-        """Let the core see time pass, now and then write down sums, and measure how late the loop is."""
+        """Let the core see time pass, store sums now and then, and measure how late the loop is."""
         loop, kept = asyncio.get_running_loop(), ""
         for tick in itertools.count(1):
             due_at = loop.time() + TICK_S
@@ -71,7 +71,7 @@ class Background:
         self.shell.fail(await failed)
 
     async def _watch_disk(self) -> None:
-        """Look at the disk now and then, and record when uploads are refused and when they are accepted again."""
+        """Check the disk once a second, and record when uploads are refused and when they are accepted again."""
         disk = self.disk
         try:
             while True:
@@ -82,12 +82,12 @@ class Background:
                 if disk.refusing != was_refusing:
                     kind, detail = "disk_low" if disk.refusing else "disk_roomy", f"{disk.free_bytes} bytes are free"
                     self.ledger.record_event(kind, "run folder", detail, cause="disk")
-                await asyncio.sleep(DISK_LOOKED_AT_S)
+                await asyncio.sleep(DISK_CHECK_S)
         except RollcastError as error:
             self.shell.fail(error)
 
     async def _compact(self) -> None:
-        """Keep the store small."""
+        """Compact the store periodically."""
         store = self.config.store
         compactor = Compactor(
             self.ledger,
@@ -108,5 +108,5 @@ class Background:
 
 
 def _step(value: float | None) -> Step | None:
-    """What the learner reported as a step, if it can be one."""
+    """Return a step that the learner reported; None if the value cannot be a step."""
     return Step(int(value)) if value is not None and math.isfinite(value) and value >= 0.0 else None

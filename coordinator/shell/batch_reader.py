@@ -1,8 +1,8 @@
-"""Recorded batches on their way from the ledger to the learner, which waits for them with nothing to do.
+"""Read recorded batches from the ledger for the learner, which has nothing to do while it waits for them.
 
-Every answer of the ledger takes as long as the commit that is under way: asking for one part after the other would
-make a small batch's learner wait for a dozen of them. So the first parts are asked for together with the record itself,
-in whose transaction they are read, and later ones ahead of need. Only what is durable is handed out.
+An answer of the ledger takes as long as the commit in progress, so requesting one part after the other would make the
+learner of a small batch wait for a dozen commits. The first parts are therefore requested together with the record
+itself, in whose transaction they are read, and later parts ahead of need. Only durable batches are served.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from coordinator.ledger.store import BatchEntry, RunStore
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import Step
 
-ROLLOUTS_AT_ONCE = 32  # read from the ledger in one go: uploads that wait for it hardly notice
+ROLLOUTS_AT_ONCE = 32  # read at once; few enough that uploads waiting for the ledger are not delayed
 PARTS_AHEAD = 8
-ROLLOUTS_UNPACED = 512  # of a larger batch the rest is read in half of the time only, part by part
+ROLLOUTS_UNPACED = 512  # the rest of a larger batch is read with pauses, in half of the time only
 LEDGER_DEADLINE_S = 60.0
 
 
 class _BatchRead:
-    """One batch, read from its beginning."""
+    """One batch that is being read, from its beginning."""
 
     def __init__(self, ledger: RunStore, step: Step) -> None:
         self._ledger = ledger
@@ -62,17 +62,17 @@ class BatchReader:
 
     def __init__(self, ledger: RunStore) -> None:
         self._ledger = ledger
-        self._begun: dict[Step, _BatchRead] = {}  # the one that was recorded last, until it is asked for
+        self._begun: dict[Step, _BatchRead] = {}  # the batch that was recorded last, until it is requested
 
     def recording(self, step: Step) -> None:
-        """The ledger was just told to record this batch: it reads it in the same transaction."""
+        """Start reading a batch that the ledger was just told to record: it is read in the same transaction."""
         self._begun = {step: _BatchRead(self._ledger, step)}
 
     async def read(self, step: Step) -> tuple[int, AsyncIterator[list[BatchEntry]]]:
-        """How many rollouts a recorded batch has, and they themselves, in order, in small parts.
+        """Return the number of rollouts of a recorded batch, and the rollouts in order, in small parts.
 
         Raises:
-            StoreError: it is not kept any more.
+            StoreError: the batch was compacted.
             WaitTimedOut: the ledger takes too long.
         """
         reading = self._begun.pop(step, None) or _BatchRead(self._ledger, step)

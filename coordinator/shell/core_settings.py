@@ -1,4 +1,4 @@
-"""The core's settings as the process's configuration has them. Pure."""
+"""Build the core's settings from the process's configuration. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rollcast.wire.rollouts import Sampling
 def core_settings(
     config: CoordinatorConfig, run_id: RunId, sampling: Sampling, *, vocabulary_size: int
 ) -> CoreSettings:
-    """The core's settings from the process's configuration."""
+    """Return the core's settings for a configuration."""
     return CoreSettings(
         run_id=run_id,
         run_name=config.run.name,
@@ -64,5 +64,5 @@ def core_settings(
 
 
 def _kappa(config: CoordinatorConfig) -> int:
-    """As the core's settings have it: 0 for auto."""
+    """Return kappa in the form of the core's settings: 0 means auto."""
     return 0 if config.run.publish_every_steps == "auto" else config.run.publish_every_steps

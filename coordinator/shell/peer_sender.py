@@ -1,8 +1,6 @@
-"""What the core wants peers to be told, as messages into their sessions.
+"""Send the core's actions to peers, as messages into their sessions.
 
-Messages that go to very many peers for one reason: a few at a time, so that everything else goes on between them.
-
-The core's actions as messages to peers.
+Messages that go to very many peers at once are sent a few at a time, so that everything else goes on between them.
 """
 
 from __future__ import annotations
@@ -29,100 +27,6 @@ from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import lease_to_pb
 
-AT_ONCE = 10  # messages
-PAUSE_S = 0.01  # 1,000 a second: each has an answer, and both together take some hundred microseconds
-
-
-class FanOut:
-    """Sends in the order of the calls. Few messages leave at once, many wait for their turn."""
-
-    def __init__(self, send: Callable[[PeerId, pb.CoordinatorMessage], None]) -> None:
-        self._send = send
-        self._waiting: deque[tuple[PeerId, pb.CoordinatorMessage]] = deque()
-        self._left = AT_ONCE  # until the timer
-        self._timer: asyncio.TimerHandle | None = None
-
-    def send(self, peer_id: PeerId, message: pb.CoordinatorMessage) -> None:
-        """Now, or after those that wait."""
-        self._waiting.append((peer_id, message))
-        self._go_on()
-
-    def close(self) -> None:
-        """Forget what waits."""
-        self._waiting.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _go_on(self) -> None:
-        while self._waiting and self._left:
-            self._left -= 1
-            self._send(*self._waiting.popleft())
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(PAUSE_S, self._next_turn)
-
-    def _next_turn(self) -> None:
-        self._timer, self._left = None, AT_ONCE
-        if self._waiting:
-            self._go_on()
-
-
-def leases_message(action: SendLeases) -> pb.CoordinatorMessage:
-    """New leases."""
-    return pb.CoordinatorMessage(leases=pb.Leases(leases=[lease_to_pb(lease) for lease in action.leases]))
-
-
-def revoke_message(action: RevokeLeases) -> pb.CoordinatorMessage:
-    """Leases taken back."""
-    revoke = pb.LeaseRevoke(lease_ids=action.lease_ids, reason=action.reason)
-    return pb.CoordinatorMessage(lease_revoke=revoke)
-
-
-def plan_message(action: SendPlan) -> pb.CoordinatorMessage:
-    """A peer's part of the relay plan."""
-    part = action.part
-    plan = pb.RelayPlan(
-        plan_id=action.plan_id,
-        neighbours=_neighbours(part.neighbours),
-        stripes=[
-            pb.PlanStripe(stripe=one.stripe, children=one.children, bytes_per_second=one.bytes_per_second)
-            for one in part.stripes
-        ],
-        list_children=part.list_children,
-        parents=part.parents,
-        fallbacks=_neighbours(part.fallbacks),
-        direct_copies=part.direct_copies,
-    )
-    return pb.CoordinatorMessage(relay_plan=plan)
-
-
-def probe_message(action: SendProbe) -> pb.CoordinatorMessage:
-    """A measurement of the peer's uplink."""
-    probe = pb.Probe(
-        probe_id=action.probe_id,
-        peer_id=action.to_peer,
-        bytes_max=action.bytes_max,
-        seconds_max=action.seconds_max,
-    )
-    return pb.CoordinatorMessage(probe=probe)
-
-
-def activation_message(action: TellActivation) -> pb.CoordinatorMessage:
-    """Whether the peer is on, and why."""
-    return pb.CoordinatorMessage(activation=pb.Activation(active=action.active, reason=action.reason))
-
-
-def announcement_message(announcement: pb.VersionAnnouncement) -> pb.CoordinatorMessage:
-    """A signed version, exactly as the learner announced it."""
-    return pb.CoordinatorMessage(announcement=announcement)
-
-
-def _neighbours(neighbours: Iterable[Neighbour]) -> list[pb.PlanNeighbour]:
-    return [
-        pb.PlanNeighbour(peer_id=one.peer_id, role=one.role, address=one.address, we_dial=one.we_dial, lan=one.lan)
-        for one in neighbours
-    ]
-
-
 ToPeer = (
     SendLeases
     | RevokeLeases
@@ -135,16 +39,19 @@ ToPeer = (
     | RefuseSession
 )
 
+AT_ONCE = 10  # messages
+PAUSE_S = 0.01  # 1,000 messages per second: each has an answer, and both together take some hundred microseconds
+
 
 class PeerSender:
-    """Whoever makes one must ``close`` it."""
+    """Sends actions to peers; its owner must ``close`` it."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self._fan_out = FanOut(sessions.send)
 
     def send(self, action: ToPeer) -> None:
-        """Carry an action out; a peer without a session is not told."""
+        """Send an action's message; it is discarded if the peer has no session."""
         match action:
             case SendLeases():
                 self._sessions.send(action.peer_id, leases_message(action))
@@ -168,9 +75,99 @@ class PeerSender:
                 assert_never(action)
 
     def later(self, peer_id: PeerId, message: pb.CoordinatorMessage) -> None:
-        """Send what many are sent at once a little at a time."""
+        """Send a message that many peers get at once, a few peers at a time."""
         self._fan_out.send(peer_id, message)
 
     def close(self) -> None:
-        """Forget what is still to be sent."""
+        """Discard the messages that wait."""
         self._fan_out.close()
+
+
+class FanOut:
+    """Sends messages in the order of the calls: a few at once, the others a few at a time."""
+
+    def __init__(self, send: Callable[[PeerId, pb.CoordinatorMessage], None]) -> None:
+        self._send = send
+        self._waiting: deque[tuple[PeerId, pb.CoordinatorMessage]] = deque()
+        self._left = AT_ONCE  # messages until the timer fires
+        self._timer: asyncio.TimerHandle | None = None
+
+    def send(self, peer_id: PeerId, message: pb.CoordinatorMessage) -> None:
+        """Send a message now, or after those that wait."""
+        self._waiting.append((peer_id, message))
+        self._go_on()
+
+    def close(self) -> None:
+        """Discard the messages that wait."""
+        self._waiting.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _go_on(self) -> None:
+        while self._waiting and self._left:
+            self._left -= 1
+            self._send(*self._waiting.popleft())
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(PAUSE_S, self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._timer, self._left = None, AT_ONCE
+        if self._waiting:
+            self._go_on()
+
+
+def leases_message(action: SendLeases) -> pb.CoordinatorMessage:
+    """Return the message with new leases."""
+    return pb.CoordinatorMessage(leases=pb.Leases(leases=[lease_to_pb(lease) for lease in action.leases]))
+
+
+def revoke_message(action: RevokeLeases) -> pb.CoordinatorMessage:
+    """Return the message that revokes leases."""
+    revoke = pb.LeaseRevoke(lease_ids=action.lease_ids, reason=action.reason)
+    return pb.CoordinatorMessage(lease_revoke=revoke)
+
+
+def plan_message(action: SendPlan) -> pb.CoordinatorMessage:
+    """Return the message with a peer's part of the relay plan."""
+    part = action.part
+    plan = pb.RelayPlan(
+        plan_id=action.plan_id,
+        neighbours=_neighbours(part.neighbours),
+        stripes=[
+            pb.PlanStripe(stripe=one.stripe, children=one.children, bytes_per_second=one.bytes_per_second)
+            for one in part.stripes
+        ],
+        list_children=part.list_children,
+        parents=part.parents,
+        fallbacks=_neighbours(part.fallbacks),
+        direct_copies=part.direct_copies,
+    )
+    return pb.CoordinatorMessage(relay_plan=plan)
+
+
+def probe_message(action: SendProbe) -> pb.CoordinatorMessage:
+    """Return the message that asks a peer to measure its uplink."""
+    probe = pb.Probe(
+        probe_id=action.probe_id,
+        peer_id=action.to_peer,
+        bytes_max=action.bytes_max,
+        seconds_max=action.seconds_max,
+    )
+    return pb.CoordinatorMessage(probe=probe)
+
+
+def activation_message(action: TellActivation) -> pb.CoordinatorMessage:
+    """Return the message that says whether the peer is switched on, and why."""
+    return pb.CoordinatorMessage(activation=pb.Activation(active=action.active, reason=action.reason))
+
+
+def announcement_message(announcement: pb.VersionAnnouncement) -> pb.CoordinatorMessage:
+    """Return the message with a signed version, exactly as the learner announced it."""
+    return pb.CoordinatorMessage(announcement=announcement)
+
+
+def _neighbours(neighbours: Iterable[Neighbour]) -> list[pb.PlanNeighbour]:
+    return [
+        pb.PlanNeighbour(peer_id=one.peer_id, role=one.role, address=one.address, we_dial=one.we_dial, lan=one.lan)
+        for one in neighbours
+    ]

@@ -1,4 +1,4 @@
-"""Calls of peers and the learner that wait for what the core decides."""
+"""Keep the calls of peers and the learner that wait for a decision of the core."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ActionT = TypeVar("ActionT")
 
 
 class PendingCalls:
-    """One future a call, by the id that the core knows it by."""
+    """One future per call, by the id under which the core knows the call."""
 
     def __init__(
         self, apply: Callable[[Event], None], clock: Callable[[], float], observe_answer_s: Callable[[float], None]
     ) -> None:
-        """``apply`` tells the core; ``observe_answer_s`` is told how long each upload waited."""
+        """``apply`` passes an event to the core; ``observe_answer_s`` receives the seconds that each upload waited."""
         self._apply = apply
         self._clock = clock
         self._observe_answer_s = observe_answer_s
@@ -33,7 +33,7 @@ class PendingCalls:
         self._ids = itertools.count(1)
 
     def answer(self, action: AnswerUpload | ServeBatch | AnswerEpoch) -> None:
-        """The core's answer; nobody may be waiting for it any more."""
+        """Resolve the call that this action answers, if it still waits."""
         match action:
             case AnswerUpload():
                 _answer(self._uploads.get(action.upload_id), action)
@@ -46,7 +46,7 @@ class PendingCalls:
                 assert_never(action)
 
     def upload(self, event_of: Callable[[UploadId], Event]) -> asyncio.Future[AnswerUpload]:
-        """Tell the core of an upload; the answer comes once it is durable or refused."""
+        """Apply an upload's event and return its answer, which comes once the upload is durable or refused."""
         upload_id = UploadId(next(self._ids))
         answer: asyncio.Future[AnswerUpload] = asyncio.get_running_loop().create_future()
         self._uploads[upload_id] = answer
@@ -61,7 +61,7 @@ class PendingCalls:
         return answer
 
     async def batch(self, step: Step, wait_s: float) -> ServeBatch | None:
-        """Ask for the batch of a step; None if it is not recorded within ``wait_s``."""
+        """Request the batch of a step; return None if it is not recorded within ``wait_s`` seconds."""
         served: asyncio.Future[ServeBatch] = asyncio.get_running_loop().create_future()
         self._batches.setdefault(step, []).append(served)
         self._apply(BatchRequested(step))
@@ -76,7 +76,7 @@ class PendingCalls:
                 del self._batches[step]
 
     async def epoch(self, step: Step, common_version: Version | None) -> AnswerEpoch:
-        """Ask for an epoch; the answer comes once it is durable.
+        """Request an epoch; returns once it is durable.
 
         Raises:
             WaitTimedOut: the ledger takes too long.
@@ -98,7 +98,7 @@ def _answer(waiting: asyncio.Future[ActionT] | None, action: ActionT) -> None:
 
 
 def answered(answer: AnswerUpload) -> asyncio.Future[AnswerUpload]:
-    """An upload's answer without asking the core."""
+    """Return an upload's answer as a future, for answers that need no decision of the core."""
     future: asyncio.Future[AnswerUpload] = asyncio.get_running_loop().create_future()
     future.set_result(answer)
     return future

@@ -1,4 +1,4 @@
-"""The open sessions of peers: one bounded queue of outgoing messages each."""
+"""Keep the open sessions of peers, each with a bounded queue of outgoing messages."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from collections.abc import Iterable
 from rollcast.wire.ids import PeerId, Role
 from rollcast.wire.proto import rollcast_pb2 as pb
 
-OUTGOING_MESSAGES_MAX = 256  # a peer that is this far behind does not read
+OUTGOING_MESSAGES_MAX = 256  # a peer with so many unread messages has stopped reading
 
 
 class PeerChannel:
-    """What is on its way to one peer, and whether its session goes on."""
+    """The outgoing messages of one peer, and whether its session goes on."""
 
     def __init__(self, peer_id: PeerId, role: Role, address: str) -> None:
         self.peer_id = peer_id
         self.role = role
         self.address = address
         self.ended_because = ""
-        self.said_goodbye = False  # it will not come back to what it was given
+        self.said_goodbye = False  # a peer that said goodbye does not come back to its leases
         self._messages: deque[pb.CoordinatorMessage] = deque()
         self._changed = asyncio.Event()
 
     def send(self, message: pb.CoordinatorMessage) -> None:
-        """Queue a message; a peer that lets the queue fill up is dropped."""
+        """Queue a message; end the session of a peer that lets the queue fill up."""
         if self.ended_because:
             return
         if len(self._messages) >= OUTGOING_MESSAGES_MAX:
             self._messages.clear()
-            self.end("it does not read what we send")
+            self.end("it does not read its messages")
             return
         self._messages.append(message)
         self._changed.set()
 
     def end(self, reason: str) -> None:
-        """End the session once what is queued has been written."""
+        """End the session once the queued messages have been written."""
         self.ended_because = self.ended_because or reason
         self._changed.set()
 
     async def next(self) -> pb.CoordinatorMessage | None:
-        """The next message to write, or None when the session has ended. Waits as long as the session lasts."""
+        """Return the next message to write; None once the session has ended. Waits as long as the session lasts."""
         while not self._messages:
             if self.ended_because:
                 return None
@@ -51,7 +51,7 @@ class PeerChannel:
 
 
 class Sessions:
-    """Every open session by peer. A second session of a peer replaces the first."""
+    """Every open session by peer; a peer's second session replaces its first."""
 
     def __init__(self) -> None:
         self._channels: dict[PeerId, PeerChannel] = {}
@@ -59,7 +59,7 @@ class Sessions:
         self._empty.set()
 
     def open(self, peer_id: PeerId, role: Role, address: str) -> PeerChannel:
-        """A channel for a peer that has said Hello."""
+        """Open a channel for a peer that has sent its Hello."""
         previous = self._channels.pop(peer_id, None)
         if previous is not None:
             previous.end("another session of the same peer replaced it")
@@ -69,7 +69,7 @@ class Sessions:
         return channel
 
     def close(self, channel: PeerChannel) -> bool:
-        """Forget a channel; False if another session of the peer has taken its place."""
+        """Remove a channel; returns False if another session of the peer has replaced it."""
         if self._channels.get(channel.peer_id) is not channel:
             return False
         del self._channels[channel.peer_id]
@@ -78,35 +78,35 @@ class Sessions:
         return True
 
     def send(self, peer_id: PeerId, message: pb.CoordinatorMessage) -> None:
-        """Queue a message; to a peer that is gone it is dropped, as the core will hear that the peer left."""
+        """Queue a message; it is discarded if the peer has no session, as the core will learn that the peer left."""
         channel = self._channels.get(peer_id)
         if channel is not None:
             channel.send(message)
 
     def stop(self, peer_id: PeerId, reason: str) -> None:
-        """Tell a peer to stop for good, then end its session."""
+        """Send a peer the order to stop for good, then end its session."""
         channel = self._channels.get(peer_id)
         if channel is not None:
             channel.send(pb.CoordinatorMessage(stop=pb.Stop(reason=reason)))
             channel.end(reason)
 
     def refuse(self, peer_id: PeerId, code: str, what: str, fix: str) -> None:
-        """Tell a peer why it is refused, then end its session."""
+        """Send a peer the reason why it is refused, then end its session."""
         channel = self._channels.get(peer_id)
         if channel is not None:
             channel.send(pb.CoordinatorMessage(refused=pb.Refused(code=code, what=what, fix=fix)))
             channel.end(what)
 
     def end(self, peer_id: PeerId, reason: str) -> None:
-        """End a peer's session; it may open another."""
+        """End a peer's session; the peer may open another."""
         channel = self._channels.get(peer_id)
         if channel is not None:
             channel.end(reason)
 
     def of_role(self, role: Role) -> Iterable[PeerChannel]:
-        """Channels of one role, in order of joining."""
+        """Return the channels of one role, in order of joining."""
         return [channel for channel in self._channels.values() if channel.role == role]
 
     async def all_closed(self) -> None:
-        """Returns when no session is open."""
+        """Wait until no session is open."""
         await self._empty.wait()

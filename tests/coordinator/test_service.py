@@ -284,7 +284,7 @@ async def test_an_almost_full_disk_takes_no_rollouts_but_keeps_everybody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = 1 << 40
-    monkeypatch.setattr("coordinator.shell.background.DISK_LOOKED_AT_S", 0.01)
+    monkeypatch.setattr("coordinator.shell.background.DISK_CHECK_S", 0.01)
     monkeypatch.setattr("coordinator.ledger.disk_guard.DiskGuard.__init__.__kwdefaults__", {"probe": lambda _: free})
     async with running(tmp_path) as coordinator, Member(await coordinator.join("learner")) as learner:
         info = await open_run(learner, coordinator)

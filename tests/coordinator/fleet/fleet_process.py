@@ -81,7 +81,7 @@ def fleet_over(folder: Path, coordinator: Coordinator, point: str = "", usd_max:
 
 async def main(folder: Path, point: str) -> None:
     fleet = fleet_over(folder, Coordinator(), point)
-    fleet.tell(WorkersWanted({"local-1": "a test wants it"}))
+    fleet.submit(WorkersWanted({"local-1": "a test wants it"}))
     await fleet.run()
 
 

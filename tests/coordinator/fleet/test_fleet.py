@@ -60,13 +60,13 @@ def phases(fleet: ProviderFleet) -> dict[str, str]:
 async def test_a_worker_comes_works_drains_and_goes(folder: Path) -> None:
     coordinator = Coordinator()
     async with live(fleet_over(folder, coordinator)) as fleet:
-        fleet.tell(WorkersWanted({"local-1": "planned"}))
+        fleet.submit(WorkersWanted({"local-1": "planned"}))
         await until(lambda: phases(fleet) == {"run-1.local-1.1": "joining"})
         fleet.claimed(b"somebody else's invite", PeerId("other"))
         fleet.claimed(b"1", PEER)
         coordinator.peers[PEER] = 0
         await until(lambda: phases(fleet) == {"run-1.local-1.1": "on"})
-        fleet.tell(WorkersWanted({}))
+        fleet.submit(WorkersWanted({}))
         await until(lambda: fleet.manager.idle)
         assert coordinator.dismissed == [PEER]
         assert running(folder) == []
@@ -90,7 +90,7 @@ async def test_a_coordinator_killed_around_a_start_leaves_no_orphan(folder: Path
     coordinator = Coordinator()
     async with live(fleet_over(folder, coordinator)) as fleet:
         assert list(phases(fleet).values()) == ["unknown"]
-        fleet.tell(WorkersWanted({}))
+        fleet.submit(WorkersWanted({}))
         await until(lambda: fleet.manager.idle)
         assert running(folder) == []
     assert coordinator.invites == 0
@@ -101,7 +101,7 @@ async def test_a_worker_that_is_wanted_still_is_adopted_and_not_started_twice(fo
     assert running(folder) == ["run-1.local-1.1"]
     coordinator = Coordinator()
     async with live(fleet_over(folder, coordinator)) as fleet:
-        fleet.tell(WorkersWanted({"local-1": "planned"}))
+        fleet.submit(WorkersWanted({"local-1": "planned"}))
         await until(lambda: phases(fleet) == {"run-1.local-1.1": "joining"})
         assert (running(folder), coordinator.invites) == (["run-1.local-1.1"], 0)
         await fleet.end("finished", WAIT_S)
@@ -112,7 +112,7 @@ async def test_a_worker_that_is_wanted_still_is_adopted_and_not_started_twice(fo
 async def test_a_peer_is_known_again_after_a_restart(folder: Path) -> None:
     before = Coordinator()
     async with live(fleet_over(folder, before)) as fleet:
-        fleet.tell(WorkersWanted({"local-1": "planned"}))
+        fleet.submit(WorkersWanted({"local-1": "planned"}))
         await until(lambda: phases(fleet) == {"run-1.local-1.1": "joining"})
         fleet.claimed(b"1", PEER)
         await until(lambda: any(isinstance(row, JoinedRow) for row in read_journal(folder / "journal.jsonl")))
@@ -130,7 +130,7 @@ async def test_workers_stop_before_the_money_is_spent(folder: Path) -> None:
     """At 3.6 $/h a worker's tail of three minutes costs 0.18 $."""
     coordinator = Coordinator()
     async with live(fleet_over(folder, coordinator, usd_max=0.185)) as fleet:
-        fleet.tell(WorkersWanted({"local-1": "planned", "local-2": "planned"}))
+        fleet.submit(WorkersWanted({"local-1": "planned", "local-2": "planned"}))
         await until(lambda: ("worker_unwanted", "run-1.local-1.1") in coordinator.notes)
         await until(lambda: fleet.manager.idle)
         assert fleet.manager.budget.spent_usd < 0.185

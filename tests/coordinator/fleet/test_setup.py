@@ -50,7 +50,7 @@ def test_a_budget_reaches_the_fleet_there_is() -> None:
     told: list[Any] = []
 
     class FakeFleet:
-        def tell(self, event: Any) -> None:
+        def submit(self, event: Any) -> None:
             told.append(event)
 
     here = FleetHandle()
@@ -108,8 +108,8 @@ class FakeShell:
 async def test_the_capacity_model_hears_offers_and_its_wishes_are_met(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(setup, "ALONE_S", 0.0)
-    monkeypatch.setattr(setup, "WANT_LOOK_S", 0.1)
+    monkeypatch.setattr(setup, "NO_PEERS_S", 0.0)
+    monkeypatch.setattr(setup, "WANTED_EVERY_S", 0.1)
     shell, coordinator = FakeShell(), FleetsCoordinator()
     try:
         async with live(fleet_over(tmp_path, coordinator)) as fleet:

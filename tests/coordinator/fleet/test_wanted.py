@@ -28,9 +28,9 @@ def offer(worker_id: str, usd_per_hour: float, rate: float = 1.0) -> Offer:
 OFFERS = (offer("a", 2.0), offer("b", 3.0, rate=2.0), offer("c", 0.1, rate=0.0))
 
 
-def look(wanting: WantedWorkers, **changes: Any) -> WorkersOffered | None:
-    values: dict[str, Any] = {"begun": frozenset(), "failing": frozenset(), "here": {}, "nobody_works": False}
-    return wanting.look(OFFERS, **{**values, **changes})
+def update(wanted: WantedWorkers, **changes: Any) -> WorkersOffered | None:
+    values: dict[str, Any] = {"begun": frozenset(), "failing": frozenset(), "here": {}, "no_peers": False}
+    return wanted.update(OFFERS, **{**values, **changes})
 
 
 def told(found: WorkersOffered | None) -> dict[str, bool]:
@@ -39,39 +39,39 @@ def told(found: WorkersOffered | None) -> dict[str, bool]:
 
 
 def test_everything_is_offered_once() -> None:
-    wanting = WantedWorkers(())
-    assert told(look(wanting)) == {"a": False, "b": False, "c": False}
-    assert look(wanting) is None
-    wanting.take(WantWorker("b", True, "cheapest"))
-    assert told(look(wanting)) == {"a": False, "b": True, "c": False}
-    wanting.take(WantWorker("b", False, "too dear"))
-    wanting.take(WantWorker("b", False, "too dear"))
-    assert wanting.reasons == {}
+    wanted = WantedWorkers(())
+    assert told(update(wanted)) == {"a": False, "b": False, "c": False}
+    assert update(wanted) is None
+    wanted.take(WantWorker("b", True, "cheapest"))
+    assert told(update(wanted)) == {"a": False, "b": True, "c": False}
+    wanted.take(WantWorker("b", False, "too dear"))
+    wanted.take(WantWorker("b", False, "too dear"))
+    assert wanted.reasons == {}
 
 
 def test_a_worker_that_has_joined_is_a_peer_from_then_on() -> None:
-    wanting = WantedWorkers(("b", "gone"))
-    assert wanting.reasons["b"] == RAN_BEFORE
-    found = look(wanting, here={PeerId("p"): "b"}, begun=frozenset({"b"}))
+    wanted = WantedWorkers(("b", "gone"))
+    assert wanted.reasons["b"] == RAN_BEFORE
+    found = update(wanted, here={PeerId("p"): "b"}, begun=frozenset({"b"}))
     assert told(found) == {"a": False, "c": False}
     assert found is not None
     assert found.backed == {PeerId("p"): OFFERS[1].worker}
-    assert wanting.reasons == {"b": RAN_BEFORE}
+    assert wanted.reasons == {"b": RAN_BEFORE}
 
 
 def test_what_fails_is_not_offered_for_a_while() -> None:
-    wanting = WantedWorkers(())
-    wanting.take(WantWorker("a", True, "cheapest"))
-    assert told(look(wanting, failing=frozenset({"a"}), begun=frozenset({"a"}))) == {"b": False, "c": False}
-    assert "a" in wanting.reasons  # one that runs goes on, whatever other starts do
-    look(wanting, failing=frozenset({"a"}))
-    assert wanting.reasons == {}
+    wanted = WantedWorkers(())
+    wanted.take(WantWorker("a", True, "cheapest"))
+    assert told(update(wanted, failing=frozenset({"a"}), begun=frozenset({"a"}))) == {"b": False, "c": False}
+    assert "a" in wanted.reasons  # one that runs goes on, whatever other starts do
+    update(wanted, failing=frozenset({"a"}))
+    assert wanted.reasons == {}
 
 
 def test_with_nobody_here_the_best_value_comes_first() -> None:
-    wanting = WantedWorkers(())
-    look(wanting, nobody_works=True)
-    assert wanting.reasons == {"b": FIRST}
+    wanted = WantedWorkers(())
+    update(wanted, no_peers=True)
+    assert wanted.reasons == {"b": FIRST}
     other = WantedWorkers(())
-    look(other, nobody_works=True, failing=frozenset({"a", "b"}))
+    update(other, no_peers=True, failing=frozenset({"a", "b"}))
     assert other.reasons == {"c": FIRST}

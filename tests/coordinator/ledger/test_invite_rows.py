@@ -31,4 +31,4 @@ def test_what_speaks_against_it(invite: StoredInvite | None, now: float, role: s
 
 
 def test_used_up_says_for_how_many_it_was() -> None:
-    assert used_up(INVITE).cause == "it was good for 2"
+    assert used_up(INVITE).cause == "its quota is 2"

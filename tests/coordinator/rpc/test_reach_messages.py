@@ -52,7 +52,7 @@ def test_a_record_is_its_senders_own() -> None:
     event = reach_event_of(identity.peer_id, message)
     assert isinstance(event, RecordGiven)
     assert pb.Signed.FromString(event.signed) == signed
-    with pytest.raises(MalformedMessage, match="another one"):
+    with pytest.raises(MalformedMessage, match="another peer"):
         reach_event_of(A, message)
     signed.signature = bytes(64)
     with pytest.raises(BadSignature):

@@ -35,5 +35,5 @@ async def test_the_file_comes_in_parts(tmp_path: Path, monkeypatch: pytest.Monke
 async def test_what_the_run_does_not_have_is_refused(tmp_path: Path) -> None:
     tokenizer_folder(tmp_path / "model")
     for folder in (None, tmp_path / "model"):
-        with pytest.raises(MalformedMessage, match="no such tokenizer"):
+        with pytest.raises(MalformedMessage, match="no tokenizer with this hash"):
             await TokenizerCalls(folder).TokenizerFile(pb.TokenizerRequest(sha256="0" * 64), Context())

@@ -76,7 +76,7 @@ async def test_names_without_an_answer_hold_nobody_elses_threads(
 ) -> None:
     go_on = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: go_on.wait(10.0) and [])
-    monkeypatch.setattr(dial_back, "_LOOK_UP_S", 0.1)
+    monkeypatch.setattr(dial_back, "_RESOLVE_S", 0.1)
     async with world(tmp_path) as one:
         try:
             for number in range(64):
