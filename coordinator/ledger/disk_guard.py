@@ -1,7 +1,7 @@
-"""Refuses uploads before the disk is full, and keeps a ballast file to let go of then.
+"""Refuse uploads before the disk is full, and keep a ballast file to delete then.
 
-A full disk cannot even delete in WAL mode. So below a low-water mark of free space peers are told to come again later
-(they keep their rollouts), and the ballast makes room in which the store can still be compacted and closed.
+In WAL mode a full disk does not even allow deletion. So below a limit of free space uploads are refused as busy (peers
+keep their rollouts), and deleting the ballast makes room in which the store can still be compacted and closed.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import structlog
 from rollcast.runtime.run_folder import run_folder_error
 
 BALLAST = "ballast"
-RESUME_FACTOR = 2.0  # times the low-water mark that must be free again, so that we do not change our mind all the time
+RESUME_FACTOR = 2.0  # uploads resume at this multiple of the limit: hysteresis against flapping
 
 _log = structlog.get_logger()
 
 
 def free_bytes(folder: Path) -> int:
-    """What an ordinary user may still write there."""
+    """Return the bytes that an unprivileged user may still write there."""
     return shutil.disk_usage(folder).free
 
 
 class DiskGuard:
-    """Look at the disk with ``look``, now and then; ask ``refusing`` before anything large is taken in."""
+    """Watches the free space. Call ``look`` periodically, and check ``refusing`` before storing anything large."""
 
     def __init__(
         self, folder: Path, *, free_bytes_min: int, ballast_bytes: int, probe: Callable[[Path], int] = free_bytes
@@ -41,10 +41,10 @@ class DiskGuard:
         self.refusing = False
 
     def look(self) -> bool:
-        """Whether that changed anything.
+        """Check the disk; return whether the state changed.
 
         Raises:
-            RunFolderError: the folder cannot be looked at, or the ballast not written though there is room.
+            RunFolderError: the folder cannot be checked, or the ballast not written though there is room.
         """
         try:
             self.free_bytes = self._probe(self._folder)
@@ -65,12 +65,12 @@ class DiskGuard:
         return False
 
     def close(self) -> None:
-        """Delete the ballast: nobody guards it any more."""
+        """Delete the ballast."""
         with contextlib.suppress(OSError):
             (self._folder / BALLAST).unlink(missing_ok=True)
 
     def _write_ballast(self) -> None:
-        """Space of its own, not a hole."""
+        """Write the ballast as allocated blocks, not as a sparse file."""
         descriptor = os.open(self._folder / BALLAST, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, max(1, self._ballast_bytes))

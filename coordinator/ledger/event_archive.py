@@ -1,4 +1,4 @@
-"""Old entries of a run's story as compressed files: JSON lines in zstd, named by their first entry."""
+"""Archive old events of a run in compressed files: JSON lines in zstd, named by their first event."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _SEGMENT_BYTES_MAX = 1 << 30  # decompressed
 
 
 def write_segment(folder: Path, entries: Sequence[StoryEntry], bytes_max: int) -> Path:
-    """Write entries durably, then delete the oldest segments beyond ``bytes_max``.
+    """Write events durably to a segment file, then delete the oldest segments beyond ``bytes_max``.
 
-    Written once more, as after a crash, the same entries replace their file.
+    Writing the same events again, as after a crash, replaces their file.
 
     Raises:
         RunFolderError: the folder cannot be written.
@@ -44,19 +44,19 @@ def write_segment(folder: Path, entries: Sequence[StoryEntry], bytes_max: int) -
 
 
 def segments(folder: Path) -> list[Path]:
-    """Segment files, the oldest first."""
+    """Return the segment files, oldest first."""
     return sorted(folder.glob("*.jsonl.zst"))
 
 
 def read_segment(path: Path) -> Iterator[StoryEntry]:
-    """The entries of one file.
+    """Yield the events of a segment file.
 
     Raises:
-        StoreError: it is damaged.
+        StoreError: it cannot be read or is damaged.
     """
     try:
         data = zstandard.ZstdDecompressor().decompress(path.read_bytes(), max_output_size=_SEGMENT_BYTES_MAX)
         for line in data.decode().splitlines():
             yield StoryEntry(*json.loads(line))
     except (OSError, ValueError, TypeError, zstandard.ZstdError) as error:
-        raise StoreError(f"cannot read the story's segment {path.name}", cause=str(error)) from None
+        raise StoreError(f"cannot read the event segment {path.name}", cause=str(error)) from None

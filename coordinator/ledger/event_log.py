@@ -1,6 +1,7 @@
-"""Rows of the run's story, and log lines, about what the core noticed: few about one thing, and a count of the others.
+"""Write the core's notes to the run's event log and to the process log, with a limit on repeated ones.
 
-Each row is durable, and peers decide how often they misbehave: nobody may fill the ledger with what it does wrong.
+Each row is a durable write, and peers decide how often they misbehave: no peer may fill the ledger with its mistakes.
+So about one kind and subject only ROWS_EACH rows are written in INTERVAL_S seconds, and then a count of the others.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import structlog
 
 from coordinator.ledger.store import RunStore
 
-ROWS_EACH = 5  # about one kind and subject in an interval
+ROWS_EACH = 5  # rows about one kind and subject in an interval
 INTERVAL_S = 60.0
 SUBJECTS_KEPT = 4096
-#: What peers can cause as often as they like.
+#: The kinds that peers can cause as often as they like.
 REPEATED = frozenset({"penalised", "accusation_ignored", "session_replaced"})
 
 _log = structlog.get_logger()
@@ -32,33 +33,33 @@ class _Written:
 
 
 class EventRows:
-    """Writes rows to the ledger, and lines to the log."""
+    """Writes rows to the ledger and lines to the process log."""
 
     def __init__(
         self, ledger: RunStore, clock: Callable[[], float], kept: Callable[[asyncio.Future[Any]], None]
     ) -> None:
-        """``kept`` is given the ledger's answer to each row."""
+        """``kept`` receives the ledger's answer to each row."""
         self._ledger = ledger
         self._clock = clock
         self._kept = kept
-        self._written: OrderedDict[tuple[str, str], _Written] = OrderedDict()  # longest known first
+        self._written: OrderedDict[tuple[str, str], _Written] = OrderedDict()  # oldest first
 
     def write(self, kind: str, subject: str, detail: str, cause: str) -> None:
-        """A row, unless there were enough of its kind about this subject just now."""
-        if kind in REPEATED and self._is_enough((kind, subject)):
+        """Write a row, unless there were ROWS_EACH of its kind about this subject in the interval."""
+        if kind in REPEATED and self._limit_reached((kind, subject)):
             return
         _log.info("note", kind=kind, subject=subject, detail=detail)
         self._kept(self._ledger.record_event(kind, subject, detail, cause=cause))
 
-    def _is_enough(self, key: tuple[str, str]) -> bool:
+    def _limit_reached(self, key: tuple[str, str]) -> bool:
         now = self._clock()
         written = self._written.get(key)
         if written is not None and now - written.since >= INTERVAL_S:
-            self._forget(key)
+            self._close_interval(key)
             written = None
         if written is None:
             if len(self._written) >= SUBJECTS_KEPT:
-                self._forget(next(iter(self._written)))
+                self._close_interval(next(iter(self._written)))
             written = self._written[key] = _Written(now)
         if written.rows < ROWS_EACH:
             written.rows += 1
@@ -66,13 +67,13 @@ class EventRows:
         written.left_out += 1
         return True
 
-    def tell_left_out(self) -> None:
-        """Write down how many rows were left out in intervals that are over; called now and then."""
+    def write_left_out(self) -> None:
+        """Write how many rows were left out in intervals that are over; called periodically."""
         now = self._clock()
         for key in [key for key, one in self._written.items() if now - one.since >= INTERVAL_S]:
-            self._forget(key)
+            self._close_interval(key)
 
-    def _forget(self, key: tuple[str, str]) -> None:
+    def _close_interval(self, key: tuple[str, str]) -> None:
         (kind, subject), written = key, self._written.pop(key)
         if written.left_out:
             seconds = self._clock() - written.since

@@ -1,4 +1,4 @@
-"""Tables of the ledger and the steps between their versions.
+"""Define the ledger's tables and the migrations between their versions.
 
 The database itself refuses what must never happen: a slot with two rollouts that count, a rollout in two batches, a
 dropped or unscored rollout in a batch, a trained rollout dropped, a changed batch, event or announcement, and any
@@ -11,7 +11,7 @@ import sqlite3
 
 from rollcast.runtime.errors import StoreError
 
-#: The wall clock, for people only: nothing is decided by it.
+#: Unix time by the wall clock, for people only: no decision depends on it.
 NOW_UNIX_S = "((julianday('now') - 2440587.5) * 86400.0)"
 
 _FIRST = """
@@ -233,7 +233,7 @@ BEGIN SELECT RAISE(ABORT, 'events are never deleted before they are archived'); 
 CREATE TRIGGER epochs_stay BEFORE DELETE ON epochs BEGIN SELECT RAISE(ABORT, 'epochs are never deleted'); END;
 """.replace("<now>", NOW_UNIX_S)
 
-#: Moving figures of the rewards of each problem's rollouts; they outlive the rollouts.
+#: Moving mean and variance of the rewards of each problem's rollouts; they outlive the rollouts.
 _PROBLEM_REWARDS = """
 CREATE TABLE problem_rewards (
     problem_id TEXT PRIMARY KEY, rollouts INTEGER NOT NULL, mean REAL NOT NULL, variance REAL NOT NULL
@@ -283,7 +283,7 @@ MIGRATIONS: tuple[str, ...] = (_FIRST, _PROBLEM_REWARDS, _ACCESS, _INVITES)
 
 
 def migrate(connection: sqlite3.Connection, migrations: tuple[str, ...] = MIGRATIONS) -> None:
-    """Bring the tables to the newest form, one transaction a step.
+    """Migrate the tables to the newest version, one transaction per migration.
 
     Raises:
         StoreError: the file was written by a newer Rollcast.
@@ -293,7 +293,7 @@ def migrate(connection: sqlite3.Connection, migrations: tuple[str, ...] = MIGRAT
     if found > len(migrations):
         raise StoreError(
             "the ledger was written by a newer Rollcast",
-            cause=f"its form is {found}, ours is {len(migrations)}",
+            cause=f"its schema is version {found}, this installation's is {len(migrations)}",
             fix="upgrade this installation or choose another run_folder",
         )
     for number in range(found, len(migrations)):

@@ -1,4 +1,4 @@
-"""What is written to and read from the ledger's tables beside work: versions, figures, facts, the story."""
+"""Store versions, steps' metrics, events and facts in the ledger's tables, one function per statement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written to and read from the ledger's tables about work: one function a statement, each in a transaction."""
+"""Store and read groups, attempts, rollouts, scores and batches: one function per statement, each in a transaction."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def close_attempt(connection: sqlite3.Connection, action: CloseAttempt) -> None:
         "SELECT state, closed_reason FROM attempts WHERE lease_id = ? AND sample_index = ?", key
     ).fetchone()
     if action.reason == "late_duplicate" and row == ("dropped", "late_duplicate"):
-        return  # the other rollout's own transaction did it
+        return  # the transaction of the other attempt's rollout dropped it
     if row is None or row[0] not in ("open", "filled"):
         raise StoreError(f"sample {action.sample_index} of lease {action.lease_id} is not open", cause=action.reason)
     connection.execute(
@@ -110,7 +110,7 @@ def insert_score(
     error: str,
     problem: ProblemReward | None,
 ) -> None:
-    # A verifier may take so long that the rollout was dropped and compacted meanwhile: then nobody wants its score.
+    # A verifier may take so long that the rollout was dropped and compacted meanwhile: then its score is ignored.
     connection.execute(
         "INSERT INTO scores (rollout_id, reward, exact, error) SELECT ?, ?, ?, ?"
         " WHERE EXISTS (SELECT 1 FROM rollouts WHERE rollout_id = ?) OR ? > (SELECT rollout_id FROM retention)",
@@ -187,8 +187,8 @@ def _require_kept(connection: sqlite3.Connection, step: Step) -> None:
     (horizon,) = connection.execute("SELECT horizon_step FROM retention").fetchone()
     if step < horizon:
         raise StoreError(
-            f"the batch of step {step} is not kept any more",
-            cause=f"the learner said that it would not ask for steps before {horizon}",
+            f"the batch of step {step} was compacted",
+            cause=f"the learner's oldest checkpoint needs no steps before {horizon}",
             fix="resume the learner from a newer checkpoint",
         )
 
@@ -291,7 +291,7 @@ def select_trained_ages(connection: sqlite3.Connection) -> dict[int, int]:
 
 
 def _tokens(body: bytes | None) -> tuple[int, ...]:
-    """Completion of a stored rollout."""
+    """Return the completion tokens of a stored rollout; empty if ``body`` is None."""
     if body is None:
         return ()
     return tuple(token for segment in pb.Rollout.FromString(body).segments for token in segment.token_ids)

@@ -1,4 +1,4 @@
-"""The story of one rollout, lease, group, peer, version or step, from the ledger. Read-only, beside a live run too."""
+"""Tell the story of one rollout, lease, group, peer, version or step from the ledger; reads only, during a run too."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 BUSY_TIMEOUT_S = 10.0
-_LINES_MAX = 1_000  # of events about one subject; the newest are shown
-_LEASES_SHOWN = 10  # of a peer, the newest
+_LINES_MAX = 1_000  # events shown about one subject, the newest
+_LEASES_SHOWN = 10  # leases shown of a peer, the newest
 _SUBJECT = re.compile(r"(?:(rollout|lease|group|peer|version|step)[ :/#-]?)?\s*([A-Za-z0-9._-]{1,64})")
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One thing that happened. ``cause`` is what led to it, empty where that is said by the line itself."""
+    """One thing that happened. ``cause`` is what led to it; empty if the line itself says so."""
 
     at_unix_s: float
     what: str
@@ -34,7 +34,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What is known of a subject: facts that hold, then what happened in order of time."""
+    """The facts known of a subject, and what happened to it in order of time."""
 
     subject: str
     facts: dict[str, Any]
@@ -42,30 +42,30 @@ class Story:
 
 
 def tell(ledger: Path, words: str) -> Story:
-    """The story of ``lease 17``, ``rollout 9``, ``group 3``, ``step 40``, ``version 8`` or ``peer NAME-OR-ID``.
+    """Return the story of ``lease 17``, ``rollout 9``, ``group 3``, ``step 40``, ``version 8`` or ``peer NAME-OR-ID``.
 
     Raises:
-        ConfigError: the words name nothing that the ledger knows.
+        ConfigError: the ledger has no such subject.
         StoreError: the ledger cannot be read.
     """
     kind, subject = parse(words)
     with reading(ledger) as connection:
-        _take_in_archive(connection, RunFolder(ledger.parent).events, kind, subject)
-        story = _TELLERS[kind](connection, subject)
+        _attach_archive(connection, RunFolder(ledger.parent).events, kind, subject)
+        story = _STORIES[kind](connection, subject)
         if story is None:
             raise ConfigError(
                 f"this run's ledger knows no {kind} {subject}",
-                cause="it never was, or what it was is compacted",
+                cause="it never existed, or was compacted",
                 fix="see `rollcast explain --help` for what can be explained",
             )
         return story
 
 
 def parse(words: str) -> tuple[str, str]:
-    """Kind and id in what a person typed; an id alone is a peer's.
+    """Return kind and id in a person's words; an id alone is a peer's.
 
     Raises:
-        ConfigError: neither.
+        ConfigError: the words are neither.
     """
     found = _SUBJECT.fullmatch(words.strip())
     if found is not None:
@@ -80,7 +80,7 @@ def parse(words: str) -> tuple[str, str]:
 
 @contextmanager
 def reading(ledger: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that cannot write.
+    """Open a connection that cannot write.
 
     Raises:
         StoreError: there is no ledger, or it cannot be read.
@@ -97,8 +97,8 @@ def reading(ledger: Path) -> Iterator[sqlite3.Connection]:
         raise StoreError(f"cannot read the ledger {ledger}", cause=str(error)) from None
 
 
-def _take_in_archive(connection: sqlite3.Connection, folder: Path, kind: str, subject: str) -> None:
-    """From here on ``events`` is what the ledger has, and before that what the archive has of the subject."""
+def _attach_archive(connection: sqlite3.Connection, folder: Path, kind: str, subject: str) -> None:
+    """Make ``events`` a view of the ledger's events and the archived ones about the subject."""
     connection.execute(
         "CREATE TEMP TABLE archived"
         " (event_order INTEGER PRIMARY KEY, at_unix_s REAL, kind TEXT, subject TEXT, detail TEXT, cause TEXT)"
@@ -110,7 +110,7 @@ def _take_in_archive(connection: sqlite3.Connection, folder: Path, kind: str, su
     if kind != "peer":
         _copy(connection, folder, lambda one: one.subject == f"{kind} {subject}")
         return
-    _copy(connection, folder, lambda one: one.kind == "peer_joined")  # they have the names
+    _copy(connection, folder, lambda one: one.kind == "peer_joined")  # these events map names to ids
     peer_id = _peer_id(connection, subject)
     _copy(connection, folder, lambda one: one.subject == peer_id or one.cause == f"peer {peer_id}")
 
@@ -125,7 +125,7 @@ def _copy(connection: sqlite3.Connection, folder: Path, wanted: Callable[[StoryE
         connection.executemany("INSERT OR IGNORE INTO archived VALUES (?, ?, ?, ?, ?, ?)", rows)
 
 
-# ---------------------------------------------------------------- one teller a kind
+# ---------------------------------------------------------------- one function per kind of subject
 
 
 def _lease(connection: sqlite3.Connection, subject: str) -> Story | None:
@@ -194,7 +194,7 @@ def _peer(connection: sqlite3.Connection, subject: str) -> Story | None:
 
 
 def _peer_id(connection: sqlite3.Connection, subject: str) -> str | None:
-    """The newest identity with this id, beginning of an id, or name."""
+    """Return the newest identity with this id, prefix of an id, or name; None if there is none."""
     row = connection.execute(
         "SELECT subject FROM events WHERE kind = 'peer_joined' AND (substr(subject, 1, ?) = ? OR detail LIKE ?)"
         " ORDER BY event_order DESC LIMIT 1",
@@ -246,7 +246,7 @@ def _step(connection: sqlite3.Connection, subject: str) -> Story | None:
     return Story(f"step {subject}", facts, _in_order(lines + _events(connection, f"step {subject}")))
 
 
-_TELLERS: dict[str, Callable[[sqlite3.Connection, str], Story | None]] = {
+_STORIES: dict[str, Callable[[sqlite3.Connection, str], Story | None]] = {
     "lease": _lease,
     "rollout": _rollout,
     "group": _group,
@@ -256,11 +256,11 @@ _TELLERS: dict[str, Callable[[sqlite3.Connection, str], Story | None]] = {
 }
 
 
-# ---------------------------------------------------------------- what they share
+# ---------------------------------------------------------------- shared parts
 
 
 def _attempts(connection: sqlite3.Connection, where: str, *values: object) -> list[dict[str, Any]]:
-    """Attempts with what became of them; ``where`` is our own text, never a person's."""
+    """Return attempts with their outcomes; ``where`` is text of this module, never a person's."""
     cursor = connection.execute(
         "SELECT attempts.lease_id, attempts.sample_index, fencing_token, group_id, attempts.peer_id, state,"
         " closed_reason, issued_unix_s, closed_unix_s, rollout_id, received_unix_s, reward, exact, error,"
@@ -287,7 +287,7 @@ def _fate(row: dict[str, Any]) -> str:
 
 
 def _attempt_lines(row: dict[str, Any]) -> list[Line]:
-    """What happened to one attempt."""
+    """Return what happened to one attempt."""
     slot = f"slot {row['sample_index']} of group {row['group_id']}"
     lease, rollout = f"lease {row['lease_id']}", f"rollout {row['rollout_id']}"
     lines = [Line(row["issued_unix_s"], f"{slot} was given to {row['peer_id']}", lease)]

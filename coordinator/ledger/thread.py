@@ -1,7 +1,7 @@
-"""The thread that owns a ledger's connection, and group commit.
+"""Run the thread that owns a ledger's connection, with group commit.
 
-Whatever has queued up while one transaction was committed goes into the next one, so an fsync is shared by all changes
-that arrive during one. A change's future is done after the commit that holds it.
+All changes that were queued during one commit go into the next transaction, so that they share an fsync. A change's
+future is done after the commit that holds it.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from rollcast.runtime.waits import deadline
 T = TypeVar("T")
 Change = Callable[[sqlite3.Connection], T]
 
-COMMIT_MAX = 1_024  # changes in one transaction, so that the first of them is not kept waiting long
+COMMIT_MAX = 1_024  # changes in one transaction; more would delay the first of them
 CLOSE_TIMEOUT_S = 60.0
 
 _log = structlog.get_logger()
 
 
 class LedgerThread:
-    """Takes changes on the event loop, makes them on its thread in order, and answers after the commit.
+    """Accepts changes on the event loop, applies them in order on its thread, and answers after the commit.
 
-    A change that contradicts what is stored fails alone; a disk that fails ends the thread: this and every later
-    change fails with the same StoreError.
+    A change that contradicts the store fails alone. A disk error ends the thread: this and every later change fails
+    with the same StoreError.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection, lock: int, queue_max: int) -> None:
-        """``lock``: descriptor of the lock file, closed with the connection."""
+        """``lock`` is the descriptor of the lock file, which is closed with the connection."""
         self._path = path
         self._connection = connection
         self._lock = lock
@@ -53,7 +53,7 @@ class LedgerThread:
         self._thread.start()
 
     async def close(self) -> None:
-        """Commit what is queued and close the store."""
+        """Commit the queued changes and close the store."""
         if not self._closing:
             self._closing = True
             self._queue.put(None)
@@ -61,17 +61,17 @@ class LedgerThread:
             await asyncio.shield(self._ended)
 
     async def failed(self) -> StoreError:
-        """Returns the error once the store can no longer be written; waits for as long as it can."""
+        """Wait until the store can no longer be written, and return the error."""
         return await asyncio.shield(self._failure)
 
     def submit(self, change: Change[T]) -> asyncio.Future[T]:
-        """Make a change in the next transaction; gives what it returns, or the exception that it raises."""
+        """Apply a change in the next transaction; the future has its result or the exception that it raised."""
         future: asyncio.Future[T] = self._loop.create_future()
         future.add_done_callback(_log_refusal)
         if self._failure.done():
             future.set_exception(self._failure.result())
         elif self._closing:
-            future.set_exception(StoreError("the ledger is closed"))
+            future.set_exception(StoreError("the ledger is closed", cause="the coordinator is shutting down"))
         elif self._waiting >= self._queue_max:
             future.set_exception(
                 StoreError(
@@ -86,7 +86,7 @@ class LedgerThread:
     # ---------------------------------------------------------------- writer thread
 
     def _write(self) -> None:
-        """Body of the writer thread."""
+        """Run the writer thread: commit queued changes until told to end."""
         failure: StoreError | None = None
         ending = False
         while not ending:
@@ -111,10 +111,10 @@ class LedgerThread:
         self._call(self._finish)
 
     def _commit(self, changes: Sequence[Change[Any]]) -> list[Any]:
-        """Make the changes in one transaction; those that contradict the store are undone alone.
+        """Apply the changes in one transaction; undo only those that contradict the store.
 
-        That needs a savepoint a change, so it is only done once one of them turned out to contradict: each statement
-        waits for the interpreter's lock anew, which is what a busy coordinator has least of.
+        Undoing one change needs a savepoint for each, so that is done only after one contradicted: each statement must
+        acquire the interpreter lock again, which a busy coordinator has least of.
         """
         try:
             return self._transaction(changes, _apply_all_or_nothing)
@@ -157,7 +157,7 @@ class LedgerThread:
 
 
 class _Contradiction(Exception):
-    """One of the changes is refused."""
+    """A change contradicts the store."""
 
 
 def _apply_all_or_nothing(connection: sqlite3.Connection, change: Change[Any]) -> Any:
@@ -179,7 +179,7 @@ def _apply(connection: sqlite3.Connection, change: Change[Any]) -> Any:
         outcome = StoreError("the ledger refuses a change that contradicts it", cause=str(error))
     except sqlite3.Error:
         raise
-    except Exception as error:  # reaches the caller through its future
+    except Exception as error:  # the caller gets it through its future
         outcome = error
     if isinstance(outcome, Exception):
         connection.execute("ROLLBACK TO one")
@@ -188,13 +188,13 @@ def _apply(connection: sqlite3.Connection, change: Change[Any]) -> Any:
 
 
 def _log_refusal(future: asyncio.Future[Any]) -> None:
-    """Also marks the exception as seen, for callers that do not wait."""
+    """Log a refused change; this also marks the exception as retrieved, for callers that do not wait."""
     if not future.cancelled() and (error := future.exception()) is not None:
         _log.warning("ledger change refused", error=str(error) if isinstance(error, RollcastError) else repr(error))
 
 
 def store_error(path: Path, error: sqlite3.Error) -> StoreError:
-    """Turn an error of SQLite into one that a person can act on."""
+    """Convert an SQLite error to one that says what a person can do."""
     name = getattr(error, "sqlite_errorname", "")
     if name == "SQLITE_FULL":
         fix = "free some space or put run_folder on another disk"

@@ -1,1 +1,1 @@
-"""Draw the run's problems, tokenize them, score answers and keep samples."""
+"""Sample the run's problems, tokenize them, score answers and keep samples."""

@@ -1,4 +1,4 @@
-"""Loading a run's task: its mixture of prompts, its evaluation sets, its tokenizer, and verifiers that run."""
+"""Load a run's task: its mixture of prompts, its evaluation sets, its tokenizer and its running verifiers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from coordinator.verifiers.pool import VerifierPool
 from rollcast.runtime.waits import deadline
 from rollcast.wire.text.tokenizer import Tokenizer
 
-GENERATOR_LOAD_DEADLINE_S = 120.0  # a cold import included
-ROWS_LOAD_DEADLINE_S = 3600.0  # to read millions of rows, perhaps over a network
+GENERATOR_LOAD_DEADLINE_S = 120.0  # includes a cold import
+ROWS_LOAD_DEADLINE_S = 3600.0  # enough to read millions of rows over a network
 SKIPS_LOGGED_EVERY_S = 60.0
 
 log = structlog.get_logger()
@@ -32,7 +32,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What takes seconds to make."""
+    """The parts of a task that take seconds to build."""
 
     mixture: PromptMixture
     sets: Mapping[str, EvaluationSet]
@@ -40,7 +40,7 @@ class Loaded:
 
 
 class SkipLog:
-    """Says in the log that problems are skipped: when the counts have grown, and at most once a minute."""
+    """Logs how many problems were skipped: when the counts have grown, and at most once a minute."""
 
     def __init__(self, mixture: PromptMixture) -> None:
         self._mixture = mixture
@@ -48,7 +48,7 @@ class SkipLog:
         self._next_at_s = 0.0
 
     def look(self, now_s: float) -> None:
-        """Log what has changed, if it is time."""
+        """Log the counts if they have changed and a minute has passed."""
         if now_s < self._next_at_s:
             return
         counts = dict(self._mixture.skipped)
@@ -65,7 +65,7 @@ async def load(
     thread: TaskThread,
     volatility: Volatility | None,
 ) -> Loaded:
-    """The mixture, and verifiers that run."""
+    """Build the mixture and the evaluation sets, and start the verifiers."""
     starting = asyncio.create_task(pool.start())
     try:
         async with deadline(_load_deadline_s(config), "the task to load"):
@@ -122,8 +122,8 @@ def _always(problem_id: str, times: int) -> bool:
 
 
 def _tokenizer(task: TaskAdapter | Mixed, others: Sequence[TaskAdapter]) -> Tokenizer:
-    """Pieces of the training task's wording, and every character that it or an evaluation set uses."""
+    """Build a tokenizer of the training task's wording and of all characters that it or an evaluation set uses."""
     pieces, characters = task.wording(), set(task.characters())
-    for other in others:  # their wording may be in no piece
+    for other in others:  # their wording need not be covered by pieces
         characters.update(other.characters(), *other.wording())
     return Tokenizer(pieces, "".join(sorted(characters)))

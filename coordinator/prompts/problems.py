@@ -1,4 +1,4 @@
-"""The run's problems: drawn, demonstrated, held out and scored."""
+"""Provide the run's problems: sampled, demonstrated, held out and scored."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from rollcast.wire.text.tokenizer import TextTokenizer
 
 T = TypeVar("T")
 
-GENERATOR_DEADLINE_S = 120.0  # for one request to the task's generator, a cold import included
-PROBLEMS_KEPT = 65_536  # drawn and possibly still to be scored; far more than the core keeps open
+GENERATOR_DEADLINE_S = 120.0  # one request to the task's generator, a cold import included
+PROBLEMS_KEPT = 65_536  # sampled and possibly still to be scored; far more than the core keeps open
 
 
 class Problems:
-    """One front for the task, its mixture and its verifiers.
+    """Gives access to the task, its mixture and its verifiers.
 
     Loading the task's library and starting the verifiers takes seconds, and uploads need neither: a coordinator that
-    knows the tokenizer already goes on at once, and whoever asks for problems waits for them.
+    already knows the tokenizer serves at once, and only calls that need problems wait for the loading.
     """
 
     def __init__(
@@ -68,16 +68,19 @@ class Problems:
         tokenizer_json: str | None = None,
         rewards: Iterable[ProblemReward] = (),
     ) -> Problems:
-        """Load the task, set its problems apart, start its verifiers; go on with the mixture at a saved position.
+        """Load the task, set its held-out problems apart, start its verifiers, and resume the mixture.
 
-        ``drawn``: problems drawn before that may still have to be scored. ``tokenizer_json``: of the run's own, once
-        it has one; then the task is not waited for, see ``failed``. ``rewards``: what the ledger has of problems.
+        Args:
+            mixture_position: saved position of the mixture; None: its start.
+            drawn: problems sampled earlier that may still have to be scored.
+            tokenizer_json: the run's own tokenizer, then loading goes on in the background, see ``failed``.
+            rewards: the ledger's reward figures of problems.
 
         Raises:
             TaskError: the task or its data is wrong, or too small for the held-out problems.
             ModelError: the model's tokenizer cannot be used.
-            ConfigError: a stop string has characters that no completion has.
-            MissingExtra: its library is not installed.
+            ConfigError: a stop string has characters that no completion can have.
+            MissingExtra: a library of the task is not installed.
         """
         verifier = config.verifier
         pool = VerifierPool(
@@ -106,14 +109,14 @@ class Problems:
         return problems
 
     async def failed(self) -> Exception:
-        """Returns what kept the task from loading; never if it loads."""
+        """Wait for the task to load, and return the error if it cannot; never returns if it loads."""
         try:
             loaded = await asyncio.shield(self._loading)
         except Exception as error:
             return error
         if loaded.mixture.tokenizer.to_json() != self.tokenizer.to_json():
             return TaskError(
-                "the task has another wording than when the run began",
+                "the task's wording differs from the one at the run's start",
                 cause="its prompts and answers use other pieces or characters",
                 fix="restore the task's settings and files, or choose another run_folder",
             )
@@ -121,17 +124,17 @@ class Problems:
         raise AssertionError("unreachable")
 
     async def close(self) -> None:
-        """End the verifiers and the thread."""
+        """Stop the verifiers and the thread."""
         self._loading.cancel()
         await asyncio.gather(self._loading, return_exceptions=True)
         self._thread.close()
         await self._pool.close()
 
     async def draw(self, count: int, steps: Sequence[int] = ()) -> tuple[Prompt, ...]:
-        """The next problems of the mixture; ``steps``: see SupplyPrompts.
+        """Return the next problems of the mixture; ``steps``: see SupplyPrompts.
 
         Raises:
-            TaskError: the task has no more problem that can be used.
+            TaskError: the task has no more usable problems.
         """
         drawn = await self._in_thread(lambda mixture: mixture.draw(count, steps))
         self._keep(one.problem for one in drawn)
@@ -145,15 +148,15 @@ class Problems:
             self._drawn.popitem(last=False)
 
     def drawn(self, problem_id: str) -> Problem:
-        """A problem that was drawn."""
+        """Return a problem that was sampled."""
         return self._drawn[problem_id]
 
     def rewarded(self, problem_id: str, reward: float) -> ProblemReward | None:
-        """One more rollout of this problem: what the ledger is to keep of it, if problems are selected by that."""
+        """Count a rollout's reward; return the problem's new figures for the ledger, or None without by_volatility."""
         return None if self._volatility is None else self._volatility.rewarded(problem_id, reward)
 
     async def examples(self, count: int, *, flawed: bool, cursor: int) -> list[pb.Example]:
-        """Labelled problems for the warm start, none held out.
+        """Return labelled problems for the warm start, none of them held out.
 
         Raises:
             TaskError: the task has no demonstrations.
@@ -162,7 +165,7 @@ class Problems:
         return _to_pb(found)
 
     async def held_out(self, count: int, name: str = HELD_OUT) -> list[pb.Example]:
-        """Problems of an evaluation set, never trained on, without answers.
+        """Return problems of an evaluation set, which are never trained on, without answers.
 
         Raises:
             TaskError: there is no such set.
@@ -173,12 +176,12 @@ class Problems:
         return _to_pb(sets[name].examples[:count])
 
     async def score(self, rollout_id: RolloutId, problem_id: str, token_ids: Sequence[int]) -> Verdict:
-        """Verify one completion of a drawn problem."""
+        """Score one completion of a sampled problem."""
         text = self.tokenizer.decode(token_ids)
         return await self._pool.score(VerifyItem(rollout_id, self._drawn[problem_id], text))
 
     async def score_held_out(self, example_id: int, token_ids: Sequence[int]) -> Verdict:
-        """Verify one completion of a problem of an evaluation set.
+        """Score one completion of a problem of an evaluation set.
 
         Raises:
             MalformedMessage: there is no such problem.
@@ -187,11 +190,11 @@ class Problems:
         return await self._pool.score(VerifyItem(example_id, problem, self._text(token_ids)))
 
     async def score_completion(self, completion: pb.Completion, book: SampleBook | None) -> pb.CompletionScore:
-        """Verify a learner's completion of a problem of an evaluation set, and keep it for people if it says so.
+        """Score a learner's completion of an evaluation problem, and keep it as a sample if the learner asks to.
 
         Raises:
             MalformedMessage: there is no such problem.
-            RunFolderError: the sample cannot be kept.
+            RunFolderError: the sample cannot be written.
         """
         token_ids = tuple(completion.token_ids)
         verdict = await self.score_held_out(completion.example_id, token_ids)
@@ -204,11 +207,11 @@ class Problems:
         return pb.CompletionScore(example_id=completion.example_id, reward=verdict.reward, exact=verdict.exact)
 
     def _text(self, token_ids: Sequence[int]) -> str:
-        """Of a completion that was drawn without looking at its text: what comes after its end does not count."""
+        """Return the text of a completion that was sampled without stop strings: what follows its end is cut off."""
         return self.tokenizer.decode(self.ends.cut(token_ids))
 
     async def evaluated(self, example_id: int) -> tuple[str, Problem]:
-        """The evaluation set and the problem of this id.
+        """Return the evaluation set and the problem with this id.
 
         Raises:
             MalformedMessage: there is none.

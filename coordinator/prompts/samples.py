@@ -1,6 +1,7 @@
-"""Completions kept for people to read: of evaluations, in files of the run folder, and of training, from the ledger.
+"""Keep completions for people to read: of evaluations in files of the run folder, of training in the ledger.
 
-One file a version and evaluation set, JSON lines. The oldest files go when all together are too large.
+There is one JSON lines file per version and evaluation set. The oldest files are deleted when all together are too
+large.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from rollcast.runtime.run_folder import RunFolder, run_folder_error
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.text.tokenizer import TextTokenizer
 
-TEXT_LENGTH_MAX = 32 << 10  # of a prompt, answer or completion as it is kept
+TEXT_LENGTH_MAX = 32 << 10  # characters kept of a prompt, answer or completion
 LINE_BYTES_MAX = 1 << 20
 SAMPLES_BYTES_MAX = 64 << 20
 TRAINING = "training"  # the set of rollouts that were trained on or dropped
@@ -29,7 +30,7 @@ _NAME = re.compile(r"^(\d{12})\.([a-z0-9_-]+)\.jsonl$")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One completion with its verdict. ``version`` made it; ``error`` says why it could not be scored."""
+    """One completion and its score. ``version`` sampled it; ``error`` says why it has no score, else it is empty."""
 
     set: str
     version: int
@@ -46,7 +47,7 @@ class Sample:
 def sample_of(
     name: str, version: int, problem: Problem, index: int, completion: str, verdict: tuple[float, bool, str]
 ) -> Sample:
-    """A sample with its texts cut to what is kept."""
+    """Return a sample with its texts cut to TEXT_LENGTH_MAX characters."""
     prompt, answer, drawn = (text[:TEXT_LENGTH_MAX] for text in (problem.prompt, problem.answer, completion))
     return Sample(name, version, problem.problem_id, index, prompt, answer, drawn, *verdict)
 
@@ -55,7 +56,7 @@ class SampleBook:
     """Writes samples of evaluations.
 
     Args:
-        bytes_max: of all files together, apart from the newest one.
+        bytes_max: limit on all files together, except the newest one.
     """
 
     def __init__(self, folder: RunFolder, bytes_max: int = SAMPLES_BYTES_MAX) -> None:
@@ -64,7 +65,7 @@ class SampleBook:
         self._lock = asyncio.Lock()
 
     async def keep(self, sample: Sample) -> None:
-        """Write one down.
+        """Append a sample to its file.
 
         Raises:
             RunFolderError: the folder cannot be written.
@@ -95,7 +96,9 @@ class SampleBook:
 
 
 def evaluated(folder: RunFolder, name: str = "", version: int | None = None) -> list[Sample]:
-    """Samples of one evaluation set (the first there is without a name) at one version (the newest that has any).
+    """Return the samples of one evaluation set at one version.
+
+    An empty ``name`` means the first set that has samples, ``version`` None the newest version that has any.
 
     Raises:
         RunFolderError: there are none, or a file cannot be read.
@@ -113,7 +116,7 @@ def evaluated(folder: RunFolder, name: str = "", version: int | None = None) -> 
         )
     newest = found[-1][0]
     _, chosen, path = next(one for one in found if one[0] == newest)
-    # A learner that had to ask again sent some twice.
+    # A learner that had to retry its call sent some completions twice.
     kept = {(sample.problem_id, sample.sample_index): sample for sample in _read(path, chosen)}
     return list(kept.values())
 
@@ -122,14 +125,14 @@ def _read(path: Path, name: str) -> Iterator[Sample]:
     try:
         with path.open("rb") as file:
             while line := file.readline(LINE_BYTES_MAX):
-                if line.endswith(b"\n"):  # else a process was killed while it wrote
+                if line.endswith(b"\n"):  # otherwise a process was killed while it wrote
                     yield Sample(**json.loads(line))
     except (OSError, ValueError, TypeError) as error:
         raise RunFolderError(f"cannot read the samples in {path}", cause=str(error)) from None
 
 
 def trained(folder: RunFolder, tokenizer: TextTokenizer, limit: int) -> list[Sample]:
-    """The newest scored rollouts of the ledger, newest first. The run may be going on.
+    """Return the newest scored rollouts of the ledger, newest first; the run may be going on.
 
     Raises:
         StoreError: the ledger cannot be read.

@@ -1,4 +1,4 @@
-"""The run's tokenizer: that of a published model, or a small one made of the task's own wording."""
+"""Choose the run's tokenizer: a published model's, or a small one built from the task's wording."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollcast.wire.text.tokenizer import TextTokenizer, Tokenizer
 
 
 def run_tokenizer(config: TokenizerConfig, small: Callable[[], Tokenizer]) -> TextTokenizer:
-    """The tokenizer that the configuration names; ``small`` makes one where it names none.
+    """Return the tokenizer that the configuration names; ``small`` makes one if it names none.
 
     Raises:
         ModelError: the model's tokenizer cannot be used.
@@ -23,7 +23,7 @@ def run_tokenizer(config: TokenizerConfig, small: Callable[[], Tokenizer]) -> Te
 
 
 def kept_tokenizer(config: TokenizerConfig, kept_json: str) -> TextTokenizer:
-    """The tokenizer of a run that is taken up again, from what its ledger kept.
+    """Return the tokenizer of a resumed run, from what its ledger kept.
 
     Raises:
         TaskError: the configuration names another one.
@@ -32,7 +32,7 @@ def kept_tokenizer(config: TokenizerConfig, kept_json: str) -> TextTokenizer:
     tokenizer = run_tokenizer(config, lambda: Tokenizer.from_json(kept_json))
     if tokenizer.to_json() != kept_json:
         raise TaskError(
-            "the tokenizer is not the one that the run began with",
+            "the tokenizer differs from the one at the run's start",
             cause=f"tokenizer.json, the chat template or its settings in {config.folder} have changed",
             fix="restore coordinator.tokenizer and the files in its folder, or choose another run_folder",
         )
@@ -40,7 +40,7 @@ def kept_tokenizer(config: TokenizerConfig, kept_json: str) -> TextTokenizer:
 
 
 def check_stop_strings(tokenizer: TextTokenizer, strings: Sequence[str]) -> None:
-    """That completions can hold each of them.
+    """Check that completions can hold each stop string.
 
     Raises:
         ConfigError: one has a character that the task's own tokenizer lacks.

@@ -40,27 +40,28 @@ from rollcast.wire.ids import Epoch, Step, Version
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-PAGES_AT_ONCE = 256  # of the ledger between two reports of progress
+PAGES_AT_ONCE = 256  # pages of the ledger between two reports of progress
 COPY_BYTES = 1 << 20
 MANIFEST_BYTES_MAX = 64 << 20
-#: A restored run must not give out lease ids that the lost one gave out after the backup: it starts that much higher.
+#: A restored run must not reuse lease ids that the lost one used after the backup: its incarnation rises by a random
+#: number of so many bits.
 INCARNATION_BITS = 24
-STEPS_LOOKED_AT = 100  # newest ones; the fastest says how many there can have been
+STEPS_EXAMINED = 100  # newest steps; the fastest of them bounds how many there can have been
 STEPS_SPARE = 16
 STEPS_LOST_MAX = 1_000_000
-_STEP_S_UNKNOWN = 1.0  # of a run that has done no two steps
+_STEP_S_UNKNOWN = 1.0  # assumed seconds per step before two steps are done
 _STEP_S_LEAST = 0.05
 _NAMES = re.compile(
     r"store\.sqlite|metrics\.jsonl|config/coordinator\.json|secrets/[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}"
     r"|events/[0-9]{20}\.jsonl\.zst"
 )
 
-Progress = Callable[[int, int], None]  # pages of the ledger copied, and in all
+Progress = Callable[[int, int], None]  # receives the ledger's pages copied, and in all
 
 
 @dataclass(frozen=True, slots=True)
 class BackedUp:
-    """What a backup holds."""
+    """The facts about a backup."""
 
     run_id: str
     files: int
@@ -70,7 +71,7 @@ class BackedUp:
 
 
 def back_up(run: RunFolder, target: Path, *, with_secrets: bool, progress: Progress) -> BackedUp:
-    """Copy the run to the new folder ``target``. Reads only; the coordinator may run.
+    """Copy the run to the new folder ``target``; reads only, so the coordinator may be running.
 
     Raises:
         BackupError: there is no run, ``target`` exists, or it cannot be written.
@@ -78,11 +79,11 @@ def back_up(run: RunFolder, target: Path, *, with_secrets: bool, progress: Progr
     """
     if not run.ledger.is_file():
         raise BackupError(
-            f"{run.root} is no run folder", cause=f"no {run.ledger.name} in it", fix="give the run folder"
+            f"{run.root} is not a run folder", cause=f"it has no {run.ledger.name}", fix="give the run folder"
         )
     with _whole_or_nothing(target) as partial:
         run_id = _copy_ledger(run.ledger, partial / run.ledger.name, progress)
-        # Files after the ledger: an entry that moves from one to the other meanwhile is in both, not in none.
+        # Files after the ledger: an event that is archived meanwhile is then in both, not in neither.
         names = [path for path in _files_of(run) if with_secrets or path.parent != run.secrets]
         for path in names:
             _copy(path, partial / path.relative_to(run.root))
@@ -102,11 +103,12 @@ def back_up(run: RunFolder, target: Path, *, with_secrets: bool, progress: Progr
 def restore(
     backup: Path, run: RunFolder, *, nothing_lost: bool = False, now_unix_s: float | None = None
 ) -> tuple[BackedUp, RecordEpoch | None]:
-    """Check every file of a backup, then make the run folder from it.
+    """Check every file of a backup, then build the run folder from it.
 
     Args:
-        nothing_lost: the coordinator has not run since the backup. If it has, the run begins with a new epoch, which is
-            returned: see open_epoch.
+        nothing_lost: whether the coordinator has not run since the backup. If it has, the run begins with a new epoch,
+            which is returned; otherwise None is. See open_epoch.
+        now_unix_s: the time of the restore; None: now.
 
     Raises:
         BackupError: the backup is damaged or no backup, or the run folder is not empty.
@@ -133,15 +135,15 @@ def _backed_up(manifest: dict[str, Any]) -> BackedUp:
 
 @contextmanager
 def _whole_or_nothing(target: Path) -> Iterator[Path]:
-    """A folder beside ``target`` that becomes it when the body is done.
+    """Yield a folder beside ``target`` that is renamed to it when the body succeeds, and deleted otherwise.
 
     Raises:
-        BackupError: ``target`` has something in it, or cannot be written.
+        BackupError: ``target`` is not empty, or cannot be written.
     """
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise BackupError(f"{target} is there already", fix="choose a folder that does not exist")
+            raise BackupError(f"{target} exists already", fix="choose a folder that does not exist")
         partial.mkdir(mode=0o700, parents=True)
         try:
             yield partial
@@ -156,9 +158,9 @@ def _whole_or_nothing(target: Path) -> Iterator[Path]:
 
 
 def _copy_ledger(source: Path, target: Path, progress: Progress) -> str:
-    """The ledger at one moment, by SQLite's backup; gives the run's id.
+    """Copy the ledger as it is at one moment with SQLite's backup; return the run's id.
 
-    The read transaction keeps that moment for us, else every commit of the coordinator would make us begin again.
+    The read transaction pins that moment; otherwise every commit of the coordinator would restart the backup.
     """
     try:
         with (
@@ -177,19 +179,19 @@ def _copy_ledger(source: Path, target: Path, progress: Progress) -> str:
     target.chmod(0o600)
     _fsync(target)
     if row is None:
-        raise BackupError(f"the run in {source.parent} has not begun", fix="start the coordinator once")
+        raise BackupError(f"the run in {source.parent} has not started", fix="start the coordinator once")
     return str(row[0])
 
 
 def _files_of(run: RunFolder) -> list[Path]:
-    """What a backup holds beside the ledger."""
+    """Return the files of a backup beside the ledger."""
     found = [run.metrics, run.config / "coordinator.json"]
     found += [path for folder in (run.secrets, run.events) if folder.is_dir() for path in sorted(folder.iterdir())]
     return [path for path in found if path.is_file() and _NAMES.fullmatch(str(path.relative_to(run.root)))]
 
 
 def _copy(source: Path, target: Path) -> None:
-    """With its permissions; folders of secrets are for their owner only."""
+    """Copy a file with its permissions; its folder is readable for the owner only."""
     target.parent.mkdir(mode=0o700, exist_ok=True)
     mode = source.stat().st_mode & 0o777
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -225,7 +227,7 @@ def _manifest(backup: Path) -> dict[str, Any]:
         _backed_up(manifest)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BackupError(
-            f"{backup} is no backup of a run",
+            f"{backup} is not a backup of a run",
             cause=f"{MANIFEST}: {error}",
             fix="give a folder that `rollcast backup` made",
         ) from None
@@ -238,11 +240,11 @@ def _verify(path: Path, entry: dict[str, Any]) -> None:
     except OSError as error:
         raise BackupError(f"{path} cannot be read", cause=str(error), fix="use another backup") from None
     if not is_same:
-        raise BackupError(f"{path} is damaged", cause="its hash is not the manifest's", fix="use another backup")
+        raise BackupError(f"{path} is damaged", cause="its hash differs from the manifest's", fix="use another backup")
 
 
 def _set_apart(ledger: Path, lost_s: float | None) -> RecordEpoch | None:
-    """Let nothing that the restored run gives out have the name of what the lost one gave out after the backup."""
+    """Keep the restored run's ids and versions apart from those that the lost one used after the backup."""
     try:
         with closing(sqlite3.connect(ledger)) as connection, connection:
             row = connection.execute("SELECT value FROM meta WHERE key = ?", (INCARNATION,)).fetchone()
@@ -276,9 +278,9 @@ def open_epoch(connection: sqlite3.Connection, lost_s: float) -> RecordEpoch:
 
 
 def _steps_lost(connection: sqlite3.Connection, lost_s: float) -> int:
-    """No more steps than these can have been done meanwhile."""
+    """Return the most learner steps that can have been done in ``lost_s`` seconds."""
     rows = connection.execute(
-        "SELECT reported_unix_s FROM steps ORDER BY step DESC LIMIT ?", (STEPS_LOOKED_AT,)
+        "SELECT reported_unix_s FROM steps ORDER BY step DESC LIMIT ?", (STEPS_EXAMINED,)
     ).fetchall()
     times = [at for (at,) in rows]
     step_s = min((later - sooner for later, sooner in pairwise(times)), default=_STEP_S_UNKNOWN)

@@ -1,6 +1,6 @@
-"""Feeding a flight record to a core of our own: the same events must lead to the same decisions.
+"""Replay a flight record in a fresh core: the same events must lead to the same decisions.
 
-What differs says that the record is damaged, that another release wrote it, or that a core is not deterministic.
+A difference means that the record is damaged, that another release wrote it, or that the core is not deterministic.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _PROGRESS_EVERY = 10_000  # events
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What came of one coordinator's life. ``difference`` is empty where every decision was the same."""
+    """The result of replaying one coordinator's life. ``difference`` is empty if every decision was the same."""
 
     incarnation: int
     events: int
     duration_s: float  # on the core's clock, from its start to the last event
     difference: str
-    incomplete: str  # why the record ends before the coordinator did, empty where it does not
+    incomplete: str  # why the record ends before the coordinator did; empty if it is complete
     status: dict[str, Any]
 
     @property
@@ -40,30 +40,30 @@ class Replayed:
 
 
 def incarnations(folder: Path) -> list[int]:
-    """Coordinators' lives that the record knows, oldest first."""
+    """Return the coordinator's lives in the record, oldest first."""
     return sorted({int(path.name.split("-")[0]) for path in folder.glob("*.rec")})
 
 
 def replay(run: RunFolder, incarnation: int, *, progress: Callable[[int], None] = lambda events: None) -> Replayed:
-    """Live one recorded life again.
+    """Replay one recorded life.
 
     Raises:
-        RunFolderError: there is no such record, its beginning was dropped, or another release wrote it.
-        StoreError: the ledger, which has the rollouts' tokens, cannot be read.
+        RunFolderError: there is no such record, its beginning was deleted, or another release wrote it.
+        StoreError: the ledger, which holds the rollouts' tokens, cannot be read.
     """
     entries = _entries(run.record, incarnation)
     head = next(entries, None)
     if not isinstance(head, Head):
         raise RunFolderError(
             f"the record of life {incarnation} of this run has no beginning",
-            cause="the oldest segments are dropped beyond record.bytes_max",
+            cause="the oldest segments are deleted beyond record.bytes_max",
             fix="replay a later life, or raise record.bytes_max",
         )
     with reading(run.ledger) as connection:
-        return _live_again(head, entries, lambda rollout_id: _stored(connection, rollout_id), incarnation, progress)
+        return _replay_entries(head, entries, lambda rollout_id: _stored(connection, rollout_id), incarnation, progress)
 
 
-def _live_again(
+def _replay_entries(
     head: Head,
     entries: Iterator[Head | Told | Gap],
     stored: Callable[[RolloutId], Rollout],
@@ -116,7 +116,7 @@ def _stored(connection: sqlite3.Connection, rollout_id: RolloutId) -> Rollout:
     row = connection.execute("SELECT body FROM rollouts WHERE rollout_id = ?", (rollout_id,)).fetchone()
     if row is None:
         raise StoreError(
-            f"rollout {rollout_id} is not in the ledger any more",
+            f"rollout {rollout_id} is no longer in the ledger",
             cause="it was compacted after it was trained",
             fix="replay a later life",
         )

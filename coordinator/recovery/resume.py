@@ -1,4 +1,4 @@
-"""Taking up the run that a run folder holds: from its ledger to where core and prompt mixture go on."""
+"""Resume the run that a run folder holds: restore the core's state and the prompt mixture from the ledger."""
 
 from __future__ import annotations
 
@@ -30,43 +30,43 @@ log = structlog.get_logger()
 
 LEDGER_DEADLINE_S = 30.0
 RUN_NAME_LENGTH_MAX = 40  # of a run id, whose limit is 64
-FINISHED = "finished"  # in the ledger's meta once the run is over for good and summed up
-LEARNER_FINISHED = "learner_finished"  # in the ledger's meta once the learner says so
-PORTS = "ports"  # in the ledger's meta: where we listened, JSON
+FINISHED = "finished"  # in the ledger's meta once the run is over and its summary written
+LEARNER_FINISHED = "learner_finished"  # in the ledger's meta once the learner has reported it
+PORTS = "ports"  # in the ledger's meta: the ports of the last start, JSON
 TOKENIZER = "tokenizer"  # in the ledger's meta: the run's tokenizer, JSON
-LEARNER_VALUES = "learner_values"  # in the ledger's meta: figures outside the steps, JSON
+LEARNER_VALUES = "learner_values"  # in the ledger's meta: the learner's values outside steps, JSON
 INCARNATION = "incarnation"  # in the ledger's meta: how often a coordinator started on this run
 AGE_SPLIT = "age_split"  # in the ledger's meta: coordinator.core.staleness.age_breakdown.Split as JSON
-FINISHED_ATTEMPTS = 4096  # the newest, whose uploads may be repeated: peers keep theirs until they are answered
+FINISHED_ATTEMPTS = 4096  # the newest; peers may repeat their uploads until they are answered
 ELAPSED_S = "elapsed_s"  # in the ledger's meta: seconds that coordinators ran on this run, all together
 
 
 @dataclass(frozen=True, slots=True)
 class RunStart:
-    """Where a coordinator starts; ``replay`` tells the core what it missed."""
+    """The state with which a coordinator starts; ``replay`` holds the events that the new core must see again."""
 
     run_id: RunId
     restored: Restored
-    problems: tuple[Problem, ...] = ()  # of the restored groups
+    problems: tuple[Problem, ...] = ()  # problems of the restored groups
     mixture_position: str | None = None
     replay: tuple[Event, ...] = ()
     learner_values: Mapping[str, float] = field(default_factory=dict)
     learner_lives: LearnerLives = field(default_factory=LearnerLives)
     tokenizer: str | None = None  # its JSON; None until the task was loaded once
     learner_finished: bool = False  # the last coordinator was killed before the run was summed up
-    rewards: tuple[ProblemReward, ...] = ()  # of problems, where they are selected by that
-    ports: Mapping[str, int] = field(default_factory=dict)  # "grpc", "http": where members look for us
-    orders: Orders = field(default_factory=Orders)  # of the operator
+    rewards: tuple[ProblemReward, ...] = ()  # of problems, for selection.by_volatility
+    ports: Mapping[str, int] = field(default_factory=dict)  # "grpc", "http": the ports that members know
+    orders: Orders = field(default_factory=Orders)  # the operator's orders in force
     standby: StandbyRestored = field(default_factory=lambda: StandbyRestored({}))
 
 
 async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig) -> RunStart:
-    """The run of this folder, made at the first start.
+    """Return the state of the folder's run; the first start creates the run.
 
     Raises:
         RunFolderError: the run in it is finished.
     """
-    async with deadline(LEDGER_DEADLINE_S, "the ledger to say where the run stands"):
+    async with deadline(LEDGER_DEADLINE_S, "the ledger to read where the run stands"):
         run_id = await ledger.get_meta("run_id")
         incarnation = int(await ledger.get_meta(INCARNATION) or 0) + 1
         await ledger.set_meta(INCARNATION, str(incarnation))
@@ -94,7 +94,7 @@ async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig) -> RunSt
             standing_by.from_json(await ledger.get_meta(standing_by.STANDBY) or "{}"),
         )
     log.info(
-        "run taken up again",
+        "run resumed",
         run_id=run_id,
         incarnation=incarnation,
         recorded_batches=restored.recorded_batches,
@@ -140,7 +140,7 @@ def _chunk_count(stored: StoredVersion) -> int:
 
 
 async def _replay(ledger: RunStore, phase: str) -> tuple[Event, ...]:
-    """The learner's reports, so that screens and summary show the whole run."""
+    """Return the learner's reports as events, so that screens and summary show the whole run."""
     values = json.loads(await ledger.get_meta(LEARNER_VALUES) or "{}")
     steps = [StepFinished(step, figures) for step, figures in await ledger.steps()]
     return (LearnerStatusChanged(phase, "", values), *steps)

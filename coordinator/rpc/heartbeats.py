@@ -1,4 +1,4 @@
-"""A heartbeat as the core is told of it: every number and text of it limited before anything is made from it."""
+"""Convert a heartbeat to facts for the core, after limiting every number and text in it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _SHORT_TEXT_MAX = 16  # of a transport's or a congestion control's name; the ker
 
 
 def facts_of(beat: pb.Heartbeat) -> PeerFacts:
-    """What the peer says about itself.
+    """Return what the peer reports about itself.
 
-    Rates and durations that cannot be are taken for not measured; texts are cut.
+    Impossible rates and durations count as not measured (0); texts are cut.
 
     Raises:
-        MalformedMessage: counters out of range, or more links or heat map than an honest peer sends.
+        MalformedMessage: a counter is out of range, or there are more links or cells than an honest peer sends.
     """
     if len(beat.links) > limits.LINK_REPORTS_MAX:
         raise MalformedMessage(f"a heartbeat names more than {limits.LINK_REPORTS_MAX} links")

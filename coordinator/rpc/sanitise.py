@@ -1,4 +1,4 @@
-"""What peers write, before it is used: numbers in range, texts that cannot draw on a screen."""
+"""Limit what peers send before it is used: numbers to their range, texts to printable characters."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from rollcast.wire import limits
 
 
 def counter(value: int) -> int:
-    """An id or a count.
+    """Return an id or a count.
 
     Raises:
-        MalformedMessage: larger than anything we store.
+        MalformedMessage: it is larger than anything that is stored.
     """
     if value > limits.COUNTER_MAX:
         raise MalformedMessage("a counter is out of range")
@@ -18,16 +18,16 @@ def counter(value: int) -> int:
 
 
 def rate(value: float) -> float:
-    """Something a second; 0, as if it were not known, where it is negative, absurd or no number."""
+    """Return a rate per second; 0, meaning unknown, if it is negative, too large or not a number."""
     return value if 0.0 <= value < limits.RATE_MAX else 0.0
 
 
 def duration_s(value: float) -> float:
-    """Seconds; 0, as if they were not known, where they are negative, absurd or no number."""
+    """Return a duration in seconds; 0, meaning unknown, if it is negative, too large or not a number."""
     return value if 0.0 <= value < limits.DURATION_S_MAX else 0.0
 
 
 def text(value: str, length_max: int = limits.TEXT_LENGTH_MAX) -> str:
-    """Shown to people only: cut, and without control characters."""
+    """Return a text for people only: cut to ``length_max`` characters, without control characters."""
     cut = value[:length_max]
     return cut if cut.isprintable() else "".join(c if c.isprintable() else " " for c in cut)

@@ -1,8 +1,8 @@
-"""Writes the flight record beside the run: every event that the core was told, in segments of bounded size.
+"""Write the flight record beside the run: every event that the core received, in segments of bounded size.
 
-The record is for people who ask afterwards what happened; the run never depends on it. Entries are packed on the event
-loop, compressed and written by a thread. Where the disk does not keep up, entries are left out and the gap is noted;
-where it fails, the recording ends with a warning. Nothing is synced before the end: a crash may cost the tail.
+The record serves people who investigate afterwards; the run never depends on it. Entries are packed on the event loop,
+and compressed and written by a thread. If the disk does not keep up, entries are left out and the gap is noted; if it
+fails, the recording ends with a warning. Nothing is synced before the end: a crash may lose the newest entries.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _log = structlog.get_logger()
 
 SEGMENT_BYTES = 16 << 20
 FLUSH_S = 1.0
-FRAME_BYTES = 4 << 20  # packed entries in one frame, about
+FRAME_BYTES = 4 << 20  # packed entries in one frame, approximately
 WAITING_BYTES_MAX = 32 << 20  # packed entries that may wait for the disk
 
 
 def segment_path(folder: Path, incarnation: int, number: int) -> Path:
-    """Where this segment of this coordinator's life is kept; in order of names is in order of time."""
+    """Return the path of a segment of one coordinator's life; the order of names is the order of time."""
     return folder / f"{incarnation:08d}-{number:08d}.rec"
 
 
@@ -35,8 +35,8 @@ class Recorder:
     """One coordinator's record. ``note`` is called on the event loop; everything else happens on a thread.
 
     Args:
-        folder: made if missing.
-        bytes_max: of all segments together; the oldest are deleted beyond.
+        folder: created if missing.
+        bytes_max: most bytes of all segments together; the oldest are deleted.
     """
 
     def __init__(self, folder: Path, incarnation: int, head: Head, *, bytes_max: int) -> None:
@@ -56,7 +56,7 @@ class Recorder:
         self._thread.start()
 
     def note(self, now: float, event: Event, actions: Sequence[Action]) -> None:
-        """Record one event and what it led to."""
+        """Record one event and the actions that followed."""
         if self.failed:
             return
         packed = pack(told(now, event, actions))
@@ -73,7 +73,7 @@ class Recorder:
                 self._enough.set()
 
     def close(self) -> None:
-        """Write what is left. Blocks until it is written."""
+        """Write the remaining entries; blocks until they are written."""
         self._closing.set()
         self._enough.set()
         self._thread.join()

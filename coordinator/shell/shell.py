@@ -266,7 +266,7 @@ class Shell:
         """Store sums that no table holds, so that a restarted coordinator continues them."""
         self._async.kept(self._ledger.set_meta(ELAPSED_S, f"{self._core.elapsed_s(self.clock()):.3f}"))
         self._async.kept(self._ledger.set_meta(AGE_SPLIT, json.dumps(self._core.age_split.to_json())))
-        self._rows.tell_left_out()
+        self._rows.write_left_out()
 
     def end_run(self, reason: str, *, final: bool) -> None:
         """End the run: stop all members. If it is ``final``, untrained rollouts are dropped and counted."""

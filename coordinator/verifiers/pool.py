@@ -1,7 +1,8 @@
-"""A bounded, restartable pool of verifier processes (see verifier_worker.py for what they speak).
+"""Score completions in a bounded, restartable pool of verifier processes (protocol: coordinator/verifiers/worker.py).
 
-A process works through its items in order, so when it hangs or dies we know which item did it. An item that hangs
-scores 0; one during which the process died is tried once more, then scores 0; the others of its batch are not touched.
+A process works through its items in order, so when it hangs or dies the pool knows which item did it. An item that
+hangs scores 0. An item during which the process died is retried once, then scores 0; the other items of its batch are
+not affected.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from rollcast.runtime.waits import backoff_delays_s
 WORKER_COMMAND = (sys.executable, "-P", "-m", "coordinator.verifiers.worker")
 BATCH_ITEMS = 16  # items on one line: few enough to share work between processes, enough to make lines cheap
 BATCH_TEXT_LENGTH_MAX = 1 << 20
-COMPLETION_LENGTH_MAX = 1 << 20  # characters; longer ones score 0 unseen
-CRASHES_MAX = 2  # of one item
-STARTS_MAX = 5  # in a row without a score before the pool gives up
+COMPLETION_LENGTH_MAX = 1 << 20  # characters; longer completions score 0 without being read
+CRASHES_MAX = 2  # crashes during one item, after which it scores 0
+STARTS_MAX = 5  # starts in a row without a score, after which the pool gives up
 RESTART_FIRST_DELAY_S = 0.05
 RESTART_MOST_DELAY_S = 5.0
 
@@ -34,7 +35,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class VerifyItem:
-    """A completion to score. ``key`` is the caller's, and comes back."""
+    """A completion to score. ``key`` is the caller's, and is returned with the verdict."""
 
     key: int
     problem: Problem
@@ -43,7 +44,7 @@ class VerifyItem:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``error`` is empty, or why the completion could not be scored (the reward is then 0)."""
+    """The score of a completion. ``error`` says why it could not be scored (the reward is then 0); empty if it was."""
 
     key: int
     reward: float
@@ -63,14 +64,14 @@ class _Job:
 
 
 class VerifierPool:
-    """Scores completions in processes of their own.
+    """Scores completions in separate processes.
 
     Args:
         task_config_json: the task, as coordinator.tasks.build.task_config_to_json writes it.
-        seed: of the task.
-        processes: how many.
-        timeout_s: an item that takes longer scores 0 with the error ``timeout`` and its process is replaced.
-        queue_max: items that may wait; score waits for room.
+        seed: the task's seed.
+        processes: the number of processes.
+        timeout_s: an item that takes longer scores 0 with the error ``timeout``, and its process is replaced.
+        queue_max: items that may wait; ``score`` waits for room.
         command: the worker's command line.
     """
 
@@ -93,14 +94,14 @@ class VerifierPool:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that run."""
+        """Return the process ids of the running processes."""
         return [process.pid for process in self._processes if process.pid is not None]
 
     async def start(self) -> None:
-        """Start every process and wait until each has its task.
+        """Start every process and wait until each has loaded its task.
 
         Raises:
-            TaskError: the task is wrong or a process does not start; has the end of what it wrote on stderr.
+            TaskError: the task is wrong, or a process does not start; holds the end of what it wrote to stderr.
         """
         starts = await asyncio.gather(*(process.start() for process in self._processes), return_exceptions=True)
         for problem in starts:
@@ -110,10 +111,10 @@ class VerifierPool:
         self._lanes = [asyncio.create_task(self._serve(process), name="verifier") for process in self._processes]
 
     async def score(self, item: VerifyItem) -> Verdict:
-        """The item's verdict; waits for room in the queue and for its turn.
+        """Return the item's verdict; waits for room in the queue and for its turn.
 
         Raises:
-            TaskError: the pool is closed, or its processes do not start any more.
+            TaskError: the pool is closed, or its processes no longer start.
         """
         job = self._admit(item)
         if not self._queue.full():
@@ -127,7 +128,7 @@ class VerifierPool:
             putting.cancel()
 
     async def close(self) -> None:
-        """End every process; what is not scored yet fails with TaskError."""
+        """Stop every process; items that are not scored yet fail with TaskError."""
         for lane in self._lanes:
             lane.cancel()
         await asyncio.gather(*self._lanes, return_exceptions=True)
@@ -148,10 +149,10 @@ class VerifierPool:
     def _forget(self, future: asyncio.Future[Verdict]) -> None:
         self._unfinished.discard(future)
         if not future.cancelled():
-            future.exception()  # seen, also when nobody waits any more
+            future.exception()  # marks the exception as retrieved, also when no caller waits any more
 
     def _fail(self, failure: RollcastError) -> None:
-        """Every item now and later ends with this error; the first one stays."""
+        """Fail every item now and later with this error; the first error counts."""
         self._failure = self._failure or failure
         for future in list(self._unfinished):
             if not future.done():
@@ -161,7 +162,7 @@ class VerifierPool:
         await asyncio.gather(*(process.kill() for process in self._processes))
 
     async def _serve(self, process: VerifierProcess) -> None:
-        """One lane: a process, replaced when it dies, and the items that it works through."""
+        """Serve items with one process, which is replaced when it dies."""
         delays, barren = self._new_delays(), 0
         try:
             while True:
@@ -184,7 +185,7 @@ class VerifierPool:
         return backoff_delays_s(self._random, first_s=RESTART_FIRST_DELAY_S, most_s=RESTART_MOST_DELAY_S)
 
     async def _next_jobs(self) -> list[_Job]:
-        """At least one item, and as many more as wait and fit a batch."""
+        """Return at least one item, and as many more as wait and fit into a batch."""
         jobs = [await self._queue.get()]
         length = len(jobs[0].item.completion_text)
         while len(jobs) < BATCH_ITEMS and length < BATCH_TEXT_LENGTH_MAX and not self._queue.empty():
@@ -205,7 +206,7 @@ class VerifierPool:
                 return
 
     async def _work(self, process: VerifierProcess, jobs: list[_Job]) -> list[_Job]:
-        """Score the jobs in order; those left over are to be given to a new process."""
+        """Score the jobs in order; return those that a new process must score."""
         try:
             await process.send([(job.item.problem.to_json(), job.item.completion_text) for job in jobs])
         except WorkerDied as death:

@@ -1,4 +1,4 @@
-"""One verifier process as the pool sees it: start, send a batch, read one result, kill."""
+"""Control one verifier process for the pool: start it, send a batch, read one result, kill it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEATH_TIMEOUT_S = 10.0
 ANSWER_BYTES_MAX = 16 << 10
 STDERR_TAIL_BYTES = 2_000
 READ_BYTES = 64 << 10
-# What a verifier needs of our environment; anything else might be a secret.
+# The environment variables that a verifier needs; any other might hold a secret.
 PASSED_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "XDG_CACHE_HOME")
 # Threads of numerical libraries would take the learner's and the peers' cores; no plot is ever drawn.
 SET_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
@@ -31,11 +31,11 @@ class WorkerDied(Exception):
 
 
 class WorkerHung(Exception):
-    """No result within the item's time."""
+    """The process returned no result within the item's timeout."""
 
 
 class VerifierProcess:
-    """A process that can be started again after it was killed."""
+    """A process that can be restarted after it was killed."""
 
     def __init__(self, command: Sequence[str], task_config_json: str, seed: int, timeout_s: float) -> None:
         self._command = tuple(command)
@@ -49,29 +49,29 @@ class VerifierProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the running process."""
+        """Return the process id; None if it is not running."""
         return self._process.pid if self._process is not None else None
 
     @property
     def alive(self) -> bool:
-        """Whether it runs, as far as we have heard."""
+        """Return whether the process runs, as far as is known."""
         return self._process is not None and self._process.returncode is None
 
     @property
     def last_words(self) -> str:
-        """The end of what the process wrote on stderr."""
+        """Return the end of what the process wrote to stderr."""
         return self._stderr_tail.decode(errors="replace").strip()
 
     async def start(self) -> None:
-        """Start it, hand it its task, wait until it is ready.
+        """Start the process, send it the task, and wait until it is ready.
 
         Raises:
-            TaskError: it refuses the task, ends, or takes too long; nothing is left running.
+            TaskError: it refuses the task, ends, or takes too long; no process is left running.
         """
         await self.kill()
         self._unread = self._stderr_tail = b""
         try:
-            answer = await self._hand_over_task()
+            answer = await self._send_task()
         except (WorkerDied, WorkerHung, OSError) as error:
             await self.kill()
             raise TaskError(
@@ -92,19 +92,19 @@ class VerifierProcess:
             )
 
     async def send(self, items: Sequence[tuple[str, str]]) -> None:
-        """Hand over a batch of (problem as JSON text, completion).
+        """Send a batch of (problem as JSON text, completion).
 
         Raises:
-            WorkerDied: it ended before it had read them: none of them is to blame.
+            WorkerDied: it ended before it had read the batch, so that no item is to blame.
         """
         await self._write(json.dumps({"items": items}).encode() + b"\n", self._timeout_s)
 
     async def result(self) -> tuple[float, bool, str]:
-        """Reward, exactness and error of the next item of the batch.
+        """Return reward, exactness and error of the next item of the batch.
 
         Raises:
-            WorkerHung: it takes longer than an item may.
-            WorkerDied: it ended during this item.
+            WorkerHung: the item exceeded its timeout.
+            WorkerDied: the process ended during this item.
         """
         match await self._read(self._timeout_s):
             case [int() | float() as reward, bool() as exact, str() as error]:
@@ -112,7 +112,7 @@ class VerifierProcess:
         raise WorkerDied("it sent something that is not a score")
 
     async def kill(self) -> None:
-        """End it now, with everything it may have started, and wait until it is gone."""
+        """Kill the process group now and wait until it has ended."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -128,7 +128,7 @@ class VerifierProcess:
                 await self._stderr_reader
             await process.wait()
 
-    async def _hand_over_task(self) -> Any:
+    async def _send_task(self) -> Any:
         environment = {name: os.environ[name] for name in PASSED_ENVIRONMENT if name in os.environ}
         self._process = await asyncio.create_subprocess_exec(
             *self._command,
@@ -139,7 +139,7 @@ class VerifierProcess:
             start_new_session=True,  # so that its children can be killed with it
         )
         self._stderr_reader = asyncio.create_task(self._keep_stderr_tail(self._process))
-        with suppress(WorkerDied):  # what it said before it stopped reading says more
+        with suppress(WorkerDied):  # an answer that it sent before it stopped reading explains more
             await self._write(self._hello, START_TIMEOUT_S)
         return await self._read(START_TIMEOUT_S)
 
@@ -154,7 +154,7 @@ class VerifierProcess:
             raise WorkerDied(f"it does not read: {error}") from None
 
     async def _read(self, timeout_s: float) -> Any:
-        """The next line of its answers, parsed."""
+        """Return the next line of the process's answers, parsed."""
         if self._process is None or self._process.stdout is None:
             raise WorkerDied("it is not running")
         try:

@@ -1,11 +1,11 @@
-"""A verifier process: reads problems and completions as JSON lines on stdin, answers scores on stdout, in order.
+"""Run a verifier process: read problems and completions as JSON lines from stdin, write scores to stdout, in order.
 
     -> {"task": {...}, "seed": 7, "timeout_s": 10}
     <- {"ready": true}                     or {"refused": {"code", "what", "cause", "fix"}}
     -> {"items": [[problem as JSON text, completion], ...]}
-    <- [reward, exact, error]              one line an item, as soon as it is scored
+    <- [reward, exact, error]              one line per item, as soon as it is scored
 
-The process ends when stdin closes, whatever it is doing, so a pool that was killed leaves none behind.
+The process ends when stdin closes, whatever it is doing, so that a killed pool leaves none behind.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def main(build: BuildTask = build_task) -> int:
 
 
 def _score(task: TaskAdapter | Mixed, problem_json: str, completion: str) -> tuple[float, bool, str]:
-    """A verifier that fails says so and gives nothing: the completion may have made it fail on purpose."""
+    """Score a completion; an error of the verifier gives 0, because the completion may have caused it on purpose."""
     try:
         score = task.verify(Problem.from_json(problem_json), completion)
     except Exception as error:
@@ -72,7 +72,7 @@ def _score(task: TaskAdapter | Mixed, problem_json: str, completion: str) -> tup
 
 
 def _read_lines(lines: queue.Queue[bytes]) -> NoReturn:
-    """Body of the thread that notices the end of stdin even while an item is being scored."""
+    """Read lines in a thread, which notices the end of stdin even while an item is being scored."""
     while True:
         line = sys.stdin.buffer.readline(LINE_BYTES_MAX + 1)
         if not line.endswith(b"\n"):
@@ -81,7 +81,7 @@ def _read_lines(lines: queue.Queue[bytes]) -> NoReturn:
 
 
 def _private_stdout() -> int:
-    """The descriptor for answers; what libraries print goes to stderr instead."""
+    """Return a descriptor for answers, and redirect what libraries print to stderr."""
     answers = os.dup(1)
     os.dup2(2, 1)
     return answers
@@ -94,22 +94,22 @@ def _answer(descriptor: int, value: Any) -> None:
 
 
 def _quiet() -> None:
-    """Keep libraries' chatter about texts that are not mathematics out of the log."""
+    """Keep libraries' warnings about texts that are not mathematics out of the log."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the pool, which ends us
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
 
 
 def _die_with_parent() -> None:
-    """Ask the kernel too, for code that never lets the stdin thread run."""
+    """Ask the kernel to kill this process with its parent, for code that never lets the stdin thread run."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _limit_resources(*, starts_processes: bool) -> None:
-    """No core dumps, no files, no child processes, bounded memory; set once everything is imported.
+    """Forbid core dumps, files and child processes, and bound memory; called once everything is imported.
 
-    A task that runs programs needs files and processes, and bounds those of the programs itself.
+    A task that runs programs needs files and processes, and limits those of the programs itself.
     """
     limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_AS, ADDRESS_SPACE_BYTES)]
     if not starts_processes:
@@ -121,7 +121,7 @@ def _limit_resources(*, starts_processes: bool) -> None:
 
 
 def _limit_cpu(timeout_s: float) -> None:
-    """Let the kernel end an item that outlives its time by twice, should the pool be gone."""
+    """Let the kernel end an item that runs for twice its timeout, in case the pool has died."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     soft = math.ceil(usage.ru_utime + usage.ru_stime + 2 * timeout_s) + 1
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)

@@ -39,10 +39,10 @@ async def test_of_what_repeats_a_few_rows_are_written_and_the_rest_is_counted() 
         ("b", "no rollout"),
         ("a", "sent 3 corrupt chunks"),
     ]
-    rows.tell_left_out()
+    rows.write_left_out()
     assert len(ledger.rows) == event_log.ROWS_EACH + 2
     clock.now += event_log.INTERVAL_S
-    rows.tell_left_out()
+    rows.write_left_out()
     rows.write("penalised", "a", "again", "upload 51")
     assert ledger.rows[-2:] == [
         ("penalised", "a", "45 times more in 60 s", "penalised a"),

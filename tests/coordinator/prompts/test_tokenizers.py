@@ -25,7 +25,7 @@ def test_a_run_goes_on_with_the_tokenizer_that_it_began_with(tmp_path: Path) -> 
     kept = run_tokenizer(config, lambda: SMALL).to_json()
     assert kept_tokenizer(config, kept).to_json() == kept
     for changed in (config.model_copy(update={"system_prompt": "Be brief."}), TokenizerConfig(folder=config.folder)):
-        with pytest.raises(TaskError, match="not the one that the run began with"):
+        with pytest.raises(TaskError, match="differs from the one at the run's start"):
             kept_tokenizer(changed, kept)
 
 

@@ -124,14 +124,14 @@ async def test_a_manifest_cannot_name_other_files(run: RunFolder, tmp_path: Path
     manifest = json.loads((tmp_path / "backup" / "manifest.json").read_text())
     manifest["files"].append({"path": path, "size_bytes": 0, "blake3": ""})
     (tmp_path / "backup" / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(BackupError, match="no backup"):
+    with pytest.raises(BackupError, match="not a backup"):
         restore(tmp_path / "backup", RunFolder(tmp_path / "again"))
 
 
 async def test_what_is_no_run_or_damaged_is_named(run: RunFolder, tmp_path: Path) -> None:
-    with pytest.raises(BackupError, match="no run folder"):
+    with pytest.raises(BackupError, match="not a run folder"):
         backed_up(RunFolder(tmp_path), tmp_path / "backup")
-    with pytest.raises(BackupError, match="no backup"):
+    with pytest.raises(BackupError, match="not a backup"):
         restore(run.root, RunFolder(tmp_path / "again"))
     run.ledger.write_bytes(b"garbage" * 1000)
     with pytest.raises(StoreError, match="cannot use the ledger"):

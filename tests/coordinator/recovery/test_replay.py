@@ -129,5 +129,5 @@ def test_a_rollout_that_was_compacted_is_an_error(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     entries, _ = a_recorded_run(folder, forget_rollouts=True)
     write(folder, entries)
-    with pytest.raises(StoreError, match="not in the ledger any more"):
+    with pytest.raises(StoreError, match="no longer in the ledger"):
         replay(folder, 1)
