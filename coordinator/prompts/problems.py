@@ -73,7 +73,8 @@ class Problems:
         Args:
             mixture_position: saved position of the mixture; None: its start.
             drawn: problems sampled earlier that may still have to be scored.
-            tokenizer_json: the run's own tokenizer, then loading goes on in the background, see ``failed``.
+            tokenizer_json: the run's own tokenizer; None at its first start. With it, the task loads in the background,
+                see ``failed``.
             rewards: the ledger's reward figures of problems.
 
         Raises:

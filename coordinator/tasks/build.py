@@ -1,4 +1,4 @@
-"""From configuration to a task."""
+"""Build a task from its configuration."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from coordinator.tasks.rows import Rows
 from rollcast.runtime.errors import TaskError
 
 TRAINING = "train"  # the training task's name beside evaluation sets
-EVALUATION = "eval."  # begins the names of evaluation sets, as parts
+EVALUATION = "eval."  # prefix of an evaluation set's name as a part
 
 _CONFIGS: TypeAdapter[TaskConfig] = TypeAdapter(TaskConfig)
 
 
 def build_task(config: TaskConfig, seed: int) -> TaskAdapter | Mixed:
-    """The task that the configuration names.
+    """Build the task that the configuration names.
 
     Raises:
         TaskError: the generator, a parameter, or the file is wrong.
@@ -45,7 +45,7 @@ def build_task(config: TaskConfig, seed: int) -> TaskAdapter | Mixed:
 
 
 def build_single(config: SingleTaskConfig, seed: int) -> TaskAdapter:
-    """As build_task, for what is no mixture."""
+    """Build a task that is not a mixture; raises as build_task."""
     match config:
         case ReasoningGymTask():
             return ReasoningGym(config.name, config.parameters, seed)
@@ -56,14 +56,14 @@ def build_single(config: SingleTaskConfig, seed: int) -> TaskAdapter:
 
 
 def part_seed(seed: int, name: str) -> int:
-    """Of a part: two parts with the same generator have other problems. The only part has the run's seed."""
+    """Return a part's seed: parts with the same generator get different problems. A single task has the run's seed."""
     if not name or name == TRAINING:
         return seed
     return int.from_bytes(blake3(f"rollcast/part-seed/{seed}/{name}".encode()).digest()[:8], "little") >> 1
 
 
 def stages_of(config: TaskConfig) -> tuple[Stage, ...]:
-    """The weights of a mixture's parts from step 0 on; empty for a single task."""
+    """Return the weights of a mixture's parts by stage, from step 0 on; empty for a single task."""
     if not isinstance(config, MixtureTask):
         return ()
     first = Stage(0, {part.name: part.weight for part in config.parts})
@@ -71,7 +71,7 @@ def stages_of(config: TaskConfig) -> tuple[Stage, ...]:
 
 
 def with_evaluation(config: TaskConfig, sets: Mapping[str, EvaluationSetConfig]) -> TaskConfig:
-    """The training task and the evaluation sets as parts of one, for verifiers, who score problems of both."""
+    """Return the training task and the evaluation sets as parts of one mixture, for verifiers, which score both."""
     if not sets:
         return config
     parts = config.parts if isinstance(config, MixtureTask) else [MixturePart(name=TRAINING, task=config)]
@@ -80,17 +80,17 @@ def with_evaluation(config: TaskConfig, sets: Mapping[str, EvaluationSetConfig])
 
 
 def task_config_to_json(config: TaskConfig) -> str:
-    """The configuration as a verifier process takes it."""
+    """Encode the configuration for a verifier process."""
     return _CONFIGS.dump_json(config).decode()
 
 
 def task_config_from_json(text: str) -> TaskConfig:
-    """Read what task_config_to_json wrote.
+    """Decode what task_config_to_json wrote.
 
     Raises:
-        TaskError: it is something else.
+        TaskError: the text is something else.
     """
     try:
         return _CONFIGS.validate_json(text)
     except ValidationError as error:
-        raise TaskError("a verifier process got a task that it does not understand", cause=str(error)) from None
+        raise TaskError("a verifier process received an invalid task", cause=str(error)) from None

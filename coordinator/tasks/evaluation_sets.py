@@ -1,4 +1,4 @@
-"""Named sets of problems for evaluation, beside those held out of the training task."""
+"""Choose the problems of named evaluation sets, beside those held out of the training task."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from coordinator.tasks.token_limits import TokenLimits
 from rollcast.runtime.errors import TaskError
 
 HELD_OUT = "held_out"  # the set that every task has
-SEARCH_MOST = 64  # problems looked at, as a multiple of those wanted
+SEARCH_MOST = 64  # problems examined, as a multiple of those wanted
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSet:
-    """Problems under one name. Their example_ids go on from one set to the next, so each names one problem."""
+    """The problems of one set. Example ids continue from set to set, so that each id names one problem."""
 
     name: str
     examples: tuple[Example, ...]
-    passed_over: int = 0  # that cannot be used with this run's limits and tokenizer
+    passed_over: int = 0  # problems that do not fit the run's limits and tokenizer
 
 
 def pick(name: str, part: str, adapter: TaskAdapter, limits: TokenLimits, wanted: int, first_id: int) -> EvaluationSet:
-    """The first ``wanted`` different usable problems, or all there are.
+    """Return the first ``wanted`` different usable problems as a set, or all if there are fewer.
 
     Raises:
-        TaskError: none can be used.
+        TaskError: no problem is usable.
     """
     found: dict[int, tuple[Problem, tuple[int, ...]]] = {}
     passed_over = 0
@@ -54,11 +54,11 @@ def pick(name: str, part: str, adapter: TaskAdapter, limits: TokenLimits, wanted
 
 
 def texts_of(sets: Sequence[EvaluationSet]) -> frozenset[int]:
-    """Hashes of all their prompts: training leaves them out."""
+    """Return the hashes of all prompts of the sets, which training leaves out."""
     return frozenset(text_hash(example.problem.prompt) for one in sets for example in one.examples)
 
 
 def with_held_out(held_out: Sequence[Example], sets: Sequence[EvaluationSet]) -> Mapping[str, EvaluationSet]:
-    """All sets by name; those held out of the training task first, with ids from 0."""
+    """Return all sets by name: first the problems held out of the training task, with ids from 0."""
     first = EvaluationSet(HELD_OUT, tuple(replace(one, example_id=n) for n, one in enumerate(held_out)))
     return {one.name: one for one in (first, *sets)}

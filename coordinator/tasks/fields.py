@@ -1,4 +1,4 @@
-"""From a row of any source to what a problem is made of, by the field mapping of the configuration."""
+"""Read a problem's parts from a row of any source, by the configuration's field mapping."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from coordinator.config.tasks import FieldsConfig
 from coordinator.tasks.checks.code_tests import CodeTests, read_tests
 
-ROW_BYTES_MAX = 1 << 20  # of prompt, answer, tests and metadata together; a longer one is no prompt for these models
+ROW_BYTES_MAX = 1 << 20  # prompt, answer, tests and metadata together; longer ones do not fit these models
 COLUMNS_SHOWN = 12
 
 
 class BadRow(Exception):
-    """A row cannot be used. ``where`` names file and row; the message says why."""
+    """A row is unusable. ``where`` names file and row; the message says why."""
 
     def __init__(self, where: str, why: str, cause: str = "") -> None:
         super().__init__(f"{where}: {why}")
@@ -24,7 +24,7 @@ class BadRow(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One problem as its source has it. ``answer`` may be empty where there are ``tests``."""
+    """One problem as its source has it. ``answer`` may be empty if there are ``tests``."""
 
     prompt: str
     answer: str
@@ -53,7 +53,7 @@ def row_of(value: Any, fields: FieldsConfig, where: str) -> Row:
     size = len(prompt.encode()) + len(answer.encode()) + len(json.dumps(metadata))
     size += len(json.dumps(tests.to_json())) if tests else 0
     if size > ROW_BYTES_MAX:
-        raise BadRow(where, "the row is too long", f"it has {size} bytes, at most {ROW_BYTES_MAX} are taken")
+        raise BadRow(where, "the row is too long", f"it has {size} bytes, and at most {ROW_BYTES_MAX} are allowed")
     return row
 
 
@@ -67,7 +67,7 @@ def _text(value: Mapping[str, Any], path: str, where: str) -> str:
 
 
 def _found(value: Any, path: str, where: str) -> Any:
-    """What a dotted path leads to; a column of that very name comes first."""
+    """Return the value at a dotted path; a column with exactly that name takes precedence."""
     if isinstance(value, Mapping) and path in value:
         return value[path]
     at = value
@@ -83,10 +83,10 @@ def _found(value: Any, path: str, where: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON holds it; what JSON cannot hold as text."""
+    """Return the value as JSON holds it; what JSON cannot hold becomes text."""
     return json.loads(json.dumps(value, default=str))
 
 
 def _has_surrogates(text: str) -> bool:
-    """JSON can hold halves of characters, which no file, hash or message of ours can."""
+    """Decide whether a text has surrogates: JSON can hold half characters, which UTF-8 cannot encode."""
     return any("\ud800" <= character <= "\udfff" for character in text)

@@ -1,7 +1,7 @@
-"""The stream of training prompts with its position, over one task or several with weights that change by stage.
+"""Sample the stream of training prompts, with its position, from one task or several with weights by stage.
 
-Which part a prompt comes from follows from the seed, its number and the weights of its stage; each part goes through
-its own problems in its own order (part_stream.py). Held-out problems are set apart in every part.
+The part of a prompt follows from the seed, the prompt's number and the weights of its stage; each part goes through its
+own problems in its own order (part_stream.py). Held-out problems are set apart in every part.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from coordinator.tasks.token_limits import TokenLimits
 from rollcast.runtime.errors import TaskError
 from rollcast.wire.text.tokenizer import TextTokenizer
 
-DRY_MAX = 100_000  # unusable problems in a row before we say so
-NO_DEMONSTRATION_MAX = 256  # usable problems without a demonstration in a row before we say that the task has none
+DRY_MAX = 100_000  # unusable problems in a row, after which the task counts as exhausted
+NO_DEMONSTRATION_MAX = 256  # usable problems in a row without a demonstration: then the task has none
 
 Skips = Mapping[str, int]
 
 
 class Drawn(NamedTuple):
-    """One training prompt. ``position`` is where the mixture stands after it (opaque JSON)."""
+    """One training prompt. ``position`` is the mixture's position after it (opaque JSON)."""
 
     problem: Problem
     prompt_token_ids: tuple[int, ...]
@@ -45,7 +45,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Weights by part from a learner step on; parts that are not named have none."""
+    """Weights by part from a learner step on; a part that is not named has weight 0."""
 
     from_step: int
     weights: Mapping[str, float]
@@ -58,13 +58,13 @@ def _always(problem_id: str, times: int) -> bool:
 class PromptMixture:
     """An endless, deterministic stream of training problems, and the problems held out of it.
 
-    Skipped and counted, in training, warm start and held-out problems alike: problems whose prompt is longer than
-    ``prompt_tokens_max``, whose own answer with its end of sequence is longer than ``new_tokens_max`` (nobody could
-    give it), or that have characters which the tokenizer lacks.
+    Unusable problems are skipped and counted, in training, warm start and held-out problems alike: those whose prompt
+    is longer than ``prompt_tokens_max``, whose own answer with its end of sequence is longer than ``new_tokens_max``
+    (no completion could be right), or that have characters which the tokenizer lacks.
 
     Args:
         task: one task, or several.
-        stages: weights of several; the first one's from_step is 0.
+        stages: weights of several tasks; the first stage's from_step is 0.
         kept_out: hashes of texts (part_stream.text_hash) that belong to evaluation sets.
         wanted: see coordinator.tasks.part_stream.Wanted.
 
@@ -97,17 +97,17 @@ class PromptMixture:
         self._kept_out = frozenset(kept_out).union(text for text, _ in self._held_out)
 
     def draw(self, count: int, steps: Sequence[int] = ()) -> list[Drawn]:
-        """The next ``count`` training problems.
+        """Return the next ``count`` training problems.
 
-        ``steps``: for each, the learner step that it is drawn for, which decides the stage; 0 where it is not given.
+        ``steps`` holds the learner step that each is sampled for, which decides the stage; a missing one counts as 0.
 
         Raises:
-            TaskError: the task has no more problem that can be used.
+            TaskError: the task has no more usable problems.
         """
         return [self._draw_one(step) for step in (*steps, *[0] * (count - len(steps)))]
 
     def position(self) -> str:
-        """Where the stream stands, as JSON."""
+        """Return the position of the stream as JSON."""
         cursors = {name: stream.cursor.values() for name, stream in self._streams.items()}
         return json.dumps({"drawn": self._drawn, "parts": cursors}, separators=(",", ":"))
 
@@ -132,7 +132,7 @@ class PromptMixture:
 
     @property
     def skipped(self) -> Skips:
-        """Problems passed over so far by reason, those of all parts together."""
+        """Return the problems skipped so far by reason, all parts together."""
         cursors = [stream.cursor for stream in self._streams.values()]
         return {
             "prompt_too_long": sum(one.skipped_too_long for one in cursors),
@@ -143,14 +143,14 @@ class PromptMixture:
         }
 
     def held_out(self, count: int) -> list[Example]:
-        """The first ``count`` held-out problems (or all there are), the same in every run of this task and seed."""
+        """Return the first ``count`` held-out problems, or all; the same in every run of this task and seed."""
         return [example for _, example in self._held_out[:count]]
 
     def examples(self, count: int, *, flawed: bool, cursor: int) -> list[Example]:
-        """Problems with demonstrations from ``cursor`` on, none held out; go on at the last example_id + 1.
+        """Return problems with demonstrations from ``cursor`` on, none held out; continue at the last example_id + 1.
 
         Raises:
-            TaskError: the task has no demonstrations, or no more problem that can be used.
+            TaskError: the task has no demonstrations, or no more usable problems.
         """
         found: list[Example] = []
         without = 0  # usable problems in a row that have no demonstration
@@ -183,7 +183,7 @@ class PromptMixture:
         raise self._dry()
 
     def _stream(self, domain: str, number: int, step: int) -> PartStream:
-        """The part that the prompt of this number comes from."""
+        """Return the part that the prompt of this number comes from."""
         if len(self._streams) == 1:
             return next(iter(self._streams.values()))
         weights = self._stage(step).weights
@@ -196,7 +196,7 @@ class PromptMixture:
         return [stage for stage in self._stages if stage.from_step <= step][-1]
 
     def _hold_out(self, wanted: int) -> list[tuple[int, Example]]:
-        """(Hash of the text, example) of every held-out problem, part by part, as many of each as its weight asks."""
+        """Return (hash of the text, example) of every held-out problem, in proportion to the parts' weights."""
         found: dict[int, tuple[Problem, tuple[int, ...]]] = {}
         for name, count in self._held_out_counts(wanted).items():
             for text, problem, tokens in self._streams[name].hold_out(count):
@@ -204,7 +204,7 @@ class PromptMixture:
         return [(text, Example(number, *found[text], ())) for number, text in enumerate(found)]
 
     def _held_out_counts(self, wanted: int) -> dict[str, int]:
-        """Largest remainders of what the parts' weights, the largest of all stages, ask for."""
+        """Split ``wanted`` by largest remainders; a part's weight is its largest in any stage."""
         weights = {name: max(stage.weights.get(name, 0.0) for stage in self._stages) for name in self._streams}
         total = sum(weights.values())
         exact = {name: wanted * weight / total for name, weight in weights.items()}
@@ -212,7 +212,7 @@ class PromptMixture:
         left = sorted(exact, key=lambda name: counts[name] - exact[name])[: wanted - sum(counts.values())]
         return {name: counts[name] + (name in left) for name in counts}
 
-    # ---------------------------------------------------------------- what to tell people
+    # ---------------------------------------------------------------- errors
 
     def _dry(self) -> TaskError:
         return TaskError(

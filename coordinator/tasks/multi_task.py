@@ -1,4 +1,4 @@
-"""Several tasks as one, for whoever verifies and for whoever needs their wording; mixture.py draws from the parts."""
+"""Combine several tasks into one for verifying and for their wording; mixture.py samples from the parts."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from coordinator.tasks.wording import PIECES_MAX
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One task of a mixture. ``name`` is empty where it is the only one."""
+    """One task of a mixture; ``name`` is empty if it is the only one."""
 
     name: str
     adapter: TaskAdapter
 
 
 class Mixed:
-    """Parts with names; a problem's id begins with its part's name and a slash."""
+    """Named parts; a problem's id begins with its part's name and a slash."""
 
     name = "mixture"
 
@@ -28,26 +28,26 @@ class Mixed:
 
     @property
     def starts_processes(self) -> bool:
-        """Whether verifying some part's problems does."""
+        """Return whether verifying the problems of any part starts processes."""
         return any(part.adapter.starts_processes for part in self.parts)
 
     def wording(self) -> tuple[str, ...]:
-        """The parts' pieces, as many of each as there is room for."""
+        """Return the parts' pieces, an equal number of each at most."""
         each = PIECES_MAX // len(self.parts)
         return tuple(dict.fromkeys(piece for part in self.parts for piece in part.adapter.wording()[:each]))
 
     def characters(self) -> str:
-        """All that some part uses, in full: a piece of one part may be spelled out in another."""
+        """Return all characters that any part uses, in full: a piece of one part may be spelled out in another."""
         found: set[str] = set().union(*(part.adapter.characters() for part in self.parts))
         return "".join(sorted(found.union(*self.wording())))
 
     def warm_up(self) -> None:
-        """See TaskAdapter."""
+        """Warm up every part; see TaskAdapter."""
         for part in self.parts:
             part.adapter.warm_up()
 
     def verify(self, problem: Problem, completion_text: str) -> Score:
-        """Score a completion with the verifier of the problem's part; without such a name, of the first one."""
+        """Score a completion with the verifier of the problem's part; of the first part if the id names none."""
         name, _, rest = problem.problem_id.partition("/")
         adapter = self._by_name.get(name)
         if adapter is None:
@@ -56,5 +56,5 @@ class Mixed:
 
 
 def named(part: str, problem: Problem) -> Problem:
-    """The problem under its part's name."""
+    """Return the problem with its part's name in front of its id."""
     return replace(problem, problem_id=f"{part}/{problem.problem_id}") if part else problem

@@ -1,7 +1,7 @@
-"""The training problems of one part in their order, and the problems kept out of training.
+"""Stream the training problems of one part in their order, and keep held-out problems out of training.
 
-A problem is held out if the BLAKE3 hash of its text is below a threshold, so the same text is never on both sides,
-however often a generator repeats itself. The threshold is found once by looking at a fixed range of problems and
+A problem is held out if the BLAKE3 hash of its text is below a threshold, so that the same text is never on both sides,
+however often a generator repeats itself. The threshold is found once by searching a fixed range of problems and
 follows, like everything here, from the task and the seed.
 """
 
@@ -22,18 +22,18 @@ from rollcast.runtime.errors import TaskError
 # Problems of an endless task are numbered; training, examples and the search for held-out problems use separate ranges.
 EXAMPLES_START = 1 << 40
 SEARCH_START = 1 << 41
-SEARCH_FIRST = 8  # problems looked at, as a multiple of those to hold out: an eighth of the stream is then left out
+SEARCH_FIRST = 8  # problems searched, as a multiple of those to hold out: then an eighth of the stream is left out
 SEARCH_MOST = 128
-HELD_OUT_SHARE_AIM = 0.25  # of the distinct problems seen; a small space of problems may need a larger share
+HELD_OUT_SHARE_AIM = 0.25  # share of the distinct problems seen; a small space of problems may need a larger one
 HELD_OUT_SHARE_MOST = 0.5
 
-#: From a problem's id and how often the stream has gone through the file before, whether it is worth drawing now.
+#: Decides from a problem's id and the number of earlier passes through the file whether to sample it now.
 Wanted = Callable[[str, int], bool]
 
 
 @dataclass(slots=True)
 class Cursor:
-    """Where a part's stream stands, and what it has passed over."""
+    """The position of a part's stream, and what it has skipped."""
 
     next: int = 0
     skipped_too_long: int = 0
@@ -43,7 +43,7 @@ class Cursor:
     skipped_in_evaluation: int = 0
 
     def values(self) -> list[int]:
-        """In the order of the fields."""
+        """Return the values in the order of the fields."""
         return [getattr(self, one.name) for one in fields(self)]
 
 
@@ -51,8 +51,8 @@ class PartStream:
     """One part's problems.
 
     Args:
-        limits: which problems can be used at all.
-        seed: of the run.
+        limits: decide which problems are usable at all.
+        seed: the run's seed.
         wanted: see Wanted; asked for parts with finitely many problems.
     """
 
@@ -67,7 +67,7 @@ class PartStream:
         self._order = lru_cache(maxsize=4)(self._shuffled)
 
     def next_problem(self, kept_out: Collection[int]) -> tuple[Problem, tuple[int, ...]] | None:
-        """The next problem with its prompt's tokens; None if it is to be passed over.
+        """Return the next problem with its prompt's tokens; None if it is to be skipped.
 
         ``kept_out``: hashes of texts that belong to evaluation.
         """
@@ -88,18 +88,18 @@ class PartStream:
         return None if token_ids is None else (problem, token_ids)
 
     def example(self, example_id: int, kept_out: Collection[int]) -> tuple[Problem, tuple[int, ...]] | None:
-        """A problem for the warm start; None if it cannot be used or is held out."""
+        """Return a problem for the warm start with its prompt's tokens; None if it is unusable or held out."""
         problem = named(self.name, self._adapter.problem(EXAMPLES_START + example_id))
         text = text_hash(problem.prompt)
         prompt = None if text < self._threshold or text in kept_out else self.usable_prompt(problem)
         return None if prompt is None else (problem, prompt)
 
     def demonstration(self, problem: Problem, *, flawed: bool, random: Random) -> str | None:
-        """An answer to learn from, if the task has one."""
+        """Return an answer to learn from; None if the task has none."""
         return self._adapter.demonstration(problem, flawed=flawed, random=random)
 
     def hold_out(self, wanted: int) -> list[tuple[int, Problem, tuple[int, ...]]]:
-        """Set exactly ``wanted`` problems apart: (hash of the text, problem, tokens of its prompt), by hash.
+        """Set exactly ``wanted`` problems apart; return (hash of the text, problem, tokens of its prompt), by hash.
 
         Raises:
             TaskError: there are too few.
@@ -124,7 +124,7 @@ class PartStream:
         return [(text, *usable[text]) for text in chosen]
 
     def usable_prompt(self, problem: Problem) -> tuple[int, ...] | None:
-        """The prompt's tokens; None, and counted, if the problem is to be skipped."""
+        """Return the prompt's tokens; None, and counted, if the problem is to be skipped."""
         prompt, why = self._limits.look_at(problem)
         match why:
             case "unknown_characters":
@@ -141,7 +141,7 @@ class PartStream:
         return range(SEARCH_START, SEARCH_START + wanted * SEARCH_MOST)
 
     def _training_index(self, number: int) -> int:
-        """A file is gone through again and again, each time in another order; a generator is simply counted up."""
+        """Return the index of a training problem: files are repeated in new orders, generators counted up."""
         count = self._adapter.problem_count
         return number if count is None else self._order(number // count)[number % count]
 
@@ -161,5 +161,5 @@ class PartStream:
 
 
 def text_hash(text: str) -> int:
-    """Of a prompt, 256 bits."""
+    """Return the BLAKE3 hash of a prompt, 256 bits."""
     return int.from_bytes(blake3(text.encode("utf-8", "surrogatepass")).digest(), "big")

@@ -1,9 +1,8 @@
-"""Any generator of the library reasoning-gym as a task.
+"""Use any generator of the library reasoning-gym as a task.
 
-Flawed teachers: they know a skill but are careless, so that a warm start leaves reinforcement learning work to do.
-
-A model taught by one has seen the right method and uses it rarely; a half-learned skill does not recover in the same
-way (measured; see docs).
+Also here: flawed teachers, which know a skill but are careless, so that a warm start leaves reinforcement learning work
+to do. A model taught by one has seen the right method and uses it rarely; a half-learned skill does not recover in the
+same way (measured; see docs).
 """
 
 from __future__ import annotations
@@ -23,50 +22,14 @@ from coordinator.tasks.checks.task import Problem, Score, bounded_score
 from coordinator.tasks.wording import fixed_pieces, other_characters
 from rollcast.runtime.errors import MissingExtra, TaskError
 
-FORGET_PROBABILITY = 0.85  # leaves the model right on about a third of two-digit problems
-
-# From a problem's metadata and a random source to an answer.
-Teacher = Callable[[Mapping[str, Any], Random], str]
-
-
-def careless_sum(left: int, right: int) -> int:
-    """left + right without carries and borrows: every decimal place for itself, modulo 10.
-
-    A borrow out of the first place is forgotten too, so a positive minus a larger number is never negative.
-    """
-    if (left < 0) == (right < 0):
-        sign = -1 if left < 0 else 1
-        return sign * _by_place(abs(left), abs(right), 1)
-    return _by_place(max(left, right), -min(left, right), -1)
-
-
-def _by_place(left: int, right: int, sign: int) -> int:
-    result, place = 0, 1
-    while left or right:
-        result += place * ((left % 10 + sign * (right % 10)) % 10)
-        left, right, place = left // 10, right // 10, place * 10
-    return result
-
-
-def chain_sum(metadata: Mapping[str, Any], random: Random) -> str:
-    """Teacher for chain_sum: forgets every carry and borrow of a problem with FORGET_PROBABILITY."""
-    words = str(metadata["expression"]).split()
-    forgets = random.random() < FORGET_PROBABILITY
-    total = int(words[0])
-    for operator, word in zip(words[1::2], words[2::2], strict=True):
-        term = int(word) if operator == "+" else -int(word)
-        total = careless_sum(total, term) if forgets else total + term
-    return str(total)
-
-
-# By the name of the generator in reasoning-gym.
-TEACHERS: Mapping[str, Teacher] = {"chain_sum": chain_sum}
-
-
 # Some generators prepare all their problems at once, so the endless stream is made of data sets of the library's
 # default size, each with a seed of its own.
 DATASET_SIZE = 500
 WORDING_SAMPLES = 256
+FORGET_PROBABILITY = 0.85  # leaves the model right on about a third of two-digit problems
+
+# Computes an answer from a problem's metadata and a random source.
+Teacher = Callable[[Mapping[str, Any], Random], str]
 
 
 class ReasoningGym:
@@ -74,8 +37,8 @@ class ReasoningGym:
 
     Args:
         name: the generator's name in reasoning-gym.
-        parameters: passed to it; ``size`` is how many problems share one seed.
-        seed: of the task; any integer of 63 bits.
+        parameters: passed to the generator; ``size`` is how many problems share one seed.
+        seed: the task's seed, any integer of 63 bits.
 
     Raises:
         TaskError: the generator or a parameter is unknown or refused.
@@ -114,7 +77,7 @@ class ReasoningGym:
         self.verify(self.problem(0), "0")
 
     def verify(self, problem: Problem, completion_text: str) -> Score:
-        """The generator's own score, as it is: some give part of the reward for an answer among other text."""
+        """Return the generator's own score: some generators give part of the reward for an answer among other text."""
         dataset = self._dataset(int(problem.data["index"]) // self._size)
         return bounded_score(float(dataset.score_answer(completion_text, self._entry_of(problem))))
 
@@ -128,9 +91,9 @@ class ReasoningGym:
         return [self.problem(index) for index in range(WORDING_SAMPLES)]
 
     def _entry_of(self, problem: Problem) -> Mapping[str, Any]:
-        """The generator's entry: made again, because JSON loses tuples and integer keys that scorers may need.
+        """Return the generator's entry, made again, because JSON loses tuples and integer keys that scorers may need.
 
-        A few generators iterate over sets and so differ between processes; then what came with the problem counts.
+        A few generators iterate over sets and so differ between processes; then the entry in the problem counts.
         """
         entry = self._entry(int(problem.data["index"]))
         if entry["question"] == problem.prompt:
@@ -195,8 +158,42 @@ def _close(name: str, known: Iterable[str]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON would give it back, None where it cannot hold it."""
+    """Return the value as JSON would give it back; None if JSON cannot hold it."""
     try:
         return json.loads(json.dumps(value))
     except (TypeError, ValueError):
         return None
+
+
+def careless_sum(left: int, right: int) -> int:
+    """Return left + right without carries and borrows: every decimal place modulo 10.
+
+    A borrow out of the first place is dropped too, so a positive minus a larger number is never negative.
+    """
+    if (left < 0) == (right < 0):
+        sign = -1 if left < 0 else 1
+        return sign * _by_place(abs(left), abs(right), 1)
+    return _by_place(max(left, right), -min(left, right), -1)
+
+
+def _by_place(left: int, right: int, sign: int) -> int:
+    result, place = 0, 1
+    while left or right:
+        result += place * ((left % 10 + sign * (right % 10)) % 10)
+        left, right, place = left // 10, right // 10, place * 10
+    return result
+
+
+def chain_sum(metadata: Mapping[str, Any], random: Random) -> str:
+    """Answer a chain_sum problem; with FORGET_PROBABILITY drop all its carries and borrows."""
+    words = str(metadata["expression"]).split()
+    forgets = random.random() < FORGET_PROBABILITY
+    total = int(words[0])
+    for operator, word in zip(words[1::2], words[2::2], strict=True):
+        term = int(word) if operator == "+" else -int(word)
+        total = careless_sum(total, term) if forgets else total + term
+    return str(total)
+
+
+# Teachers by the generator's name in reasoning-gym.
+TEACHERS: Mapping[str, Teacher] = {"chain_sum": chain_sum}

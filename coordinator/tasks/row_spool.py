@@ -1,6 +1,6 @@
-"""Rows in a temporary file without a name: any of them at once, for eight bytes of memory each.
+"""Hold a task's rows on disk, and run its generator on a thread of its own.
 
-The thread that a task's generator runs in.
+Rows lie in an unnamed temporary file: any of them can be read at once, for eight bytes of memory each.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ from coordinator.tasks.fields import Row
 from rollcast.runtime.errors import TaskError
 
 WRITE_BYTES = 1 << 20
+WAITING_MAX = 1024  # calls that may wait; callers cancel theirs at a timeout, so only a hung generator reaches it
+
+T = TypeVar("T")
 
 
 class RowSpool:
-    """The rows of an iterable, in its order. The file goes when nobody holds the spool, or the process ends.
+    """The rows of an iterable, in its order. The file is deleted when the spool is discarded or the process ends.
 
     Raises:
         TaskError: the temporary folder is full or cannot be written.
@@ -43,7 +46,7 @@ class RowSpool:
                 self._file = os.dup(file.fileno())
         except OSError as error:
             raise TaskError(
-                "cannot keep the task's rows in a temporary file",
+                "cannot write the task's rows to a temporary file",
                 cause=str(error),
                 fix="free some space, or set TMPDIR to a folder that has it",
             ) from None
@@ -64,16 +67,11 @@ def _to_line(row: Row) -> bytes:
     return json.dumps([row.prompt, row.answer, tests, dict(row.metadata)], separators=(",", ":")).encode()
 
 
-T = TypeVar("T")
-
-WAITING_MAX = 1024  # calls that may wait; callers give up on theirs at a deadline, so only a hung generator gets there
-
-
 class TaskThread:
-    """One thread, one call at a time and in order: generators are not made for more.
+    """Runs calls on one thread, one at a time and in order: generators are not made for concurrency.
 
-    It is a daemon thread, because the interpreter waits at its exit for the threads of an executor, and a generator
-    that hangs would then keep the process for ever.
+    It is a daemon thread: at exit the interpreter waits for an executor's threads, so a generator that hangs would keep
+    the process alive for ever.
     """
 
     def __init__(self) -> None:
@@ -81,7 +79,7 @@ class TaskThread:
         threading.Thread(target=self._run, name="task", daemon=True).start()
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What ``work`` returns or raises. A caller that gives up before its turn has come is passed over.
+        """Return what ``work`` returns, or raise what it raises. A call that is cancelled before its turn is skipped.
 
         Raises:
             queue.Full: WAITING_MAX calls wait already.
@@ -91,7 +89,7 @@ class TaskThread:
         return await asyncio.wrap_future(future)
 
     def close(self) -> None:
-        """Let the thread end after the calls that wait. Does not wait for it."""
+        """Let the thread end after the calls that wait, without waiting for it."""
         if not self._calls.full():
             self._calls.put_nowait(None)
 

@@ -1,4 +1,4 @@
-"""Rows of a file or dataset as a task."""
+"""Use rows of a file or dataset as a task."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from coordinator.tasks.row_spool import RowSpool
 from coordinator.tasks.sources import RowsTask, good_rows
 from coordinator.tasks.wording import fixed_pieces, other_characters
 
-WORDING_ROWS_MAX = 20_000  # prompts compared for common wording, evenly over all
+WORDING_ROWS_MAX = 20_000  # prompts compared for common wording, spread evenly over all rows
 
 
 class Rows:
-    """Problems from rows. They are read when the first one is asked for: verifiers never do.
+    """Problems from rows, which are read when the first one is needed: verifiers never need them.
 
     Raises:
-        TaskError: from whatever needs the rows: the source cannot be read, or a row is wrong.
+        TaskError: from any method that needs the rows: the source cannot be read, or a row is wrong.
         MissingExtra: likewise: the package that reads the source is not installed.
     """
 
@@ -68,6 +68,6 @@ class Rows:
 
 
 def problem_of(row: Row, problem_id: str) -> Problem:
-    """The row as a problem; its tests and metadata are the problem's data."""
+    """Return the row as a problem; its tests and metadata are the problem's data."""
     data = {"tests": row.tests.to_json()} if row.tests else {}
     return Problem(problem_id, row.prompt, row.answer, data | ({"metadata": row.metadata} if row.metadata else {}))

@@ -1,4 +1,4 @@
-"""Sources of rows, read as streams: memory holds one line, one batch of a row group, or what the library streams."""
+"""Read rows from their sources as streams: memory holds one line, one batch of a row group, or the library's stream."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from coordinator.config.tasks import HuggingFaceTask, JsonlTask, ParquetTask, Ro
 from coordinator.tasks.fields import COLUMNS_SHOWN, ROW_BYTES_MAX, BadRow, Row, row_of
 from rollcast.runtime.errors import MissingExtra, TaskError
 
-LINE_BYTES_MAX = 2 * ROW_BYTES_MAX  # columns that nobody asked for included
-BATCH_ROWS = 256  # of a parquet row group turned into Python objects at a time
+LINE_BYTES_MAX = 2 * ROW_BYTES_MAX  # includes columns that are not used
+BATCH_ROWS = 256  # rows of a Parquet row group converted to Python objects at a time
 
 RowsTask = JsonlTask | ParquetTask | HuggingFaceTask
 
 
 def source_name(config: RowsTask) -> str:
-    """What messages call this source."""
+    """Return the name of this source in messages."""
     return config.name if isinstance(config, HuggingFaceTask) else str(config.path)
 
 
 def read_rows(config: RowsTask) -> Iterator[Row | BadRow]:
-    """Every row in order; one that cannot be used is given as what is wrong with it.
+    """Yield every row in order; an unusable one as the BadRow that says what is wrong.
 
     Raises:
         TaskError: the source cannot be read.
@@ -41,7 +41,7 @@ def read_rows(config: RowsTask) -> Iterator[Row | BadRow]:
 
 
 def good_rows(config: RowsTask) -> Iterator[Row]:
-    """The rows, at most rows_max. Bad ones are skipped or refused, as the configuration says.
+    """Yield the usable rows, at most rows_max; bad ones are skipped or refused, as configured.
 
     Raises:
         TaskError: the source cannot be read, has no row, or a row is bad; names file and line.
@@ -155,11 +155,11 @@ def _huggingface(config: HuggingFaceTask) -> Iterator[tuple[str, Any]]:
         )
         for number, value in enumerate(found, start=1):
             yield f"{where}, row {number}", dict(value)
-    except Exception as error:  # of a library that raises what its own libraries raise
+    except Exception as error:  # the library raises whatever its own dependencies raise
         raise TaskError(
             f"cannot read the dataset {where}",
             cause=f"{type(error).__name__}: {error}",
-            fix="correct task.name, task.subset, task.split or task.revision; see that this machine reaches the Hub, "
+            fix="correct task.name, task.subset, task.split or task.revision; check that this machine reaches the Hub, "
             "or download the dataset and name its folder",
         ) from error
 

@@ -1,4 +1,4 @@
-"""Which problems fit a run: the lengths of their prompts and answers in tokens, and the characters they use."""
+"""Decide which problems fit a run: the lengths of prompts and answers in tokens, and the characters they use."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Unusable = Literal["", "unknown_characters", "too_long", "answer_too_long"]
 
 
 class TokenLimits:
-    """The limits, and what was seen of them, for what is told when problems run out."""
+    """The limits, and the lengths seen so far, which are reported when problems run out."""
 
     def __init__(self, tokenizer: TextTokenizer, prompt_tokens_max: int, new_tokens_max: int) -> None:
         self.tokenizer = tokenizer
         self.prompt_tokens_max = prompt_tokens_max
         self.new_tokens_max = new_tokens_max
-        self._longest_prompt = 0  # tokens, of all problems looked at
+        self._longest_prompt = 0  # tokens, of all problems checked
         self._longest_answer = 0
         self._unknown = 0
 
     def look_at(self, problem: Problem) -> tuple[tuple[int, ...] | None, Unusable]:
-        """The prompt's tokens, or None and why the problem cannot be used."""
+        """Return the prompt's tokens, or None and why the problem is unusable."""
         prompt = self._encode(self.tokenizer.encode_prompt, problem.prompt)
         answer = self.encode_answer(problem.answer) if problem.answer else ()
         if prompt is None or answer is None:
@@ -39,7 +39,7 @@ class TokenLimits:
         return prompt, ""
 
     def encode_answer(self, text: str) -> tuple[int, ...] | None:
-        """With the end of sequence; None if it has characters that the tokenizer lacks."""
+        """Return the answer's tokens with the end of sequence; None if it has characters that the tokenizer lacks."""
         token_ids = self._encode(self.tokenizer.encode, text)
         return None if token_ids is None else (*token_ids, self.tokenizer.eos_id)
 
@@ -50,7 +50,7 @@ class TokenLimits:
             return None
 
     def lengths(self) -> str:
-        """What was seen, in words."""
+        """Return the lengths seen so far, in words."""
         return (
             f"prompts have up to {self._longest_prompt} tokens (sampling.prompt_tokens_max = "
             f"{self.prompt_tokens_max}), answers have up to {self._longest_answer} tokens with their end of sequence "
@@ -59,7 +59,7 @@ class TokenLimits:
         )
 
     def higher_limits(self) -> list[str]:
-        """What to raise so that every problem seen fits; empty if all do."""
+        """Return which limits to raise so that every problem seen fits; empty if all do."""
         needs = (
             ("sampling.prompt_tokens_max", self._longest_prompt, self.prompt_tokens_max),
             ("sampling.new_tokens_max", self._longest_answer, self.new_tokens_max),

@@ -1,9 +1,9 @@
-"""Which problems of a file are worth drawing again: those whose rewards vary (learnability, arXiv 2502.12272).
+"""Choose which problems of a file to sample again: those whose rewards vary (learnability, arXiv 2502.12272).
 
-Each problem has the moving mean and variance of its rollouts' rewards, kept in the ledger. When a file is gone through
-again, a problem is drawn with a chance that grows with its volatility, the standard deviation: all that are solved half
-of the time, few of those that are always right or always wrong, which may have become easier or been forgotten. The
-chance is decided by a hash of seed, problem and pass, so the same ledger gives the same stream.
+Each problem has the moving mean and variance of its rollouts' rewards, stored in the ledger. In a later pass through
+the file a problem is sampled with a probability that grows with its volatility, the standard deviation: all problems
+that are solved half of the time, and few of those that are always right or always wrong, which may have become easier
+or been unlearned. A hash of seed, problem and pass decides, so that the same ledger gives the same stream.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from blake3 import blake3
 
 from coordinator.ledger.store import ProblemReward
 
-WEIGHT = 0.1  # of the newest reward in the moving figures
-VOLATILITY_FULL = 0.5  # of rewards 0 and 1, half of each: the most there is between 0 and 1
+WEIGHT = 0.1  # weight of the newest reward in the moving figures
+VOLATILITY_FULL = 0.5  # standard deviation when half of the rewards are 0 and half are 1: the largest possible
 
 
 class Volatility:
-    """Moving figures of rewards by problem.
+    """Moving reward figures by problem.
 
     Args:
-        seed: of the run.
-        chance_least: with which a problem without volatility is drawn all the same.
-        kept: what the ledger has.
+        seed: the run's seed.
+        chance_least: probability with which a problem without volatility is sampled.
+        kept: the ledger's figures.
     """
 
     def __init__(self, seed: int, chance_least: float, kept: Iterable[ProblemReward] = ()) -> None:
@@ -34,7 +34,7 @@ class Volatility:
         self._figures = {one.problem_id: one for one in kept}
 
     def rewarded(self, problem_id: str, reward: float) -> ProblemReward:
-        """One more rollout of this problem; what the ledger is to keep.
+        """Count a rollout's reward and return the problem's new figures for the ledger.
 
         Exponentially weighted mean and variance (Finch 2009, "Incremental calculation of weighted mean and variance").
         """
@@ -50,14 +50,14 @@ class Volatility:
         return after
 
     def chance(self, problem_id: str) -> float:
-        """With which the problem is drawn when its turn comes again; 1 where nothing is known."""
+        """Return the probability of sampling the problem in a later pass; 1 if it has no figures."""
         figures = self._figures.get(problem_id)
         if figures is None:
             return 1.0
         return max(self._chance_least, min(1.0, math.sqrt(figures.variance) / VOLATILITY_FULL))
 
     def wanted(self, problem_id: str, times: int) -> bool:
-        """Whether the problem is drawn in pass ``times``; everything is in the first one."""
+        """Decide whether the problem is sampled in pass ``times``; in the first pass, 0, all are."""
         if not times:
             return True
         digest = blake3(f"rollcast/volatility/{self._seed}/{times}/{problem_id}".encode()).digest()

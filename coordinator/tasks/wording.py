@@ -14,7 +14,7 @@ _WORD = re.compile(rf"[^\W\d_]{{{WORD_CHARACTERS_MIN},}}")
 
 
 def fixed_pieces(prompts: Sequence[str]) -> tuple[str, ...]:
-    """The prompts' common beginning, common end, and the words between that at least half of them use."""
+    """Return the prompts' common beginning, common end, and the words between that at least half of them use."""
     if len(prompts) < 2:
         return ()
     start = _common_start(prompts)
@@ -28,7 +28,7 @@ def fixed_pieces(prompts: Sequence[str]) -> tuple[str, ...]:
 
 
 def other_characters(pieces: Sequence[str], texts: Iterable[str]) -> str:
-    """The characters of ``texts`` that no piece covers (longest piece first), sorted."""
+    """Return the characters of ``texts`` that no piece covers (longest piece first), sorted."""
     longest_first = sorted(pieces, key=len, reverse=True)
     covered = re.compile("|".join(re.escape(piece) for piece in longest_first)) if pieces else None
     found: set[str] = set()

@@ -1,4 +1,4 @@
-"""Checks of answers: what a completion is worth, given what its row says is right."""
+"""Check answers: score a completion by what its row says is right."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ RIGHT, WRONG = Score(1.0, True), Score(0.0, False)
 
 
 class Checker(Protocol):
-    """How completions of a task of rows are checked. Runs in a verifier process."""
+    """Checks the completions of a task of rows; runs in a verifier process."""
 
     @property
     def starts_processes(self) -> bool:
-        """Whether it needs to start processes of its own."""
+        """Return whether the check starts processes of its own."""
         ...
 
     def warm_up(self) -> None:
-        """Import what checking needs.
+        """Import what the check needs.
 
         Raises:
             MissingExtra: it is not installed.
-            TaskError: this machine cannot do it as it should.
+            TaskError: this machine cannot check as it should.
         """
         ...
 
@@ -36,7 +36,7 @@ class Checker(Protocol):
 
 
 def build_checker(config: CheckConfig) -> Checker:
-    """The checker that the configuration names."""
+    """Return the checker that the configuration names."""
     match config:
         case ExactCheck():
             return ExactChecker(config)
@@ -49,7 +49,7 @@ def build_checker(config: CheckConfig) -> Checker:
 
 
 class ExactChecker:
-    """The same text, apart from space at both ends."""
+    """Accepts the same text, apart from white space at both ends."""
 
     starts_processes = False
 
@@ -57,7 +57,7 @@ class ExactChecker:
         self._config = config
 
     def warm_up(self) -> None:
-        """Nothing to import."""
+        """Do nothing: there is nothing to import."""
 
     def check(self, problem: Problem, completion_text: str) -> Score:
         given, wanted = completion_text.strip(), problem.answer.strip()
@@ -69,7 +69,7 @@ class ExactChecker:
 
 
 class MathChecker:
-    """The same text, or equal as mathematics."""
+    """Accepts the same text, and what is mathematically equal."""
 
     starts_processes = False
 

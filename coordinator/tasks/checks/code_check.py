@@ -1,7 +1,8 @@
-"""Checking programs by their unit tests, in a sandbox.
+"""Check programs by their unit tests, in a sandbox.
 
-Expected results never enter the sandbox where a test compares with a literal (`assert f(2) == 4`): the program's value
-comes out and is compared here, so no program passes by ending early, by overloading `==`, or by reading what is wanted.
+If a test compares with a literal (`assert f(2) == 4`), the expected result never enters the sandbox: the program's
+value comes out and is compared here, so that no program passes by ending early, by overloading `==`, or by reading the
+answer.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from coordinator.tasks.sandbox.runner import Ended, Limits, run_python
 from rollcast.runtime.errors import TaskError
 
 PROGRAM_LENGTH_MAX = 256 << 10
-VALUE_LENGTH_MAX = 64 << 10  # of a result as text
+VALUE_LENGTH_MAX = 64 << 10  # characters of a result as text
 _FENCED = re.compile(r"```[ \t]*(?:[Pp]ython3?|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 log = structlog.get_logger()
 
 
 class CodeChecker:
-    """Passes every test, or (partial_credit) the share of tests that it passes."""
+    """Accepts programs that pass every test, or with partial_credit scores the share of tests passed."""
 
     starts_processes = True
 
@@ -38,7 +39,7 @@ class CodeChecker:
         self._config = config
 
     def warm_up(self) -> None:
-        """See that this machine can confine programs; say what is missing if it need not be complete.
+        """Check that this machine can confine programs; log what is missing with isolation "best".
 
         Raises:
             TaskError: it cannot, and isolation is "full".
@@ -48,7 +49,7 @@ class CodeChecker:
             raise TaskError(
                 "the sandbox cannot run an empty program",
                 cause=ended.stderr.decode(errors="replace")[-500:] or f"{ended.outcome}, status {ended.status}",
-                fix="see that the interpreter may be read by every user; raise task.check.memory_bytes",
+                fix="make the interpreter readable for every user, or raise task.check.memory_bytes",
             )
         if ended.missing:
             log.warning("programs are confined less than they could be", missing=dict(ended.missing))
@@ -70,7 +71,7 @@ class CodeChecker:
         return Score(share, False, f"{passed} of {count} tests passed")
 
     def _run_pairs(self, program: str, tests: CodeTests, ends_s: float) -> int:
-        """How many inputs lead to the right output; without partial credit the first wrong one ends it."""
+        """Return how many inputs give the right output; without partial credit the first wrong one ends the check."""
         files, passed = {"main.py": f"{tests.setup}\n{program}"}, 0
         for given, wanted in tests.pairs[: self._config.tests_max]:
             left_s = ends_s - time.monotonic()
@@ -119,20 +120,20 @@ class CodeChecker:
 
 
 def program_of(completion: str) -> str:
-    """The last fenced block of a completion; all of it if it has none."""
+    """Return the last fenced block of a completion; the whole text if it has none."""
     blocks = _FENCED.findall(completion)
     return str(blocks[-1]) if blocks else completion
 
 
 def same_output(given: str, wanted: str) -> bool:
-    """Whether two outputs are the same apart from space at the ends of lines and empty lines at the end."""
+    """Decide whether outputs are equal apart from white space at line ends and empty lines at the end."""
     return [line.rstrip() for line in given.rstrip().splitlines()] == [
         line.rstrip() for line in wanted.rstrip().splitlines()
     ]
 
 
 def _comparison(statement: str) -> tuple[str, object] | None:
-    """(expression, literal) of `assert expression == literal`; None for every other statement."""
+    """Return (expression, literal) of `assert expression == literal`; None for every other statement."""
     try:
         body = ast.parse(statement.strip()).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -1,10 +1,10 @@
-"""Unit tests of programming problems, in the forms in which data sets have them.
+"""Read unit tests of programming problems, in the forms in which data sets have them.
 
     ["assert add(1, 2) == 3", ...]                       statements run after the program
     [{"input": "1 2\\n", "output": "3\\n"}, ...]           what it reads and what it must print
     {"inputs": ["1 2\\n", ...], "outputs": ["3\\n", ...]}  the same as two lists
 
-and each of them as JSON text.
+Each form may also be JSON text.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ SETUP_LENGTH_MAX = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class CodeTests:
-    """Either ``statements``, or pairs of standard input and expected output; ``setup`` is run before the program."""
+    """Tests: ``statements``, or pairs of standard input and expected output; ``setup`` runs before the program."""
 
     statements: tuple[str, ...] = ()
     pairs: tuple[tuple[str, str], ...] = ()
     setup: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """As a problem's data hold it."""
+        """Return the tests as a problem's data hold them."""
         return {"statements": list(self.statements), "pairs": [list(pair) for pair in self.pairs], "setup": self.setup}
 
     @property
     def count(self) -> int:
-        """How many tests there are."""
+        """Return the number of tests."""
         return len(self.statements) or len(self.pairs)
 
 
@@ -39,7 +39,7 @@ def read_tests(value: Any) -> CodeTests:
     """Read tests in any of the forms above, or as CodeTests.to_json wrote them.
 
     Raises:
-        ValueError: it has none of them, or there is no test; says why.
+        ValueError: the value has none of these forms, or has no test; says why.
     """
     if isinstance(value, str):
         text = value.strip()
@@ -48,7 +48,7 @@ def read_tests(value: Any) -> CodeTests:
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"it begins like JSON and is none: {error}") from None
+            raise ValueError(f"it begins like JSON and is not JSON: {error}") from None
     if isinstance(value, Mapping):
         return _of_object(value)
     if isinstance(value, Sequence) and not isinstance(value, bytes):
@@ -62,7 +62,7 @@ def read_tests(value: Any) -> CodeTests:
 def _of_object(value: Mapping[str, Any]) -> CodeTests:
     setup = value.get("setup", "")
     if not isinstance(setup, str) or len(setup) > SETUP_LENGTH_MAX:
-        raise ValueError("the setup is no text, or too long")
+        raise ValueError("the setup is not a text, or is too long")
     if value.get("statements"):
         return CodeTests(_statements(list(value["statements"])).statements, (), setup)
     if value.get("pairs"):
@@ -86,7 +86,7 @@ def _pairs(found: Sequence[Any]) -> CodeTests:
 
 
 def _lines(value: Any) -> str:
-    """Some data sets have lists of lines."""
+    """Return text; some data sets have lists of lines instead."""
     if isinstance(value, str):
         return value
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
@@ -95,7 +95,7 @@ def _lines(value: Any) -> str:
 
 
 def _split(text: str) -> list[str]:
-    """One statement a line; lines that are indented belong to the one before."""
+    """Split a text into statements, one per line; indented lines and closing brackets belong to the one before."""
     statements: list[str] = []
     for line in text.splitlines():
         if statements and (line[:1].isspace() or line.startswith((")", "]", "}"))):

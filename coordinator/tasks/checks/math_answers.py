@@ -1,4 +1,4 @@
-"""Comparing answers as mathematics, with the library math-verify."""
+"""Compare answers as mathematics, with the library math-verify."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
 
 
 def parse_math(text: str) -> list[Any]:
-    """What math-verify reads in a text; empty for plain words, which only compare as text."""
+    """Return what math-verify reads in a text; empty for plain words, which compare only as text."""
     library, timeout_s = _library(), _timeout_s()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found: list[Any] = []
-        # math-verify looks for marked formulas and takes "2x+1" for the number 1, so a bare formula gets its marks.
+        # math-verify looks for marked formulas and reads "2x+1" as the number 1, so a bare formula gets marks.
         # Bare words must not, or "Paris" would equal "Pairs" as a product of letters.
         if MATH_SIGNS.intersection(text) and not _MARKED.search(text) and not _WORD.search(text):
             found = library.parse(f"${text}$", parsing_timeout=timeout_s)
@@ -33,7 +33,7 @@ def parse_math(text: str) -> list[Any]:
 
 
 def same_math(gold: list[Any], other: list[Any]) -> bool:
-    """Whether two results of parse_math are equal."""
+    """Decide whether two results of parse_math are equal."""
     library, timeout_s = _library(), _timeout_s()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

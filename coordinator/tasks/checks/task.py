@@ -1,4 +1,4 @@
-"""What a task is: problems by index, a verifier, and the wording that a tokenizer should know."""
+"""Define what a task is: problems by index, a verifier, and the wording that a tokenizer should know."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollcast.runtime.errors import TaskError
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem. ``answer`` is empty where many are right; ``data`` is JSON for the adapter's own verifier."""
+    """One problem. ``answer`` is empty if many are right; ``data`` is JSON for the adapter's own verifier."""
 
     problem_id: str
     prompt: str
@@ -22,15 +22,15 @@ class Problem:
     data: Mapping[str, Any]
 
     def to_json(self) -> str:
-        """The problem on one line."""
+        """Return the problem on one line."""
         return json.dumps([self.problem_id, self.prompt, self.answer, self.data], separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Problem:
-        """Read what to_json wrote.
+        """Parse what to_json wrote.
 
         Raises:
-            TaskError: it is something else.
+            TaskError: the text is something else.
         """
         try:
             problem_id, prompt, answer, data = json.loads(text)
@@ -43,7 +43,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a completion is worth: ``reward`` in [0, 1]; ``exact`` if it is wholly right; ``detail`` says why not."""
+    """A completion's score: ``reward`` in [0, 1]; ``exact`` if it is wholly right; ``detail`` says why not."""
 
     reward: float
     exact: bool
@@ -55,29 +55,29 @@ class TaskAdapter(Protocol):
 
     @property
     def name(self) -> str:
-        """Shown to people and part of every problem's id."""
+        """Return the name shown to people, which is also part of every problem's id."""
         ...
 
     @property
     def problem_count(self) -> int | None:
-        """How many problems there are; None: as many as one likes."""
+        """Return how many problems there are; None: an endless number."""
         ...
 
     def wording(self) -> tuple[str, ...]:
-        """Fixed pieces of the prompts, each worth one token."""
+        """Return fixed pieces of the prompts, each of which costs one token."""
         ...
 
     def characters(self) -> str:
-        """Every other character that prompts and answers use, sorted."""
+        """Return every other character that prompts and answers use, sorted."""
         ...
 
     def problem(self, index: int) -> Problem:
-        """The problem at this index (from 0)."""
+        """Return the problem at this index (from 0)."""
         ...
 
     @property
     def starts_processes(self) -> bool:
-        """Whether verifying needs to start processes of its own."""
+        """Return whether verifying starts processes of its own."""
         ...
 
     def warm_up(self) -> None:
@@ -90,16 +90,16 @@ class TaskAdapter(Protocol):
         ...
 
     def verify(self, problem: Problem, completion_text: str) -> Score:
-        """Score a completion. May be slow or fail: runs in a verifier process."""
+        """Score a completion; may be slow or fail, as it runs in a verifier process."""
         ...
 
     def demonstration(self, problem: Problem, *, flawed: bool, random: Random) -> str | None:
-        """An answer to learn from, right or by a flawed teacher; None if the task has none."""
+        """Return an answer to learn from, right or by a flawed teacher; None if the task has none."""
         ...
 
 
 def bounded_score(reward: float, detail: str = "") -> Score:
-    """A score from a verifier's number: outside [0, 1] it is cut, and infinity or no number is worth nothing."""
+    """Return a score from a verifier's number: clipped to [0, 1], and 0 if it is not finite."""
     if not math.isfinite(reward):
         return Score(0.0, False, detail or f"the verifier's reward is {reward}")
     reward = min(1.0, max(0.0, float(reward)))
