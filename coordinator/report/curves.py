@@ -1,4 +1,4 @@
-"""Charts as SVG that needs no script: curves over steps, and bars."""
+"""Draw charts as SVG without scripts: curves over steps, and bars."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SPIKE = 2.0  # beyond 96 % of all values by so many times their range: not draw
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Values over steps; None where there is none. ``kind``: a class of the style sheet."""
+    """Values over steps; None if a step has none. ``kind`` is a class of the style sheet."""
 
     name: str
     xs: Sequence[float]
@@ -24,12 +24,12 @@ class Curve:
 
     @property
     def known(self) -> list[tuple[float, float]]:
-        """Points that can be drawn."""
+        """Return the points that can be drawn."""
         return [(x, y) for x, y in zip(self.xs, self.ys, strict=True) if y is not None and math.isfinite(y)]
 
 
 def curves(title: str, drawn: Sequence[Curve], *, x_name: str = "learner step", least: float | None = None) -> str:
-    """An SVG of several curves, or an empty text where there is nothing to draw."""
+    """Return an SVG of several curves; empty if there is nothing to draw."""
     shown = [curve for curve in drawn if curve.known]
     if not shown:
         return ""
@@ -65,7 +65,7 @@ def curves(title: str, drawn: Sequence[Curve], *, x_name: str = "learner step", 
 
 
 def bars(title: str, values: Mapping[str, float], *, limit: str = "", limit_name: str = "") -> str:
-    """An SVG of one bar a key, in the order given; a line after the bar of ``limit``. Empty where there is none."""
+    """Return an SVG with one bar per key, in order, and a line after the bar of ``limit``; empty without values."""
     total = sum(values.values())
     if not total:
         return ""
@@ -91,7 +91,7 @@ def bars(title: str, values: Mapping[str, float], *, limit: str = "", limit_name
 
 
 def _range(values: Sequence[float]) -> tuple[float, float, int]:
-    """Least and most to draw, and how many values are beyond: single spikes must not flatten all else."""
+    """Return the range to draw, and the number of values beyond it: single spikes must not flatten the rest."""
     ordered = sorted(values)
     low, high = ordered[len(ordered) // 50], ordered[-1 - len(ordered) // 50]
     room = _SPIKE * (high - low or abs(high))
@@ -101,7 +101,7 @@ def _range(values: Sequence[float]) -> tuple[float, float, int]:
 
 
 def nice_ticks(low: float, high: float) -> list[float]:
-    """Round numbers from at most ``low`` to at least ``high``."""
+    """Return round numbers from at most ``low`` to at least ``high``."""
     span = high - low or abs(high) or 1.0
     rough = span / _TICKS
     power = 10.0 ** math.floor(math.log10(rough))
@@ -112,7 +112,7 @@ def nice_ticks(low: float, high: float) -> list[float]:
 
 
 def number(value: float) -> str:
-    """Three digits that matter; thousands apart."""
+    """Format a number with three significant digits, and with thousands separators."""
     if value == 0 or 1e-3 <= abs(value) < 1000:
         return f"{value:.3g}"
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.1e}"

@@ -1,4 +1,4 @@
-"""A run as one HTML file: no script, no server, nothing fetched."""
+"""Render a run as one HTML file without scripts, server or external resources."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STYLE = Path(__file__).with_name("report.css")
 
 
 def render(facts: Facts, made_unix_s: float) -> str:
-    """The file's text. Whatever comes from the run is escaped."""
+    """Return the file's text. Everything that comes from the run is escaped."""
     summary = facts.summary
     title = f"{summary.get('run_name', 'run')}: report"
     sections = (_head(facts, made_unix_s), _tiles(facts), _training(facts), _staleness(facts), _fleet(facts))

@@ -1,4 +1,4 @@
-"""What a report tells, read from a run folder: of a run that is over, or goes on."""
+"""Read the facts of a report from a run folder, of a run that is over or goes on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rollcast.runtime.errors import RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.runtime.steps_file import StepsFile
 
-STEPS_SHOWN = 600  # of more steps every n-th is taken
+STEPS_SHOWN = 600  # of more steps, every n-th is shown
 EVENTS_SHOWN = 60
 PEERS_SHOWN = 200
 
@@ -35,7 +35,7 @@ class PeerWork:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """One row of the run's story."""
+    """One row of the run's event log."""
 
     at_unix_s: float
     kind: str
@@ -48,10 +48,10 @@ class Facts:
     """Everything that the report shows.
 
     Args:
-        summary: summary.json; of a run without one what the newest step says.
+        summary: summary.json; without one, the newest step's values.
         is_over: whether there is a summary.
-        steps: lines of metrics.jsonl, thinned, None where a step lacks a figure; see coordinator.views.runs.
-        account: where the learner's wall time went; None where no learner has reported.
+        steps: lines of metrics.jsonl, thinned, None if a step lacks a value; see coordinator.views.runs.
+        account: where the learner's wall time went; None if no learner has reported.
         events: newest first.
     """
 
@@ -96,7 +96,7 @@ def read_facts(folder: RunFolder) -> Facts:
 
 
 def _steps(folder: RunFolder) -> tuple[Mapping[str, Any], ...]:
-    """As the dashboard's Run page has them."""
+    """Return the steps as the dashboard's Run page shows them."""
     file = StepsFile(folder.metrics)
     file.refresh()
     view = steps_view(folder.root.name, file.steps, points=STEPS_SHOWN)
@@ -135,7 +135,7 @@ def _account(ledger: Path) -> wall_time.Account | None:
 
 
 def _peers(connection: sqlite3.Connection) -> tuple[PeerWork, ...]:
-    """Those that had most trained first."""
+    """Return the peers' work, those with the most trained rollouts first."""
     names = {
         str(subject): str(detail).partition(" as ")[0]
         for subject, detail in connection.execute(
@@ -164,6 +164,6 @@ def _peers(connection: sqlite3.Connection) -> tuple[PeerWork, ...]:
 def _events(connection: sqlite3.Connection) -> tuple[Noted, ...]:
     rows = connection.execute(
         "SELECT at_unix_s, kind, subject, detail FROM events WHERE kind <> ? ORDER BY event_order DESC LIMIT ?",
-        (WAITED, EVENTS_SHOWN),  # what the learner waited for has a table of its own
+        (WAITED, EVENTS_SHOWN),  # waits of the learner have a table of their own
     )
     return tuple(Noted(float(at), str(kind), str(subject), str(detail)) for at, kind, subject, detail in rows)

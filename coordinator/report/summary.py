@@ -1,4 +1,4 @@
-"""What is left of a run to read: a line of metrics.jsonl a step, summary.json and reward.png when it ends."""
+"""Write what remains of a run: a line of metrics.jsonl per step, and summary.json and reward.png at its end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SUMMARY_KEYS_FROM_STATUS = (
 
 
 def step_metrics(status: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:
-    """One line of metrics.jsonl: the learner's figures of the step beside the run's at that moment."""
+    """Return one line of metrics.jsonl: the learner's metrics of the step and the run's at that moment."""
     return {
         **values,
         "reward": values.get("reward_mean", status.get("reward_train")),
@@ -56,7 +56,7 @@ def step_metrics(status: Mapping[str, Any], values: Mapping[str, float]) -> dict
 
 
 def build_summary(status: Mapping[str, Any], config: CoordinatorConfig) -> dict[str, Any]:
-    """The run in figures. Unknown figures are null, never left out."""
+    """Return the run's summary. Unknown values are null, never left out."""
     rollouts = status.get("rollouts") or {}
     t_bcast = status.get("t_bcast_s") or {}
     return {
@@ -80,16 +80,16 @@ def build_summary(status: Mapping[str, Any], config: CoordinatorConfig) -> dict[
 
 
 def _staleness(staleness: Mapping[str, Any]) -> dict[str, Any]:
-    """Limits at the end, what the policy for late rollouts did, and what the ages of all trained ones were made of."""
+    """Return the limits at the end, the late policy's effects, and the parts of all trained rollouts' ages."""
     kept = ("limit", "age_max", "late_policy", "publish_every_steps", "publish_auto", "late")
     return {**{key: staleness.get(key) for key in kept}, "split": (staleness.get("split") or {}).get("total")}
 
 
 def write_summary(folder: RunFolder, status: Mapping[str, Any], config: CoordinatorConfig) -> dict[str, Any]:
-    """Write reward.png, then summary.json: it says that all is there. Blocking (seconds): call it in a thread.
+    """Write reward.png, then summary.json, whose presence shows that all is written. Blocks for seconds: use a thread.
 
     Raises:
-        RunFolderError: summary.json cannot be written. A plot that fails is only logged.
+        RunFolderError: summary.json cannot be written. A failed plot is only logged.
     """
     summary = build_summary(status, config)
     try:
@@ -128,7 +128,7 @@ def plot_reward(path: Path, summary: Mapping[str, Any], history: Sequence[Sequen
 
 
 def smooth(values: Sequence[float], weight: float = 0.8) -> list[float]:
-    """Exponential moving average, corrected for its start (as Adam's moments are)."""
+    """Return the exponential moving average, corrected for its start (as Adam's moments are)."""
     smoothed, total, mass = [], 0.0, 0.0
     for value in values:
         total = weight * total + (1.0 - weight) * value

@@ -1,4 +1,4 @@
-"""Where the learner's wall time went: training, waiting (for which stage, whose fault), publishing, being away ..."""
+"""Account for the learner's wall time: training, waiting (for which stage and peer), publishing, being away ..."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from coordinator.ledger.story import reading
 from rollcast.runtime.errors import StoreError
 from rollcast.runtime.run_folder import RunFolder
 
-#: Parts of a step as the learner reports them, and what they are called here.
+#: Parts of a step as the learner reports them, and their names here.
 _STEP_PARTS = {
     "train_s": "training",
     "behaviour_s": "behaviour log-probabilities",
@@ -37,7 +37,7 @@ _CAUSES = {
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Seconds of one cause. ``whose``: peer ids by seconds that the learner waited for them, longest first."""
+    """Seconds of one cause. ``whose``: seconds that the learner waited for a peer, by peer id, longest first."""
 
     cause: str
     seconds: float
@@ -47,7 +47,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The learner's wall time by cause, largest first. ``unaccounted`` is what no cause explains."""
+    """The learner's wall time by cause, largest first; ``unaccounted`` is the share that no cause explains."""
 
     wall_s: float
     steps: int
@@ -56,7 +56,7 @@ class Account:
 
     @property
     def utilisation(self) -> float:
-        """Share of the wall time that went into training."""
+        """Return the share of the wall time that went into training."""
         return sum(one.share for one in self.shares if one.cause == "training")
 
 
@@ -73,8 +73,9 @@ class _Sum:
 
 
 def account(ledger: Path, *, since_unix_s: float | None = None) -> Account:
-    """Add the run's wall time up. With ``since_unix_s`` only steps reported after that count, and what lies outside
-    steps is one cause.
+    """Sum up the run's wall time by cause.
+
+    With ``since_unix_s`` only steps reported after it count, and time outside steps is one cause.
 
     Raises:
         StoreError: the ledger cannot be read, or no learner has reported yet.
@@ -84,7 +85,7 @@ def account(ledger: Path, *, since_unix_s: float | None = None) -> Account:
         steps = _steps(connection, since_unix_s or 0.0)
         waits = _waits(connection, RunFolder(ledger.parent).events)
     if not lives.lives:
-        raise StoreError("no learner has reported to this run yet", fix="ask again after its first step")
+        raise StoreError("no learner has reported to this run yet", fix="retry after its first step")
     if since_unix_s is None:
         return _account(lives.wall_s, lives.seconds(), steps, waits)
     wall_s = max(0.0, lives.lives[-1].said_unix_s - max(since_unix_s, lives.lives[0].began_unix_s))
@@ -97,13 +98,13 @@ def _lives(connection: sqlite3.Connection) -> LearnerLives:
 
 
 def _steps(connection: sqlite3.Connection, since_unix_s: float) -> dict[int, dict[str, float]]:
-    """Figures by the step of the batch; the learner counts steps that are done."""
+    """Return metrics by the step of the batch; the learner counts completed steps, one more."""
     rows = connection.execute("SELECT step, figures FROM steps WHERE reported_unix_s >= ?", (since_unix_s,))
     return {step - 1: json.loads(figures) for step, figures in rows}
 
 
 def _waits(connection: sqlite3.Connection, archive: Path) -> dict[int, list[tuple[str, str, float]]]:
-    """Causes of each step's wait: stage, who, seconds. Those of a long run's beginning are in the archive."""
+    """Return the causes of each step's wait: stage, peer, seconds. Those of a long run's beginning are archived."""
     rows = connection.execute("SELECT event_order, subject, detail FROM events WHERE kind = ?", (WAITED,)).fetchall()
     notes: dict[int, tuple[str, str]] = {order: (subject, detail) for order, subject, detail in rows}
     for segment in segments(archive):
@@ -126,7 +127,7 @@ def _account(
         sums.setdefault(cause, _Sum()).add(seconds, whom)
 
     for step, figures in steps.items():
-        if figures.get("replayed"):  # its time is the replay's
+        if figures.get("replayed"):  # its time counts as replaying
             continue
         for name, cause in _STEP_PARTS.items():
             add(cause, figures.get(name, 0.0))
@@ -143,9 +144,9 @@ def _account(
 
 
 def _split(wait_s: float, causes: Iterable[tuple[str, str, float]]) -> Iterable[tuple[str, float, str]]:
-    """The learner's own measurement of a wait, shared out as the coordinator saw its causes.
+    """Split the learner's own measurement of a wait by the causes that the coordinator saw.
 
-    What it did not see is the way of the question, and of the batch, to the learner.
+    The rest is the way of the request, and of the batch, to the learner.
     """
     known = list(causes)
     seen_s = sum(seconds for _, _, seconds in known)

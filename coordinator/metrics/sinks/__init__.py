@@ -1,1 +1,1 @@
-"""Send the figures of each learner step to files, TensorBoard and Weights & Biases."""
+"""Write the metrics of each learner step to files, TensorBoard and Weights & Biases."""

@@ -1,4 +1,4 @@
-"""All sinks of a run behind one."""
+"""Combine all sinks of a run into one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rollcast.runtime.run_folder import RunFolder
 
 
 class AllSinks:
-    """The file first: what is not in it, because it was there already, goes nowhere else either."""
+    """Writes to the file first: a step that the file already has is not written to the other sinks either."""
 
     name = "all"
 
@@ -27,7 +27,7 @@ class AllSinks:
         self._others = tuple(others)
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        """One step to every sink.
+        """Write one step to every sink.
 
         Raises:
             RunFolderError: the file cannot be written.
@@ -46,11 +46,11 @@ class AllSinks:
 def open_sinks(
     config: MetricsConfig, folder: RunFolder, registry: CollectorRegistry, *, run_id: str, run_name: str
 ) -> AllSinks:
-    """The sinks of a run.
+    """Open the sinks of a run.
 
     Raises:
-        MissingExtra: a configured one is not installed.
-        RunFolderError: metrics.jsonl can be neither read nor mended.
+        MissingExtra: a configured sink's package is not installed.
+        RunFolderError: metrics.jsonl can be neither read nor repaired.
     """
     others: list[Sink] = [PrometheusSink(registry)]
     if "tensorboard" in config.sinks:

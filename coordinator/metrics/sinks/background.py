@@ -1,4 +1,4 @@
-"""A sink that may be slow, or fail, on a thread of its own: the run never waits for it, nor ends because of it."""
+"""Run a sink that may be slow or fail on its own thread: the run never waits for it, nor ends because of it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from coordinator.metrics.sinks.sink import Sink
 log = structlog.get_logger()
 
 STEPS_QUEUED_MAX = 1024
-FAILURES_MAX = 20  # in a row, after which it is given up
+FAILURES_MAX = 20  # failures in a row, after which the sink is given up
 CLOSE_DEADLINE_S = 10.0
 
 
 class BackgroundSink:
-    """Makes the sink on its thread. Steps that find the queue full are left out, and counted in the log.
+    """Creates the sink on its thread. Steps that find the queue full are left out, and counted in the log.
 
     Args:
-        make: makes the sink; may take seconds, and may fail.
+        make: creates the sink; may take seconds, and may fail.
     """
 
     def __init__(self, name: str, make: Callable[[], Sink]) -> None:
@@ -34,7 +34,7 @@ class BackgroundSink:
         self._thread.start()
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        """Returns at once."""
+        """Queue a step and return at once."""
         try:
             self._steps.put_nowait((step, dict(values)))
         except queue.Full:
@@ -43,7 +43,7 @@ class BackgroundSink:
                 log.warning("a metrics sink is too slow: steps are left out", sink=self.name, steps=self._left_out)
 
     def close(self) -> None:
-        """Waits CLOSE_DEADLINE_S seconds for what is queued."""
+        """Wait up to CLOSE_DEADLINE_S seconds for the queued steps."""
         try:
             self._steps.put(None, timeout=CLOSE_DEADLINE_S)
         except queue.Full:
@@ -64,7 +64,7 @@ class BackgroundSink:
         while (item := self._steps.get()) is not None:
             failures = 0 if self._wrote(sink, *item) else failures + 1
             if failures >= FAILURES_MAX:
-                log.warning("a metrics sink fails again and again: the run goes on without it", sink=self.name)
+                log.warning("a metrics sink fails repeatedly: the run goes on without it", sink=self.name)
                 self._drain()
                 return
         try:
@@ -81,6 +81,6 @@ class BackgroundSink:
         return True
 
     def _drain(self) -> None:
-        """Nobody reads any more, and nobody is to find the queue full."""
+        """Discard steps, so that writers never find the queue full."""
         while self._steps.get() is not None:
             pass

@@ -1,4 +1,4 @@
-"""metrics.jsonl: the sink that is always there."""
+"""Write metrics.jsonl, the sink that every run has."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from rollcast.runtime.steps_file import last_step
 
 
 class FileSink:
-    """One JSON object a learner step, in order; a step that is reported again is written once."""
+    """Writes one JSON object per learner step, in order; a step that is reported twice is written once."""
 
     name = "file"
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.last_step = _mend(path)
+        self.last_step = _repair(path)
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        """Write one step's line, unless it is there already.
+        """Write one step's line, unless the file has it already.
 
         Raises:
             RunFolderError: the disk is full or the file cannot be written.
@@ -37,11 +37,11 @@ class FileSink:
         self.last_step = step
 
     def close(self) -> None:
-        """Every line was written when it came."""
+        """Do nothing: every line was written when it came."""
 
 
-def _mend(path: Path) -> int:
-    """Remove a last line that a crash cut short; return the last whole line's step, or -1 where there is none."""
+def _repair(path: Path) -> int:
+    """Remove a last line that a crash cut short; return the last whole line's step, or -1 if there is none."""
     try:
         with path.open("r+b") as file:
             file.truncate(file.read().rfind(b"\n") + 1)

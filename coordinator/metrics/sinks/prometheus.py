@@ -1,4 +1,4 @@
-"""The newest step's figures on /metrics, one series each."""
+"""Export the newest step's metrics on /metrics, one series each."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from coordinator.metrics.sinks.sink import numbers
 
-FIGURES_MAX = 128  # series at most: the learner names its figures, and may name peers in them
+FIGURES_MAX = 128  # most series: the learner chooses the names of its values, and may name peers in them
 
 
 class PrometheusSink:
-    """rollcast_step_figure{figure}: what metrics.jsonl has of the newest step. Figures of single peers are left out."""
+    """Sets rollcast_step_figure{figure} to the newest step's values of metrics.jsonl, without those of single peers."""
 
     name = "prometheus"
 
@@ -26,11 +26,11 @@ class PrometheusSink:
         )
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        """Replace the step before."""
+        """Replace the previous step."""
         self._gauge.clear()
         named = [(name, value) for name, value in numbers(values) if ":" not in name]
         for name, value in (("step", float(step)), *named[: FIGURES_MAX - 1]):
             self._gauge.labels(name).set(value)
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: nothing is open."""

@@ -1,4 +1,4 @@
-"""Curves for TensorBoard: event files in the run folder."""
+"""Write curves for TensorBoard: event files in the run folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PACKAGE = "tensorboardX"
 
 
 def require_tensorboard() -> None:
-    """Raises MissingExtra where event files cannot be written."""
+    """Check that event files can be written. Raises MissingExtra if the package is not installed."""
     if importlib.util.find_spec(_PACKAGE) is None:
         raise MissingExtra(
             'metrics.sinks has "tensorboard", which needs a package that is not installed',
@@ -25,7 +25,7 @@ def require_tensorboard() -> None:
 
 
 class TensorBoardSink:
-    """Writes from the step after ``last_step`` on: one that is reported again is in an earlier event file.
+    """Writes one scalar per metric and step.
 
     Raises:
         MissingExtra: see require_tensorboard.
@@ -41,7 +41,7 @@ class TensorBoardSink:
         self._writer = SummaryWriter(str(folder), flush_secs=5)
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        """One scalar a figure."""
+        """Write one scalar per metric."""
         for name, value in numbers(values):
             self._writer.add_scalar(name.replace(":", "/"), value, step)
 

@@ -1,4 +1,4 @@
-"""Curves at Weights & Biases, or in files for it where there is no network."""
+"""Write curves to Weights & Biases, or to files for it without network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollcast.runtime.errors import MissingExtra
 
 
 def require_wandb() -> None:
-    """Raises MissingExtra where it is not installed."""
+    """Check that wandb is installed. Raises MissingExtra if it is not."""
     if importlib.util.find_spec("wandb") is None:
         raise MissingExtra(
             'metrics.sinks has "wandb", which needs a package that is not installed',
@@ -23,10 +23,10 @@ def require_wandb() -> None:
 
 
 class WandbSink:
-    """One run there for one of ours: taken up again under its id by a coordinator that was started again.
+    """Writes to one run at Weights & Biases, which a restarted coordinator resumes under the same id.
 
     Args:
-        run_id: ours.
+        run_id: the id of the Rollcast run.
         mode: offline writes files that `wandb sync` sends later.
 
     Raises:
@@ -61,7 +61,7 @@ class WandbSink:
         )
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        """All figures of a step in one record. Names of peers stay here."""
+        """Write all metrics of a step in one record. Metrics that name peers are not sent."""
         self._run.log({name: value for name, value in numbers(values) if ":" not in name}, step=step)
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""Finding prompts that contain problems of evaluation sets, by the share of n-grams that they have in common.
+"""Find prompts that contain problems of evaluation sets, by the share of n-grams that they have in common.
 
-N-grams that many problems of the sets have are their common wording and count for nothing.
+N-grams that many problems of the sets share are their common wording and are ignored.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from coordinator.tasks.curation.ngrams import gram_hashes, words_of
 
-WORDS_LEAST = 5  # of an evaluation problem that is looked for inside other texts; shorter ones must be the whole prompt
+WORDS_LEAST = 5  # an evaluation problem with fewer words must be the whole prompt; others are searched inside texts
 COMMON_ITEMS = 3  # an n-gram of more problems than this, and than COMMON_SHARE of all, is wording, not a problem
 COMMON_SHARE = 0.02
 PROMPT_SHOWN = 200
@@ -30,7 +30,7 @@ class Overlap:
 class _Item:
     set: str
     prompt: str
-    grams: int  # that are not common
+    grams: int  # number of n-grams that are not common wording
 
 
 class EvaluationTexts:
@@ -38,7 +38,7 @@ class EvaluationTexts:
 
     Args:
         sets: prompts by name of the set.
-        length: of an n-gram, in words.
+        length: words per n-gram.
     """
 
     def __init__(self, sets: Iterable[tuple[str, Iterable[str]]], length: int) -> None:
@@ -51,13 +51,13 @@ class EvaluationTexts:
         for name, prompts in sets:
             for prompt in prompts:
                 self._add(name, prompt)
-        self._forget_wording()
+        self._drop_wording()
 
     def __len__(self) -> int:
         return len(self._items)
 
     def overlap(self, words: list[str]) -> Overlap | None:
-        """The problem that these words overlap with most; None if there is none."""
+        """Return the problem that these words overlap with most; None if there is none."""
         (whole,) = gram_hashes(words, len(words))
         if whole in self._whole:
             item = self._items[self._whole[whole]]
@@ -87,8 +87,8 @@ class EvaluationTexts:
             self._by_gram.setdefault(gram, []).append(number)
         self._items.append(_Item(name, prompt[:PROMPT_SHOWN], len(grams)))
 
-    def _forget_wording(self) -> None:
-        """What many problems say is how they are worded: "Solve the following equation" contaminates nothing."""
+    def _drop_wording(self) -> None:
+        """Ignore n-grams that many problems share: "Solve the following equation" contaminates nothing."""
         most = max(COMMON_ITEMS, COMMON_SHARE * len(self._items))
         common = {gram for gram, numbers in self._by_gram.items() if len(numbers) > most}
         lost = Counter(number for gram in common for number in self._by_gram.pop(gram))

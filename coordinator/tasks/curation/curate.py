@@ -1,4 +1,4 @@
-"""The pass over a source: each row is kept, or removed for a counted reason."""
+"""Pass over a source once: each row is kept, or removed for a counted reason."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ Reason = Literal[
     "near_duplicate",  # almost the same words as an earlier row
     "contaminated",  # overlaps with a problem of an evaluation set
     "does_not_fit",  # the profiled policy cannot read it: too long, or characters that its tokenizer lacks
-    "no_pass_rate",  # nothing is known of how often it is solved
-    "too_hard",  # solved less often than asked for
-    "too_easy",  # solved more often than asked for
+    "no_pass_rate",  # unknown how often it is solved
+    "too_hard",  # solved less often than pass_rate_low
+    "too_easy",  # solved more often than pass_rate_high
 ]
 REASONS: tuple[Reason, ...] = get_args(Reason)
 CHUNK_ROWS = 64  # profiled at a time
 PROGRESS_ROWS = 256
 
-#: Pass rates of some rows; None: the row does not fit the policy.
+#: Returns pass rates of some rows; None for a row that does not fit the policy.
 Profile = Callable[[Sequence[Row]], Sequence[PassRate | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurationSettings:
-    """What is removed. Shares from 0 to 1."""
+    """Settings that decide which rows are removed; shares from 0 to 1."""
 
     normalise: bool = True
     near_similarity: float = 0.8  # above 1: near duplicates are kept
@@ -47,7 +47,7 @@ class CurationSettings:
 
 @dataclass(slots=True)
 class Report:
-    """Counts: read = kept + the sum of removed."""
+    """Counts of the pass: read = kept + the sum of removed."""
 
     read: int = 0
     kept: int = 0
@@ -57,7 +57,7 @@ class Report:
     pass_rates: list[int] = field(default_factory=lambda: [0] * 11)  # kept and removed rows by tenths of their rate
 
     def to_json(self) -> dict[str, Any]:
-        """Every reason is named, also where there is none."""
+        """Return the counts as JSON values, with every reason, also those with count 0."""
         return {
             "read": self.read,
             "kept": self.kept,
@@ -70,7 +70,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """A row that was removed; ``detail`` says more about why."""
+    """A removed row; ``detail`` says more about the reason."""
 
     reason: Reason
     detail: str
@@ -84,12 +84,12 @@ class Kept:
 
 
 class Curation:
-    """One pass.
+    """One pass over a source.
 
     Args:
-        evaluation: what must not be trained on; None: nothing is looked for.
-        profile: gives pass rates, in chunks of CHUNK_ROWS; None: they do not matter.
-        on_removed, on_progress: are told every removal, and every PROGRESS_ROWS rows.
+        evaluation: problems that must not be trained on; None: contamination is not checked.
+        profile: returns pass rates, in chunks of CHUNK_ROWS; None: rows are kept whatever their pass rate.
+        on_removed, on_progress: called at every removal, and every PROGRESS_ROWS rows.
     """
 
     def __init__(
@@ -111,13 +111,13 @@ class Curation:
         self._near = NearDuplicates(settings.near_similarity) if settings.near_similarity <= 1.0 else None
 
     def run(self, rows: Iterable[Row | BadRow]) -> Iterator[Kept]:
-        """The rows that are kept, in their order."""
+        """Yield the kept rows in their order."""
         chunk: list[Row] = []
         for row in rows:
             self.report.read += 1
             if self.report.read % PROGRESS_ROWS == 0:
                 self._on_progress(self.report)
-            clean = self._look(row)
+            clean = self._checked(row)
             if isinstance(clean, Removed):
                 self._remove(clean)
                 continue
@@ -136,8 +136,8 @@ class Curation:
         self.report.kept += 1
         return kept
 
-    def _look(self, row: Row | BadRow) -> Row | Removed:
-        """The row with its answer normalised, or why it is removed."""
+    def _checked(self, row: Row | BadRow) -> Row | Removed:
+        """Return the row with its answer normalised, or why it is removed."""
         if isinstance(row, BadRow):
             return Removed("malformed", f"{row} ({row.cause})" if row.cause else str(row))
         if self._settings.normalise and row.answer:
@@ -181,6 +181,6 @@ class Curation:
 
 
 def recorded(rates: dict[int, PassRate]) -> Profile:
-    """A profile from pass rates by key; rows that it lacks have no samples."""
+    """Return a profile from recorded pass rates by key; rows without one have no samples."""
     none = PassRate(0, 0.0)
     return lambda rows: [rates.get(key_of(row.prompt), none) for row in rows]

@@ -1,4 +1,4 @@
-"""Finding prompts that were there before: the same words, or nearly the same."""
+"""Find prompts that repeat an earlier one: the same words, or nearly the same."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Repeated = Literal["exact_duplicate", "contradiction", ""]
 
 
 class ExactDuplicates:
-    """Prompts seen so far with their answers, 16 bytes each and what Python's dict adds."""
+    """Prompts seen so far with their answers, in 16 bytes each plus the overhead of Python's dict."""
 
     def __init__(self) -> None:
         self._answers: dict[int, int] = {}
         self._seen = 0
 
     def look(self, words: list[str], answer: str) -> Repeated:
-        """Whether these words were seen before, with the same answer or another; they are seen from now on."""
+        """Return whether these words were seen before, with the same answer or another; add them to those seen."""
         key, value = hash64(" ".join(words)), hash64(answer)
         before = self._answers.setdefault(key, value)
         if len(self._answers) != self._seen:
@@ -34,12 +34,12 @@ class ExactDuplicates:
 
 
 class NearDuplicates:
-    """MinHash signatures of prompts kept so far, found again by bands (Broder 1997; Leskovec et al., chapter 3).
+    """MinHash signatures of the prompts kept so far, found again by bands (Broder 1997; Leskovec et al., chapter 3).
 
-    Prompts with other numbers are other problems, however alike their wording. About a kilobyte for each prompt kept.
+    Prompts with other numbers are other problems, however alike their wording. Each kept prompt takes about a kilobyte.
 
     Args:
-        similarity: Jaccard similarity of word shingles, estimated, from which on a prompt counts as the same.
+        similarity: estimated Jaccard similarity of word shingles, from which on a prompt counts as a duplicate.
     """
 
     def __init__(self, similarity: float) -> None:
@@ -52,9 +52,9 @@ class NearDuplicates:
         self._bands: dict[int, int] = {}
 
     def similar(self, words: list[str]) -> float:
-        """Similarity to the most similar prompt seen that shares a band, if it is a duplicate; else 0, and it is seen.
+        """Return the similarity to the most similar prompt seen that shares a band, if it is a duplicate.
 
-        The first prompt of a band stays its representative.
+        Otherwise return 0 and add the prompt to those seen. The first prompt of a band stays its representative.
         """
         signature, numbers = self._signature(words), hash64(" ".join(sorted(filter(str.isdigit, words))))
         keys = self._band_keys(signature)
@@ -78,7 +78,7 @@ class NearDuplicates:
         return signature
 
     def _band_keys(self, signature: np.ndarray[Any, np.dtype[np.uint64]]) -> list[int]:
-        """One for each band. Two bands that share a key by chance are told apart by their signatures."""
+        """Return one key per band. Bands that share a key by chance are told apart by their signatures."""
         with np.errstate(over="ignore"):
             keys: list[int] = (signature * self._factors).reshape(-1, BAND_ROWS).sum(axis=1).tolist()
         return keys

@@ -1,10 +1,10 @@
-"""One form for answers that data sets write in many: the bare answer, without what surrounds it."""
+"""Normalise answers that data sets write in many forms to the bare answer."""
 
 from __future__ import annotations
 
 import re
 
-_FINAL = re.compile(r"####\s*([^\n]+)\s*\Z")  # GSM8K ends its solutions so
+_FINAL = re.compile(r"####\s*([^\n]+)\s*\Z")  # how GSM8K ends its solutions
 _BOXED = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _TRAILING_ZEROS = re.compile(r"([+-]?\d+)\.0+")
@@ -12,9 +12,9 @@ _MARKS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
 
 
 def normalise_answer(text: str) -> tuple[str, tuple[str, ...]]:
-    """The answer, and what was done to it: ``final_line``, ``boxed``, ``marks``, ``full_stop``, ``number``, ``space``.
+    """Return the normalised answer, and the names of the steps that changed it (see _STEPS).
 
-    An answer that would become empty is left as it is.
+    A step that would leave the answer empty is skipped.
     """
     answer, done = text, []
     for name, step in _STEPS:
@@ -31,7 +31,7 @@ def _final_line(text: str) -> str:
 
 
 def _boxed(text: str) -> str:
-    """What the last box holds, braces inside it counted."""
+    """Return the content of the last box, with nested braces counted."""
     starts = [match.end() for match in _BOXED.finditer(text)]
     if not starts:
         return text

@@ -1,4 +1,4 @@
-"""Curated rows and removed ones on disk."""
+"""Write curated rows and removed ones to disk."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rollcast.runtime.run_folder import fsync_folder
 
 
 def write_kept(out: Path, rows: Iterable[Kept], *, answers: bool) -> None:
-    """All rows durably, then under their name: a run that was killed leaves nothing half done there.
+    """Write all rows durably, then rename the file to its name: a killed run leaves no partial file there.
 
-    answers: whether the source has a column of them.
+    ``answers``: whether the source has a column of answers.
 
     Raises:
         TaskError: the file cannot be written.
@@ -40,7 +40,7 @@ def write_kept(out: Path, rows: Iterable[Kept], *, answers: bool) -> None:
 
 @contextmanager
 def removals(path: Path | None) -> Iterator[Callable[[Removed], None]]:
-    """Writes each removed row with its reason; None: nowhere.
+    """Yield a function that writes each removed row with its reason; with None it does nothing.
 
     Raises:
         ConfigError: the file cannot be written.

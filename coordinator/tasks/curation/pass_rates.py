@@ -1,4 +1,4 @@
-"""How often problems were solved: from recorded samples, from a run's ledger, or profiled and kept in a file."""
+"""Read how often problems were solved: from recorded samples, a run's ledger, or a profile kept in a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LINE_BYTES_MAX = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class PassRate:
-    """Completions of one problem that were looked at, and the sum of their rewards."""
+    """The number of a problem's completions, and the sum of their rewards."""
 
     samples: int
     right: float
@@ -34,17 +34,17 @@ class PassRate:
 
 
 def key_of(prompt: str) -> int:
-    """Under which a prompt's pass rate is kept."""
+    """Return the key under which a prompt's pass rate is stored."""
     return hash64(" ".join(words_of(prompt)))
 
 
 def read_samples(path: Path) -> dict[int, PassRate]:
-    """Pass rates by key from a file of samples: {"prompt", "exact" or "reward"} or {"prompt", "pass_rate"} a line.
+    """Return pass rates by key from a file of samples, one JSON object per line.
 
-    `rollcast samples RUN --json` writes such lines.
+    A line has {"prompt", "exact" or "reward"} or {"prompt", "pass_rate"}; `rollcast samples RUN --json` writes such.
 
     Raises:
-        TaskError: it cannot be read; names the line.
+        TaskError: the file cannot be read; names the line.
     """
     rates: dict[int, PassRate] = {}
     try:
@@ -77,7 +77,7 @@ def _sample(line: bytes, where: str) -> tuple[str, PassRate]:
 
 
 def read_run(folder: RunFolder) -> dict[int, PassRate]:
-    """Pass rates by key of everything that a run's ledger still has scores of.
+    """Return pass rates by key of every problem whose scores are still in a run's ledger.
 
     Raises:
         StoreError: the ledger cannot be read.
@@ -99,13 +99,13 @@ def _count(rates: dict[int, PassRate], key: int, rate: PassRate) -> None:
 
 
 class ProfileFile:
-    """Pass rates that were measured, on disk as they come, so that a profiling that was stopped goes on.
+    """Measured pass rates, written to disk as they come, so that an interrupted profiling can be resumed.
 
     Args:
-        settings: what the figures depend on; a file made with others is not used.
+        settings: what the pass rates depend on; a file made with other settings is refused.
 
     Raises:
-        TaskError: the file is of another profiling, or cannot be read.
+        TaskError: the file belongs to another profiling, or cannot be read.
     """
 
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
@@ -121,11 +121,11 @@ class ProfileFile:
         return len(self._rates)
 
     def get(self, key: int) -> PassRate | None:
-        """What was measured of this problem."""
+        """Return the measured pass rate of a problem; None if it was not measured."""
         return self._rates.get(key)
 
     def add(self, rates: Iterable[tuple[int, PassRate]]) -> None:
-        """Keep these durably.
+        """Store pass rates durably.
 
         Raises:
             TaskError: the file cannot be written.

@@ -1,8 +1,8 @@
-"""Locks itself in, then becomes the untrusted program. Started by runner.py as `python -I -S child.py FD`.
+"""Confine this process, then become the untrusted program. Started by runner.py as `python -I -S child.py FD`.
 
-FD holds the order as JSON; what was locked goes back through the descriptor after it, as one JSON line, before the
-program starts. Where process namespaces work there are three processes: this one outside, process 1 inside, which ends
-all others with itself, and the program.
+FD holds the order as JSON. Which confinements are missing goes back through the next descriptor, as one JSON line,
+before the program starts. Where process namespaces work there are three processes: this one outside, process 1 inside,
+whose end ends all others, and the program.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from contextlib import suppress
 from typing import Any, NoReturn
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # confine.py alone, none of the package
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # imports confine.py alone, nothing of the package
 
 import confine  # type: ignore[import-not-found]
 
@@ -22,7 +22,7 @@ DEVICES_READ = ("/dev/zero", "/dev/urandom", "/dev/random", "/etc/ld.so.cache", 
 
 
 def main() -> int:
-    """Lock in, run, pass the program's exit status on."""
+    """Confine, run the program, and return its exit status."""
     order_fd = int(sys.argv[1])
     with os.fdopen(order_fd) as file:
         order = json.load(file)
@@ -39,7 +39,7 @@ def main() -> int:
         return run(order, missing, report, tasks=spare)
     inside = os.fork()
     if inside:
-        # Told to end: process 1 takes all others with it, and when it is reaped none is left.
+        # On SIGTERM kill process 1: all others in its namespace end with it, and none is left once it is reaped.
         signal.signal(signal.SIGTERM, lambda *_: os.kill(inside, signal.SIGKILL))
         os.close(report)
         return status_of(os.waitpid(inside, 0)[1])
@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def attempt(missing: dict[str, str], name: str, step: Any) -> bool:
-    """Whether a step could be taken; if not, why is in ``missing``."""
+    """Take a step and return whether it worked; if not, store the reason in ``missing``."""
     try:
         step()
     except OSError as error:
@@ -59,9 +59,9 @@ def attempt(missing: dict[str, str], name: str, step: Any) -> bool:
 
 
 def run(order: dict[str, Any], missing: dict[str, str], report: int, *, tasks: int) -> int:
-    """Run the program in a process group of its own and wait for it; then end whatever it has left behind.
+    """Run the program in its own process group, wait for it, and kill whatever it has left behind.
 
-    The program cannot leave its group (seccomp), and its orphans become our children.
+    The program cannot leave its group (seccomp), and its orphans become children of this process.
     """
     attempt(missing, "reaping", confine.adopt_orphans)
     program = os.fork()
@@ -72,7 +72,7 @@ def run(order: dict[str, Any], missing: dict[str, str], report: int, *, tasks: i
         except BaseException as error:
             os.write(2, f"sandbox: {error}\n".encode())
             os._exit(126)
-    with suppress(OSError):  # it may have been faster
+    with suppress(OSError):  # the program may have done it already
         os.setpgid(program, program)
     signal.signal(signal.SIGTERM, lambda *_: kill_group(program))
     os.close(report)
@@ -95,7 +95,7 @@ def kill_group(group: int) -> None:
 
 
 def become(order: dict[str, Any], missing: dict[str, str], report: int, tasks: int) -> NoReturn:
-    """The last steps, in the process that becomes the program."""
+    """Take the last steps of confinement, then execute the program."""
     confine.die_with_parent()
     folder = order["folder"]
     for name, text in order["files"].items():
@@ -116,12 +116,12 @@ def become(order: dict[str, Any], missing: dict[str, str], report: int, tasks: i
 
 
 def sufficient(missing: dict[str, str]) -> bool:
-    """Whether what is left keeps a program off the network, the files and the processes of others."""
+    """Decide whether the confinement keeps a program off the network, the files and other processes."""
     return "Landlock" not in missing and not {"namespaces", "seccomp"} <= missing.keys()
 
 
 def status_of(status: int) -> int:
-    """An exit status as a shell has it: 128 + n for signal n."""
+    """Return an exit status as a shell does: 128 + n for signal n."""
     return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
 
 

@@ -1,7 +1,7 @@
-"""The kernel's means to confine a process, each by itself: namespaces, Landlock, seccomp, resource limits.
+"""Wrap the kernel's means to confine a process: namespaces, Landlock, seccomp, resource limits.
 
-Each function raises OSError where the kernel has or allows no such thing. Linux only; no privileges are needed. Called
-between fork and exec by child.py, so nothing here imports more than the standard library's light parts.
+Each function raises OSError if the kernel lacks or forbids it. Linux only; no privileges are needed. child.py calls
+these between fork and exec, so this module imports only light parts of the standard library.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ def _check(result: int) -> int:
 
 
 def die_with_parent() -> None:
-    """SIGKILL when the process that started us ends. A change of user undoes it."""
+    """Send this process SIGKILL when its parent ends. A change of user undoes this."""
     _check(_libc.prctl(1, 9, 0, 0, 0))  # PR_SET_PDEATHSIG
 
 
 def adopt_orphans() -> None:
-    """Processes whose parents ended become our children, so that we can reap them."""
+    """Make orphaned descendants children of this process, so that it can reap them."""
     _check(_libc.prctl(36, 1, 0, 0, 0))  # PR_SET_CHILD_SUBREAPER
 
 
 def show_to_others(paths: Iterable[str]) -> None:
-    """For root only: make folders visible to other users that only root can reach, for us and our children."""
+    """Make folders that only root can reach visible to others, for this process and its children; needs root."""
     hidden = {path: folder for path in paths if (folder := _hidden_by(path)) is not None}
     if not hidden:
         return
@@ -57,7 +57,7 @@ def show_to_others(paths: Iterable[str]) -> None:
 
 
 def _hidden_by(path: str) -> str | None:
-    """The first folder on the way to ``path`` that others may not enter."""
+    """Return the first folder on the way to ``path`` that others may not enter; None if there is none."""
     parts = path.strip("/").split("/")
     for depth in range(1, len(parts) + 1):
         folder = "/" + "/".join(parts[:depth])
@@ -70,16 +70,16 @@ def _hidden_by(path: str) -> str | None:
 
 
 def become_nobody() -> None:
-    """Give up root, whom resource limits and file permissions do not hold."""
+    """Give up root, which resource limits and file permissions do not restrict."""
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
-    # Else /proc/self belongs to root, and the user namespace's maps cannot be written.
+    # Otherwise /proc/self belongs to root, and the user namespace's maps cannot be written.
     _check(_libc.prctl(4, 1, 0, 0, 0))  # PR_SET_DUMPABLE
 
 
 def enter_namespaces() -> None:
-    """An own user, network (none), process, IPC, name and mount namespace. The next child is process 1 of it."""
+    """Enter new user, network (empty), process, IPC, name and mount namespaces. The next child is process 1 of them."""
     user, group = os.getuid(), os.getgid()
     flags = CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNS
     _check(_libc.unshare(flags))
@@ -89,7 +89,7 @@ def enter_namespaces() -> None:
 
 
 def mount_memory(folder: str, size_bytes: int) -> None:
-    """An empty folder in memory over ``folder``, seen in our mount namespace only."""
+    """Mount an empty folder in memory over ``folder``, visible in this mount namespace only."""
     _check(_libc.mount(b"none", b"/", None, _PRIVATE, None))
     options = f"size={size_bytes},nr_inodes=4096,mode=700".encode()
     _check(_libc.mount(b"none", folder.encode(), b"tmpfs", _NOSUID_NODEV, options))
@@ -104,12 +104,12 @@ _RIGHTS_BY_ABI = (0, (1 << 13) - 1, (1 << 14) - 1, (1 << 15) - 1, (1 << 15) - 1,
 
 
 def no_new_privileges() -> None:
-    """Programs with the set-user-id bit give nothing any more; Landlock and seccomp ask for this."""
+    """Make the set-user-id bit ineffective, which Landlock and seccomp require."""
     _check(_libc.prctl(38, 1, 0, 0, 0))  # PR_SET_NO_NEW_PRIVS
 
 
 def restrict_files(readable: Iterable[str], writable: Iterable[str]) -> None:
-    """Everything outside of these folders and files can be neither read, run nor written (Landlock)."""
+    """Forbid reading, running and writing everything outside these folders and files (Landlock)."""
     abi = _check(_libc.syscall(444, None, 0, 1))  # landlock_create_ruleset, LANDLOCK_CREATE_RULESET_VERSION
     handled = _RIGHTS_BY_ABI[min(abi, len(_RIGHTS_BY_ABI) - 1)]
     attribute = struct.pack("=QQQ", handled, 3 if abi >= 4 else 0, 3 if abi >= 6 else 0)  # files, TCP, signals
@@ -165,7 +165,7 @@ _ALLOW, _KILL = 0x7FFF0000, 0x80000000
 
 
 def refuse_calls() -> None:
-    """System calls that lead to a network, out of the namespaces, or into other processes fail with EPERM."""
+    """Let system calls fail with EPERM that lead to a network, out of the namespaces, or into other processes."""
     machine = platform.machine()
     if machine not in _REFUSED:
         raise OSError(errno.ENOSYS, f"no list of system calls for {machine}")
@@ -199,7 +199,7 @@ def _filter(machine: str) -> list[tuple[int, int, int, int]]:
 
 
 def limit(cpu_s: int, memory_bytes: int, file_bytes: int, processes: int) -> None:
-    """No core dumps, few descriptors, and these limits, which cannot be raised again."""
+    """Forbid core dumps, allow few descriptors, and set these limits, which cannot be raised again."""
     for which, most in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_CPU, cpu_s),
@@ -216,7 +216,7 @@ def limit(cpu_s: int, memory_bytes: int, file_bytes: int, processes: int) -> Non
 
 
 def own_tasks() -> int:
-    """Processes and threads of our user: where there is no user namespace, the limit counts them all."""
+    """Count this user's processes and threads: without a user namespace the limit counts them all."""
     count, user = 0, os.getuid()
     for name in os.listdir("/proc"):
         try:

@@ -1,8 +1,9 @@
-"""Runs a candidate program's tests that are statements. Copied into the sandbox; imports nothing of ours.
+"""Run a candidate program's tests that are statements. Copied into the sandbox, so it imports nothing of Rollcast.
 
-Standard input holds {"token", "tests", "timeout_s"}; a test is [kind, code]. The answer to each is one line on standard
-output, before which nothing of the program's own can get: "value" tests give what their expression is worth, for the
-verifier to compare outside, where the program cannot reach; "run" tests give the token if they raise nothing.
+Standard input holds {"token", "tests", "timeout_s"}; a test is [kind, code]. The answer to each test is one line on
+standard output, which the program cannot precede with lines of its own. "value" tests return the value of their
+expression, for the verifier to compare outside, where the program cannot interfere; "run" tests return the token if
+they raise nothing.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ VALUE = "_value_of_the_test"
 
 
 class TestTimeout(BaseException):
-    """Not an Exception, so that a program's own handlers let it through."""
+    """A test timed out; not an Exception, so that a program's own handlers do not catch it."""
 
 
 def main() -> None:
     order = json.loads(sys.stdin.read())
     answers = os.dup(1)
-    os.dup2(2, 1)  # what the program prints is no answer
+    os.dup2(2, 1)  # the program's own output goes to stderr, so that it cannot pass as an answer
     namespace: dict[str, Any] = {"__name__": "candidate"}
     with open("candidate.py", encoding="utf-8") as file:
         source = file.read()

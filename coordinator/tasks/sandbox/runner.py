@@ -1,4 +1,4 @@
-"""Runs one untrusted program and says how it ended. Blocking; for verifier processes."""
+"""Run one untrusted program and report how it ended. Blocking; for verifier processes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from typing import IO, Literal
 from rollcast.runtime.errors import TaskError
 
 CHILD = str(Path(__file__).with_name("child.py"))
-TERMINATE_TIMEOUT_S = 2.0  # to kill what is inside and reap it
+TERMINATE_TIMEOUT_S = 2.0  # for child.py to kill and reap the processes inside
 DEATH_TIMEOUT_S = 5.0
 READ_BYTES = 64 << 10
 FOLDER_BYTES_FILES = 4  # the folder in memory holds this many files of the largest size
 REPORT_BYTES_MAX = 4 << 10
 UNCONFINED = 125  # exit status of child.py
-# No hash seed, so that a program that depends on it cannot pass by luck once and fail when it is scored again.
+# A fixed hash seed: a program that depends on it must not pass by luck once and fail when it is scored again.
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "LANG": "C.UTF-8",
@@ -42,7 +42,7 @@ Outcome = Literal["exited", "timeout", "output"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a program may use. ``full``: refuse to run it where the kernel cannot keep it in."""
+    """What a program may use. ``full``: refuse to run it if the kernel cannot confine it."""
 
     wall_s: float
     memory_bytes: int = 512 << 20
@@ -54,20 +54,20 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How it ended: by itself with ``status`` (128 + n for signal n), after its time, or for printing too much."""
+    """How a program ended: by itself with ``status`` (128 + n for signal n), at its timeout, or by too much output."""
 
     outcome: Outcome
     status: int
     stdout: bytes
     stderr: bytes
-    missing: Mapping[str, str] = field(default_factory=dict)  # means of the kernel that were not there, and why
+    missing: Mapping[str, str] = field(default_factory=dict)  # confinements that did not work, and why
 
 
 def run_python(files: Mapping[str, str], main: str, stdin: bytes, limits: Limits) -> Ended:
-    """Run ``main`` of these files with this interpreter, isolated from our packages' path and environment.
+    """Run ``main`` of these files with this interpreter, without this process's packages and environment.
 
     Raises:
-        TaskError: limits.full, and the kernel lacks what that needs; or the sandbox cannot be set up at all.
+        TaskError: limits.full is set and the kernel cannot confine the program, or the sandbox cannot be set up at all.
     """
     folder = tempfile.mkdtemp(prefix="rollcast-sandbox-")
     try:
@@ -137,11 +137,11 @@ def _run(order: IO[bytes], stdin: IO[bytes], limits: Limits) -> Ended:
 
 
 def _neighbours(order: int) -> tuple[int, int, int]:
-    """(order's duplicate, the report's reading end, its writing end right after the first)."""
+    """Return (a duplicate of the order, the report's reading end, its writing end numbered right after the first)."""
     read, write = os.pipe()
     os.set_blocking(read, False)
     low = high = -1
-    while low < 0 or high != low + 1:  # only the kernel can tell that a number is free, and take it, in one go
+    while low < 0 or high != low + 1:  # only the kernel can check that a number is free and take it in one step
         for one in (low, high):
             if one >= 0:
                 os.close(one)
@@ -152,7 +152,7 @@ def _neighbours(order: int) -> tuple[int, int, int]:
 
 
 def _watch(process: subprocess.Popen[bytes], limits: Limits) -> tuple[Outcome, tuple[bytes, bytes]]:
-    """Read what it prints until it has closed both streams, its time is over, or it has printed too much."""
+    """Read the program's output until it closes both streams, its time is over, or it has printed too much."""
     assert process.stdout is not None
     assert process.stderr is not None
     ends_s = time.monotonic() + limits.wall_s
@@ -182,7 +182,7 @@ def _watch(process: subprocess.Popen[bytes], limits: Limits) -> tuple[Outcome, t
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Nothing of it is left when this returns: child.py ends and reaps all that is inside before it ends itself."""
+    """Kill the program completely: child.py ends and reaps all processes inside before it ends itself."""
     for stream in (process.stdout, process.stderr):
         if stream is not None:
             stream.close()
@@ -203,8 +203,8 @@ def _missing(report: bytes) -> dict[str, str]:
 
 def _unconfined(missing: Mapping[str, str]) -> TaskError:
     return TaskError(
-        "this machine cannot confine programs that nobody trusts",
-        cause="the kernel does not give " + "; ".join(f"{name} ({why})" for name, why in sorted(missing.items())),
+        "this machine cannot confine untrusted programs",
+        cause="the kernel does not provide " + "; ".join(f"{name} ({why})" for name, why in sorted(missing.items())),
         fix="use a kernel with Landlock (5.13 or newer, in its list of security modules), allow unprivileged user "
         'namespaces or seccomp, or set task.check.isolation = "best" where you trust the programs',
     )
