@@ -275,8 +275,10 @@ class Session:
             # timed out has cancelled the call itself, and then only the writer knows the reason.
             await asyncio.wait((reader,), timeout=1.0)
             timed_out = writer.done() and isinstance(writer.exception(), WaitTimedOut)
-            told_why = writer if timed_out or not reader.done() else reader
-            return told_why.result() or "the coordinator ended the session"
+            # No local name for the chosen task: like those deleted below, it would keep the connection alive.
+            return (
+                writer if timed_out or not reader.done() else reader
+            ).result() or "the coordinator ended the session"
         finally:
             for task in (reader, writer):
                 task.cancel()
