@@ -28,9 +28,8 @@ from peer.links.transport import Link
 from peer.punching.component import PunchComponent
 from peer.punching.transport import PunchTransport
 from peer.reachability.advertised import AdvertisedReachability
-from peer.reachability.coordinator_http import MemberHttp
 from peer.reachability.nat_kind import NatKind, nat_kind
-from peer.reachability.nat_probe import seen_from_outside
+from peer.reachability.nat_probe import MemberHttp, seen_from_outside
 from peer.session.hello import hello_of
 from peer.session.session import Session, SessionSettings
 from rollcast.runtime.errors import RollcastError

@@ -25,9 +25,8 @@ from peer.punching.component import PunchComponent
 from peer.punching.transport import PunchTransport
 from peer.reachability.advertised import AdvertisedReachability
 from peer.reachability.checking import ReachabilityCheck
-from peer.reachability.coordinator_http import MemberHttp
 from peer.reachability.local_address import LocalAddress
-from peer.reachability.nat_probe import seen_from_outside
+from peer.reachability.nat_probe import MemberHttp, seen_from_outside
 from peer.reachability.summary import ReachabilitySummary
 from peer.relay.relay import Relay
 from peer.startup import RunMembership

@@ -1,4 +1,4 @@
-"""What we tell the coordinator about how we can be reached: the newest of what each part found, once per change."""
+"""Report to the coordinator how this peer can be reached: the newest findings of all components, once per change."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from peer.reachability.nat_kind import NatKind
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 CIRCUITS_MOST = 2
-"""Addresses through relays that are told; nobody needs more."""
+"""Most addresses through relays that are reported."""
 
 
 class AdvertisedReachability:
-    """A connectivity component (peer.connect.connectivity) that the others tell. Call it inside a running event loop.
+    """The reported findings, a connectivity component (peer.connect.connectivity) that the others write to.
+
+    Call it inside a running event loop.
 
     Args:
-        send: into the session; what is sent while there is none is lost, so all is told anew after every welcome.
+        send: queues a message in the session. Messages are dropped while none is open, so everything is reported again
+            after each welcome.
     """
 
     kinds: frozenset[str] = frozenset()
@@ -27,51 +30,51 @@ class AdvertisedReachability:
         self._connected = self._due = False
 
     def set_nat(self, kind: NatKind) -> None:
-        """What stands between this machine and those who would dial it."""
+        """Set the kind of router or firewall between this machine and peers that dial it."""
         self._set(nat=kind)
 
     def set_punch_address(self, text: str) -> None:
-        """ip:port under which the coordinator sees the port that holes are punched from; empty: none."""
+        """Set the ip:port under which the coordinator sees the port that holes are punched from; empty: none."""
         self._set(punch_address=text)
 
     def set_circuits(self, circuits: tuple[str, ...]) -> None:
-        """Our addresses through relays that hold a reservation of ours."""
+        """Set this peer's addresses through the relays that hold a reservation for it."""
         self._set(circuits=circuits[:CIRCUITS_MOST])
 
     def set_relay_address(self, text: str) -> None:
-        """Where our libp2p host takes reservations of others; empty: it takes none."""
+        """Set the address at which the libp2p host takes reservations of other peers; empty: it takes none."""
         self._set(relay_address=text)
 
     def set_advertise(self, text: str) -> None:
-        """What others dial, in place of what was said at the start; empty: that stays."""
+        """Set the address that others dial, in place of that advertised at startup; empty: the latter stays."""
         self._set(advertise=text)
 
     def set_local_address(self, text: str) -> None:
-        """Private ip:port where links are listened for, told to peers of the same local network; empty: nowhere."""
+        """Set the private ip:port of links, which only peers of the same local network are told; empty: none."""
         self._set(local_address=text)
 
     @property
     def now(self) -> pb.Reachability:
-        """What is known at this moment; a copy."""
+        """A copy of the present findings."""
         copy = pb.Reachability()
         copy.CopyFrom(self._now)
         return copy
 
     async def run(self) -> None:
-        """It has nothing to do by itself."""
+        """Wait until cancelled: the other components cause all reports."""
         await asyncio.Event().wait()
 
     def opened(self, welcome: pb.Welcome) -> None:
-        """See ConnectivityComponent."""
+        """Report everything to the coordinator of the new session."""
         self._connected = True
         self._soon()
 
     def lost(self) -> None:
-        """See ConnectivityComponent."""
+        """Stop reporting until the next session."""
         self._connected = False
 
     def received(self, message: pb.CoordinatorMessage) -> None:
-        """See ConnectivityComponent; nothing is for it."""
+        """Ignore: it handles no message."""
 
     def _set(self, **changed: str | tuple[str, ...]) -> None:
         before = self.now
@@ -82,12 +85,12 @@ class AdvertisedReachability:
             self._soon()
 
     def _soon(self) -> None:
-        """Several changes at one moment are one message."""
+        """Schedule a report; several changes within one turn of the event loop become one message."""
         if not self._due:
             self._due = True
-            asyncio.get_running_loop().call_soon(self._tell)
+            asyncio.get_running_loop().call_soon(self._report)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         self._due = False
         if self._connected:
             self._send(pb.PeerMessage(reachability=self.now))

@@ -1,4 +1,4 @@
-"""Finds out now and then how this machine is seen, hears who got through to it, and dials others back when asked."""
+"""Check how this machine is seen from outside and who can dial it, and dial other peers back on request."""
 
 from __future__ import annotations
 
@@ -26,21 +26,23 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 log = structlog.get_logger()
 
 AGAIN_AFTER_S = 1800.0
-"""Routers change, and so do the networks that a machine is carried to."""
+"""Seconds between two checks: routers change, and machines move from one network to another."""
 _ADDRESS_LOOKED_AT_S = 30.0
-_SPREAD_S = 2.0  # peers that join together ask one after the other
+_SPREAD_S = 2.0  # random delay, so that peers that join together do not all ask at once
 _FIRST_RETRY_S, _MOST_RETRY_S = 5.0, 600.0
 _DIALS_AT_ONCE = 4
 _DIALS_A_MINUTE = 30
-_NOWHERE = ("192.0.2.1", 9)  # RFC 5737: never an address of anybody; connecting a UDP socket sends nothing
+_NOWHERE = ("192.0.2.1", 9)  # RFC 5737: an address that no host has; connecting a UDP socket sends nothing
 
 
 class ReachabilityCheck:
-    """A connectivity component (peer.connect.connectivity). Make it inside a running event loop.
+    """The reachability check, a connectivity component (peer.connect.connectivity).
+
+    Create it inside a running event loop.
 
     Args:
-        look: how a port of ours is seen from outside; raises RollcastError where that cannot be told now.
-        local_address: of this machine on the way out; empty: there is no way.
+        look: returns how a port of this machine is seen from outside; raises RollcastError if the check fails.
+        local_address: returns this machine's address on the way to the internet; empty: there is no route.
     """
 
     kinds = frozenset({"dial_back", "dial_verdict"})
@@ -70,7 +72,7 @@ class ReachabilityCheck:
     # ------------------------------------------------------------ see ConnectivityComponent
 
     async def run(self) -> None:
-        """Look once there is a session, when our address changes, in a new session, and now and then."""
+        """Check in each new session, when this machine's address changes, and every AGAIN_AFTER_S seconds."""
         try:
             while True:
                 await self._session.wait()
@@ -85,22 +87,22 @@ class ReachabilityCheck:
             await asyncio.gather(*self._dials, return_exceptions=True)
 
     def opened(self, welcome: pb.Welcome) -> None:
-        """The coordinator may have seen us move."""
+        """Check again: the coordinator may see this machine at another address now."""
         self._session.set()
         self._look_again.set()
 
     def lost(self) -> None:
-        """Nobody is there to be asked."""
+        """Pause checks: they need the coordinator."""
         self._session.clear()
 
     def received(self, message: pb.CoordinatorMessage) -> None:
-        """Dial somebody back, or hear who got through to us."""
+        """Dial another peer back, or take the verdict about this one."""
         if message.WhichOneof("body") == "dial_verdict":
             self._told(message.dial_verdict)
         else:
             self._asked(message.dial_back)
 
-    # ------------------------------------------------------------ how we are seen
+    # ------------------------------------------------------------ how this machine is seen
 
     async def _look_until_seen(self) -> None:
         for delay_s in backoff_delays_s(self._random, first_s=_FIRST_RETRY_S, most_s=_MOST_RETRY_S):
@@ -116,12 +118,12 @@ class ReachabilityCheck:
                 return
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay_s):
-                    await self._look_again.wait()  # a coordinator that is back is asked at once
+                    await self._look_again.wait()  # a new session ends the backoff
             self._look_again.clear()
             await self._session.wait()
 
     async def _wait(self, address: str) -> None:
-        """Until it is time to look again."""
+        """Wait until the next check is due, or this machine's address has changed from ``address``."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + AGAIN_AFTER_S * self._random.uniform(0.9, 1.1)
         while (left_s := until_s - loop.time()) > 0.0 and not self._look_again.is_set():
@@ -132,11 +134,11 @@ class ReachabilityCheck:
                 if self._local_address() != address:
                     return
 
-    # ------------------------------------------------------------ who gets through
+    # ------------------------------------------------------------ verdicts about this machine
 
     def _told(self, verdict: pb.DialVerdict) -> None:
         if len(verdict.address) > TEXT_LENGTH_MAX or len(verdict.problem) > TEXT_LENGTH_MAX:
-            raise MalformedMessage("a verdict of a dial back is too long")
+            raise MalformedMessage("the coordinator's dial-back verdict has too long a text")
         before = self._summary.verdict
         self._summary.verdict = verdict
         self._reachability.set_nat(self._summary.nat)
@@ -160,11 +162,11 @@ class ReachabilityCheck:
         except ValueError:
             valid = False
         if not valid:
-            raise MalformedMessage("a dial back names no peer, or no IP address and port")
+            raise MalformedMessage("the coordinator's dial-back request names no peer, or no IP address and port")
         now_s = asyncio.get_running_loop().time()
         often = len(self._dialled_at_s) == _DIALS_A_MINUTE and now_s - self._dialled_at_s[0] < 60.0
         if often or len(self._dials) >= _DIALS_AT_ONCE:
-            return  # who does not answer does not count
+            return  # the coordinator does not count peers that do not answer
         self._dialled_at_s.append(now_s)
         task = asyncio.create_task(self._dial(order))
         self._dials.add(task)
@@ -187,7 +189,7 @@ class ReachabilityCheck:
 
 
 def address_on_the_way_out(to: str = _NOWHERE[0]) -> str:
-    """This machine's own IPv4 address towards another one, by default the world; empty: there is no way there."""
+    """Return this machine's own IPv4 address on the route to ``to``, by default the internet; empty: no route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
         try:
             out.connect((to, _NOWHERE[1]))

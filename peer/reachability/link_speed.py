@@ -1,4 +1,4 @@
-"""This machine's link to a coordinator: round trip, clock, bytes down and up, before it has joined."""
+"""Measure this machine's link to a coordinator before it has joined: round trip, clock, download and upload rate."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from rollcast.wire.limits import HTTP_JOIN_BYTES_MAX
 
 FIRST_BYTES = 256 << 10
 BYTES_MAX = 32 << 20
-WANTED_S = 2.0  # that one direction is measured for, about
+WANTED_S = 2.0  # approximate duration of the measurement of one direction
 ASK_DEADLINE_S = 20.0
-BUSY_DEADLINE_S = 75.0  # others measure: a minute's allowance
+BUSY_DEADLINE_S = 75.0  # the coordinator lets others measure first, within an allowance per minute
 _GROWTH_MAX = 16.0
 _PIECE_BYTES = 128 << 10
 
@@ -37,13 +37,15 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class LinkMeasured:
-    """What was measured; None: it was not.
+    """The measurements of a link; None: not measured.
 
     Args:
-        rtt_s: of one small request over an open connection.
-        skew_s: by how much this machine's clock is ahead of the coordinator's; HTTP's Date tells whole seconds.
-        control_port: whether the coordinator's control port takes connections; ``control_failed``: which hop does not.
-        problems: what could not be measured, and why.
+        rtt_s: round trip of one small request over an open connection.
+        skew_s: seconds by which this machine's clock is ahead of the coordinator's, to within a second (HTTP's Date
+            has whole seconds).
+        control_port: whether the coordinator's control port accepts connections; ``control_failed``: the hop that
+            fails.
+        problems: reasons why something could not be measured.
     """
 
     rtt_s: float | None = None
@@ -56,7 +58,7 @@ class LinkMeasured:
 
 
 class InviteHttp:
-    """A coordinator, asked with an invite. An open connection is used again. Use as a context manager."""
+    """Requests to a coordinator, authorised by an invite, over one connection. Use it as a context manager."""
 
     def __init__(self, invite: Invite, wall_clock: Callable[[], float] = time.time) -> None:
         self._invite = invite
@@ -65,7 +67,7 @@ class InviteHttp:
         self._http: PinnedHttp | None = None
 
     async def __aenter__(self) -> InviteHttp:
-        """Connect, and compare the run CA.
+        """Connect, and compare the run CA with the invite's fingerprint.
 
         Raises:
             Unreachable, WrongKey, MalformedMessage: see rollcast.wire.joining.pinned_http.
@@ -87,24 +89,25 @@ class InviteHttp:
             await self._session.close()
 
     async def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """One JSON object; waits where the coordinator is busy.
+        """Send a request and return the JSON object of the answer, retrying while the coordinator is busy.
 
         Raises:
-            Unreachable: it does not answer in time.
-            RollcastError: what it answers instead.
+            Unreachable: the coordinator does not answer in time.
+            RollcastError: the error that the coordinator answers.
         """
         http = self._opened
         return await self._patiently(lambda: http.exchange(method, path, body, headers=http.authorization))
 
     def options(self, path: str) -> dict[str, Any]:
-        """Arguments of a request of the caller's own, over a connection of its own, with the invite's token."""
+        """Return the arguments of a request that the caller sends over its own connection, with the invite's token."""
         return self._opened.stream_options(path)
 
     async def clock(self) -> tuple[float, float]:
-        """Round trip in seconds, and by how many this machine's clock is ahead of the coordinator's.
+        """Return the round trip, and the seconds by which this machine's clock is ahead of the coordinator's.
 
         Raises:
-            Unreachable, MalformedMessage: it does not answer, or not with a date.
+            Unreachable: the coordinator does not answer.
+            MalformedMessage: its answer has no date.
         """
 
         async def once() -> tuple[float, float]:
@@ -117,28 +120,28 @@ class InviteHttp:
         started_s = time.monotonic()
         wall_s, theirs_s = await self._patiently(once)
         rtt_s = time.monotonic() - started_s
-        # Date is cut to whole seconds, half a second too early on average.
+        # Date is truncated to whole seconds, so it is half a second early on average.
         return rtt_s, wall_s - rtt_s / 2 - (theirs_s + 0.5)
 
     async def control_hop(self) -> HopFailed | None:
-        """Which hop to the control port fails; None: it is reached, and of this run."""
+        """Return the hop to the control port that fails; None: the port is reached, and belongs to this run."""
         return await failed_hop(self._invite.grpc_address, self._opened.trusting())
 
     async def download(self, said: Progress = lambda _: None) -> float:
-        """Bytes a second from the coordinator.
+        """Return the download rate from the coordinator in bytes per second.
 
         Raises:
-            Unreachable: it does not answer in time.
-            RollcastError: what it answers instead.
+            Unreachable: the coordinator does not answer in time.
+            RollcastError: the error that the coordinator answers.
         """
         return await _by_doubling(self._down, said, "download")
 
     async def upload(self, said: Progress = lambda _: None) -> float:
-        """Bytes a second to the coordinator.
+        """Return the upload rate to the coordinator in bytes per second.
 
         Raises:
-            Unreachable: it does not answer in time.
-            RollcastError: what it answers instead.
+            Unreachable: the coordinator does not answer in time.
+            RollcastError: the error that the coordinator answers.
         """
         return await _by_doubling(self._up, said, "upload")
 
@@ -181,7 +184,7 @@ class InviteHttp:
                     raise self._unreachable(error) from None
             except aiohttp.ClientConnectorCertificateError as error:
                 raise WrongKey(
-                    f"whoever answers at {self._invite.http_url} has no certificate of this run", cause=str(error)
+                    f"the server at {self._invite.http_url} has no certificate of this run", cause=str(error)
                 ) from None
             except (aiohttp.ClientError, OSError, TimeoutError, KeyError, ValueError) as error:
                 raise self._unreachable(error) from None
@@ -192,12 +195,12 @@ class InviteHttp:
         return Unreachable(
             f"the coordinator at {self._invite.http_url} cannot be reached",
             cause=str(error) or "no answer in time",
-            fix="check this machine's network and that outgoing connections to that address are let through",
+            fix="check this machine's network, and that no firewall blocks outgoing connections to that address",
         )
 
 
 async def _by_doubling(once: Callable[[int], Awaitable[tuple[int, float]]], said: Progress, what: str) -> float:
-    """The rate of the last and largest of several transfers: the first ones only tell how large it may be."""
+    """Return the rate of the last and largest of several transfers; the others only find out how large it may be."""
     size = FIRST_BYTES
     while True:
         moved, seconds = await once(size)
@@ -209,11 +212,11 @@ async def _by_doubling(once: Callable[[int], Awaitable[tuple[int, float]]], said
 
 
 async def check_answer(response: aiohttp.ClientResponse) -> None:
-    """Go on if it is what was asked for.
+    """Check that the request succeeded.
 
     Raises:
-        NotReady: it is busy.
-        RollcastError: what it answers instead.
+        NotReady: the coordinator is busy.
+        RollcastError: the error that the coordinator answers.
     """
     if response.status == 200:
         return
@@ -221,8 +224,8 @@ async def check_answer(response: aiohttp.ClientResponse) -> None:
     if response.status >= 500 or response.status == 429:
         raise NotReady(str(error.what if error else response.status))
     raise error or MalformedMessage(
-        f"the coordinator answers {response.status} to a measurement",
-        fix="run the same release on both ends",
+        f"the coordinator answers a measurement with HTTP status {response.status}",
+        fix="run the same release of Rollcast on both ends",
     )
 
 
@@ -241,13 +244,13 @@ def _unix_s(date: str) -> float:
 
 
 async def control_port(door: InviteHttp) -> dict[str, Any]:
-    """The fields of LinkMeasured about the coordinator's control port: TLS included, our own certificate not."""
+    """Return the fields of LinkMeasured about the control port. TLS is checked, but no client certificate is sent."""
     failed = await door.control_hop()
     return {"control_port": failed is None, "control_failed": failed}
 
 
 async def measure_link(invite: Invite, said: Progress = lambda _: None) -> LinkMeasured:
-    """Everything about the link; what cannot be measured is a problem, and the rest goes on."""
+    """Measure everything about the link; a measurement that fails becomes a problem, and the others continue."""
     problems: list[RollcastError] = []
     values: dict[str, Any] = {}
     try:

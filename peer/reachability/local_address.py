@@ -1,4 +1,4 @@
-"""Where peers of the same local network can dial this one: told to the coordinator, which tells only them."""
+"""Report the address at which peers of the same local network can dial this one; the coordinator tells only them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 log = structlog.get_logger()
 
 _LOOK_S = 30.0
-"""Machines are carried from one network to another."""
+"""Seconds between two checks: machines move from one network to another."""
 _LOOKUP_S = 5.0
 _ANY = ("", "0.0.0.0", "::")
 
 
 class LocalAddress:
-    """A connectivity component (peer.connect.connectivity). Make it inside a running event loop.
+    """The local address, a connectivity component (peer.connect.connectivity).
+
+    Create it inside a running event loop.
 
     Args:
-        host: that links are listened for on; 0.0.0.0: all.
-        port: of links; asked for once the process listens. 0: it does not.
-        coordinator: its host: the interface towards it is the one that counts.
+        host: interface on which links are accepted; 0.0.0.0: all.
+        port: returns the port of links; it is called once the process listens. 0: it does not listen.
+        coordinator: returns the coordinator's host; of several interfaces, the one on the route to it is reported.
     """
 
     kinds: frozenset[str] = frozenset()
@@ -43,7 +45,7 @@ class LocalAddress:
         self._told = ""
 
     async def run(self) -> None:
-        """Look now and then, and in each new session, until cancelled."""
+        """Check the address every _LOOK_S seconds, and in each new session, until cancelled."""
         while True:
             self._look_now.clear()
             found = local_address(await self._own_host(), self._port())
@@ -56,14 +58,14 @@ class LocalAddress:
                     await self._look_now.wait()
 
     def opened(self, welcome: pb.Welcome) -> None:
-        """The coordinator may be at another place now."""
+        """Check at once: the coordinator may have another address now."""
         self._look_now.set()
 
     def lost(self) -> None:
-        """See ConnectivityComponent; the next session is told what was found."""
+        """Continue: the next session gets the newest address."""
 
     def received(self, message: pb.CoordinatorMessage) -> None:
-        """See ConnectivityComponent; nothing is for it."""
+        """Ignore: it handles no message."""
 
     async def _own_host(self) -> str:
         if self._host not in _ANY:

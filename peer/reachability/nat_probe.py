@@ -1,4 +1,4 @@
-"""Asking the coordinator how a port of this machine is seen: coordinator/api/observed_address.py is the other end."""
+"""Ask the coordinator how it sees a port of this machine; coordinator/api/observed_address.py is the other end."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import json
 import secrets
 import socket
+import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import aiohttp
@@ -13,7 +15,10 @@ import aiohttp
 from peer.reachability.link_speed import check_answer
 from peer.reachability.nat_kind import Seen
 from rollcast.runtime.errors import MalformedMessage, Unreachable
-from rollcast.wire.joining.pinned_http import NotReady
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.member_proof import member_proof
+from rollcast.wire.joining.enrol import Enrolment
+from rollcast.wire.joining.pinned_http import NotReady, pinned_options
 
 _NONCE_BYTES = 16
 _DEADLINE_S = 15.0
@@ -23,17 +28,48 @@ _ANY = "0.0.0.0"
 
 
 class CoordinatorHttp(Protocol):
-    """The coordinator's, opened with an invite (peer.reachability.link_speed) or as a member (peer.reachability)."""
+    """Authorised requests to the coordinator's HTTP port.
 
-    def options(self, path: str) -> dict[str, Any]: ...
+    They are made with an invite (peer.reachability.link_speed.InviteHttp) or as a member of the run (MemberHttp).
+    """
+
+    def options(self, path: str) -> dict[str, Any]:
+        """Return the arguments of one aiohttp request of this path."""
+
+
+class MemberHttp:
+    """Authorise requests as a member of the run; no invite is needed.
+
+    Args:
+        http_url: returns the coordinator's address where it was found last; None: that of the enrolment.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        enrolment: Enrolment,
+        wall_clock: Callable[[], float] = time.time,
+        http_url: Callable[[], str] | None = None,
+    ) -> None:
+        self._identity, self._enrolment, self._wall_clock = identity, enrolment, wall_clock
+        self._http_url = http_url or (lambda: enrolment.http_url)
+
+    def options(self, path: str) -> dict[str, Any]:
+        """Return the arguments of one aiohttp request of this path; the proof in them is valid for a short time."""
+        proof = member_proof(self._identity, self._enrolment.run_id, path, self._wall_clock())
+        options = pinned_options(f"{self._http_url()}{path}", self._enrolment.credentials.ca_pem)
+        return {**options, "headers": proof}
 
 
 async def seen_from_outside(door: CoordinatorHttp) -> Seen:
-    """One port that listens, asks, and dials the coordinator's second port; IPv4, which is what routers translate.
+    """Return how the coordinator sees one port of this machine.
+
+    One local port listens, sends the request, and dials the coordinator's second port: comparing what the coordinator
+    sees of the three tells the kind of NAT. IPv4 only, because routers do not translate IPv6.
 
     Raises:
         Unreachable: the coordinator does not answer in time.
-        RollcastError: what it answers instead; one of an older release knows nothing of this.
+        RollcastError: the coordinator refuses; an older release does not know the request.
     """
     nonce = secrets.token_hex(_NONCE_BYTES)
 
@@ -47,7 +83,7 @@ async def seen_from_outside(door: CoordinatorHttp) -> Seen:
         async with asyncio.timeout(_DEADLINE_S), await asyncio.start_server(say, sock=listening):
             return await _ask(door, port, nonce)
     except (NotReady, aiohttp.ClientError, OSError, TimeoutError) as error:
-        raise Unreachable("the coordinator does not say how this machine is seen", cause=str(error)) from None
+        raise Unreachable("the coordinator does not report how it sees this machine", cause=str(error)) from None
 
 
 async def _ask(door: CoordinatorHttp, port: int, nonce: str) -> Seen:
@@ -69,11 +105,11 @@ async def _ask(door: CoordinatorHttp, port: int, nonce: str) -> Seen:
             second_port = None if again is None else int(again["port"])
             return Seen(str(local), str(first["address"]), int(first["port"]), second_port, second["reached"] is True)
         except (KeyError, TypeError, ValueError):
-            raise MalformedMessage("the coordinator's answer does not say how this machine is seen") from None
+            raise MalformedMessage("the coordinator's answer does not report how it sees this machine") from None
 
 
 async def _dial_second(port: int, remote: tuple[str, int], nonce: str) -> None:
-    """Show ourselves there as well; whoever cannot be reached sees nothing, which the coordinator then says."""
+    """Dial the coordinator's second port from the same local port; the coordinator reports whether that worked."""
     if not remote[1]:
         return
     dialling = _bound(port)
@@ -83,7 +119,7 @@ async def _dial_second(port: int, remote: tuple[str, int], nonce: str) -> None:
         async with asyncio.timeout(_SECOND_DEADLINE_S):
             await loop.sock_connect(dialling, remote)
             await loop.sock_sendall(dialling, nonce.encode())
-            await loop.sock_recv(dialling, 1)  # it closes when it has read
+            await loop.sock_recv(dialling, 1)  # the coordinator closes the connection once it has read the nonce
     except (OSError, TimeoutError):
         pass
     finally:
@@ -91,7 +127,7 @@ async def _dial_second(port: int, remote: tuple[str, int], nonce: str) -> None:
 
 
 def _bound(port: int) -> socket.socket:
-    """Several sockets with one local port: what a router sees of all of them is the same port."""
+    """Return a socket bound to a port that other sockets share: a router sees the same port for all of them."""
     one = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

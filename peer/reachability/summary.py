@@ -1,4 +1,4 @@
-"""What is known of how this machine is reached, put together: how it is seen, and what others found. Pure."""
+"""Summarise how this machine is reached: how the coordinator sees it, and whether other peers could dial it. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from peer.reachability.nat_kind import NatKind, Seen, by_punching, nat_kind, sen
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.reach_words import reachability_of
 
-#: From behind these a hole can be punched to others; the same as coordinator/core/reach/holes.py has it.
+#: Kinds of NAT through which holes can be punched; coordinator/core/reach/holes.py has the same set.
 _PUNCHABLE = frozenset({"open", "mapped", "firewall", "full-cone", "port-restricted"})
 
 
 @dataclass(slots=True)
 class ReachabilitySummary:
-    """Args:
-    seen: how the coordinator saw a port of ours; None: not yet.
-    verdict: what the coordinator and others found who dialled the advertised address; None: nobody has yet.
+    """Findings about how this machine is reached.
+
+    Args:
+        seen: how the coordinator saw a port of this machine; None: unknown yet.
+        verdict: result of the coordinator and other peers dialling the advertised address; None: none yet.
     """
 
     seen: Seen | None = None
@@ -25,20 +27,24 @@ class ReachabilitySummary:
 
     @property
     def found_dialable(self) -> bool:
-        """Whether somebody got through to the port for links."""
+        """Whether the coordinator or a peer could dial the port for links."""
         return self.verdict is not None and self.verdict.asked > 0 and self.verdict.dialable
 
     @property
     def nat(self) -> NatKind:
-        """What stands between this machine and those who would dial it."""
+        """The kind of router or firewall between this machine and peers that dial it."""
         untouched = self.seen is not None and self.seen.reached and self.seen.local == self.seen.address
         return nat_kind(self.seen, dialled=self.found_dialable or untouched)
 
     def describe(self, told: pb.Reachability, advertised: str) -> dict[str, Any]:
-        """For the owner's screens.
+        """Return the findings for the owner's screens.
 
-        reachability: dialable, hole-punchable or only outwards; nat: what is in between; checked: in words, what those
-        found who dialled back; means: in words, what comes of it.
+        reachability: dialable, hole-punchable or only outwards; nat: kind of router in between; nat_means: text that
+        explains it; checked: text with the result of dialling back.
+
+        Args:
+            told: what was reported to the coordinator.
+            advertised: address that was advertised at startup; empty: none.
         """
         address = told.advertise or advertised
         refuted = self.verdict is not None and self.verdict.asked > 0 and not self.verdict.dialable
@@ -57,7 +63,7 @@ class ReachabilitySummary:
         if not address:
             return ""
         if self.verdict is None:
-            return "nobody has dialled back yet"
+            return "not dialled back yet"
         if not self.verdict.asked:
             return f"not checked: {self.verdict.problem}"
         why = f": {self.verdict.problem}" if self.verdict.problem else ""

@@ -1,4 +1,4 @@
-"""Whether other peers get through to this machine: the coordinator is asked to dial it back."""
+"""Find out whether other peers can dial this machine, by asking the coordinator to dial it back."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ _ANY = "0.0.0.0"
 
 @dataclass(frozen=True, slots=True)
 class DialledBack:
-    """Args:
-    port: that was listened on; 0: none could be.
-    address: under which the coordinator sees this machine; empty: not known.
-    reached: whether it got through to the port.
+    """The result of a dial-back.
+
+    Args:
+        port: port that was opened for it; 0: none could be opened.
+        address: address under which the coordinator sees this machine; empty: unknown.
+        reached: whether the coordinator could dial the port.
     """
 
     port: int
@@ -29,7 +31,10 @@ class DialledBack:
 
 
 async def dialled_back(door: InviteHttp, port: int) -> DialledBack:
-    """Listen on a port for a moment and have the coordinator dial it. Port 0: one of the system's choice.
+    """Listen on a port for a moment and let the coordinator dial it.
+
+    Args:
+        port: 0: the system chooses.
 
     Raises:
         RollcastError: the coordinator does not answer, or refuses.
@@ -51,16 +56,17 @@ async def dialled_back(door: InviteHttp, port: int) -> DialledBack:
 
 
 async def listening_for(invite: Invite, port: int = LINK_PORT) -> ListenSettings:
-    """Where a new peer should listen: on loopback where the run is on this machine, else where others get through.
+    """Return where a new peer should listen: on loopback if the run is on this machine, otherwise on all interfaces.
 
-    A machine that nobody reaches dials the others itself, which works too.
+    The address is advertised only if the coordinator could dial it; a machine that cannot be dialled dials the others
+    itself.
     """
     if is_on_this_machine(invite):
         return ListenSettings()
     try:
         async with InviteHttp(invite) as door:
             found = await dialled_back(door, port)
-    except RollcastError:  # an older coordinator; the daemon finds out by itself who gets through
+    except RollcastError:  # a coordinator of an older release; the daemon checks later whether it can be dialled
         return ListenSettings(_ANY, port, "none")
     if not found.reached:
         return ListenSettings(_ANY, found.port, "none")

@@ -1,4 +1,4 @@
-"""From measurements to findings: errors first, each with a code and a fix. Pure."""
+"""Turn the measurements of `rollcast peer check` into findings: errors first, each with a code and a fix. Pure."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from rollcast.wire.joining.diagnose import HopFailed
 Level = Literal["error", "warning", "ok"]
 _ORDER: tuple[Level, ...] = ("error", "warning", "ok")
 
-SKEW_ERROR_S = 3000.0  # certificates are valid from an hour before they are made
+SKEW_ERROR_S = 3000.0  # certificates are valid from one hour before they are issued
 SKEW_WARNING_S = 30.0
 SLOW_LINK_BYTES_PER_S = 125_000.0  # 1 Mbit/s
-_DISK_VERSIONS = 4.0  # states and deltas on disk at once, at least
+_DISK_VERSIONS = 4.0  # full versions that must fit on disk at once, deltas included
 _DISK_LEAST = 2e9
 _PYTHON_LEAST = (3, 11)
 _GIB = 2**30
@@ -39,13 +39,13 @@ _GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Args:
-        topic: in a word: gpu, memory, disk, clock, ports, link, speed.
-        text: what was found, with figures.
-        code: of the error that it is or would become, "" for what is right.
-        fix: what to do about it.
+        topic: one word: gpu, memory, disk, clock, ports, link, speed.
+        text: the finding, with figures.
+        code: code of the error that it is or would become; empty if all is well.
+        fix: what to do about it; empty if nothing.
     """
 
     level: Level
@@ -56,20 +56,20 @@ class Finding:
 
     @classmethod
     def of(cls, level: Level, topic: str, error: RollcastError) -> Finding:
-        """An error as a finding."""
+        """Return an error as a finding."""
         return cls(level, topic, "; ".join(filter(None, (error.what, error.cause))), error.code, error.fix)
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """Errors first, then warnings, each as they came."""
+    """Return the findings sorted: errors, warnings, then the rest, each in their order."""
     return sorted(findings, key=lambda finding: _ORDER.index(finding.level))
 
 
 def machine_findings(machine: MachineFacts, config: PeerConfig, *, runs: bool = False) -> list[Finding]:
-    """What can be said of the machine by itself.
+    """Return the findings about the machine itself.
 
     Args:
-        runs: whether a peer runs here already, and has the port.
+        runs: whether a peer runs here already and uses the port.
     """
     found = [_software(machine), _engine(machine), _accelerator(machine)]
     if config.link.port and not runs:
@@ -118,11 +118,11 @@ def _port(machine: MachineFacts, config: PeerConfig) -> Finding:
 def room_findings(
     machine: MachineFacts, config: PeerConfig, model: ModelConfig, row_tokens: int, *, runs: bool
 ) -> list[Finding]:
-    """Whether the run's model fits into memory and onto the disk.
+    """Return whether the run's model fits into memory and onto the disk.
 
     Args:
-        row_tokens: longest prompt and completion.
-        runs: whether a peer runs here already: then what is free says nothing.
+        row_tokens: length of the longest prompt and completion together, in tokens.
+        runs: whether a peer runs here already: then total instead of free memory is compared.
     """
     engine = config.engine
     needed = peer_memory(model, PeerShape(engine.concurrent_rollouts, row_tokens, engine.cache_tokens))
@@ -132,7 +132,7 @@ def room_findings(
     disk = max(_DISK_LEAST, _DISK_VERSIONS * snapshot_bytes(model))
     return [
         _room("memory", what, memory, have, f"{engine.concurrent_rollouts} rollouts at once", _lower(config)),
-        _room("disk", "disk", disk, machine.disk_free_bytes, "some versions", "free some, or move state_folder"),
+        _room("disk", "disk", disk, machine.disk_free_bytes, "some versions", "free some space, or move state_folder"),
     ]
 
 
@@ -148,24 +148,28 @@ def _room(topic: str, what: str, needed: float, have: float, of: str, fix: str) 
 
 
 def bare_room_findings(machine: MachineFacts) -> list[Finding]:
-    """Memory and disk where no run's model is known to compare them with."""
+    """Return findings about memory and disk when no run's model is known to compare them with."""
     found = [Finding("ok", "memory", f"{machine.memory_free_bytes / _GIB:.1f} GiB free")]
     disk = f"{machine.disk_free_bytes / _GIB:.1f} GiB free where the state folder is"
     if machine.disk_free_bytes < _DISK_LEAST:
-        fix = "free some, or move state_folder to another disk"
+        fix = "free some space, or move state_folder to another disk"
         return [*found, Finding("error", "disk", f"{disk}, at least 2 GB are needed", MachineUnfit.code, fix)]
     return [*found, Finding("ok", "disk", disk)]
 
 
 def place_findings(failures: Sequence[HopFailed], *, reached: bool) -> list[Finding]:
-    """Where the coordinator was looked for in vain. ``reached``: it was found at another place."""
+    """Return a finding for each address at which the coordinator was not reached.
+
+    Args:
+        reached: whether it was reached at another address.
+    """
     level: Level = "warning" if reached else "error"
-    what = "the coordinator is not reached at one of its places" if reached else "the coordinator cannot be reached"
+    what = "the coordinator" + (" cannot be reached at one of its addresses" if reached else " cannot be reached")
     return [Finding.of(level, "link", failed.as_error(what)) for failed in failures]
 
 
 def link_findings(link: LinkMeasured) -> list[Finding]:
-    """The link to the coordinator."""
+    """Return the findings about the link to the coordinator."""
     found = [Finding.of("error", "link", problem) for problem in link.problems]
     if link.skew_s is not None:
         found.append(_clock(link.skew_s))
@@ -191,35 +195,38 @@ def _rates(measured: Sequence[tuple[str, float]], rtt_s: float | None) -> Findin
     said = ", ".join(f"{name} {rate * 8e-6:.3g} Mbit/s" for name, rate in measured)
     said += "" if rtt_s is None else f", round trip {rtt_s * 1000:.0f} ms"
     if min(rate for _, rate in measured) < SLOW_LINK_BYTES_PER_S:
-        fix = "use a cable, or a network that others do not fill; versions take long over such a link"
+        fix = "use a cable or a less busy network; receiving a version takes long over such a link"
         return Finding("warning", "link", said, MachineUnfit.code, fix)
     return Finding("ok", "link", said)
 
 
 def dial_finding(dialled: DialledBack, seen: Seen | None = None, link: LinkConfig | None = None) -> Finding:
-    """Whether others get through, and what is in between; that nobody does costs speed, and is no error.
+    """Return whether other peers can dial this machine, and what is in between. If they cannot, that costs speed, but
+    is no error.
 
     Args:
-        link: as configured; None: nothing is.
+        link: the configuration; None: the defaults.
     """
     link = link or LinkConfig()
     if not dialled.port:
-        return Finding("warning", "ports", "no port could be listened on", PortInUse.code, "change link.port")
+        return Finding(
+            "warning", "ports", "no port could be opened for others to dial", PortInUse.code, "change link.port"
+        )
     kind = nat_kind(seen, dialled=dialled.reached)
     why = f"; {sentence(kind)}" if sentence(kind) else ""
     if dialled.reached:
-        return Finding("ok", "ports", f"others reach this machine at {dialled.address}, port {dialled.port}{why}")
+        return Finding("ok", "ports", f"others can dial this machine at {dialled.address}, port {dialled.port}{why}")
     outside = dialled.address or (seen.address if seen is not None else "")
     where = f"{outside}, port {dialled.port}" if outside else f"port {dialled.port}"
     fix = four_steps(kind, local=seen.local if seen is not None else "", address=outside, port=link.port or LINK_PORT)
     meanwhile = way_round(kind, punch=link.punch, p2p=link.p2p)
-    said = f"nobody gets through to this machine ({where}): it takes part all the same, and dials the others"
+    said = f"others cannot dial this machine ({where}): it takes part nevertheless, and dials them"
     said += f"{why}{meanwhile and f'; {meanwhile}'}"
     return Finding("warning", "ports", said, NotDialable.code, fix)
 
 
 def speed_findings(decoded: Decoded, machine: MachineFacts) -> list[Finding]:
-    """The short decode."""
+    """Return the findings about the short test of generation."""
     found = [
         Finding(
             "ok",
@@ -230,13 +237,13 @@ def speed_findings(decoded: Decoded, machine: MachineFacts) -> list[Finding]:
     ]
     if machine.accelerators and "(cpu)" in decoded.hardware:
         fix = "install jax for its driver: pip install 'jax[cuda12]', or use engine.kind = \"torch\""
-        text = "there is a GPU, and the engine computes on the processor"
+        text = "there is a GPU, but the engine computes on the processor"
         found.append(Finding("warning", "gpu", text, MissingExtra.code, fix))
     return found
 
 
 def worth_finding(worth: dict[str, Any]) -> Finding:
-    """The coordinator's judgement."""
+    """Return the coordinator's judgement of what this machine would contribute."""
     sentence, meets = str(worth.get("sentence", "")), worth.get("meets")
     if meets is False:
         helps = "; ".join(str(one) for one in worth.get("what_would_help", ()))

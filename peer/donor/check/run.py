@@ -1,4 +1,4 @@
-"""Carrying a check out: what to measure, in which order, with which engine."""
+"""Run `rollcast peer check`: measure machine, link, reachability and generation speed, and collect the findings."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from rollcast.runtime.errors import ConfigError, RollcastError
 from rollcast.wire.donor_socket import request
 from rollcast.wire.joining.invite import Invite
 
-_NEW_TOKENS_MAX = 512  # longer rollouts only take longer to measure
+_NEW_TOKENS_MAX = 512  # longer rollouts would only make the measurement longer
 _TINY_VOCABULARY = 64
-_GPU_MODEL = "qwen3-0.6b"  # where no run says which one
+_GPU_MODEL = "qwen3-0.6b"  # measured on a GPU if neither the run nor the user names a model
 
 Progress = Callable[[str], None]
 
@@ -52,10 +52,14 @@ class CheckRequest:
 
 @dataclass(slots=True)
 class CheckResult:
-    """What was found; ``findings`` are errors first.
+    """The result of a check; ``findings`` are sorted, errors first.
 
     Args:
-        nat: what stands between this machine and those who would dial it; None: not looked at.
+        link: None: not measured.
+        decoded: speed of generation; None: not measured.
+        needs: what the run needs of a peer, from the coordinator; None: not asked.
+        worth: the planner's judgement of this machine; None: not asked.
+        nat: kind of router between this machine and peers that dial it; None: not checked.
     """
 
     machine: MachineFacts
@@ -68,7 +72,7 @@ class CheckResult:
 
     @property
     def exit_status(self) -> int:
-        """That of the first error; 0 without one."""
+        """The exit status of the first error; 0 without one."""
         codes = {cls.code: cls.exit_code for cls in _error_classes()}
         return next((codes.get(one.code, 69) for one in self.findings if one.level == "error"), 0)
 
@@ -80,14 +84,17 @@ def _error_classes() -> list[type[RollcastError]]:
 async def check_machine(
     asked: CheckRequest, said: Progress, *, engine_factory: Callable[[PeerConfig], Engine] = make_engine
 ) -> CheckResult:
-    """Measure everything that can be measured.
+    """Measure everything that the request allows.
+
+    Args:
+        said: called with a line of progress.
 
     Raises:
-        ConfigError: the model asked for is not known.
+        ConfigError: the requested model is unknown.
     """
     model = _named_model(asked.model) if asked.model else None
     config, runs = asked.config, holder_of(asked.state_folder) is not None
-    said("looking at this machine")
+    said("checking this machine")
     machine = await asyncio.to_thread(
         look_at_machine, asked.state_folder, link_host=config.link.host, link_port=0 if runs else config.link.port
     )
@@ -128,7 +135,7 @@ async def _ask_coordinator(
             checked.needs = await door.ask("GET", "/api/v1/worth")
             if asked.link:
                 said(
-                    "asking the peer that runs here who gets through" if runs else "asking the coordinator to dial back"
+                    "asking the peer that runs here who can dial it" if runs else "asking the coordinator to dial back"
                 )
                 await _reach(door, asked, checked, runs=runs)
     except RollcastError as error:
@@ -136,21 +143,21 @@ async def _ask_coordinator(
 
 
 async def _reach(door: InviteHttp, asked: CheckRequest, checked: CheckResult, *, runs: bool) -> None:
-    """Whether others get through to the port for links, and what is in between."""
+    """Find out whether other peers can dial the port for links, and what is in between."""
     link = asked.config.link
     dialled = _found_by_the_peer(asked.state_folder, link) if runs else await dialled_back(door, link.port)
     if dialled is None:
         return
     try:
         seen = await seen_from_outside(door)
-    except RollcastError:  # an older coordinator; whether others get through is known all the same
+    except RollcastError:  # a coordinator of an older release; whether others can dial is known without it
         seen = None
     checked.nat = nat_kind(seen, dialled=dialled.reached)
     checked.findings.append(checking.dial_finding(dialled, seen, link))
 
 
 def _found_by_the_peer(state_folder: Path, link: LinkConfig) -> DialledBack | None:
-    """What others found who dialled the peer that runs here, and has the port; None: it does not say."""
+    """Ask the peer that runs here, and holds the port, whether others could dial it; None: it does not answer."""
     try:
         reach = request(state_folder, {"do": "status"})["reach"]
         host, _, port = str(reach["address"]).partition(" ")[0].rpartition(":")
@@ -161,7 +168,7 @@ def _found_by_the_peer(state_folder: Path, link: LinkConfig) -> DialledBack | No
 
 
 async def _quick_link(invite: Invite) -> LinkMeasured:
-    """Without moving more than a few bytes."""
+    """Measure round trip and clock only, which moves no more than a few bytes."""
     try:
         async with InviteHttp(invite) as door:
             rtt_s, skew_s = await door.clock()
@@ -207,7 +214,7 @@ async def _judge(asked: CheckRequest, invite: Invite, checked: CheckResult, said
         "download_bytes_per_s": _capped(link.download_bytes_per_s, caps.download_mbit_s_max),
         "memory_bytes": float(checked.machine.compute_memory_bytes),
     }
-    said("asking the planner what this machine is worth")
+    said("asking the planner what this machine would contribute")
     try:
         async with InviteHttp(invite) as door:
             checked.worth = await door.ask("POST", "/api/v1/worth", measured)
@@ -224,24 +231,25 @@ def _capped(measured: float | None, cap_mbit_s: float | None) -> float | None:
 
 
 def _running_speed(state_folder: Path) -> Finding:
-    """A peer runs here: a second engine beside it would measure neither of them."""
+    """Report the speed of the peer that runs here: a second engine beside it would distort the measurement."""
     try:
         report = request(state_folder, {"do": "status"})
         speed = f"{report['tokens_per_second']:,.0f} tokens/s in its last batches"
     except (RollcastError, KeyError, TypeError) as error:
-        speed = f"it does not say how fast it is: {error}"
-    return Finding("warning", "speed", f"a peer runs here already, {speed}", "", "`rollcast peer finish` first")
+        speed = f"but its speed is unknown: {error}"
+    fix = "to measure anew, stop it first with `rollcast peer finish`"
+    return Finding("warning", "speed", f"a peer runs here already, {speed}", "", fix)
 
 
 def _run_model(needs: dict[str, Any] | None) -> ModelConfig | None:
-    """The run's, once it has a version."""
+    """Return the run's model; None: it has no version yet, or its model is of another release."""
     text = (needs or {}).get("model_json")
     if not isinstance(text, str):
         return None
     try:
         return ModelConfig.model_validate_json(text)
     except ValidationError:
-        return None  # of another release: the decode says so when versions are loaded
+        return None  # a model of another release
 
 
 def _row_tokens(needs: dict[str, Any] | None) -> int:
@@ -250,7 +258,7 @@ def _row_tokens(needs: dict[str, Any] | None) -> int:
 
 def _named_model(name: str) -> ModelConfig:
     if name not in ARCHITECTURES:
-        raise ConfigError(f"no model {name!r} is known", fix=f"one of {', '.join(ARCHITECTURES)}")
+        raise ConfigError(f"there is no model {name!r}", fix=f"choose one of {', '.join(ARCHITECTURES)}")
     return ModelConfig(preset=name)
 
 

@@ -28,7 +28,7 @@ REPORT: dict[str, Any] = {
         "reachability": "dialable",
         "address": "192.0.2.1:7420 /ip4/192.0.2.1/tcp/7421",
         "nat": "mapped",
-        "nat_means": "its router passes the port on",
+        "nat_means": "its router forwards the port",
         "checked": "3 of 4 got through to 192.0.2.1:7420",
         "relays": 0,
         "p2p": "running",
@@ -124,7 +124,7 @@ def test_how_others_reach_it_is_said() -> None:
     at = next(number for number, line in enumerate(lines) if line.startswith("reached"))
     assert lines[at : at + 4] == [
         "reached   dialable at 192.0.2.1:7420",
-        "          its router passes the port on",
+        "          its router forwards the port",
         "          3 of 4 got through to 192.0.2.1:7420",
         "libp2p    running",
     ]

@@ -15,7 +15,7 @@ from aiohttp import web
 from peer.punching import port_keeper as watching
 from peer.punching.port import PunchPort
 from peer.punching.port_keeper import PATH, watch
-from peer.reachability.coordinator_http import MemberHttp
+from peer.reachability.nat_probe import MemberHttp
 from rollcast.runtime.errors import JoinRefused, MalformedMessage, Unreachable
 from rollcast.wire.identity.identity import Identity
 from tests.coordinator.running import Member, running

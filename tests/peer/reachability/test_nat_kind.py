@@ -58,23 +58,23 @@ def test_there_are_four_steps_with_this_machines_own_numbers(kind: NatKind) -> N
     assert [step[:3] for step in steps] == ["1. ", "2. ", "3. ", "4. "]
     assert 'link.advertise = "203.0.113.9:7420"' in steps[2]
     assert (HOME in steps[0]) is (kind != "firewall")
-    assert ("provider translates too" in steps[3]) is (kind != "firewall")
+    assert ("provider translates addresses too" in steps[3]) is (kind != "firewall")
     assert '"[2001:db8::1]:7420"' in four_steps(kind, local="", address="2001:db8::1", port=7420)
 
 
 @pytest.mark.parametrize(
     ("kind", "punch", "p2p", "words"),
     [
-        ("full-cone", True, False, "every other machine gets through when both dial"),
-        ("port-restricted", True, True, "unless their router is symmetric; the rest comes through third machines"),
+        ("full-cone", True, False, "every other machine can connect when both dial"),
+        ("port-restricted", True, True, "unless their router is symmetric; other links go through third machines"),
         (
             "symmetric",
             True,
             False,
-            "only machines behind a full cone get through; the rest needs third machines (relays): install rollcast",
+            "only those behind a full cone can connect; other links need third machines (relays): install rollcast",
         ),
-        ("firewall", False, True, "link.punch is off; the rest comes through third machines"),
-        ("full-cone", False, False, "link.punch is off; the rest needs third machines"),
+        ("firewall", False, True, "link.punch is off; other links go through third machines"),
+        ("full-cone", False, False, "link.punch is off; other links need third machines"),
     ],
 )
 def test_what_is_done_about_it_meanwhile(kind: NatKind, punch: bool, p2p: bool, words: str) -> None:

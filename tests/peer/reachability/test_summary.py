@@ -33,7 +33,7 @@ def test_the_kind(seen: Seen | None, verdict: pb.DialVerdict | None, kind: NatKi
 def test_it_is_said_in_words() -> None:
     summary, told = ReachabilitySummary(), pb.Reachability()
     assert summary.describe(told, "")["reachability"] == "only outwards"
-    assert summary.describe(told, "192.0.2.1:7")["checked"] == "nobody has dialled back yet"
+    assert summary.describe(told, "192.0.2.1:7")["checked"] == "not dialled back yet"
     summary.verdict = FOUND
     found = summary.describe(told, "192.0.2.1:7")
     assert (found["reachability"], found["checked"]) == ("dialable", "3 of 4 got through to 192.0.2.1:7")

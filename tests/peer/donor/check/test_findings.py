@@ -129,14 +129,14 @@ def test_what_is_in_between_is_named_and_the_fix_has_four_steps() -> None:
     closed = dial_finding(DialledBack(33333, "1.2.3.4", False), seen)
     assert "(symmetric)" in closed.text
     assert "this machine (1.2.3.4, port 33333)" in closed.text
-    assert "only machines behind a full cone get through; the rest needs third machines (relays)" in closed.text
+    assert "only those behind a full cone can connect; other links need third machines (relays)" in closed.text
     unseen = dial_finding(DialledBack(7420, "", False), seen)
     assert "this machine (1.2.3.4, port 7420)" in unseen.text
     assert 'link.advertise = "1.2.3.4:7420"' in unseen.fix
     assert [line[:2] for line in closed.fix.splitlines()] == ["1.", "2.", "3.", "4."]
     assert "7420" in closed.fix  # not the one that the system chose for a moment
     assert "33333" not in closed.fix
-    assert "passes the port on" in dial_finding(DialledBack(7420, "1.2.3.4", True), seen).text
+    assert "forwards the port" in dial_finding(DialledBack(7420, "1.2.3.4", True), seen).text
 
 
 def test_a_gpu_that_does_not_compute_is_pointed_out() -> None:

@@ -45,7 +45,7 @@ async def test_without_an_invite_the_machine_by_itself(tmp_path: Path) -> None:
     assert checked.decoded is not None
     assert checked.decoded.tokens_per_s > 0.0
     assert {one.topic for one in checked.findings} >= {"system", "engine", "gpu", "memory", "disk", "speed"}
-    assert said[0] == "looking at this machine"
+    assert said[0] == "checking this machine"
 
 
 async def test_with_an_invite_what_it_is_worth(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ async def test_with_an_invite_what_it_is_worth(tmp_path: Path) -> None:
     assert checked.needs["run_name"] == "local"
     assert checked.worth is not None
     assert "not timed enough" in checked.worth["sentence"]
-    assert any("others reach this machine" in one.text for one in checked.findings)
+    assert any("others can dial this machine" in one.text for one in checked.findings)
 
 
 async def test_an_engine_that_is_missing_is_a_finding_and_the_exit_status(tmp_path: Path) -> None:

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from peer.reachability.coordinator_http import MemberHttp
 from peer.reachability.nat_kind import nat_kind
-from peer.reachability.nat_probe import seen_from_outside
+from peer.reachability.nat_probe import MemberHttp, seen_from_outside
 from rollcast.runtime.errors import BadSignature, JoinRefused
 from rollcast.wire.identity.identity import Identity
 from tests.coordinator.running import Member, running
