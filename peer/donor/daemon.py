@@ -26,8 +26,7 @@ from peer.donor.machine.gpu_sensors import GpuSensors
 from peer.donor.machine.sensors import Sensors
 from peer.donor.page.page import OwnersPage, identity_report
 from peer.donor.receipts import ACCEPTED, Receipt, Receipts
-from peer.donor.report import machine_report
-from peer.donor.updates import NewerRelease, newer_release
+from peer.donor.report import NewerRelease, machine_report, newer_release
 from peer.limits.decide import Allowed, LimitsCore, Wish
 from peer.links.gate import NetworkGate
 from peer.worker.events import FinishRequested, Rest, RestingState, Verdict

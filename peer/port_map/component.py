@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import struct
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
@@ -13,7 +16,6 @@ import structlog
 from peer.config import LinkConfig
 from peer.links.addresses import P2pAddress
 from peer.port_map.core import Action, Advertise, Ask, Event, Mapped, MappingCore, Method, NotMapped, Say, Woken
-from peer.port_map.gateway import default_gateway
 from peer.port_map.natpmp import NatPmp
 from peer.port_map.upnp import Upnp
 from rollcast.runtime.errors import RollcastError, Unreachable
@@ -27,6 +29,34 @@ _FIX = (
     "turn on UPnP or NAT-PMP in the router, or forward the port there by hand and set link.advertise; "
     "without it this machine dials the others"
 )
+
+
+_TABLE = Path("/proc/net/route")
+_UP_AND_GATEWAY = 0x3  # RTF_UP | RTF_GATEWAY, linux/route.h
+
+
+def default_gateway(table: Path = _TABLE) -> str:
+    """Its IPv4 address; empty where there is none, or where this system does not tell."""
+    try:
+        text = table.read_text(encoding="ascii")
+    except OSError:
+        return ""
+    return gateway_in(text)
+
+
+def gateway_in(text: str) -> str:
+    """The address of the default route with the lowest metric in what /proc/net/route holds. Pure."""
+    found: list[tuple[int, str]] = []
+    for line in text.splitlines()[1:]:
+        fields = line.split()
+        try:
+            destination, gateway, flags = (int(fields[index], 16) for index in (1, 2, 3))
+            metric, mask = int(fields[6]), int(fields[7], 16)
+        except (IndexError, ValueError):
+            continue
+        if destination == mask == 0 and flags & _UP_AND_GATEWAY == _UP_AND_GATEWAY:
+            found.append((metric, socket.inet_ntoa(struct.pack("=I", gateway))))
+    return min(found)[1] if found else ""
 
 
 class Router(Protocol):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from peer.config import LinkConfig, PeerConfig
 from peer.donor.check import findings as checking
 from peer.donor.check.dial_back import DialledBack, dialled_back
 from peer.donor.check.findings import Finding
-from peer.donor.check.places import first_reached
 from peer.donor.install.join import LINK_PORT
 from peer.donor.install.running import holder_of
 from peer.donor.machine.decode_speed import PROMPT_TOKENS, Decoded, timed_decode
@@ -29,6 +28,7 @@ from rollcast.policy.published import ARCHITECTURES
 from rollcast.runtime import errors
 from rollcast.runtime.errors import ConfigError, RollcastError
 from rollcast.wire.donor_socket import request
+from rollcast.wire.joining.diagnose import HopFailed, failed_hop
 from rollcast.wire.joining.invite import Invite
 
 _NEW_TOKENS_MAX = 512  # longer rollouts would only make the measurement longer
@@ -36,6 +36,23 @@ _TINY_VOCABULARY = 64
 _GPU_MODEL = "qwen3-0.6b"  # measured on a GPU if neither the run nor the user names a model
 
 Progress = Callable[[str], None]
+
+
+async def first_reached(invite: Invite, also: Sequence[str] = ()) -> tuple[Invite | None, list[HopFailed]]:
+    """The invite with the first place whose two ports take connections (None: there is none), and what is wrong with
+    those before it.
+
+    Args:
+        also: further places (rollcast.wire.joining.bootstrap).
+    """
+    failures: list[HopFailed] = []
+    for place in invite.places(also):
+        http = place.http_url.partition("://")[2]
+        failed = await failed_hop(http, None) or await failed_hop(place.grpc_address, None)
+        if failed is None:
+            return replace(invite, http_url=place.http_url, grpc_address=place.grpc_address), failures
+        failures.append(failed)
+    return None, failures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,5 +96,5 @@ def test_examples_train_on_their_answers() -> None:
     packed = pack_examples([((2, 3), (4, 1)), ((2,), (1,))], time=4)
     assert packed.tokens.tolist() == [[2, 3, 4, 1], [2, 1, 0, 0]]
     assert packed.loss_mask.tolist() == [[False, False, True, True], [False, True, False, False]]
-    with pytest.raises(ValueError, match="an example of 5 tokens"):
+    with pytest.raises(ValueError, match="an example has 5 tokens"):
         pack_examples([((2, 3), (4, 5, 1))], time=4)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.donor.updates import newer_release
+from peer.donor.report import newer_release
 
 
 @pytest.mark.parametrize(

@@ -65,5 +65,5 @@ def test_nothing_mapped_is_no_address() -> None:
 
 @pytest.mark.parametrize("values", [{"port": 0, "host": "0.0.0.0"}, {"port": 7420, "host": "127.0.0.1"}])
 def test_what_cannot_be_mapped_is_said_before_anything_starts(values: dict[str, object]) -> None:
-    with pytest.raises(ValidationError, match="map_port needs"):
+    with pytest.raises(ValidationError, match="map_port "):
         LinkConfig.model_validate({**values, "map_port": True})

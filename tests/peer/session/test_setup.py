@@ -60,7 +60,7 @@ async def test_a_certificate_that_has_ended_is_replaced_with_the_invite(
         await coordinator.next_session(welcome(learner_public_key=LEARNER.public_key))
         assert told == [fresh]
         assert [hop.hop for hop in seen] == ["certificate"]
-        assert "our certificate has ended" in seen[0].reason
+        assert "certificate has expired" in seen[0].reason
         assert [call[-1] for call in asked] == [("127.0.0.2",)] * 2
         assert asked[0][0] == place.invite
         await session.close("done")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from peer.donor.check.places import first_reached
+from peer.donor.check.run import first_reached
 from rollcast.wire.ids import RunId
 from rollcast.wire.joining.invite import Invite
 
