@@ -1,4 +1,4 @@
-"""The part of a peer that has its router map the ports that others dial (link.map_port), and says where they lead."""
+"""Have the router forward the ports that others dial (link.map_port), and advertise its outside address."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _UP_AND_GATEWAY = 0x3  # RTF_UP | RTF_GATEWAY, linux/route.h
 
 
 def default_gateway(table: Path = _TABLE) -> str:
-    """Its IPv4 address; empty where there is none, or where this system does not tell."""
+    """Return the IPv4 address of this machine's router; empty: no default route, or not a Linux system."""
     try:
         text = table.read_text(encoding="ascii")
     except OSError:
@@ -45,7 +45,7 @@ def default_gateway(table: Path = _TABLE) -> str:
 
 
 def gateway_in(text: str) -> str:
-    """The address of the default route with the lowest metric in what /proc/net/route holds. Pure."""
+    """Return the gateway of the default route with the lowest metric in the text of /proc/net/route. Pure."""
     found: list[tuple[int, str]] = []
     for line in text.splitlines()[1:]:
         fields = line.split()
@@ -60,15 +60,29 @@ def gateway_in(text: str) -> str:
 
 
 class Router(Protocol):
-    """One way of asking."""
+    """One protocol for mapping ports. Ports are pairs (inside, outside)."""
 
-    async def map_ports(self, ports: Sequence[tuple[int, int]], lease_s: int) -> Mapped: ...
+    async def map_ports(self, ports: Sequence[tuple[int, int]], lease_s: int) -> Mapped:
+        """Map the ports for lease_s seconds, with the outside ports as a wish.
 
-    async def unmap(self, ports: Sequence[tuple[int, int]]) -> None: ...
+        Raises:
+            RollcastError: no router maps them.
+        """
+
+    async def unmap(self, ports: Sequence[tuple[int, int]]) -> None:
+        """Remove the mappings.
+
+        Raises:
+            RollcastError: the router does not answer, or refuses.
+        """
 
 
 class NatPmpRouter:
-    """Over NAT-PMP. ``router``: its address; empty: that of the default route."""
+    """A router that is asked over NAT-PMP.
+
+    Args:
+        router: its address; empty: that of the default route.
+    """
 
     def __init__(self, router: str = "", **options: Any) -> None:
         self._router = router
@@ -87,12 +101,12 @@ class NatPmpRouter:
     def _client(self) -> NatPmp:
         router = self._router or default_gateway()
         if not router:
-            raise Unreachable("this machine has no default route over IPv4")
+            raise Unreachable("there is no router to ask: this machine has no default route over IPv4")
         return NatPmp(router, **self._options)
 
 
 class UpnpRouter:
-    """Over UPnP."""
+    """A router that is asked over UPnP."""
 
     def __init__(self, **options: Any) -> None:
         self._upnp = Upnp(**options)
@@ -107,10 +121,12 @@ class UpnpRouter:
 
 
 class PortMapping:
-    """A connectivity component (peer.connect.connectivity).
+    """Port mapping, a connectivity component (peer.connect.connectivity).
 
     Args:
-        advertise: told what others may dial, in place of what was said at the start; empty: nothing.
+        advertise: called with the address that others may dial, in place of the one advertised at startup; empty: the
+            mapping has ended.
+        routers: protocols to try, in order; None: NAT-PMP, then UPnP.
     """
 
     kinds: frozenset[str] = frozenset()
@@ -130,7 +146,7 @@ class PortMapping:
         self._core = MappingCore(list(self._routers))
 
     async def run(self) -> None:
-        """Keep the ports mapped; on being cancelled they are given back."""
+        """Keep the ports mapped until cancelled, then remove the mappings."""
         loop = asyncio.get_running_loop()
         try:
             while True:
@@ -143,13 +159,13 @@ class PortMapping:
             await self._give_back()
 
     def opened(self, welcome: pb.Welcome) -> None:
-        """See ConnectivityComponent; it works without a coordinator."""
+        """Ignore: the router is on this machine's own network."""
 
     def lost(self) -> None:
-        """See ConnectivityComponent."""
+        """Ignore: the router is on this machine's own network."""
 
     def received(self, message: pb.CoordinatorMessage) -> None:
-        """See ConnectivityComponent; nothing is for it."""
+        """Ignore: it handles no message."""
 
     async def _do(self, action: Action) -> Event | None:
         match action:
@@ -175,13 +191,13 @@ class PortMapping:
     async def _give_back(self) -> None:
         held = self._core.held
         if held is not None:
-            with contextlib.suppress(RollcastError, TimeoutError):  # the lease ends by itself
+            with contextlib.suppress(RollcastError, TimeoutError):  # the lease expires anyway
                 async with asyncio.timeout(_UNMAP_S):
                     await self._routers[held.method].unmap(held.ports)
 
 
 def advertised(ip: str, ports: Sequence[tuple[int, int]]) -> str:
-    """The address text of outside ports: that of direct links, and libp2p's where it is mapped too."""
+    """Return the text that advertises outside ports: the address of direct links, then that of libp2p if mapped."""
     outside = [port for _, port in ports]
     return " ".join(
         [*(f"{ip}:{port}" for port in outside[:1]), *(str(P2pAddress.of(ip, port)) for port in outside[1:])]

@@ -1,4 +1,4 @@
-"""When ports are mapped, renewed at half of their lease, tried another way, or given up for a while. Decisions only."""
+"""Decide when to map ports, renew them (at half of their lease), try the other protocol, or back off. Pure."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ Method = Literal["NAT-PMP", "UPnP"]
 
 ROUND_FIRST_S = 60.0
 ROUND_MOST_S = 3600.0
-"""Between two rounds in which nothing worked: doubled each time. Routers are exchanged and set up, rarely."""
+"""Seconds between two failed rounds: the wait doubles up to the second value, because routers rarely change."""
 LOOK_AGAIN_S = 1800.0
-"""After which a mapping without a lease is asked for again: a router that restarted has forgotten it."""
+"""Seconds after which a mapping without a lease is requested again: a router that restarted has lost it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """A router maps all our ports.
+    """A router maps all ports.
 
     Args:
-        ip: its outside address.
-        ports: (inside, outside) of each.
-        lease_s: the shortest of theirs; 0: for ever.
+        ip: the router's outside address.
+        ports: (inside, outside) of each mapping.
+        lease_s: the shortest lease in seconds; 0: the mappings do not expire.
     """
 
     method: Method
@@ -33,10 +33,10 @@ class Mapped:
 
 @dataclass(frozen=True, slots=True)
 class NotMapped:
-    """It did not work.
+    """The ports could not be mapped with this protocol.
 
     Args:
-        jitter: 0 to 1, of the wait before the next round.
+        jitter: random number from 0 to 1 for the wait before the next round.
     """
 
     method: Method
@@ -46,7 +46,7 @@ class NotMapped:
 
 @dataclass(frozen=True, slots=True)
 class Woken:
-    """It is ``wake_at_s``."""
+    """The time ``wake_at_s`` has come."""
 
 
 Event = Mapped | NotMapped | Woken
@@ -54,14 +54,14 @@ Event = Mapped | NotMapped | Woken
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask a router this way for all ports, with ``outside``: the outside ports that we had, if any."""
+    """Request all ports with this protocol, preferring the outside ports that are held now."""
 
     method: Method
 
 
 @dataclass(frozen=True, slots=True)
 class Advertise:
-    """Others dial us there; no ports: nowhere any more."""
+    """Advertise the outside address; no ports: the mapping has ended."""
 
     ip: str
     ports: tuple[tuple[int, int], ...]
@@ -69,7 +69,7 @@ class Advertise:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """A line in the log: nothing maps our ports, and why."""
+    """Log that no protocol could map the ports, with the reason of each."""
 
     reasons: tuple[str, ...]
 
@@ -78,7 +78,7 @@ Action = Ask | Advertise | Say
 
 
 class MappingCore:
-    """One machine's mappings. Ask ``wake_at_s`` after each event."""
+    """The mappings of one machine. After each event, ``wake_at_s`` is the time at which Woken is due."""
 
     def __init__(self, methods: Sequence[Method] = ("NAT-PMP", "UPnP")) -> None:
         self._methods = tuple(methods)
@@ -91,11 +91,11 @@ class MappingCore:
 
     @property
     def held(self) -> Mapped | None:
-        """What is mapped at this time."""
+        """The mapping that is held now; None: none."""
         return self._held
 
     def handle(self, event: Event, now: float) -> list[Action]:
-        """What to do."""
+        """Return the actions that this event causes."""
         match event:
             case Woken():
                 return self._begin()
@@ -105,7 +105,7 @@ class MappingCore:
                 return self._not_mapped(event, now)
 
     def _begin(self) -> list[Action]:
-        """A round: the way that worked first."""
+        """Start a round over all protocols, with the one that holds the mapping first."""
         self._reasons = []
         first = [self._held.method] if self._held is not None else []
         self._left = [*first, *(method for method in self._methods if method not in first)]
@@ -133,7 +133,7 @@ class MappingCore:
         if self._held is None:
             return said
         if now < self._until_s < float("inf"):
-            self.wake_at_s = min(self.wake_at_s, self._until_s)  # what is left of the lease is still good
+            self.wake_at_s = min(self.wake_at_s, self._until_s)  # the mapping holds until its lease expires
             return said
         self._held = None
         return [*said, Advertise("", ())]

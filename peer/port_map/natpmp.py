@@ -1,6 +1,4 @@
-"""Ask a router for a port over NAT-PMP (RFC 6886): its messages as bytes, and one UDP socket that repeats each
-question until it is answered or given up.
-"""
+"""Map ports over NAT-PMP (RFC 6886): the messages as bytes, and a client that repeats requests over one UDP socket."""
 
 from __future__ import annotations
 
@@ -20,25 +18,25 @@ ANSWER_BYTES_MAX = 16
 _VERSION = 0
 _ADDRESS, _MAP_TCP, _ANSWER = 0, 2, 128
 _MEANINGS = {
-    1: "it speaks another version",
-    2: "it is told to allow nobody",
-    3: "it has no address itself",
-    4: "it has no room",
+    1: "it speaks another version of NAT-PMP",
+    2: "port mapping is turned off in its settings",
+    3: "it has no outside address itself",
+    4: "its table of mappings is full",
     5: "it does not know this request",
 }
-"""Section 3.5."""
+"""Meanings of the result codes (section 3.5)."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutsideAddress:
-    """The router's own address on its other side."""
+    """The router's own outside address."""
 
     ip: str
 
 
 @dataclass(frozen=True, slots=True)
 class MappedPort:
-    """A TCP port of ours as others see it, for so many seconds; 0: it is mapped no more."""
+    """A mapped TCP port of this machine, and its lease in seconds; 0: the mapping was removed."""
 
     inside_port: int
     outside_port: int
@@ -47,7 +45,7 @@ class MappedPort:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """It does not do it."""
+    """The router refuses the request."""
 
     reason: str
 
@@ -56,26 +54,26 @@ Answer = OutsideAddress | MappedPort | Refused
 
 
 def ask_address() -> bytes:
-    """A request for the router's outside address (section 3.2)."""
+    """Return a request for the router's outside address (section 3.2)."""
     return struct.pack("!BB", _VERSION, _ADDRESS)
 
 
 def ask_mapping(inside_port: int, outside_port: int, lease_s: int) -> bytes:
-    """A request for a TCP port (section 3.3); lease 0 ends it, and must then name outside port 0 (section 3.4)."""
+    """Return a request for a TCP port (section 3.3); lease 0 removes it, with outside port 0 (section 3.4)."""
     return struct.pack("!BBHHHI", _VERSION, _MAP_TCP, 0, inside_port, outside_port, lease_s)
 
 
 def parse(data: bytes) -> Answer:
-    """A router's answer.
+    """Parse a router's answer.
 
     Raises:
-        MalformedMessage: it is none.
+        MalformedMessage: the bytes are no answer of NAT-PMP.
     """
     if len(data) < 4:
-        raise MalformedMessage(f"a NAT-PMP answer of {len(data)} bytes")
+        raise MalformedMessage(f"a NAT-PMP answer has {len(data)} bytes, fewer than its header of 4")
     version, kind, result = struct.unpack_from("!BBH", data)
     if version != _VERSION or kind not in (_ANSWER + _ADDRESS, _ANSWER + _MAP_TCP):
-        raise MalformedMessage(f"no NAT-PMP answer: version {version}, operation {kind}")
+        raise MalformedMessage(f"a packet with version {version} and operation {kind} is no NAT-PMP answer")
     if result:
         return Refused(_MEANINGS.get(result, f"result {result}"))
     if kind == _ANSWER + _ADDRESS and len(data) == 12:
@@ -83,16 +81,17 @@ def parse(data: bytes) -> Answer:
     if kind == _ANSWER + _MAP_TCP and len(data) == 16:
         inside, outside, lease_s = struct.unpack_from("!HHI", data, 8)
         return MappedPort(inside, outside, lease_s)
-    raise MalformedMessage(f"a NAT-PMP answer of {len(data)} bytes to operation {kind - _ANSWER}")
+    raise MalformedMessage(f"a NAT-PMP answer to operation {kind - _ANSWER} has the wrong size, {len(data)} bytes")
 
 
 FIRST_WAIT_S = 0.25
 TRIES = 5
-"""Waits double from the first one (RFC 6886, section 3.1, which goes on for a minute: a router answers at once)."""
+"""Waits double from the first one. RFC 6886, section 3.1, retries for a minute; a router on the local network that
+answers at all does so at once."""
 
 
 class NatPmp(asyncio.DatagramProtocol):
-    """One router. Use as an asynchronous context manager.
+    """A NAT-PMP client for one router. Use it as an asynchronous context manager.
 
     Args:
         router: its IPv4 address.
@@ -105,7 +104,7 @@ class NatPmp(asyncio.DatagramProtocol):
         self._answer: asyncio.Future[Answer] | None = None
 
     async def __aenter__(self) -> NatPmp:
-        """Bind a socket that hears from the router only."""
+        """Connect the UDP socket to the router, so that it receives packets from no other address."""
         loop = asyncio.get_running_loop()
         try:
             self._transport, _ = await loop.create_datagram_endpoint(lambda: self, remote_addr=self._router)
@@ -120,14 +119,14 @@ class NatPmp(asyncio.DatagramProtocol):
         self._transport.close()
 
     async def map_ports(self, ports: Sequence[tuple[int, int]], lease_s: int) -> Mapped:
-        """Have TCP ports of this machine mapped.
+        """Map TCP ports of this machine.
 
         Args:
-            ports: (inside, outside wished for).
-            lease_s: wished for; the router may say less.
+            ports: (inside, preferred outside).
+            lease_s: preferred lease in seconds; the router may grant less.
 
         Raises:
-            Unreachable: it does not answer, or does not do it.
+            Unreachable: the router does not answer, or refuses.
         """
         address = await self._ask(ask_address(), lambda answer: isinstance(answer, OutsideAddress))
         assert isinstance(address, OutsideAddress)
@@ -136,10 +135,10 @@ class NatPmp(asyncio.DatagramProtocol):
         return Mapped("NAT-PMP", address.ip, tuple((port.inside_port, port.outside_port) for port in got), shortest_s)
 
     async def unmap(self, inside_ports: Sequence[int]) -> None:
-        """Have them mapped no more.
+        """Remove the mappings of these ports.
 
         Raises:
-            Unreachable: it does not answer, or does not do it.
+            Unreachable: the router does not answer, or refuses.
         """
         for inside in inside_ports:
             await self._map(inside, 0, 0)
@@ -151,7 +150,7 @@ class NatPmp(asyncio.DatagramProtocol):
         )
         assert isinstance(answer, MappedPort)
         if lease_s and not (answer.lease_s and answer.outside_port):
-            raise Unreachable(f"the router {self._router[0]} maps port {inside} for no time at all")
+            raise Unreachable(f"the router {self._router[0]} grants port {inside} no lease")
         return answer
 
     async def _ask(self, request: bytes, wanted: Callable[[Answer], bool]) -> Answer:
@@ -172,7 +171,7 @@ class NatPmp(asyncio.DatagramProtocol):
     # ------------------------------------------------------------ DatagramProtocol
 
     def datagram_received(self, data: bytes, addr: object) -> None:
-        """An answer; what was not asked for is ignored."""
+        """Take the answer to the request in flight; other packets are ignored."""
         if self._answer is None or self._answer.done() or len(data) > ANSWER_BYTES_MAX:
             return
         try:
@@ -183,6 +182,6 @@ class NatPmp(asyncio.DatagramProtocol):
             self._answer.set_result(answer)
 
     def error_received(self, exc: Exception) -> None:
-        """Nobody listens there: known at once."""
+        """Fail at once: the router reports that no program listens on the port of NAT-PMP."""
         if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(Unreachable(f"the router {self._router[0]} knows no NAT-PMP", cause=str(exc)))
+            self._answer.set_exception(Unreachable(f"the router {self._router[0]} has no NAT-PMP", cause=str(exc)))

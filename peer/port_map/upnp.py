@@ -1,4 +1,4 @@
-"""Asking a router over UPnP (Internet Gateway Device) by miniupnpc, whose calls block: in threads, with deadlines."""
+"""Map ports over UPnP (Internet Gateway Device) with miniupnpc, whose blocking calls run in threads with deadlines."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rollcast.runtime.errors import MissingExtra, Unreachable
 from rollcast.runtime.waits import deadline
 
 DISCOVER_MS = 2000
-"""How long routers have for answering a search."""
+"""Milliseconds that routers have to answer a search."""
 MAP_TIMEOUT_S = 20.0
 UNMAP_TIMEOUT_S = 1.5
 _TRIES = 4
 _LOWEST_PORT = 1024
 _NAME = "rollcast"
 _ONLY_PERMANENT = "OnlyPermanentLeasesSupported"
-"""Error 725 of WANIPConnection:1, in miniupnpc's words."""
+"""miniupnpc's text for error 725 of WANIPConnection:1."""
 
 ResultT = TypeVar("ResultT")
 
@@ -38,29 +38,29 @@ class Upnp:
         self._interface = interface
         self._description = description
         self._random = random or Random()
-        self._mapped_by: Any = None  # a process that ends has no time for another search
+        self._mapped_by: Any = None  # kept for unmap: on shutdown there is no time for another search
 
     async def map_ports(self, ports: Sequence[tuple[int, int]], lease_s: int) -> Mapped:
-        """Have TCP ports of this machine mapped.
+        """Map TCP ports of this machine.
 
         Args:
-            ports: (inside, outside wished for).
+            ports: (inside, preferred outside).
 
         Raises:
             MissingExtra: miniupnpc is not installed.
-            Unreachable: no router answers, or it does not do it.
-            WaitTimedOut: it took too long.
+            Unreachable: no router answers, or the router refuses.
+            WaitTimedOut: it took longer than MAP_TIMEOUT_S.
         """
         async with deadline(MAP_TIMEOUT_S, "the router to map ports over UPnP"):
             return await in_thread(lambda: self._map(ports, lease_s))
 
     async def unmap(self, outside_ports: Sequence[int]) -> None:
-        """Have them mapped no more.
+        """Remove the mappings of these ports.
 
         Raises:
             Unreachable, WaitTimedOut, MissingExtra: see map_ports.
         """
-        async with deadline(UNMAP_TIMEOUT_S, "the router to forget ports over UPnP"):
+        async with deadline(UNMAP_TIMEOUT_S, "the router to remove port mappings over UPnP"):
             await in_thread(lambda: self._unmap(outside_ports))
 
     def _unmap(self, outside_ports: Sequence[int]) -> None:
@@ -79,12 +79,12 @@ class Upnp:
         return Mapped("UPnP", ip, tuple(mapped), lease_s)
 
     def _map_one(self, router: Any, inside: int, outside: int, lease_s: int) -> tuple[int, int]:
-        """The outside port that it got, and for how long. Another machine may have the one that is wished for."""
+        """Map one port; return the outside port and the lease. Another machine may hold the preferred port."""
         problem = ""
         for _ in range(_TRIES):
             try:
                 router.addportmapping(outside, "TCP", router.lanaddr, inside, _NAME, "", lease_s)
-            except Exception as error:  # the library knows no other kind
+            except Exception as error:  # miniupnpc raises plain Exception
                 problem = str(error)
                 if lease_s and _ONLY_PERMANENT in problem:
                     lease_s = 0
@@ -92,7 +92,7 @@ class Upnp:
                     outside = self._random.randint(_LOWEST_PORT, 65535)
             else:
                 return outside, lease_s
-        raise Unreachable(f"the router maps no port for port {inside}", cause=problem)
+        raise Unreachable(f"the router refuses to forward port {inside}", cause=problem)
 
     def _router(self) -> Any:
         try:
@@ -101,7 +101,7 @@ class Upnp:
             raise MissingExtra(
                 "UPnP needs a package that is not installed",
                 cause=str(error),
-                fix="install it: pip install 'rollcast[lan]', or leave UPnP: NAT-PMP needs none",
+                fix="install it: pip install 'rollcast[lan]'; routers with NAT-PMP do not need it",
             ) from None
         router = miniupnpc.UPnP(multicastif=self._interface or None, discoverdelay=DISCOVER_MS)
         if self._description:
@@ -115,12 +115,12 @@ class Upnp:
 def _asked(call: Callable[[], ResultT]) -> ResultT:
     try:
         return call()
-    except Exception as error:  # the library knows no other kind
-        raise Unreachable("no router does it over UPnP", cause=str(error) or type(error).__name__) from None
+    except Exception as error:  # miniupnpc raises plain Exception
+        raise Unreachable("no router maps ports over UPnP", cause=str(error) or type(error).__name__) from None
 
 
 async def in_thread(call: Callable[[], ResultT]) -> ResultT:
-    """As asyncio.to_thread, in a thread that the process does not wait for at its end: a call may hang."""
+    """Run a call like asyncio.to_thread, but in a daemon thread: a call that hangs must not delay the process's end."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[ResultT] = loop.create_future()
 

@@ -1,4 +1,4 @@
-"""Punched links as a part of meeting others: the coordinator's word goes to the transport, and it hears of our port."""
+"""Keep the port for hole punching mapped at the router, and pass the coordinator's orders to the transport."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 log = structlog.get_logger()
 
 NEEDS_NO_HOLE = frozenset({"open", "mapped", "symmetric"})
-"""Kinds of routers: who is dialled needs none, and behind a symmetric one the next conversation has another port."""
+"""Kinds of NAT for which the port is not kept mapped: a peer that can be dialled needs no hole, and a symmetric router
+uses another outside port for the next destination anyway."""
 LOOKS_AGAIN_S = 15.0
 _RETRY_FIRST_S = 1.0
 _RETRY_MOST_S = 60.0
 
 
 class PunchComponent:
-    """See peer.connect.connectivity.ConnectivityComponent. Call it inside a running event loop.
+    """Hole punching, a connectivity component (peer.connect.connectivity). Call it inside a running event loop.
 
     Args:
-        send: into the session.
-        options: of one aiohttp request to the coordinator as a member, by its path; None: it is on this machine, so
-            nothing is between it and us that could tell how we are seen.
+        send: queues a message in the session.
+        options: returns the arguments of one aiohttp request to the coordinator as a member, by its path; None: the
+            coordinator is on this machine and cannot see its outside address.
     """
 
     kinds = frozenset({"punch"})
@@ -56,7 +57,7 @@ class PunchComponent:
         self._heard = False
 
     async def run(self) -> None:
-        """Keep the port mapped while there is a session, and a router that it helps with."""
+        """Keep the port mapped while a session is open and the kind of NAT needs it."""
         options = self._options
         if options is None:
             return
@@ -72,30 +73,30 @@ class PunchComponent:
                 async with asyncio.timeout(None) as self._watching:
                     await watch(options, self._port(), self._seen)
             except TimeoutError:
-                pass  # the session ended, by what may have moved the port too: a router that started again
+                pass  # the session ended, perhaps by a restart of the router, which changes the port too
             except RollcastError as error:
                 self._say(error)
             self._watching = None
             if self._heard:
                 delays = backoff_delays_s(self._random, first_s=_RETRY_FIRST_S, most_s=_RETRY_MOST_S)
-            else:  # one that broke off is there again in a moment, most often, and the port is mapped as it was
+            else:  # a connection that broke usually returns at once with the same port; this one never worked
                 self._tell("")
             await asyncio.sleep(next(delays))
 
     def opened(self, welcome: pb.Welcome) -> None:
-        """See ConnectivityComponent."""
+        """Allow attempts, which need the coordinator."""
         self._session.set()
         self._transport.opened(self._send)
 
     def lost(self) -> None:
-        """See ConnectivityComponent."""
+        """Stop attempts, and end the connection that keeps the port mapped."""
         self._session.clear()
         self._transport.lost()
         if self._watching is not None:
             self._watching.reschedule(asyncio.get_running_loop().time())
 
     def received(self, message: pb.CoordinatorMessage) -> None:
-        """See ConnectivityComponent."""
+        """Pass the coordinator's order or refusal to the transport."""
         self._transport.told(message.punch)
 
     @property
@@ -116,7 +117,7 @@ class PunchComponent:
         return True
 
     def _say(self, error: RollcastError) -> None:
-        """Once for each reason: it is tried again for as long as the process lives."""
+        """Log each reason once: attempts continue for as long as the process lives."""
         if str(error) != self._problem:
             self._problem = str(error)
             log.info("holes cannot be punched just now", code=error.code, reason=error.what, cause=error.cause)

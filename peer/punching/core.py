@@ -1,8 +1,9 @@
-"""Who is dialled at the same moment as they dial us: what was asked, what was told, how many at once. Decisions only.
+"""Decide which hole-punching attempts to request, to start and to report, and how many run at once. Pure.
 
-A hole through two routers takes two dials at one time (Ford, Srisuresh, Kegel 2005, "Peer-to-Peer Communication Across
-Network Address Translators", section 4); the coordinator, with whom both have a session, says when. So an attempt of
-ours begins with a question to it, one of somebody else's with its word, and without a session there are none.
+A hole through two routers takes dials from both ends at the same time (Ford, Srisuresh, Kegel 2005, "Peer-to-Peer
+Communication Across Network Address Translators", section 4). The coordinator, with which both peers have a session,
+sets the moment. So this peer's own attempt starts with a request to the coordinator, another peer's attempt with the
+coordinator's order, and without a session there are none.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from rollcast.runtime.errors import RollcastError, Unreachable, WaitTimedOut
 from rollcast.wire.ids import PeerId
 
 RUNNING_MOST = 8
-"""Attempts at a time; each holds two sockets and a TLS handshake."""
+"""Most attempts at a time; each holds two sockets and a TLS handshake."""
 WAITING_MOST = 16
-"""Questions to the coordinator without an answer."""
+"""Most requests to the coordinator without an answer."""
 ANSWER_S = 2.0
-"""Until the coordinator has said whether there is an attempt."""
+"""Seconds for the coordinator to answer a request."""
 DEADLINE_MOST_S = 10.0
-"""Of an attempt, whatever the coordinator says."""
+"""Longest attempt in seconds, whatever the coordinator orders."""
 _RETRY_FIRST_S = 5.0
 _RETRY_MOST_S = 600.0
 _REFUSED_S = 1.0
@@ -29,12 +30,14 @@ _REMEMBERED_MOST = 4096
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The coordinator's word that both ends begin now (pb.Punch).
+    """The coordinator's order that both ends start now (pb.Punch).
 
     Args:
-        address: ip:port under which the other end is seen; empty: its router draws a port for each remote, we wait.
-        serves: ours is the server's part in the TLS handshake.
-        asked: we asked for it.
+        address: ip:port under which the coordinator sees the other end; empty: its router is symmetric, so that its
+            port is unknown and this end only listens.
+        serves: whether this end is the server in the TLS handshake.
+        asked: whether this end requested the attempt.
+        deadline_s: length of the attempt in seconds.
     """
 
     punch_id: int
@@ -50,28 +53,28 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Somebody here wants a link to this peer and waits."""
+    """A caller in this process waits for a link to this peer."""
 
     peer_id: PeerId
 
 
 @dataclass(frozen=True, slots=True)
 class GaveUp:
-    """Nobody waits for it any more."""
+    """The caller no longer waits for a link to this peer."""
 
     peer_id: PeerId
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The coordinator's word came."""
+    """The coordinator's order has arrived."""
 
     order: Order
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The coordinator's no came."""
+    """The coordinator has refused a request."""
 
     peer_id: PeerId
     reason: str
@@ -79,14 +82,14 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An attempt became a link."""
+    """An attempt has opened a link."""
 
     punch_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """An attempt became none."""
+    """An attempt has failed."""
 
     punch_id: int
     error: RollcastError
@@ -94,17 +97,17 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class SessionOpened:
-    """The coordinator is there."""
+    """A session with the coordinator has opened."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLost:
-    """The coordinator is away."""
+    """The session with the coordinator has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passed; due at ``next_deadline_s``."""
+    """Time has passed; due at ``next_deadline_s``."""
 
 
 Event = Wanted | GaveUp | Told | Refused | Opened | Failed | SessionOpened | SessionLost | Tick
@@ -114,21 +117,21 @@ Event = Wanted | GaveUp | Told | Refused | Opened | Failed | SessionOpened | Ses
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask the coordinator for an attempt."""
+    """Request an attempt from the coordinator."""
 
     peer_id: PeerId
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Dial and listen until the order's deadline; Opened or Failed follows."""
+    """Dial and listen until the order's deadline; Opened or Failed follows as an event."""
 
     order: Order
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Tell the coordinator how an attempt ended."""
+    """Report to the coordinator how an attempt ended."""
 
     punch_id: int
     opened: bool
@@ -136,14 +139,14 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Disappoint:
-    """Tell whoever waits for a link to this peer why there is none."""
+class FailWaiting:
+    """Fail the callers that wait for a link to this peer, with this error."""
 
     peer_id: PeerId
     error: RollcastError
 
 
-Action = Ask | Begin | Report | Disappoint
+Action = Ask | Begin | Report | FailWaiting
 
 
 @dataclass(slots=True)
@@ -160,25 +163,25 @@ class _Failures:
 
 @dataclass(slots=True)
 class PunchCore:
-    """The state of one process."""
+    """The attempts of one process."""
 
     _connected: bool = False
-    _waiting: dict[PeerId, float] = field(default_factory=dict)  # for the coordinator's word, until then
+    _waiting: dict[PeerId, float] = field(default_factory=dict)  # requested peer -> deadline of the answer
     _running: dict[int, _Running] = field(default_factory=dict)
     _failures: dict[PeerId, _Failures] = field(default_factory=dict)
 
     @property
     def running(self) -> int:
-        """Attempts under way."""
+        """The number of attempts that are running."""
         return len(self._running)
 
     @property
     def next_deadline_s(self) -> float | None:
-        """When a Tick is due; None: nothing is waited for."""
+        """The time at which a Tick is due; None: no request is in flight."""
         return min(self._waiting.values(), default=None)
 
     def handle(self, event: Event, now: float) -> list[Action]:
-        """What to do about it."""
+        """Return the actions that this event causes."""
         return list(self._handle(event, now))
 
     def _handle(self, event: Event, now: float) -> Iterator[Action]:
@@ -191,8 +194,8 @@ class PunchCore:
                 yield from self._told(order, now)
             case Refused(peer_id, reason):
                 self._waiting.pop(peer_id, None)
-                self._rest(peer_id, _REFUSED_S, now)  # the coordinator knows better how long: it may be a moment
-                yield Disappoint(peer_id, _cannot(peer_id, reason))
+                self._rest(peer_id, _REFUSED_S, now)  # short, because the cause of a refusal may pass in a moment
+                yield FailWaiting(peer_id, _cannot(peer_id, reason))
             case Opened(punch_id):
                 yield from self._ended(punch_id, None, now)
             case Failed(punch_id, error):
@@ -203,7 +206,7 @@ class PunchCore:
                 self._connected = False
                 for peer_id in list(self._waiting):
                     del self._waiting[peer_id]
-                    yield Disappoint(peer_id, _away(peer_id))
+                    yield FailWaiting(peer_id, _away(peer_id))
             case Tick():
                 for peer_id in [one for one, until_s in self._waiting.items() if now >= until_s]:
                     late = WaitTimedOut(f"waited {ANSWER_S:g} s for the coordinator's word to dial {peer_id}")
@@ -212,14 +215,14 @@ class PunchCore:
     def _wanted(self, peer_id: PeerId, now: float) -> Iterator[Action]:
         failures = self._failures.get(peer_id)
         if not self._connected:
-            yield Disappoint(peer_id, _away(peer_id))
+            yield FailWaiting(peer_id, _away(peer_id))
         elif peer_id in self._waiting or any(one.order.peer_id == peer_id for one in self._running.values()):
-            yield Disappoint(peer_id, _cannot(peer_id, "an attempt is under way"))
+            yield FailWaiting(peer_id, _cannot(peer_id, "an attempt is under way"))
         elif len(self._waiting) >= WAITING_MOST or len(self._running) >= RUNNING_MOST:
-            yield Disappoint(peer_id, _cannot(peer_id, "too many others are tried just now"))
+            yield FailWaiting(peer_id, _cannot(peer_id, "too many others are tried just now"))
         elif failures is not None and now < failures.again_at_s:
             wait_s = failures.again_at_s - now
-            yield Disappoint(
+            yield FailWaiting(
                 peer_id, _cannot(peer_id, f"after {failures.count} failures no other try for {wait_s:.1f} s")
             )
         else:
@@ -227,17 +230,17 @@ class PunchCore:
             yield Ask(peer_id)
 
     def _told(self, order: Order, now: float) -> Iterator[Action]:
-        """Both ends were told; one that does not take part says so, and the coordinator need not wait."""
+        """Start the ordered attempt, or report at once that this end does not take part: the coordinator waits."""
         waited = self._waiting.pop(order.peer_id, None) is not None
         if order.asked and not waited:
-            yield Report(order.punch_id, False, 0.0)  # whoever asked has gone
+            yield Report(order.punch_id, False, 0.0)  # the caller that requested it no longer waits
         elif order.punch_id in self._running or len(self._running) >= RUNNING_MOST:
             if waited:
-                yield Disappoint(order.peer_id, _cannot(order.peer_id, "too many others are tried just now"))
+                yield FailWaiting(order.peer_id, _cannot(order.peer_id, "too many others are tried just now"))
             yield Report(order.punch_id, False, 0.0)
         else:
-            if waited and not order.asked:  # the two questions crossed; the link is theirs to ask for, ours to accept
-                yield Disappoint(order.peer_id, _cannot(order.peer_id, "it dials us at this moment"))
+            if waited and not order.asked:  # both ends requested an attempt: the other one opens the link
+                yield FailWaiting(order.peer_id, _cannot(order.peer_id, "it dials us at this moment"))
             self._running[order.punch_id] = _Running(order, now)
             yield Begin(order)
 
@@ -253,15 +256,15 @@ class PunchCore:
             yield from self._disappointed(peer_id, error, now)
 
     def _disappointed(self, peer_id: PeerId, error: RollcastError, now: float) -> Iterator[Action]:
-        """Each failure doubles the pause; a router's kind does not change by trying."""
+        """Record a failure. Each one doubles the pause: a router does not become another kind by retries."""
         self._waiting.pop(peer_id, None)
         count = self._failures[peer_id].count if peer_id in self._failures else 0
         self._rest(peer_id, min(_RETRY_MOST_S, _RETRY_FIRST_S * 2.0 ** min(count, 16)), now)
         self._failures[peer_id].count = count + 1
-        yield Disappoint(peer_id, error)
+        yield FailWaiting(peer_id, error)
 
     def _rest(self, peer_id: PeerId, pause_s: float, now: float) -> None:
-        """Leave the peer alone for so long."""
+        """Request no attempt with this peer for pause_s seconds."""
         failures = self._failures.pop(peer_id, None) or _Failures()
         failures.again_at_s = max(failures.again_at_s, now + pause_s)
         self._failures[peer_id] = failures
@@ -274,4 +277,4 @@ def _cannot(peer_id: PeerId, why: str) -> Unreachable:
 
 
 def _away(peer_id: PeerId) -> Unreachable:
-    return _cannot(peer_id, "the coordinator, which says when both dial, is away; open links go on")
+    return _cannot(peer_id, "the coordinator, which sets the moment of both dials, is unreachable; open links continue")

@@ -1,4 +1,4 @@
-"""One local TCP port for everything about holes: what a router maps it to is the same for all that leaves from it."""
+"""The local TCP port of hole punching: a router maps all connections from one local port to the same outside port."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BACKLOG = 16
 
 
 def address_in(text: str) -> Address | None:
-    """ip:port, IPv4, which is what routers translate; port 0: not known. None: it is no such address."""
+    """Parse ip:port (IPv4, the kind of address that routers translate); port 0: unknown. None: not such an address."""
     host, _, port = text.rpartition(":")
     try:
         found = str(ipaddress.IPv4Address(host))
@@ -24,14 +24,14 @@ def address_in(text: str) -> Address | None:
 
 
 class PunchPort:
-    """The port, held for as long as this lives; only processes of the same user can bind it as well.
+    """A local port, held until ``close``; only processes of the same user can bind it as well.
 
     Args:
-        host: of the interface; 0.0.0.0: whichever leads there.
-        number: 0: the system chooses.
+        host: address of the interface; 0.0.0.0: the one on the route to the remote.
+        number: port number; 0: the system chooses.
 
     Raises:
-        OSError: it cannot be bound.
+        OSError: the port cannot be bound.
     """
 
     def __init__(self, host: str = "0.0.0.0", number: int = 0) -> None:
@@ -41,7 +41,7 @@ class PunchPort:
         self._listener: socket.socket | None = None
 
     def bound(self) -> socket.socket:
-        """One more socket with this port (SO_REUSEPORT), to dial or listen with."""
+        """Return another socket bound to this port (SO_REUSEPORT), to dial or listen with."""
         one = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             one.setblocking(False)
@@ -54,10 +54,10 @@ class PunchPort:
         return one
 
     async def dialled(self, remote: Address) -> socket.socket:
-        """A connection to ``remote``; where it dials us at this moment, one for both (RFC 9293, section 3.5).
+        """Connect to ``remote``. If it dials this port at the same moment, both get one connection (RFC 9293, 3.5).
 
         Raises:
-            OSError: none.
+            OSError: the connection failed.
         """
         one = self.bound()
         try:
@@ -68,10 +68,10 @@ class PunchPort:
         return one
 
     def listen(self, came: Callable[[socket.socket, Address], None]) -> None:
-        """Hand every connection that comes, and its remote address, to ``came``, until ``deafen``.
+        """Pass every incoming connection and its remote address to ``came``, until ``deafen`` is called.
 
         Raises:
-            OSError: nobody can listen here.
+            OSError: the port cannot be listened on.
         """
         if self._listener is None:
             listener = self.bound()
@@ -84,14 +84,14 @@ class PunchPort:
             asyncio.get_running_loop().add_reader(listener, _accept, listener, came)
 
     def deafen(self) -> None:
-        """Take no more connections."""
+        """Stop listening."""
         if self._listener is not None:
             asyncio.get_running_loop().remove_reader(self._listener)
             self._listener.close()
             self._listener = None
 
     def close(self) -> None:
-        """Let the port go; connections stay."""
+        """Release the port; open connections stay."""
         self.deafen()
         self._holder.close()
 
@@ -99,7 +99,7 @@ class PunchPort:
 def _accept(listener: socket.socket, came: Callable[[socket.socket, Address], None]) -> None:
     try:
         one, remote = listener.accept()
-    except OSError:  # the caller has gone, or too many files are open: attempts end soon
+    except OSError:  # the remote end has closed it already, or too many files are open; attempts have a deadline
         return
     one.setblocking(False)
     came(one, (str(remote[0]), int(remote[1])))

@@ -1,5 +1,8 @@
-"""Keeping the port for holes mapped, and knowing how it is seen: one connection from it to the coordinator, which says
-so again and again (coordinator/api/address_stream.py)."""
+"""Keep the port for hole punching mapped at the router, and know its outside address.
+
+One connection from that port to the coordinator does both: the coordinator repeats the address that it sees, and the
+traffic keeps the router's mapping alive (coordinator/api/address_stream.py).
+"""
 
 from __future__ import annotations
 
@@ -20,27 +23,27 @@ from rollcast.wire.joining.pinned_http import read_bounded
 PATH = "/api/v1/reach/seen"
 CONNECT_S = 10.0
 SILENCE_S = 45.0
-"""Three of the coordinator's lines: after that nobody knows whether the port is mapped still."""
+"""Seconds without a line, three times the coordinator's interval, after which the mapping may have expired."""
 _LINE_BYTES_MAX = 256
 _ERROR_BYTES_MAX = 4096
 _NO_LINGER = struct.pack("ii", 1, 0)
 
 
 async def watch(options: Callable[[str], dict[str, Any]], port: PunchPort, seen: Callable[[str], bool]) -> None:
-    """Hold one connection until it ends.
+    """Hold one connection to the coordinator until it ends.
 
     Args:
-        options: of one aiohttp request of this path.
-        seen: told ip:port of each line; False: enough.
+        options: returns the arguments of one aiohttp request of a path.
+        seen: called with the ip:port of each line; it returns False to end the connection.
 
     Raises:
-        Unreachable: the coordinator cannot be reached, or fell silent.
-        RollcastError: what it answers instead; one of an older release knows nothing of this.
+        Unreachable: the coordinator cannot be reached, or sends nothing for SILENCE_S.
+        RollcastError: the coordinator refuses; an older release does not know the request.
     """
 
     def bound(_: Any) -> socket.socket:
         one = port.bound()
-        # The next connection has the same two ends: what we end must not stay in TIME_WAIT.
+        # The next connection has the same two ends, so the closed one must not stay in TIME_WAIT.
         one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         return one
 
@@ -58,17 +61,17 @@ async def watch(options: Callable[[str], dict[str, Any]], port: PunchPort, seen:
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         cut = isinstance(error, aiohttp.ClientPayloadError)
         cause = "the connection broke" if cut else str(error) or "no answer in time"
-        raise Unreachable("the coordinator does not say how the port for holes is seen", cause=cause) from None
+        raise Unreachable("the coordinator does not report how it sees the port for holes", cause=cause) from None
 
 
 async def _check(response: aiohttp.ClientResponse) -> None:
     if response.status != 200:
         error: RollcastError | None = error_from_json(await read_bounded(response, _ERROR_BYTES_MAX))
-        raise error or Unreachable(f"the coordinator answers {response.status}")
+        raise error or Unreachable(f"the coordinator answers with HTTP status {response.status}")
 
 
 async def _line(response: aiohttp.ClientResponse) -> str:
-    """ip:port of the next line; empty at the end."""
+    """Return the ip:port of the next line; empty at the end of the answer."""
     async with asyncio.timeout(SILENCE_S):
         line = await response.content.readline()
     if not line:
@@ -79,5 +82,5 @@ async def _line(response: aiohttp.ClientResponse) -> str:
     except (ValueError, KeyError, TypeError):
         address = ""
     if address_in(address) is None:
-        raise MalformedMessage("the coordinator does not say how the port for holes is seen")
+        raise MalformedMessage("the coordinator's line does not hold the address of the port for holes")
     return address

@@ -20,9 +20,9 @@ from peer.punching.core import (
     Action,
     Ask,
     Begin,
-    Disappoint,
     Event,
     Failed,
+    FailWaiting,
     GaveUp,
     Order,
     PunchCore,
@@ -167,7 +167,7 @@ class PunchTransport:
             case Report(punch_id, opened, seconds):
                 outcome = pb.PunchOutcome(punch_id=punch_id, opened=opened, seconds=seconds)
                 self._send(pb.PeerMessage(punch_outcome=outcome))
-            case Disappoint(peer_id, error):
+            case FailWaiting(peer_id, error):
                 wanted = self._waiting.get(peer_id)
                 if wanted is not None and not wanted.done():
                     wanted.set_exception(error)

@@ -21,7 +21,7 @@ def test_answers_are_read() -> None:
     assert parse(bytes.fromhex("0080000000000005cb007105")) == OutsideAddress("203.0.113.5")
     assert parse(bytes.fromhex("00820000000000051cfc9c4100000708")) == MappedPort(7420, 40001, 1800)
     refused = parse(bytes.fromhex("00820002000000051cfc000000000000"))
-    assert refused == Refused("it is told to allow nobody")
+    assert refused == Refused("port mapping is turned off in its settings")
     assert parse(bytes.fromhex("00800063")) == Refused("result 99")
 
 

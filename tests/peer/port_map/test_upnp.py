@@ -62,7 +62,7 @@ async def test_a_router_that_knows_no_leases_maps_for_ever() -> None:
 
 
 async def test_no_router_is_one_error() -> None:
-    with pytest.raises(Unreachable, match="no router does it over UPnP"):
+    with pytest.raises(Unreachable, match="no router maps ports over UPnP"):
         await Upnp(description="http://127.0.0.1:1/root.xml").map_ports([(7420, 7420)], 3600)
 
 

@@ -158,5 +158,5 @@ async def test_the_coordinators_word_and_the_session_reach_the_transport(tmp_pat
     ends.part.lost()
     with pytest.raises(Unreachable) as caught:
         await ends.transport.dial(Identity.generate().peer_id)
-    assert "away" in caught.value.what
+    assert "unreachable" in caught.value.what
     await ends.transport.close()

@@ -11,9 +11,9 @@ from peer.punching.core import (
     WAITING_MOST,
     Ask,
     Begin,
-    Disappoint,
     Event,
     Failed,
+    FailWaiting,
     GaveUp,
     Opened,
     Order,
@@ -46,7 +46,7 @@ def connected() -> PunchCore:
 def disappointment(core: PunchCore, event: Event, now: float) -> str:
     actions = core.handle(event, now)
     assert len(actions) == 1
-    assert isinstance(actions[0], Disappoint)
+    assert isinstance(actions[0], FailWaiting)
     return actions[0].error.what
 
 
@@ -74,7 +74,7 @@ def test_a_failure_is_told_and_each_doubles_the_pause() -> None:
     for pause_s in (5.0, 10.0, 20.0):
         assert core.handle(Wanted(BERT), now) == [Ask(BERT)]
         assert core.handle(Told(order()), now) == [Begin(order())]
-        assert core.handle(Failed(1, NOBODY_CAME), now) == [Report(1, False, 0.0), Disappoint(BERT, NOBODY_CAME)]
+        assert core.handle(Failed(1, NOBODY_CAME), now) == [Report(1, False, 0.0), FailWaiting(BERT, NOBODY_CAME)]
         assert "failures" in disappointment(core, Wanted(BERT), now + pause_s - 0.1)
         now += pause_s
     assert core.handle(Wanted(BERT), now) == [Ask(BERT)]
@@ -90,7 +90,7 @@ def test_a_refusal_is_told_and_a_silent_coordinator_is_a_failure() -> None:
     assert disappointment(core, Refused(ANNA, "it is not here"), 0.6) == f"no hole is punched to {ANNA}: it is not here"
     assert core.handle(Tick(), ANSWER_S) == []
     (action,) = core.handle(Tick(), 0.5 + ANSWER_S)
-    assert isinstance(action, Disappoint)
+    assert isinstance(action, FailWaiting)
     assert "waited 2 s" in action.error.what
     assert "after 1 failures" in disappointment(core, Wanted(BERT), 3.0)
     assert core.handle(Wanted(ANNA), 3.0) == [Ask(ANNA)]
@@ -110,7 +110,7 @@ def test_without_a_session_nothing_is_asked_and_what_runs_goes_on() -> None:
     core.handle(SessionOpened(), 0.0)
     core.handle(Wanted(ANNA), 0.0)
     core.handle(Told(order(asked=False)), 0.0)
-    assert "away" in disappointment(core, SessionLost(), 1.0)
+    assert "unreachable" in disappointment(core, SessionLost(), 1.0)
     assert core.handle(Opened(1), 1.0) == [Report(1, True, 1.0)]
     core.handle(SessionOpened(), 2.0)
     assert core.handle(Wanted(ANNA), 2.0) == [Ask(ANNA)], "a lost session is nobody's failure"
@@ -129,7 +129,7 @@ def test_where_both_asked_at_once_it_is_the_links_of_one() -> None:
     core.handle(Wanted(BERT), 0.0)
     told = order(asked=False)
     disappointed, begun = core.handle(Told(told), 0.1)
-    assert isinstance(disappointed, Disappoint)
+    assert isinstance(disappointed, FailWaiting)
     assert "it dials us" in disappointed.error.what
     assert begun == Begin(told)
 
@@ -191,7 +191,7 @@ def test_every_attempt_is_reported_once_and_everybody_hears(steps: list[tuple[Ev
                     assert seconds >= 0.0
                     if isinstance(event, Opened | Failed):
                         begun.remove(punch_id)
-                case Disappoint(peer_id):
+                case FailWaiting(peer_id):
                     waits.discard(peer_id) if not isinstance(event, Wanted) else None
         if isinstance(event, GaveUp):
             waits.discard(event.peer_id)

@@ -103,7 +103,7 @@ class TestPunchTransport(TransportConformance):
             with pytest.raises(Unreachable) as caught:
                 await pair.dial()
             assert "coordinator" in caught.value.what
-            assert "away" in caught.value.what
+            assert "unreachable" in caught.value.what
             accepted.link.send(want(4))
             assert (await dialled.message()).want.version == 4
 
