@@ -1,4 +1,4 @@
-"""How the newest version spreads: its status, the relay tree with measured rates, and the versions before it."""
+"""Build the Broadcast page: the newest version's status, the relay tree with measured rates, and earlier versions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coordinator.views.versions import VersionHistory, VersionView
 
 @dataclass(frozen=True, slots=True)
 class BroadcastView(BroadcastStatus):
-    """The broadcast's status, and what its page draws besides."""
+    """The broadcast's status and what else its page draws."""
 
     tree: Tree
     history: tuple[VersionView, ...]
@@ -26,7 +26,7 @@ _STATUS_FIELDS = tuple(field.name for field in fields(BroadcastStatus))
 def build_broadcast(
     state: CoreState, shape: Shape, versions: VersionHistory, *, now: float, unix_s: float
 ) -> BroadcastView:
-    """From the core's state; ``shape`` keeps what does not change between two plans."""
+    """Return the view of the core's state. ``shape`` caches what does not change between two plans."""
     status = build_broadcast_status(state, now=now)
     versions.observe(state)
     return BroadcastView(

@@ -1,4 +1,4 @@
-"""Which workers are on and why: the plan in force, what each costs and makes, money at providers, last decisions."""
+"""Build the Capacity page: the plan in force, each worker's state, reason, price and rate, and recent decisions."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ DECISIONS_SHOWN = 50
 
 @dataclass(frozen=True, slots=True)
 class CapacityWorker:
-    """One worker as the capacity model has it.
+    """One worker as the capacity model sees it.
 
-    ``reason``: why it is on or off; in mode advise what the model would do. ``rollouts_per_s``: as measured, None if it
-    made nothing yet.
+    ``reason``: why it is on or off; in mode advise, what the model would do. ``rollouts_per_s``: measured rate, None
+    before its first rollout.
     """
 
     peer_id: str
@@ -51,7 +51,7 @@ class CapacityWorker:
 
 @dataclass(frozen=True, slots=True)
 class CapacityView:
-    """``providers`` and ``spending``: None where no worker is rented. Newest decisions first."""
+    """The Capacity page. ``providers`` and ``spending``: None if no worker is rented. ``decisions``: newest first."""
 
     mode: str
     activation: ActivationStatus
@@ -71,7 +71,7 @@ def build_capacity(
     *,
     unix_s: float,
 ) -> CapacityView:
-    """From the core's state; ``decisions`` from the ledger."""
+    """Return the view of the core's state; ``decisions`` come from the ledger."""
     return CapacityView(
         mode=activation.mode,
         activation=activation,

@@ -1,4 +1,4 @@
-"""The run on one page: its status without members, how many of them do what, money, what is wrong and waited for."""
+"""Build the Overview: the run's status, counts of workers, money, alerts, and what the run waits for."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ WaitingView = TypedDict("WaitingView", {"for": str, "since_s": float, "next": st
 
 @dataclass(frozen=True, slots=True)
 class WorkerCounts:
-    """Workers by what becomes of them; each is counted once, apart from ``idle``, which are some of those on.
+    """Number of workers in each state; each is counted once, except that ``idle`` workers are also counted as ``on``.
 
-    ``total``: those that are here. ``lost``: silent until they counted as gone, of those that left last. ``banned``:
-    all that ever were, here or not.
+    ``total``: connected workers. ``lost``: of those that left most recently, the ones that stopped sending heartbeats.
+    ``banned``: all banned workers, connected or not.
     """
 
     on: int
@@ -70,7 +70,7 @@ def build_overview(
     accepted_per_s: float | None,
     unix_s: float,
 ) -> Overview:
-    """From the run's status; ``accepted_per_s``: rollouts a second lately, None if not known."""
+    """Return the Overview. ``accepted_per_s``: recent rate of accepted rollouts, None if not known."""
     per_hour, spent_usd, usd_each = _money(state, status, spending, accepted_per_s)
     return Overview(
         **{name: getattr(status, name) for name in _STATUS_FIELDS},
@@ -119,7 +119,7 @@ def _learner_does(status: RunStatus) -> str:
 
 
 def count_workers(state: CoreState) -> WorkerCounts:
-    """Of those here and of those that left last."""
+    """Count connected workers, and those that left most recently."""
     on = idle = standby = quarantined = drained = total = 0
     for member in state.members:
         if member.role != "peer":
@@ -152,7 +152,7 @@ def usd_per_hour(state: CoreState, status: RunStatus, spending: Mapping[str, Any
 def _money(
     state: CoreState, status: RunStatus, spending: Mapping[str, Any] | None, accepted_per_s: float | None
 ) -> tuple[float | None, float | None, float | None]:
-    """US dollars an hour, spent so far, and for each accepted rollout."""
+    """Return US dollars per hour, spent so far, and per accepted rollout; None where not known."""
     per_hour = usd_per_hour(state, status, spending)
     if spending is not None:
         return per_hour, spending["spent_usd"], spending["usd_per_accepted_rollout"]

@@ -1,4 +1,4 @@
-"""Numbers and names as sentences have them."""
+"""Write durations and names as they stand in sentences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from coordinator.core.members.membership import Member
 
 
 def duration(seconds: float) -> str:
-    """In the unit that suits it: "0.4 s", "12 s", "3 min 20 s", "2 h 5 min", "3 d 4 h"."""
+    """Return a duration in suitable units: "0.4 s", "12 s", "3 min 20 s", "2 h 5 min", "3 d 4 h"."""
     if seconds < 9.95:
         return f"{max(0.0, seconds):.1f} s"
     whole = round(seconds)
@@ -26,7 +26,7 @@ def _two(more: int, unit: str, less: int, small_unit: str) -> str:
 
 
 def members_in_words(members: Sequence[Member]) -> str:
-    """Subject and verb: "peer-1 is", "3 workers are"."""
+    """Return subject and verb of a sentence about members: "peer-1 is", "3 workers are"."""
     return f"{members[0].name} is" if len(members) == 1 else f"{len(members)} workers are"
 
 

@@ -1,4 +1,4 @@
-"""The newest versions one by one: how long each took to reach everybody, and what happened while it did."""
+"""Keep a history of the newest versions: how long each took to reach all peers, and what happened meanwhile."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ VERSIONS_SHOWN = 60
 
 @dataclass(frozen=True, slots=True)
 class VersionView:
-    """One version. ``t_bcast_s``: None while an active peer lacks it, or where none was active.
+    """One version. ``t_bcast_s``: None while an active peer lacks it, or if none was active.
 
-    The other two are counted from its announcement to the next one: what older versions did in that time included.
+    The other two figures are counted from its announcement to the next one, and include older versions in that time.
     """
 
     version: int
@@ -34,13 +34,13 @@ class _Watched:
 
 
 class VersionHistory:
-    """Looks at the totals once a second or so, and shares them out between versions."""
+    """Attributes the growth of the run's totals, observed about once a second, to versions."""
 
     def __init__(self) -> None:
         self._watched: OrderedDict[Version, _Watched] = OrderedDict()
 
     def observe(self, state: CoreState) -> None:
-        """Look at the totals now."""
+        """Attribute what was added to the totals since the last call to the newest version."""
         totals = state.traffic.totals
         if self._watched:
             self._watched[next(reversed(self._watched))].after = totals
@@ -51,7 +51,7 @@ class VersionHistory:
             self._watched.popitem(last=False)
 
     def view(self) -> tuple[VersionView, ...]:
-        """The newest versions, the oldest of them first."""
+        """Return the newest versions, oldest first."""
         return tuple(
             VersionView(
                 int(version),

@@ -1,4 +1,4 @@
-"""All members as one table: columns, and a row each. Small on the wire, as pages get it once a second."""
+"""Build the table of all members: columns, and a row each. Rows are compact, as pages receive them every second."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class WorkersView:
 
 
 class KnownMembers:
-    """What of a member seldom changes: its price, its parents' names, its links' transports. Made anew when it does."""
+    """Caches what seldom changes of a member: its price, its parents' names and its links' transports."""
 
     def __init__(self) -> None:
         self._prices: tuple[Price, ...] = ()
@@ -86,7 +86,7 @@ class KnownMembers:
         self._transports: dict[PeerId, tuple[tuple[LinkFacts, ...], str]] = {}
 
     def usd_per_hour(self, state: CoreState, member: Member) -> float:
-        """In US dollars; 0 for donated ones."""
+        """Return the member's price in US dollars per hour; 0 for a donated one."""
         if state.offers.backed:
             backed = state.offers.price_of(member.peer_id)
             if backed is not None:
@@ -100,7 +100,7 @@ class KnownMembers:
         return found
 
     def parents(self, state: CoreState, peer_id: PeerId) -> tuple[str, ...]:
-        """Names of those that send it chunks, as they were when it was told of them."""
+        """Return the names of the peers that send it chunks, as they were when its plan was made."""
         part = state.relay.part_of(peer_id)
         if part is None:
             return ()
@@ -113,7 +113,7 @@ class KnownMembers:
         return known[1]
 
     def transport(self, member: Member) -> str:
-        """How its chunks come and go (rollcast.wire.reach_words), several with a plus; empty without a link."""
+        """Return the transports of its links (rollcast.wire.reach_words), joined by "+"; empty without a link."""
         links = () if member.facts is None else member.facts.links
         if not links:
             return ""
@@ -136,7 +136,7 @@ def _make_room(known: dict[Any, Any]) -> None:
 
 
 def build_workers(state: CoreState, known: KnownMembers, *, now: float, unix_s: float) -> WorkersView:
-    """The table from the core's state."""
+    """Return the table of the core's state."""
     rows = tuple(_rows(state, known, now))
     left_out = max(0, len(state.members) - ROWS_MAX)
     return WorkersView(COLUMNS, rows, left_out, round(unix_s, 3))
@@ -164,7 +164,7 @@ def _departed_row(state: CoreState, known: KnownMembers, departed: Departed, now
 
 
 def _banned_row(peer_id: PeerId, standing: Standing) -> tuple[Any, ...]:
-    """One that has not been here for long: only what it is called, and why it may not come back."""
+    """Return the row of a banned peer that is no longer listed: its name and why it may not rejoin."""
     known: dict[str, Any] = {
         "peer_id": peer_id,
         "name": standing.name,
@@ -187,7 +187,7 @@ _ABSENT: dict[str, Any] = {
 
 
 def _row(state: CoreState, known: KnownMembers, member: Member, now: float, said: str, reason: str) -> tuple[Any, ...]:
-    """As COLUMNS has it."""
+    """Return one row with the columns of COLUMNS."""
     facts, standing, peer_id = member.facts, member.standing, member.peer_id
     accepted, copied_s = accept_share(member), took_s(state, member)
     measured: tuple[Any, ...] = (0.0, None, None, 0, 0, 0)
@@ -235,7 +235,7 @@ def _row(state: CoreState, known: KnownMembers, member: Member, now: float, said
 
 
 def _reach(state: CoreState, member: Member) -> tuple[str, str, str, str]:
-    """How others reach it, what is in between, who got through when its address was dialled, and its libp2p."""
+    """Return how others reach it, its NAT, the result of dialing its address, and its libp2p state."""
     found, p2p = state.reach.of(member.peer_id), "" if member.facts is None else member.facts.p2p
     return reachability(state, member.peer_id), found.nat, found.checked, p2p
 

@@ -48,8 +48,8 @@ def test_an_s_that_is_too_small_is_told_with_the_one_that_would_do() -> None:
     found = core("a")
     needs = replace(status(found), staleness_needed=3)
     alert = alerts(found, status=needs)["staleness_too_small"]
-    assert alert.text.startswith("S is 1, and")
-    assert "set S to 3" in alert.fix
+    assert alert.text.startswith("S is 1, but")
+    assert "Set S to 3" in alert.fix
     late = alerts(found, lately=Lately(ended=100, too_old=20))["too_old"]
     assert late.text.startswith("20% of the rollouts")
     assert "too_old" not in alerts(found, lately=Lately(ended=10, too_old=9))
@@ -68,19 +68,19 @@ def test_members_that_are_quarantined_silent_or_lost() -> None:
         run.tell(PeerAccused(PeerId(accuser), PeerId("a"), Version(0), chunk, "hash"))
     found = alerts(run.core)["quarantined"]
     assert (found.subject, found.page) == ("a", "workers")
-    assert found.text == "a is quarantined: it sent 3 corrupt chunks"
-    assert alerts(run.core, NOW + 6.0)["silent"].text == "5 workers are silent, origin for 6.0 s"
+    assert found.text == "a is quarantined: it sent 3 corrupt chunks."
+    assert alerts(run.core, NOW + 6.0)["silent"].text == "5 workers send no heartbeats, origin for 6.0 s."
     run.core.state.members.leave(PeerId("b"), "lost", "silent")
     lost = alerts(run.core)["lost"]
     assert (lost.severity, lost.subject) == ("warning", "b")
-    assert lost.text == "b is lost: no word for 10 s"
+    assert lost.text == "b is lost: no heartbeat for 10 s."
 
 
 def test_an_identity_that_is_used_twice_is_told_once() -> None:
     events = tuple(EventView(one, 5.0, "identity_cloned", "a", "ada", f"at 10.0.0.{one}", "peer a") for one in (9, 8))
     alert = alerts(core("a"), cloned=events)["cloned:a"]
     assert (alert.severity, alert.page, alert.subject) == ("warning", "workers", "a")
-    assert alert.text == "two machines use the identity of ada: at 10.0.0.9"
+    assert alert.text == "Two machines use the identity of ada: at 10.0.0.9."
 
 
 def test_a_broadcast_that_takes_much_longer_than_usual() -> None:
@@ -91,7 +91,7 @@ def test_a_broadcast_that_takes_much_longer_than_usual() -> None:
     assert "broadcast_slow" not in alerts(run.core, run.now + 5.0, status=usual)
     found = alerts(run.core, run.now + 7.0, status=usual)["broadcast_slow"]
     assert (found.page, found.subject) == ("broadcast", "1")
-    assert found.text == "version 1 has been on its way for 7.0 s: 2 workers are without it"
+    assert found.text == "Version 1 has been spreading for 7.0 s: 2 workers are without it."
 
 
 def test_plans_that_fail_or_will_not_do() -> None:
