@@ -1,4 +1,4 @@
-// What can be done to workers: the buttons, and the dialog that says what would follow before it is done.
+// Acts on workers: the buttons, and the dialog that shows a preview before the act is performed.
 import { html, useState } from "/web/vendor/htm-preact.js";
 import { post } from "/web/api.js";
 import { plural } from "/web/format.js";
@@ -10,24 +10,24 @@ const NAMES_SHOWN = 12;
 
 /** Words of each act: of its button, of what was done, and what it means. */
 export const ACTS = {
-  drain: { verb: "Drain", done: "drained", icon: "pause", means: "No new work is given out. What is held is finished, and its relay children are handed over; it stays connected until it is enabled." },
-  enable: { verb: "Enable", done: "enabled", icon: "play", means: "Undoes drain, ban and quarantine: work is given out again." },
-  ban: { verb: "Ban", done: "banned", icon: "stop", danger: true, means: "Its leases are revoked and given to others, its session is closed, and it cannot join again until it is enabled." },
-  pin_on: { verb: "Pin on", done: "pinned on", means: "The planner keeps it on, whatever it costs." },
-  pin_off: { verb: "Pin off", done: "pinned off", means: "The planner keeps it on standby, whatever it brings." },
-  pin_auto: { verb: "Leave to the planner", done: "left to the planner", means: "The planner switches it on and off." },
+  drain: { verb: "Drain", done: "drained", icon: "pause", means: "It gets no new work, finishes the work it holds, and hands over its relay children. It stays connected until you enable it." },
+  enable: { verb: "Enable", done: "enabled", icon: "play", means: "It gets work again after a drain, a ban or a quarantine." },
+  ban: { verb: "Ban", done: "banned", icon: "stop", danger: true, means: "Its leases are revoked and given to other workers, its session is closed, and it cannot rejoin until you enable it." },
+  pin_on: { verb: "Pin on", done: "pinned on", means: "The planner keeps it on whatever it costs." },
+  pin_off: { verb: "Pin off", done: "pinned off", means: "The planner keeps it on standby whatever it contributes." },
+  pin_auto: { verb: "Leave to the planner", done: "left to the planner", means: "The planner decides again when it is on." },
 };
 
-/** Buttons of the acts. onAct(act); who may not act is asked to sign in. */
+/** Buttons of the acts. onAct(act); readers without the role are asked to sign in. */
 export function ActButtons({ canAct, onAct }) {
-  const press = (act) => (canAct ? onAct(act) : askToSignIn("Acts need an operator's token."));
+  const press = (act) => (canAct ? onAct(act) : askToSignIn("Acting on workers requires an operator's token."));
   const button = (act) => html`<${Button} icon=${ACTS[act].icon} kind=${ACTS[act].danger ? "danger" : ""} onClick=${() => press(act)}>${ACTS[act].verb}<//>`;
   const item = (act) => ({ label: ACTS[act].verb, onClick: () => press(act) });
   return html`<span class="act-buttons">${button("drain")}${button("enable")}${button("ban")}
     <${Menu} label="Pin" icon="down" items=${["pin_on", "pin_off", "pin_auto"].map(item)} /></span>`;
 }
 
-/** Asks, with the planner's preview, then acts. peers: workers; onDone(ids) after it was done to any. */
+/** Shows the planner's preview and asks, then acts. peers: workers; onDone(ids) after it succeeded for any. */
 export function ActDialog({ act, peers, onClose, onDone }) {
   const { verb, means, danger } = ACTS[act];
   const [reason, setReason] = useState("");
@@ -55,11 +55,11 @@ export function ActDialog({ act, peers, onClose, onDone }) {
     ${peers.length > 1 && html`<p class="name-list">${peers.slice(0, NAMES_SHOWN).map((one) => html`<span class="badge" key=${one.peer_id}>${one.name}</span>`)}
       ${peers.length > NAMES_SHOWN && html`<span class="muted">and ${plural(peers.length - NAMES_SHOWN, "other")}</span>`}</p>`}
     <${Preview} ...${preview} />
-    <${Field} label="Reason" hint="Kept in the audit log; also shown beside the worker when it is drained or banned." maxlength="200" value=${reason} onInput=${setReason} />
+    <${Field} label="Reason" hint="Kept in the audit log, and shown beside the worker if it is drained or banned." maxlength="200" value=${reason} onInput=${setReason} />
     <${Problem} error=${state.error} />
     ${state.failed.length > 0 && html`<${Failed} failed=${state.failed} />`}
   <//>`;
 }
 
-const Failed = ({ failed }) => html`<div class="problem" role="alert"><div><p class="problem-what">${plural(failed.length, "worker")} left as it was:</p>
+const Failed = ({ failed }) => html`<div class="problem" role="alert"><div><p class="problem-what">The act failed for ${plural(failed.length, "worker")}:</p>
   <ul>${failed.map((one) => html`<li key=${one.peer}>${one.peer.slice(-12)}: ${one.error}</li>`)}</ul></div></div>`;

@@ -1,4 +1,4 @@
-// Broadcast: how the newest version spreads, over which hops, what holds it up, and how long it took before.
+// Broadcast: how the newest version spreads, its hops, what delays it, and how long earlier versions took.
 import { html, useMemo, useRef } from "/web/vendor/htm-preact.js";
 import { useGet } from "/web/api.js";
 import { fleetSeries, TimeChart } from "/web/charts.js";
@@ -18,7 +18,7 @@ export function Page({ params }) {
   const data = live || first.data;
   if (!data) return html`<${PageHead} title="Broadcast" />${first.error ? html`<${Problem} error=${first.error} retry=${first.reload} />` : html`<p class="loading muted">Waiting for the first figures…</p>`}`;
   if (!known(data.version)) {
-    return html`<${PageHead} title="Broadcast" /><${Card}><${Empty} title="No version has been published yet">The tree is drawn as soon as the learner announces its first version.<//><//>`;
+    return html`<${PageHead} title="Broadcast" /><${Card}><${Empty} title="No version has been published yet">The relay tree appears when the learner announces its first version.<//><//>`;
   }
   return html`<${PageHead} title="Broadcast" note=${`version ${data.version}, ${encodingWords(data)}`} />
     <div class="stack">
@@ -32,7 +32,7 @@ export function Page({ params }) {
 }
 
 function encodingWords({ encoding }) {
-  if (!encoding) return "no encoding known";
+  if (!encoding) return "unknown encoding";
   return `${encoding.kind}${known(encoding.base_version) ? ` from ${encoding.base_version}` : ""} of ${bytes(encoding.size_bytes)}`;
 }
 
@@ -40,7 +40,7 @@ function Now({ data }) {
   const { have, total } = data.peers_holding;
   const slow = data.slowest_branch, along = data.tree.by_region ? null : slowestStripe(data.tree.nodes, data.tree.edges, slow?.path);
   return html`<section class="card now-card" aria-label="Now">
-    <div><p class="now-sentence">${data.running ? `Waiting for ${data.waiting_for || "the last peers"}` : `Every peer that takes part holds version ${data.version}`}</p>
+    <div><p class="now-sentence">${data.running ? `Waiting for ${data.waiting_for || "the last peers"}.` : `All active peers hold version ${data.version}.`}</p>
       <p class="muted">${data.running && known(data.started_s_ago) ? `since ${duration(data.started_s_ago)}; ` : ""}${data.next}</p></div>
     <div class="now-share"><p><b>${count(have)}</b> of ${plural(total, "peer")} ${total === 1 ? "holds" : "hold"} it</p><${Meter} value=${total ? have / total : 0} tone=${have === total ? "good" : ""} label="Peers that hold the newest version" /></div>
     ${slow && html`<div class="now-slow"><p class="muted">Slowest branch, ${duration(slow.seconds)}${known(along) ? html`, <a href=${href("broadcast", { stripe: along })}>stripe ${along}</a>` : ""}</p><p class="branch">${slow.path.map((name, at) => html`${at > 0 && html`<span class="muted" aria-hidden="true"> → </span>`}<span>${name}</span>`)}</p></div>`}
@@ -53,7 +53,7 @@ function Figures({ data }) {
     <${Tile} label="T_bcast, last" value=${duration(took.last)} note=${`p50 ${duration(took.p50)}, p95 ${duration(took.p95)}`} title="From the learner's announcement to the last active peer's verified copy" />
     <${Tile} label="From peers" value=${known(totals.origin_share) ? percent(1 - totals.origin_share) : NOTHING} note=${`origin sent ${bytes(totals.bytes_from_origin)}`} title="Share of chunk bytes that peers relayed to each other" />
     <${Tile} label="Saved by deltas" value=${bytes(totals.bytes_saved_by_deltas)} note="against keyframes" />
-    <${Tile} label="Re-parentings" value=${count(totals.reparentings)} note=${`${plural(plan.replans, "new plan")} since`} title="Children that were given another parent while a version spread" />
+    <${Tile} label="Re-parentings" value=${count(totals.reparentings)} note=${`${plural(plan.replans, "replan")} since`} title="How often a peer was given another parent while a version was spreading" />
     <${Tile} label="Hop rate" value=${rate(hops.p50)} note=${`slowest ${rate(hops.slowest)}`} title=${`Median of ${hops.measured} measured hops`} />
     <${Tile} label="Plan" value=${plan.mode} note=${plural(plan.stripes, "stripe")} title=${`${plural(plan.made, "plan")} since the coordinator started`} />
     <${Tile} label="Duplicate chunks" value=${count(totals.chunks_duplicate)} note=${totals.chunks_rejected > 0 ? `${count(totals.chunks_rejected)} rejected` : `${count(totals.chunks_hedged)} hedged`} tone=${totals.chunks_rejected > 0 ? "warn" : ""} />
@@ -69,9 +69,9 @@ function Tree({ data, params }) {
   const actions = html`${stripes.length > 1 && html`<${Select} hideLabel label="Stripe" value=${stripe === null ? "all" : String(stripe)} onChange=${(value) => setParams({ stripe: value })}
       options=${[["all", `All ${stripes.length} stripes`], ...stripes.map((one) => [String(one), `Stripe ${one}`])]} />`}
     <${Segments} label="Shape" value=${shape} onChange=${(value) => setParams({ view: value })} options=${[["rows", "Columns"], ["rings", "Rings"], ["list", "List"]]} />`;
-  return html`<div ref=${frame}><${Card} title="Relay tree" note=${tree.by_region ? "above 200 peers each node is a region" : stripe === null ? "each peer below its fastest parent" : "who relays the chunks of this stripe to whom"} actions=${actions}>
+  return html`<div ref=${frame}><${Card} title="Relay tree" note=${tree.by_region ? "with more than 200 peers each node is a region" : stripe === null ? "each peer below its fastest parent" : "which peer relays the chunks of this stripe to which"} actions=${actions}>
     ${width > 0 && (tree.nodes.length ? html`<${RelayTree} tree=${tree} stripe=${stripe} shape=${shape} slowest=${data.slowest_branch?.path} />`
-      : html`<${Empty} title="Nobody relays yet">Peers appear here when they join.<//>`)}<//></div>`;
+      : html`<${Empty} title="No peers relay yet">Peers appear here when they join.<//>`)}<//></div>`;
 }
 
 /** The stripe that was chosen; else that of the slowest branch when the page opened, for as long as there is one of that number. */

@@ -1,4 +1,4 @@
-// Capacity: which workers are on and why, what the plan promises, what it costs, and what would follow from changing it.
+// Capacity: which workers are on and why, what the plan predicts and costs, and a form to change its settings.
 import { html, useMemo, useState } from "/web/vendor/htm-preact.js";
 import { fleetSeries, TimeChart } from "/web/charts.js";
 import { clock, count, duration, figure, fixed, known, NOTHING, percent, plural, usd, words } from "/web/format.js";
@@ -14,9 +14,9 @@ import { useMay } from "./session.js";
 import { SettingsForm } from "./settings_form.js";
 
 const MODES = {
-  off: "The planner is off: every worker that joins is used.",
-  advise: "The planner advises: it says what it would do, and switches nothing.",
-  act: "The planner acts: it switches workers on and off.",
+  off: "The planner is off: all workers are used.",
+  advise: "The planner only advises: it shows what it would do.",
+  act: "The planner switches workers on and off.",
 };
 
 export function Page({ params }) {
@@ -38,7 +38,7 @@ function Plan({ data }) {
   return html`<section class="tiles" aria-label="Key figures">
       <${Tile} label="Workers on" value=${count(activation.on)} note=${`${count(activation.standby)} on standby`} />
       <${Tile} label="Cost now" value=${usd(activation.usd_per_hour)} unit="/h" note=${plan ? `plan ${usd(plan.usd_per_hour)}/h` : "no plan yet"} />
-      ${plan && html`<${Tile} label="Lower bound" value=${promised(usd(plan.lp_bound_usd_per_hour))} unit=${plan.infeasible ? "" : "/h"} note=${plan.infeasible ? "no set will do" : gap(plan)} title="No set of these workers that makes enough can cost less than this (linear relaxation)" />
+      ${plan && html`<${Tile} label="Lower bound" value=${promised(usd(plan.lp_bound_usd_per_hour))} unit=${plan.infeasible ? "" : "/h"} note=${plan.infeasible ? "no set is sufficient" : gap(plan)} title="No set of these workers that makes enough can cost less than this (linear relaxation)" />
       <${Tile} label="Rollouts/s" value=${promised(figure(plan.rate_rollouts_per_second))} note=${`${figure(plan.rate_needed_rollouts_per_second)} needed`} tone=${isShort ? "warn" : ""} />
       <${Tile} label="Learner busy" value=${promised(percent(plan.utilisation, 1))} note="predicted" />
       <${Tile} label="T_bcast" value=${promised(duration(plan.t_bcast_s))} note="predicted" />
@@ -46,7 +46,7 @@ function Plan({ data }) {
     </section>
     ${activation.failed && html`<${Warning} title="The last plan failed" text=${activation.failed} />`}
     ${plan?.infeasible && html`<${Warning} title="No set of workers is enough" text=${plan.infeasible} list=${plan.remedies} />`}
-    ${plan && html`<p class="muted small corrections">Measured against predicted, so that the next plan is nearer: rollouts ×${fixed(activation.rate_correction, 2)}, T_bcast ×${fixed(activation.t_bcast_correction, 2)}, learner step ×${fixed(activation.t_train_correction, 2)}. ${plural(activation.switches, "switch", "switches")} since the start.</p>`}`;
+    ${plan && html`<p class="muted small corrections">Measured relative to predicted, as corrections for the next plan: rollouts ×${fixed(activation.rate_correction, 2)}, T_bcast ×${fixed(activation.t_bcast_correction, 2)}, learner step ×${fixed(activation.t_train_correction, 2)}. ${plural(activation.switches, "switch", "switches")} since start.</p>`}`;
 }
 
 const gap = (plan) => (plan.lp_bound_usd_per_hour > 0 ? `plan is ${percent(Math.max(0, plan.usd_per_hour / plan.lp_bound_usd_per_hour - 1), 1)} above` : "of the plan");
@@ -58,7 +58,7 @@ const Warning = ({ title, text, list = [] }) => html`<div class="notice-card" ro
 
 const keyOf = (one) => one.peer_id;
 const perRollout = (one) => (one.rollouts_per_s > 0 && known(one.usd_per_hour) ? one.usd_per_hour / (one.rollouts_per_s * 3.6) : null);
-/** Without a decision about it a worker stays as it joined. */
+/** A worker that no plan has switched stays on or off as it joined. */
 const whyOf = (one) => one.reason || (one.on ? "on since it joined" : "off since it joined");
 const isPinned = (one) => one.pin === "on" || one.pin === "off";
 const isOn = (one) => html`<${Badge} dot tone=${one.on ? "good" : "idle"}>${one.on ? "on" : "off"}<//>${isPinned(one) ? html` <span class="badge accent">pinned ${one.pin}</span>` : ""}`;
@@ -83,12 +83,12 @@ function Who({ data, params }) {
   const rows = useMemo(() => data.workers.filter((one) => !wanted || `${one.name}\n${one.reason}`.toLowerCase().includes(wanted)), [data.workers, wanted]);
   const picked = data.workers.filter((one) => selected.has(one.peer_id));
   const sort = { id: params.sort || "on", down: params.sort ? params.down === "1" : true };
-  return html`<section class="card flush who" aria-label="Who is on, and why">
+  return html`<section class="card flush who" aria-label="Which workers are on and why">
     ${picked.length ? html`<div class="fleet-bar picked" role="group" aria-label="Acts on the selected workers"><b role="status">${count(picked.length)} selected</b>
         <${ActButtons} canAct=${canAct} onAct=${(act) => setAsked({ act, peers: picked })} /><${Button} onClick=${() => setSelected(new Set())}>Clear<//></div>`
-      : html`<div class="fleet-bar"><h2>Who is on, and why</h2><input data-search class="input fleet-search" type="search" aria-label="Filter workers" placeholder="Name or reason…" value=${params.q || ""} onInput=${(event) => setParams({ q: event.target.value })} /></div>`}
+      : html`<div class="fleet-bar"><h2>Which workers are on and why</h2><input data-search class="input fleet-search" type="search" aria-label="Filter workers" placeholder="Name or reason…" value=${params.q || ""} onInput=${(event) => setParams({ q: event.target.value })} /></div>`}
     <${VirtualTable} label="Workers and why they are on" columns=${COLUMNS} rows=${rows} keyOf=${keyOf} nameOf=${(one) => one.name} sort=${sort} card=${card} cardHeight=${88}
-      onSort=${({ id, down }) => setParams({ sort: id, down: down ? "1" : "0" })} selected=${selected} onSelect=${setSelected} onOpen=${(id) => go(`workers/${id}`)} empty=${html`<${Empty} title=${data.workers.length ? "No worker matches" : "No worker is here"} />`} />
+      onSort=${({ id, down }) => setParams({ sort: id, down: down ? "1" : "0" })} selected=${selected} onSelect=${setSelected} onOpen=${(id) => go(`workers/${id}`)} empty=${html`<${Empty} title=${data.workers.length ? "No worker matches" : "No workers are connected"} />`} />
     ${asked && html`<${ActDialog} act=${asked.act} peers=${asked.peers} onClose=${() => setAsked(null)} onDone=${() => setSelected(new Set())} />`}
   </section>`;
 }
@@ -101,7 +101,7 @@ function Money({ data }) {
   const series = useMemo(() => fleetSeries(history?.series.usd_per_hour, { mean: "all workers that are on" }), [history]);
   const lines = known(spending?.usd_per_hour_max) ? [{ value: spending.usd_per_hour_max, label: "budget", colour: "bad" }] : [];
   return html`<${Card} title="Money" note="last hour">
-    ${spending ? html`<${Spending} spending=${spending} />` : html`<p class="muted small">No worker is rented at a provider: prices are those set for workers that joined.</p>`}
+    ${spending ? html`<${Spending} spending=${spending} />` : html`<p class="muted small">No workers are rented from providers. The cost is that of the prices set for the run's workers.</p>`}
     ${series.length > 0 && html`<${TimeChart} times=${history.times_unix_s} series=${series} lines=${lines} format=${(value) => `${usd(value)}/h`} label="Cost per hour" fromZero height=${220} />`}
   <//>`;
 }
@@ -118,7 +118,7 @@ function Spending({ spending }) {
 
 function Decisions({ decisions }) {
   return html`<${Card} title="Decisions" note="newest first" actions=${html`<a class="small" href=${href("events", { kind: "activated,standby,pinned,activation_planned" })}>All</a>`} flush>
-    ${!decisions.length && html`<${Empty} title="Nothing was decided yet">Each switch, pin and plan is listed here with its reason.<//>`}
+    ${!decisions.length && html`<${Empty} title="No decisions yet">Every switch, pin and plan is listed here with its reason.<//>`}
     <ul class="decisions" tabindex="0" aria-label="Decisions">${decisions.map((one) => html`<li key=${one.id}><a href=${href(`events/${one.id}`)}><time>${clock(one.at_unix_s)}</time><${Badge} tone=${toneOf(one.kind)}>${words(one.kind)}<//><b>${one.name || one.subject}</b><span class="muted">${one.detail}</span></a></li>`)}</ul>
   <//>`;
 }

@@ -1,4 +1,4 @@
-// Events: all that the run noticed and decided, filtered, each with its own address and its explanation; and who did what.
+// Events: everything that happened in the run, with filters, links and causes; and the audit log.
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "/web/vendor/htm-preact.js";
 import { get, useGet, withQuery } from "/web/api.js";
 import { clock, count, plural, words } from "/web/format.js";
@@ -32,7 +32,7 @@ export function Page({ params, rest }) {
   const tab = params.tab === "audit" ? "audit" : "events";
   const frame = useRef(null);
   useFill(frame);
-  return html`<${PageHead} title="Events" note="what the run noticed and decided, and who did what" />
+  return html`<${PageHead} title="Events" note="what happened in the run, and what people did to it" />
     <div class="tabbed" ref=${frame}><${Tabs} label="Events" tabs=${[["events", "Events"], ["audit", "Audit log"]]} selected=${tab} onSelect=${(key) => setParams({ tab: key === "audit" ? key : "" })}>
       ${tab === "audit" ? html`<${Audit} />` : html`<${Events} params=${params} openedId=${rest[0] || null} />`}<//></div>`;
 }
@@ -83,13 +83,13 @@ function useEvents(wanted) {
 function Filters({ wanted, kinds }) {
   const options = [["", "All kinds"], ...kinds.map((kind) => [kind, words(kind)])];
   return html`<div class="fleet-bar" role="search">
-    <${Typed} data-search class="input fleet-search" type="search" aria-label="Search events" placeholder="Search in what happened…" value=${wanted.q} onTyped=${(q) => setParams({ q })} />
+    <${Typed} data-search class="input fleet-search" type="search" aria-label="Search events" placeholder="Search events…" value=${wanted.q} onTyped=${(q) => setParams({ q })} />
     <${Select} hideLabel label="Kind" value=${wanted.kind} onChange=${(kind) => setParams({ kind })} options=${options} />
     <${Typed} class="input event-subject" type="search" aria-label="About: a worker's name, or rollout 9, version 8" placeholder="About: worker, version 8…" value=${wanted.subject} onTyped=${(subject) => setParams({ subject: subject.trim() })} />
   </div>`;
 }
 
-/** An input that tells its text once typing rests. */
+/** An input that reports its text once the user stops typing. */
 function Typed({ value, onTyped, ...rest }) {
   const [text, setText] = useState(value);
   const timer = useRef(0);
@@ -142,7 +142,7 @@ function Audit() {
   return html`<div class="fleet"><div class="fleet-main card flush">
     ${error && html`<${Problem} error=${error} retry=${reload} />`}
     <${VirtualTable} label="Audit log" columns=${columns} rows=${rows} keyOf=${keyOf} sort=${sort} onSort=${setSort} card=${auditCard} cardHeight=${88}
-      empty=${html`<${Empty} title=${data ? "Nobody has acted on this run yet" : "Reading the audit log…"}>Each act and each refusal is written here: who, what, on whom.<//>`} />
+      empty=${html`<${Empty} title=${data ? "No acts on this run yet" : "Reading the audit log…"}>Every act and every refused act is listed here with its user and its target.<//>`} />
     <div class="table-foot"><span class="muted">${count(rows.length)} ${rows.length === 1 ? "act" : "acts"}</span>${data && rows.length >= 200 && html`<${Button} onClick=${older}>Load older<//>`}<${Button} onClick=${reload}>Refresh<//></div>
   </div></div>`;
 }

@@ -1,4 +1,4 @@
-// The line above every page: which run, how far it is, what it waits for, and whether these figures are live.
+// The line above every page: the run, its progress, whether it is healthy, and whether the figures are live.
 import { html } from "/web/vendor/htm-preact.js";
 import { Badge, Button, Icon, Meter } from "/web/parts.js";
 import { count, duration, percent } from "/web/format.js";
@@ -12,7 +12,7 @@ const LATE_MS = 3_500; // the stream has a message a second
 
 export const ended = (overview) => Boolean(overview && (overview.phase === "finished" || overview.phase === "stopped"));
 
-/** "Waiting for ..." in one sentence, however much of the view is there. */
+/** Whether the run is healthy or what it waits for, in one sentence; "" without a view. */
 export function sentence(overview) {
   const waiting = overview?.waiting;
   if (!waiting) return "";
@@ -47,17 +47,17 @@ function Connection({ overview }) {
   return html`<span class="head-link state ${tone}" role="status">${text}</span>`;
 }
 
-/** What is said across the page when the figures are old, or may not be read. */
+/** The notice across the page if the figures are old or access is refused. */
 export function Notice({ overview }) {
   const { name, lastMs, error } = useStore(connection);
   const now = useNow();
   if (name === "refused") {
-    return html`<div class="notice" role="alert"><${Icon} name="key" /><p>${error?.what || "This run shows its figures only to who has a token."}</p><${Button} onClick=${() => askToSignIn()}>Sign in<//></div>`;
+    return html`<div class="notice" role="alert"><${Icon} name="key" /><p>${error?.what || "This run shows its figures only to people with a token."}</p><${Button} onClick=${() => askToSignIn()}>Sign in<//></div>`;
   }
   const silentMs = now - lastMs;
   if (!lastMs || (name === "live" && silentMs < LATE_MS) || silentMs < LATE_MS) return null;
   if (ended(overview)) {
-    return html`<div class="notice quiet" role="status"><${Icon} name="info" /><p>The run has ${overview.phase} and its coordinator has stopped. These are its last figures.</p></div>`;
+    return html`<div class="notice quiet" role="status"><${Icon} name="info" /><p>The run is ${overview.phase} and its coordinator has stopped. These are its last figures.</p></div>`;
   }
-  return html`<div class="notice" role="alert"><${Icon} name="warning" /><p>No word from the coordinator<span aria-hidden="true"> for ${duration(Math.round(silentMs / 1000))}</span>. Trying to reconnect; the figures below are that old.</p><${Button} onClick=${reconnect}>Try now<//></div>`;
+  return html`<div class="notice" role="alert"><${Icon} name="warning" /><p>The coordinator has not answered<span aria-hidden="true"> for ${duration(Math.round(silentMs / 1000))}</span>. Trying to reconnect. The figures below are from before.</p><${Button} onClick=${reconnect}>Try now<//></div>`;
 }

@@ -35,7 +35,7 @@ export function HeatMap({ peers, heatMap, version }) {
   return html`<div class="heat" ref=${frame}>
     <p class="tree-told muted">${told ? html`<b>${told.name}</b><span>holds ${percent(told.share_held)}</span>` : html`<span>${summary}</span>`}</p>
     <canvas ref=${canvas} role="img" aria-label=${`Chunk map: ${summary}`} onPointerMove=${onMove} onPointerLeave=${() => setPointed(null)} style=${{ width: "100%", height: `${height}px` }}></canvas>
-    <p class="muted small">Top: mean of all peers, first chunk to last. Below: ${behind.length ? `${count(behind.length)} that lack some, furthest behind first` : "nobody lacks any"}.</p>
+    <p class="muted small">Top: mean of all peers, first chunk to last. Below: ${behind.length ? `the ${count(behind.length)} that lack chunks, furthest behind first` : "all peers hold all chunks"}.</p>
   </div>`;
 }
 

@@ -1,4 +1,4 @@
-// Invites: one line for a donor carries the address, the keys and the right to join.
+// Invites: one line for a donor that contains the run's address, its keys and the right to join.
 import { html, useState } from "/web/vendor/htm-preact.js";
 import { post, useGet } from "/web/api.js";
 import { clock, count, duration, plural } from "/web/format.js";
@@ -19,7 +19,7 @@ export function fateOf(invite, nowS) {
 
 export function Page() {
   const { data, error, reload } = useGet("/api/v1/invites");
-  return html`<${PageHead} title="Invites" note="one line for each donor" />
+  return html`<${PageHead} title="Invites" note="Each invite is one line that a donor runs." />
     <div class="stack"><${Make} onMade=${reload} /><${Made} invites=${data ? data.invites : null} error=${error} reload=${reload} /></div>`;
 }
 
@@ -30,7 +30,7 @@ function Make({ onMade }) {
   const quota = Number(form.quota), isWrong = !Number.isInteger(quota) || quota < 1 || quota > 10_000;
   const make = async (event) => {
     event.preventDefault();
-    if (!canAct) return askToSignIn("Making an invite needs an operator's token.");
+    if (!canAct) return askToSignIn("Creating an invite requires an operator's token.");
     setState({ busy: true, error: null, made: null });
     try {
       const made = await post("/api/v1/invites", { role: "peer", quota, lifetime_s: Number(form.lifetime), note: form.note.trim() });
@@ -42,13 +42,13 @@ function Make({ onMade }) {
   };
   return html`<${Card} title="New invite">
     <form class="invite-form" onSubmit=${make}>
-      <${Field} label="Machines" inputmode="numeric" autocomplete="off" error=${isWrong ? "A whole number from 1 to 10,000." : ""} value=${form.quota} onInput=${(text) => setForm({ ...form, quota: text })} />
-      <${Select} label="Ends" value=${form.lifetime} options=${LIFETIMES.map(([seconds, text]) => [String(seconds), text])} onChange=${(text) => setForm({ ...form, lifetime: text })} />
-      <${Field} label="Note" placeholder="for whom it is" maxlength="120" autocomplete="off" value=${form.note} onInput=${(text) => setForm({ ...form, note: text })} />
-      <${Button} type="submit" kind="primary" icon="plus" busy=${state.busy} disabled=${isWrong}>Make invite<//>
+      <${Field} label="Machines" inputmode="numeric" autocomplete="off" error=${isWrong ? "Enter a whole number from 1 to 10,000." : ""} value=${form.quota} onInput=${(text) => setForm({ ...form, quota: text })} />
+      <${Select} label="Expires" value=${form.lifetime} options=${LIFETIMES.map(([seconds, text]) => [String(seconds), text])} onChange=${(text) => setForm({ ...form, lifetime: text })} />
+      <${Field} label="Note" placeholder="recipient" maxlength="120" autocomplete="off" value=${form.note} onInput=${(text) => setForm({ ...form, note: text })} />
+      <${Button} type="submit" kind="primary" icon="plus" busy=${state.busy} disabled=${isWrong}>Create invite<//>
     </form>
     <${Problem} error=${state.error} />
-    ${state.made && html`<div class="invite-made" role="status"><p><b>Give this line to the donor.</b> <span class="muted">It is shown only now. It lets ${plural(quota, "machine")} join until ${clock(state.made.expires_unix_s)}; who holds it can join.</span></p>
+    ${state.made && html`<div class="invite-made" role="status"><p><b>Give this line to the donor.</b> <span class="muted">It is shown only once. ${plural(quota, "machine")} can join with it until ${clock(state.made.expires_unix_s)}; anyone who has it can use it.</span></p>
       <${OneLine} text=${state.made.command} label="What the donor runs" /></div>`}
   <//>`;
 }
@@ -58,10 +58,10 @@ function Made({ invites, error, reload }) {
   const [leaving, setLeaving] = useState(null);
   return html`<${Card} title="Invites" note=${invites ? `${count(invites.filter((one) => fateOf(one, now) === "open").length)} open` : ""} flush>
     ${error && html`<${Problem} error=${error} retry=${reload} />`}
-    ${invites && !invites.length && html`<${Empty} title="No invite was made yet" icon="invites">Make one above: the donor runs its one line, and the machine appears under Workers.<//>`}
+    ${invites && !invites.length && html`<${Empty} title="No invites yet" icon="invites">Create one above. When the donor runs its line, the machine appears under Workers.<//>`}
     ${invites?.length > 0 && html`<ul class="invite-list">${invites.map((one) => html`<${Line} key=${one.id} invite=${one} now=${now} onRevoke=${() => setLeaving(one)} />`)}</ul>`}
     ${leaving && html`<${Revoke} what=${leaving.note ? `the invite “${leaving.note}”` : "this invite"} path=${`/api/v1/invites/${leaving.id}/revoke`} onClose=${() => setLeaving(null)} onDone=${reload}
-      text="Nobody can join with it any more. Who joined with it stays; drain or ban workers under Workers." />`}
+      text="No more machines can join with it. Machines that have joined stay; drain or ban them under Workers." />`}
   <//>`;
 }
 
@@ -69,7 +69,7 @@ const TONES = { open: "good", "used up": "", ended: "", revoked: "bad" };
 
 function Line({ invite, now, onRevoke }) {
   const fate = fateOf(invite, now);
-  const ends = fate === "open" ? `ends in ${duration(invite.expires_unix_s - now)}` : `${invite.expires_unix_s <= now ? "ended" : "ends"} ${clock(invite.expires_unix_s)}`;
+  const ends = fate === "open" ? `expires in ${duration(invite.expires_unix_s - now)}` : `${invite.expires_unix_s <= now ? "expired" : "expires"} ${clock(invite.expires_unix_s)}`;
   return html`<li><${Badge} tone=${TONES[fate]}>${fate}<//><span class="invite-note"><b>${invite.note || "no note"}</b> <span class="muted">${invite.role !== "peer" ? `${invite.role}, ` : ""}${ends}</span></span>
     <span class="invite-used">${count(invite.used)} of ${plural(invite.quota, "machine")}</span>
     ${fate === "open" ? html`<${Button} onClick=${onRevoke} aria-label=${`Revoke ${invite.note || invite.id}`}>Revoke<//>` : html`<span></span>`}</li>`;

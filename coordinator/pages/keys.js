@@ -9,9 +9,9 @@ const LEADER_MS = 1500; // between "g" and the letter
 export const KEYS = [
   ...PAGES.map((page) => [["g", page.key], page.title]),
   [["/"], "Search on this page"],
-  [["t"], "Light, dark, or as the system"],
-  [["?"], "This help"],
-  [["Esc"], "Close what is open"],
+  [["t"], "Switch between light, dark and system theme"],
+  [["?"], "Show this help"],
+  [["Esc"], "Close the open dialog or panel"],
 ];
 
 const typing = (element) => element?.closest?.("input, textarea, select, [contenteditable]");

@@ -1,4 +1,4 @@
-// The shell: navigation, the run's head line, the page that the address names, dialogs.
+// The frame of all pages: navigation, the run's head line, the page that the address names, dialogs.
 import { html, render, useCallback, useEffect, useRef, useState } from "/web/vendor/htm-preact.js";
 import { takeTokenFromAddress } from "/web/api.js";
 import { Arrival, Button, Dialog, Empty, Icon, Menu, Problem, Toasts } from "/web/parts.js";
@@ -12,7 +12,7 @@ import { pageNamed, PAGES } from "./pages.js";
 import { askToSignIn, loadSession, signOut, useMay, useSession } from "./session.js";
 import { SignIn } from "./signin.js";
 
-const THEME_NAMES = { system: "As the system", light: "Light", dark: "Dark" };
+const THEME_NAMES = { system: "System", light: "Light", dark: "Dark" };
 
 function Navigation({ current, alerts, onHelp, onPage }) {
   const link = (page) => html`<a key=${page.name} href=${href(page.name)} aria-current=${page.name === current ? "page" : undefined} onClick=${onPage} title="g ${page.key}">
@@ -66,8 +66,8 @@ function usePage(page) {
 function Content({ page, overview }) {
   const route = useRoute();
   const [{ Page, error }, retry] = usePage(page);
-  if (!page) return html`<${Empty} title="There is no such page">Choose one on the left.<//>`;
-  if (error) return html`<${Problem} error=${{ what: "This page could not be loaded", cause: error.message }} retry=${retry} />`;
+  if (!page) return html`<${Empty} title="This page does not exist">Choose a page from the navigation.<//>`;
+  if (error) return html`<${Problem} error=${{ what: "This page could not be loaded.", cause: error.message }} retry=${retry} />`;
   return Page ? html`<${Page} overview=${overview} params=${route.params} rest=${route.rest} />` : null;
 }
 

@@ -1,4 +1,4 @@
-// The whole run on one page: what it waits for, what wants attention, key figures, and how they went.
+// The whole run on one page: its health, alerts, key figures and their history.
 import { html, useMemo, useState } from "/web/vendor/htm-preact.js";
 import { Button, Card, Icon, Meter, PageHead, Problem, Segments, Tile } from "/web/parts.js";
 import { fleetSeries, TimeChart } from "/web/charts.js";
@@ -39,7 +39,7 @@ function Now({ overview }) {
   return html`<section class="card now" aria-label="What the run is waiting for">
     <div class="now-said">
       <p class="now-label">Now</p>
-      <p class="now-sentence">${sentence(overview) || (ended(overview) ? "The run is over." : "The run waits for nothing.")}</p>
+      <p class="now-sentence">${sentence(overview) || (ended(overview) ? "The run is over." : "The run is not waiting for anything.")}</p>
       <dl class="now-facts">
         <div><dt>Learner</dt><dd>${words(overview.learner_phase || NOTHING)}${overview.learner_detail ? ", " + overview.learner_detail : ""}</dd></div>
         <div><dt>Version</dt><dd>${count(overview.newest_version)}${overview.epoch ? `, epoch ${overview.epoch}` : ""}</dd></div>
@@ -54,7 +54,7 @@ function Now({ overview }) {
   </section>`;
 }
 
-/** How long the steps that are left take at the pace of now. */
+/** Time that the remaining steps take at the present pace. */
 function left(overview) {
   const period = overview.staleness?.step_period_s;
   if (ended(overview) || !period || overview.step >= overview.steps) return "";
@@ -94,17 +94,17 @@ function Tiles({ overview, history }) {
   return html`<div class="tiles overview-tiles">
     <${Tile} label="Reward" value=${fixed(overview.reward_train, 3)} note=${held} href=${href("run")} spark=${(overview.reward_history || []).slice(-SPARK_POINTS).map(([, value]) => value)} />
     <${Tile} label="Tokens per second" value=${compact(overview.tokens_per_s)} note="of all workers" href=${href("workers")} spark=${spark("tokens_per_s")} />
-    <${Tile} label="Learner busy" value=${percent(overview.learner_utilisation)} note=${known(overview.t_train_s) ? duration(overview.t_train_s) + " a step" : "of its time"} spark=${spark("learner_utilisation")} />
+    <${Tile} label="Learner busy" value=${percent(overview.learner_utilisation)} note=${known(overview.t_train_s) ? duration(overview.t_train_s) + " per step" : "of its time"} spark=${spark("learner_utilisation")} />
     <${Tile} label=${html`T<sub>bcast</sub> p50`} value=${duration(bcast.p50)} note=${"p95 " + duration(bcast.p95) + (known(overview.peer_byte_share) ? ", " + percent(overview.peer_byte_share) + " from peers" : "")} title="From a version's announcement to the last active peer's verified copy; and the share of chunk bytes that peers received from each other" href=${href("broadcast")} spark=${spark("t_bcast_s")} />
     <${Tile} label="Oldest trained" value=${known(oldest) ? oldest : NOTHING} unit=${"of S = " + overview.staleness_limit} tone=${beyond ? "bad" : ""} note=${known(overview.staleness_needed) ? `this fleet needs ${overview.staleness_needed}` : "staleness in steps"} spark=${spark("age_steps")} />
     <${Workers} workers=${overview.workers} />
-    <${Tile} label="Cost" value=${usd(overview.usd_per_hour)} unit="/ h" note=${known(overview.usd_per_accepted_rollout) ? usd(overview.usd_per_accepted_rollout) + " a rollout" : spent(overview)} href=${href("capacity")} spark=${spark("usd_per_hour")} />
-    <${Tile} label="Accepted" value=${compact(rollouts.accepted)} unit="rollouts" note=${known(rollouts.issued) ? percent(rollouts.issued ? lost(rollouts) / rollouts.issued : 0) + " of those issued dropped" : "\u00a0"} spark=${spark("accept_share")} />
+    <${Tile} label="Cost" value=${usd(overview.usd_per_hour)} unit="/ h" note=${known(overview.usd_per_accepted_rollout) ? usd(overview.usd_per_accepted_rollout) + " per rollout" : spent(overview)} href=${href("capacity")} spark=${spark("usd_per_hour")} />
+    <${Tile} label="Accepted" value=${compact(rollouts.accepted)} unit="rollouts" note=${known(rollouts.issued) ? percent(rollouts.issued ? lost(rollouts) / rollouts.issued : 0) + " of issued dropped" : "\u00a0"} spark=${spark("accept_share")} />
   </div>`;
 }
 
 const lost = (rollouts) => Object.values(rollouts.dropped || {}).reduce((sum, number) => sum + number, 0);
-const spent = (overview) => (known(overview.spent_usd) ? usd(overview.spent_usd) + " spent" : "no prices known");
+const spent = (overview) => (known(overview.spent_usd) ? usd(overview.spent_usd) + " spent" : "no prices set");
 
 function Workers({ workers = {} }) {
   const others = ["standby", "lost", "quarantined", "drained", "banned"].filter((state) => workers[state]);
@@ -127,7 +127,7 @@ function Reward({ overview }) {
       { label: "smoothed", values: smoothed(values), colour: "series-1", width: 2.2 },
     ]];
   }, [points.length, last]);
-  return html`<${Card} title="Reward" note="mean of each batch, by learner step" actions=${html`<a class="small" href=${href("run")}>All of the run</a>`}>
+  return html`<${Card} title="Reward" note="mean of each batch, by learner step" actions=${html`<a class="small" href=${href("run")}>Whole run</a>`}>
     <${TimeChart} times=${steps} series=${series} format=${(value) => fixed(value)} label="Reward by learner step" xKind="step" height=${196} />
   <//>`;
 }
@@ -140,7 +140,7 @@ const FLEET = [
   ["last_seen_s", "Last seen", "silence of workers", duration, "longest", true],
   ["upload_bytes_per_s", "Upload", "by worker", rate, "slowest", true],
   ["age_steps", "Age trained", "learner steps", (value) => fixed(value, 1), "oldest", true],
-  ["mismatch_kl", "Mismatch KL", "engine against learner, nats a token", undefined, "worst", true],
+  ["mismatch_kl", "Mismatch KL", "engine against learner, nats per token", undefined, "worst", true],
   ["learner_utilisation", "Learner utilisation", "share of its time", percent, "", true],
   ["usd_per_hour", "Cost per hour", "of workers that are on", usd, "", true],
 ];

@@ -1,4 +1,4 @@
-// What the planner says would follow, before anything is changed: now beside then, a sentence, warnings.
+// The planner's preview of a change: a sentence, the figures now and then, and warnings.
 import { html, useEffect, useState } from "/web/vendor/htm-preact.js";
 import { post } from "/web/api.js";
 import { duration, fixed, count, percent, usd, known, NOTHING } from "/web/format.js";
@@ -41,11 +41,11 @@ export function usePreview(body) {
 /** What `usePreview` gave, drawn; the old figures stay, paler, while new ones are made. */
 export function Preview({ data, error, loading }) {
   if (error) {
-    return html`<div class="preview"><p class="muted">The planner cannot say what would follow; it can be done all the same.</p><${Problem} error=${error} /></div>`;
+    return html`<div class="preview"><p class="muted">There is no preview, but you can still make the change.</p><${Problem} error=${error} /></div>`;
   }
   const lines = data ? FIGURES.filter(([key]) => known(data.then[key])) : []; // before the run is measured there may be none
   return html`<div class=${"preview" + (loading ? " busy" : "")} aria-busy=${String(loading)} aria-live="polite">
-    <p class="preview-sentence">${data ? data.sentence : "Asking the planner what would follow…"}</p>
+    <p class="preview-sentence">${data ? data.sentence : "Calculating the preview…"}</p>
     ${data && data.warnings.map((text) => html`<p class="preview-warning" key=${text}><${Icon} name="warning" /><span>${text}</span></p>`)}
     ${lines.length > 0 && html`<table class="preview-table"><thead><tr><th scope="col">Predicted</th><th scope="col">Now</th><th scope="col">Then</th><th scope="col">Change</th></tr></thead>
       <tbody>${lines.map((figure) => html`<${Line} key=${figure[0]} figure=${figure} now=${data.now[figure[0]]} then=${data.then[figure[0]]} />`)}</tbody></table>`}

@@ -1,4 +1,4 @@
-// Who reads this page, and what they may do. The server decides; the page only hides what it would refuse.
+// The reader's role and what it allows. The server decides; the page only hides what the server would refuse.
 import { get, setToken, token } from "/web/api.js";
 import { createStore, useStore } from "/web/store.js";
 

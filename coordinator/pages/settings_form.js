@@ -1,4 +1,4 @@
-// S, kappa and the budget: changed while the run goes on, after a look at what would follow.
+// S, kappa and the budget: changed while the run is running, after a preview.
 import { html, useEffect, useMemo, useState } from "/web/vendor/htm-preact.js";
 import { post, useGet } from "/web/api.js";
 import { known, usd } from "/web/format.js";
@@ -7,10 +7,10 @@ import { Preview, usePreview } from "./preview.js";
 import { askToSignIn, useMay } from "./session.js";
 
 const FIELDS = [
-  { key: "staleness_limit", label: "S, the staleness limit", suffix: "learner steps", step: 1, hint: "The oldest rollout that is trained on. More lets slower workers count; less keeps training closer to the policy." },
-  { key: "publish_every_steps", label: "κ, steps between versions", suffix: "learner steps", step: 1, auto: true, hint: "More spares the network; rollouts are older. auto: as fast as broadcasts allow." },
-  { key: "usd_per_hour_max", label: "Budget per hour", suffix: "$/h", step: "any", optional: true, hint: "The workers that are switched on cost no more than this. Empty: no limit." },
-  { key: "usd_total_max", label: "Budget in all", suffix: "$", step: "any", optional: true, hint: "Nothing more is switched on once it is spent. Empty: no limit." },
+  { key: "staleness_limit", label: "S, the staleness limit", suffix: "learner steps", step: 1, hint: "Maximum age of a rollout that is trained on. A larger S lets slower workers contribute; a smaller S keeps training closer to on-policy." },
+  { key: "publish_every_steps", label: "κ, steps between versions", suffix: "learner steps", step: 1, auto: true, hint: "A larger κ saves network traffic, but rollouts are older. auto publishes as often as broadcasts allow." },
+  { key: "usd_per_hour_max", label: "Budget per hour", suffix: "$/h", step: "any", optional: true, hint: "Limit on the cost of all workers that are on. Leave empty for no limit." },
+  { key: "usd_total_max", label: "Total budget", suffix: "$", step: "any", optional: true, hint: "No more workers are switched on once it is spent. Leave empty for no limit." },
 ];
 
 const AUTO = "auto";
@@ -19,9 +19,9 @@ const asText = ({ value, auto }) => (auto ? AUTO : known(value) ? String(value) 
 /** What is wrong with a text, or "". */
 export function wrongWith(text, { least, most }, { step, optional, auto }) {
   if (auto && text.trim() === AUTO) return "";
-  if (text.trim() === "") return optional ? "" : "A number is needed.";
+  if (text.trim() === "") return optional ? "" : "Enter a number.";
   const value = Number(text);
-  if (!Number.isFinite(value) || (step === 1 && !Number.isInteger(value))) return step === 1 ? "A whole number is needed." : "A number is needed.";
+  if (!Number.isFinite(value) || (step === 1 && !Number.isInteger(value))) return step === 1 ? "Enter a whole number." : "Enter a number.";
   if (known(least) && value < least) return `At least ${least}.`;
   if (known(most) && value > most) return `At most ${most}.`;
   return "";
@@ -50,7 +50,7 @@ export function SettingsForm({ onApplied }) {
   const isChanged = Object.keys(changes).length > 0, isWrong = Object.values(wrong).some(Boolean);
   const preview = usePreview(isChanged && !isWrong && canAct ? changes : null);
   const apply = async () => {
-    if (!canAct) return askToSignIn("Changing the run needs an operator's token.");
+    if (!canAct) return askToSignIn("Changing settings requires an operator's token.");
     setState({ busy: true, error: null });
     try {
       await post("/api/v1/acts/settings", changes);
@@ -66,7 +66,7 @@ export function SettingsForm({ onApplied }) {
   return html`<form class="settings-form" onSubmit=${(event) => { event.preventDefault(); if (isChanged && !isWrong) apply(); }}>
     <div class="settings-fields">${fields.map((field) => html`<${Setting} key=${field.key} field=${field} setting=${data[field.key]} text=${texts[field.key]} error=${wrong[field.key]} onInput=${(text) => setTexts({ ...texts, [field.key]: text })} />`)}</div>
     <div class="settings-preview">
-      ${isChanged && !isWrong && canAct ? html`<${Preview} ...${preview} />` : html`<p class="muted settings-hint">${isChanged && !canAct ? "Sign in with an operator's token to see what would follow." : "Change a figure, and the planner says here what would follow before anything is applied."}</p>`}
+      ${isChanged && !isWrong && canAct ? html`<${Preview} ...${preview} />` : html`<p class="muted settings-hint">${isChanged && !canAct ? "Sign in with an operator's token to see a preview." : "Change a value to see a preview here. Nothing changes until you apply it."}</p>`}
       <${Problem} error=${state.error} />
       <div class="settings-buttons"><${Button} disabled=${!isChanged} onClick=${() => setTexts({})}>Undo<//><${Button} type="submit" kind="primary" busy=${state.busy} disabled=${!isChanged || isWrong}>Apply to the run<//></div>
     </div>

@@ -20,7 +20,7 @@ export function SignIn() {
   const submit = async (event) => {
     event.preventDefault();
     const given = value.trim().replace(/^.*#token=/, "");
-    if (!given) return setError("A token is needed.");
+    if (!given) return setError("Enter a token.");
     setBusy(true);
     try {
       const who = await get("/api/v1/session", { headers: { Authorization: "Bearer " + given } });
@@ -29,7 +29,7 @@ export function SignIn() {
       close();
       toast("Signed in as " + who.who + " (" + who.access + ")", { tone: "good" });
     } catch (refused) {
-      setError(refused.status === 401 || refused.status === 403 ? "This token is not known here, has expired or was revoked." : refused.what);
+      setError(refused.status === 401 || refused.status === 403 ? "This token is unknown, has expired or was revoked." : refused.what);
     }
     setBusy(false);
   };
@@ -38,8 +38,8 @@ export function SignIn() {
     ${reason && html`<p>${reason}</p>`}
     <form id="sign-in" ref=${form} onSubmit=${submit}>
       <${Field} label="Token" type="password" autocomplete="off" spellcheck=${false} value=${value} onInput=${setValue} error=${error}
-        hint="Or the link that the command below prints. It is kept until this tab is closed." />
+        hint="Enter a token, or the link that the command below prints. It is kept until you close this tab." />
     </form>
-    <p class="muted small">On the coordinator's machine, <code>rollcast dashboard</code> prints a link with the run's own key; <code>rollcast token create --role operator --name you</code> makes a token for a person.</p>
+    <p class="muted small">On the coordinator's machine, <code>rollcast dashboard</code> prints a link with the run's admin key. <code>rollcast token create --role operator --name NAME</code> creates a token for another person.</p>
   <//>`;
 }

@@ -1,4 +1,4 @@
-// The story of anything that the ledger knows, as /api/v1/explain tells it.
+// The history of anything in the ledger, from /api/v1/explain.
 import { html } from "/web/vendor/htm-preact.js";
 import { useGet, withQuery } from "/web/api.js";
 import { clock, figure, known, words } from "/web/format.js";
@@ -12,7 +12,7 @@ export function Story({ of, id, newestFirst, title = "Story" }) {
     <div class="story-head"><h3>${title}</h3><${Button} className="quiet" busy=${loading} onClick=${reload}>Refresh<//></div>
     ${error && html`<${Problem} error=${error} retry=${reload} />`}
     ${!data && !error && html`<p class="muted">Reading the ledger…</p>`}
-    ${data && !lines.length && html`<p class="muted">The ledger holds nothing about it.</p>`}
+    ${data && !lines.length && html`<p class="muted">The ledger has no entries about it.</p>`}
     ${data && html`<${Facts} facts=${data.facts || {}} />`}
     <ol>${lines.map((line, at) => html`<li key=${at}><time datetime=${new Date(line.at_unix_s * 1000).toISOString()}>${clock(line.at_unix_s)}</time><span>${line.text}</span></li>`)}</ol>
   </section>`;

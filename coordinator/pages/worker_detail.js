@@ -1,4 +1,4 @@
-// All about one worker, beside the table or over it.
+// Details of one worker, beside the table or above it.
 import { html } from "/web/vendor/htm-preact.js";
 import { age, bytes, compact, count, duration, known, NOTHING, percent, rate, usd, words } from "/web/format.js";
 import { href } from "/web/router.js";
@@ -18,9 +18,9 @@ export function WorkerDetail({ worker, byName, stalenessLimit, canAct, onAct }) 
       { label: "from the origin", value: worker.chunk_bytes_from_origin, colour: "series-3", text: bytes(worker.chunk_bytes_from_origin) },
       { label: "from peers", value: worker.chunk_bytes_from_peers, colour: "series-1", text: bytes(worker.chunk_bytes_from_peers) },
     ]} />
-    <p class="muted small">Sent on to others: ${bytes(worker.chunk_bytes_sent)}</p>
+    <p class="muted small">Relayed to others: ${bytes(worker.chunk_bytes_sent)}</p>
     <${Story} of="peer" id=${worker.peer_id} newestFirst />
-    <p><a href=${href("events", { subject: worker.peer_id })}>All events about it</a></p>
+    <p><a href=${href("events", { subject: worker.peer_id })}>All its events</a></p>
   </div>`;
 }
 
@@ -38,13 +38,13 @@ function Facts({ worker, byName, stalenessLimit }) {
     ["Link", `${rate(worker.upload_bytes_per_s)} up, ${rate(worker.download_bytes_per_s)} down`],
     ["Links over", pathsOf(worker) || NOTHING],
     ["Reached", reachedBy(worker) || NOTHING],
-    worker.dial_check && ["Dialled back", worker.dial_check],
+    worker.dial_check && ["Dial check", worker.dial_check],
     worker.p2p && ["libp2p", worker.p2p],
     ["Parents", worker.parents.length ? html`${worker.parents.map((name, at) => html`${at ? ", " : ""}${byName.has(name) ? html`<a href=${href(`workers/${byName.get(name)}`)}>${name}</a>` : name}`)}` : NOTHING],
     ["Tokens/s", compact(worker.tokens_per_s)],
-    ["Rollouts in work", html`${count(worker.open_slots)} open, ${count(worker.concurrent_rollouts)} at once`],
+    ["Rollouts in flight", html`${count(worker.open_slots)} open, ${count(worker.concurrent_rollouts)} at once`],
     ["Accepted", html`${count(worker.accepted)} (${percent(worker.accept_share, 1)}), ${count(worker.dropped)} dropped`],
-    ["Cost", known(worker.usd_per_hour) ? `${usd(worker.usd_per_hour)} per hour` : "no price is set"],
+    ["Cost", known(worker.usd_per_hour) ? `${usd(worker.usd_per_hour)} per hour` : "no price set"],
     ["Planner", { on: "pinned on", off: "pinned off" }[worker.pin] || "switches it on and off"],
     ["Joined", `${age(worker.joined_s_ago)} ago`],
   ].filter(Boolean);

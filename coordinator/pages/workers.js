@@ -1,4 +1,4 @@
-// Workers: who is here, how well it does and why it is in the state it is in; and what can be done about it.
+// Workers: all members in one table with state, reason and figures, and the acts on them.
 import { html, useMemo, useRef, useState } from "/web/vendor/htm-preact.js";
 import { age, compact, count, duration, known, NOTHING, percent, plural, rate, usd, words } from "/web/format.js";
 import { Badge, Button, Empty, PageHead, Select } from "/web/parts.js";
@@ -15,9 +15,9 @@ const keyOf = (worker) => worker.peer_id;
 
 const seen = (one) => html`<span class=${seenTone(one.last_seen_s)}>${age(one.last_seen_s)}</span>`;
 const state = (one) => html`<${Badge} dot tone=${toneOf(stateOf(one))}>${words(stateOf(one))}<//>`;
-/** Without the maker, which the model tells. */
+/** Without the manufacturer, which is clear from the model. */
 const hardware = (name) => (name || "").replace(/^(NVIDIA GeForce|NVIDIA|Apple|AMD|Intel) /, "");
-/** Who spoke within the last seconds is equal: an order that changed each second could not be read. */
+/** Workers heard of within the last seconds count as equal: an order that changes each second cannot be read. */
 const silence = (one) => (seenTone(one.last_seen_s) ? one.last_seen_s : 0);
 const number = (value) => (known(value) ? value : null);
 const version = (one, limit) => html`${known(one.active_version) ? one.active_version : NOTHING}${one.version_lag > 0
@@ -34,13 +34,13 @@ const columnsFor = (stalenessLimit) => [
     cell: (one) => html`<span title=${one.reason}><span class="worker-state">${state(one)}</span><span class="muted">${one.reason}</span></span>` },
   { id: "region", title: "Region", width: 86, grow: 0.2, rank: 3, value: (one) => one.region, cell: (one) => one.region || NOTHING },
   { id: "hardware", title: "Hardware", width: 112, grow: 0.5, rank: 7, value: (one) => one.hardware, cell: (one) => html`<span title=${one.hardware}>${hardware(one.hardware) || NOTHING}</span>` },
-  { id: "reached", title: "Reached", hint: "How others reach it", width: 118, grow: 0.3, rank: 4, value: (one) => reachedBy(one), cell: reached },
+  { id: "reached", title: "Reached", hint: "How other peers reach it", width: 118, grow: 0.3, rank: 4, value: (one) => reachedBy(one), cell: reached },
   { id: "link", title: "Upload", hint: "Measured upload", width: 88, end: true, down: true, rank: 6, value: (one) => number(one.upload_bytes_per_s), cell: (one) => rate(one.upload_bytes_per_s) },
   { id: "version", title: "Version", hint: "Held, and how many learner steps behind the newest", width: 80, end: true, down: true, rank: 1, value: (one) => number(one.version_lag), cell: (one) => version(one, stalenessLimit) },
   { id: "tokens", title: "Tokens/s", width: 76, end: true, down: true, rank: 1, value: (one) => number(one.tokens_per_s), cell: (one) => (one.role === "peer" ? compact(one.tokens_per_s) : NOTHING) },
-  { id: "slots", title: "In work", hint: "Rollouts in work of those it can do at once", width: 78, end: true, down: true, rank: 8, value: (one) => number(one.open_slots),
+  { id: "slots", title: "In flight", hint: "Rollouts in progress, of those it can generate at once", width: 78, end: true, down: true, rank: 8, value: (one) => number(one.open_slots),
     cell: (one) => (one.concurrent_rollouts ? html`${count(one.open_slots)}<span class="muted">/${count(one.concurrent_rollouts)}</span>` : NOTHING) },
-  { id: "accepted", title: "Accepted", hint: "Share of its rollouts that counted", width: 80, end: true, rank: 2, value: (one) => number(one.accept_share),
+  { id: "accepted", title: "Accepted", hint: "Share of its rollouts that were accepted", width: 80, end: true, rank: 2, value: (one) => number(one.accept_share),
     cell: (one) => html`<span title=${`${count(one.accepted)} accepted, ${count(one.dropped)} dropped`}>${percent(one.accept_share, 1)}</span>` },
   { id: "t_bcast", title: "T_bcast", hint: "From the announcement of the newest version to its verified copy", width: 74, end: true, down: true, rank: 5, value: (one) => number(one.t_bcast_s), cell: (one) => duration(one.t_bcast_s) },
   { id: "price", title: "$/h", width: 66, end: true, down: true, rank: 9, value: (one) => number(one.usd_per_hour), cell: (one) => usd(one.usd_per_hour) },
@@ -86,9 +86,9 @@ export function Page({ overview, params, rest }) {
           onSort=${({ id, down }) => setParams({ sort: id, down: down ? "1" : "0" })} selected=${selected} onSelect=${setSelected} opened=${openedId} onOpen=${open}
           empty=${html`<${Nobody} isEmpty=${!workers.length} />`} />` : html`<p class="loading muted">Waiting for the fleet's figures…</p>`}
       </div>
-      ${openedId && data && html`<${Aside} title=${opened ? opened.name : "Not here"} onClose=${() => open(null)}>
+      ${openedId && data && html`<${Aside} title=${opened ? opened.name : "Unknown worker"} onClose=${() => open(null)}>
         ${opened ? html`<${WorkerDetail} worker=${opened} byName=${namesOf(workers)} stalenessLimit=${stalenessLimit} canAct=${canAct} onAct=${(act) => setAsked({ act, peers: [opened] })} />`
-          : html`<p class="muted">No worker with this id is among those that are here or left last.</p>`}<//>`}
+          : html`<p class="muted">No worker with this id is connected or left recently.</p>`}<//>`}
     </div>
     ${asked && html`<${ActDialog} act=${asked.act} peers=${asked.peers} onClose=${() => setAsked(null)} onDone=${() => setSelected(new Set())} />`}`;
 }
@@ -115,7 +115,7 @@ function Filters({ workers, params, shown }) {
   </div>`;
 }
 
-/** With the search: more may be picked by other words. */
+/** Includes the search, so that more workers can be selected by other words. */
 function Picked({ picked, params, canAct, onAct, onClear }) {
   return html`<div class="fleet-bar picked" role="group" aria-label="Acts on the selected workers">
     <b role="status">${count(picked.length)} selected</b>
@@ -127,5 +127,5 @@ function Picked({ picked, params, canAct, onAct, onClear }) {
 
 function Nobody({ isEmpty }) {
   if (!isEmpty) return html`<${Empty} title="No worker matches"><${Button} onClick=${() => setParams({ q: "", state: "", region: "" })}>Show all<//><//>`;
-  return html`<${Empty} title="No worker has joined yet">Make an invite and give its one line to a donor: <a href="#/invites">Invites</a><//>`;
+  return html`<${Empty} title="No workers have joined yet">Create an invite and send its line to a donor: <a href="#/invites">Invites</a><//>`;
 }

@@ -214,10 +214,10 @@ async def test_events_are_filtered_and_explained(browser: Any, serve: Serve) -> 
 async def test_an_invite_is_made_shown_once_and_revoked(browser: Any, serve: Serve) -> None:
     site = await serve()
     async with signed_in(browser, site, "#/invites") as tab:
-        await tab.shows("main", "No invite was made yet")
+        await tab.shows("main", "No invites yet")
         await tab.page.get_by_label("Machines").fill("3")
         await tab.page.get_by_label("Note").fill("Ada's cluster")
-        await tab.page.get_by_role("button", name="Make invite").click()
+        await tab.page.get_by_role("button", name="Create invite").click()
         await tab.shows(".one-line", f"rollcast peer join {SECRET}")
         await tab.shows(".invite-list", "0 of 3 machines")
         await tab.page.get_by_role("button", name="Revoke Ada's cluster").click()

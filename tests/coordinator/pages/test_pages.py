@@ -124,7 +124,7 @@ async def test_without_reading_a_token_is_asked_for(browser: Any, site: SampleSi
         token = tab.page.get_by_label("Token")
         await token.fill("wrong")
         await tab.page.keyboard.press("Enter")
-        await tab.shows("dialog [role=alert]", "not known here")
+        await tab.shows("dialog [role=alert]", "This token is unknown")
         await token.fill(TOKEN)
         await tab.page.keyboard.press("Enter")
         await tab.shows(".now-sentence", "Waiting for")

@@ -32,7 +32,7 @@ PAGES: dict[str, tuple[str, str, str]] = {
     "capacity": ("Capacity", ".who .vt-row", "button:has-text('Change S')"),
     "events": ("Events", ".vt-body .vt-row", "[data-search]"),
     "events?tab=audit": ("Events", "[role=tabpanel], .card", "[role=tab]"),
-    "invites": ("Invites", ".invite-form", "button:has-text('Make invite')"),
+    "invites": ("Invites", ".invite-form", "button:has-text('Create invite')"),
     "settings": ("Settings", ".settings-fields input", ".settings-fields input"),
 }
 
@@ -259,10 +259,10 @@ async def test_s_kappa_and_the_budget_are_changed(browser: Any, run: ShownRun, w
         await tab.page.evaluate("location.hash = '#/settings'")
         await tab.page.get_by_label("steps between versions").fill("2")
         await tab.page.get_by_label("Budget per hour").fill("40")
-        await tab.page.get_by_label("Budget in all").fill("-1")
+        await tab.page.get_by_label("Total budget").fill("-1")
         await tab.shows(".settings-fields .field.wrong", "At least 0")
         assert await tab.page.get_by_role("button", name="Apply to the run").is_disabled()
-        await tab.page.get_by_label("Budget in all").fill("900")
+        await tab.page.get_by_label("Total budget").fill("900")
         await tab.page.keyboard.press("Enter")
         await tab.shows(".toasts", "the budget per hour is $40")
         settings = await asked(run, "settings")
@@ -272,7 +272,7 @@ async def test_s_kappa_and_the_budget_are_changed(browser: Any, run: ShownRun, w
         assert (row["act"], row["outcome"]) == ("settings", "done")
         await tab.page.get_by_label("steps between versions").fill("1")
         await tab.page.get_by_label("Budget per hour").fill("")
-        await tab.page.get_by_label("Budget in all").fill("")
+        await tab.page.get_by_label("Total budget").fill("")
         await tab.page.get_by_role("button", name="Apply to the run").click()
         await until(lambda: core.rules.rules.publish_every_steps == 1)
 
@@ -285,7 +285,7 @@ async def test_an_invite_lets_somebody_in_until_it_is_revoked(
     async with signed_in(browser, run, "invites", width, scheme) as tab:
         await tab.page.get_by_label("Machines").fill("2")
         await tab.page.get_by_label("Note").fill(note)
-        await tab.page.get_by_role("button", name="Make invite").click()
+        await tab.page.get_by_role("button", name="Create invite").click()
         line = await tab.page.locator(".one-line code").inner_text()
         assert line.startswith("rollcast peer join rollcast1-")
         invite = Invite.decode(line.split()[-1])
@@ -316,7 +316,7 @@ async def test_a_viewer_signs_in_and_may_not_act(browser: Any, run: ShownRun, wi
         await tab.page.get_by_role("button", name="New token").click()
         await tab.page.get_by_label("Name").fill(name)
         await looked_at(tab, "new token")
-        await tab.page.get_by_role("button", name="Make token").click()
+        await tab.page.get_by_role("button", name="Create token").click()
         token = await tab.page.locator("dialog .one-line code").inner_text()
         await tab.page.get_by_role("button", name="Done").click()
         await tab.shows(".card:has-text('Tokens')", name)
