@@ -15,9 +15,10 @@ from collections import Counter
 from dataclasses import dataclass
 from statistics import median
 
+from bench.broadcast.plan_rate import depth_of, plan_rate
 from bench.machine import Outcome
 from capacity.model.broadcast_bound import fluid_rate
-from coordinator.core.broadcast.nodes import Plan, RelayNode, depth_of, plan_rate
+from coordinator.core.broadcast.nodes import Plan, RelayNode
 from coordinator.core.broadcast.planner import PlanShape, RelayPlanner
 from coordinator.core.reach.holes import OUTWARDS, RESTRICTED
 from rollcast.wire.ids import PeerId

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean
 
@@ -20,7 +20,7 @@ from bench.machine import Outcome
 from bench.planner.availability import PREEMPTIONS_PER_HOUR, At, Pool, Prices, Zone, drawn, recorded
 from capacity.model.demand import Demand
 from capacity.replan.events import DemandSeen, ReplanSettings
-from capacity.replan.replaying import PoolEvent, Replay, Replayed, memoryless
+from capacity.replan.replaying import PoolEvent, Replay, Replayed
 
 _MACHINES = 48  # of drawn traces
 _ZONES_PER_REGION = 2
@@ -101,6 +101,11 @@ def _recorded() -> _Trace:
 
 def _drawn(seed: int, arguments: argparse.Namespace) -> _Trace:
     return _Trace(f"drawn_{seed}", seed, arguments.hours * 3600.0, float(_MACHINES))
+
+
+def memoryless(settings: ReplanSettings) -> ReplanSettings:
+    """Return the settings without memory: every change causes a plan, and incumbents have no advantage."""
+    return replace(settings, incumbent_discount=0.0, dwell_s=0.0, headroom_kept=1.0, price_change=0.0, speed_change=0.0)
 
 
 def _replayed(trace: _Trace, settings: ReplanSettings, arguments: argparse.Namespace) -> Replayed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from capacity.model.demand import Demand
 from capacity.replan.deciding import decide
@@ -151,8 +151,3 @@ class Replay:
         self.result.seconds += step_s
         self.result.usd += usd_per_hour * step_s / 3600.0
         self.result.useful_s += step_s * min(1.0, rate * demand.t_train_s / demand.rollouts_per_step)
-
-
-def memoryless(settings: ReplanSettings) -> ReplanSettings:
-    """The same without memory: every change is a cause, and incumbents are worth no more than others."""
-    return replace(settings, incumbent_discount=0.0, dwell_s=0.0, headroom_kept=1.0, price_change=0.0, speed_change=0.0)

@@ -132,7 +132,6 @@ class HuggingFaceTask(RowsConfig):
     """Commit, tag or branch; empty: the newest. A commit makes the run repeatable."""
 
 
-RowsTaskConfig = Annotated[JsonlTask | ParquetTask | HuggingFaceTask, Field(discriminator="kind")]
 SingleTaskConfig = Annotated[ReasoningGymTask | JsonlTask | ParquetTask | HuggingFaceTask, Field(discriminator="kind")]
 
 

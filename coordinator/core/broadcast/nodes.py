@@ -1,8 +1,4 @@
-"""What relay planning works on: members, plans, and the rate that a plan sustains in the fluid model.
-
-In the fluid model bytes flow without latency or loss, and only access links limit them; its bound and the source of it
-are in capacity/model/broadcast_bound.py.
-"""
+"""What relay planning works on: members and plans."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from capacity.model.broadcast_bound import level_for
 from coordinator.core.reach.holes import can_punch
 from rollcast.wire.ids import PeerId, StripeId
 
@@ -118,37 +113,3 @@ class Plan:
     stripes: tuple[Stripe, ...]
     bytes_per_second: float
     list_parents: Parents
-
-
-def plan_rate(plan: Plan, uplinks: Mapping[PeerId, float], downlinks: Mapping[PeerId, float]) -> float:
-    """The largest rate at which no uplink has to carry more than it can, in bytes a second for every receiver.
-
-    A receiver whose downlink is slower takes what it can and costs its parents no more than that. A downlink that is
-    not given limits nothing; of a relay it must take what that passes on. 0 when there is nobody to send to.
-    """
-    loads: dict[PeerId, list[tuple[float, float]]] = {}
-    passed_on: dict[PeerId, float] = {}  # shares of the stripes in which it is interior
-    infinite = float("inf")
-    for stripe in plan.stripes:
-        if stripe.share > 0:
-            for child, parent in stripe.parents.items():
-                loads.setdefault(parent, []).append((stripe.share, downlinks.get(child, infinite)))
-            for parent in set(stripe.parents.values()):
-                passed_on[parent] = passed_on.get(parent, 0.0) + stripe.share
-    rate = uplinks[plan.root]
-    for parent, children in loads.items():
-        rate = min(rate, level_for(uplinks[parent], children), downlinks.get(parent, infinite) / passed_on[parent])
-    return rate if loads else 0.0
-
-
-def depth_of(parents: Parents, root: PeerId) -> int:
-    """Hops from the root to the furthest member."""
-    depths = {root: 0}
-    for child in parents:
-        path = []
-        while child not in depths:
-            path.append(child)
-            child = parents[child]
-        for one in reversed(path):
-            depths[one] = depths[parents[one]] + 1
-    return max(depths.values())

@@ -58,11 +58,6 @@ class Manager:
             case "launchd":
                 return Path.home() / "Library" / "LaunchAgents" / f"{LAUNCHD_LABEL}.plist"
 
-    @property
-    def log_hint(self) -> str:
-        """How to read what the service says; empty where it has a log file."""
-        return f"journalctl --unit {UNIT_NAME}" if self.kind == "system" else ""
-
     def is_there(self) -> bool:
         """Whether this manager runs and takes orders from us."""
         match self.kind:

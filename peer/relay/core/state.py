@@ -339,11 +339,6 @@ class RelayState:
             known = link.theirs[encoding.key] = ChunkSet(encoding.chunk_count)
         return known
 
-    def has_chunk(self, key: EncodingKey, index: int) -> bool:
-        """Whether we can send a chunk."""
-        encoding = self.encodings.get(key)
-        return encoding is not None and index in encoding.have
-
     def validate(self) -> None:
         """Assert what must always hold; on in tests."""
         settings = self.settings

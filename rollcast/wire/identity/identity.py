@@ -24,7 +24,6 @@ from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 PUBLIC_KEY_BYTES = 32
-SIGNATURE_BYTES = 64
 _KEY_FILE_BYTES_MAX = 4096
 
 # libp2p's PeerId of an Ed25519 key: identity multihash (00, length 36) of the protobuf {type: 1, data: 32 bytes}

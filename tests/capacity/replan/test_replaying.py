@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from bench.planner.replan import memoryless
 from capacity.model.demand import Demand
 from capacity.model.workers import Speed, Worker
 from capacity.replan.event_files import pool_events, read_events
 from capacity.replan.events import DemandSeen, Problem, ReplanSettings, Solved, WorkerGone, WorkerSeen
-from capacity.replan.replaying import PoolEvent, Replay, memoryless
+from capacity.replan.replaying import PoolEvent, Replay
 from rollcast.runtime.errors import PlanFileError
 from tests.capacity.sample_plan import SPEEDS, sample_demand, sample_worker
 

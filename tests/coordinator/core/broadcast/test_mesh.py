@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.broadcast.plan_rate import depth_of, plan_rate
 from capacity.model.broadcast_bound import fluid_rate
 from coordinator.core.broadcast.mesh import plan_mesh
-from coordinator.core.broadcast.nodes import Plan, RelayNode, depth_of, plan_rate
+from coordinator.core.broadcast.nodes import Plan, RelayNode
 from rollcast.wire.ids import PeerId, StripeId
 from rollcast.wire.links.frames import DIRECT_STRIPE
 

@@ -6,7 +6,8 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.core.broadcast.nodes import Plan, RelayNode, Stripe, depth_of, plan_rate
+from bench.broadcast.plan_rate import depth_of, plan_rate
+from coordinator.core.broadcast.nodes import Plan, RelayNode, Stripe
 from rollcast.wire.ids import PeerId, StripeId
 
 INFINITE = float("inf")

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.broadcast.plan_rate import depth_of, plan_rate
 from capacity.model.broadcast_bound import fluid_rate
-from coordinator.core.broadcast.nodes import Plan, RelayNode, depth_of, plan_rate
+from coordinator.core.broadcast.nodes import Plan, RelayNode
 from coordinator.core.broadcast.tree_groups import Groups
 from coordinator.core.broadcast.trees import plan_trees
 from rollcast.wire.ids import PeerId
