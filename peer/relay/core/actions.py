@@ -1,4 +1,4 @@
-"""What the relay's core asks its shell to do, in order."""
+"""Define the actions that the relay's core asks its shell to carry out, in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Dial:
 
 @dataclass(frozen=True, slots=True)
 class CloseLink:
-    """The core has forgotten the link already; no LinkDown is needed."""
+    """Close a link that the core has removed already; no LinkDown is needed."""
 
     link: LinkId
     reason: str
@@ -26,7 +26,12 @@ class CloseLink:
 
 @dataclass(frozen=True, slots=True)
 class SendWant:
-    """``announcement``: ask for that of the version and for nothing else."""
+    """Ask what the other end holds of an encoding, now and as it grows.
+
+    Args:
+        chunk_list: request the chunk list as well.
+        announcement: request the announcement of the version and nothing else.
+    """
 
     link: LinkId
     key: EncodingKey
@@ -36,6 +41,8 @@ class SendWant:
 
 @dataclass(frozen=True, slots=True)
 class SendRequest:
+    """Request chunks of an encoding."""
+
     link: LinkId
     key: EncodingKey
     indices: tuple[int, ...]
@@ -43,15 +50,19 @@ class SendRequest:
 
 @dataclass(frozen=True, slots=True)
 class SendHave:
+    """Report what is held of an encoding."""
+
     link: LinkId
     key: EncodingKey
-    chunk_count: int  # 0 while we do not know
+    chunk_count: int  # 0 while it is not known
     bitmap: bytes
     complete: bool
 
 
 @dataclass(frozen=True, slots=True)
 class SendCredit:
+    """Report chunks whose copies have left this relay's uplink to the link that gave it the chunks."""
+
     link: LinkId
     key: EncodingKey
     indices: tuple[int, ...]
@@ -59,6 +70,8 @@ class SendCredit:
 
 @dataclass(frozen=True, slots=True)
 class SendCancel:
+    """Stop requesting, or stop serving, an encoding."""
+
     link: LinkId
     key: EncodingKey
     reason: str
@@ -66,7 +79,7 @@ class SendCancel:
 
 @dataclass(frozen=True, slots=True)
 class SendChunkList:
-    """The shell reads the list from the store."""
+    """Send the chunk list of an encoding, which the shell reads from the store."""
 
     link: LinkId
     key: EncodingKey
@@ -74,7 +87,7 @@ class SendChunkList:
 
 @dataclass(frozen=True, slots=True)
 class SendAnnouncement:
-    """The shell has the signed announcement."""
+    """Send the signed announcement of a version, which the shell holds."""
 
     link: LinkId
     version: Version
@@ -82,7 +95,7 @@ class SendAnnouncement:
 
 @dataclass(frozen=True, slots=True)
 class SendChunk:
-    """The shell finds the chunk in memory or in the store; answered by ChunkSent, also when it is gone."""
+    """Send a chunk from memory or from the store; answered by ChunkSent, also if the chunk is gone."""
 
     link: LinkId
     key: EncodingKey
@@ -101,7 +114,7 @@ class BeginStore:
 class Verify:
     """Check the arriving chunk against the list; answered at once by ChunkVerified or ChunkCorrupt.
 
-    The shell keeps what is verified in memory until it is stored, and stores it; a failure comes as StoreFailed.
+    The shell keeps a verified chunk in memory until it is stored; a failure to store it comes as StoreFailed.
     """
 
     link: LinkId
@@ -112,30 +125,37 @@ class Verify:
 
 @dataclass(frozen=True, slots=True)
 class FinishVersion:
-    """Every chunk is verified: once stored, check the state's hash and make it durable; answered by VersionFinished
-    or StoreFailed."""
+    """Make an encoding durable whose chunks are all verified; answered by VersionFinished or StoreFailed.
+
+    The shell checks the hash of the state once all chunks are stored.
+    """
 
     key: EncodingKey
 
 
 @dataclass(frozen=True, slots=True)
 class AnnounceHeld:
-    """The encoding is complete, durable and verified: tell this process and the coordinator."""
+    """Announce to this process and the coordinator that an encoding is complete, durable and verified."""
 
     key: EncodingKey
 
 
 @dataclass(frozen=True, slots=True)
 class ListChunks:
-    """Somebody asks for the keyframe of a state that was made here: cut it up now; answered by VersionRestored."""
+    """Cut the keyframe of a state that was computed here into chunks, because a peer asks for it; answered by
+    VersionRestored."""
 
     key: EncodingKey
 
 
 @dataclass(frozen=True, slots=True)
 class AbandonVersion:
-    """Nothing more will be received of this encoding; with ``again``, until it is tried again some time later; with
-    ``in_vain`` because nobody has it, so that something else has to take its place."""
+    """Receive nothing more of an encoding.
+
+    Args:
+        again: the core receives it again later.
+        in_vain: no source has it, so another encoding has to take its place.
+    """
 
     key: EncodingKey
     reason: str
@@ -145,7 +165,7 @@ class AbandonVersion:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Nothing can be stored here: end the process."""
+    """End the process, because nothing can be stored here."""
 
     version: Version
     reason: str
@@ -154,7 +174,7 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class Accuse:
-    """Their bug, not ours: tell the coordinator what this peer sent."""
+    """Report a peer that sent wrong bytes to the coordinator."""
 
     peer_id: PeerId
     version: Version
@@ -164,7 +184,7 @@ class Accuse:
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """Tell whoever runs this process what to put right."""
+    """Show a warning, and its fix, to the owner of this process."""
 
     code: str
     what: str

@@ -1,4 +1,4 @@
-"""What the relay's core is told: by the coordinator, by links, by the store, by the clock."""
+"""Define the events that the relay's core handles: from the coordinator, links, the store and the clock."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import NewType
 from peer.links.neighbours import EncodingKey, Neighbour
 from rollcast.wire.ids import ChunkIndex, PeerId, PlanId, StripeId
 
-LinkId = NewType("LinkId", int)  # rises with every link of this process
+LinkId = NewType("LinkId", int)  # higher for each new link of this process
 
 
 @dataclass(frozen=True, slots=True)
 class Stripe:
-    """Where one stripe's chunks go from here.
+    """The children to which this process passes on the chunks of one stripe.
 
     Args:
         bytes_per_second: what the plan expects the stripe to carry; 0: not known.
@@ -30,9 +30,9 @@ class PlanChanged:
 
     Args:
         neighbours: links to keep open and warm.
-        stripes: those that we pass on.
-        list_children: to whom we send announcements and chunk lists, ahead of the chunks.
-        parents: who sends us chunks of some stripe.
+        stripes: the stripes that this process passes on.
+        list_children: peers that are sent announcements and chunk lists, ahead of the chunks.
+        parents: peers that send chunks of some stripe to this process.
         fallbacks: further holders, dialled when the neighbours do not help.
         direct_copies: an origin may send a chunk to all neighbours itself when its uplink would idle.
     """
@@ -55,7 +55,7 @@ class CoordinatorGone:
 
 @dataclass(frozen=True, slots=True)
 class HoldersKnown:
-    """Members that may hold versions and are not in the plan, the likeliest first; replaces those told before."""
+    """Members that may hold versions and are not in the plan, the likeliest first; replaces the last such event."""
 
     holders: tuple[Neighbour, ...]
 
@@ -66,7 +66,7 @@ class VersionHeard:
 
     Args:
         key: the encoding of the version that the origin sends to everybody.
-        link: which it came on; None: another way.
+        link: the link on which it came; None: it came from the coordinator or from the store.
     """
 
     key: EncodingKey
@@ -75,15 +75,15 @@ class VersionHeard:
 
 @dataclass(frozen=True, slots=True)
 class EncodingKnown:
-    """A verified announcement names this encoding, and this process is to have it.
+    """This process is to receive an encoding that a verified announcement names.
 
-    Told again when more is known of it: nothing that was true before becomes false.
+    The event is repeated when more is known of the encoding; what was true before stays true.
 
     Args:
-        announced: the learner announced the version to the run; before that chunks are taken but none is asked for.
+        announced: the learner announced the version to the run; before that, chunks are taken but none is requested.
         listed: the shell holds the chunk list that hashes to the manifest.
         holder: the link of a process that holds all of it: the learner's.
-        pushed: the origin sends it to everybody; what it does not is to be had for asking only.
+        pushed: the origin broadcasts it; other encodings come only on request.
     """
 
     key: EncodingKey
@@ -97,7 +97,7 @@ class EncodingKnown:
 
 @dataclass(frozen=True, slots=True)
 class BroadcastStarted:
-    """This process, the origin, is to send an encoding that it holds to everybody."""
+    """This process, the origin, is to broadcast an encoding that it holds."""
 
     key: EncodingKey
 
@@ -112,7 +112,7 @@ class EncodingUnwanted:
 
 @dataclass(frozen=True, slots=True)
 class VersionRestored:
-    """The store holds this encoding, complete: from an earlier life of the process, or made of a delta."""
+    """The store holds this encoding, complete: received before a restart, or computed from a delta."""
 
     key: EncodingKey
     chunk_count: int
@@ -121,7 +121,7 @@ class VersionRestored:
 
 @dataclass(frozen=True, slots=True)
 class KeyframeMade:
-    """The version's state was made here of a delta: its keyframe is restored later, or as soon as ListChunks asks."""
+    """The version's state was computed here from a delta; VersionRestored follows later, or soon after ListChunks."""
 
     key: EncodingKey
 
@@ -140,12 +140,12 @@ class LinkUp:
     link: LinkId
     peer_id: PeerId
     role: str
-    dialled: bool  # by us
+    dialled: bool  # by this process
 
 
 @dataclass(frozen=True, slots=True)
 class LinkDown:
-    """A link ended. ``jitter`` in [0, 1) is drawn by the shell, for the delay before the next dial."""
+    """A link ended. ``jitter`` in [0, 1) is a random number for the delay before the next dial."""
 
     link: LinkId
     reason: str
@@ -163,8 +163,12 @@ class DialFailed:
 
 @dataclass(frozen=True, slots=True)
 class WantReceived:
-    """The other end asks what we hold, now and as it grows, and perhaps for the chunk list; or, with ``announcement``,
-    only for that of the version."""
+    """The other end asks what is held of an encoding, now and as it grows.
+
+    Args:
+        chunk_list: it requests the chunk list as well.
+        announcement: it requests only the announcement of the version.
+    """
 
     link: LinkId
     key: EncodingKey
@@ -174,7 +178,7 @@ class WantReceived:
 
 @dataclass(frozen=True, slots=True)
 class RequestReceived:
-    """The other end asks for these chunks."""
+    """The other end requests chunks."""
 
     link: LinkId
     key: EncodingKey
@@ -192,6 +196,8 @@ class CancelReceived:
 
 @dataclass(frozen=True, slots=True)
 class HaveReceived:
+    """The other end reports what it holds of an encoding."""
+
     link: LinkId
     key: EncodingKey
     chunk_count: int
@@ -201,7 +207,7 @@ class HaveReceived:
 
 @dataclass(frozen=True, slots=True)
 class ChunkListReceived:
-    """``valid``: the list hashes to the signed manifest."""
+    """A chunk list came; ``valid`` if it hashes to the signed manifest."""
 
     link: LinkId
     key: EncodingKey
@@ -210,7 +216,7 @@ class ChunkListReceived:
 
 @dataclass(frozen=True, slots=True)
 class CreditReceived:
-    """Of the chunks that the relay at the other end was given to pass on, these have left its uplink."""
+    """The relay at the other end reports chunks given to it that have left its uplink."""
 
     link: LinkId
     key: EncodingKey
@@ -241,7 +247,7 @@ class ChunkVerified:
 
 @dataclass(frozen=True, slots=True)
 class ChunkCorrupt:
-    """A Verify failed: the bytes do not hash to the list and were thrown away."""
+    """A Verify failed: the bytes do not hash to the list and were discarded."""
 
     link: LinkId
     key: EncodingKey
@@ -281,7 +287,7 @@ class StoreFailed:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passed; a few a second."""
+    """Time passed. The shell sends 20 of these a second while chunks are on their way, and 4 otherwise."""
 
 
 Event = (

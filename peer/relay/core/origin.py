@@ -1,9 +1,9 @@
-"""The origin's side of a broadcast: which relay is given which chunk.
+"""Decide, at the origin of a broadcast, which relay is given which chunk.
 
 Push with ownership (Mutualcast; Li, Chou and Zhang 2005): each chunk is given to one stripe, whose root passes it on,
 so the origin sends it once. A root has a window of chunks, steered by how long it takes to pass one on, so each gets
-work in proportion to its real uplink, which nobody has to know. When no root has room and the origin's own uplink would
-idle, it sends copies to everybody itself. Near the end a root that would finish after the others is given nothing more.
+work in proportion to its real uplink, which need not be known. If no root has room and the origin's own uplink would
+idle, the origin sends copies to all neighbours. Near the end a root that would finish after the others gets no more.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ from rollcast.wire.links.frames import DIRECT_STRIPE
 
 # Near the end a root may take this many times as long as the fastest.
 _SLOWER_AT_END_MOST = 1.5
-# Broadcasts that go on at the same time; older ones are left to be asked for.
+# Broadcasts in progress at the same time; peers request what they lack of older ones.
 _BROADCASTS_MOST = 4
-# Where nothing else leaves, a chunk that its link does not take for this long waits for the other end.
+# If nothing else leaves, a chunk that its link does not take for this long waits for the other end and not for the
+# uplink.
 _STUCK_S = 0.25
 # A chunk is given again when its root takes longer than its window calls late, and longer than this.
 _GIVEN_AGAIN_S_LEAST = 0.5
-# Of a root that has passed nothing on yet only the plan says what to expect: this many times as long, and a little.
+# For a root that has not passed on a chunk yet only the plan tells what to expect: allow this many times as long, and
+# this much more.
 _EXPECTED_TIMES = 3.0
 _EXPECTED_S_LEAST = 3.0
 _UNKNOWN_BYTES_PER_SECOND = 10_000.0
 
 
 def broadcast_started(state: RelayState, event: BroadcastStarted, now: float) -> None:
-    """Begin to send an encoding that we hold."""
+    """Begin to broadcast an encoding that is held here."""
     encoding = state.encodings.get(event.key)
     if encoding is None or encoding.phase != "held" or event.key in state.broadcasts:
         return
@@ -45,7 +47,7 @@ def broadcast_started(state: RelayState, event: BroadcastStarted, now: float) ->
 
 
 def credit_received(state: RelayState, event: CreditReceived, now: float) -> None:
-    """A root has passed chunks on."""
+    """Learn from a root's report which chunks it has passed on, and give out further ones."""
     link = state.links.get(event.link)
     if link is None:
         return
@@ -64,7 +66,7 @@ def _window(state: RelayState, link: LinkState, owned: Owned) -> ServiceWindow |
 
 
 def issue(state: RelayState, now: float) -> None:
-    """Give out chunks, the newest version first, as long as somebody has room and little waits in us."""
+    """Give out chunks, the newest version first, while a root has room and little waits for this uplink."""
     while state.broadcasts:
         broadcast = state.broadcasts[max(state.broadcasts)]
         encoding = state.encodings.get(broadcast.key)
@@ -85,14 +87,17 @@ def issue(state: RelayState, now: float) -> None:
 
 
 def _all_have(state: RelayState, encoding: EncodingState) -> bool:
-    """Whether nobody needs it: an earlier life of this process sent it, or they got it elsewhere."""
+    """Return whether every neighbour has it, from this process before a restart or from another source."""
     links = [state.link_to[peer_id] for peer_id in state.neighbours if peer_id in state.link_to]
     return bool(links) and all(state.theirs(link, encoding).complete for link in links)
 
 
 def _backlog(state: RelayState, now: float) -> int:
-    """Copies that wait for our uplink. Those for an end that does not read hold nobody back, and answers no copies:
-    where they did, a few who ask for much would end the broadcast."""
+    """Return the copies that wait for this uplink.
+
+    Copies for a child that does not read do not count, because others need not wait for them. Answers to requests do
+    not count either: otherwise a few peers that request much would end the broadcast.
+    """
     return sum(
         len(link.copies())
         for link in state.links.values()
@@ -107,21 +112,23 @@ def _roots(state: RelayState, stripe: StripeId) -> list[LinkState]:
 def _best_stripe(
     state: RelayState, broadcast: Broadcast, encoding: EncodingState, failed: LinkId | None, now: float
 ) -> StripeId | None:
-    """The stripe whose roots have least of their windows in use; near the end only one that would be done in time.
+    """Return the stripe whose roots have least of their windows in use; None if no root has room.
+
+    Near the end only stripes that would be done in time count.
 
     Args:
-        failed: the root that kept the chunk too long; not this one, unless no other has room.
+        failed: the root that kept the chunk too long; it is chosen only if no other has room.
     """
     remaining_s = broadcast.remaining_s(encoding.chunk_count, now)
     size_bytes, fastest_s = encoding.chunk_size_bytes, float("inf")
-    offers: list[tuple[bool, float, StripeId, float]] = []  # the least is the best
+    offers: list[tuple[bool, float, StripeId, float]] = []  # the smallest is the best
     for stripe in state.children:
         roots = _roots(state, stripe)
         if not roots:
             continue
         windows = {root.link: state.window_of(root.peer_id, size_bytes) for root in roots}
         service_s = max(window.service_s for window in windows.values())
-        if service_s > 0.0:  # otherwise it has shown nothing yet
+        if service_s > 0.0:  # otherwise no root of it has passed on a chunk yet
             fastest_s = min(fastest_s, service_s)
         used = max(len(root.owned) / windows[root.link].chunks for root in roots)
         offers.append((failed in windows, used, stripe, service_s))
@@ -131,7 +138,7 @@ def _best_stripe(
 
 
 def _take(broadcast: Broadcast) -> int:
-    """The next chunk to give out."""
+    """Remove and return the next chunk to give out."""
     broadcast.given += 1
     if broadcast.again:
         return broadcast.again.popleft().index
@@ -158,14 +165,14 @@ def _send_directly(state: RelayState, broadcast: Broadcast, encoding: EncodingSt
 
 
 def give_again(state: RelayState, link: LinkState, now: float) -> None:
-    """A root is gone: what it was to pass on goes to others."""
+    """Give the chunks that a lost root was to pass on to other roots."""
     _put_back(state, link, list(link.owned), now)
     link.owned.clear()
     issue(state, now)
 
 
 def watch_roots(state: RelayState, now: float) -> None:
-    """What a root has kept for far too long goes to another one."""
+    """Give chunks that a root has kept for far too long to another one."""
     for link in state.links.values():
         late = [owned for owned in link.owned if _is_late(state, link, owned, now)]
         for owned in late:
@@ -186,7 +193,7 @@ def _is_late(state: RelayState, link: LinkState, owned: Owned, now: float) -> bo
 
 
 def _expected_s(state: RelayState, link: LinkState, owned: Owned) -> float:
-    """How long a root of which nothing is known may take for what it was given."""
+    """Return the seconds that a root may take before it has passed on its first chunk, from the plan's rates."""
     rates = [stripe.bytes_per_second for stripe in state.plan.stripes if link.peer_id in stripe.children]
     given_bytes = len(link.owned) * state.encodings[owned.key].chunk_size_bytes
     return _EXPECTED_S_LEAST + _EXPECTED_TIMES * given_bytes / (max(rates, default=0.0) or _UNKNOWN_BYTES_PER_SECOND)
@@ -201,5 +208,5 @@ def _put_back(state: RelayState, root: LinkState, chunks: list[Owned], now: floa
 
 
 def _ended(state: RelayState, key: EncodingKey, now: float) -> Broadcast:
-    """A broadcast of which everything was given out, to be taken up again."""
+    """Return a broadcast of which all chunks were given out, for those that are given again."""
     return Broadcast(key, started_at_s=now, next=state.encodings[key].chunk_count)

@@ -1,4 +1,4 @@
-"""What the relay's core remembers: links, encodings, the plan, who misbehaved."""
+"""Hold the state of the relay's core: links, encodings, the plan, penalties, and the settings that bound them."""
 
 from __future__ import annotations
 
@@ -26,56 +26,56 @@ class RelaySettings:
         role: "peer" or "origin".
         stall_timeout_s: without a new chunk for this long, further holders are asked.
         store_retry_s: a version that could not be stored is received again after this long.
-        pull_from: share of a keyframe from which on its chunks are asked for first; another one in each process.
+        pull_from: share of a keyframe at which requests for its chunks begin; a different one in each process.
     """
 
     role: str
     stall_timeout_s: float = 3.0
     store_retry_s: float = 15.0
     pull_from: float = 0.0
-    # Failures of the store in a row, with no version stored in between, after which it is no use to go on.
+    # Failures of the store in a row, without a version stored in between, after which the process gives up.
     store_failures_most: int = 3
     # Chunks handed to the transport of one link that have not left: more would only delay newer ones.
     outbox_chunks: int = 1
-    # Copies that wait for one child; one that does not keep up asks for the rest later.
+    # Copies that wait for one child; a child that does not keep up requests the rest later.
     pushes_most: int = 32
     # A copy behind this many others for the same child counts as sent: a slow child must not hold back the rest.
     pushes_counted_least: int = 4
-    # Unless few are behind: then copies of so many chunks count, and hold back what we are given as much. Otherwise a
-    # child whose flow gets less than its share of our uplink gets ever less: what it leaves over is given to us as
-    # further work, and the other children's flows fill the uplink with it.
+    # If few children are behind, copies of this many chunks count instead, which limits the work given to this relay.
+    # Otherwise a child whose flow gets less than its share of the uplink gets ever less: what it leaves unused is given
+    # to this relay as further work, and the other children's flows fill the uplink with it.
     chunks_counted: int = 2
-    # Chunks asked for by one link that may wait.
+    # Requested chunks that may wait on one link.
     pulls_most: int = 1024
     # A link is stuck while it does not take a chunk and the others take this many each.
     stuck_after_chunks: int = 2
-    # The origin decides where a chunk goes when no more than this many wait in it.
+    # The origin assigns the next chunk only while fewer copies than this wait in it.
     issue_ahead_chunks: int = 4
-    # Chunks that a relay, or a source of pulls, is given before it has shown how fast it is.
+    # Chunks that a relay is given, or a source is asked for, before its speed is known.
     window_first: float = 4.0
     window_first_of_holder: float = 16.0
-    # Chunks are late when the newest passed them this long ago, or half as long again as is usual here.
+    # A chunk is late if a newer one came this long ago, or half as long again as is usual on this peer.
     late_s_least: float = 0.4
     late_s_least_at_end: float = 0.05
     have_interval_s: float = 0.1
     have_interval_s_at_end: float = 0.02
-    # What others say that they do not hold is given up for a newer version when nothing of it came for this long.
+    # An encoding that no source holds is abandoned for a newer version if no chunk of it came for this long.
     in_vain_s: float = 10.0
     # How long the chunk list may take to come by itself.
     list_patience_s: float = 0.5
     sources_most: int = 16
     wants_per_link_most: int = 8
     encodings_in_flight_most: int = 8
-    # Chunks on one link that were of no use, beyond those that were.
+    # Chunks on one link that were not needed, beyond the number of those that were.
     useless_chunks_most: int = 4096
     penalty_s: float = 60.0
-    # A link that we dialled and nobody needs stays open for this long.
+    # A link that this process dialled and no longer needs stays open for this long.
     linger_s: float = 10.0
     redial_first_s: float = 0.2
     redial_most_s: float = 10.0
-    # Links to further holders, beyond the plan, that we dial at most.
+    # Links to further holders, beyond the plan, that are dialled at most.
     further_links_most: int = 4
-    # Without the coordinator nobody mends the plan: with fewer links than these further holders are dialled.
+    # Without the coordinator the plan is not repaired: with fewer links than this, further holders are dialled.
     alone_links_least: int = 4
 
 
@@ -94,12 +94,12 @@ class Push:
 
     index: int
     stripe: StripeId
-    upstream: LinkId | None  # who is told once the copy has left; None: nobody, or it was counted already
+    upstream: LinkId | None  # gets a report once the copy has left; None: no link does, or the copy is counted already
 
 
 @dataclass(slots=True)
 class Account:
-    """Chunks that one upstream link gave us to pass on, with the number of copies of each."""
+    """Chunks that one upstream link gave this relay to pass on, with the number of copies of each."""
 
     copies: deque[tuple[EncodingKey, int, int]] = field(default_factory=deque)
     left: int = 0  # copies that have left and are not reported
@@ -107,6 +107,8 @@ class Account:
 
 @dataclass(slots=True)
 class LinkState:
+    """One open link: what waits to be sent on it, and what is known of its other end."""
+
     link: LinkId
     peer_id: PeerId
     role: str
@@ -117,46 +119,48 @@ class LinkState:
     pushes: dict[EncodingKey, deque[Push]] = field(default_factory=dict)
     pulls: dict[EncodingKey, deque[int]] = field(default_factory=dict)
     theirs: dict[EncodingKey, ChunkSet] = field(default_factory=dict)  # what the other end surely has
-    wants: dict[EncodingKey, int] = field(default_factory=dict)  # told of what we hold: how many chunks that was
-    told_at_s: float = 0.0
+    wants: dict[EncodingKey, int] = field(default_factory=dict)  # to be reported -> chunks in the last report
+    told_at_s: float = 0.0  # when the last report was sent
     lists_sent: set[EncodingKey] = field(default_factory=set)
     lists_due: set[EncodingKey] = field(default_factory=set)  # asked for before we had them
     in_transport: deque[Push | None] = field(default_factory=deque)  # chunks that have not left; None: an answer
     handed_at_s: float = 0.0  # when the transport was given the newest of them
-    handed_after: int = 0  # chunks that had left on all links then
+    handed_after: int = 0  # chunks that had left on all links by then
     owned: deque[Owned] = field(default_factory=deque)
     account: Account = field(default_factory=Account)
     useful: int = 0
     useless: int = 0
-    knows: set[Version] = field(default_factory=set)  # versions that the other end has heard of, of those we have
-    says: EncodingKey | None = None  # what it told us of that we have not heard of
-    says_asked: int = 0  # for its announcement
+    knows: set[Version] = field(default_factory=set)  # versions announced here that the other end knows as well
+    says: EncodingKey | None = None  # the newest encoding that it mentioned and whose announcement is not here
+    says_asked: int = 0  # times that this announcement was requested
     says_asked_at_s: float = 0.0
-    answered: dict[Version, int] = field(default_factory=dict)  # announcements that it asked us for
+    answered: dict[Version, int] = field(default_factory=dict)  # announcements that it requested -> times
 
     def copies(self) -> list[Push]:
-        """Copies for this child that have not left."""
+        """Return the copies for this child that have not left."""
         waiting = [push for pushes in self.pushes.values() for push in pushes]
         return [push for push in self.in_transport if push is not None] + waiting
 
 
 @dataclass(slots=True)
 class Source:
-    """A link on which we asked for what the other end holds of an encoding."""
+    """A link whose other end was asked what it holds of an encoding."""
 
     window: ServiceWindow
     claimed: int | None = None  # what it said it holds, as by ChunkSet.as_int; None until it answers
-    requested: dict[int, float] = field(default_factory=dict)  # chunk -> when we asked for it, the longest ago first
-    heard_s: float = 0.0  # when it last sent something it was asked for, or was asked with nothing due
-    unanswered: int = 0  # times in a row that we gave up on what it was asked for
+    requested: dict[int, float] = field(default_factory=dict)  # chunk -> when it was requested, the longest ago first
+    heard_s: float = 0.0  # when it last sent a requested chunk, or was asked while no request was open
+    unanswered: int = 0  # times in a row that its requests were given up
 
 
-# The end of an encoding.
+# The last share of an encoding: reports of what is held are sent more often, so that the last chunks are found quickly.
 _END_SHARE = 0.08
 
 
 @dataclass(slots=True)
 class EncodingState:
+    """One encoding that is received or held; see ``encodings`` for its phases."""
+
     key: EncodingKey
     phase: Phase
     have: ChunkSet
@@ -164,17 +168,17 @@ class EncodingState:
     announced: bool = False
     listed: bool = False
     holder: LinkId | None = None
-    pushed: bool = True  # to everybody, by the origin
+    pushed: bool = True  # the origin broadcasts it
     announced_at_s: float = 0.0
-    pushed_at_s: float = 0.0  # the last chunk that was pushed to us, or the announcement
-    came_at_s: float = 0.0  # the last new chunk, or the announcement
-    looked_at_s: float = 0.0  # the last new chunk, or the last time we did something about the lack of one
+    pushed_at_s: float = 0.0  # when the last pushed chunk came, or the announcement
+    came_at_s: float = 0.0  # when the last new chunk came, or the announcement
+    looked_at_s: float = 0.0  # when the last new chunk came, or further sources were last asked because none came
     pulling: bool = False
     sources: dict[LinkId, Source] = field(default_factory=dict)
-    awaited: PeerId | None = None  # being dialled for this encoding
+    awaited: PeerId | None = None  # the holder that is being dialled for this encoding
     refused_until_s: dict[PeerId, float] = field(default_factory=dict)
-    answers: dict[PeerId, TokenBucket] = field(default_factory=dict)  # bounds what each may have for asking
-    # Lateness: the highest chunk that came by push, when it rose, and how far behind it others usually are.
+    answers: dict[PeerId, TokenBucket] = field(default_factory=dict)  # bounds how much each peer may request
+    # Lateness: the highest chunk that came by push, when it rose, and how far behind it other chunks usually are.
     frontier: int = -1
     frontier_at: deque[tuple[float, int]] = field(default_factory=deque)
     lag_s: float = 0.0
@@ -189,11 +193,11 @@ class EncodingState:
 
     @property
     def ending(self) -> bool:
-        """Whether little of it is missing: now is the time to know who holds the rest."""
+        """Return whether little of it is missing, so that it is time to learn which peers hold the rest."""
         return self.have.count >= self.have.size * (1.0 - _END_SHARE)
 
 
-# Chunks given out before a broadcast's pace means anything.
+# Chunks to give out before a broadcast's pace is meaningful.
 _PACE_CHUNKS_LEAST = 16
 
 
@@ -207,7 +211,7 @@ class Again:
 
 @dataclass(slots=True)
 class Broadcast:
-    """An encoding that this origin sends to everybody."""
+    """An encoding that this origin broadcasts."""
 
     key: EncodingKey
     started_at_s: float
@@ -216,11 +220,11 @@ class Broadcast:
     given: int = 0
 
     def left(self, chunk_count: int) -> int:
-        """Chunks to be given out."""
+        """Return how many chunks are still to be given out."""
         return chunk_count - self.next + len(self.again)
 
     def remaining_s(self, chunk_count: int, now: float) -> float:
-        """How long it takes to give out the rest, at the pace so far."""
+        """Return the seconds that the rest takes at the pace so far; infinity before the pace is known."""
         if self.given < _PACE_CHUNKS_LEAST:
             return float("inf")
         return self.left(chunk_count) * (now - self.started_at_s) / self.given
@@ -228,6 +232,8 @@ class Broadcast:
 
 @dataclass(slots=True)
 class DialState:
+    """Dials to one peer: whether one is in progress, and when the next may be made."""
+
     dialling: bool = False
     failures: int = 0
     retry_at_s: float = 0.0
@@ -235,9 +241,9 @@ class DialState:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A version whose verified announcement we have."""
+    """A version whose verified announcement is here."""
 
-    key: EncodingKey  # the encoding that is sent to everybody
+    key: EncodingKey  # the encoding that the origin broadcasts
     at_s: float
 
 
@@ -256,7 +262,7 @@ class StoreFailure:
 
 @dataclass(slots=True)
 class Counters:
-    """Since the process started."""
+    """Counts since the process started."""
 
     chunk_bytes_from_origin: int = 0
     chunk_bytes_from_peers: int = 0
@@ -273,20 +279,22 @@ class Counters:
 
 @dataclass(slots=True)
 class RelayState:
+    """Everything that the core keeps, and the actions of the event that it is handling."""
+
     settings: RelaySettings
     now_s: float = 0.0  # of the event that is being handled
-    chunks_left: int = 0  # this process, on all links
+    chunks_left: int = 0  # chunks that left this process, on all links
     plan: PlanChanged = field(default_factory=lambda: PlanChanged(PlanId(0)))
     children: dict[StripeId, tuple[PeerId, ...]] = field(default_factory=dict)  # the plan's stripes, to look up
     neighbours: dict[PeerId, Neighbour] = field(default_factory=dict)
     links: dict[LinkId, LinkState] = field(default_factory=dict)
-    link_to: dict[PeerId, LinkState] = field(default_factory=dict)  # the youngest: an older one may be half dead
-    alone: bool = False  # the coordinator is away
-    further: tuple[Neighbour, ...] = ()  # who may help beyond the plan
-    heard: dict[Version, Heard] = field(default_factory=dict)  # the newest
+    link_to: dict[PeerId, LinkState] = field(default_factory=dict)  # the newest link: an older one may be half dead
+    alone: bool = False  # the coordinator is gone
+    further: tuple[Neighbour, ...] = ()  # holders beyond the plan
+    heard: dict[Version, Heard] = field(default_factory=dict)  # the newest versions
     encodings: dict[EncodingKey, EncodingState] = field(default_factory=dict)
     made: set[EncodingKey] = field(default_factory=set)  # keyframes of states made here, not cut up into chunks yet
-    asked_at_s: dict[EncodingKey, float] = field(default_factory=dict)  # when somebody last asked for what we hold
+    asked_at_s: dict[EncodingKey, float] = field(default_factory=dict)  # when a peer last asked for an encoding
     broadcasts: dict[EncodingKey, Broadcast] = field(default_factory=dict)
     windows: dict[tuple[PeerId, int], ServiceWindow] = field(default_factory=dict)  # of roots, by chunk size
     dials: dict[PeerId, DialState] = field(default_factory=dict)
@@ -294,8 +302,8 @@ class RelayState:
     store_failure: StoreFailure | None = None
     waiting_for_retry: dict[EncodingKey, EncodingState] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
-    undialled_since_s: float | None = None  # others are to dial us, and none has
-    dials_judged: bool = False  # one of them did, or we said that none does
+    undialled_since_s: float | None = None  # since when neighbours are to dial this process and none has
+    dials_judged: bool = False  # one of them did, or the warning that none does was given
     actions: list[Action] = field(default_factory=list)
 
     def do(self, action: Action) -> None:
@@ -303,44 +311,46 @@ class RelayState:
         self.actions.append(action)
 
     def in_flight(self) -> list[EncodingState]:
-        """Encodings being received, newest first."""
+        """Return the encodings that are being received, newest first."""
         return [self.encodings[key] for key in sorted(self.encodings, reverse=True) if self.encodings[key].in_flight]
 
     def newest_version(self) -> Version:
-        """The newest version known; -1 when there is none."""
+        """Return the newest version of which an encoding is known; -1 if there is none."""
         return max((key.version for key in self.encodings), default=Version(-1))
 
     def dial_state(self, peer_id: PeerId) -> DialState:
+        """Return the dials to a peer, new ones if there were none."""
         return self.dials.setdefault(peer_id, DialState())
 
     def helps(self, link: LinkState) -> bool:
-        """Whether the other end is one to ask: the plan says so, or there is nobody to say."""
+        """Return whether the other end may be asked: it is in the plan, or the coordinator is gone."""
         return link.peer_id in self.neighbours or (self.alone and link.role in ("peer", "origin"))
 
     def penalised(self, peer_id: PeerId, now: float) -> bool:
+        """Return whether a peer sent wrong bytes lately and is neither dialled nor asked."""
         return self.penalised_until_s.get(peer_id, 0.0) > now
 
     def window_of(self, peer_id: PeerId, chunk_size_bytes: int) -> ServiceWindow:
-        """What a root may have at a time; remembered from one version to the next."""
+        """Return the window of a root for chunks of this size; it is kept from one version to the next."""
         known = self.windows.get((peer_id, chunk_size_bytes))
         if known is None:
             known = self.windows[peer_id, chunk_size_bytes] = ServiceWindow(self.settings.window_first)
         return known
 
     def is_stuck(self, link: LinkState) -> bool:
-        """Whether a chunk waits for its other end, not for our uplink: meanwhile several left on every other link."""
+        """Return whether a chunk waits for the other end and not for the uplink: several left on each other link since."""
         behind = self.chunks_left - link.handed_after
         return bool(link.in_transport) and behind > self.settings.stuck_after_chunks * len(self.links)
 
     def theirs(self, link: LinkState, encoding: EncodingState) -> ChunkSet:
-        """What the other end of a link surely has of an encoding."""
+        """Return the chunks that the other end of a link surely has; changes to the set are kept."""
         known = link.theirs.get(encoding.key)
         if known is None or known.size != encoding.chunk_count:
             known = link.theirs[encoding.key] = ChunkSet(encoding.chunk_count)
         return known
 
     def validate(self) -> None:
-        """Assert what must always hold; on in tests."""
+        """Assert the invariants of the state; tests call this after each event."""
         settings = self.settings
         for link in self.links.values():
             assert len(link.in_transport) <= settings.outbox_chunks, link
