@@ -1,4 +1,4 @@
-"""Serves chunk links on connections that are there: HTTPS requests (mutual TLS 1.3), upgraded to streams of frames."""
+"""Serve chunk links on accepted connections: HTTPS requests (mutual TLS 1.3) that are upgraded to streams of frames."""
 
 from __future__ import annotations
 
@@ -23,47 +23,49 @@ _CLOSE_S = 2.0
 
 
 class LinkTaker(Protocol):
-    """Who decides about a connection's caller and takes its link."""
+    """Decides whether a connection's caller may have a link, and takes the link."""
 
     def admit(self, caller: Caller) -> str:
-        """Why the caller is refused; empty: it is not."""
+        """Return why the caller is refused; empty if it is not."""
 
     def greeted(self, stream: LinkStream, caller: Caller) -> None:
-        """There is a link, not started."""
+        """Take a link that is greeted and not started."""
 
     def refused(self, caller: Caller, error: RollcastError) -> None:
-        """There is none: one of the two ends did not want it."""
+        """Note that the greeting failed, so that there is no link."""
 
 
 class LinkAcceptor:
-    """The server's part of every link. Make it inside a running event loop."""
+    """The server's side of every link. Make it inside a running event loop."""
 
     def __init__(
         self, credentials: TlsCredentials, run_id: RunId, *, limits: LinkLimits, options: SocketOptions
     ) -> None:
         self.tls = credentials.ssl_server_context()
-        """With the newest certificate."""
+        """The TLS context with the newest certificate."""
         self._run_id = run_id
         self._limits = limits
         self._options = options
-        # aiohttp has no deadline of its own for a request that drips in: see protocol().
+        # aiohttp has no deadline for a request that arrives byte by byte: see protocol().
         self._web = web.Server(self._answer, access_log=None, lingering_time=0.0, auto_decompress=False)
         self._before_request: dict[asyncio.BaseProtocol, tuple[asyncio.TimerHandle, LinkTaker]] = {}
         self._streams: set[LinkStream] = set()
 
     def protocol(self, taker: LinkTaker) -> asyncio.BaseProtocol:
-        """For a connection whose TLS handshake begins; the handshake has a deadline of its own, then the request has as
-        long again."""
+        """Return the protocol of a connection whose TLS handshake begins.
+
+        The handshake has a deadline of its own; then the request has as long again.
+        """
         protocol = self._web()
         timer = asyncio.get_running_loop().call_later(2 * self._limits.handshake_timeout_s, self._give_up, protocol)
         self._before_request[protocol] = timer, taker
         return protocol
 
     async def adopt(self, sock: socket.socket, taker: LinkTaker) -> None:
-        """Serve one connected socket, which is ours then; returns once TLS has said who the other end is.
+        """Serve one connected socket and own it from now on; return once the TLS handshake has identified the caller.
 
         Raises:
-            OSError: no handshake; ``sock`` is closed.
+            OSError: the handshake failed; ``sock`` is closed.
         """
         await asyncio.get_running_loop().connect_accepted_socket(
             lambda: self.protocol(taker),
@@ -74,11 +76,11 @@ class LinkAcceptor:
         )
 
     def renew(self, credentials: TlsCredentials) -> None:
-        """Show this certificate from the next handshake on."""
+        """Use this certificate from the next handshake on."""
         self.tls = credentials.ssl_server_context()
 
     async def close(self) -> None:
-        """End all links."""
+        """Close all links."""
         for timer, _ in self._before_request.values():
             timer.cancel()
         self._before_request.clear()
@@ -126,7 +128,7 @@ class LinkAcceptor:
         return problem, None if problem else caller
 
     async def _serve(self, transport: asyncio.Transport, caller: Caller, taker: LinkTaker) -> None:
-        """Open the link; returns once its connection is gone, because aiohttp closes it then."""
+        """Open the link; return only once its connection is lost, because aiohttp closes the connection on return."""
         lost = asyncio.Event()
         try:
             stream = LinkStream.take_over(

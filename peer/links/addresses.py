@@ -1,5 +1,8 @@
-"""Addresses of libp2p hosts, as text: /ip4/192.0.2.1/tcp/4001, with /p2p/PEER_ID at the end or without; through a
-relay: /ip4/192.0.2.1/tcp/4001/p2p/RELAY_ID/p2p-circuit/p2p/PEER_ID."""
+"""Parse and write the addresses of libp2p hosts.
+
+An address looks like /ip4/192.0.2.1/tcp/4001, perhaps with /p2p/PEER_ID at its end; through a relay it is
+/ip4/192.0.2.1/tcp/4001/p2p/RELAY_ID/p2p-circuit/p2p/PEER_ID.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +20,22 @@ _CIRCUIT = "/p2p-circuit"
 
 
 def is_circuit_address(address: str) -> bool:
-    """Whether it is a libp2p address through a relay."""
+    """Return whether it is a libp2p address through a relay."""
     return is_p2p_address(address) and _CIRCUIT in address
 
 
 def is_p2p_address(address: str) -> bool:
-    """Whether it is a libp2p address, and neither host:port nor a mirror's."""
+    """Return whether it is a libp2p address, and neither host:port nor a mirror's."""
     return address.startswith(_PREFIXES)
 
 
 @dataclass(frozen=True, slots=True)
 class P2pAddress:
-    """Where a libp2p host listens for TCP.
+    """The address at which a libp2p host listens for TCP connections.
 
     Args:
         kind: ip4, ip6, dns, dns4 or dns6.
-        peer_id: who listens there; empty: not said.
+        peer_id: the host's libp2p id; empty if the address does not name it.
     """
 
     kind: str
@@ -46,7 +49,7 @@ class P2pAddress:
 
     @classmethod
     def of(cls, host: str, port: int) -> P2pAddress:
-        """Of an IP address or name, and a port."""
+        """Return the address for an IP address or a name, and a port."""
         try:
             kind = f"ip{ipaddress.ip_address(host).version}"
         except ValueError:
@@ -56,10 +59,10 @@ class P2pAddress:
 
 @dataclass(frozen=True, slots=True)
 class CircuitAddress:
-    """Where a libp2p host can be reached through another one.
+    """The address of a libp2p host through another one.
 
     Args:
-        relay: of the host between; its ``peer_id`` is set.
+        relay: the address of the host between; its ``peer_id`` is set.
     """
 
     relay: P2pAddress
@@ -70,10 +73,10 @@ class CircuitAddress:
 
 
 def parse(address: str, peer_id: PeerId) -> P2pAddress | CircuitAddress:
-    """The address of this peer.
+    """Parse the address of a peer.
 
     Raises:
-        Unreachable: it is no address that can be dialled, or it names another peer.
+        Unreachable: it cannot be dialled, or it names another peer.
     """
     where, circuit, target = address[:512].partition(_CIRCUIT)
     found = _listening(where)
@@ -89,7 +92,7 @@ def parse(address: str, peer_id: PeerId) -> P2pAddress | CircuitAddress:
 
 
 def parse_relay(address: str) -> P2pAddress | None:
-    """The address of a relay, which must name it; None: it is none."""
+    """Parse the address of a relay; return None if it is not one that names the relay's id."""
     found = _listening(address[:512])
     return found if found is not None and found.peer_id else None
 

@@ -18,7 +18,7 @@ _ANY_ADDRESS = ("", "0.0.0.0", "::")
 
 
 def socket_options(config: LinkConfig, limits: LinkLimits) -> SocketOptions:
-    """How sockets of links are set, as the configuration wants it."""
+    """Return the options of links' sockets that the configuration asks for."""
     return SocketOptions(
         silence_timeout_s=limits.silence_timeout_s,
         congestion_control=config.congestion,
@@ -30,7 +30,7 @@ class DirectTransport:
     """See peer.links.transport.ChunkTransport. Make it inside a running event loop.
 
     Args:
-        traffic: of all links of the process.
+        traffic: the traffic of all links of the process.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class DirectTransport:
         limits = limits or LinkLimits()
         options = socket_options(config, limits)
         self.port = 0
-        """That is listened on; 0: not yet."""
+        """The port that is listened on; 0 before ``start``."""
         self.traffic = traffic or LinkTraffic(config)
         self._config = config
         self._server = LinkServer(credentials, run_id, admit, limits=limits, options=options, traffic=self.traffic)
@@ -57,12 +57,12 @@ class DirectTransport:
         unknown = config.host in _ANY_ADDRESS and not config.advertise
         if unknown and not config.map_port:
             raise ConfigError(
-                "others cannot tell which address to dial",
+                "the address that other peers should dial is not known",
                 cause=f"link.host {config.host!r} means every interface, and link.advertise is empty",
-                fix='set link.advertise to host:port as others see this machine, or to "none"',
+                fix='set link.advertise to host:port as other peers see this machine, or to "none"',
             )
         self.port = await self._server.start(config.host, config.port, on_link)
-        if config.advertise == "none" or unknown:  # the router will say
+        if config.advertise == "none" or unknown:  # a mapped port's address comes from the router later
             return ""
         host = f"[{config.host}]" if ":" in config.host else config.host
         return config.advertise or f"{host}:{self.port}"

@@ -1,4 +1,4 @@
-"""Which of a peer's addresses is dialled first: by what was measured, what it costs, what failed. Decisions only.
+"""Rank a peer's addresses for dialing, by measured rate, cost and recent failures. Decisions only.
 
 An address has one of these forms, several stand in a row with spaces between them:
 
@@ -21,24 +21,24 @@ from rollcast.wire.ids import PeerId
 from rollcast.wire.reach_words import PUNCH
 
 Kind = Literal["lan", "direct", "punched", "p2p", "relayed", "mirror"]
-"""What carries a link: the words of LinkReport.transport, and ``lan`` for a direct link within a local network."""
+"""The kind of a link: the words of LinkReport.transport, and ``lan`` for a direct link within a local network."""
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 ADDRESSES_MOST = 8
-"""Of one peer; more are not looked at."""
-_FORGOTTEN_AFTER_S = 300.0
-"""A network changes: what failed is tried in its old place again after this long."""
-_MEASURED_FOR_S = 900.0
-"""So does its speed."""
-_REMEMBERED_MOST = 4096
-# How much a byte per second is worth. libp2p costs two to three times the processor of a direct link (`python -m bench
-# transports`), a circuit also a third peer's link in both directions, a hole somebody's keeping it open.
-_WORTH: dict[Kind, float] = {"lan": 8.0, "direct": 4.0, "punched": 3.0, "p2p": 1.5, "relayed": 0.5, "mirror": 0.25}
+"""Addresses of one peer that are considered; further ones are ignored."""
+_FAILURE_EXPIRES_S = 300.0
+"""Networks change: after this long an address that failed ranks as before the failure."""
+_RATE_EXPIRES_S = 900.0
+"""Networks change: after this long a measured rate no longer counts."""
+_KEPT_MOST = 4096
+# The value of a byte per second. libp2p costs two to three times the processor time of a direct link (`python -m bench
+# transports`), a circuit also a third peer's link in both directions, and a punched hole must be kept open.
+_VALUE: dict[Kind, float] = {"lan": 8.0, "direct": 4.0, "punched": 3.0, "p2p": 1.5, "relayed": 0.5, "mirror": 0.25}
 
 
 def addresses_in(text: str) -> tuple[str, ...]:
-    """The addresses that stand in a row; one alone may be a mirror's, whose path may hold spaces."""
+    """Split a row of addresses at its spaces; a mirror's address stays whole, because its path may contain spaces."""
     parts = text.split(" ")
     if len(parts) == 1 or not all(map(is_peer_address, parts)):
         return (text,)
@@ -46,7 +46,7 @@ def addresses_in(text: str) -> tuple[str, ...]:
 
 
 def kind_of(address: str) -> Kind:
-    """What a link to this address would be."""
+    """Return the kind that a link to this address would have."""
     if address == PUNCH:
         return "punched"
     if is_p2p_address(address):
@@ -57,10 +57,10 @@ def kind_of(address: str) -> Kind:
 
 
 def kind_of_link(transport: str, lan: bool) -> Kind:
-    """What an open link is.
+    """Return the kind of an open link.
 
     Args:
-        transport: as links say it.
+        transport: as in ``Link.transport``.
     """
     match transport:
         case "direct":
@@ -72,7 +72,7 @@ def kind_of_link(transport: str, lan: bool) -> Kind:
 
 
 def is_peer_address(address: str) -> bool:
-    """Whether it can be an address of a peer, and not a part of a mirror's."""
+    """Return whether it can be the address of a peer, and not part of a mirror's."""
     if address == PUNCH or is_p2p_address(address):
         return True
     host, _, port = address.rpartition(":")
@@ -81,58 +81,66 @@ def is_peer_address(address: str) -> bool:
 
 @dataclass(slots=True)
 class Paths:
-    """What is known of the ways to each peer."""
+    """Keeps failures, measured rates and further addresses of each peer, and ranks addresses by them."""
 
     _failed_at_s: dict[tuple[PeerId, str], float] = field(default_factory=dict)
     _measured: dict[tuple[PeerId, Kind], tuple[float, float]] = field(default_factory=dict)  # bytes per second, when
     _learned: dict[PeerId, tuple[str, ...]] = field(default_factory=dict)
 
     def order(self, peer_id: PeerId, addresses: Sequence[str], now: float) -> list[str]:
-        """The best first; what was learned of this peer elsewhere is among them. Of those that failed lately, all come
-        after the others, the one whose failure is longest ago first."""
+        """Return the addresses, those learned elsewhere included, the best first.
+
+        Addresses that failed lately come after all others, the one whose failure is longest ago first.
+        """
 
         def rank(address: str) -> tuple[float, float]:
             failed_at_s = self._failed_at_s.get((peer_id, address))
-            recent = failed_at_s is not None and now - failed_at_s < _FORGOTTEN_AFTER_S
-            return (failed_at_s or 0.0) if recent else float("-inf"), -self._worth(peer_id, kind_of(address), now)
+            recent = failed_at_s is not None and now - failed_at_s < _FAILURE_EXPIRES_S
+            return (failed_at_s or 0.0) if recent else float("-inf"), -self._value(peer_id, kind_of(address), now)
 
         return sorted(self._with_learned(peer_id, addresses), key=rank)
 
     def better(self, peer_id: PeerId, addresses: Sequence[str], than: Kind, now: float) -> list[str]:
-        """Those that would make a better link than the one that there is, the best first, whether they failed or not:
-        how often that is tried is not decided here."""
-        worth = self._worth(peer_id, than, now)
+        """Return the addresses that would make a better link than one of kind ``than``, the best first.
+
+        Addresses that failed are included: ``transports.upgrades`` decides how often they are retried.
+        """
+        value = self._value(peer_id, than, now)
         found = [
-            one for one in self._with_learned(peer_id, addresses) if self._worth(peer_id, kind_of(one), now) > worth
+            one for one in self._with_learned(peer_id, addresses) if self._value(peer_id, kind_of(one), now) > value
         ]
-        return sorted(found, key=lambda one: -self._worth(peer_id, kind_of(one), now))
+        return sorted(found, key=lambda one: -self._value(peer_id, kind_of(one), now))
 
     def learn(self, peer_id: PeerId, addresses: Sequence[str]) -> None:
-        """Further addresses of a peer, from elsewhere than the plan; in place of those learned before."""
+        """Replace the addresses of a peer that come from elsewhere than the plan."""
         _keep(self._learned, peer_id, tuple(one for one in addresses if is_peer_address(one))[:ADDRESSES_MOST])
 
     def opened(self, peer_id: PeerId, address: str) -> None:
-        """A link was opened there."""
+        """Note that a link was opened at an address, which clears its failure."""
         self._failed_at_s.pop((peer_id, address), None)
 
     def failed(self, peer_id: PeerId, address: str, now: float) -> None:
-        """Nobody got through there."""
+        """Note that a dial to an address failed."""
         _keep(self._failed_at_s, (peer_id, address), now)
 
     def measured(self, peer_id: PeerId, kind: Kind, bytes_per_second: float, now: float) -> None:
-        """What a link of this kind carried while it was busy. The most counts: with others beside it, it gets less."""
+        """Note the rate of a busy link. The highest counts, because a link gets less while others share the uplink."""
         if bytes_per_second >= self.rate(peer_id, kind, now):
             _keep(self._measured, (peer_id, kind), (bytes_per_second, now))
 
     def rate(self, peer_id: PeerId, kind: Kind, now: float) -> float:
-        """The most bytes per second that were measured lately; 0: none were."""
+        """Return the most bytes per second that were measured lately; 0 if there were none."""
         bytes_per_second, measured_at_s = self._measured.get((peer_id, kind), (0.0, 0.0))
-        return bytes_per_second if now - measured_at_s < _MEASURED_FOR_S else 0.0
+        return bytes_per_second if now - measured_at_s < _RATE_EXPIRES_S else 0.0
 
-    def _worth(self, peer_id: PeerId, kind: Kind, now: float) -> float:
-        """What was not measured counts as fast as the fastest that was: so it is tried, the cheapest way first."""
-        rate = self.rate(peer_id, kind, now) or max(self.rate(peer_id, other, now) for other in _WORTH) or 1.0
-        return rate * _WORTH[kind]
+    def _value(self, peer_id: PeerId, kind: Kind, now: float) -> float:
+        """Return the value of a link of a kind.
+
+        A kind that was not measured counts as fast as the fastest one that was, so that it is tried, the cheapest
+        first.
+        """
+        rate = self.rate(peer_id, kind, now) or max(self.rate(peer_id, other, now) for other in _VALUE) or 1.0
+        return rate * _VALUE[kind]
 
     def _with_learned(self, peer_id: PeerId, addresses: Sequence[str]) -> list[str]:
         known = [one for one in addresses if one]
@@ -142,8 +150,8 @@ class Paths:
 
 
 def _keep(known: dict[Key, Value], key: Key, value: Value) -> None:
-    """Remember it as the newest, and forget the oldest beyond the bound."""
+    """Store a value as the newest, and discard the oldest ones beyond the bound."""
     known.pop(key, None)
     known[key] = value
-    while len(known) > _REMEMBERED_MOST:
+    while len(known) > _KEPT_MOST:
         del known[next(iter(known))]

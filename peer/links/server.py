@@ -1,4 +1,4 @@
-"""Listens for chunk links: see peer.links.acceptor for what happens on each connection."""
+"""Listen for chunk links; ``peer.links.acceptor`` handles each connection."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class LinkServer:
     """Listens on one address. See LinkTaker for what it decides.
 
     Args:
-        admit: says why a caller is refused (empty: it is not).
-        traffic: counts and caps what passes.
+        admit: returns why a caller is refused; empty if it is not.
+        traffic: counts and caps the bytes that pass.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class LinkServer:
         self._listener: asyncio.Server | None = None
 
     async def start(self, host: str, port: int, on_link: LinkHandler) -> int:
-        """Listen, and hand every authenticated and greeted link to ``on_link``.
+        """Listen, and pass every authenticated and greeted link to ``on_link``.
 
         Returns:
-            The port.
+            The port that is bound.
 
         Raises:
             PortInUse: the address cannot be bound.
@@ -77,11 +77,11 @@ class LinkServer:
         return bound
 
     def renew(self, credentials: TlsCredentials) -> None:
-        """Show this certificate from the next handshake on."""
+        """Use this certificate from the next handshake on."""
         self._acceptor.renew(credentials)
 
     async def close(self) -> None:
-        """Stop listening and end all links."""
+        """Stop listening and close all links."""
         if self._listener is not None:
             self._listener.close()
         await self._acceptor.close()
@@ -97,10 +97,10 @@ class LinkServer:
         link.start(self._on_link(link))
 
     def refused(self, caller: Caller, error: RollcastError) -> None:
-        """See LinkTaker; the acceptor has said so in the log."""
+        """See LinkTaker; the acceptor has logged it."""
 
     def _listening_context(self) -> ssl.SSLContext:
-        """A listener keeps the context that it was opened with: this one looks up the newest in each handshake."""
+        """Return a context that looks up the newest in each handshake, because a listener keeps its first context."""
         context = self._acceptor.tls
 
         def use_newest(tls: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:

@@ -1,4 +1,4 @@
-"""A peer's link over a stream of frames: who is at the other end, and the share of it in the process's traffic."""
+"""Make a link of a stream of frames: it knows its other end, and counts and caps its share of the process's traffic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rollcast.wire.versions.chunks import BytesLike
 
 
 class FrameStream(Protocol):
-    """A stream of frames: see rollcast.wire.links.stream.LinkStream, and peer.p2p.stream for the other one."""
+    """A stream of frames: over TCP (rollcast.wire.links.stream.LinkStream) or over libp2p (peer.p2p.stream)."""
 
     bytes_sent: int
     bytes_received: int
@@ -53,7 +53,7 @@ class StreamLink:
 
     Args:
         caller: the other end, from its certificate.
-        traffic: counts and caps what passes.
+        traffic: counts and caps the bytes that pass.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class StreamLink:
         self._receiver: LinkReceiver | None = None
         self._held: deque[list[BytesLike]] = deque()  # chunks that wait for the upload cap
         self._held_bytes = 0
-        self._leaving_bytes = 0  # of chunks, in this process until drained
-        self._waits = False  # as the traffic was told
+        self._leaving_bytes = 0  # of chunks that stay in this process until drained
+        self._waits = False  # whether the traffic counts this link as waiting
         self._counted_bytes = stream.bytes_received
         self._paused = False  # by the receiver
         self._throttled = False  # by the download cap
-        self._cap: TokenBucket | None = None  # on what it receives, as the kernel was told
-        self._tell_kernel()
+        self._cap: TokenBucket | None = None  # the download cap for which the kernel's buffer is set
+        self._limit_kernel()
 
     @property
     def bytes_sent(self) -> int:
@@ -141,10 +141,10 @@ class StreamLink:
         self._traffic.meter.received(size_bytes, now)
         self._rate.received(size_bytes, now)
         if self._traffic.download is not self._cap:
-            self._tell_kernel()
+            self._limit_kernel()
         if self._cap is not None:
             self._cap.take(size_bytes, now)
-            wait_s = self._cap.take(0, now)  # these bytes are here already: pay for them too
+            wait_s = self._cap.take(0, now)  # these bytes are here already: wait until they are paid for
             if wait_s > 0 and not self._throttled:
                 self._throttled = True
                 self._stream.pause_reading()
@@ -176,7 +176,7 @@ class StreamLink:
         self._stream.send_chunk(frame)
         stays_bytes = self._stream.waiting_bytes - waited_bytes
         self._leaving_bytes += stays_bytes
-        # What the kernel takes at once counts only where other chunks wait: an idle uplink takes any amount.
+        # Bytes that the kernel takes at once count only while other chunks wait: an idle uplink takes any number.
         self._count_sent(max(0, sum(map(len, frame)) - stays_bytes))
         self._note_waiting()
 
@@ -199,7 +199,8 @@ class StreamLink:
             self._traffic.link_waits(waits, now)
             self._rate.waits(waits, now)
 
-    def _tell_kernel(self) -> None:
+    def _limit_kernel(self) -> None:
+        """Limit the kernel's receive buffer if the download cap has changed."""
         if self._cap is self._traffic.download:
             return
         self._cap = self._traffic.download

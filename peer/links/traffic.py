@@ -1,4 +1,4 @@
-"""What the links of one process share: the caps on their rates, and the meters that estimate its uplink."""
+"""Share caps and meters between the links of one process: all of them leave through the same uplink."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Callable
 from peer.config import LinkConfig
 from peer.links.rates import Measured, RateMeter, TokenBucket
 
-# What may pass at once under a cap, in seconds of its rate.
+# Bytes that may pass at once under a cap, in seconds of its rate.
 _BURST_S = 0.05
 # A connection under a download cap may have so much of it wait in the kernel, in seconds of its rate: enough for one
 # connection to reach the cap at this round-trip time, and little beside a minute of it.
 _KERNEL_AHEAD_S = 0.2
 _KERNEL_AHEAD_BYTES_MIN = 64 << 10
 KERNEL_AHEAD_BYTES_MAX = 4 << 20
-"""Also for links whose cap was taken away: the kernel never goes back to choosing for itself."""
+"""Also for links whose cap was removed: once a buffer size is set, Linux no longer adjusts it to the connection."""
 
 
 def is_lan_address(address: str) -> bool:
-    """Whether an IP address is private, link-local or our own machine's."""
+    """Return whether an IP address is private, link-local or this machine's own."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -45,9 +45,9 @@ class TrafficClass:
 
     @property
     def kernel_ahead_bytes(self) -> int | None:
-        """How much the kernel may take from the network before we read it: that has used the downlink already.
+        """Return how many bytes the kernel may receive before this process reads them; None if there is no limit.
 
-        None: as much as it likes.
+        Such bytes have used the downlink already, so a cap must limit them as well.
         """
         if self.download is None:
             return None
@@ -55,17 +55,17 @@ class TrafficClass:
         return max(_KERNEL_AHEAD_BYTES_MIN, min(ahead_bytes, KERNEL_AHEAD_BYTES_MAX))
 
     def link_waits(self, waits: bool, now: float) -> None:
-        """One more link has something waiting to leave, or one less."""
+        """Note that bytes wait to leave on one more link, or on one less."""
         self._waiting_links += 1 if waits else -1
         self.meter.busy(self._waiting_links > 0, now)
 
 
 class LinkTraffic:
-    """Give one to all transports of a process.
+    """The traffic of a process, shared by all its transports.
 
     Args:
-        is_lan: whether an address is on our own network. What goes there says nothing about the uplink to the
-            others, and is exempt from the caps unless the configuration says otherwise.
+        is_lan: returns whether an address is on the local network. Traffic there does not measure the uplink to other
+            networks, and is exempt from the caps unless the configuration includes it.
     """
 
     def __init__(self, config: LinkConfig, is_lan: Callable[[str], bool] = is_lan_address) -> None:
@@ -75,33 +75,33 @@ class LinkTraffic:
         self.cap(config)
 
     def cap(self, config: LinkConfig) -> None:
-        """Keep these caps from now on; chunks that wait already go when they were to go."""
+        """Apply new caps; chunks that wait already leave at the time set by the old ones."""
         upload, download = _bucket(config.upload_mbit_s_max), _bucket(config.download_mbit_s_max)
         self._far.upload, self._far.download = upload, download
         self._near.upload, self._near.download = (None, None) if config.lan_exempt else (upload, download)
 
     def of(self, address: str) -> TrafficClass:
-        """The class of links to this IP address."""
+        """Return the class of links to this IP address."""
         return self._near if self._is_lan(address) else self._far
 
     @property
     def far(self) -> TrafficClass:
-        """The class of links beyond our own network."""
+        """Return the class of links beyond the local network."""
         return self._far
 
     def uplink(self, now: float) -> Measured:
-        """The uplink to others; where nothing was sent but to our own network, that to it."""
+        """Return the uplink to other networks; if nothing was sent there, that to the local network."""
         far = self._far.meter.uplink(now)
         return far if far.measured_s else self._near.meter.uplink(now)
 
     @property
     def moved_far_bytes(self) -> tuple[int, int]:
-        """Bytes sent and received so far, beyond our own network."""
+        """Return the bytes sent and received so far beyond the local network."""
         return self._far.meter.sent_bytes, self._far.meter.received_bytes
 
     @property
     def downlink_bytes_per_second(self) -> float:
-        """The fastest second of receiving lately, from others or, where nothing came from them, from our network."""
+        """Return the bytes of the fastest second lately, from other networks or, if none came, from the local one."""
         return self._far.meter.downlink_bytes_per_second or self._near.meter.downlink_bytes_per_second
 
 

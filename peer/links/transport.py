@@ -1,9 +1,8 @@
-"""Chunk links between two processes, whatever carries them.
+"""Define chunk links between two processes, whichever transport carries them.
 
 A link is a pair of streams of frames (rollcast/wire/links/frames.py) between two authenticated ends. Either end may
-send
-anything at any time: the direction of data does not depend on who dialled. Links call back, and nothing waits inside
-them: at a chunk a millisecond, a task that wakes per frame costs more than the frame.
+send any frame at any time, whichever end dialled. Links call back instead of being awaited: at a chunk a millisecond, a
+task that wakes for each frame costs more than the frame.
 """
 
 from __future__ import annotations
@@ -24,14 +23,15 @@ __all__ = ["Admission", "ChunkTransport", "Link", "LinkHandler", "LinkLimits", "
 
 @dataclass(frozen=True, slots=True)
 class LinkMeasurement:
-    """What is known of a link's way.
+    """The measured properties of a link.
 
     Args:
         rtt_s: smallest round trip lately; 0: not known.
-        unsent_bytes: given to the link and not on the wire yet.
-        congestion_control: of our socket; empty: not known.
-        sent_bytes_per_second: while chunks waited to be sent on it; 0: not measured.
-        received_bytes_per_second: of the last second and more in which bytes kept coming; 0: not measured.
+        unsent_bytes: bytes given to the link that are not on the wire yet.
+        congestion_control: the algorithm of this end's socket; empty: not known.
+        sent_bytes_per_second: rate while chunks waited to be sent on it; 0: not measured.
+        received_bytes_per_second: rate of the last stretch of a second or more in which bytes kept coming; 0: not
+            measured.
     """
 
     rtt_s: float
@@ -42,70 +42,70 @@ class LinkMeasurement:
 
 
 class Link(Protocol):
-    """One open link. To be used on the event loop only; nothing here waits."""
+    """One open link. Its methods are called on the event loop and return at once."""
 
     @property
     def peer_id(self) -> PeerId:
-        """Who the other end proved to be."""
+        """Return the id that the other end proved with its key."""
 
     @property
     def role(self) -> str:
-        """What its certificate says it is."""
+        """Return the role in the other end's certificate."""
 
     @property
     def dialled(self) -> bool:
-        """Whether we dialled."""
+        """Return whether this process dialled."""
 
     @property
     def transport(self) -> str:
-        """What carries it: direct, punched, p2p, relayed, mirror."""
+        """Return what carries the link: direct, punched, p2p, relayed or mirror."""
 
     @property
     def lan(self) -> bool:
-        """Whether both ends are in one local network."""
+        """Return whether both ends are in one local network."""
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes of frames so far."""
+        """Return the bytes of frames sent so far."""
 
     @property
     def bytes_received(self) -> int:
-        """Bytes of frames so far."""
+        """Return the bytes of frames received so far."""
 
     def start(self, receiver: LinkReceiver) -> None:
-        """Deliver to ``receiver`` from now on, beginning with what came before."""
+        """Deliver frames to ``receiver`` from now on, beginning with those that came before."""
 
     def send(self, message: pb.LinkMessage) -> None:
-        """Send a control message. An other end that lets too much pile up loses the link.
+        """Send a control message. The link is closed if the other end lets too many bytes pile up.
 
         Raises:
             MalformedMessage: it is longer than receivers accept.
         """
 
     def send_chunk(self, version: int, encoding_id: int, index: int, payload: BytesLike, stripe: StripeId) -> None:
-        """Send a chunk; the next one is due after ``drained``. A link that ended takes it and does nothing.
+        """Send a chunk; the next one is due after ``drained``. A link that ended ignores it.
 
         Raises:
             MalformedMessage: the payload is empty or longer than receivers accept.
         """
 
     def pause_reading(self) -> None:
-        """Deliver nothing more; the other end is held back once the buffers on the way are full."""
+        """Stop delivering frames; the other end cannot send more once the buffers on the way are full."""
 
     def resume_reading(self) -> None:
-        """Go on delivering."""
+        """Deliver frames again."""
 
     def measure(self) -> LinkMeasurement:
-        """Current figures."""
+        """Return the current measurements."""
 
     def close(self, reason: str, code: str = "") -> None:
-        """End the link, telling the other end why unless ``reason`` is empty. ``closed`` follows, without the code."""
+        """Close the link, with a reason for the other end unless it is empty. ``closed`` follows, without the code."""
 
 
 LinkHandler = Callable[[Link], LinkReceiver]
 """Called once a link is authenticated and greeted; the transport starts the link with what it returns."""
 Admission = Callable[[Caller], str]
-"""Why a caller may not have a link; empty where it may. Roles and revocation are decided here."""
+"""Returns why a caller may not have a link; empty if it may. Roles and revocation are decided here."""
 
 
 class ChunkTransport(Protocol):
@@ -115,21 +115,21 @@ class ChunkTransport(Protocol):
         """Accept links; each is authenticated, greeted, handed to ``on_link`` and started.
 
         Returns:
-            host:port that others can dial; empty where they cannot.
+            host:port that other processes can dial; empty if they cannot.
 
         Raises:
             PortInUse: the address cannot be bound.
-            ConfigError: the address that others should dial is not known, or a setting cannot be kept.
+            ConfigError: the address that other processes should dial is not known, or a setting cannot be applied.
         """
 
     async def dial(self, peer_id: PeerId, address: str) -> Link:
         """Open a link to exactly this peer; the caller starts it.
 
         Raises:
-            Unreachable: nobody answers there, or refuses.
-            WrongKey: somebody else answers there.
-            ProtocolMismatch: the two sides speak no common protocol version.
-            MalformedMessage: it does not greet.
+            Unreachable: no process answers there, or it refuses.
+            WrongKey: another process answers there.
+            ProtocolMismatch: the two ends have no common protocol version.
+            MalformedMessage: the other end sends no valid greeting.
             WaitTimedOut: the dial took too long.
         """
 

@@ -1,4 +1,4 @@
-"""Measures an uplink by sending padding: only where no version has passed through it lately."""
+"""Measure an uplink by sending padding; the coordinator asks for it if no version has used the uplink lately."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ log = structlog.get_logger()
 
 _SECONDS_MAX = 5.0
 _PAUSE_S = 0.005
-# Enough on its way to keep a fast uplink busy between two looks.
+# Enough unsent bytes to keep a fast uplink busy between two checks.
 _UNSENT_BYTES_MOST = 4 * PADDING_BYTES_MAX
 
 
 class Prober:
-    """Carries out one probe at a time."""
+    """Runs one probe at a time."""
 
     def __init__(self) -> None:
         self._running = False
         self.last_id = 0
-        """Of the last probe that was carried out; 0: none."""
+        """The id of the last probe that ended; 0 if none did."""
 
     async def run(self, link: Link, probe: pb.Probe) -> None:
-        """Send padding on the link; beside another probe, nothing."""
+        """Send padding on the link, unless another probe is running."""
         if self._running:
             return
         self._running = True
@@ -43,10 +43,10 @@ async def run_probe(link: Link, *, bytes_max: int, seconds_max: float) -> float:
     """Send padding on a link as fast as it takes it; the meters of its traffic see it.
 
     Args:
-        bytes_max: as the coordinator asks; never more than limits.PROBE_BYTES_MAX.
+        bytes_max: as the coordinator asks; at most limits.PROBE_BYTES_MAX are sent.
 
     Returns:
-        bytes per second that left.
+        The rate at which bytes left, in bytes per second.
     """
     loop = asyncio.get_running_loop()
     bytes_max, seconds_max = min(bytes_max, PROBE_BYTES_MAX), min(seconds_max, _SECONDS_MAX)
@@ -58,7 +58,7 @@ async def run_probe(link: Link, *, bytes_max: int, seconds_max: float) -> float:
         if unsent_bytes < _UNSENT_BYTES_MOST:
             link.send(padding)
             sent_bytes += PADDING_BYTES_MAX
-            await asyncio.sleep(0)  # a fast uplink takes all of it at once: others get their turn
+            await asyncio.sleep(0)  # a fast uplink takes all of it at once: let other tasks run
         else:
             await asyncio.sleep(_PAUSE_S)
     return left_bytes / max(loop.time() - started_s, _PAUSE_S)

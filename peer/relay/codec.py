@@ -1,4 +1,4 @@
-"""The relay's events and actions as link messages, and back. Pure."""
+"""Translate the relay's actions to link messages, and link messages to its events. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Message = SendWant | SendRequest | SendHave | SendCredit | SendCancel
 
 
 def message_of(action: Message) -> pb.LinkMessage:
-    """What to send for an action that needs nothing from the store."""
+    """Return the message of an action that needs no data from the store."""
     version, encoding_id = action.key.version, action.key.encoding_id
     match action:
         case SendWant(chunk_list=chunk_list, announcement=announcement):
@@ -46,7 +46,7 @@ def message_of(action: Message) -> pb.LinkMessage:
 
 
 def event_of(link: LinkId, message: pb.LinkMessage) -> Event | None:
-    """What a message means to the core; None for those that the shell must look into, and for unknown ones."""
+    """Return the event of a message; None for messages that the shell handles, and for unknown ones."""
     match message.WhichOneof("body"):
         case "want":
             want = message.want
@@ -64,10 +64,10 @@ def event_of(link: LinkId, message: pb.LinkMessage) -> Event | None:
 
 
 def plan_of(plan: pb.RelayPlan) -> PlanChanged:
-    """The coordinator's plan.
+    """Return the event of a plan that the coordinator sent.
 
     Raises:
-        MalformedMessage: it names a neighbour or a stripe that cannot be.
+        MalformedMessage: it names a neighbour or a stripe that does not exist.
     """
     neighbours = tuple(_neighbour(neighbour) for neighbour in plan.neighbours)
     return PlanChanged(
@@ -82,14 +82,14 @@ def plan_of(plan: pb.RelayPlan) -> PlanChanged:
 
 
 def accusation_of(action: Accuse) -> pb.Accusation:
-    """What to tell the coordinator about a peer that sent wrong bytes."""
+    """Return the report on a peer that sent wrong bytes, for the coordinator."""
     return pb.Accusation(
         culprit_peer_id=action.peer_id, version=action.version, chunk_index=action.index, reason=action.reason
     )
 
 
 def key_of(message: pb.Want | pb.Request | pb.Have | pb.Credit | pb.Cancel | pb.ChunkList) -> EncodingKey:
-    """The encoding that a message is about."""
+    """Return the encoding that a message names."""
     return EncodingKey(Version(message.version), EncodingId(message.encoding_id))
 
 

@@ -1,4 +1,4 @@
-"""One open link of the relay's shell: frames in, chunks out."""
+"""Wrap one open link for the relay's shell: pass its frames on, and send one chunk at a time."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from rollcast.wire.links.frames import LinkFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.chunks import BytesLike
 
-# An honest peer announces each version once; versions are seconds apart, and who was away hears of the last few.
+# An honest peer announces each version once; versions are seconds apart, and a peer that was away gets the last few.
 _ANNOUNCEMENTS_PER_S = 4.0
 _ANNOUNCEMENTS_AT_ONCE = 64
 
 
 class LinkOwner(Protocol):
-    """What the relay does about a link."""
+    """Handles the events of a link (the relay)."""
 
     def received(self, link: RelayLink, frame: LinkFrame) -> None:
-        """A frame came."""
+        """Handle a frame that came."""
 
     def sent(self, link: RelayLink, size_bytes: int) -> None:
-        """The chunk handed to the link last has left; 0 bytes when there was none to send."""
+        """Note that the last chunk given to the link has left."""
 
     def ended(self, link: RelayLink, reason: str) -> None:
-        """The link is gone."""
+        """Note that the link is closed or lost."""
 
 
 class LinkWatcher(Protocol):
-    """Who learns from links where peers are. Called on the event loop; must not block."""
+    """Learns from links at which addresses peers are. Called on the event loop; must not block."""
 
     def linked(self, link: Link) -> None:
-        """A link is open and used."""
+        """Note that a link is open and used."""
 
     def unlinked(self, link: Link) -> None:
-        """It has ended."""
+        """Note that a link has ended."""
 
     def not_reached(self, peer_id: PeerId) -> None:
-        """Nobody answered at any address that we had of this peer."""
+        """Note that no known address of this peer answered."""
 
     def told(self, link: Link, records: pb.PeerRecords) -> None:
-        """The other end sent records; nothing of them is checked yet."""
+        """Take the records that the other end sent; they are not verified yet."""
 
 
 class RelayLink:
@@ -59,7 +59,7 @@ class RelayLink:
         self._announcements = TokenBucket(_ANNOUNCEMENTS_PER_S, _ANNOUNCEMENTS_AT_ONCE)
 
     def may_announce(self, now: float) -> bool:
-        """Count an announcement that came; False: there were too many, and each costs a millisecond to verify."""
+        """Count an announcement; return False if there were too many, because each costs a millisecond to verify."""
         return self._announcements.take(1, now) <= 0.0
 
     def send_chunk(self, key: tuple[int, int], index: int, payload: BytesLike, stripe: StripeId) -> None:
@@ -85,6 +85,6 @@ class RelayLink:
         self._owner.ended(self, f"{code} {reason}".strip())
 
     def close(self, reason: str, code: str = "") -> None:
-        """End the link."""
+        """Close the link."""
         self.closed_by_us = True
         self.link.close(reason, code)

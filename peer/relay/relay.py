@@ -1,4 +1,4 @@
-"""The relay of one process: links, store and core together. Receives versions, verifies them, passes them on."""
+"""Run the relay of one process: connect links and store to the core, which decides what is received and passed on."""
 
 from __future__ import annotations
 
@@ -61,15 +61,17 @@ _IDLE_TICK_S = 0.25
 
 
 class Relay:
-    """Make it inside a running event loop. An origin also takes versions from the learner, and broadcasts them.
+    """Receives versions, verifies them and passes them on; an origin takes them from the learner and broadcasts them.
+
+    Make it inside a running event loop.
 
     Args:
-        credentials: certificate of the run CA that names us; ``identity`` is the one named, which libp2p needs.
-        store: where versions are kept; nobody else writes to it.
+        credentials: this process's certificate of the run CA; ``identity`` is its key, which libp2p needs.
+        store: the store of versions; no other component writes to it.
         learner_public_key: 32 bytes; only what this key signed is received.
         on_complete: called on the event loop when an announced version's state is verified; also for one that the
             store holds already.
-        on_accuse: called on the event loop with what to tell the coordinator about a peer that sent wrong bytes.
+        on_accuse: called on the event loop with the report on a peer that sent wrong bytes, for the coordinator.
         on_give_up: called on the event loop once nothing can be stored.
     """
 
@@ -119,20 +121,20 @@ class Relay:
         self._gate = NetworkGate()
         self._banned: frozenset[PeerId] = frozenset()
         self.watcher: LinkWatcher | None = None
-        """Who is told of links and of what is said on them about other peers."""
+        """Gets notice of links, and the peer records that arrive on them; None: no watcher."""
 
-    # ------------------------------------------------------------ what others call
+    # ------------------------------------------------------------ what the peer calls
 
     async def start(self) -> str:
         """Accept links and offer what the store holds.
 
         Returns:
-            host:port that others can dial; empty where they cannot.
+            host:port that other processes can dial; empty if they cannot.
 
         Raises:
             PortInUse: the address cannot be bound.
             ConfigError: the address to advertise is not known.
-            StoreError: what another learner signed cannot be removed from the store.
+            StoreError: versions that another learner signed cannot be removed from the store.
         """
         self._versions.restore()
         address = await self.transports.start(self._on_link)
@@ -145,7 +147,7 @@ class Relay:
         """Follow the coordinator's newest plan; older ones are ignored.
 
         Raises:
-            MalformedMessage: it is not a plan.
+            MalformedMessage: the plan names a neighbour or a stripe that does not exist.
         """
         changed = plan_of(plan)
         self.transports.expect((*changed.neighbours, *changed.fallbacks))
@@ -155,19 +157,20 @@ class Relay:
         """Verify an announcement of the coordinator and receive its version.
 
         Raises:
-            WrongKey: signed by somebody else than the learner.
-            BadSignature: changed after it was signed.
-            MalformedMessage: of another run, out of bounds, or another record than the one we have of that version.
+            WrongKey: another key than the learner's signed it.
+            BadSignature: it was changed after it was signed.
+            MalformedMessage: it is of another run or out of bounds, or another record of that version is here.
         """
         return self._versions.heard(announcement, announced=True)
 
     def coordinator_gone(self, gone: bool) -> None:
-        """Go on without it: the learner's signature is enough, and whoever is linked is one to ask; or no longer."""
+        """Note whether the coordinator is gone: then the learner's signature is enough to receive a version, and every
+        linked peer may be asked."""
         self._versions.coordinator_gone(gone)
         self._handle(CoordinatorGone(gone))
 
     def know_holders(self, holders: tuple[Neighbour, ...]) -> None:
-        """Whom to dial where the plan's neighbours and fallbacks do not help, the likeliest first."""
+        """Set the peers to dial where the plan's neighbours and fallbacks do not help, the likeliest first."""
         self._handle(HoldersKnown(holders))
 
     def renew(self, credentials: TlsCredentials) -> None:
@@ -175,31 +178,31 @@ class Relay:
         self.transports.renew(credentials)
 
     def bytes_received(self, version: int) -> int:
-        """Bytes of chunks that came for a version, whatever encoding; of the newest versions only."""
+        """Return the bytes of chunks received for a version, in any encoding; 0 for all but the newest versions."""
         return self._bytes_received.of(version)
 
     def probe(self, probe: pb.Probe) -> None:
-        """Measure our uplink by sending padding to a neighbour; the result shows in ``stats``."""
+        """Measure the uplink by sending padding to a neighbour; the result appears in ``stats``."""
         link = self._core.state.link_to.get(PeerId(probe.peer_id))
         if link is not None and self._gate.send:
             self._background.spawn(self._prober.run(self._links[link.link].link, probe))
 
     def allow(self, gate: NetworkGate) -> None:
-        """What may pass from now on. Where nothing may come in every link ends, and none is opened."""
+        """Apply the owner's limits on chunks. If none may come in, every link is closed and none is opened."""
         self._gate = self._sending.gate = gate
         self.transports.allow(gate)
         for link in () if gate.links else list(self._links.values()):
             link.close(gate.reason)
 
     def keep_out(self, banned: frozenset[PeerId]) -> None:
-        """The operator has sent these away: links with them end, and none is accepted."""
+        """Set the peers that the operator banned: links with them are closed, and none is accepted."""
         self._banned = banned
         self.transports.keep_out(banned)
         for link in [one for one in self._links.values() if one.link.peer_id in banned]:
             link.close(BANNED)
 
     def stats(self) -> RelayStats:
-        """Where the relay stands."""
+        """Return the relay's progress and counters."""
         links = [link.link for link_id, link in self._links.items() if link_id in self._core.state.links]
         now = asyncio.get_running_loop().time()
         stats = stats_of(self._core.state, links, self.traffic, self._chunk_bytes_sent, now)
@@ -209,14 +212,15 @@ class Relay:
         return stats
 
     def admit(self, caller: Caller) -> str:
-        """Why a caller may not have a link with us; empty where it may."""
+        """Return why a caller may not have a link with this process; empty if it may."""
         return refusal(caller, self.role, self._gate, self._banned)
 
     def _closed_to(self, peer_id: PeerId) -> str:
+        """Return why there may be no link with a peer; empty if there may be one."""
         return self._gate.reason if not self._gate.links else BANNED if peer_id in self._banned else ""
 
     async def close(self) -> None:
-        """End every link; what is verified stays on disk."""
+        """Close every link; verified chunks stay on disk."""
         self._closing = True
         for link in list(self._links.values()):
             link.close("this process stops")
@@ -248,7 +252,7 @@ class Relay:
             self._throttle()
 
     def _throttle(self) -> None:
-        """Read nothing while the disk is far behind."""
+        """Stop reading links while the disk is far behind, and read them again once it has caught up."""
         if self._versions.worker.memory.full == self._paused:
             return
         self._paused = not self._paused
@@ -265,7 +269,7 @@ class Relay:
         relay_link = RelayLink(LinkId(self._last_link), link, self)
         self._links[relay_link.link_id] = relay_link
         log.info("link up", peer=link.peer_id, peer_role=link.role, dialled=link.dialled, transport=link.transport)
-        # The link delivers nothing before its receiver is set, and is told nothing before that either.
+        # The transport sets the receiver after this returns; before that the link must not be used.
         asyncio.get_running_loop().call_soon(self._link_up, relay_link)
         return relay_link
 
@@ -276,7 +280,7 @@ class Relay:
             self._handle(LinkUp(link.link_id, link.link.peer_id, link.link.role, link.link.dialled))
             if self.watcher is not None:
                 self.watcher.linked(link.link)
-            if closed := self._closed_to(link.link.peer_id):  # it was dialled, or greeted, before somebody said so
+            if closed := self._closed_to(link.link.peer_id):  # the limit or ban came while it was dialled or greeted
                 link.close(closed)
 
     async def _dial(self, neighbour: Neighbour) -> None:
@@ -298,11 +302,11 @@ class Relay:
         link.start(self._on_link(link))
 
     def open_links(self) -> list[tuple[Link, str]]:
-        """See peer.transports.upgrades.LinkHolder. Of each peer the newest; it is whoever dials that looks for
-        better ways."""
+        """See peer.transports.upgrades.LinkHolder. The newest link of each peer that this process dialled: the end that
+        dials looks for a better address."""
         state = self._core.state
         newest = [one.link for one in state.links.values() if state.link_to.get(one.peer_id) is one]
-        links = [self._links[link_id].link for link_id in newest if link_id in self._links]  # not so while we close
+        links = [self._links[link_id].link for link_id in newest if link_id in self._links]  # not while closing
         plan = {one.peer_id: one.address for one in (*state.plan.fallbacks, *state.plan.neighbours) if one.we_dial}
         return [(link, plan.get(link.peer_id, "")) for link in links if link.dialled] if self._gate.links else []
 
@@ -354,7 +358,7 @@ class Relay:
                     self._handle(event)
 
     def _on_announcement(self, link: RelayLink, announcement: pb.VersionAnnouncement) -> None:
-        """The learner's begins a push to the origin; a relay's goes ahead of the coordinator's."""
+        """Take an announcement: the learner's begins a push to the origin, a relay's precedes the coordinator's."""
         from_learner = link.link.role == "learner"
         try:
             self._versions.heard(announcement, announced=False, link=link.link_id, learner=from_learner)

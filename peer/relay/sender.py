@@ -1,4 +1,4 @@
-"""Carries out what the relay's core wants sent."""
+"""Send messages and chunks for the relay's core."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Send = SendChunk | SendWant | SendRequest | SendHave | SendCredit | SendCancel |
 
 
 class RelaySending:
-    """Of one relay.
+    """Carries out the send actions of one relay's core.
 
     Args:
-        links: the open ones, as the relay keeps them.
-        sent: called where a chunk cannot be sent: whoever waits for it asks the next, as when a chunk is late.
-        spawn: runs what has to wait for the disk.
+        links: the open links, as the relay keeps them.
+        sent: called for a chunk that cannot be sent; its receiver requests it elsewhere, as when a chunk is late.
+        spawn: runs a coroutine that waits for the disk.
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class RelaySending:
         spawn: Callable[[Coroutine[None, None, None]], None],
     ) -> None:
         self.gate = NetworkGate()
-        """What may pass."""
+        """The owner's limits on chunks."""
         self._links = links
         self._versions = versions
         self._sent = sent
         self._spawn = spawn
 
     def send(self, action: Send) -> None:
-        """Send it, or nothing where its link is gone."""
+        """Carry out an action; it has no effect if its link is gone."""
         match action:
             case SendChunk():
                 self._chunk(action)
@@ -67,7 +67,7 @@ class RelaySending:
                 assert_never(action)
 
     def post(self, link_id: LinkId, message: pb.LinkMessage) -> None:
-        """Send a control message."""
+        """Send a control message, unless the link is gone."""
         link = self._links.get(link_id)
         if link is not None:
             link.link.send(message)

@@ -1,4 +1,4 @@
-"""Disk work of the relay, in order and off the event loop, and the chunks that wait for it in memory."""
+"""Do the relay's disk work in order and off the event loop, and keep the chunks that wait for it in memory."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from rollcast.wire.versions.stored_encoding import StoredEncoding
 
 log = structlog.get_logger()
 
-# A visit to the thread costs more than the write of a small chunk: writes wait this long for others.
+# A visit to the thread costs more than the write of a small chunk, so writes wait this long for others.
 _GATHER_S = 0.02
 _JOBS_PER_VISIT = 256
 _READING_THREADS = 2
-# Of hashing and of making states, between two visits: chunks that come meanwhile wait this long at most.
+# Bytes of states hashed or computed between two visits: chunks that come meanwhile wait no longer than that takes.
 _ADVANCE_BYTES = 4 << 20
-# What can wait begins when nothing else was asked for this long: loading the version that has just come goes first.
+# Deferred jobs begin after this long without other work: loading the version that has just come goes first.
 _IDLE_S = 1.0
-# It waits no longer than this, however busy we are.
+# Deferred jobs wait no longer than this, however busy the store is.
 _WAITS_S_MOST = 10.0
 
 Job = Callable[[], "StoreEvent | None"]
@@ -41,7 +41,7 @@ Job = Callable[[], "StoreEvent | None"]
 
 @dataclass(frozen=True, slots=True)
 class StateMade:
-    """A state was made of a delta and hashes to its record; its keyframe can be served after VersionRestored."""
+    """A state was computed from a delta and matches its record's hash; its keyframe is served after VersionRestored."""
 
     key: EncodingKey
 
@@ -56,14 +56,14 @@ class StateNotMade:
 
 @dataclass(frozen=True, slots=True)
 class EncodingsRemoved:
-    """Retention removed these from the store."""
+    """Retention removed encodings from the store."""
 
     keys: tuple[EncodingKey, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Later:
-    """A job that makes a keyframe ready to be served, at this time of the loop at the latest."""
+    """A deferred job that makes a keyframe ready to be served; it is due at ``due_s`` of the loop's time."""
 
     due_s: float
     key: EncodingKey
@@ -76,14 +76,14 @@ StoreEvent = Event | StateMade | StateNotMade | EncodingsRemoved
 class StoreWorker:
     """Carries out store actions one after the other and answers each with its event.
 
-    The queue is bounded by the bytes of chunks in it: ``memory`` says when links should pause.
+    The queue is bounded by the bytes of chunks in it: ``memory.full`` is true while links should pause.
 
     Args:
-        durable_first: say that an encoding is finished only once it is durable. Without, as soon as it is verified:
-            what a peer loses it receives again.
+        durable_first: whether an encoding counts as finished only once it is durable. Otherwise it does as soon as it
+            is verified: a peer that loses it receives it again.
         on_event: called on the event loop.
-        idle_s: after this long with nothing to do, what can wait is done.
-        mirror_folder: gets what is finished.
+        idle_s: deferred jobs begin after this long without other work.
+        mirror_folder: gets the finished encodings; None: there is none.
     """
 
     def __init__(
@@ -104,14 +104,14 @@ class StoreWorker:
         self._jobs: deque[Job] = deque()
         self._later: deque[_Later] = deque()
         self._wake = asyncio.Event()
-        self._urgent = asyncio.Event()  # more than writes are to be done
+        self._urgent = asyncio.Event()  # set if a job other than a write is queued
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="relay-store")
         self._reading = ThreadPoolExecutor(_READING_THREADS, thread_name_prefix="relay-read")
 
     # ------------------------------------------------------------ what can be asked for
 
     def begin(self, key: EncodingKey, verified: VerifiedVersion, manifest: Manifest, chunk_list: bytes) -> None:
-        """Answered by StoreReady or StoreFailed."""
+        """Open an encoding in the store; answered by StoreReady or StoreFailed."""
 
         def job() -> Event:
             encoding = self._store.begin(verified, manifest, chunk_list)
@@ -123,7 +123,7 @@ class StoreWorker:
         self._post(key, job)
 
     def write(self, key: EncodingKey, index: ChunkIndex, payload: BytesLike) -> None:
-        """Store a verified chunk; until then it is read from memory. Only a failure is answered: by StoreFailed."""
+        """Store a verified chunk, which is read from memory until then. Only a failure is answered, by StoreFailed."""
         self.memory.keep(key, index, payload)
 
         def job() -> None:
@@ -158,9 +158,9 @@ class StoreWorker:
             self._post(None, publish)
 
     def materialise(self, key: EncodingKey) -> None:
-        """Make the state that a delta leads to; answered by StateMade, or by StateNotMade.
+        """Compute the state that a delta leads to; answered by StateMade or StateNotMade.
 
-        VersionRestored follows a while later: that the keyframe can be served is less urgent until somebody asks.
+        VersionRestored follows later: serving the keyframe is not urgent until a peer asks for it.
         """
         keyframe_key = EncodingKey(key.version, KEYFRAME_ID)
 
@@ -192,7 +192,7 @@ class StoreWorker:
         self._later.append(_Later(due_s, keyframe_key, lambda: self._guarded(key, serve, None)))
 
     def list_chunks(self, key: EncodingKey) -> None:
-        """The keyframe of a state that was made is asked for: have it ready now. Answered by VersionRestored, once."""
+        """Cut up the keyframe of a computed state now, because a peer asks for it; answered once by VersionRestored."""
         for later in [one for one in self._later if one.key == key]:
             self._later.remove(later)
             self._jobs.append(later.job)
@@ -200,7 +200,7 @@ class StoreWorker:
             self._urgent.set()
 
     def prune(self, spared: frozenset[EncodingKey] = frozenset()) -> None:
-        """Apply retention; answered by EncodingsRemoved if anything went.
+        """Apply retention; answered by EncodingsRemoved if it removed any encoding.
 
         Args:
             spared: see ChunkStore.prune.
@@ -213,7 +213,7 @@ class StoreWorker:
         self._post(None, job)
 
     def discard(self, key: EncodingKey) -> None:
-        """Give the space of an abandoned encoding back."""
+        """Delete an abandoned encoding from the disk."""
 
         def job() -> None:
             self._store.discard_encoding(key.version, key.encoding_id)
@@ -221,7 +221,7 @@ class StoreWorker:
         self._post(None, job)
 
     async def read(self, key: EncodingKey, index: ChunkIndex) -> bytes | None:
-        """A chunk's verified bytes from the disk; None when it is no longer here or the disk changed it."""
+        """Read a chunk's verified bytes from the disk; None if it is no longer here or its bytes are damaged."""
         encoding = self._store.get(key.version, key.encoding_id)
         if encoding is None:
             return None
@@ -250,14 +250,14 @@ class StoreWorker:
                 await self._wait()
 
     def close(self) -> None:
-        """Wait for the job under way, forget the others."""
+        """Wait for the running job and discard the others."""
         self._jobs.clear()
         self._later.clear()
         self._writing.shutdown(wait=True, cancel_futures=True)
         self._reading.shutdown(wait=True, cancel_futures=True)
 
     async def _wait(self) -> None:
-        """For something to do, and a little for more of it; after a while without, what can wait is taken up."""
+        """Wait for a job and shortly for further ones; take up a deferred job if none comes for ``idle_s`` seconds."""
         try:
             async with asyncio.timeout(self._idle_s if self._later else None):
                 await self._wake.wait()
@@ -275,8 +275,12 @@ class StoreWorker:
                 await self._urgent.wait()
 
     def _visit(self, jobs: deque[Job]) -> tuple[StoreEvent | None, bool]:
-        """Do jobs in the thread up to the first that has an answer, which must not wait for those behind it; if none
-        has, a little of what will have to be done anyway.
+        """Run jobs in the thread up to the first that has an answer, which must not wait for the jobs behind it.
+
+        If none has an answer, do a share of the hashing or computing that will be needed anyway.
+
+        Returns:
+            The answer, or None, and whether more is to be done.
         """
         while jobs:
             event = jobs.popleft()()
@@ -309,7 +313,7 @@ class StoreWorker:
             log.error("store failed", version=key.version if key else None, code=error.code, reason=str(error))
             return StoreFailed(key, error.cause or error.what, error.fix) if key is not None else None
         except Exception:
-            # A bug of ours must not stop the relay in silence: the version fails with its reason.
+            # A bug here must not stop the relay silently: the version fails with this reason.
             log.exception("store failed", version=key.version if key else None)
             return StoreFailed(key, "internal error, see the log") if key is not None else None
         finally:
@@ -329,7 +333,7 @@ class StoreWorker:
         return base is not None and base.state_held
 
     def _made(self, key: EncodingKey) -> StoredEncoding | None:
-        """The keyframe of a version whose state was made; None when it could not be, or was removed since."""
+        """Return the keyframe of a version whose state was computed; None if that failed or it was removed since."""
         keyframe = self._store.get(key.version)
         return keyframe if keyframe is not None and keyframe.state_held else None
 
@@ -343,12 +347,12 @@ class StoreWorker:
 def keep_verified(
     store: ChunkStore, verify: Callable[[pb.VersionAnnouncement], VerifiedVersion]
 ) -> list[StoredEncoding]:
-    """The store's finished encodings that this run's learner signed; other versions are removed.
+    """Return the store's finished encodings that this run's learner signed; remove all other versions.
 
-    They would stand in the way of this run's: a lower number counts as old, an equal one as a second record.
+    Another run's versions would block this run's: a lower number counts as old, an equal one as a second record.
 
     Raises:
-        StoreError: the disk refuses.
+        StoreError: a version cannot be removed from the disk.
     """
     ours = []
     for stored in store.finished():

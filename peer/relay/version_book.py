@@ -1,9 +1,9 @@
-"""Which encodings of which versions to receive, and what to make of them. Pure.
+"""Decide which encodings of which versions to receive, and which states to compute from them. Pure.
 
-A peer receives what the origin broadcasts (the delta from the version before, or the keyframe where there is none), and
-what else leads most cheaply from the states it holds to the newest announced version. An origin receives every delta
-that the learner signed, for those who were away, and whatever gets it the state. What is wanted is computed anew from
-the facts after each of them: nothing is remembered that could be wrong.
+A peer receives what the origin broadcasts (the delta from the previous version, or the keyframe if there is none), and
+the encodings that lead most cheaply from the states it holds to the newest announced version. An origin receives every
+delta that the learner signed, for peers that were away, and the encodings that lead to the state. The wanted encodings
+are computed again from all facts after each new one, so that they cannot become stale.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from peer.relay.version_paths import cheapest_path, key_of
 from rollcast.wire.ids import Version
 from rollcast.wire.versions.records import KEYFRAME_ID, Manifest, VerifiedVersion
 
-# Announcements that are remembered: chains of deltas are no longer than this.
+# Announcements that are kept: chains of deltas are no longer than this.
 _KNOWN_MOST = 32
 
 
@@ -40,7 +40,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Materialise:
-    """Make the version's state of its base's state and this delta, both held."""
+    """Compute the version's state from its base's state and this delta, both held."""
 
     key: EncodingKey
 
@@ -54,7 +54,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """Tell the learner's link that everything it is to give us of the version is durable here."""
+    """Report on the learner's link that everything it is to send of the version is durable here."""
 
     version: Version
     holder: LinkId
@@ -74,26 +74,26 @@ Command = Receive | Drop | Materialise | Report | Acknowledge | SendToAll
 class _Known:
     verified: VerifiedVersion
     announced: bool = False  # by the coordinator
-    due: bool = False  # to be had whole: it is announced, or nobody is there to announce it
+    due: bool = False  # to be received completely: it is announced, or the coordinator is gone
     holder: LinkId | None = None
     from_learner: bool = False
-    told: dict[EncodingKey, tuple[bool, LinkId | None]] = field(default_factory=dict)  # what the relay was told
+    told: dict[EncodingKey, tuple[bool, LinkId | None]] = field(default_factory=dict)  # as in the last Receive of each
     reported: bool = False
     acknowledged_on: LinkId | None = None
     broadcast: bool = False
 
 
 def broadcast_manifest(verified: VerifiedVersion) -> Manifest:
-    """The encoding that the origin sends to everybody: the delta from the latest base, or the keyframe."""
+    """Return the encoding that the origin broadcasts: the delta from the latest base, or the keyframe."""
     return max(verified.deltas, key=lambda manifest: manifest.base_version or 0, default=verified.keyframe)
 
 
 class VersionBook:
-    """What this process knows and holds of versions.
+    """Keeps which versions are announced and which encodings and states are held; each new fact returns commands.
 
     Args:
         role: "peer" or "origin".
-        progress: chunks held and chunks in all of an encoding that is being received; (0, 0) of others.
+        progress: returns the chunks held and all chunks of an encoding that is being received; (0, 0) for others.
     """
 
     def __init__(self, role: str, progress: Callable[[EncodingKey], tuple[int, int]]) -> None:
@@ -103,19 +103,19 @@ class VersionBook:
         self._states: set[Version] = set()
         self._encodings: set[EncodingKey] = set()
         self._making: set[EncodingKey] = set()
-        self._failed: set[EncodingKey] = set()  # they lead to other bytes than were signed, or nobody has them
+        self._failed: set[EncodingKey] = set()  # they lead to other bytes than were signed, or no source has them
         self._kept: EncodingKey | None = None  # the keyframe that took the place of a dropped one
         self._alone = False
 
     # ------------------------------------------------------------ facts
 
     def verified(self, version: int) -> VerifiedVersion | None:
-        """The signed announcement of a version."""
+        """Return the verified announcement of a version; None if it is not known."""
         known = self._known.get(Version(version))
         return None if known is None else known.verified
 
     def heard(self, verified: VerifiedVersion, *, announced: bool, learner_link: LinkId | None = None) -> list[Command]:
-        """A signed announcement came: from the coordinator (``announced``), a relay, or the learner's link."""
+        """Take a verified announcement from the coordinator (``announced``), a relay, or the learner's link."""
         known = self._known.setdefault(verified.version, _Known(verified))
         known.announced |= announced
         known.due |= announced or self._alone
@@ -129,59 +129,62 @@ class VersionBook:
         return self._settle()
 
     def coordinator_gone(self, gone: bool) -> list[Command]:
-        """Without it the learner's signature is enough to have a version, and for an origin to send it to everybody;
-        it is reported, and so used, once the coordinator has announced it: what is generated with a version that the
-        coordinator does not know counts as made up."""
+        """Note whether the coordinator is gone.
+
+        Without it the learner's signature is enough to receive a version, and for an origin to broadcast it. The
+        version is reported, and so used, only once the coordinator has announced it: the coordinator rejects rollouts
+        generated with a version that it does not know.
+        """
         self._alone = gone
         for known in self._known.values():
             known.due |= gone
         return self._settle()
 
     def with_signature(self, signature: bytes) -> VerifiedVersion | None:
-        """The version whose record has this signature."""
+        """Return the version whose record has this signature; None if it is not known."""
         records = (known.verified for known in self._known.values())
         return next((one for one in records if one.announcement.record.signature == signature), None)
 
     def waits_for_announcement(self, version: int) -> bool:
-        """Whether the version's state is here and not reported."""
+        """Return whether the version's state is here and not reported."""
         known = self._known.get(Version(version))
         return known is not None and not known.announced and version in self._states
 
     def link_lost(self, link: LinkId) -> None:
-        """The learner's link ended; it opens another one and announces again."""
+        """Note that a link ended. If it is the learner's, the learner opens another one and announces again."""
         for known in self._known.values():
             if known.holder == link:
                 known.holder = None
 
     def encoding_held(self, key: EncodingKey) -> list[Command]:
-        """All of an encoding is durable and verified."""
+        """Note that an encoding is complete, durable and verified."""
         self._encodings.add(key)
         if key.encoding_id == KEYFRAME_ID:
             self._states.add(key.version)
         return self._settle()
 
     def made(self, key: EncodingKey) -> list[Command]:
-        """A Materialise succeeded: the state, and with it the keyframe, is held."""
+        """Note that a Materialise succeeded: the state, and with it the keyframe, is held."""
         self._making.discard(key)
         return self.encoding_held(EncodingKey(key.version, KEYFRAME_ID))
 
     def not_made(self, key: EncodingKey) -> list[Command]:
-        """A Materialise gave other bytes than were signed, or its delta is unusable: another path is taken."""
+        """Note that a Materialise gave other bytes than were signed or its delta is unusable; take another path."""
         self._making.discard(key)
         self._failed.add(key)
         self._encodings.discard(key)
         return self._settle()
 
     def removed(self, keys: frozenset[EncodingKey]) -> None:
-        """Retention removed these."""
+        """Note that retention removed encodings."""
         self._encodings -= keys
         self._states -= {key.version for key in keys if key.encoding_id == KEYFRAME_ID}
 
     def given_up(self, key: EncodingKey, *, again: bool) -> None:
-        """The relay stopped receiving an encoding, or could not use what it had of it.
+        """Note that the relay stopped receiving an encoding, or could not use its chunks.
 
         Args:
-            again: it receives the encoding again by itself later, unless a Drop comes before.
+            again: the relay receives the encoding again later, unless a Drop comes before.
         """
         self.removed(frozenset({key}))
         self._making.discard(key)
@@ -192,14 +195,14 @@ class VersionBook:
             self._kept = None
 
     def not_to_be_had(self, key: EncodingKey) -> list[Command]:
-        """Nobody has any more what was given up: another path is taken."""
+        """Note that no source has an encoding that was given up; take another path."""
         self._failed.add(key)
         return self._settle()
 
     # ------------------------------------------------------------ consequences
 
     def _settle(self) -> list[Command]:
-        """What follows from the facts and was not said before."""
+        """Return the commands that follow from the facts and were not returned before."""
         if self._kept is not None and max(self._states, default=-1) >= self._kept.version:
             self._kept = None
         commands: list[Command] = []
@@ -220,7 +223,7 @@ class VersionBook:
         due_versions = [version for version, known in self._known.items() if known.due]
         if self._role == "origin":
             for version, known in self._known.items():
-                # What was acknowledged may have been removed since: it is not to come again.
+                # An acknowledged version may have been removed since: it must not be received again.
                 due = known.holder is not None or version == newest
                 if due and (known.acknowledged_on is None or known.acknowledged_on != known.holder):
                     self._want(wanted, *self._path(version))
@@ -233,7 +236,7 @@ class VersionBook:
         return wanted
 
     def _unless_another_keyframe(self, path: tuple[EncodingKey, ...]) -> tuple[EncodingKey, ...]:
-        """Of the keyframes that are to be had for asking one at a time: fetched together none would be here in time."""
+        """Return no path that begins with a second keyframe: two fetched at the same time would both come too late."""
         begins_elsewhere = bool(path) and path[0].encoding_id == KEYFRAME_ID and path[0] != self._kept
         return () if self._kept is not None and begins_elsewhere else path
 
@@ -253,7 +256,7 @@ class VersionBook:
         return () if path is None else path.keys
 
     def _missing_bytes(self) -> Mapping[EncodingKey, int]:
-        """Bytes still to be received of encodings of which something is here, or that are received in any case."""
+        """Return the bytes still to be received of encodings that are here in part or are received in any case."""
         missing = dict.fromkeys(self._encodings, 0)
         if self._kept is not None:
             missing[self._kept] = 0
@@ -266,7 +269,7 @@ class VersionBook:
 
     def _receive(self, key: EncodingKey, manifest: Manifest) -> list[Command]:
         known = self._known[key.version]
-        # What leads to an announced version is as good as announced: its own announcement may have passed us by.
+        # An encoding that leads to an announced version counts as announced: its own announcement may have been missed.
         due = any(one.due for version, one in self._known.items() if version >= key.version)
         now_true = (due, known.holder)
         if known.told.get(key) == now_true:
@@ -275,10 +278,10 @@ class VersionBook:
         return [Receive(manifest, *now_true)]
 
     def _drop_others(self, wanted: Mapping[EncodingKey, Manifest]) -> list[Command]:
-        """Superseded encodings, of which less than half is here.
+        """Drop superseded encodings of which less than half is here.
 
-        What took the place of a dropped keyframe is not dropped in turn before it is here: where versions come faster
-        than they can be received, none would ever be.
+        The keyframe that took the place of a dropped one is not dropped in turn: if versions come faster than they can
+        be received, none would ever be complete.
         """
         if self._role == "origin":
             return []
@@ -321,12 +324,12 @@ class VersionBook:
         if known.announced and not known.reported:
             known.reported = True
             commands.append(Report(version))
-        # A delta that leads elsewhere, here at least, will not come: the state is here without it.
+        # A delta that gave wrong bytes here is not received again: the state is here without it.
         complete = all(key_of(manifest) in self._encodings | self._failed for manifest in known.verified.deltas)
         if known.holder is not None and complete and known.acknowledged_on != known.holder:
             known.acknowledged_on = known.holder
             commands.append(Acknowledge(version, known.holder))
-        # Only what the learner gave us in this life of the process: the rest has been sent before.
+        # Only versions that the learner sent since this process started: the others were broadcast before.
         ours_to_send = self._role == "origin" and known.from_learner and known.due and not known.broadcast
         if ours_to_send and not self._superseded(version):
             key = key_of(broadcast_manifest(known.verified))
@@ -338,9 +341,9 @@ class VersionBook:
         return commands
 
     def _superseded(self, version: Version) -> bool:
-        """Whether everybody is sent something newer already, which does not start from this version.
+        """Return whether a newer version is broadcast already whose delta does not start from this one.
 
-        The origin may be told of versions out of order; who needs this one all the same asks for it.
+        The origin may hear of versions out of order; a peer that needs this one nevertheless requests it.
         """
         newer = [known.verified for other, known in self._known.items() if other > version and known.broadcast]
         return bool(newer) and all(broadcast_manifest(one).base_version != version for one in newer)

@@ -1,4 +1,4 @@
-"""The cheapest way to a version's state: its keyframe, or a held or received state and deltas from there on. Pure."""
+"""Find the cheapest path to a version's state: its keyframe, or a state that is held and the deltas after it. Pure."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from rollcast.wire.ids import EncodingId, Version
 from rollcast.wire.versions.records import Manifest, VerifiedVersion
 
 STEPS_MAX = 64
-"""Encodings of one path: each is a pass over the whole state, and bounds the search."""
+"""Encodings of one path at most: applying each is a pass over the whole state. It also bounds the search."""
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """What leads to a state.
+    """The encodings that lead to a state.
 
     Args:
-        keys: encodings to have, in the order in which they are applied: at most one keyframe, and first. Empty where
-            the state is held already.
-        bytes_to_receive: of all of them together.
+        keys: encodings in the order in which they are applied; only the first may be a keyframe. Empty if the state is
+            held already.
+        bytes_to_receive: bytes of all of them together that are not here yet.
     """
 
     keys: tuple[EncodingKey, ...]
@@ -34,13 +34,14 @@ def cheapest_path(
     missing_bytes: Mapping[EncodingKey, int],
     failed: Set[EncodingKey],
 ) -> Path | None:
-    """The path with the fewest bytes to receive, among those the one with the fewest encodings; None: there is none.
+    """Return the path with the fewest bytes to receive, then with the fewest encodings; None if there is no path.
 
     Args:
         known: verified announcements.
         states_held: versions whose state is here.
-        missing_bytes: of encodings that are here in part or whole (0); the others count in full.
-        failed: encodings that led to wrong bytes before.
+        missing_bytes: bytes still to be received of encodings that are here in part, or whole (0); others count in
+            full.
+        failed: encodings that led to wrong bytes before, or that no source has.
     """
     best: dict[Version, Path] = {version: Path((), 0) for version in states_held}
     if target in best:
@@ -60,7 +61,7 @@ def cheapest_path(
 
 
 def _by(manifest: Manifest, best: Mapping[Version, Path], missing_bytes: Mapping[EncodingKey, int]) -> Path | None:
-    """The cheapest path whose last encoding is this one."""
+    """Return the cheapest path whose last encoding is this one; None if there is none."""
     if manifest.kind == "keyframe":
         before = Path((), 0)
     elif manifest.base_version is not None and manifest.base_version in best:
@@ -74,5 +75,5 @@ def _by(manifest: Manifest, best: Mapping[Version, Path], missing_bytes: Mapping
 
 
 def key_of(manifest: Manifest) -> EncodingKey:
-    """The encoding that a manifest describes."""
+    """Return the encoding that a manifest describes."""
     return EncodingKey(manifest.version, EncodingId(manifest.encoding_id))

@@ -1,4 +1,4 @@
-"""Versions in the relay's shell: announcements, chunk lists, the store, and what the version book decides."""
+"""Handle versions in the relay's shell: announcements, chunk lists, the store, and the version book's commands."""
 
 from __future__ import annotations
 
@@ -53,21 +53,21 @@ log = structlog.get_logger()
 
 OnComplete = Callable[[VerifiedVersion, StoredEncoding], None]
 
-# Chunk lists of encodings that are not in the store yet.
+# Chunk lists kept for encodings that are not in the store yet.
 _LISTS_MOST = 32
 
 
 class RelayVersions:
-    """What this process knows and keeps of versions.
+    """Connects the version book and the store to the relay's core.
 
     Args:
         verify: checks an announcement's signatures and bounds.
         tell: gives the core an event.
         post: sends a message on a link.
-        progress: chunks held and chunks in all of an encoding that is being received.
-        spared: keyframes that somebody fetches from us, and that retention leaves alone.
+        progress: returns the chunks held and all chunks of an encoding that is being received.
+        spared: returns the keyframes that peers fetch from this process and that retention must keep.
         on_complete: see peer.relay.relay.Relay.
-        mirror_folder: where finished encodings are published for a web server; None: nowhere.
+        mirror_folder: the folder in which finished encodings are published for a web server; None: none.
     """
 
     def __init__(
@@ -91,8 +91,8 @@ class RelayVersions:
         self._spared = spared
         self._on_complete = on_complete
         self._book = VersionBook(role, progress)
-        self._lists: dict[EncodingKey, bytes] = {}  # of encodings that nobody receives yet
-        self._opening: dict[EncodingKey, bytes] = {}  # of those that the store is opening
+        self._lists: dict[EncodingKey, bytes] = {}  # of encodings that are not received yet
+        self._opening: dict[EncodingKey, bytes] = {}  # of encodings that the store is opening
         self._early = EarlyChunks()
         self._arriving: BytesLike = b""
         self.delta_bytes_saved = 0  # keyframe bytes that need not be received, less what was received instead
@@ -103,7 +103,7 @@ class RelayVersions:
         """Offer what the store holds. Blocks on the disk.
 
         Raises:
-            StoreError: what another learner signed cannot be removed from the store.
+            StoreError: versions that another learner signed cannot be removed from the store.
         """
         ours = keep_verified(self._store, self._verify)
         for stored in ours:
@@ -113,7 +113,7 @@ class RelayVersions:
             manifest = stored.manifest
             self._tell(VersionRestored(key, manifest.chunk_count, manifest.chunk_size_bytes))
             self._carry_out(self._book.encoding_held(key))
-        # With all of them known: what follows, such as a state still to be made of a delta, follows from the whole.
+        # Only now: what follows, such as a state to be computed from a delta, depends on all of them.
         for stored in ours:
             self._carry_out(self._book.heard(stored.verified, announced=False))
             self._tell(VersionHeard(key_of(broadcast_manifest(stored.verified))))
@@ -126,17 +126,17 @@ class RelayVersions:
         link: LinkId | None = None,
         learner: bool = False,
     ) -> VerifiedVersion:
-        """Take an announcement in.
+        """Verify an announcement and act on it.
 
         Args:
-            announced: by the coordinator.
-            link: which it came on; None: another way.
-            learner: the learner's own, on its link.
+            announced: whether the coordinator sent it.
+            link: the link on which it came; None: it came from the coordinator.
+            learner: whether the learner sent it on its own link.
 
         Raises:
-            WrongKey: signed by somebody else than the learner.
-            BadSignature: changed after it was signed.
-            MalformedMessage: of another run, out of bounds, or another record than the one we have of that version.
+            WrongKey: another key than the learner's signed it.
+            BadSignature: it was changed after it was signed.
+            MalformedMessage: it is of another run or out of bounds, or another record of that version is here.
         """
         verified = self._known_already(announcement) or self._verify(announcement)
         known = self._book.verified(verified.version)
@@ -147,7 +147,8 @@ class RelayVersions:
         return verified
 
     def _known_already(self, announcement: pb.VersionAnnouncement) -> VerifiedVersion | None:
-        """The same one, verified before: signatures cost a millisecond, and several neighbours may send it."""
+        """Return the same announcement if it was verified before: several neighbours may send it, and verifying the
+        signatures costs a millisecond."""
         known = self._book.with_signature(announcement.record.signature)
         return known if known is not None and known.announcement == announcement else None
 
@@ -156,16 +157,16 @@ class RelayVersions:
         self._carry_out(self._book.coordinator_gone(gone))
 
     def known(self, version: int) -> VerifiedVersion | None:
-        """The verified announcement of a version, if it came."""
+        """Return the verified announcement of a version; None if it is not known."""
         return self._book.verified(version)
 
     def announcement(self, version: Version) -> pb.VersionAnnouncement | None:
-        """The signed announcement of a version that is known."""
+        """Return the signed announcement of a version; None if it is not known."""
         verified = self._book.verified(version)
         return None if verified is None else verified.announcement
 
     def list_received(self, link: LinkId, key: EncodingKey, hashes: bytes) -> None:
-        """Check a chunk list against the signed manifest; of encodings that nobody announced it is dropped."""
+        """Check a chunk list against the signed manifest; lists of encodings that are not announced are ignored."""
         verified = self._book.verified(key.version)
         manifest = verified.manifest(key.encoding_id) if verified is not None else None
         if manifest is None:
@@ -184,20 +185,20 @@ class RelayVersions:
             self.chunk_arrived(early_link, frame)
 
     def chunk_list(self, key: EncodingKey) -> bytes | None:
-        """The verified chunk list of an encoding."""
+        """Return the verified chunk list of an encoding; None if it is not here."""
         stored = self._store.get(key.version, key.encoding_id)
         if stored is not None and stored.listed:
             return stored.chunk_list()
         return self._opening.get(key) or self._lists.get(key)
 
     def link_lost(self, link: LinkId) -> None:
-        """A link ended; it may have been the learner's."""
+        """Note that a link ended; it may have been the learner's."""
         self._book.link_lost(link)
 
     # ------------------------------------------------------------ chunks
 
     def chunk_arrived(self, link: LinkId, frame: ChunkFrame, now: float = 0.0) -> None:
-        """Give the core a chunk; one that overtook its list waits a little."""
+        """Give the core a chunk; a chunk that overtook its list is kept for a short time."""
         key = EncodingKey(frame.version, frame.encoding_id)
         if self.chunk_list(key) is None:
             self._early.keep(link, frame, now)
@@ -220,13 +221,13 @@ class RelayVersions:
         self._tell(ChunkVerified(action.link, action.key, action.index, action.stripe, len(payload)))
 
     def chunk(self, key: EncodingKey, index: ChunkIndex) -> BytesLike | None:
-        """A chunk's bytes, if they are in memory."""
+        """Return a chunk's bytes; None if they are not in memory."""
         return self.worker.memory.get(key, index)
 
     # ------------------------------------------------------------ what the core asks
 
     def carry_out(self, action: BeginStore | FinishVersion | AnnounceHeld | ListChunks | AbandonVersion) -> None:
-        """Do what the core asks about a whole encoding."""
+        """Carry out an action that concerns a whole encoding."""
         key = action.key
         match action:
             case BeginStore():
@@ -243,13 +244,13 @@ class RelayVersions:
                 self.worker.finish(key)
             case AnnounceHeld():
                 self._carry_out(self._book.encoding_held(key))
-                self._say_if_unannounced(key)
+                self._log_if_unannounced(key)
                 self.worker.prune(self._spared())
             case ListChunks():
                 self.worker.list_chunks(key)
             case AbandonVersion(reason=reason, again=again, in_vain=in_vain):
                 log.info("encoding abandoned", version=key.version, encoding=key.encoding_id, reason=reason)
-                self._forget_list(key)
+                self._discard_list(key)
                 self._book.given_up(key, again=again)
                 self.worker.discard(key)
                 if in_vain:
@@ -263,7 +264,7 @@ class RelayVersions:
                 self._count_saved(key)
                 self._carry_out(self._book.made(key))
                 self._tell(KeyframeMade(EncodingKey(key.version, KEYFRAME_ID)))
-                self._say_if_unannounced(key)
+                self._log_if_unannounced(key)
                 self.worker.prune(self._spared())
             case StateNotMade(key=key, reason=reason):
                 log.error("delta unusable", version=key.version, encoding=key.encoding_id, reason=reason)
@@ -272,19 +273,19 @@ class RelayVersions:
                 self._book.removed(frozenset(keys))
                 self.worker.memory.discard(keys)
                 for key in keys:
-                    self._forget_list(key)
+                    self._discard_list(key)
                 self._tell(VersionsRemoved(keys))
             case StoreReady(key=key):
-                self._forget_list(key)  # from now on the store has it
+                self._discard_list(key)  # from now on the store has it
                 self._tell(event)
             case _:
                 self._tell(event)
 
-    def _say_if_unannounced(self, key: EncodingKey) -> None:
+    def _log_if_unannounced(self, key: EncodingKey) -> None:
         if self._book.waits_for_announcement(key.version):
             log.info("version held, not announced yet", version=key.version)
 
-    def _forget_list(self, key: EncodingKey) -> None:
+    def _discard_list(self, key: EncodingKey) -> None:
         self._opening.pop(key, None)
         self._lists.pop(key, None)
 

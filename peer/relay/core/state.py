@@ -338,7 +338,7 @@ class RelayState:
         return known
 
     def is_stuck(self, link: LinkState) -> bool:
-        """Return whether a chunk waits for the other end and not for the uplink: several left on each other link since."""
+        """Return whether a chunk waits for the other end and not for the uplink: others left on each link since."""
         behind = self.chunks_left - link.handed_after
         return bool(link.in_transport) and behind > self.settings.stuck_after_chunks * len(self.links)
 
