@@ -1,4 +1,4 @@
-"""Who may look at the owner's page: the browser that was given its token, on this machine.
+"""Decide which requests the owner's page answers: those of the browser that was given its token, on this machine.
 
 The page is on loopback, where every user of the machine and every web site in the owner's browser can send requests.
 So each request names the host that it was opened with (a site that points its own name at 127.0.0.1 does not), those
@@ -18,7 +18,7 @@ _OWN_SITES = ("", "same-origin", "none")  # Sec-Fetch-Site, where a browser says
 
 
 def new_token() -> str:
-    """A secret for the owner's browser."""
+    """Return a new secret for the owner's browser."""
     return secrets.token_urlsafe(_TOKEN_BYTES)
 
 
@@ -29,20 +29,20 @@ def refusal(method: str, path: str, headers: Mapping[str, str], *, token: str, p
         headers: names as the browser wrote them, found whatever their case.
     """
     if headers.get("Host", "") not in (f"{HOST}:{port}", f"localhost:{port}"):
-        return 421, "this page has another name"
+        return 421, "this page is served under another host name"
     if not path.startswith("/api/"):
-        return None if method in ("GET", "HEAD") else (405, "nothing can be sent there")
+        return None if method in ("GET", "HEAD") else (405, "only GET and HEAD are allowed here")
     kind, _, given = headers.get("Authorization", "").partition(" ")
     if kind.lower() != "bearer" or not hmac.compare_digest(given.encode(), token.encode()):
-        return 401, "this needs the token in the address that `rollcast peer page` prints"
+        return 401, "this request requires the token in the address that `rollcast peer page` prints"
     if method == "GET":
         return None
     if method != "POST":
-        return 405, "only GET and POST are known"
+        return 405, "only GET and POST are allowed here"
     if headers.get("Sec-Fetch-Site", "") not in _OWN_SITES:
-        return 403, "another site may not ask for this"
+        return 403, "requests of other sites are refused"
     if headers.get("Origin", f"http://{HOST}:{port}") not in (f"http://{HOST}:{port}", f"http://localhost:{port}"):
-        return 403, "another site may not ask for this"
+        return 403, "requests of other sites are refused"
     if headers.get("Content-Type", "").partition(";")[0].strip() != "application/json":
-        return 415, "send JSON"
+        return 415, "the request body must be JSON"
     return None

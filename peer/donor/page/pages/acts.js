@@ -1,4 +1,4 @@
-// What the owner does: the same commands as on the command line.
+// The owner's acts, the same as on the command line.
 import { html, useState } from "/web/vendor/htm-preact.js";
 import { ApiError, headers, post } from "/web/api.js";
 import { Button, Dialog, Field, Menu, Problem, toast, toastError } from "/web/parts.js";
@@ -6,11 +6,11 @@ import { secondsOf, sentence } from "./words.js";
 
 const TIMES = [["15 minutes", 900], ["2 hours", 7200], ["8 hours", 28800]];
 
-/** Sends an act; its answer, or null where it failed, which is said. */
+/** Sends an act and returns its answer, or null after showing why it failed. */
 export async function act(body) {
   try {
     const answer = await post("/api/v1/acts", body);
-    if (answer.state) toast(answer.reason ? sentence(answer.reason) : "At work", { tone: "good" });
+    if (answer.state) toast(answer.reason ? sentence(answer.reason) : "Working", { tone: "good" });
     return answer;
   } catch (error) {
     toastError(error);
@@ -25,20 +25,20 @@ function OtherTime({ verb, onClose }) {
     event.preventDefault();
     if (seconds && await act({ do: verb, for_s: seconds })) onClose();
   };
-  const title = verb === "pause" ? "Pause for a while" : "Finish what is held, then pause";
+  const title = verb === "pause" ? "Pause for a while" : "Finish the current work, then pause";
   const footer = html`<${Button} onClick=${onClose}>Cancel<//><${Button} kind="primary" disabled=${!seconds} onClick=${send}>${verb === "pause" ? "Pause" : "Finish"}<//>`;
   return html`<${Dialog} open title=${title} onClose=${onClose} footer=${footer}>
-    <form onSubmit=${send}><${Field} label="How long" value=${text} onInput=${setText} hint="As 90s, 15m, 2h or 1d. It works again by itself after that." error=${text && !seconds ? "Write a number and s, m, h or d" : ""} autofocus /></form>
+    <form onSubmit=${send}><${Field} label="How long" value=${text} onInput=${setText} hint="For example 90s, 15m, 2h or 1d. It resumes by itself afterwards." error=${text && !seconds ? "Enter a number and s, m, h or d" : ""} autofocus /></form>
   <//>`;
 }
 
 function Leave({ onClose }) {
   const leave = async () => { if (await act({ do: "leave" })) onClose(); };
   const footer = html`<${Button} onClick=${onClose}>Stay<//><${Button} kind="danger" onClick=${leave}>Leave the run<//>`;
-  return html`<${Dialog} open title="Take this machine out of the run?" onClose=${onClose} footer=${footer}>
-    <p>It completes what it holds, says goodbye and stops. Then the versions, the certificate and the log that it kept here are removed.</p>
-    <p>Its identity, receipts and configuration stay: with a new invite, <code>rollcast peer join</code> makes it the same machine again.</p>
-    <p class="muted">A service that was set up for it is left as it is: <code>rollcast peer leave</code> removes that too. Until it has stopped, Resume takes this back.</p>
+  return html`<${Dialog} open title="Leave the run with this machine?" onClose=${onClose} footer=${footer}>
+    <p>It finishes its work, signs off from the coordinator and stops. Then its versions, certificate and log are removed from this machine.</p>
+    <p>Its identity, receipts and configuration stay: after <code>rollcast peer join</code> with a new invite it is the same machine.</p>
+    <p class="muted">An installed service stays; <code>rollcast peer leave</code> removes it too. Until the peer has stopped, Resume cancels this.</p>
   <//>`;
 }
 
@@ -55,10 +55,10 @@ function BugReport({ onClose }) {
     }
     setBusy(false);
   };
-  const footer = html`<${Button} onClick=${onClose}>Cancel<//><${Button} kind="primary" busy=${busy} onClick=${make}>${busy ? "Packing up" : "Save the archive"}<//>`;
+  const footer = html`<${Button} onClick=${onClose}>Cancel<//><${Button} kind="primary" busy=${busy} onClick=${make}>${busy ? "Collecting" : "Save the archive"}<//>`;
   return html`<${Dialog} open title="Bug report" onClose=${onClose} footer=${footer}>
-    <p>An archive of plain text with what this machine is, does, was told and wrote down. No keys, invites, tokens, prompts, rollouts or weights are in it.</p>
-    <p>Nothing is sent anywhere. Look through it, then send it along with your question.</p>
+    <p>The archive holds plain text about this machine's hardware, state, configuration and log. It has no keys, invites, tokens, prompts, rollouts or weights.</p>
+    <p>Nothing is sent anywhere. Look through the archive, then attach it to your question.</p>
     <${Problem} error=${error} />
   <//>`;
 }

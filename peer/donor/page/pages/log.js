@@ -1,4 +1,4 @@
-// The end of the peer's log.
+// The newest lines of the peer's log.
 import { html, useEffect, useMemo, useRef, useState } from "/web/vendor/htm-preact.js";
 import { Card, Empty, Field, PageHead, Segments } from "/web/parts.js";
 import { useTopic } from "/web/stream.js";
@@ -20,12 +20,12 @@ export function Log() {
   useEffect(() => { if (follows.current && box.current) box.current.scrollTop = box.current.scrollHeight; }, [lines]);
   const onScroll = ({ target }) => { follows.current = target.scrollHeight - target.scrollTop - target.clientHeight < AT_END_PIXELS; };
   return html`<div class="stack">
-    <${PageHead} title="Log" note="The newest 200 lines of this process; rollcast peer logs shows all.">
-      <${Segments} label="Which lines" value=${level} options=${[["all", "All"], ["trouble", "Trouble"]]} onChange=${setLevel} />
+    <${PageHead} title="Log" note="The newest 200 lines; rollcast peer logs shows the whole log.">
+      <${Segments} label="Lines shown" value=${level} options=${[["all", "All"], ["trouble", "Warnings and errors"]]} onChange=${setLevel} />
     <//>
-    <${Field} label="Find" value=${query} onInput=${setQuery} type="search" placeholder="a word of a line" />
+    <${Field} label="Find" value=${query} onInput=${setQuery} type="search" placeholder="text in a line" />
     <${Card} flush>${lines.length ? html`<div class="log" ref=${box} onScroll=${onScroll} tabindex="0" role="log" aria-live="off" aria-label="Log">
       ${lines.map((line, at) => html`<p key=${line.timestamp + at} class=${line.level}><span class="muted">${timeOf(line)}</span> <b>${line.event}</b> <span class="log-rest">${restOf(line)}</span></p>`)}</div>`
-      : html`<${Empty} title=${log ? "No such lines" : "The log comes"} />`}<//>
+      : html`<${Empty} title=${log ? "No lines match" : "Reading the log…"} />`}<//>
   </div>`;
 }

@@ -1,4 +1,4 @@
-// The owner's page of one machine: its head with the acts, and the page that the address names.
+// The owner's page of one machine: the head with its acts, and the page that the address names.
 import { html, render, useEffect, useRef } from "/web/vendor/htm-preact.js";
 import { takeTokenFromAddress, token } from "/web/api.js";
 import { Arrival, Badge, Empty, Icon, Menu, Toasts } from "/web/parts.js";
@@ -21,8 +21,8 @@ const PAGES = [
   { name: "log", title: "Log", Page: Log },
   { name: "machine", title: "This machine", Page: Machine },
 ];
-const THEME_NAMES = { system: "As the system", light: "Light", dark: "Dark" };
-const LOST_MS = 4000; // a peer that is busy for a moment is not gone
+const THEME_NAMES = { system: "System", light: "Light", dark: "Dark" };
+const LOST_MS = 4000; // a shorter silence only means that the peer is busy
 
 function ThemeMenu() {
   const chosen = useStore(theme);
@@ -48,16 +48,16 @@ function Notices({ report }) {
   const gone = (name === "lost" || name === "connecting") && lastMs && Date.now() - lastMs > LOST_MS;
   const newer = report?.newer_release;
   return html`<div class="notices" role="status">
-    ${gone && html`<p class="notice warn"><${Icon} name="warning" /><span>The peer does not answer: it was stopped, or is being started again. What you see is from before. <code>rollcast peer status</code> says more.</span></p>`}
-    ${newer && html`<p class="notice"><${Icon} name="info" /><span>The run uses Rollcast <b>${newer.theirs}</b>, here is ${newer.ours}. To upgrade: ${newer.how}.</span></p>`}
+    ${gone && html`<p class="notice warn"><${Icon} name="warning" /><span>The peer does not answer. It was stopped or is restarting, and what you see is from before. Run <code>rollcast peer status</code> to find out more.</span></p>`}
+    ${newer && html`<p class="notice"><${Icon} name="info" /><span>The run uses Rollcast <b>${newer.theirs}</b>, this machine ${newer.ours}. To upgrade: ${newer.how}.</span></p>`}
   </div>`;
 }
 
 function Content({ page, report, refused }) {
   if (refused || !token.get()) {
-    return html`<${Empty} icon="key" title="This page needs its token">Run <code>rollcast peer page --open</code> on this machine: it opens the page with it.<//>`;
+    return html`<${Empty} icon="key" title="This page requires its token">Run <code>rollcast peer page --open</code> on this machine to open the page with its token.<//>`;
   }
-  if (!page) return html`<${Empty} title="There is no such page">Choose one above.<//>`;
+  if (!page) return html`<${Empty} title="This page does not exist">Choose a page above.<//>`;
   return report ? html`<${page.Page} report=${report} />` : html`<div class="loading" aria-busy="true"></div>`;
 }
 

@@ -1,4 +1,4 @@
-// What this machine does now, and why: state, the version that it works with, speed, rates, temperatures, links.
+// What this machine is doing and why: state, version, speed, rates, temperatures and links.
 import { html, useEffect, useMemo, useState } from "/web/vendor/htm-preact.js";
 import { get } from "/web/api.js";
 import { TimeChart } from "/web/charts.js";
@@ -10,7 +10,7 @@ import { sentence, stateOf } from "./words.js";
 const KEPT = 720;
 const BYTES_PER_MBIT = 125_000;
 
-/** The last hour by column: {time_unix_s: [...], tokens_per_second: [...], ...}; grows as samples come. */
+/** The last hour by column: {time_unix_s: [...], tokens_per_second: [...], ...}; it grows with each sample. */
 function useHistory() {
   const [table, setTable] = useState({ columns: [], rows: [] });
   useEffect(() => { get("/api/v1/history").then(setTable, () => {}); }, []);
@@ -38,14 +38,14 @@ export function Now({ report }) {
     <${Version} report=${report} />
     <div class="charts">
       <${Card} title="Speed"><${TimeChart} times=${times} label="Tokens per second" fromZero format=${(value) => count(Math.round(value))} sync="hour" series=${[{ label: "tokens/s", values: history.tokens_per_second || [], colour: "series-1", fill: true }]} /><//>
-      <${Card} title="Chunks passed on and received"><${TimeChart} times=${times} label="Bytes of chunks per second" fromZero format=${rate} sync="hour" lines=${caps} series=${[
+      <${Card} title="Chunks sent and received"><${TimeChart} times=${times} label="Bytes of chunks per second" fromZero format=${rate} sync="hour" lines=${caps} series=${[
         { label: "sent", values: history.sent_bytes_per_second || [], colour: "series-2" }, { label: "received", values: history.received_bytes_per_second || [], colour: "series-4" }]} /><//>
       ${heat.length > 0 && html`<${Card} title="Temperature"><${TimeChart} times=${times} label="Temperature" format=${celsius} sync="hour" lines=${ceilings} series=${heat.map(([key, label, colour]) => ({ label, values: history[key], colour }))} /><//>`}
       ${anyOf(history.others_cpu_share) && html`<${Card} title="Processor used by others"><${TimeChart} times=${times} label="Share of the processor that other programs use" fromZero format=${percent} sync="hour" lines=${limits.others_cpu_share_max ? [{ value: limits.others_cpu_share_max, label: "limit", colour: "worst" }] : []} series=${[{ label: "others", values: history.others_cpu_share, colour: "series-6" }]} /><//>`}
     </div>
     <${Reached} reach=${report.reach} />
     <${Links} links=${report.links} connected=${report.connected} />
-    ${known(readings.idle_s) && limits.idle_minutes_min && html`<p class="muted small">Last touched ${duration(readings.idle_s)} ago.</p>`}
+    ${known(readings.idle_s) && limits.idle_minutes_min && html`<p class="muted small">This machine was last used ${duration(readings.idle_s)} ago.</p>`}
   </div>`;
 }
 
@@ -53,7 +53,7 @@ function State({ report }) {
   const state = stateOf(report);
   return html`<${Card} className="state-card tone-${state.tone || "none"}" aria-label="State">
     <p class="state-title">${state.title}</p>
-    <p class="state-reason">${report.reason ? sentence(report.reason) : "Nothing holds it back."}</p>
+    <p class="state-reason">${report.reason ? sentence(report.reason) : "It is ready to work."}</p>
     <dl class="facts">
       <div><dt>Run</dt><dd>${report.run_id}</dd></div>
       <div><dt>Coordinator</dt><dd><${Badge} dot tone=${report.connected ? "good" : "warn"}>${report.connected ? "connected" : "trying to connect"}<//> <span class="muted">${report.coordinator}</span>
@@ -66,7 +66,7 @@ function State({ report }) {
 function Tiles({ report }) {
   const { limits, readings, used } = report;
   const today = Object.values(report.today).reduce((sum, value) => sum + value, 0);
-  const quota = (limit) => (limit ? `of ${fixed(limit, 0)} GB, over the internet` : "over the internet; no quota");
+  const quota = (limit) => (limit ? `of ${fixed(limit, 0)} GB (internet)` : "internet, no quota");
   const hot = (value, most) => (known(value) && most && value > most ? "bad" : "");
   const warm = [["Processor", readings.cpu_celsius, limits.cpu_celsius_max], ["Accelerator", readings.gpu_celsius, limits.gpu_celsius_max]].filter(([, value]) => known(value));
   return html`<div class="tiles">
@@ -83,10 +83,10 @@ function Tiles({ report }) {
 
 function Version({ report }) {
   const { receiving, version_active: active, version_newest: newest } = report;
-  const said = known(active) ? html`Generates with version <b>${active}</b>` : "Generates with no version yet";
-  const held = known(newest) ? html`; newest held <b>${newest}</b>` : "";
+  const said = known(active) ? html`Generating with version <b>${active}</b>` : "Not generating yet";
+  const held = known(newest) ? html`; newest received <b>${newest}</b>` : "";
   return html`<${Card} title="Version" note=${html`${said}${held}`}>
-    ${receiving ? html`<${Receiving} receiving=${receiving} />` : html`<p class="muted">${known(newest) ? "Nothing is being received: the next version comes when the learner has published it." : "Waiting for the run's newest version."}</p>`}
+    ${receiving ? html`<${Receiving} receiving=${receiving} />` : html`<p class="muted">${known(newest) ? "No version is being received. The next one arrives when the learner publishes it." : "Waiting for the run's newest version."}</p>`}
   <//>`;
 }
 
@@ -96,22 +96,22 @@ function Receiving({ receiving }) {
   return html`<p class="receiving-said"><span>Receiving version <b>${receiving.version}</b></span><span>${count(receiving.chunks_have)} of ${plural(receiving.chunks_total, "chunk")} · ${percent(share)}</span></p>
     <${Meter} value=${share} label=${text} />
     <div class="chunk-map" role="img" aria-label="Chunk map: ${text}">${receiving.map.map((cell, at) => html`<i key=${at} style=${{ opacity: cell === 255 ? 1 : cell ? 0.25 + (0.55 * cell) / 255 : 1 }} class=${cell ? "" : "none"}></i>`)}</div>
-    <p class="muted small">First chunk to last; each cell is a part of the version, filled once all of its chunks are here and verified.</p>`;
+    <p class="muted small">From the first chunk to the last; a cell is filled once all of its chunks are received and verified.</p>`;
 }
 
 const REACHED = {
-  dialable: "Other machines dial this one.",
-  "hole-punchable": "Nobody can simply dial this machine.",
-  "only outwards": "Nobody gets through to this machine: it dials the others itself, and works all the same.",
+  dialable: "Other machines can dial this one.",
+  "hole-punchable": "Other machines cannot dial this one directly, but can connect by hole punching.",
+  "only outwards": "Other machines cannot dial this one. It dials them, which is enough to take part.",
 };
 
-/** How others get to this machine, what is in between, and what came of dialling it. */
+/** How others reach this machine, its NAT, and the result of dialing its address. */
 function Reached({ reach }) {
   const between = reach.nat_means && reach.nat !== "open" ? sentence(`${reach.nat_means}.`) : "";
   const facts = [
     reach.address && ["Address", reach.address.split(" ")[0]],
-    reach.checked && ["Dialled back", reach.checked],
-    reach.relays > 0 && ["Through relays", `${plural(reach.relays, "address", "addresses")} at others`],
+    reach.checked && ["Dial check", reach.checked],
+    reach.relays > 0 && ["Through relays", `${plural(reach.relays, "address", "addresses")} at other machines`],
     reach.p2p && ["libp2p", reach.p2p],
   ].filter(Boolean);
   return html`<${Card} title="How others reach this machine" note=${reach.nat === "unknown" || reach.nat === "open" ? "" : `router: ${reach.nat}`}>
@@ -122,11 +122,11 @@ function Reached({ reach }) {
 
 function Links({ links, connected }) {
   if (!links.length) {
-    return html`<${Card} title="Links to other machines"><${Empty} title="No links are open">${connected ? "The coordinator plans them when there is a version to pass on." : "They come once the coordinator answers."}<//><//>`;
+    return html`<${Card} title="Links to other machines"><${Empty} title="No links are open">${connected ? "The coordinator plans them when there is a version to relay." : "They open once the coordinator answers."}<//><//>`;
   }
   return html`<${Card} title="Links to other machines" note=${plural(links.length, "link")} flush>
     <div class="scroll" tabindex="0" role="region" aria-label="Links"><table>
-      <thead><tr><th>Machine</th><th>Way</th><th class="num">Round trip</th><th class="num">Sent</th><th class="num">Received</th></tr></thead>
+      <thead><tr><th>Machine</th><th>Path</th><th class="num">Round trip</th><th class="num">Sent</th><th class="num">Received</th></tr></thead>
       <tbody>${links.map((link) => html`<tr key=${link.peer_id + link.transport}><td class="nowrap"><code title=${link.peer_id}>${shortId(link.peer_id)}</code></td><td class="nowrap">${link.path}</td>
         <td class="num">${link.rtt_s ? duration(link.rtt_s) : NOTHING}</td><td class="num">${bytes(link.bytes_sent)}</td><td class="num">${bytes(link.bytes_received)}</td></tr>`)}</tbody>
     </table></div>

@@ -1,4 +1,4 @@
-// What became of every rollout that this machine handed in.
+// The outcome of every rollout that this machine sent.
 import { html, useState } from "/web/vendor/htm-preact.js";
 import { count, percent, plural, words } from "/web/format.js";
 import { Badge, Card, Empty, PageHead, Segments, Shares } from "/web/parts.js";
@@ -33,17 +33,17 @@ export function Rollouts({ report }) {
   const [shown, setShown] = useState("all");
   const newest = [...report.newest].reverse();
   const rows = shown === "all" ? newest : newest.filter((one) => one.verdict !== "accepted");
-  const choice = html`<${Segments} label="Which receipts" value=${shown} options=${[["all", "All"], ["refused", "Not accepted"]]} onChange=${setShown} />`;
+  const choice = html`<${Segments} label="Receipts shown" value=${shown} options=${[["all", "All"], ["refused", "Not accepted"]]} onChange=${setShown} />`;
   return html`<div class="stack">
-    <${PageHead} title="Rollouts" note="Every rollout that this machine handed in has a receipt." />
-    <div class="pair"><${Counts} title="Today" counts=${report.today} /><${Counts} title="In all" counts=${report.total} /></div>
-    <${Card} title="Newest receipts" note="kept for 30 days in receipts/, one file a day" actions=${choice} flush>
+    <${PageHead} title="Rollouts" note="Every rollout that this machine sent has a receipt." />
+    <div class="pair"><${Counts} title="Today" counts=${report.today} /><${Counts} title="In total" counts=${report.total} /></div>
+    <${Card} title="Newest receipts" note="kept for 30 days in receipts/, one file per day" actions=${choice} flush>
       ${rows.length ? html`<div class="scroll tall" tabindex="0" role="region" aria-label="Receipts"><table class="receipts">
         <thead><tr><th>Time</th><th>Verdict</th><th class="num">Tokens</th><th class="num">Version</th><th>Rollout</th></tr></thead>
         <tbody>${rows.map((one) => html`<tr key=${one.lease_id + "/" + one.sample_index + one.at}><td class="nowrap">${clockOf(one.at)}</td>
           <td><${Badge} tone=${toneOf(one.verdict)} title=${meaningOf(one.verdict)}>${words(one.verdict)}<//></td>
           <td class="num">${count(one.tokens)}</td><td class="num">${one.version < 0 ? "–" : one.version}</td><td class="muted nowrap">lease ${one.lease_id}, ${one.sample_index}</td></tr>`)}</tbody>
-      </table></div>` : html`<${Empty} title=${newest.length ? "All of the newest were accepted" : "No receipts since the peer was started"}>${newest.length ? "" : "The first come with the first rollouts."}<//>`}
+      </table></div>` : html`<${Empty} title=${newest.length ? "All of the newest were accepted" : "No receipts since the peer started"}>${newest.length ? "" : "They appear with the first rollouts."}<//>`}
     <//>
     <${Reasons} counts=${report.total} />
   </div>`;

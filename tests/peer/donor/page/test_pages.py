@@ -47,7 +47,7 @@ async def test_it_shows_what_this_machine_does(browser: Any, tmp_path: Path) -> 
             ".head": "attic",
             ".state-card": "64 rollouts with version 1841",
             ".tile:has-text('Accepted today')": "of 40 rollouts",
-            ".tile:has-text('Sent this month')": "of 200 GB, over the internet",
+            ".tile:has-text('Sent this month')": "of 200 GB (internet)",
             ".tile:has-text('Accelerator')": "limit 78 °C",
             ".card:has-text('Receiving version')": "of 4,096 chunks",
             ".card:has(h2:text-is('Speed')) .chart-legend": "tokens/s",
@@ -61,7 +61,7 @@ async def test_it_shows_what_this_machine_does(browser: Any, tmp_path: Path) -> 
         assert "#token" not in tab.page.url
         await tab.page.get_by_role("link", name="Rollouts", exact=True).click()
         await tab.shows(".receipts", "lease expired")
-        await tab.shows(".reasons", "Somebody else's attempt")
+        await tab.shows(".reasons", "Another machine's attempt")
         await tab.page.get_by_role("button", name="Not accepted").click()
         await tab.page.locator(".receipts tbody tr").nth(4).wait_for(state="detached")
         assert await tab.page.locator(".receipts tbody tr").count() == 4
@@ -69,7 +69,7 @@ async def test_it_shows_what_this_machine_does(browser: Any, tmp_path: Path) -> 
         await tab.shows(".card:has-text('Identity')", PEER_ID)
         await tab.page.get_by_role("link", name="Log", exact=True).click()
         await tab.page.get_by_label("Find").fill("no such words at all")
-        await tab.shows("main", "No such lines")
+        await tab.shows("main", "No lines match")
         assert not tab.problems
 
 
@@ -151,15 +151,15 @@ async def test_limits_change_at_once_and_go_back(browser: Any, tmp_path: Path) -
     async with played_donor(tmp_path) as (_, _, url), opened(browser, url) as tab:
         await tab.page.get_by_role("link", name="Limits", exact=True).click()
         await tab.page.get_by_label("Upload at most").fill("fast")
-        await tab.shows("form", "Write a number")
+        await tab.shows("form", "Enter a number")
         await tab.page.get_by_label("Upload at most").fill("5")
         await tab.page.get_by_label("Others may use the processor up to").fill("50")
-        await tab.page.get_by_label("Windows, one a line").first.fill("someday")
+        await tab.page.get_by_label("Hours, one window per line").first.fill("someday")
         await tab.page.get_by_role("button", name="Save").click()
         await tab.shows(".problem", "someday")
-        await tab.page.get_by_label("Windows, one a line").first.fill("mon 01:00-05:00\nsun")
+        await tab.page.get_by_label("Hours, one window per line").first.fill("mon 01:00-05:00\nsun")
         await tab.page.get_by_role("button", name="Save").click()
-        await tab.shows(".toast", "The limits are in force")
+        await tab.shows(".toast", "The limits are saved")
         kept = json.loads((tmp_path / "limits.json").read_text())
         assert kept == {
             "upload_mbit_s_max": 5.0,
