@@ -1,4 +1,4 @@
-"""Every figure that a plan rests on, with its unit, where it is from, and how far off it may be."""
+"""List the figures that a plan rests on, each with its unit, source and uncertainty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the learner needs of its workers: sizes, times, limits and prices of a run."""
+"""State what a run needs of its workers: sizes, times, limits, prices and the rate of rollouts."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Demand:
     publish_every_steps: int = 1
     """kappa: learner steps between two published versions."""
     update_bytes: float
-    """M: what each worker receives for one version: a keyframe, or a delta if deltas are used."""
+    """M: bytes that each worker receives for one version: a keyframe, or a delta if deltas are used."""
     learner_upload_bytes_per_second: float
-    """U0: uplink of the origin, or of what serves the first copies."""
+    """U0: uplink of the origin, or of the server of the first copies."""
     learner_egress_usd_per_gb: float = 0.0
     """Price of what the origin sends; 1 GB = 1e9 bytes."""
     topology: Topology = field(default_factory=Topology)
@@ -33,19 +33,19 @@ class Demand:
     pauses_while_receiving: bool = False
     """Whether workers stop generating while they receive."""
     t_swap_s: float = 0.0
-    """Seconds that a worker stands still to put a new version into use."""
+    """Seconds for which a worker generates nothing while it swaps versions."""
     t_load_s: float = 0.0
-    """From the verified copy to its use, generating meanwhile."""
+    """Seconds from the verified copy to its use; the worker generates meanwhile."""
     t_score_s: float = 0.0
-    """From a rollout's end to its score."""
+    """Seconds from a rollout's end to its score."""
     headroom: float = 1.05
-    """phi: rate bought / rate needed, at least."""
+    """phi: least ratio of the rate bought to the rate needed."""
     share_without_a_region: float = 0.0
     """Share of the needed rate that is left when any one region is lost; 0: not asked for."""
     chance_z: float = 0.0
     """The rate must hold at so many standard deviations (2.33: 99 %); 0: not asked for."""
     usd_per_hour_max: float | None = None
-    """Budget for the workers and their traffic; None: none."""
+    """Budget for the workers and their traffic; None: no limit."""
     learner_usd_per_hour: float = 0.0
     """Price of the learner's machine."""
     storage_usd_per_hour: float = 0.0
@@ -53,7 +53,7 @@ class Demand:
 
     @property
     def budget_s(self) -> float:
-        """What generating and broadcasting may take together: ``(S - kappa) T_train``, less scoring and loading."""
+        """Seconds for generating and broadcasting together: ``(S - kappa) T_train``, less scoring and loading."""
         return (self.staleness_limit - self.publish_every_steps) * self.t_train_s - self.t_score_s - self.t_load_s
 
 
@@ -65,7 +65,7 @@ def rollout_rate_needed(
     publish_every_steps: int = 1,
     pauses_while_receiving: bool = False,
 ) -> float | None:
-    """Rollouts a second that all workers together must make.
+    """Return the rollouts a second that all workers together must generate for the learner never to wait.
 
     Workers that receive in the background and swap without a pause must keep up with the learner's consumption,
     ``R / T_train``. Workers that stop while they receive lose T_bcast every kappa steps, so that only

@@ -1,20 +1,19 @@
-"""Who sends the copies of a version, and what their egress costs.
+"""Decide which members send the copies of a version, and what their egress costs.
 
-Each receiver's copy is sent by somebody: n copies a version, whatever the shape. Who sends them decides the bill, since
+Every version is sent n times to n receivers, whatever the shape. The senders decide the bill, because
 the price of an outgoing byte runs from nothing (a home line) to 0.15 $/GB (a cloud): one outgoing copy of an 8B bf16
 version each minute at 0.09 $/GB costs 89 $/h (design notes on capacity).
 
-Two answers: ``copies_by_uplink`` is what relays do that share the work by their links,
+There are two answers. ``copies_by_uplink`` is what relays do that share the work by their links:
 
 stripes  in proportion to uplinks, the source at least one copy: with real uplinks as weights all senders finish
          together (Mutualcast; Li, Chou and Zhang 2005);
 tree     whole copies by the places of the fastest tree, filled from the fastest uplink down;
-chain    everybody but the last sends one copy;
-star     the source sends all;
+chain    every member but the last sends one copy;
+star     the source sends all.
 
 ``cheapest_copies`` is the least that the same set can cost: the cheapest senders first, as much as each can send in
-time.
-Where the relay row binds, every uplink is full and the two agree.
+time. Where the relay row binds, every uplink is full and the two agree.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Egress:
 
 
 def copies_by_uplink(source_upload: float, uploads: Floats, downloads: Floats, topology: Topology) -> Copies:
-    """Who sends how much where relays share the work by their links; n copies together.
+    """Return the copies that each member sends where relays share the work by their links; n copies together.
 
     Args:
         source_upload: U0, bytes per second.
@@ -87,7 +86,7 @@ def copies_by_uplink(source_upload: float, uploads: Floats, downloads: Floats, t
 
 
 def cheapest_copies(source_room: float, source_usd_per_gb: float, room: Floats, usd_per_gb: Floats) -> Copies | None:
-    """Who sends how much at the least cost; the source at least one copy, since nobody else has the version at first.
+    """Return the copies that each member sends at the least cost; the source sends at least one, as it has the version.
 
     Args:
         source_room: copies that the source can send in time.
@@ -115,10 +114,10 @@ def cheapest_copies(source_room: float, source_usd_per_gb: float, room: Floats, 
 def egress_usd_per_hour(
     copies: Copies, *, update_bytes: float, publish_period_s: float, source_usd_per_gb: float, usd_per_gb: Floats
 ) -> Egress:
-    """What a set of workers pays for its traffic.
+    """Return what a set of workers pays for its traffic.
 
     Args:
-        copies: who sends how much of each version.
+        copies: of each version, by sender.
         update_bytes: M, of one version.
         publish_period_s: seconds between two versions: kappa T_train.
         usd_per_gb: shape [n], price of what each receiver sends; 1 GB = 1e9 bytes.
@@ -134,7 +133,7 @@ def egress_usd_per_hour(
 
 
 def gb_per_hour_of_a_copy(update_bytes: float, publish_period_s: float) -> float:
-    """GB/h that one outgoing copy of every version makes: USD/h per USD/GB.
+    """Return the GB/h that one outgoing copy of every version makes, which is USD/h per USD/GB.
 
     Raises:
         ValueError: the period is not positive.

@@ -1,6 +1,6 @@
-"""Lengths of rollouts in tokens, and how long one rollout or the longest of many takes.
+"""Describe lengths of rollouts in tokens, and estimate how long one rollout or the longest of many takes.
 
-Sources shipped: production DeepSeek-R1 (ServeGen, arXiv 2505.09999) and Azure's chat and code services (Splitwise,
+Shipped sources: production DeepSeek-R1 (ServeGen, arXiv 2505.09999) and Azure's chat and code services (Splitwise,
 ISCA 2024), see capacity/catalogue; or the lengths of a run's own rollouts.
 """
 
@@ -43,7 +43,7 @@ class LengthDistribution:
 
     @classmethod
     def from_bins(cls, bins: Iterable[tuple[float, float, float]]) -> LengthDistribution:
-        """From ``(first length, one past the last, weight)``; the weights need not sum to 1.
+        """Build a distribution from bins ``(first length, one past the last, weight)``; weights need not sum to 1.
 
         Raises:
             ValueError: no bin, a bin that is empty or overlaps, a negative weight, or all of them 0.
@@ -60,7 +60,7 @@ class LengthDistribution:
 
     @classmethod
     def from_lengths(cls, lengths: Iterable[int]) -> LengthDistribution:
-        """From lengths that were seen, one bin for each.
+        """Build a distribution from observed lengths, one bin for each length.
 
         Raises:
             ValueError: no length, or a negative one.
@@ -70,25 +70,25 @@ class LengthDistribution:
 
     @functools.cached_property
     def _cumulative(self) -> NDArray[np.float64]:
-        """Shape [bins]: the share of lengths below the end of each bin."""
+        """The share of lengths below the end of each bin, shape [bins]."""
         cumulative = np.cumsum(self.probabilities)
         cumulative[-1] = 1.0
         return cumulative
 
     @functools.cached_property
     def mean(self) -> float:
-        """Tokens. Lengths are whole, so the middle of [4, 5) is 4."""
+        """The mean length in tokens. Lengths are whole, so the middle of [4, 5) is 4."""
         return float(self.probabilities @ ((self.lows + self.highs - 1) / 2))
 
     @functools.cached_property
     def mean_square(self) -> float:
-        """Tokens squared: of the whole lengths in each bin, all equally likely."""
+        """The mean of the squared length, tokens squared; the whole lengths within a bin are equally likely."""
         middle, width = (self.lows + self.highs - 1) / 2, self.highs - self.lows
         return float(self.probabilities @ (middle**2 + (width**2 - 1) / 12))
 
     @property
     def mean_made_so_far(self) -> float:
-        """Tokens that a rollout under way has made on average: ``E[L^2] / 2 E[L]``.
+        """The mean number of tokens that a rollout in flight has generated so far: ``E[L^2] / 2 E[L]``.
 
         At a random moment a slot is the likelier to hold a rollout the longer that is, and is half way through it on
         average (the inspection paradox): with a long tail this is far above half the mean length.
@@ -96,7 +96,7 @@ class LengthDistribution:
         return self.mean_square / (2 * self.mean) if self.mean else 0.0
 
     def quantile(self, probability: float) -> float:
-        """Length in tokens that this share of rollouts does not exceed.
+        """Return the length in tokens that this share of rollouts does not exceed.
 
         Raises:
             ValueError: not within 0 to 1.
@@ -110,7 +110,7 @@ class LengthDistribution:
         return low + (high - 1 - low) * min(1.0, inside)
 
     def expected_longest(self, rollouts: int) -> float:
-        """Expected longest of so many independent rollouts, tokens.
+        """Return the expected length in tokens of the longest of so many independent rollouts.
 
         ``E[max] = sum over bins of the middle of the bin (F_b^n - F_(b-1)^n)``: what a batch waits for where it must be
         complete.
@@ -124,7 +124,7 @@ class LengthDistribution:
         return float(np.diff(powers) @ ((self.lows + self.highs - 1) / 2))
 
     def capped(self, tokens_max: int) -> LengthDistribution:
-        """The same with rollouts cut at so many tokens, as engines do; their share is in the last bin.
+        """Return the distribution with rollouts cut at so many tokens, as engines do; their share is in the last bin.
 
         Raises:
             ValueError: no rollout would be left a token.
@@ -141,7 +141,7 @@ class LengthDistribution:
         return self.from_bins([*bins, (tokens_max, tokens_max + 1, cut)] if cut > 1e-12 else bins)
 
     def draw(self, generator: np.random.Generator, rollouts: int) -> NDArray[np.int64]:
-        """Shape [rollouts]: lengths drawn at random with the generator handed in."""
+        """Sample lengths with the given generator; shape [rollouts]."""
         bins = np.searchsorted(self._cumulative, generator.random(rollouts), side="right")
         return generator.integers(self.lows[bins].astype(np.int64), self.highs[bins].astype(np.int64))
 
@@ -149,12 +149,12 @@ class LengthDistribution:
 def generation_times(
     lengths: LengthDistribution, *, ms_per_token: float, first_token_s: float = 0.0, rollouts: int = 1
 ) -> GenerationTimes:
-    """How long rollouts take at a steady pace.
+    """Return how long rollouts take at a steady pace.
 
     Args:
-        ms_per_token: between two tokens of one rollout, with the others under way.
-        first_token_s: until the first token: the prompt's prefill.
-        rollouts: R of one batch, for the expected longest.
+        ms_per_token: milliseconds between two tokens of one rollout while the others are in flight.
+        first_token_s: seconds until the first token, the prefill of the prompt.
+        rollouts: R, the rollouts of one batch, of which the longest is estimated.
     """
 
     def seconds(tokens: float) -> float:

@@ -1,4 +1,4 @@
-"""The coordinator's pacing in small: which group may be begun, from measured times. For predictions only.
+"""Model the coordinator's pacing for predictions: decide from measured times which prompt group may begin.
 
 It follows coordinator/core/decisions/issuing.py and coordinator/core/leases/forecast.py on a fleet without faults:
 groups are counted, and what is predicted is compared with the staleness limit. What both share is in
@@ -23,7 +23,7 @@ from capacity.model.pacing_rules import (
 
 
 class Pace:
-    """What is measured of a fleet, and what it lets begin. Seconds of the model's clock."""
+    """Measurements of a modelled fleet, and the work that they allow; times are seconds of the model's clock."""
 
     def __init__(self, t_score_s: float) -> None:
         self.caution = Caution()
@@ -45,18 +45,18 @@ class Pace:
     # ---------------------------------------------------------------- measurements
 
     def answered(self, per_s: float, load: int, turnaround_s: float) -> None:
-        """A rollout came of a worker that was known to make so many slots a second; 0: not known."""
+        """Record a rollout of a worker that generates ``per_s`` slots a second; 0: its speed is not known yet."""
         if per_s:
             self._spread.append(turnaround_s * per_s / load)
         self._turnarounds.append(turnaround_s)
 
     def came(self, steps_behind: int, now: float) -> None:
-        """A worker holds a newer version: so many steps before the one that the learner works at."""
+        """Record that a worker holds a newer version, so many steps older than the step that the learner works at."""
         if self.period_s and steps_behind >= 0:
             self._lags.append(steps_behind + min(1.0, (now - self.recorded_at) / self.period_s))
 
     def waits(self, now: float) -> None:
-        """The learner wants a batch that is not there yet."""
+        """Record that the learner asks for a batch that is not complete yet."""
         self.asked_at = now
         self._was_busy(now)
 
@@ -65,7 +65,7 @@ class Pace:
         self.learner_s = median(self._busy)
 
     def formed(self, now: float, trained: int, stale: int) -> None:
-        """A batch was formed; so many rollouts were trained, and dropped for their age, since the one before."""
+        """Record a batch, and how many rollouts were trained, and dropped for their age, since the batch before."""
         if self.asked_at is None:
             self._was_busy(now)
         self._periods.append(now - self.recorded_at)
@@ -89,13 +89,13 @@ class Pace:
     # ---------------------------------------------------------------- questions
 
     def groups_of_use(self, groups_per_step: int, lead_margin_steps: float) -> float:
-        """Open and ready groups that keep the learner busy."""
+        """Return how many open and ready groups keep the learner busy; inf before enough is measured."""
         if self._under_way is None:
             return math.inf
         return groups_per_step * (1.0 + self._under_way + lead_margin_steps) / self.group_yield.share
 
     def steps_old(self, ahead: int, groups_per_step: int, lead_margin_steps: float, kappa: int) -> float:
-        """How old a version may be that a group in this place is begun with; infinite: no wait for a newer one."""
+        """Return how old the version of a group at this place may be when it begins; inf: any held version will do."""
         if self._lag_steps is None or ahead < groups_per_step:
             return math.inf
         of_use = self.groups_of_use(groups_per_step, lead_margin_steps)
@@ -103,15 +103,15 @@ class Pace:
         return math.inf if spare_steps > 1.0 else kappa + self._lag_steps + spare_steps
 
     def places_ahead(self, ahead: int, ready: int) -> int:
-        """Of the groups ahead, those that will probably be of use."""
+        """Return how many of the groups ahead will probably be trained."""
         return self.group_yield.expected(ahead, ready) if self.caution.learner_waited else ahead
 
     def starves_at(self) -> float:
-        """When the learner will have waited for longer than attempts usually take."""
+        """Return when the learner will have waited longer than attempts usually take; inf if it does not wait."""
         return math.inf if self.asked_at is None else self.asked_at + self._usual_s
 
     def steps_until_ready(self, per_s: float, load: int, unfilled: int, now: float, *, begun: bool) -> int | None:
-        """Batches formed before so many slots, begun now, are ready with the chance wanted; None: not known."""
+        """Return the batches formed before so many slots, begun now, are ready with the wanted chance, if known."""
         if len(self._spread) < SPREAD_NEEDED or not self.period_s:
             return None
         chance = min(self.caution.chance, CHANCE_ONCE_BEGUN) if begun else self.caution.chance
@@ -122,7 +122,7 @@ class Pace:
 
 
 def median(values: Sequence[float]) -> float:
-    """The upper one of two."""
+    """Return the median; of an even number of values, the upper one of the middle two."""
     return sorted(values)[len(values) // 2]
 
 

@@ -1,4 +1,4 @@
-"""How bold a run is when it begins prompt groups: rules that the coordinator applies and predictions repeat.
+"""Decide how cautiously a run begins prompt groups; the coordinator and the predictions apply these same rules.
 
 ``capacity/model/pacing.py`` predicts what the coordinator will do on a fleet that does not exist yet; it would mislead
 as soon as one of these rules or constants were changed on one side only. Pure.

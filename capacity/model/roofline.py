@@ -1,7 +1,7 @@
-"""What a GPU makes, from its memory bandwidth, its arithmetic and one timed decode.
+"""Estimate the tokens a GPU generates from its memory bandwidth, its arithmetic and one timed decode.
 
 Each decode step reads the weights once and every rollout's keys and values so far, and does two operations per weight
-and rollout. Prompts of rollouts that begin are read in between, at two operations per weight and token:
+and rollout. Prompts of new rollouts are read in between, at two operations per weight and token:
 
     memory   = (weights + concurrency context kv_bytes) / bandwidth
     compute  = 2 parameters concurrency / flops
@@ -25,7 +25,7 @@ from capacity.model.workers import Speed
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU by its data sheet: dense bf16 operations, bytes of memory, bytes per second."""
+    """One GPU by its data sheet: dense bf16 operations per second, bytes of memory, bytes per second from memory."""
 
     name: str
     memory_bytes: float
@@ -35,7 +35,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A decoder by what its decoding moves.
+    """A decoder, described by the bytes that decoding moves.
 
     Args:
         parameters: of the whole model, which a worker holds and receives.
@@ -56,17 +56,17 @@ class ModelShape:
 
     @property
     def weight_bytes(self) -> float:
-        """Of the whole model: also M of one keyframe."""
+        """Bytes of the whole model's weights, which is also M of one keyframe."""
         return self.parameters * self.bytes_per_parameter
 
     @property
     def kv_bytes_per_token(self) -> float:
-        """Keys and values of one token in all layers."""
+        """Bytes of one token's keys and values in all layers."""
         return 2.0 * self.layers * self.kv_heads * self.head_dim * self.bytes_per_cached
 
     @property
     def computed_parameters(self) -> float:
-        """That each token is multiplied with."""
+        """Parameters that each token is multiplied with."""
         return self.active_parameters or self.parameters
 
 
@@ -100,10 +100,10 @@ def decode_ms_per_token(
     *,
     prompt_per_token: float = 0.0,
 ) -> float:
-    """Milliseconds between two tokens of one rollout.
+    """Return the milliseconds between two tokens of one rollout.
 
     Args:
-        concurrency: rollouts under way at once; not whole where it is a mean.
+        concurrency: rollouts in flight; a fraction where it is a mean.
         context: tokens that each of them has so far on average, the prompt included.
         efficiency: share of the roofline that the engine reaches, see fit_efficiency.
         prompt_per_token: tokens of prompts read per token generated: mean prompt / mean rollout.
@@ -120,7 +120,7 @@ def decode_ms_per_token(
 
 
 def fit_efficiency(timed: TimedDecode) -> float:
-    """The efficiency with which ``decode_ms_per_token`` gives this measurement back.
+    """Return the efficiency with which ``decode_ms_per_token`` reproduces this measurement.
 
     Raises:
         ValueError: the time is not positive, see also decode_ms_per_token.
@@ -131,7 +131,7 @@ def fit_efficiency(timed: TimedDecode) -> float:
 
 
 def predicted_ms(timed: TimedDecode, efficiency: float) -> float:
-    """What the roofline says of a measurement's setting, ms per token."""
+    """Return the milliseconds per token that the roofline predicts for a measurement's setting."""
     return decode_ms_per_token(
         timed.gpu,
         timed.model,
@@ -143,7 +143,7 @@ def predicted_ms(timed: TimedDecode, efficiency: float) -> float:
 
 
 def concurrency_max(gpu: Gpu, model: ModelShape, context: float, gpus: int = 1) -> int:
-    """Rollouts of this mean context that fit into the memory beside the weights; 0 if the weights alone do not fit."""
+    """Return how many rollouts of this mean context fit beside the weights; 0 if the weights alone do not fit."""
     free_bytes = MEMORY_SHARE * gpu.memory_bytes * gpus - model.weight_bytes
     cache_bytes = max(1.0, context) * model.kv_bytes_per_token
     return max(0, int(free_bytes / cache_bytes))
@@ -158,7 +158,7 @@ def speeds_of(
     *,
     prompt_tokens: float = 0.0,
 ) -> tuple[Speed, ...]:
-    """What one GPU makes at each concurrency whose cache fits into its memory; ascending, empty if none does.
+    """Return a GPU's speed at each concurrency whose cache fits into its memory, ascending; empty if none fits.
 
     A slot is refilled as soon as its rollout ends, so the mean context is the prompt and what a rollout under way has
     made so far, and mu is the concurrency over the mean seconds of a rollout. The reading of prompts is spread over the
@@ -185,8 +185,8 @@ def speeds_of(
 
 
 def _share_read(model: ModelShape, concurrency: float) -> float:
-    """Share of the weights that one step reads: of a mixture of experts, those that some token is sent to.
+    """Return the share of the weights that one step reads: in a mixture of experts, those that any token is routed to.
 
-    Expected share where each token picks its experts evenly and apart from the others.
+    It is the expected share if each token picks its experts uniformly and independently.
     """
     return float(1.0 - (1.0 - model.computed_parameters / model.parameters) ** concurrency)

@@ -1,5 +1,6 @@
-"""How a run is operated, as far as it decides for how long its rollouts wait: what a prediction must know beside sizes
-and speeds.
+"""Describe how a run is operated, as far as that decides how long its rollouts wait.
+
+A prediction needs these settings besides sizes and speeds.
 """
 
 from __future__ import annotations
@@ -9,21 +10,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conduct:
-    """Defaults are those of the coordinator's and the peers' settings.
+    """How a run is operated; defaults are those of the coordinator's and the peers' settings.
 
     Args:
         samples_per_group: rollouts of one prompt: a group enters a batch when its last one is scored.
-        lead_margin_steps: prompt groups kept open beyond a batch and what is under way, in batches.
-        prefetch_batches, prefetch_s: slots that a worker may hold: so many times what it draws at once, and what it
-            works off in so long.
-        whole_batches: whether rollouts drawn together are uploaded together, when the longest has ended. Else each
-            is uploaded when it ends, and another one takes its place.
-        continue_across_versions: whether running rollouts go on with a new version; else those that run come to an
-            end first, and nothing takes their places meanwhile.
+        lead_margin_steps: prompt groups kept open beyond a batch and the work in flight, in batches.
+        prefetch_batches, prefetch_s: limits on the slots that a worker may hold: generation batches, and seconds of
+            work.
+        whole_batches: whether rollouts generated together are uploaded together, when the longest has ended.
+            Otherwise each is uploaded when it ends, and another one takes its place.
+        continue_across_versions: whether rollouts in flight continue with a new version. Otherwise they end first,
+            and nothing takes their places meanwhile.
         t_publish_s: from the end of a learner step to its version's announcement: hashing, writing, pushing.
-        t_notice_s: a message there and one back: an announcement, and the word that its version is held.
-        t_turn_s: from a rollout's end to the lease that takes its place: a round trip and what is durable in between.
-        reconnect_grace_s: after which the work of a worker that is away is given to others.
+        t_notice_s: a round trip: the announcement of a version, and the report that it is held.
+        t_turn_s: from a rollout's end to the lease that takes its place: a round trip and a durable write.
+        reconnect_grace_s: seconds after which a disconnected worker's slots are also leased to others.
     """
 
     samples_per_group: int = 1

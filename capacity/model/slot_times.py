@@ -1,7 +1,7 @@
-"""How long single rollouts take, as a distribution that a worker's measured speed and p90 determine, and draws from it.
+"""Fit the distribution of single rollouts' times to a worker's measured speed and p90, and sample from it.
 
-Times of rollouts are log-normal: what real completion lengths are closest to among families with two parameters. A
-draw is a number of a hash, so that a prediction is the same each time it is made.
+Times of rollouts are log-normal: of the families with two parameters it is closest to real completion lengths. Samples
+come from a hash, so that a prediction is the same each time it is made.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MASK = (1 << 64) - 1
 
 
 class Draws:
-    """Numbers between 0 and 1, as good as random: splitmix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    """Pseudo-random numbers between 0 and 1 from splitmix64 (Steele, Lea and Flood, OOPSLA 2014)."""
 
     __slots__ = ("_state",)
 
@@ -27,19 +27,19 @@ class Draws:
         self._state = seed * 0x9E3779B97F4A7C15 & _MASK
 
     def uniform(self) -> float:
-        """Above 0 and below 1."""
+        """Sample a uniform number, above 0 and below 1."""
         self._state = state = (self._state + 0x9E3779B97F4A7C15) & _MASK
         state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
         state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
         return ((state ^ (state >> 31)) >> 11) * 2.0**-53 + 2.0**-54
 
     def normal(self) -> float:
-        """Of mean 0 and variance 1."""
+        """Sample a normal number of mean 0 and variance 1."""
         return _NORMAL.inv_cdf(self.uniform())
 
 
 def fit_log_normal(mean_s: float, p90_s: float, longest_of: int = 1) -> tuple[float, float]:
-    """Median and sigma of the logarithm of single times, where the longest of so many has this mean and this p90.
+    """Return median and sigma of the logarithm of single times, such that the longest of so many has this mean and p90.
 
     Returns:
         (median in seconds, sigma >= 0). Where the p90 is no more than the mean, or too far above it for a log-normal
@@ -56,7 +56,7 @@ def fit_log_normal(mean_s: float, p90_s: float, longest_of: int = 1) -> tuple[fl
 
 @lru_cache(maxsize=1024)
 def _sigma_of(ratio: float, count: int) -> float:
-    """Of the logarithm, where p90 / mean of the longest of so many is this ratio."""
+    """Return the sigma of the logarithm at which p90 / mean of the longest of so many is this ratio."""
     top = _most_spread(count)  # the ratio falls again above
     low, high = 0.0, top
     for _ in range(_BISECTIONS):
@@ -67,7 +67,7 @@ def _sigma_of(ratio: float, count: int) -> float:
 
 @lru_cache(maxsize=1024)
 def mean_of_longest(sigma: float, count: int) -> float:
-    """Mean of the longest of so many log-normal times, in medians of one."""
+    """Return the mean of the longest of so many log-normal times, in medians of one."""
     if count == 1 and sigma > 0.0:
         cut = math.log(LONGEST) / sigma
         return math.exp(sigma * sigma / 2.0) * _NORMAL.cdf(cut - sigma) + LONGEST * _NORMAL.cdf(-cut)
@@ -75,19 +75,19 @@ def mean_of_longest(sigma: float, count: int) -> float:
 
 
 def log_normal(sigma: float, draws: Draws) -> float:
-    """One time, in medians."""
+    """Sample one time, in medians."""
     return min(LONGEST, math.exp(sigma * draws.normal()))
 
 
 def mean_rest(sigma: float, count: int) -> float:
-    """What is left on average of the longest of so many at a random moment, in medians: E[X^2] / 2 E[X] (renewals)."""
+    """Return the mean rest of the longest of so many at a random moment, in medians: E[X^2] / 2 E[X] (renewals)."""
     squares = sum(min(LONGEST, math.exp(sigma * z)) ** 2 for z in _longest_points(count)) / _POINTS
     return squares / (2.0 * mean_of_longest(sigma, count))
 
 
 @lru_cache(maxsize=64)
 def _longest_points(count: int) -> tuple[float, ...]:
-    """Quantiles of the largest of so many standard normal numbers, at the middles of equal shares."""
+    """Return quantiles of the largest of so many standard normal numbers, at the middles of equal shares."""
     shares = ((point + 0.5) / _POINTS for point in range(_POINTS))
     return tuple(_NORMAL.inv_cdf(share ** (1.0 / count)) for share in shares)
 
@@ -98,6 +98,6 @@ def _p90_over_mean(sigma: float, count: int) -> float:
 
 @lru_cache(maxsize=64)
 def _most_spread(count: int) -> float:
-    """The sigma of which p90 / mean of the longest of so many is largest."""
+    """Return the sigma at which p90 / mean of the longest of so many is largest."""
     sigmas = [_SIGMA_MAX * part / 50.0 for part in range(51)]
     return max(sigmas, key=lambda sigma: _p90_over_mean(sigma, count))

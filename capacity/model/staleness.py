@@ -1,4 +1,4 @@
-"""How large a staleness limit must be for the learner never to wait for rollouts that are young enough."""
+"""Compute how large the staleness limit must be for the learner never to wait for rollouts that are young enough."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def staleness_needed(*, t_bcast_s: float, t_gen_p90_s: float, t_train_s: float, publish_every_steps: int) -> int:
-    """Smallest staleness limit S, in learner steps, that lets the learner run without a pause.
+    """Return the smallest staleness limit S, in learner steps, that lets the learner run without a pause.
 
         S_needed = ceil((T_bcast + T_gen_p90) / T_train + kappa)
 

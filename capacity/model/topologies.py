@@ -1,9 +1,6 @@
-"""How long a version takes to reach every chosen worker, by the shape that the copies travel in.
+"""Name the shapes in which copies of a version travel; capacity/model/broadcast_bound.py bounds the time of each.
 
-The fluid bound: with stripes over many trees all copies finish within tau iff, with rho = eta M / tau, the source's
-uplink is at least rho, every receiver's downlink is at least rho, and ``sum(rho - u_i) <= U0`` over the receivers.
-Sources: Kumar and Ross, "Peer-assisted file distribution: the minimum distribution time" (2006); ECHO-2 (arXiv
-2602.02192), section on peer-assisted pipelined broadcast; the factors eta were measured (docs/capacity.md).
+Source of the stripes: ECHO-2 (arXiv 2602.02192), section on peer-assisted pipelined broadcast.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Units that prices and rates are quoted in. Prices of traffic are by 1 GB = 1e9 bytes."""
+"""Define the units that prices and rates are quoted in; prices of traffic are per 1 GB = 1e9 bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes of what a worker receives for one version: a keyframe, or a lossless delta from the version that it has.
+"""Estimate the bytes that a worker receives for one version: a keyframe, or a lossless delta from its own version.
 
 A delta names the weights whose published value changed. How many change depends on the optimiser's step: at a small
 learning rate most updates are below the spacing of bf16 numbers. The shares below were measured on synthetic weights of
@@ -30,7 +30,7 @@ RELATIVE_UNCERTAINTY = 0.3
 
 
 def delta_share(learning_rate: float, steps: int = 1, precision: Precision = "bf16") -> float:
-    """Bytes of a delta over so many steps / bytes of a bf16 keyframe.
+    """Return the bytes of a delta over so many steps, as a share of the bytes of a bf16 keyframe.
 
     Between and beyond the learning rates measured it follows the power law of the nearest two.
 

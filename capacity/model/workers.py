@@ -1,9 +1,7 @@
-"""A worker as the planner sees it: what it makes, how its links are, what it costs.
+"""Describe a worker as the planner sees it: speeds, links, prices, and what preemptions cost.
 
-What being taken away costs a worker.
-
-Rates seen on real spot markets: 0.02 to 1.8 preemptions per node and hour, correlated up to 0.59 within a region and
-0.27 across (design notes on capacity).
+Observed rates on real spot markets: 0.02 to 1.8 preemptions per node and hour, correlated up to 0.59 within a region
+and 0.27 across (design notes on capacity).
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from capacity.model.units import SECONDS_PER_HOUR
 
 
 def lost_share(preemptions_per_hour: float, lost_work_s: float, restart_s: float = 0.0) -> float:
-    """q: share of its time that a worker makes nothing useful, at most 1.
+    """Return q, the share of its time in which a worker generates nothing useful, at most 1.
 
     Up-times of ``U = 3600 / preemptions_per_hour`` seconds on average alternate with restarts; in each cycle of
     ``U + restart`` the work that was under way and the restart are lost (renewal reward theorem). With the restart
@@ -38,7 +36,7 @@ def lost_share(preemptions_per_hour: float, lost_work_s: float, restart_s: float
 
 
 def lost_work_s(*, t_gen_mean_s: float, t_gen_mean_square_s2: float, notice_s: float = 0.0) -> float:
-    """Seconds of work under way that a preemption ends, of each slot.
+    """Return the seconds of unfinished work that a preemption costs each slot.
 
     A slot that is interrupted at a random moment has worked ``E[T^2] / 2 E[T]`` seconds on its rollout on average (the
     inspection paradox: long rollouts are the likelier to be hit). With notice, rollouts that end within it are handed
@@ -62,10 +60,10 @@ Pin = Literal["", "on", "off"]
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What a worker makes with so many rollouts under way at once.
+    """A worker's speed with so many rollouts in flight.
 
     Args:
-        concurrency: rollouts under way at once.
+        concurrency: rollouts in flight.
         rollouts_per_second: mu, while it generates.
         t_gen_p90_s: seconds of one rollout, 90th percentile.
         t_gen_mean_s: the same, mean; 0: not known.
@@ -79,7 +77,7 @@ class Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """One column of the programme.
+    """One worker: a column of the planner's programme.
 
     Args:
         speeds: by concurrency, ascending; the planner takes the fastest one whose p90 fits.
@@ -112,10 +110,10 @@ class Worker:
 
     @property
     def preemption_loss(self) -> float:
-        """q: share of its work that preemptions cost, at most 1."""
+        """q, the share of its work that preemptions cost, at most 1."""
         return lost_share(self.preemptions_per_hour, self.lost_per_preemption_s)
 
     def fastest_within(self, t_gen_s: float) -> Speed | None:
-        """Its fastest speed whose p90 takes at most so long; None if none does."""
+        """Return its fastest speed whose p90 is at most so many seconds; None if there is none."""
         fitting = [speed for speed in self.speeds if speed.t_gen_p90_s <= t_gen_s]
         return max(fitting, key=lambda speed: speed.rollouts_per_second, default=None)

@@ -1,4 +1,4 @@
-"""The pool as arrays, one entry per worker: what the programme of every split is built from."""
+"""Hold the pool as arrays with one entry per worker; the programme of every split is built from them."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ class Columns:
         return len(self.workers)
 
     def fastest_within(self, t_gen_s: float) -> tuple[Ints, Floats]:
-        """Index of each worker's fastest speed whose p90 fits, and its rollouts/s; -1 and 0.0 where none fits."""
+        """Return each worker's fastest speed whose p90 fits, as index and rollouts/s; -1 and 0.0 where none fits."""
         rate = np.where(self.speed_p90 <= t_gen_s, self.speed_rate, 0.0)
         best = rate.argmax(axis=1)
         best_rate = rate[np.arange(len(rate)), best]
         return np.where(best_rate > 0, best, -1)[self.kind], best_rate[self.kind]
 
     def with_copies(self, place: int, number: int) -> Columns:
-        """The pool with so many more workers like this one, not pinned; they are listed as this very worker."""
+        """Return the pool with so many more workers like this one, not pinned, under the id of this worker."""
         rows = np.append(np.arange(len(self)), np.full(number, place))
         pin = self.pin[rows]
         pin[len(self) :] = 0
@@ -71,7 +71,7 @@ class Columns:
         return replace(self, workers=(*self.workers, *[self.workers[place]] * number), pin=pin, **changed)
 
     def generation_times_s(self) -> Floats:
-        """Every p90 that some worker offers, ascending: between two of them a split gains nothing."""
+        """Return every p90 that some worker offers, ascending: between two of them a split gains nothing."""
         finite = self.speed_p90[np.isfinite(self.speed_p90) & (self.speed_rate > 0)]
         return np.unique(finite)
 
@@ -109,7 +109,7 @@ def columns_of(workers: Sequence[Worker]) -> Columns:
 
 
 def _price_levels(usd_per_gb: Floats) -> tuple[Ints, Floats]:
-    """Which level each price is at, and the levels."""
+    """Return the level of each price, and the levels."""
     levels, level = np.unique(usd_per_gb, return_inverse=True)
     if levels.size > PRICE_LEVELS_MAX:
         kept = levels[np.linspace(0, levels.size - 1, PRICE_LEVELS_MAX).astype(np.int64)]
@@ -118,7 +118,7 @@ def _price_levels(usd_per_gb: Floats) -> tuple[Ints, Floats]:
 
 
 def _speeds(workers: Sequence[Worker]) -> tuple[Ints, Floats, Floats]:
-    """Workers of one hardware mostly share one tuple of speeds: read each tuple once."""
+    """Read each tuple of speeds once: workers of one hardware mostly share one."""
     kinds = {id(worker.speeds): worker.speeds for worker in workers}
     number_of = {key: number for number, key in enumerate(kinds)}
     most = max((len(speeds) for speeds in kinds.values()), default=0) or 1

@@ -1,13 +1,11 @@
-"""A small mixed-integer programme over the workers in doubt, all others as they are.
+"""Solve a small mixed-integer programme over the workers in doubt, with all others fixed.
 
 Reduced costs say which workers an optimal set could still differ in; among 80 of them HiGHS finds the best set in a
 fraction of a second, where a programme over a whole pool does not (docs/capacity.md).
 
-Keeps what a solver prints off standard output.
-
 HiGHS prints a debug line of its own from ``scipy.optimize.milp`` in rare cases
-(``HighsMipSolverData::transformNewIntegerFeasibleSolution``), by C's stdio, whatever ``disp`` says. Standard output
-carries ``--json`` documents.
+(``HighsMipSolverData::transformNewIntegerFeasibleSolution``), through C's stdio, whatever ``disp`` says. Standard
+output carries ``--json`` documents, so such lines are diverted to standard error.
 """
 
 from __future__ import annotations
@@ -29,9 +27,9 @@ _STREAMS = (("stdout", "stderr"), ("__stdoutp", "__stderrp"))
 
 
 def c_prints_to_stderr() -> None:
-    """Let what C code prints go to standard error from now on, in this process; what Python prints stays as it is.
+    """Send what C code prints to standard error from now on, in this process; Python's own output stays as it is.
 
-    Where C's library names its streams otherwise, nothing changes.
+    Has no effect where the C library names its streams otherwise.
     """
     libc = ctypes.CDLL(None)
     for out, err in _STREAMS:
@@ -49,14 +47,18 @@ WHOLE_POOL_COLUMNS = 250  # so few workers are all in the core: then its bound i
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Core:
-    """Args: bound: USD/h, no set of whole workers costs less at this split; 0 where the core is not the whole pool."""
+    """The best set in a core.
+
+    Args:
+        bound: USD/h below which no set of whole workers costs at this split; 0 where the core is not the whole pool.
+    """
 
     chosen: Mask
     bound: float
 
 
 def core_of(relaxation: Relaxation, chosen: Mask, columns: int = CORE_COLUMNS) -> Ints:
-    """The workers of the smallest absolute reduced cost that may be on or off; of a small pool all of these."""
+    """Return the free workers of the smallest absolute reduced cost; in a small pool, all free workers."""
     free = _free(relaxation)
     if free.size <= WHOLE_POOL_COLUMNS:
         return free
@@ -66,16 +68,16 @@ def core_of(relaxation: Relaxation, chosen: Mask, columns: int = CORE_COLUMNS) -
 
 
 def _free(relaxation: Relaxation) -> Ints:
-    """Workers that may be on or off."""
+    """Return the workers that may be on or off."""
     programme = relaxation.programme
     return np.flatnonzero((programme.upper > 0) & (programme.lower == 0))
 
 
 def best_in_core(relaxation: Relaxation, chosen: Mask, time_limit_s: float, gap: float = 0.0) -> Core | None:
-    """The best set that differs from ``chosen`` in the core only, as far as the time allows; None if it finds none.
+    """Return the best set found in time that differs from ``chosen`` in the core only, or None.
 
     Args:
-        gap: relative; it may stop so close to the optimum of the core.
+        gap: relative distance from the core's optimum at which the solver may stop.
     """
     matrix, core = matrix_of(relaxation.programme), core_of(relaxation, chosen)
     others = chosen.copy()

@@ -1,4 +1,4 @@
-"""Why no set of workers will do, and what would change that."""
+"""Explain why no set of workers is feasible, and what would change that."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ MB = 1e6
 
 
 def binding_row(demand: Demand, columns: Columns, reach: Reach | None, cheapest_usd_per_hour: float | None) -> RowName:
-    """The row that cannot be met.
+    """Return the row that cannot be met.
 
     Args:
-        reach: of the best split; None where no rollout is young enough.
-        cheapest_usd_per_hour: of a set that holds all rows but the budget.
+        reach: what the pool can give at the best split; None where no rollout is young enough.
+        cheapest_usd_per_hour: cost of the cheapest set that holds all rows but the budget.
     """
     if cheapest_usd_per_hour is not None:
         return "budget"
@@ -38,7 +38,7 @@ def explained(
     cheapest_usd_per_hour: float | None,
     remedies: tuple[str, ...],
 ) -> Infeasible:
-    """Why, in words with figures; arguments as for ``binding_row``."""
+    """Return the reason in words with figures; arguments as for ``binding_row``."""
     row = binding_row(demand, columns, reach, cheapest_usd_per_hour)
     if row == "budget":
         what = f"the cheapest set costs {cheapest_usd_per_hour:.4g} $/h, {demand.usd_per_hour_max:.4g} $/h are allowed"

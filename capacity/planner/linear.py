@@ -1,7 +1,7 @@
-"""The linear relaxation of a split's programme: the bound, the shadow prices and the reduced costs.
+"""Solve the linear relaxation of a split's programme for the bound, the shadow prices and the reduced costs.
 
-Solved by sifting: a linear programme over the columns that look best, the others priced by its duals, those that would
-improve it added, until none does. Source: Bixby, Gregory, Lustig, Marsten, Shanno, "Very large-scale linear
+The method is sifting: a linear programme over the columns that look best, the others priced by its duals, those that
+would improve it added, until none does. Source: Bixby, Gregory, Lustig, Marsten, Shanno, "Very large-scale linear
 programming: a case study in combining interior point and simplex methods" (1992), section 3. The bound is computed from
 the duals by weak duality over all columns, so that it holds whatever the solver's tolerances are.
 """
@@ -68,7 +68,7 @@ def relax(programme: Programme, near: Relaxation | None = None) -> Relaxation | 
 
 
 def _first_deviation(programme: Programme) -> float:
-    """Of a set that gives the rate and varies as the pool does on average."""
+    """Return the deviation of a set that gives the rate and varies as the pool does on average."""
     useful = programme.useful[programme.eligible].sum()
     return float(np.sqrt(programme.variance[programme.eligible].sum() / useful * programme.rate_bought))
 
@@ -108,7 +108,7 @@ def _first_columns(programme: Programme, every: Ints, near: Relaxation | None) -
 
 
 def _solve(matrix: Matrix, working: Ints) -> tuple[Floats, Floats] | None:
-    """x over all workers, and the duals (>= 0 for ``a x <= b``)."""
+    """Return x over all workers, and the duals (>= 0 for ``a x <= b``)."""
     found = linprog(
         np.concatenate([matrix.cost[working], matrix.extra_cost]),
         A_ub=hstack([matrix.workers[:, working], matrix.extra], format="csc"),

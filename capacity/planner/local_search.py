@@ -1,9 +1,9 @@
-"""Local search from a rounded set: one in, one out, 1-1, 1-2, 2-1 and 2-2 swaps among the workers in doubt.
+"""Round the relaxation to a first set, and improve it by local search.
+
+Moves are one in, one out, and 1-1, 1-2, 2-1 and 2-2 swaps among the workers in doubt.
 
 Broken rows count at more than their shadow prices, so that the search may cross them; thousands of sets are judged on
 the way, and the best of those that hold every row is kept.
-
-From the relaxation to a first set of workers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Pairs = NDArray[np.int64]
 
 @dataclass(slots=True)
 class _Search:
-    """A set on its way, and the best set met that holds every row."""
+    """The current set of a search, and the best set seen that holds every row."""
 
     totals: Totals
     weights: Weights
@@ -60,7 +60,7 @@ class _Search:
 
 
 def improved(relaxation: Relaxation, totals: Totals, chosen: Mask, weights: Weights) -> Mask:
-    """Best move first until none gains; the best set met that holds every row, or where it ended if none does.
+    """Make the best move until none gains; return the best set seen that holds every row, else the last set.
 
     Single moves are tried first, larger ones only where no smaller one gains. Shape [n], as ``chosen``.
     """
@@ -83,7 +83,7 @@ def _moved(chosen: Mask, removed: Ints, added: Ints) -> Mask:
 
 
 def _in_doubt(relaxation: Relaxation, chosen: Mask) -> tuple[Ints, Ints]:
-    """Chosen ones that may go, the dearest first; others that may come, the best first."""
+    """Return the chosen workers that may go, the dearest first, and others that may come, the best first."""
     programme, reduced = relaxation.programme, relaxation.reduced
     inside = np.flatnonzero(chosen & (programme.lower == 0))
     outside = np.flatnonzero(~chosen & (programme.upper > 0))
@@ -94,7 +94,7 @@ def _in_doubt(relaxation: Relaxation, chosen: Mask) -> tuple[Ints, Ints]:
 
 
 def _moves(inside: Ints, outside: Ints) -> Iterator[tuple[Pairs, Pairs]]:
-    """Neighbourhoods as (removed, added), the small ones first."""
+    """Yield neighbourhoods as (removed, added), the small ones first."""
     yield _crossed(_alone(inside), _alone(outside))
     one_out, one_in = _alone(inside[:IN_PAIRS]), _alone(outside[:IN_PAIRS])
     yield _crossed(one_out, _pairs(outside[:IN_PAIRS]))
@@ -103,7 +103,7 @@ def _moves(inside: Ints, outside: Ints) -> Iterator[tuple[Pairs, Pairs]]:
 
 
 def _alone(places: Ints) -> Pairs:
-    """Each one, and nobody; shape [places + 1, 2]."""
+    """Return moves of each worker alone, and the empty move; shape [places + 1, 2]."""
     first = np.append(places, -1)
     return np.column_stack([first, np.full(first.size, -1)])
 
@@ -114,7 +114,7 @@ def _pairs(places: Ints) -> Pairs:
 
 
 def _crossed(removed: Pairs, added: Pairs) -> tuple[Pairs, Pairs]:
-    """Every removal with every addition; shape [moves, 2] each."""
+    """Combine every removal with every addition; shape [moves, 2] each."""
     return np.repeat(removed, len(added), axis=0), np.tile(added, (len(removed), 1))
 
 
@@ -123,12 +123,12 @@ DEARER = 2.0  # than its shadow price: what a broken row counts, so that mending
 
 
 def rounded(relaxation: Relaxation) -> Mask:
-    """Every worker of which the relaxation takes a part; the few parts too many are for the swaps to undo."""
+    """Choose every worker of which the relaxation takes a part; swaps undo the few that are too many."""
     return relaxation.x > WHOLE
 
 
 def weights_of(relaxation: Relaxation, totals: Totals, chosen: Mask) -> Weights:
-    """What broken rows count: above the shadow prices, and above the average price where a row does not bind."""
+    """Return the weights of broken rows: above shadow prices, and above the average price where a row does not bind."""
     programme, sums = relaxation.programme, totals.of(chosen)
     usd = float(totals.usd_per_hour(sums[None, :])[0]) + 1e-6
     per_rate = sum(value for (row, _), value in relaxation.duals.items() if row in ("rate", "chance", "region"))
@@ -141,7 +141,7 @@ def weights_of(relaxation: Relaxation, totals: Totals, chosen: Mask) -> Weights:
 
 
 def dropped(totals: Totals, chosen: Mask, order: np.ndarray) -> Mask:
-    """Without the workers, tried in this order, that no row needs and that cost something or nothing."""
+    """Return the set without the workers that no row needs, tried in this order."""
     programme = totals.programme
     chosen, sums = chosen.copy(), totals.of(chosen)
     usd = float(totals.usd_per_hour(sums[None, :])[0])

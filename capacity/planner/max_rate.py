@@ -1,7 +1,9 @@
-"""The most rollouts a second that a pool can give at a split, and which row stops it: no prices, a millisecond.
+"""Find the most rollouts a second that a pool can give at a split, and the row that limits it.
 
-The relay row alone makes it a knapsack: whoever passes on a copy or more is free to take, the others go in by rate per
-copy that they cost, as far as the copies last.
+This takes a millisecond, because prices play no part.
+
+The relay row alone makes it a knapsack: workers that pass on at least one copy are free to take, and the others follow
+by rate per copy that they cost, as far as the copies last.
 """
 
 from __future__ import annotations
@@ -34,12 +36,12 @@ class Reach:
 
     @property
     def share(self) -> float:
-        """Of the rate to be bought; 1 or more is enough."""
+        """Share of the rate to be bought; 1 or more suffices."""
         return self.rate / self.programme.rate_bought if np.isfinite(self.programme.rate_bought) else 0.0
 
     @property
     def stopped_by(self) -> RowName | None:
-        """The row that stops it; None if the rate is reached."""
+        """The row that limits the rate; None if the needed rate is reached."""
         needed = self.programme.rate_bought
         if self.programme.origin_feeds < 1:
             return "learner_uplink"
@@ -51,7 +53,7 @@ class Reach:
 
 
 def reach_of(programme: Programme) -> Reach:
-    """What the pool can give at this split."""
+    """Return what the pool can give at this split."""
     usable = np.flatnonzero(programme.upper > 0)
     links = float(programme.useful[programme.columns.pin >= 0].sum())
     useful, taken = programme.useful[usable], 1.0 - programme.feeds[usable]
@@ -67,6 +69,6 @@ def reach_of(programme: Programme) -> Reach:
 
 
 def farthest(demand: Demand, columns: Columns, splits: int) -> Reach | None:
-    """The split at which the pool gives the largest share of the rate; None where no rollout is young enough."""
+    """Return the split at which the pool gives the largest share of the rate; None where no rollout is young enough."""
     found = [reach_of(programme_of(demand, columns, split)) for split in splits_of(demand, columns, splits)]
     return max(found, key=lambda reach: (reach.share, reach.without_relaying), default=None)

@@ -1,4 +1,4 @@
-"""The cheapest set of workers that keeps the learner busy, with a bound below which no set goes.
+"""Find the cheapest set of workers that keeps the learner busy, and a lower bound on the cost of any set.
 
 Per split of the staleness budget: the linear relaxation (its optimum is the bound), rounding, swaps, and a small
 mixed-integer programme over the workers in doubt. Splits are tried in the order of their bounds, until the next bound
@@ -41,13 +41,15 @@ WEIGHINGS, HEAVIER = 4, 10.0  # of broken rows, until a set holds them
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """Args:
-    incumbent_discount: share by which the price of a worker that is on counts less, so that a set is left only for
-        one that is cheaper by more than that.
-    time_limit_s: for the mixed-integer programme of one split, or of all of them in a pool beyond 250.
-    splits: how many splits of the staleness budget are tried at most.
-    remedies: whether to look for changes that help where no set will do; that takes as long as many plans.
-    clock: seconds; for ``Plan.solve_s``.
+    """Options of one plan.
+
+    Args:
+        incumbent_discount: share by which the price of a worker that is on counts less, so that a set is left only for
+            one that is cheaper by more than that.
+        time_limit_s: for the mixed-integer programme of one split, or of all of them in a pool beyond 250.
+        splits: how many splits of the staleness budget are tried at most.
+        remedies: whether to look for changes that help where no set will do; that takes as long as many plans.
+        clock: seconds; for ``Plan.solve_s``.
     """
 
     incumbent_discount: float = 0.0
@@ -62,11 +64,11 @@ DEFAULTS = PlanOptions()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Solution:
-    """A feasible set of one split.
+    """A feasible set at one split.
 
     Args:
-        usd_per_hour: with egress, incumbents discounted.
-        integer_bound: no set of whole workers costs less; 0 where that is not known.
+        usd_per_hour: cost with egress, incumbents discounted.
+        integer_bound: cost below which no set of whole workers goes; 0 where that is not known.
     """
 
     relaxation: Relaxation
@@ -81,10 +83,10 @@ class Solution:
 
 
 def plan(demand: Demand, workers: Sequence[Worker], options: PlanOptions = DEFAULTS) -> Plan:
-    """Choose workers.
+    """Choose the workers of a demand.
 
     Returns:
-        A plan; where no set will do, one in which nobody is chosen and ``infeasible`` says why.
+        A plan; where no set is feasible, one without chosen workers whose ``infeasible`` says why.
 
     Raises:
         ValueError: two workers have one id.
@@ -114,7 +116,7 @@ def over_budget(demand: Demand, solution: Solution) -> bool:
 
 
 def _cheapest(demand: Demand, columns: Columns, options: PlanOptions) -> Solution | None:
-    """The best set without regard to incumbents; with more time where the bound says that the budget may be enough."""
+    """Return the best set without regard to incumbents, with more time where the bound says the budget may suffice."""
     plain = replace(options, incumbent_discount=0.0)
     relaxations = relaxed_splits(demand, columns, plain)
     if not relaxations or relaxations[0].bound > (demand.usd_per_hour_max or math.inf):
@@ -123,7 +125,7 @@ def _cheapest(demand: Demand, columns: Columns, options: PlanOptions) -> Solutio
 
 
 def possible(demand: Demand, columns: Columns, options: PlanOptions) -> bool:
-    """Whether the pool reaches the rate at some split and, where more rows are asked for, a relaxation holds them."""
+    """Tell whether the pool reaches the rate at some split and, where there are more rows, a relaxation holds them."""
     reach = farthest(demand, columns, options.splits)
     if reach is None or reach.stopped_by is not None:
         return False
@@ -139,7 +141,7 @@ def _asks_more(demand: Demand, columns: Columns) -> bool:
 
 
 def _refused(demand: Demand, columns: Columns, best: Solution | None, options: PlanOptions) -> Plan:
-    """The plan that chooses nobody, with why. Args: best: of all but the budget's row."""
+    """Return the plan that chooses no worker and says why; ``best`` is the best set without the budget's row."""
     cheapest = best.undiscounted_usd_per_hour if best is not None else None
     words = tuple(str(remedy) for remedy in remedies(demand, columns, options)) if options.remedies else ()
     if cheapest is not None:
@@ -149,7 +151,7 @@ def _refused(demand: Demand, columns: Columns, best: Solution | None, options: P
 
 
 def remedies(demand: Demand, columns: Columns, options: PlanOptions) -> tuple[Remedy, ...]:
-    """Single changes after which there is a set, the smallest first."""
+    """Return the single changes after which a set is feasible, the smallest first."""
     quick = replace(options, splits=min(options.splits, SPLITS_OF_REMEDIES))
 
     def holds(changed: Demand, changed_columns: Columns) -> bool:
@@ -164,7 +166,7 @@ def remedies(demand: Demand, columns: Columns, options: PlanOptions) -> tuple[Re
 
 
 def relaxed_splits(demand: Demand, columns: Columns, options: PlanOptions) -> list[Relaxation]:
-    """The relaxations that have a solution, those of the smallest bound first."""
+    """Return the relaxations that have a solution, those of the smallest bound first."""
     found: list[Relaxation] = []
 
     def bound(split: Split) -> float:
@@ -180,12 +182,12 @@ def relaxed_splits(demand: Demand, columns: Columns, options: PlanOptions) -> li
 
 
 def holds_pinned(programme: Programme) -> bool:
-    """Whether every worker that the operator wants on can be on at this split."""
+    """Tell whether every worker that the operator pinned on can be on at this split."""
     return bool((programme.eligible | (programme.columns.pin <= 0)).all())
 
 
 def best_of(relaxations: list[Relaxation], options: PlanOptions, gap: float = GAP_OF_POOLS) -> Solution | None:
-    """The best set over the splits; a split whose bound is not below it is not searched.
+    """Return the best set over the splits; a split whose bound is not below it is not searched.
 
     Args:
         relaxations: those of the smallest bound first.
@@ -207,7 +209,7 @@ def best_of(relaxations: list[Relaxation], options: PlanOptions, gap: float = GA
 
 
 def solved(relaxation: Relaxation, time_limit_s: float, near: float) -> Solution | None:
-    """A set near the bound of this split; None if none was found.
+    """Return a set near the bound of this split; None if none was found.
 
     Args:
         near: relative; a set so close to the bound is not improved further.
@@ -230,7 +232,7 @@ def solved(relaxation: Relaxation, time_limit_s: float, near: float) -> Solution
 
 
 def polished(relaxation: Relaxation, totals: Totals, chosen: Mask) -> Mask:
-    """Swaps, with broken rows counting more and more until a set holds them all; then without who is not needed."""
+    """Swap with growing weights of broken rows until a set holds them all, then drop the workers not needed."""
     weights = weights_of(relaxation, totals, chosen)
     for _ in range(WEIGHINGS):
         chosen = improved(relaxation, totals, chosen, weights)
@@ -242,7 +244,7 @@ def polished(relaxation: Relaxation, totals: Totals, chosen: Mask) -> Mask:
 
 
 def solution_of(relaxation: Relaxation, totals: Totals, chosen: Mask) -> Solution | None:
-    """The set with its cost by exact prices; None if a row is broken, or one that is pinned on is not in it."""
+    """Return the set with its cost by exact prices; None if a row is broken or a worker pinned on is not in it."""
     programme = relaxation.programme
     pinned = bool(chosen[programme.lower > 0].all())
     if not chosen.any() or not pinned or not totals.feasible(totals.of(chosen)[None, :])[0]:

@@ -1,4 +1,4 @@
-"""What a plan is: who is on, what it costs and gives, what limits it, and why each worker is on or off."""
+"""Define a plan: the chosen workers, their cost and rate, the rows that limit it, and the reason for each worker."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Row:
     """One row of the programme at the chosen set.
 
     Args:
-        value: of the left-hand side at the chosen set.
-        limit: of the right-hand side.
-        at_least: whether ``value >= limit`` is asked for; else ``value <= limit``.
+        value: left-hand side at the chosen set.
+        limit: right-hand side.
+        at_least: whether ``value >= limit`` must hold; else ``value <= limit``.
         shadow_usd_per_hour: what one more unit of the limit saves or costs, from the LP; 0 where it does not bind.
     """
 
@@ -32,7 +32,7 @@ class Row:
 
     @property
     def slack(self) -> float:
-        """How far it is from binding; negative where it is broken."""
+        """Distance from binding; negative where the row is broken."""
         return self.value - self.limit if self.at_least else self.limit - self.value
 
 
@@ -47,7 +47,7 @@ class Candidate:
         useful_rollouts_per_second: after preemption and swaps, were it on.
         reduced_usd_per_hour: its reduced cost in the LP: by how much its price would have to fall for it to be chosen.
         reason: why it is on or off, in words.
-        copies_sent: of each version, that it passes on in this plan; who sends for less sends first.
+        copies_sent: copies of each version that it passes on in this plan; cheaper senders send first.
         barred: whether it could not be chosen at any price: too slow, or its link is.
     """
 
@@ -72,7 +72,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A feasible set, or why there is none (``infeasible`` is not None; then nobody is chosen).
+    """A feasible set, or the reason why there is none (``infeasible`` is not None and no worker is chosen).
 
     Args:
         t_bcast_s: by the fluid bound of the chosen set, at most ``split.t_bcast_s``.
@@ -81,8 +81,8 @@ class Plan:
         workers_usd_per_hour, egress_usd_per_hour: of the chosen set; the origin's egress is in the latter.
         lp_bound_usd_per_hour: no set costs less: the certificate. At the same split; incumbents at their discount.
         gap: (cost - bound) / bound, incumbents at their discount; 0 where the bound is 0.
-        utilisation: share of the time in which the learner trains, by rates alone; capacity.predict.prediction knows
-        waits.
+        utilisation: share of the time in which the learner trains, by rates alone; capacity.predict.prediction
+            includes waits.
         solve_s: wall time.
         bound_over_splits_usd_per_hour: the smallest bound of all splits tried.
         splits_tried: how many they were.
@@ -120,17 +120,17 @@ class Plan:
 
     @property
     def usd_per_hour(self) -> float:
-        """Workers and traffic; the learner and storage are not in it."""
+        """Cost of workers and traffic, without the learner and storage."""
         return self.workers_usd_per_hour + self.egress_usd_per_hour
 
 
 @dataclass(frozen=True, slots=True)
 class Infeasible:
-    """Why no set will do, and the smallest single change that helps.
+    """Why no set is feasible, and the smallest single change that helps.
 
     Args:
         binding: the row that cannot be met.
-        what: in words, with figures.
+        what: the reason in words, with figures.
         remedies: single changes that make it feasible, smallest first: ("S", "4 -> 5"), in words.
     """
 

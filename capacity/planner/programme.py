@@ -1,4 +1,4 @@
-"""The programme of one split: which workers, at what price, give the rate within the rows.
+"""Build the programme of one split: which workers give the rate at the least cost within the rows.
 
     minimise   sum x_i c_i + egress(x)
     rate       sum x_i useful_i >= phi R / T_train           (less of a step where workers pause while they receive)
@@ -11,8 +11,8 @@ With ``r = M / tau`` the copies ``f`` that an uplink u passes on within tau are 
 (capacity/model/broadcast_bound.py). With stripes the relay row is the one of the design notes, divided by rho = eta
 M / tau.
 
-Egress is linear too: n copies are sent by somebody each version, the cheapest senders first, none beyond its ``f``. So
-it is the optimum of a transport whose senders with one price are one variable.
+Egress is linear too: each version is sent n times, the cheapest senders first, none beyond its ``f``. So it is the
+optimum of a transport problem whose senders of one price are one variable.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def programme_of(demand: Demand, columns: Columns, split: Split, incumbent_disco
 
 
 def usd_per_hour_of_a_copy(demand: Demand) -> float:
-    """USD/h per USD/GB for sending one copy of every version."""
+    """Return the USD/h per USD/GB for sending one copy of every version."""
     return gb_per_hour_of_a_copy(demand.update_bytes, demand.publish_every_steps * demand.t_train_s)
 
 
@@ -125,7 +125,7 @@ def copy_bytes_per_second(demand: Demand, tau_s: float) -> float:
 
 
 def copies_within(demand: Demand, uploads: Floats, tau_s: float) -> Floats:
-    """Copies of a version that workers' links of these bytes/s pass on within tau; shape as ``uploads``."""
+    """Return the copies of a version that links of these bytes/s pass on within tau; shape as ``uploads``."""
     rate = copy_bytes_per_second(demand, tau_s)
     if rate == 0 or not np.isfinite(rate):
         return np.full(uploads.shape, 0.0)
@@ -142,7 +142,7 @@ def copies_within(demand: Demand, uploads: Floats, tau_s: float) -> Floats:
 
 
 def origin_feeds(demand: Demand, tau_s: float) -> float:
-    """Copies of a version that the source sends within tau; below 1 not even the first is in time."""
+    """Return the copies of a version that the source sends within tau; below 1 not even the first is in time."""
     if demand.topology.shape != "star":
         upload = np.array([demand.learner_upload_bytes_per_second])
         return float(copies_within(demand, upload, tau_s)[0]) if demand.update_bytes > 0 else np.inf

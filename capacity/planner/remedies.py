@@ -1,4 +1,4 @@
-"""Single changes that would make a set possible, each as small as will do."""
+"""Find single changes that would make a set feasible, each as small as possible."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Possible = Callable[[Demand, Columns], bool]
 
 
 def remedies_of(demand: Demand, columns: Columns, possible: Possible) -> tuple[Remedy, ...]:
-    """Every single change that helps, the smallest first.
+    """Return every single change that helps, the smallest first.
 
     Args:
         possible: whether some set holds all rows.
@@ -116,7 +116,7 @@ def _deltas(demand: Demand, columns: Columns, possible: Possible) -> Remedy | No
 
 
 def _workers(demand: Demand, columns: Columns, possible: Possible) -> Remedy | None:
-    """More workers of one kind: the fastest, or the fast one with the best uplink, whichever needs fewer."""
+    """Add workers of one kind: the fastest, or the fast one with the best uplink, whichever needs fewer."""
     fastest = columns.speed_rate.max(axis=1)[columns.kind] * columns.kept
     found: list[tuple[int, int]] = []
     for place in {int(fastest.argmax()), int((columns.upload * fastest).argmax())} if len(columns) else ():
@@ -136,7 +136,7 @@ def _workers(demand: Demand, columns: Columns, possible: Possible) -> Remedy | N
 
 
 def smallest_whole(holds: Callable[[int], bool], most: int) -> int | None:
-    """The smallest number from 1 for which it holds, if it holds for all larger ones; None if not even for ``most``."""
+    """Return the smallest number from 1 for which a monotone test holds; None if it does not hold for ``most``."""
     if not holds(most):
         return None
     high = 1
@@ -150,7 +150,7 @@ def smallest_whole(holds: Callable[[int], bool], most: int) -> int | None:
 
 
 def smallest_factor(holds: Callable[[float], bool]) -> float | None:
-    """The smallest factor above 1 for which it holds, to within ``PRECISION``; None if not even the largest does."""
+    """Return the smallest factor above 1 for which the test holds, within ``PRECISION``; None if the largest fails."""
     if not holds(FACTOR_MAX):
         return None
     low, high = 0.0, math.log(FACTOR_MAX)

@@ -1,4 +1,4 @@
-"""Who passes on how many copies of each version in a chosen set: those whose bytes cost least first."""
+"""Assign the copies of each version to the members of a chosen set, the cheapest senders first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from capacity.planner.programme import Programme
 
 
 def copies_sent(programme: Programme, chosen: Mask) -> Copies:
-    """Copies of a version that the origin and each worker send, shape [n]: the cheapest that the set can do.
+    """Return the copies of a version that the origin and each worker, shape [n], send at the least cost.
 
     Workers of one price share in proportion to what they can send, so that no uplink is full while another is idle.
 
@@ -35,7 +35,7 @@ def copies_sent(programme: Programme, chosen: Mask) -> Copies:
 
 
 def egress_of(programme: Programme, copies: Copies) -> Egress:
-    """USD/h of the origin's and of each worker's copies, shape [n]."""
+    """Return the USD/h of the origin's copies and of each worker's, shape [n]."""
     demand = programme.demand
     return egress_usd_per_hour(
         copies,
@@ -47,5 +47,5 @@ def egress_of(programme: Programme, copies: Copies) -> Egress:
 
 
 def marginal_usd_per_gb(programme: Programme, copies: Copies) -> float:
-    """The dearest price at which a worker sends: cheaper relays are worth their whole uplink."""
+    """Return the dearest price at which a worker sends; cheaper relays are worth their whole uplink."""
     return float(programme.columns.egress_usd_per_gb[copies.receivers > 0].max(initial=0.0))

@@ -1,4 +1,4 @@
-"""How the staleness budget ``(S - kappa) T_train`` is divided between generating and broadcasting.
+"""Divide the staleness budget ``(S - kappa) T_train`` between generating and broadcasting.
 
 More time to generate lets each worker run more rollouts at once, so that it makes more; what is left to broadcast in
 raises the rate at which every copy must travel. Between two p90s that some worker offers, a longer time to generate
@@ -20,7 +20,7 @@ EVERY_TIME = 64  # if there are no more than these
 
 
 def times_of(demand: Demand, columns: Columns) -> Floats:
-    """Seconds for generating that are worth trying, ascending; empty where no worker's rollout is young enough."""
+    """Return the seconds for generating that are worth trying, ascending; empty where no rollout is young enough."""
     times = columns.generation_times_s()
     return times[times < demand.budget_s] if demand.update_bytes > 0 else times[times <= demand.budget_s]
 
@@ -30,7 +30,7 @@ def split_at(demand: Demand, t_gen_s: float) -> Split:
 
 
 def splits_of(demand: Demand, columns: Columns, most: int) -> tuple[Split, ...]:
-    """At most so many splits, spread over those worth trying, by rising time to generate."""
+    """Return at most so many splits, spread over those worth trying, by rising time to generate."""
     times = times_of(demand, columns)
     return tuple(split_at(demand, float(times[place])) for place in _spread(times.size, most))
 
@@ -39,7 +39,7 @@ def explore(demand: Demand, columns: Columns, most: int, bound: Callable[[Split]
     """Call ``bound`` for the splits worth trying, a grid first and then more about its best.
 
     Args:
-        most: splits at most; all there are in a small pool.
+        most: most splits to try; a small pool tries all.
         bound: the least cost at a split; inf where there is no set.
     """
     times = times_of(demand, columns)
@@ -62,7 +62,7 @@ def _spread(size: int, most: int) -> list[int]:
 
 
 def _next(found: dict[int, float]) -> int | None:
-    """The middle of the wider gap beside the best; None where there is nothing between, or no best."""
+    """Return the middle of the wider gap beside the best; None where nothing lies between, or there is no best."""
     best = min(found, key=lambda place: (found[place], place))
     if not np.isfinite(found[best]):
         return None

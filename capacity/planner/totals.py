@@ -91,13 +91,13 @@ def totals_of(programme: Programme) -> Totals:
 
 
 def sending(programme: Programme, totals: Floats) -> tuple[Floats, Floats, Floats]:
-    """Who sends how much: the cheapest first, the origin at least one copy.
+    """Assign copies to senders: the cheapest first, the origin at least one copy.
 
     Args:
         totals: shape [m, d].
 
     Returns:
-        USD/h, shape [m]; copies that nobody can send, [m]; copies sent, [m, levels + 1], the origin's last.
+        USD/h, shape [m]; copies that no sender has room for, [m]; copies sent, [m, levels + 1], the origin's last.
     """
     levels = programme.level_copy_usd.size
     receivers = totals[:, RECEIVERS]

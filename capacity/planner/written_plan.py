@@ -1,7 +1,4 @@
-"""From a solved split to a plan that can be read: rows, prices, reasons.
-
-Why each worker is on or off, in words with figures.
-"""
+"""Write the plan of a solved split: its rows, its prices, and in words why each worker is on or off."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ WORTH_NAMING_USD = 5e-5  # a smaller difference is printed as 0.0000
 
 
 def reasons_of(programme: Programme, chosen: Mask, reduced: Floats, usd_per_hour: Floats, sent: Floats) -> list[str]:
-    """One line per worker.
+    """Return one line per worker: why it is on or off.
 
     Args:
         reduced: reduced costs, USD/h; how far its price is above what it would add.
@@ -70,7 +67,7 @@ def _off(useful: float, usd: float, reduced: float, feeds: float) -> str:
 
 
 def _why_not(programme: Programme) -> Callable[[int, Worker], str]:
-    """Why a worker cannot be chosen at this split at all; empty if it can."""
+    """Return why a worker cannot be chosen at this split at all; empty if it can."""
     columns, split, demand = programme.columns, programme.split, programme.demand
     with np.errstate(invalid="ignore"):
         soonest = np.where(columns.speed_rate > 0, columns.speed_p90, np.inf).min(axis=1)[columns.kind]
@@ -100,7 +97,7 @@ ROUNDING = 1e-9  # of the time that a version has: a set at the limit is not ove
 
 
 def written_plan(relaxation: Relaxation, chosen: Mask, usd_per_hour: float) -> Plan:
-    """The plan of a feasible set; times of solving and of other splits are left for the caller.
+    """Return the plan of a feasible set; the caller fills in the time of solving and the other splits.
 
     Args:
         usd_per_hour: of the set as the programme counts it, incumbents discounted.
@@ -177,7 +174,7 @@ def _candidates(relaxation: Relaxation, chosen: Mask, copies: Copies, egress: Fl
 
 
 def rows_of(relaxation: Relaxation, chosen: Mask, copies: Copies, usd_per_hour: float) -> tuple[Row, ...]:
-    """Every row of the programme at the chosen set."""
+    """Return every row of the programme at the chosen set."""
     programme, duals = relaxation.programme, relaxation.duals
     demand, columns = programme.demand, programme.columns
     rate = float(programme.useful[chosen].sum())
@@ -200,7 +197,7 @@ def rows_of(relaxation: Relaxation, chosen: Mask, copies: Copies, usd_per_hour: 
 
 
 def _relay_rows(relaxation: Relaxation, chosen: Mask, copies: Copies) -> list[Row]:
-    """The relay row counts the uplinks of those who send: the cheapest who are enough."""
+    """Return the relay row; it counts the uplinks of the senders, the cheapest that suffice."""
     programme = relaxation.programme
     rho, uplink = programme.copy_bytes_per_second, programme.demand.learner_upload_bytes_per_second
     taken = (float(chosen.sum()) - float(programme.feeds[copies.receivers > 0].sum())) * rho
@@ -215,7 +212,11 @@ def _relay_rows(relaxation: Relaxation, chosen: Mask, copies: Copies) -> list[Ro
 
 
 def refused_plan(demand: Demand, columns: Columns, reach: Reach | None, why: Infeasible) -> Plan:
-    """The plan that chooses nobody. Args: reach: of the split that comes closest."""
+    """Return the plan that chooses no worker.
+
+    Args:
+        reach: what the pool can give at the split that comes closest.
+    """
     programme = reach.programme if reach is not None else None
     split = programme.split if programme is not None else Split(0.0, max(0.0, demand.budget_s))
     rate = reach.rate if reach is not None else 0.0
