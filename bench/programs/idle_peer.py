@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from peer.config import PeerConfig
-from peer.engines.base import Drawn, GenerateRequest, WarmUp
+from peer.engines.base import CompletionSlice, GenerateRequest, WarmUp
 from peer.service import run
 from rollcast.runtime.config import load_config
 from rollcast.runtime.errors import ProcessFailed
@@ -55,7 +55,7 @@ class IdleEngine:
 class IdleGeneration:
     """See peer.engines.base.Generation."""
 
-    async def draw(self, tokens_max: int) -> list[Drawn]:
+    async def draw(self, tokens_max: int) -> list[CompletionSlice]:
         """Never answer: the worker cancels this when it ends.
 
         Raises:

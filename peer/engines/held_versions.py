@@ -1,4 +1,4 @@
-"""The two versions that an engine in this process holds: the active one, and one that is loaded beside it."""
+"""Hold an engine's two versions, the active one and the one loaded beside it, and run its two threads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LoadedVersion(Generic[WeightsT]):
 
 
 class HeldVersions(Generic[WeightsT]):
-    """What peer.engines.base.Engine says of load and activate, with a thread that generates and one that loads."""
+    """The load and activate of peer.engines.base.Engine, with one thread that generates and one that loads."""
 
     def __init__(self) -> None:
         self.active: LoadedVersion[WeightsT] | None = None
@@ -35,13 +35,13 @@ class HeldVersions(Generic[WeightsT]):
         self._loading = ThreadPoolExecutor(1, thread_name_prefix="load")
 
     async def load(self, read: Callable[[], tuple[LoadedVersion[WeightsT], bytes]]) -> bytes:
-        """Forget what is beside the active version, then ``read`` another in the loading thread; returns its hash."""
-        self._beside = None  # never three versions in the device's memory
+        """Free the version beside the active one, then ``read`` another in the loading thread. Return its hash."""
+        self._beside = None  # freed first, so that the device never holds three versions
         self._beside, loaded_hash = await asyncio.get_running_loop().run_in_executor(self._loading, read)
         return loaded_hash
 
     def activate(self, version: Version) -> None:
-        """Swap by one assignment: a generation reads it when it begins or is renewed.
+        """Make the loaded version active. A generation picks it up when it starts or is renewed.
 
         Raises:
             ValueError: that version is not loaded, or is not newer than the active one.
@@ -53,10 +53,10 @@ class HeldVersions(Generic[WeightsT]):
         self.active, self._beside = self._beside, None
 
     def require_active(self) -> LoadedVersion[WeightsT]:
-        """The active one.
+        """Return the active version.
 
         Raises:
-            ValueError: there is none.
+            ValueError: no version is active.
         """
         if self.active is None:
             raise ValueError("no version is active")
@@ -64,15 +64,15 @@ class HeldVersions(Generic[WeightsT]):
 
     @property
     def active_version(self) -> Version | None:
-        """The version that the next generation begins with."""
+        """The version with which the next generation starts; None: no version is active."""
         return None if self.active is None else self.active.version
 
     async def generate(self, work: Callable[[], ResultT]) -> ResultT:
-        """Work of a generation, one piece at a time, in the generating thread."""
+        """Run one piece of a generation's work in the generating thread."""
         return await asyncio.get_running_loop().run_in_executor(self._generating, work)
 
     def close(self) -> None:
-        """Forget the weights; what is still running ends in its thread."""
+        """Free the weights; work that is still running ends in its thread."""
         self._generating.shutdown(wait=False, cancel_futures=True)
         self._loading.shutdown(wait=False, cancel_futures=True)
         self.active = self._beside = None

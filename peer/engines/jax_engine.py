@@ -1,4 +1,4 @@
-"""The JAX rollout engine: the policy's own sampler, in one thread, with a second one that loads the next version."""
+"""The JAX rollout engine: the policy's sampler in one thread, and a second thread that loads the next version."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jax
 
-from peer.engines.base import Drawn, GenerateRequest, WarmUp
+from peer.engines.base import CompletionSlice, GenerateRequest, WarmUp
 from peer.engines.held_versions import HeldVersions, LoadedVersion
 from rollcast.policy.compilation import use_compilation_cache
 from rollcast.policy.config import ModelConfig, described_model
@@ -22,9 +22,9 @@ from rollcast.wire.versions.records import VersionRecord, state_hash
 
 # Lengths without a warm-up are rounded up to a power of two from here, so that few shapes are ever compiled.
 _LENGTH_MIN = 16
-# Shapes kept compiled; a run has one or two.
+# Compiled shapes kept; a run has one or two.
 _SHAPES_MAX = 16
-# Every request brings its own.
+# A placeholder: every request brings its own sampling parameters.
 _NO_SAMPLING = Sampling(1.0, 1, ())
 
 
@@ -32,11 +32,14 @@ _Loaded = LoadedVersion[Params]
 
 
 class JaxEngine:
-    """See peer.engines.base.Engine. Draws ``concurrent_rollouts`` rows at a time; cache_tokens: see Sampler.
+    """An Engine (peer.engines.base) on jax.
 
     Args:
-        memory_share: of an accelerator's memory that this process takes at most, from the first use of jax in it on;
-            None: jax's own default.
+        concurrent_rollouts: rows that are generated at a time.
+        compilation_cache: folder of jax's persistent compilation cache; None: no cache.
+        cache_tokens: size of the key-value cache in tokens (see Sampler).
+        memory_share: largest share of an accelerator's memory (0 to 1) that this process takes. It counts only if jax
+            was not used before in this process; None: jax's default.
     """
 
     def __init__(
@@ -48,7 +51,7 @@ class JaxEngine:
         memory_share: float | None = None,
     ) -> None:
         if memory_share is not None:
-            # docs.jax.dev/en/latest/gpu_memory_allocation.html; read when the first device is looked for.
+            # docs.jax.dev/en/latest/gpu_memory_allocation.html; jax reads it when it looks for its first device.
             os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{memory_share:.3f}"
         if compilation_cache is not None:
             use_compilation_cache(compilation_cache)
@@ -59,7 +62,7 @@ class JaxEngine:
         self._compiled: set[Sampler] = set()
 
     def expect(self, work: WarmUp) -> None:
-        """Loads from now on compile for this work before they return."""
+        """Announce the work for which later loads compile (see Engine.expect)."""
         self._work = work
 
     async def load(self, record: VersionRecord, state: memoryview) -> bytes:
@@ -67,29 +70,29 @@ class JaxEngine:
         return await self._held.load(functools.partial(self._load, record, state, self._work))
 
     async def activate(self, version: Version) -> None:
-        """Swap (see Engine.activate)."""
+        """Make the loaded version active (see Engine.activate)."""
         self._held.activate(version)
 
     def begin(self, requests: Sequence[GenerateRequest]) -> JaxGeneration:
-        """As many at a time as there are rows (see Engine.begin)."""
+        """Start completions, as many at a time as there are rows (see Engine.begin)."""
         active = self._held.require_active()
         if any(len(item.already_generated) >= item.sampling.max_new_tokens for item in requests):
-            raise ValueError("a request leaves nothing to draw")
+            raise ValueError("a request has no token left to generate")
         return JaxGeneration(self, active, tuple(requests))
 
     @property
     def hardware(self) -> str:
-        """The kind of jax's devices."""
+        """The release of jax, and the number and kind of its devices."""
         devices = jax.devices()
         return f"jax {jax.__version__}, {len(devices)} x {devices[0].device_kind} ({devices[0].platform})"
 
     @property
     def active_version(self) -> Version | None:
-        """The version that the next generation begins with."""
+        """The version with which the next generation starts; None: no version is active."""
         return self._held.active_version
 
     async def close(self) -> None:
-        """Forget the weights; a slice still running ends in its thread."""
+        """Free the weights; a slice that is still running ends in its thread."""
         self._held.close()
 
     def _load(self, record: VersionRecord, state: memoryview, work: WarmUp | None) -> tuple[_Loaded, bytes]:
@@ -117,7 +120,7 @@ class JaxEngine:
 
 
 class JaxGeneration:
-    """See peer.engines.base.Generation. One cache serves all requests: what does not fit beside the others waits."""
+    """A Generation (peer.engines.base). One cache serves all requests; those that do not fit into it wait."""
 
     def __init__(self, engine: JaxEngine, weights: _Loaded, requests: tuple[GenerateRequest, ...]) -> None:
         self._engine = engine
@@ -131,23 +134,23 @@ class JaxGeneration:
         self._drawn_with = weights
 
     def add(self, requests: Sequence[GenerateRequest]) -> None:
-        """More requests, for rows that become free (see Generation.add)."""
+        """Queue requests for rows that become free (see Generation.add)."""
         self._generation.add([_sample_request(item) for item in requests])
 
-    async def draw(self, tokens_max: int) -> list[Drawn]:
-        """One slice, in the engine's thread (see Generation.generate)."""
+    async def draw(self, tokens_max: int) -> list[CompletionSlice]:
+        """Generate one slice in the engine's thread (see Generation.draw)."""
         return await self._engine._held.generate(functools.partial(self._draw, self._weights, tokens_max))
 
     def renew(self) -> None:
-        """Take the active weights; the next slice reads the tokens so far again (see Generation.renew)."""
+        """Switch to the active weights; the next slice reads the tokens so far again (see Generation.renew)."""
         self._weights = self._engine._held.active or self._weights
 
-    def _draw(self, weights: _Loaded, tokens_max: int) -> list[Drawn]:
+    def _draw(self, weights: _Loaded, tokens_max: int) -> list[CompletionSlice]:
         if self._drawn_with is not weights:
             self._generation.renew(weights.weights)
         self._drawn_with = weights
         return [
-            Drawn(number, weights.epoch, weights.version, made.token_ids, made.logprobs, made.finish_reason)
+            CompletionSlice(number, weights.epoch, weights.version, made.token_ids, made.logprobs, made.finish_reason)
             for number, made in self._generation.generate(tokens_max).items()
         ]
 
@@ -158,7 +161,7 @@ def _sample_request(item: GenerateRequest) -> SampleRequest:
 
 @functools.lru_cache(maxsize=_SHAPES_MAX)
 def _sampler(config: ModelConfig, prompt_tokens_max: int, new_tokens_max: int, rows: int, cache_tokens: int) -> Sampler:
-    """Compiled code hangs on the sampler, so every engine of a process shares it."""
+    """Return the sampler of these shapes. It holds the compiled code, so all engines of a process share it."""
     return Sampler(config, prompt_tokens_max, new_tokens_max, rows, cache_tokens)
 
 

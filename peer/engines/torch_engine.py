@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 
-from peer.engines.base import Drawn, GenerateRequest, WarmUp
+from peer.engines.base import CompletionSlice, GenerateRequest, WarmUp
 from peer.engines.held_versions import HeldVersions, LoadedVersion
 from peer.engines.torch_model import TorchModel, Weights, read_model, weights_of
 from peer.engines.torch_rows import Batch, Row
@@ -24,10 +24,11 @@ _Loaded = LoadedVersion[Weights]
 
 
 class TorchEngine:
-    """See peer.engines.base.Engine. Draws up to ``concurrent_rollouts`` completions at a time.
+    """An Engine (peer.engines.base) on torch.
 
     Args:
-        memory_share: of an accelerator's memory that torch takes at most; None: all that is free.
+        concurrent_rollouts: most completions that are generated at a time.
+        memory_share: largest share of an accelerator's memory (0 to 1) that torch takes; None: all that is free.
     """
 
     def __init__(self, *, concurrent_rollouts: int, memory_share: float | None = None) -> None:
@@ -40,7 +41,7 @@ class TorchEngine:
         self._held: HeldVersions[Weights] = HeldVersions()
 
     def expect(self, work: WarmUp) -> None:
-        """Nothing is compiled; the tokenizer is kept."""
+        """Keep the tokenizer; this engine compiles nothing."""
         self._decode = work.decode
 
     async def load(self, record: VersionRecord, state: memoryview) -> bytes:
@@ -48,28 +49,28 @@ class TorchEngine:
         return await self._held.load(partial(self._load, record, state))
 
     async def activate(self, version: Version) -> None:
-        """Swap (see Engine.activate)."""
+        """Make the loaded version active (see Engine.activate)."""
         self._held.activate(version)
 
     def begin(self, requests: Sequence[GenerateRequest]) -> TorchGeneration:
-        """As many at a time as there are rows (see Engine.begin)."""
+        """Start completions, as many at a time as there are rows (see Engine.begin)."""
         generation = TorchGeneration(self, self._held.require_active())
         generation.add(requests)
         return generation
 
     @property
     def hardware(self) -> str:
-        """What torch computes on."""
+        """The release of torch, and its device."""
         name = torch.cuda.get_device_name() if self._device.type == "cuda" else "cpu"
         return f"torch {torch.__version__} ({name})"
 
     @property
     def active_version(self) -> Version | None:
-        """The version that the next generation begins with."""
+        """The version with which the next generation starts; None: no version is active."""
         return self._held.active_version
 
     async def close(self) -> None:
-        """Forget the weights; a slice still running ends in its thread."""
+        """Free the weights; a slice that is still running ends in its thread."""
         self._held.close()
         self._model = None
 
@@ -82,7 +83,7 @@ class TorchEngine:
         return LoadedVersion(record.epoch, record.version, config, weights), state_hash(read_back)
 
     def _pointed_at(self, loaded: _Loaded) -> TorchModel:
-        """The model, computing with these weights; only the generating thread comes here."""
+        """Return the model set to these weights. Only the generating thread may call this."""
         if self._model is None or self._model.config != loaded.config:
             self._model = TorchModel(loaded.config, self._device)
         self._model.point(loaded.weights)
@@ -90,7 +91,7 @@ class TorchEngine:
 
 
 class TorchGeneration:
-    """See peer.engines.base.Generation."""
+    """A Generation (peer.engines.base)."""
 
     def __init__(self, engine: TorchEngine, weights: _Loaded) -> None:
         self._engine = engine
@@ -101,23 +102,23 @@ class TorchGeneration:
         self._asked = 0
 
     def add(self, requests: Sequence[GenerateRequest]) -> None:
-        """More requests, for rows that become free (see Generation.add)."""
+        """Queue requests for rows that become free (see Generation.add)."""
         if any(len(item.already_generated) >= item.sampling.max_new_tokens for item in requests):
-            raise ValueError("a request leaves nothing to draw")
+            raise ValueError("a request has no token left to generate")
         stops = [stop_strings(item.sampling, self._engine._decode) for item in requests]
         for item, stop in zip(requests, stops, strict=True):
             self._waiting.append(Row(self._asked, item, list(item.already_generated), stop))
             self._asked += 1
 
-    async def draw(self, tokens_max: int) -> list[Drawn]:
-        """One slice, in the engine's thread (see Generation.draw)."""
+    async def draw(self, tokens_max: int) -> list[CompletionSlice]:
+        """Generate one slice in the engine's thread (see Generation.draw)."""
         return await self._engine._held.generate(partial(self._draw, self._weights, tokens_max))
 
     def renew(self) -> None:
-        """Take the active weights; the next slice reads again what was drawn (see Generation.renew)."""
+        """Switch to the active weights; the next slice reads the tokens so far again (see Generation.renew)."""
         self._weights = self._engine._held.active or self._weights
 
-    def _draw(self, weights: _Loaded, tokens_max: int) -> list[Drawn]:
+    def _draw(self, weights: _Loaded, tokens_max: int) -> list[CompletionSlice]:
         model = self._engine._pointed_at(weights)
         going = [] if self._batch is None else self._batch.rows
         if self._batch is None or self._drawn_with is not weights:
@@ -138,7 +139,7 @@ class TorchGeneration:
         return [_news(row, weights) for row in rows]
 
 
-def _news(row: Row, weights: _Loaded) -> Drawn:
+def _news(row: Row, weights: _Loaded) -> CompletionSlice:
     tokens, logprobs = tuple(row.new), tuple(row.logprobs)
     row.new, row.logprobs = [], []
-    return Drawn(row.number, weights.epoch, weights.version, tokens, logprobs, row.finish_reason)
+    return CompletionSlice(row.number, weights.epoch, weights.version, tokens, logprobs, row.finish_reason)

@@ -1,4 +1,4 @@
-"""The policy as the transformers model of its family, computing with a snapshot's bytes as they are."""
+"""Run the policy as the transformers model of its family, directly on a snapshot's bytes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Weights = dict[str, torch.Tensor]
 
 
 def read_model(record: VersionRecord) -> ModelConfig:
-    """The architecture that a version is of.
+    """Return a version's architecture.
 
     Raises:
-        MalformedMessage: this release or this engine cannot run it, or the record's tensors are not its own.
+        MalformedMessage: this release or this engine cannot run it, or the record's tensors do not belong to it.
     """
     config = described_model(record)
     if config.precision not in _DTYPES:
@@ -37,7 +37,7 @@ def read_model(record: VersionRecord) -> ModelConfig:
     table = tensor_table((name, config.precision, shape) for name, shape in parameter_shapes(config).items())
     if tuple(record.tensors) != table:
         raise MalformedMessage(
-            "the version's tensors are not those of its model",
+            "the version's tensors do not match its model",
             cause="names, dtypes, shapes or offsets differ from what the model configuration gives",
             fix="run the same release on the learner and on the peers",
         )
@@ -45,14 +45,14 @@ def read_model(record: VersionRecord) -> ModelConfig:
 
 
 def weights_of(record: VersionRecord, buffer: torch.Tensor) -> Weights:
-    """The tensors of a state uint8 [bytes]; nothing is copied: kernels are seen transposed, as the Hub has them.
+    """Return the tensors of a state uint8 [bytes] as views; kernels are transposed views, as the Hub stores them.
 
     Raises:
-        MalformedMessage: the state has another size.
+        MalformedMessage: the state has another size than the record says.
     """
     size_bytes = sum(spec.size_bytes for spec in record.tensors)
     if len(buffer) != size_bytes:
-        raise MalformedMessage(f"a state of {len(buffer)} bytes, expected {size_bytes}")
+        raise MalformedMessage(f"the version's state has {len(buffer)} bytes, but its record says {size_bytes}")
     weights: Weights = {}
     for spec in record.tensors:
         flat = buffer[spec.offset_bytes : spec.offset_bytes + spec.size_bytes].view(_DTYPES[spec.dtype])
@@ -62,14 +62,15 @@ def weights_of(record: VersionRecord, buffer: torch.Tensor) -> Weights:
 
 
 class TorchModel:
-    """One model of transformers that computes with whichever weights it is pointed at."""
+    """One transformers model whose weights can be exchanged without a copy."""
 
     def __init__(self, config: ModelConfig, device: torch.device) -> None:
         self.config = config
         self.device = device
         values = write_config(config, config.precision)
         hub = AutoConfig.for_model(family_of(config), **{k: v for k, v in values.items() if k != "model_type"})
-        # On no device: what has weights gets the snapshot's, and the rotary tables are made again where they belong.
+        # On the meta device, without memory: parameters are replaced by the snapshot's, and the rotary tables, which
+        # no snapshot holds, are created anew on the real device.
         with torch.device("meta"):
             self.hub_model: Any = AutoModelForCausalLM.from_config(hub, dtype=_DTYPES[config.precision])
         with device:
@@ -78,7 +79,7 @@ class TorchModel:
         self._pointed: Weights | None = None
 
     def point(self, weights: Weights) -> None:
-        """Compute with these from now on; a pointer for each tensor, and nothing else, changes."""
+        """Compute with these weights from now on. Only the pointer to each tensor changes."""
         if weights is self._pointed:
             return
         for name, tensor in weights.items():
@@ -91,9 +92,11 @@ class TorchModel:
     def read(
         self, tokens: torch.Tensor, positions: torch.Tensor, allowed: torch.Tensor, cache: DynamicCache
     ) -> torch.Tensor:
-        """Hidden states [rows, time, width] after the last norm; keys and values go into ``cache``.
+        """Return the hidden states [rows, time, width] after the last norm, and append keys and values to ``cache``.
 
-        tokens, positions: i64 [rows, time]. allowed: bool [rows, time, slots], the cache's and then these.
+        Args:
+            tokens, positions: i64 [rows, time].
+            allowed: bool [rows, time, slots], attention mask over the cache's slots, then the new tokens.
         """
         with torch.inference_mode():
             hidden: torch.Tensor = self.hub_model.model(
@@ -106,7 +109,7 @@ class TorchModel:
         return hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """f32 [rows, vocabulary] from hidden states [rows, width]."""
+        """Return logits f32 [rows, vocabulary] from hidden states [rows, width]."""
         with torch.inference_mode():
             logits: torch.Tensor = self.hub_model.lm_head(hidden).float()
         return logits

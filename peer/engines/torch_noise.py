@@ -1,4 +1,4 @@
-"""The noise of rollcast.policy.noise in torch."""
+"""The Gumbel noise of rollcast.policy.noise in torch."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import torch
 from rollcast.policy.noise import PARITY, ROTATIONS
 
 _BITS = 32
-# Rows drawn at once: the cipher goes over its words some hundred times, and should find them in a cache.
+# Words per pass: the cipher reads them about a hundred times, so they should fit into a processor cache.
 _WORDS_AT_ONCE = 1 << 18
 
 
 def gumbel(seeds: torch.Tensor, positions: torch.Tensor, vocabulary_size: int) -> torch.Tensor:
-    """Noise f32 [rows, vocabulary] for seeds i32 [rows, 2] (bits of seed_words) and positions i32 [rows]."""
+    """Return noise f32 [rows, vocabulary] for seeds i32 [rows, 2] (bits of seed_words) and positions i32 [rows]."""
     rows_at_once = max(1, _WORDS_AT_ONCE // vocabulary_size)
     tokens = torch.arange(vocabulary_size, dtype=torch.int32, device=seeds.device)[None, :]
     parts = []
@@ -25,13 +25,13 @@ def gumbel(seeds: torch.Tensor, positions: torch.Tensor, vocabulary_size: int) -
 
 
 def seed_bits(seeds: list[tuple[int, int]], device: torch.device) -> torch.Tensor:
-    """Pairs of 32-bit words as i32 [rows, 2] with the same bits."""
+    """Return pairs of 32-bit words as i32 [rows, 2] with the same bits."""
     signed = [[word - (1 << _BITS) if word >> (_BITS - 1) else word for word in pair] for pair in seeds]
     return torch.tensor(signed, dtype=torch.int32, device=device)
 
 
 def _threefry(key0: torch.Tensor, key1: torch.Tensor, counter0: torch.Tensor, counter1: torch.Tensor) -> torch.Tensor:
-    """The first word of rollcast.policy.noise.threefry2x32, in signed words that wrap around."""
+    """Return the first word of rollcast.policy.noise.threefry2x32, computed in signed words that wrap around."""
     keys = (key0, key1, key0 ^ key1 ^ PARITY)
     x0, x1 = counter0 + keys[0], counter1 + keys[1]
     for injection in range(1, 6):
@@ -45,5 +45,5 @@ def _threefry(key0: torch.Tensor, key1: torch.Tensor, counter0: torch.Tensor, co
 
 
 def _shifted_right(words: torch.Tensor, bits: int) -> torch.Tensor:
-    """As if the words were unsigned."""
+    """Shift right as if the words were unsigned."""
     return (words >> bits) & ((1 << (_BITS - bits)) - 1)

@@ -1,4 +1,4 @@
-"""Completions being drawn by a TorchModel: one batch, padded on the left, which rows join and leave."""
+"""Generate completions with a TorchModel: one batch, padded on the left, which rows join and leave."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from rollcast.wire.text.stop_strings import StopStrings
 
 @dataclass(slots=True)
 class Row:
-    """One completion. All of its context but the last token is in the cache while it is being drawn."""
+    """One completion. While it is generated, its whole context except for the last token is in the cache."""
 
     number: int
     request: GenerateRequest
     drawn: list[int]
     stop: StopStrings | None
     new: list[int] = field(default_factory=list)  # since the last slice
-    logprobs: list[float] = field(default_factory=list)  # of those
+    logprobs: list[float] = field(default_factory=list)  # of the new tokens
     finish_reason: FinishReason | None = None
 
     @property
     def context(self) -> tuple[int, ...]:
-        """Prompt and what was drawn so far."""
+        """The prompt and the tokens generated so far."""
         return (*self.request.prompt_token_ids, *self.drawn)
 
     def take(self, token: int, logprob: float) -> None:
-        """One more token."""
+        """Append a token, and set the finish reason if it ends the completion."""
         self.drawn.append(token)
         self.new.append(token)
         self.logprobs.append(logprob)
@@ -45,7 +45,7 @@ class Row:
 
 
 class Batch:
-    """Rows with their cache; ``there`` marks the slots [rows, slots] that hold a token of theirs."""
+    """Rows and their cache; the mask ``there``, bool [rows, slots], marks the slots that hold a token of the row."""
 
     def __init__(self, model: TorchModel) -> None:
         self.rows: list[Row] = []
@@ -54,7 +54,7 @@ class Batch:
         self._there = torch.zeros((0, 0), dtype=torch.bool, device=model.device)
 
     def join(self, rows: list[Row]) -> None:
-        """Read the contexts of ``rows``, equal ones once, and go on with them beside those that are here."""
+        """Add rows to the batch; equal contexts, such as the prompt of one group, are read only once."""
         contexts = [row.context[:-1] for row in rows]
         different = list(dict.fromkeys(contexts))
         cache, there = self._prefill(different)
@@ -66,7 +66,7 @@ class Batch:
         self.rows, self._cache, self._there = self.rows + rows, cache, there
 
     def step(self) -> None:
-        """Draw a token for every row; those that end leave."""
+        """Sample one token for every row; rows that end leave the batch."""
         rows, device = self.rows, self._model.device
         contexts = [row.context for row in rows]
         tokens = torch.tensor([[context[-1]] for context in contexts], device=device)
@@ -92,7 +92,10 @@ class Batch:
         self._cache.batch_select_indices(indices)
 
     def _prefill(self, contexts: list[tuple[int, ...]]) -> tuple[DynamicCache, torch.Tensor]:
-        """Padded on the left; at least one slot, so that there is a cache where no context has a token."""
+        """Read contexts, padded on the left, into a new cache.
+
+        It has at least one slot, so that a cache exists even if every context is empty.
+        """
         device, time = self._model.device, max(1, *map(len, contexts))
         padding = [time - len(context) for context in contexts]
         tokens = torch.tensor([[0] * pad + list(context) for pad, context in zip(padding, contexts, strict=True)])
@@ -100,7 +103,7 @@ class Batch:
         starts = torch.tensor(padding, device=device)[:, None]
         there = slots[None, :] >= starts
         causal = slots[:, None] >= slots[None, :]
-        # Padding sees itself: a softmax over nothing is no number, and would spread.
+        # Padding attends to itself: a softmax over nothing is NaN, and would spread.
         allowed = (causal & there[:, None, :]) | (slots[:, None] == slots[None, :])
         cache = DynamicCache()
         self._model.read(tokens.to(device), (slots[None, :] - starts).clamp(min=0), allowed, cache)
@@ -110,7 +113,7 @@ class Batch:
 def _joined(
     one: tuple[DynamicCache, torch.Tensor], other: tuple[DynamicCache, torch.Tensor]
 ) -> tuple[DynamicCache, torch.Tensor]:
-    """Two batches as one, the shorter one padded on the left."""
+    """Join two batches into one, padding the shorter one on the left."""
     slots = max(one[1].shape[1], other[1].shape[1])
     pads = [slots - there.shape[1] for _, there in (one, other)]
     both = [torch.nn.functional.pad(there, (pad, 0)) for (_, there), pad in zip((one, other), pads, strict=True)]
@@ -122,5 +125,5 @@ def _joined(
 
 
 def _padded(part: torch.Tensor, slots: int) -> torch.Tensor:
-    """Keys or values [rows, heads, slots, head_size] with so many empty slots before them."""
+    """Return keys or values [rows, heads, slots, head_size] with ``slots`` empty slots in front."""
     return torch.nn.functional.pad(part, (0, 0, slots, 0))

@@ -9,7 +9,7 @@ from typing import Any, Protocol, assert_never
 
 import structlog
 
-from peer.engines.base import Drawn, Engine, GenerateRequest, Generation
+from peer.engines.base import CompletionSlice, Engine, GenerateRequest, Generation
 from peer.worker.core import WorkerCore
 from peer.worker.events import (
     Action,
@@ -221,7 +221,7 @@ class Worker:
         drawn = await generation.draw(slice_tokens)
         self.tell(SliceDrawn(batch_id, tuple(self._news(work, new) for new in drawn)))
 
-    def _news(self, work: dict[int, SlotWork], new: Drawn) -> DrawnTokens:
+    def _news(self, work: dict[int, SlotWork], new: CompletionSlice) -> DrawnTokens:
         item = work[new.request] if new.finish_reason is None else work.pop(new.request)
         segment = Segment(
             role="assistant",

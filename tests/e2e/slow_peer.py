@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from peer.engines import jax_engine
-from peer.engines.base import Drawn
+from peer.engines.base import CompletionSlice
 from rollcast.cli.main import main
 
 _SLICE_S = 0.3
@@ -16,7 +16,7 @@ _draw = jax_engine.JaxGeneration._draw
 
 
 def be_slow(flag: Path) -> None:
-    def draw_slowly(generation: jax_engine.JaxGeneration, weights: Any, tokens_max: int) -> list[Drawn]:
+    def draw_slowly(generation: jax_engine.JaxGeneration, weights: Any, tokens_max: int) -> list[CompletionSlice]:
         if flag.exists():
             time.sleep(_SLICE_S)
         return _draw(generation, weights, tokens_max)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from peer.engines.base import Drawn, Engine, GenerateRequest, Generation, WarmUp
+from peer.engines.base import CompletionSlice, Engine, GenerateRequest, Generation, WarmUp
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.ids import Version
 from rollcast.wire.rollouts import Sampling
@@ -35,9 +35,9 @@ def letters(ids: Sequence[int]) -> str:
 
 async def complete(
     generation: Generation, count: int, slice_tokens: int = 100, ended: Collection[int] = ()
-) -> list[list[Drawn]]:
+) -> list[list[CompletionSlice]]:
     """What each of ``count`` requests gets, slice by slice, until all but those that have ``ended`` have."""
-    pieces: list[list[Drawn]] = [[] for _ in range(count)]
+    pieces: list[list[CompletionSlice]] = [[] for _ in range(count)]
     going = set(range(count)) - set(ended)
     while going:
         for new in await generation.draw(slice_tokens):
@@ -49,7 +49,7 @@ async def complete(
     return pieces
 
 
-async def generate(engine: Engine, asked: Sequence[GenerateRequest], slice_tokens: int = 100) -> list[Drawn]:
+async def generate(engine: Engine, asked: Sequence[GenerateRequest], slice_tokens: int = 100) -> list[CompletionSlice]:
     """One whole completion a request."""
     made = []
     for pieces in await complete(engine.begin(asked), len(asked), slice_tokens):
@@ -57,7 +57,7 @@ async def generate(engine: Engine, asked: Sequence[GenerateRequest], slice_token
     return made
 
 
-def joined(pieces: Sequence[Drawn]) -> Drawn:
+def joined(pieces: Sequence[CompletionSlice]) -> CompletionSlice:
     """Pieces of one completion as one."""
     tokens = tuple(token for piece in pieces for token in piece.token_ids)
     logprobs = tuple(logprob for piece in pieces for logprob in piece.logprobs)
@@ -187,7 +187,7 @@ class EngineConformance:
 
     async def test_a_completion_with_nothing_left_to_draw_is_refused(self, engine: Engine) -> None:
         await self.put(engine, 0)
-        with pytest.raises(ValueError, match="nothing to draw"):
+        with pytest.raises(ValueError, match="no token left"):
             engine.begin([GenerateRequest((5, 6), 1, SAMPLING, already_generated=(9,) * SAMPLING.max_new_tokens)])
 
     async def test_a_completion_can_be_continued(self, engine: Engine) -> None:

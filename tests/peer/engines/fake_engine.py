@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from blake3 import blake3
 
-from peer.engines.base import Drawn, GenerateRequest, WarmUp
+from peer.engines.base import CompletionSlice, GenerateRequest, WarmUp
 from rollcast.wire.ids import Version
 from rollcast.wire.rollouts import FinishReason
 from rollcast.wire.text.stop_strings import Decode, stop_strings
@@ -53,7 +53,7 @@ class FakeEngine:
         if self.active is None:
             raise ValueError("no version is active")
         if any(len(item.already_generated) >= item.sampling.max_new_tokens for item in requests):
-            raise ValueError("a request leaves nothing to draw")
+            raise ValueError("a request has no token left to generate")
         for item in requests:
             stop_strings(item.sampling, self.decode)
         self.batches.append((self.active[0].version, len(requests)))
@@ -81,7 +81,7 @@ class FakeGeneration:
         self._tokens = [list(item.already_generated) for item in requests]
         self._ended: list[FinishReason | None] = [None] * len(requests)
 
-    async def draw(self, tokens_max: int) -> list[Drawn]:
+    async def draw(self, tokens_max: int) -> list[CompletionSlice]:
         weights = self._weights
         await asyncio.sleep(self._engine.token_s * tokens_max)
         await self._engine.released.wait()
@@ -97,7 +97,7 @@ class FakeGeneration:
         assert self._engine.active is not None
         self._weights = self._engine.active
 
-    def _draw(self, index: int, weights: tuple[VersionRecord, bytes], tokens_max: int) -> Drawn:
+    def _draw(self, index: int, weights: tuple[VersionRecord, bytes], tokens_max: int) -> CompletionSlice:
         record, state = weights
         tokens = self._tokens[index]
         begin = len(tokens)
@@ -108,7 +108,7 @@ class FakeGeneration:
             if stop is not None and stop.end(tokens, len(tokens) - 1) is not None:
                 self._ended[index] = "stop"
         new = tuple(tokens[begin:])
-        return Drawn(index, record.epoch, record.version, new, (-1.0,) * len(new), self._ended[index])
+        return CompletionSlice(index, record.epoch, record.version, new, (-1.0,) * len(new), self._ended[index])
 
 
 def next_token(state: bytes, request: GenerateRequest, so_far: Sequence[int]) -> tuple[int, FinishReason | None]:

@@ -50,7 +50,7 @@ async def test_a_line_without_end_is_cut_off(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "what"),
     [
-        (b"nonsense\n", "no message"),
+        (b"nonsense\n", "not a message"),
         (b'{"do": "explode"}\n', "knows no command 'explode'"),
         (b'{"do": "status", "for_s": -1}\n', "must be seconds"),
         (b'{"do": "status", "for_s": true}\n', "must be seconds"),
