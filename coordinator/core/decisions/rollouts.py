@@ -358,7 +358,7 @@ def _held_back(state: CoreState, chosen: tuple[Group, ...], now: float) -> bool:
     rules = state.rules.rules
     if rules.late_policy != "wait":
         return False
-    return state.late_wait.hold(now, rules.late_wait_s, for_somebody=_is_any_late(state, chosen))
+    return state.late_wait.hold(now, rules.late_wait_s, for_late_group=_is_any_late(state, chosen))
 
 
 def _is_any_late(state: CoreState, chosen: tuple[Group, ...]) -> bool:

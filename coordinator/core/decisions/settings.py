@@ -1,4 +1,4 @@
-"""What the coordinator's core is told once, at its start."""
+"""The settings of the coordinator's core, fixed at its start."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ class CoreSettings:
     """Settings of the core. Durations in seconds, steps in learner steps."""
 
     run_id: RunId
-    """Named in the status."""
+    """Id of the run, for the status."""
     run_name: str = "local"
-    """Named in the status."""
+    """Name of the run, for the status."""
     seed: int = 0
     """Seed of the run: every slot's sampling seed follows from it."""
     steps: int
     """Learner steps until the run is finished; no prompt group is opened for a step beyond."""
     staleness_limit: int
-    """S."""
+    """S: the age, in learner steps, up to which rollouts are trained."""
     publish_every_steps: int = 1
-    """kappa; 0: as often as measured broadcasts allow."""
+    """kappa: learner steps between two published versions; 0: as few as measured broadcasts allow."""
     late_policy: LatePolicy = "drop"
-    """What is done about rollouts that come late; see coordinator.core.staleness.policy."""
+    """How late rollouts are treated; see coordinator.core.staleness.policy."""
     late_wait_s: float = 5.0
-    """How long ``wait`` holds a batch back."""
+    """How long ``wait`` may hold a batch back."""
     late_steps_max: int = 1
     """Learner steps beyond S that ``correct`` still trains on."""
     groups_per_step: int
@@ -43,34 +43,34 @@ class CoreSettings:
     samples_per_group: int
     """Rollouts of one prompt."""
     sampling: Sampling
-    """Given with every lease."""
+    """Sampling settings, sent with every lease."""
     drop_without_advantage: bool = False
     """Whether a group whose rewards are all the same is dropped and replaced; see
     coordinator.core.decisions.rollouts."""
     drops_per_step_max: int = 0
-    """Groups dropped so for one batch at most; more are trained on."""
+    """The most groups dropped in this way for one batch; further ones are trained on."""
     staged_prompts: bool = False
-    """Whether it matters for which step a prompt is drawn."""
+    """Whether it matters for which step a prompt is sampled, because the mixture changes."""
     vocabulary_size: int
     """Token ids from 0 up to this one, exclusive, exist."""
     lease_deadline_s: float = 30.0
     """A slot without a rollout for this long after its issue is issued again."""
     prefetch_batches: float = 2.0
-    """Generation batches that a peer may hold slots for."""
+    """How many generation batches of slots a peer may hold."""
     prefetch_s: float = 10.0
-    """A peer whose speed is known holds what it does in so long at most, and a generation batch at least."""
+    """A peer whose speed is known holds at most the slots that it completes in this time, and at least one batch."""
     reconnect_grace_s: float = 3.0
-    """A peer away for longer keeps its leases, but somebody else may be given the same slots."""
+    """A peer that is away for longer keeps its leases, but other peers may be given the same slots."""
     pacing: PacingRule = "predict"
-    """How work is held back that would be too old: by measured times too, by counting groups only, or not at all."""
+    """How work that would be too old is held back: by measured times too, by counting groups only, or not at all."""
     lead_margin_steps: float = 0.5
-    """Prompt groups kept open beyond a batch and what is under way, in batches."""
+    """Prompt groups kept open beyond a batch and those in flight, in batches."""
     duplicate_share: float = 0.05
-    """Attempts at most, as a share of all, that are given to a second peer because the first is slow."""
+    """The most attempts, as a share of all, that are given to a second peer because the first is slow."""
     partial_tokens_max: int = 1_000_000
-    """Tokens of unfinished rollouts that are kept in all, in memory."""
+    """The most tokens of unfinished rollouts that are kept, in memory."""
     heartbeat_timeout_s: float = 5.0
-    """A member silent for this long has left."""
+    """A member that sends nothing for this long is considered disconnected."""
     no_peer_timeout_s: float = 120.0
     """With no peer that may work for this long, counted from the first version on, the run fails with RC202."""
     start_timeout_s: float = 3600.0
@@ -78,34 +78,34 @@ class CoreSettings:
     learner_timeout_s: float = 1800.0
     """With no call from a learner that has called before for this long the run fails with RC201."""
     scoring_queue_max: int = 4096
-    """Rollouts received and not yet scored; above it intake answers `busy`."""
+    """The most rollouts received and not yet scored; beyond it uploads are answered `busy`."""
     demotion_s: float = 60.0
-    """A peer accused of a corrupt chunk relays to nobody for this long."""
+    """A peer accused of a corrupt chunk relays to no other peer for this long."""
     quarantine_chunks: int = 3
     """Distinct corrupt chunks after which their sender is quarantined."""
     quarantine_accusers: int = 2
     """Distinct peers that must have accused it by then; where fewer than three peers may work, and did for as long as
     a demotion lasts, one is enough."""
     prompts_ahead_max: int = 256
-    """Problems drawn ahead of need at most: bounds memory, and what a crash has to draw again."""
+    """The most problems sampled ahead of need: bounds memory, and what is sampled again after a crash."""
     plan_shape: PlanShape = field(default_factory=PlanShape)
     """How relay plans are made."""
     probes: ProbeSettings = field(default_factory=ProbeSettings)
     """How much padding peers send to measure uplinks that a plan needs to know."""
     dial_backs: DialBackSettings = field(default_factory=DialBackSettings)
-    """Whether, and where, members' addresses are dialled to see that others can."""
+    """Whether, and where, members' addresses are dialled to check that other peers can reach them."""
     lan_preferred: bool = True
     """Whether peers of one local network are preferred as each other's sources and exempt from caps."""
     activation: ActivationSettings = field(default_factory=ActivationSettings)
     """Which peers the capacity model switches on."""
     finished_attempts_kept: int = 65536
-    """Finished attempts remembered to answer repeated uploads; a forgotten one is refused, never accepted twice."""
+    """Finished attempts remembered to answer repeated uploads; one that is not is refused, never accepted twice."""
     validate_every_event: bool = False
     """Check every invariant after every event (tests)."""
 
     @property
     def staleness_rules(self) -> StalenessRules:
-        """The limits that hold at the start."""
+        """The staleness rules in force at the start."""
         return StalenessRules(
             self.staleness_limit, self.publish_every_steps, self.late_policy, self.late_wait_s, self.late_steps_max
         )

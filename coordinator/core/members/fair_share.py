@@ -1,9 +1,8 @@
-"""Who is served next among the peers that wait for work: shares in proportion to their speeds, at a cost that does not
-grow with their number.
+"""Choose the next of the peers that wait for work, so that each gets a share in proportion to its speed.
 
 Stride scheduling (Waldspurger and Weihl, MIT/LCS/TM-528): each peer has a virtual time that advances by slots / speed
-with what it is given, and the one that is furthest behind is next. Peers with nothing to do come before those that only
-fetch ahead.
+with what it is given, and the one that is furthest behind is next. Idle peers come before those that only prefetch. The
+cost of a choice does not grow with the number of peers.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from heapq import heappop, heappush
 
 from rollcast.wire.ids import PeerId, Version
 
-_OUTDATED_MAX = 64  # entries of peers that have left their place since; more than there are places are thrown out
+_OUTDATED_MAX = 64  # entries of peers that have left their places, beyond as many as there are places
 
-_Line = tuple[bool, Version]  # whether its peers only fetch ahead, and the version that they hold
+_Line = tuple[bool, Version]  # whether its peers only prefetch, and the version that they hold
 _Entry = tuple[float, int, PeerId]  # virtual time, order of joining
 
 
@@ -32,9 +31,9 @@ class FairShare:
         self._lines: dict[_Line, list[_Entry]] = {}
         self.places: dict[PeerId, _Place] = {}
         """Peers in line."""
-        self._aside: dict[PeerId, Version] = {}  # too slow for now with this version
-        self._entries = 0  # in all lines, those of places that were left since among them
-        self.clock = 0.0  # virtual time of who was served last
+        self._aside: dict[PeerId, Version] = {}  # too slow for the open work with this version
+        self._entries = 0  # in all lines, outdated ones included
+        self.clock = 0.0  # virtual time of the peer that was served last
 
     def wait(self, peer_id: PeerId, order: int, version: Version, virtual_time: float, *, ahead: bool) -> float:
         """Put a peer that wants slots in line; where it is set aside it stays so until it holds another version.
@@ -58,22 +57,22 @@ class FairShare:
         return virtual_time
 
     def leave(self, peer_id: PeerId) -> None:
-        """The peer wants nothing for now."""
+        """Take a peer that wants no slots out of its line."""
         self.places.pop(peer_id, None)
         self._aside.pop(peer_id, None)
 
     def set_aside(self, peer_id: PeerId) -> None:
-        """The peer is passed over until its version changes, or until everybody may try again."""
+        """Pass the peer over until its version changes, or until ``all_may_try``."""
         self._aside[peer_id] = self.places.pop(peer_id).line[1]
 
     def all_may_try(self) -> list[PeerId]:
-        """Forget who was set aside; returns them."""
+        """Return the peers that were set aside, which may be put in line again."""
         peers = list(self._aside)
         self._aside.clear()
         return peers
 
     def first(self, oldest_version: Version) -> PeerId | None:
-        """Who is next among those that hold this version or a newer one."""
+        """Return the next peer among those that hold this version or a newer one; None if there is none."""
         best: tuple[bool, _Entry] | None = None
         for line in list(self._lines):
             if line[1] < oldest_version:
@@ -84,7 +83,7 @@ class FairShare:
         return None if best is None else best[1][2]
 
     def idle(self, oldest_version: Version, count: int) -> list[PeerId]:
-        """Some of those in line that hold this version or a newer one and have a place free at once."""
+        """Return some of the idle peers in line that hold this version or a newer one, ``count`` at most."""
         found: list[PeerId] = []
         for line, heap in self._lines.items():
             if line[0] or line[1] < oldest_version:
@@ -96,7 +95,7 @@ class FairShare:
         return found
 
     def served(self, peer_id: PeerId, virtual_s: float) -> float:
-        """The peer was given so much of its own time. Returns its new virtual time; it must wait again for more."""
+        """Serve a peer with work for ``virtual_s``, and return its new virtual time. It leaves its line."""
         began = max(self.clock, self.places.pop(peer_id).entry[0])
         self.clock = began
         return began + virtual_s
@@ -113,13 +112,13 @@ class FairShare:
         return None
 
     def _throw_out(self) -> None:
-        """Keep places only: nobody else looks at what is further down in a line, or in the line of an old version."""
+        """Discard outdated entries that ``first`` never reaches: far back in a line, or in that of an old version."""
         self._lines, self._entries = {}, len(self.places)
         for place in self.places.values():
             heappush(self._lines.setdefault(place.line, []), place.entry)
 
     def validate(self) -> None:
-        """Raise AssertionError when somebody waits in no line."""
+        """Raise AssertionError when a peer waits in no line."""
         assert self._entries == sum(len(heap) for heap in self._lines.values()), "entries in lines"
         for peer_id, place in self.places.items():
             assert place.entry in self._lines[place.line], f"{peer_id} waits in no line"

@@ -1,4 +1,4 @@
-"""Who is here: members with an open session, and what is remembered of an identity across sessions."""
+"""Members with an open session, and the reputation of each identity across its sessions."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from rollcast.wire.ids import PeerId, Version
 
 _STANDINGS_KEPT = 16384  # identities remembered after they left; quarantined ones are kept beyond it
 _DEPARTED_KEPT = 16  # shown to the operator until they return or others leave
-_PEERS_FOR_SECOND_ACCUSER = 3  # with fewer there may be nobody else who could accuse
-_RESTING_STATES = frozenset({"draining", "finishing", "paused"})  # about to leave, or its owner wants the machine
+_PEERS_FOR_SECOND_ACCUSER = 3  # with fewer there may be no other peer that could accuse
+_RESTING_STATES = frozenset({"draining", "finishing", "paused"})  # about to leave, or its owner needs the machine
 _ACCUSED_CHUNKS_KEPT = 64  # per identity; far above any sensible quarantine threshold
 
 
 @dataclass(slots=True)
 class Standing:
-    """What an identity did so far, kept when it leaves so that a new session does not wash it clean."""
+    """The reputation of an identity, kept when it leaves, so that a new session does not reset it."""
 
     accepted: int = 0
     dropped: int = 0
     accused_chunks: set[tuple[Version, int]] = field(default_factory=set)
     accusers: set[PeerId] = field(default_factory=set)
-    demoted: str = ""  # why it relays to nobody for a while, empty if it may
+    demoted: str = ""  # why it may not relay for a while, empty if it may
     demoted_until: float = 0.0  # on the core's clock
     quarantined: str = ""  # why, empty if it is not
-    returns: int = 0  # times that it handed leases back since a rollout of its was accepted
-    resting: str = ""  # why it is given no work for a while, empty if it may be
+    returns: int = 0  # times that it returned leases since a rollout of its own was accepted
+    resting: str = ""  # why it gets no work for a while, empty if it may
     standby: str = ""  # why it is switched off, empty if it is on
     dark: bool = False  # on standby, and not even sent new versions
-    switched: str = ""  # why it is on, or what the capacity model would do with it, in words
+    switched: str = ""  # why it is on, or what the capacity model would do with it; for people
     pin: Pin = ""  # what the operator decided for it
-    name: str = ""  # as it called itself last
-    drained: str = ""  # why it gets no new work by the operator's word, empty if it may
+    name: str = ""  # that it joined with last
+    drained: str = ""  # why the operator gives it no new work, empty if it may get some
     banned: str = ""  # why it may not take part, empty if it may
-    slots_per_s: float = 0.0  # smoothed speed, kept while it makes nothing; 0: never measured
+    slots_per_s: float = 0.0  # smoothed speed, kept while it generates nothing; 0: never measured
 
     @property
     def kept_out(self) -> str:
@@ -48,12 +48,12 @@ class Standing:
 
     @property
     def switched_off(self) -> str:
-        """Why it is given nothing new, empty if it may be: the operator's word goes before the capacity model's."""
+        """Why it gets no new work, empty if it may: the operator's decision overrides the capacity model's."""
         return self.drained or self.standby
 
     @property
     def ordered(self) -> bool:
-        """Whether an operator said something about it that outlives its sessions."""
+        """Whether an operator gave an order about it that outlives its sessions."""
         return bool(self.banned or self.drained or self.pin)
 
 
@@ -72,7 +72,7 @@ class Member:
     order: int  # rises with every join of this run
     standing: Standing
     free_slots: int = 0
-    virtual_time: float = 0.0  # of its share of the work, see shares.py
+    virtual_time: float = 0.0  # of its share of the work, see fair_share.py
     version: Version | None = None  # newest that it holds and generates, or is about to generate, with
     facts: PeerFacts | None = None
     region: str = ""
@@ -85,7 +85,7 @@ class Member:
 
     @property
     def state(self) -> str:
-        """What it says it does; ``joined`` before its first heartbeat."""
+        """The state that it is in, or that it reports; ``joined`` before its first heartbeat."""
         standing = self.standing
         if standing.kept_out:
             return "banned" if standing.banned else "quarantined"
@@ -102,13 +102,13 @@ class Member:
         demoted = f"relays to nobody for a while: {self.standing.demoted}" if self.standing.demoted else ""
         standing = self.standing
         if standing.switched_off and self.facts is not None and self.facts.state == "standby":
-            said = ""  # it says what we told it
+            said = ""  # it repeats what it was told
         activation = standing.switched_off or standing.switched
         return "; ".join(part for part in (activation, said, demoted, standing.resting) if part)
 
     @property
     def may_relay(self) -> bool:
-        """Whether it may be asked to pass chunks on."""
+        """Whether it may be assigned children to send chunks to."""
         standing = self.standing
         if standing.kept_out or standing.demoted or standing.drained:
             return False
@@ -124,12 +124,12 @@ class Member:
 
     @property
     def receives(self) -> bool:
-        """Whether new versions are meant to reach it: a part of the relay plan."""
+        """Whether it is to receive new versions, as a receiver in the relay plan."""
         return not self.standing.dark and not (self.facts is not None and self.facts.receiving_stopped)
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether T_bcast is about it too: it works, and versions can reach it."""
+        """Whether T_bcast includes it: it works, and versions can reach it."""
         return self.role == "peer" and not self.standing.kept_out and not self.standing.switched_off and self.receives
 
     @property
@@ -141,7 +141,7 @@ class Member:
         return self.facts is None or self.facts.state != "draining"
 
     def holds(self, version: Version) -> bool:
-        """It holds this version; older news than what we know changes nothing (I5). Returns whether it was news."""
+        """Note that it holds this version. Returns False if it is known to hold a newer one already (I5)."""
         if self.version is not None and version <= self.version:
             return False
         self.version = version
@@ -150,7 +150,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Departed:
-    """A member as it was when it left, or was lost to silence."""
+    """A member as it was when it left, or when it was found silent."""
 
     member: Member
     how: Literal["left", "lost"]
@@ -169,7 +169,7 @@ class Members:
         quarantine_accusers: int,
         taken_over: bool = False,
     ) -> None:
-        """``taken_over``: a coordinator before us had members that may not be back yet."""
+        """``taken_over``: whether this is a restart, after which earlier members may not have reconnected yet."""
         self._heartbeat_timeout_s = heartbeat_timeout_s
         self._demotion_s = demotion_s
         self._taken_over = taken_over
@@ -248,16 +248,16 @@ class Members:
             del self._departed[next(iter(self._departed))]
 
     def departed(self) -> list[Departed]:
-        """Those that left last and have not come back, oldest first."""
+        """Return the members that left last and have not reconnected, oldest first."""
         return list(self._departed.values())
 
     def asks(self, member: Member, free_slots: int) -> None:
-        """It can take this many more slots."""
+        """Note that a member can take this many more slots."""
         member.free_slots = free_slots
         self._changed[member.peer_id] = None
 
     def standing(self, peer_id: PeerId) -> Standing:
-        """What is remembered of this identity; the longest forgotten good one makes room for a new one."""
+        """Return the reputation of this identity. If too many are kept, the oldest harmless one is discarded."""
         standing = self._standings.get(peer_id)
         if standing is None:
             if len(self._standings) >= _STANDINGS_KEPT:
@@ -272,7 +272,7 @@ class Members:
                 return
 
     def seen(self, peer_id: PeerId, now: float) -> Member | None:
-        """The member that sent something just now."""
+        """Note that a member sent something now, and return it; None if this peer is no member."""
         member = self._members.get(peer_id)
         if member is not None:
             member.last_seen = now
@@ -280,17 +280,17 @@ class Members:
         return member
 
     def changed(self, peer_ids: Iterable[PeerId]) -> None:
-        """Look at these again when work is given out."""
+        """Consider these members again when work is given out."""
         self._changed.update(dict.fromkeys(peer_ids))
 
     def take_changed(self) -> list[PeerId]:
-        """Members that something changed for since this was last asked, in what they want or may be given."""
+        """Return the members for which something changed since the last call, in what they want or may be given."""
         changed = list(self._changed)
         self._changed.clear()
         return changed
 
     def silent(self, now: float) -> list[Member]:
-        """Members that sent nothing for longer than the heartbeat timeout, longest silent first."""
+        """Return the members that sent nothing for longer than the heartbeat timeout, longest silent first."""
         found: list[Member] = []
         for member in self._by_last_seen.values():
             if now - member.last_seen <= self._heartbeat_timeout_s:
@@ -299,12 +299,12 @@ class Members:
         return found
 
     def accuse(self, culprit: Member, accuser: PeerId, chunk: tuple[Version, int], now: float) -> bool:
-        """Count one corrupt chunk against a member; True when this is what quarantines it.
+        """Count one corrupt chunk against a member. Returns whether this accusation quarantines it.
 
-        Until then each accusation demotes it for a while: it goes on working, but relays to nobody, so that one lost
-        bit costs little and a broken relay is found out chunk by chunk. Where there are enough peers one accuser alone
-        cannot quarantine anybody (I9). The origin is ours and is never demoted or quarantined: without it nobody could
-        receive anything.
+        Until then each accusation demotes it for a while: it continues to work but does not relay, so that one lost bit
+        costs little and a broken relay is found out chunk by chunk. Where there are enough peers one accuser alone
+        cannot quarantine another one (I9). The origin is ours and is never demoted or quarantined: without it no peer
+        could receive anything.
         """
         standing = culprit.standing
         if len(standing.accused_chunks) < _ACCUSED_CHUNKS_KEPT:
@@ -315,7 +315,7 @@ class Members:
         standing.demoted, standing.demoted_until = "sent a corrupt chunk", now + self._demotion_s
         self._demoted.add(culprit.peer_id)
         self._look_for_company(now)
-        # Where others were here a moment ago, one liar must not use that they are away.
+        # Where other peers were here a moment ago, one liar must not profit from their absence.
         alone = now - self._company_at >= self._demotion_s
         accusers_needed = 1 if alone else self._quarantine_accusers
         if len(standing.accused_chunks) < self._quarantine_chunks or len(standing.accusers) < accusers_needed:
@@ -326,8 +326,9 @@ class Members:
         return True
 
     def peer_named(self, words: str) -> PeerId | None:
-        """The id of the peer with this id, or of the only one of this name; also of those that left lately, and of
-        those that are away and drained, banned or pinned.
+        """Return the id of the peer with this id, or of the only one with this name; None if there is none or several.
+
+        Peers that left lately, and absent ones that are drained, banned or pinned, are found too.
         """
         member, standing = self._members.get(PeerId(words)), self._standings.get(PeerId(words))
         if (member is not None and member.role == "peer") or (standing is not None and standing.ordered):
@@ -341,20 +342,20 @@ class Members:
         return ids[0] if len(ids) == 1 else None
 
     def standings(self) -> Iterable[tuple[PeerId, Standing]]:
-        """Of every identity that is remembered."""
+        """Return the reputation of every identity that is remembered."""
         return self._standings.items()
 
     def banned_because(self, peer_id: PeerId) -> str:
-        """Why this identity may not take part; empty: it may."""
+        """Return why this identity is banned; empty if it is not."""
         standing = self._standings.get(peer_id)
         return "" if standing is None else standing.banned
 
     def banned(self) -> dict[PeerId, Standing]:
-        """Identities that may not come back."""
+        """Return the banned identities."""
         return {peer_id: one for peer_id, one in self._standings.items() if one.banned}
 
     def enable(self, peer_id: PeerId) -> str:
-        """Undo what keeps an identity from working; what that was, in words, empty where nothing did."""
+        """Undo what keeps an identity from working. Returns what that was, for people; empty if nothing did."""
         standing = self.standing(peer_id)
         undone = [name for name in ("drained", "banned", "quarantined") if getattr(standing, name)]
         member, counted = self._members.get(peer_id), 0
@@ -369,11 +370,11 @@ class Members:
         return ", ".join(undone)
 
     def has_role(self, role: str) -> bool:
-        """Whether a member of this role is here, quarantined or not."""
+        """Whether a member of this role is connected, quarantined or not."""
         return any(member.role == role for member in self)
 
     def end_demotions(self, now: float) -> bool:
-        """Let members relay again whose demotion is over; True if there were any."""
+        """Let members relay again whose demotion is over. Returns whether there were any."""
         self._look_for_company(now)
         members = [self._members[peer_id] for peer_id in self._demoted]
         over = [one for one in members if now >= one.standing.demoted_until]

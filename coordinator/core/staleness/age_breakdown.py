@@ -1,11 +1,11 @@
-"""What the age of trained rollouts is made of, in seconds.
+"""Split the age of trained rollouts into the seconds that each stage took.
 
     frozen ─train─► announced ─broadcast─► held ─queue─► begun ─generate─► received ─return─► scored ─queue─► batch
 
 for the oldest version that a rollout was made with: from the moment when the learner had completed that many steps to
-the moment when the rollout's batch is formed. The parts of a rollout sum up to its age. The core watches its own events
-and actions; the one figure that it must take from a peer, how long it generated, is bounded by the time between issue
-and receipt. What the core cannot know, because it started in between, is counted apart.
+the moment when the rollout's batch is formed. The parts of a rollout sum up to its age. They are measured from the
+core's own events and actions; the one figure that comes from a peer, how long it generated, is bounded by the time
+between issue and receipt. Rollouts whose stages began before a restart are counted as unknown.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Split:
         )
 
     def means(self) -> dict[str, Any]:
-        """Mean age in steps, and mean seconds of each part; None without a rollout to tell it from."""
+        """Return the mean age in steps, and the mean seconds of each part; None without a rollout."""
         trained = self.rollouts + self.unknown
         return {
             "rollouts": self.rollouts,
@@ -73,20 +73,20 @@ class Split:
         }
 
     def to_json(self) -> dict[str, float]:
-        """Flat, to be kept across restarts."""
+        """Return the sums as a flat mapping, which is kept across restarts."""
         kept = dict(zip(PARTS, self.seconds, strict=True))
         return {**kept, "rollouts": self.rollouts, "unknown": self.unknown, "age_steps": self.age_steps}
 
     @classmethod
     def from_json(cls, kept: Mapping[str, float]) -> Split:
-        """What to_json gave; empty where nothing was kept."""
+        """Return the split that to_json gave; an empty one where nothing was kept."""
         seconds = tuple(float(kept.get(part, 0.0)) for part in PARTS)
         return cls(seconds, *(int(kept.get(name, 0)) for name in ("rollouts", "unknown", "age_steps")))
 
 
 @dataclass(slots=True)
 class _VersionTimes:
-    """When a version was frozen and announced, and since when each peer holds it."""
+    """The times at which a version was frozen and announced, and since which each peer holds it."""
 
     frozen_at: float
     announced_at: float
@@ -95,7 +95,7 @@ class _VersionTimes:
 
 @dataclass(slots=True)
 class _Made:
-    """A stored rollout's own times. ``oldest_peer`` made its oldest segment."""
+    """The times of a stored rollout. ``oldest_peer`` generated its oldest segment."""
 
     oldest: Version
     oldest_peer: PeerId
@@ -105,10 +105,10 @@ class _Made:
 
 
 class AgeBreakdown:
-    """Watches every event with its actions. Times are the core's clock in seconds."""
+    """Measures every trained rollout, from the core's events and actions. Times are the core's clock in seconds."""
 
     def __init__(self, before: Mapping[str, float], groups: Iterable[RestoredGroup]) -> None:
-        """``before``: kept sums of the coordinators before us; ``groups``: what they left open."""
+        """``before``: sums kept from before a restart; ``groups``: the groups that were open then."""
         self.total = Split.from_json(before)
         self.last: Split | None = None  # of the newest batch
         self.parts = {part: Distribution(SECONDS_BOUNDS) for part in PARTS}
@@ -124,11 +124,11 @@ class AgeBreakdown:
                 self._keep((rollout.attempt.lease_id, rollout.attempt.sample_index), rollout.rollout_id, made)
 
     def newest_steps(self, count: int) -> list[tuple[Step, Split]]:
-        """Sums of the newest steps, oldest first."""
+        """Return the sums of the newest steps, oldest first."""
         return list(self.steps)[-count:]
 
     def observe(self, event: Event, actions: Iterable[Action], now: float) -> None:
-        """Called with every event and what it led to."""
+        """Measure an event and the actions that it led to; called with every event."""
         match event:  # the most frequent ones first
             case HeartbeatReceived():
                 if event.facts.active_version is not None:
@@ -139,7 +139,7 @@ class AgeBreakdown:
                     made.scored_at = now
             case VersionHeld():
                 self._held(event.peer_id, event.version, now)
-            case StepFinished() | BatchRequested():  # it asks for the batch of step n when it has completed n steps
+            case StepFinished() | BatchRequested():  # batch n is requested when n steps are completed
                 self._learner_reached(event.step, now)
             case VersionAnnounced():
                 self._announced(event.version, now)
@@ -216,12 +216,12 @@ class AgeBreakdown:
         self.steps.append((action.step, split))
 
     def _seconds(self, made: _Made, now: float) -> tuple[float, ...] | None:
-        """What the age of a rollout is made of whose batch is formed now; None: not known."""
+        """Return the seconds of each part of the age of a rollout whose batch is formed now; None if unknown."""
         times = self._versions.get(made.oldest)
         held_at = None if times is None else times.held_at.get(made.oldest_peer)
         if times is None or held_at is None or made.begun_at is None or made.scored_at is None:
             return None
-        # Each moment is at least the one before: a peer may say late that it holds a version.
+        # Each time is at least the one before: a peer may report late that it holds a version.
         announced_at = max(times.announced_at, times.frozen_at)
         held_at = max(held_at, announced_at)
         received_at = max(made.received_at, held_at)

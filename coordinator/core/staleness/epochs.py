@@ -1,10 +1,10 @@
-"""Which epoch a version belongs to, and which versions are orphans.
+"""Epochs, orphaned versions, and the versions that were announced.
 
-When a resumed learner reaches another state than the one it had published, the run goes on in a new epoch, whose
-versions are numbered above all before. So a number belongs to one epoch for ever, and the ages of rollouts, step minus
-version, stay true. What was published after the newest state that both have in common is orphaned.
+When a resumed learner reaches another state than the one it had published, the run continues in a new epoch, whose
+versions are numbered above all before. So a number belongs to one epoch for ever, and the age of a rollout, step minus
+version, stays true. Versions published after the newest state that both have in common are orphans.
 
-Which versions were announced: what a rollout may claim to be made with, and what an accusation may be about.
+Announced versions are those that a rollout may claim to be made with, and that an accusation may be about.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class EpochBook:
 
     @property
     def newest(self) -> RecordEpoch | None:
-        """How the current epoch was opened; None for the first one."""
+        """The record that opened the current epoch; None for the first one."""
         return self.opened[-1] if self.opened else None
 
     def epoch_of(self, version: Version) -> Epoch:
-        """The epoch in which this number is or will be published."""
+        """Return the epoch in which this number is or will be published."""
         for one in reversed(self.opened):
             if version >= one.step_to:
                 return one.epoch
@@ -48,7 +48,7 @@ class EpochBook:
         return False
 
     def is_any_orphan(self, segments: Iterable[Segment]) -> bool:
-        """Whether something here was made with an orphan."""
+        """Whether any of these segments was generated with an orphan."""
         return bool(self.opened) and any(self.is_orphan(one.version) for one in segments)
 
     def valid(self, epoch: Epoch, version: Version) -> bool:
@@ -60,7 +60,7 @@ class EpochBook:
         return epoch == self.current == self.epoch_of(version)
 
     def after_empty(self, step: Step) -> Step:
-        """Where a learner goes on that has completed ``step`` steps: past batches that are recorded as empty."""
+        """Return where a learner with ``step`` completed steps continues: past batches recorded as empty."""
         for one in self.opened:
             if one.step_from <= step < one.step_to:
                 step = one.step_to
@@ -78,7 +78,7 @@ NEWEST_KEPT = 8  # versions remembered however old they are: peers may still be 
 
 
 class AnnouncedVersions:
-    """Versions that count with their number of chunks; those too old for any batch are forgotten."""
+    """Announced versions that are no orphans, with their chunk counts; those too old for any batch are discarded."""
 
     def __init__(self, chunk_counts: Mapping[Version, int], epochs: EpochBook) -> None:
         self._epochs = epochs
@@ -89,7 +89,7 @@ class AnnouncedVersions:
         return len(self._chunk_counts)
 
     def add(self, version: Version, chunk_count: int, *, oldest_useful: Version) -> None:
-        """One more, newer than all before; forget those older than ``oldest_useful``, except the newest few."""
+        """Add a version newer than all before. Discard those older than ``oldest_useful``, except the newest few."""
         self._chunk_counts[version] = chunk_count
         for old in list(self._chunk_counts)[:-NEWEST_KEPT]:
             if old >= oldest_useful:
@@ -108,13 +108,16 @@ class AnnouncedVersions:
         return self._epochs.valid(epoch, version) and self.may_contain(version)
 
     def latest(self, count: int) -> list[Version]:
-        """The newest ones, oldest first."""
+        """Return the newest ``count`` versions, oldest first."""
         return sorted(self._chunk_counts)[-count:]
 
     def may_contain(self, version: Version) -> bool:
-        """Whether it was announced, or is so old that we cannot tell: then whatever is made with it is stale."""
+        """Whether this version was announced, or is so old that its record is discarded.
+
+        Rollouts of a version that old are stale in any case, so it need not be known whether it ever existed.
+        """
         return version in self._chunk_counts or version < self._forgotten_below
 
     def chunk_count(self, version: Version) -> int | None:
-        """Chunks of its encoding that has most; None if it was never announced, or is forgotten."""
+        """Return the number of chunks of its largest encoding; None if it was not announced, or is discarded."""
         return self._chunk_counts.get(version)

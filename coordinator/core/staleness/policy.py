@@ -35,10 +35,10 @@ class StalenessRules:
 
 
 class RulesInForce:
-    """The rules as they hold now, with what is measured to follow them; the one place that changes at run time."""
+    """The rules in force, which an operator may change during the run, and kappa where it follows measurements."""
 
     def __init__(self, rules: StalenessRules) -> None:
-        self.limit_most = rules.limit  # that ever holds: versions so old are kept by everybody
+        self.limit_most = rules.limit  # at any time of the run: peers keep versions up to this age
         self._auto_steps = 1
         self._set(rules)
 
@@ -56,21 +56,21 @@ class RulesInForce:
 
     @property
     def age_max_ever(self) -> int:
-        """The largest that the gate may become again: what is kept for training is kept for so long."""
+        """The largest value that the gate may have again; what is kept for training is kept up to this age."""
         return self.age_max + self.limit_most - self.limit
 
     def change_limit(self, limit: int) -> None:
-        """S from now on.
+        """Set S from now on.
 
         Raises:
-            ValueError: above the one at the start, for which nobody keeps versions, or too small for kappa.
+            ValueError: it is above that at the start, up to which versions are kept, or too small for kappa.
         """
         if not self.limit_least <= limit <= self.limit_most:
             raise ValueError(f"S must be {self.limit_least} to {self.limit_most}")
         self._set(replace(self.rules, limit=limit))
 
     def change_period(self, publish_every_steps: int) -> None:
-        """kappa from now on; 0: auto.
+        """Set kappa from now on; 0: auto.
 
         Raises:
             ValueError: the newest version would be older than S at times.
@@ -81,7 +81,7 @@ class RulesInForce:
 
     @property
     def limit_least(self) -> int:
-        """With a smaller S the newest version would be too old at times."""
+        """The smallest S allowed: with a smaller one the newest version would be too old at times."""
         return max(0, self.rules.publish_every_steps - 1)
 
     @property
@@ -90,9 +90,9 @@ class RulesInForce:
         return not self.rules.publish_every_steps
 
     def follow(self, *, t_bcast_p95_s: float | None, t_gen_p90_s: float | None, step_period_s: float | None) -> None:
-        """Let kappa follow what broadcasts and learner steps take, if it is set so; None: not measured yet.
+        """Set kappa, where it is auto, to what broadcasts and learner steps take; None: not measured yet.
 
-        A version is published no sooner than the one before it is everywhere, but never so seldom that S would be too
+        A version is published no sooner than all peers have the one before it, but never so seldom that S would be too
         small for it (capacity.model.staleness.staleness_needed), as long as there is a choice.
         """
         if t_bcast_p95_s is not None and step_period_s:
@@ -103,7 +103,7 @@ class RulesInForce:
 
 @dataclass(slots=True)
 class LateCounts:
-    """What the policies did. ``corrected`` counts rollouts, the others batches."""
+    """Counts of what the policies did. ``corrected`` counts rollouts, the others batches."""
 
     corrected: int = 0  # trained though older than S
     waits: int = 0  # batches held back for a group that would have been too old for the next one
@@ -130,7 +130,7 @@ class StalenessFigures:
 
 
 class LateWait:
-    """How long the batch that is wanted has been held back, and until when it may be."""
+    """The time for which the wanted batch has been held back for a late group."""
 
     def __init__(self, counts: LateCounts) -> None:
         self._counts = counts
@@ -138,11 +138,15 @@ class LateWait:
 
     @property
     def running(self) -> bool:
+        """Whether a batch is held back now."""
         return self._since is not None
 
-    def hold(self, now: float, wait_max_s: float, *, for_somebody: bool) -> bool:
-        """Whether to hold the batch back still; called when it could be formed."""
-        if not for_somebody:
+    def hold(self, now: float, wait_max_s: float, *, for_late_group: bool) -> bool:
+        """Return whether to hold the batch back (still); called when it could be formed.
+
+        ``for_late_group``: whether a group that is not ready would be too old for the next batch.
+        """
+        if not for_late_group:
             self._end(now, in_vain=False)
             return False
         if self._since is None:
@@ -154,7 +158,7 @@ class LateWait:
         return False
 
     def cancel(self, now: float) -> None:
-        """No batch is wanted any more."""
+        """End the wait: no batch is wanted any more."""
         self._end(now, in_vain=False)
 
     def _end(self, now: float, *, in_vain: bool) -> None:
