@@ -19,7 +19,7 @@ from coordinator.core.decisions.state import Restored
 from coordinator.core.events.actions import Action
 from coordinator.core.events.events import Event, Started
 from coordinator.core.flight_format import FORMAT, Head
-from coordinator.fleet.setup import FleetHandle, make_surroundings, start_fleet, works
+from coordinator.fleet.setup import FleetHandle, coroutines, make_callbacks, start_fleet
 from coordinator.http.server import HttpServer
 from coordinator.join import InviteIssuer, JoinDesk
 from coordinator.ledger.disk_guard import DiskGuard
@@ -102,20 +102,23 @@ async def started(config: CoordinatorConfig, folder: RunFolder) -> AsyncIterator
         start = await open_run(ledger, folder, config.run)
         problems = await Problems.start(config, start.mixture_position, start.problems, start.tokenizer, start.rewards)
         stack.push_async_callback(problems.close)
+        # With the stored tokenizer a restart serves uploads at once, before the task's library has loaded.
         await ledger.set_meta(TOKENIZER, problems.tokenizer.to_json())
         coordinator = _assemble(config, folder, start, ledger, problems, stack)
         stack.push_async_callback(coordinator.shell.close)
         stack.callback(coordinator.disk.close)
+        # The core needs the learner's reports, the standby set and the operator's orders before a member connects.
         coordinator.shell.apply(Started())
         for event in (*start.replay, start.standby, *start.orders.events(coordinator.shell.core.rules.rules)):
             coordinator.shell.apply(event)
-        for work in _background(coordinator).works():
+        for work in _background(coordinator).coroutines():
             stack.push_async_callback(_cancel, asyncio.create_task(work))
         endpoints = await _listen(stack, coordinator)
         if start.learner_finished:
             coordinator.shell.finished.set()
-        await _write_handouts(coordinator)
-        await _provide(stack, coordinator)
+        await _write_invites(coordinator)
+        await _run_fleet(stack, coordinator)
+        # Last, because commands take this file as the sign that the coordinator listens.
         await asyncio.to_thread(write_json, folder.endpoints, asdict(endpoints))
         log.info("listening", **asdict(endpoints), run_id=start.run_id)
         yield coordinator
@@ -333,7 +336,7 @@ def _credentials(coordinator: Coordinator) -> TlsCredentials:
     return TlsCredentials(coordinator.ca.certificate_pem, certificate, key.private_pem)
 
 
-async def _write_handouts(coordinator: Coordinator) -> None:
+async def _write_invites(coordinator: Coordinator) -> None:
     """Write the run CA's certificate, readable for all, and one invite per role, readable for the owner only."""
     join, folder = coordinator.config.join, coordinator.folder
     await _write(folder.authority, coordinator.ca.certificate_pem, mode=0o644)
@@ -352,7 +355,7 @@ async def _write(path: Path, data: bytes, *, mode: int) -> None:
         raise run_folder_error(path, error) from None
 
 
-async def _provide(stack: AsyncExitStack, coordinator: Coordinator) -> None:
+async def _run_fleet(stack: AsyncExitStack, coordinator: Coordinator) -> None:
     """Start the fleet of workers at providers; each worker gets its own invite, for one identity and one start."""
     config, fleet_handle = coordinator.config.providers, coordinator.fleet_handle
     lifetime_s = 2.0 * config.start_timeout_s
@@ -361,8 +364,8 @@ async def _provide(stack: AsyncExitStack, coordinator: Coordinator) -> None:
         made = await coordinator.invites.invite("peer", quota=1, lifetime_s=lifetime_s, note="a worker at a provider")
         return made.encode()
 
-    surroundings = make_surroundings(coordinator.shell, coordinator.sessions, coordinator.ledger, invite)
-    fleet = await start_fleet(config, coordinator.folder.root, coordinator.run_id, surroundings)
+    callbacks = make_callbacks(coordinator.shell, coordinator.sessions, coordinator.ledger, invite)
+    fleet = await start_fleet(config, coordinator.folder.root, coordinator.run_id, callbacks)
     if fleet is not None:
         coordinator.desk.on_claimed = fleet.claimed
         fleet_handle.fleet = fleet
@@ -370,7 +373,7 @@ async def _provide(stack: AsyncExitStack, coordinator: Coordinator) -> None:
         if coordinator.start.orders.budget is not None:  # the operator set it before this restart
             fleet_handle.set_budget(coordinator.start.orders.budget)
         stack.push_async_callback(fleet.close)
-        for work in works(fleet, config, coordinator.shell):
+        for work in coroutines(fleet, config, coordinator.shell):
             stack.push_async_callback(_cancel, asyncio.create_task(work))
 
 

@@ -43,7 +43,7 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event) -> int:
     gc.set_threshold(*GC_THRESHOLDS)
     folder = await asyncio.to_thread(_prepare, config)
     async with started(config, folder) as coordinator:
-        failure = await _until_over(coordinator, stop)
+        failure = await _wait_until_over(coordinator, stop)
         if coordinator.start.learner_finished:
             await asyncio.sleep(RETURN_S)
         finished = coordinator.shell.finished.is_set() and failure is None
@@ -51,10 +51,10 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event) -> int:
         log.info("run ends", reason=reason)
         coordinator.shell.end_run(reason, final=finished)
         try:
-            await _say_goodbye(coordinator)
+            await _wait_for_goodbyes(coordinator)
             if finished or failure is not None:  # a failed run is not resumed before a person has looked at it
                 await coordinator.fleet_handle.end(reason, config.providers.stop_timeout_s)
-            await _sum_up(coordinator, reason)
+            await _write_summary(coordinator, reason)
         except Exception:
             if failure is None:
                 raise
@@ -64,7 +64,7 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event) -> int:
         return 0 if finished else EXIT_INTERRUPTED
 
 
-async def _until_over(coordinator: Coordinator, stop: asyncio.Event) -> Exception | None:
+async def _wait_until_over(coordinator: Coordinator, stop: asyncio.Event) -> Exception | None:
     """Wait until the learner finishes, ``stop`` is set or an error occurs; return the error, or None."""
     waits = [asyncio.create_task(event.wait()) for event in (coordinator.shell.finished, stop)]
     ends: list[asyncio.Future[Any]] = [*waits, coordinator.shell.failure]
@@ -76,14 +76,14 @@ async def _until_over(coordinator: Coordinator, stop: asyncio.Event) -> Exceptio
     return coordinator.shell.failure.result() if coordinator.shell.failure.done() else None
 
 
-async def _say_goodbye(coordinator: Coordinator) -> None:
+async def _wait_for_goodbyes(coordinator: Coordinator) -> None:
     """Wait until peers have received their queued messages (their Stop included) and pages the last status."""
     with suppress(TimeoutError):
         async with asyncio.timeout(GOODBYE_S):
             await asyncio.gather(coordinator.sessions.all_closed(), asyncio.sleep(LAST_STATUS_S))
 
 
-async def _sum_up(coordinator: Coordinator, reason: str) -> None:
+async def _write_summary(coordinator: Coordinator, reason: str) -> None:
     """Write the summary with rollouts counted in the ledger: only the ledger's counts outlive the process."""
     async with deadline(SUMMARY_DEADLINE_S, "the summary to be written"):
         status, counts = coordinator.fleet_handle.merged(coordinator.shell.status()), await coordinator.ledger.counts()

@@ -20,7 +20,7 @@ import numpy as np
 
 from coordinator.tasks.build import build_task
 from coordinator.tasks.checks.task import Problem
-from coordinator.tasks.mixture import Drawn, PromptMixture
+from coordinator.tasks.mixture import PromptMixture, TrainingPrompt
 from learner.config import LearnerConfig
 from learner.evaluation.evaluate import complete_prompts
 from learner.training.packing import TrainingRow, pack
@@ -94,7 +94,7 @@ class Demonstration:
         self.model = config.learner.model.model_copy(update={"vocabulary_size": self._tokenizer.size})
         rollouts = coordinator.run.groups_per_step * coordinator.run.samples_per_group
         self.sampler = sampler or Sampler(self.model, self._prompt_tokens_max, new_tokens_max, rollouts)
-        self._drawn: list[list[Drawn]] = []  # by step: every training sees the same prompts
+        self._drawn: list[list[TrainingPrompt]] = []  # by step: every training sees the same prompts
         self._start: dict[str, Any] | None = None
 
     def learner(self, objective: dict[str, Any], learning_rate: float) -> LearnerConfig:

@@ -8,7 +8,14 @@ from typing import Literal, Protocol
 
 from pydantic import BaseModel, Field, model_validator
 
-from coordinator.api.settings import RunSettings, SettingsChange, budget_in_force, orders_of, settings_of, wanted_of
+from coordinator.api.settings import (
+    RunSettings,
+    SettingsChange,
+    budget_in_force,
+    orders_of,
+    proposed_settings,
+    settings_of,
+)
 from coordinator.core.activation.preview import Change, Preview
 from coordinator.core.core import CoordinatorCore
 from coordinator.core.events.operator_events import (
@@ -205,13 +212,13 @@ class ActRoutes:
         return settings_of(self._core, self._budget)
 
     async def _set(self, call: Call) -> Answer:
-        wanted = wanted_of(call.body, self._core.rules, self._budget)
+        wanted = proposed_settings(call.body, self._core.rules, self._budget)
         await self._give(*orders_of(wanted, self._core.rules.rules, self._budget))
         return settings_of(self._core, self._budget)
 
     async def _preview(self, call: Call) -> Answer:
         asked: PreviewAsked = call.body
-        wanted = wanted_of(asked, self._core.rules, self._budget)
+        wanted = proposed_settings(asked, self._core.rules, self._budget)
         change = Change(
             staleness_limit=wanted.staleness_limit,
             publish_every_steps=wanted.publish_every_steps,

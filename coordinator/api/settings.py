@@ -65,7 +65,7 @@ class RunSettings(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ProposedSettings:
     """The settings that would be in force after a change; ``publish_every_steps`` 0 means auto."""
 
     staleness_limit: int
@@ -100,7 +100,7 @@ def settings_of(run: RunRules, budget: Budget) -> RunSettings:
     )
 
 
-def wanted_of(change: SettingsChange, rules: RulesInForce, budget: Budget) -> Wanted:
+def proposed_settings(change: SettingsChange, rules: RulesInForce, budget: Budget) -> ProposedSettings:
     """Return the settings after a change.
 
     Raises:
@@ -115,7 +115,7 @@ def wanted_of(change: SettingsChange, rules: RulesInForce, budget: Budget) -> Wa
     period = 0 if period == "auto" else int(period)
     _check(limit, period, rules)
     limits = {name: named[name] for name in ("usd_per_hour_max", "usd_total_max") if name in named}
-    return Wanted(limit, period, replace(budget, **limits))
+    return ProposedSettings(limit, period, replace(budget, **limits))
 
 
 def _check(limit: int, period: int, rules: RulesInForce) -> None:
@@ -133,7 +133,7 @@ def _check(limit: int, period: int, rules: RulesInForce) -> None:
         )
 
 
-def orders_of(wanted: Wanted, rules: StalenessRules, budget: Budget) -> list[Order]:
+def orders_of(wanted: ProposedSettings, rules: StalenessRules, budget: Budget) -> list[Order]:
     """Return the orders that change something, each compatible with the settings before it."""
     period = [PublishPeriodChanged(wanted.publish_every_steps)]
     period = period if wanted.publish_every_steps != rules.publish_every_steps else []

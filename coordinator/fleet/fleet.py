@@ -66,7 +66,7 @@ class Deadlines:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class FleetCallbacks:
     """The functions of the coordinator that the fleet uses.
 
     Args:
@@ -102,14 +102,14 @@ class ProviderFleet:
         manager: FleetManager,
         providers: Mapping[str, Provider],
         journal: FleetJournal,
-        surroundings: Surroundings,
+        callbacks: FleetCallbacks,
         deadlines: Deadlines,
         clock: Callable[[], float],
     ) -> None:
         self.manager = manager
         self._providers = providers
         self._journal = journal
-        self._coordinator = surroundings
+        self._coordinator = callbacks
         self._deadlines = deadlines
         self._clock = clock
         self._events: asyncio.Queue[FleetEvent] = asyncio.Queue(EVENTS_MAX)

@@ -19,7 +19,7 @@ from capacity.providers.factory import make_providers
 from coordinator.config.fleet import ProvidersConfig
 from coordinator.core.events.actions import SetBudget
 from coordinator.core.events.prices import Budget
-from coordinator.fleet.fleet import Deadlines, ProviderFleet, Surroundings, UnixClock, jitter
+from coordinator.fleet.fleet import Deadlines, FleetCallbacks, ProviderFleet, UnixClock, jitter
 from coordinator.fleet.wanted import WantedWorkers
 from coordinator.join import token_hash
 from coordinator.metrics.fleet import build_spending
@@ -70,7 +70,7 @@ class FleetHandle:
 
 
 async def start_fleet(
-    config: ProvidersConfig, run_folder: Path, run_id: str, surroundings: Surroundings
+    config: ProvidersConfig, run_folder: Path, run_id: str, callbacks: FleetCallbacks
 ) -> ProviderFleet | None:
     """Resume the fleet in the run folder; returns None if there is none and no provider is configured.
 
@@ -82,7 +82,7 @@ async def start_fleet(
         return None
     journal = await asyncio.to_thread(FleetJournal.open, path)
     providers = make_providers(config.pools, run_folder / _PROVIDERS, config.peer)
-    return make_fleet(config, run_id, providers, journal, surroundings, UnixClock())
+    return make_fleet(config, run_id, providers, journal, callbacks, UnixClock())
 
 
 def make_fleet(
@@ -90,7 +90,7 @@ def make_fleet(
     run_id: str,
     providers: Mapping[str, Provider],
     journal: FleetJournal,
-    surroundings: Surroundings,
+    callbacks: FleetCallbacks,
     clock: Callable[[], float],
 ) -> ProviderFleet:
     """Build the fleet from its journal. Providers that only the journal names are queried too, and fail visibly."""
@@ -108,10 +108,10 @@ def make_fleet(
     )
     deadlines = Deadlines(start_s=config.start_timeout_s, stop_s=config.stop_timeout_s, ask_s=config.call_timeout_s)
     manager = FleetManager(settings, restored, jitter(), clock())
-    return ProviderFleet(manager, providers, journal, surroundings, deadlines, clock)
+    return ProviderFleet(manager, providers, journal, callbacks, deadlines, clock)
 
 
-def works(fleet: ProviderFleet, config: ProvidersConfig, shell: Shell) -> list[Coroutine[Any, Any, None]]:
+def coroutines(fleet: ProviderFleet, config: ProvidersConfig, shell: Shell) -> list[Coroutine[Any, Any, None]]:
     """Return coroutines that each run until cancelled."""
     return [fleet.run(), want_all(fleet) if config.want == "all" else want_planned(fleet, shell)]
 
@@ -167,9 +167,9 @@ async def want_all(fleet: ProviderFleet) -> None:
         await asyncio.sleep(WANTED_EVERY_S)
 
 
-def make_surroundings(
+def make_callbacks(
     shell: Shell, sessions: Sessions, ledger: Ledger, invite: Callable[[], Awaitable[str]]
-) -> Surroundings:
+) -> FleetCallbacks:
     """Connect a fleet to its coordinator; ``invite`` makes the invite with which one new worker joins."""
 
     async def new_invite() -> tuple[str, bytes]:
@@ -183,4 +183,4 @@ def make_surroundings(
     def note(kind: str, subject: str, detail: str) -> None:
         ledger.record_event(kind, subject, detail, cause="providers")
 
-    return Surroundings(invite=new_invite, here=here, dismiss=sessions.stop, note=note, fail=shell.fail)
+    return FleetCallbacks(invite=new_invite, here=here, dismiss=sessions.stop, note=note, fail=shell.fail)

@@ -64,7 +64,7 @@ class HttpApp:
         for route in self.routes:
             handler = self._raw(route) if isinstance(route, RawRoute) else self._json(route)
             app.router.add_route(route.method, route.path, handler)
-            if route.method == "GET":
+            if route.method == "GET":  # add_get would add the HEAD route by itself, add_route does not
                 app.router.add_route("HEAD", route.path, handler)
         for url in self.assets.urls:
             app.router.add_get(url, self._asset)
@@ -133,7 +133,7 @@ class HttpApp:
         subject, detail = (route.about or _about)(call)
         try:
             answer = await route.handler(call)
-        except BaseException as error:
+        except BaseException as error:  # cancellation included: the act may have taken effect already
             why = f"{error.code}: {error.what}" if isinstance(error, RollcastError) else type(error).__name__
             await self.audit.done(call.caller, route.act, subject, detail, why)
             raise

@@ -34,7 +34,7 @@ class PeerWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class EventRow:
     """One row of the run's event log."""
 
     at_unix_s: float
@@ -61,7 +61,7 @@ class Facts:
     account: wall_time.Account | None
     peers: tuple[PeerWork, ...]
     peers_left_out: int
-    events: tuple[Noted, ...]
+    events: tuple[EventRow, ...]
     configuration: str
 
 
@@ -161,9 +161,9 @@ def _peers(connection: sqlite3.Connection) -> tuple[PeerWork, ...]:
     return tuple(sorted(peers, key=lambda one: (-one.trained, one.name, one.peer_id)))
 
 
-def _events(connection: sqlite3.Connection) -> tuple[Noted, ...]:
+def _events(connection: sqlite3.Connection) -> tuple[EventRow, ...]:
     rows = connection.execute(
         "SELECT at_unix_s, kind, subject, detail FROM events WHERE kind <> ? ORDER BY event_order DESC LIMIT ?",
         (WAITED, EVENTS_SHOWN),  # waits of the learner have a table of their own
     )
-    return tuple(Noted(float(at), str(kind), str(subject), str(detail)) for at, kind, subject, detail in rows)
+    return tuple(EventRow(float(at), str(kind), str(subject), str(detail)) for at, kind, subject, detail in rows)

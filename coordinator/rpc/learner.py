@@ -117,7 +117,7 @@ class LearnerCalls:
                 group.create_task(self._start_scoring(completions, running, group))
                 while (task := await running.get()) is not None:
                     await _write_all(context, [await task])
-        except BaseExceptionGroup as errors:
+        except BaseExceptionGroup as errors:  # RoleGate turns a single RollcastError into a status, not a group
             raise errors.exceptions[0] from None
 
     async def _start_scoring(

@@ -117,6 +117,7 @@ class PeerCalls:
             instance_id = text(first.hello.instance_id, INSTANCE_ID_LENGTH_MAX)
             if not self._may_come(caller.peer_id, instance_id, context.peer()):
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "another session of this identity is still open")
+            # UNAVAILABLE makes the peer retry, for the coordinator that resumes the run.
             if self._shell.ended_because and not self._shell.ended_for_good:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, f"the run is interrupted: {self._shell.ended_because}")
             if self._shell.ended_because:
@@ -129,7 +130,7 @@ class PeerCalls:
         channel = self._sessions.open(caller.peer_id, caller.role, joined.address)
         self._clones.opened(caller.peer_id, instance_id, time.monotonic())
         log.info("session opened", peer_id=caller.peer_id, name=joined.name, peer_role=joined.role)
-        channel.send(self._welcome.message())
+        channel.send(self._welcome.message())  # before the event, whose actions queue messages behind it
         self._shell.apply(joined)
         reader = asyncio.create_task(self._read(messages, caller, channel))
         try:
@@ -140,7 +141,7 @@ class PeerCalls:
         finally:
             channel.end("the connection was closed")
             reader.cancel()
-            if self._sessions.close(channel):
+            if self._sessions.close(channel):  # not if a newer session of the peer has replaced this one
                 self._clones.gone(caller.peer_id)
                 self._shell.apply(PeerLeft(caller.peer_id, channel.ended_because, finished=channel.said_goodbye))
             log.info("session ended", peer_id=caller.peer_id, reason=channel.ended_because)

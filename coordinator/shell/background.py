@@ -40,7 +40,7 @@ class Background:
     metrics: CoordinatorMetrics
     disk: DiskGuard
 
-    def works(self) -> list[Coroutine[Any, Any, None]]:
+    def coroutines(self) -> list[Coroutine[Any, Any, None]]:
         """Return coroutines that each run until they are cancelled; a failure in one ends the run."""
         return [
             self._tick(),

@@ -25,7 +25,7 @@ NO_DEMONSTRATION_MAX = 256  # usable problems in a row without a demonstration: 
 Skips = Mapping[str, int]
 
 
-class Drawn(NamedTuple):
+class TrainingPrompt(NamedTuple):
     """One training prompt. ``position`` is the mixture's position after it (opaque JSON)."""
 
     problem: Problem
@@ -96,7 +96,7 @@ class PromptMixture:
         self._held_out = self._hold_out(held_out_problems)
         self._kept_out = frozenset(kept_out).union(text for text, _ in self._held_out)
 
-    def draw(self, count: int, steps: Sequence[int] = ()) -> list[Drawn]:
+    def draw(self, count: int, steps: Sequence[int] = ()) -> list[TrainingPrompt]:
         """Return the next ``count`` training problems.
 
         ``steps`` holds the learner step that each is sampled for, which decides the stage; a missing one counts as 0.
@@ -173,13 +173,13 @@ class PromptMixture:
                 found.append(Example(example_id, problem, prompt, answer_ids))
         raise self._dry()
 
-    def _draw_one(self, step: int) -> Drawn:
+    def _draw_one(self, step: int) -> TrainingPrompt:
         stream = self._stream("draw", self._drawn, step)
         for _ in range(DRY_MAX):
             found = stream.next_problem(self._kept_out)
             if found is not None:
                 self._drawn += 1
-                return Drawn(*found, self.position())
+                return TrainingPrompt(*found, self.position())
         raise self._dry()
 
     def _stream(self, domain: str, number: int, step: int) -> PartStream:

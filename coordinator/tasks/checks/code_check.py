@@ -20,7 +20,7 @@ from coordinator.config.tasks import CodeCheck
 from coordinator.tasks.checks.code_tests import CodeTests, read_tests
 from coordinator.tasks.checks.task import Problem, Score
 from coordinator.tasks.sandbox import harness
-from coordinator.tasks.sandbox.runner import Ended, Limits, run_python
+from coordinator.tasks.sandbox.runner import Limits, ProgramResult, run_python
 from rollcast.runtime.errors import TaskError
 
 PROGRAM_LENGTH_MAX = 256 << 10
@@ -147,7 +147,7 @@ def _comparison(statement: str) -> tuple[str, object] | None:
     return None
 
 
-def _answers(ended: Ended) -> list[list[str]]:
+def _answers(ended: ProgramResult) -> list[list[str]]:
     answers: list[list[str]] = []
     for line in ended.stdout.splitlines():
         try:

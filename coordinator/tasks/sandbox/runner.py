@@ -53,7 +53,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ProgramResult:
     """How a program ended: by itself with ``status`` (128 + n for signal n), at its timeout, or by too much output."""
 
     outcome: Outcome
@@ -63,7 +63,7 @@ class Ended:
     missing: Mapping[str, str] = field(default_factory=dict)  # confinements that did not work, and why
 
 
-def run_python(files: Mapping[str, str], main: str, stdin: bytes, limits: Limits) -> Ended:
+def run_python(files: Mapping[str, str], main: str, stdin: bytes, limits: Limits) -> ProgramResult:
     """Run ``main`` of these files with this interpreter, without this process's packages and environment.
 
     Raises:
@@ -108,7 +108,7 @@ def _order(folder: str, command: Sequence[str], files: Mapping[str, str], limits
     return json.dumps(order).encode()
 
 
-def _run(order: IO[bytes], stdin: IO[bytes], limits: Limits) -> Ended:
+def _run(order: IO[bytes], stdin: IO[bytes], limits: Limits) -> ProgramResult:
     # The child takes the order as one descriptor and its report pipe as the next.
     order_fd, report_read, report_write = _neighbours(order.fileno())
     try:
@@ -133,7 +133,7 @@ def _run(order: IO[bytes], stdin: IO[bytes], limits: Limits) -> Ended:
         _end(process)
         report = os.read(report_read, REPORT_BYTES_MAX)
         os.close(report_read)
-    return Ended(outcome, process.returncode, *outputs, _missing(report))
+    return ProgramResult(outcome, process.returncode, *outputs, _missing(report))
 
 
 def _neighbours(order: int) -> tuple[int, int, int]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.api.settings import SettingsChange, budget_in_force, orders_of, settings_of, wanted_of
+from coordinator.api.settings import SettingsChange, budget_in_force, orders_of, proposed_settings, settings_of
 from coordinator.core.events.operator_events import BudgetChanged, PublishPeriodChanged, StalenessLimitChanged
 from coordinator.core.events.prices import Budget
 from coordinator.core.staleness.policy import RulesInForce, StalenessRules
@@ -19,7 +19,7 @@ def wanted(values: dict[str, Any], *, limit: int = 4, kappa: int = 1, now: int |
     rules = RulesInForce(StalenessRules(limit, kappa))
     if now is not None:
         rules.change_limit(now)
-    return orders_of(wanted_of(SettingsChange(**values), rules, BUDGET), rules.rules, BUDGET)
+    return orders_of(proposed_settings(SettingsChange(**values), rules, BUDGET), rules.rules, BUDGET)
 
 
 def test_only_what_changes_is_ordered() -> None:

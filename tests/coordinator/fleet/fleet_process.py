@@ -15,7 +15,7 @@ from capacity.providers.base import Running, WorkerTag
 from capacity.providers.config import LocalPool
 from capacity.providers.local import LocalProvider
 from coordinator.config.fleet import ProvidersConfig
-from coordinator.fleet.fleet import ProviderFleet, Surroundings, UnixClock
+from coordinator.fleet.fleet import FleetCallbacks, ProviderFleet, UnixClock
 from coordinator.fleet.setup import make_fleet
 from rollcast.wire.ids import PeerId
 from tests.capacity.providers.workers import SLEEPER
@@ -44,8 +44,8 @@ class Coordinator:
         self.dismissed.append(peer_id)
         self.peers.pop(peer_id, None)
 
-    def surroundings(self) -> Surroundings:
-        return Surroundings(
+    def callbacks(self) -> FleetCallbacks:
+        return FleetCallbacks(
             invite=self.invite,
             here=self.here,
             dismiss=self.dismiss,
@@ -76,7 +76,7 @@ def fleet_over(folder: Path, coordinator: Coordinator, point: str = "", usd_max:
     provider.point = point
     config = ProvidersConfig(want="all", list_every_s=0.5, mark_every_s=1.0, drain_timeout_s=5.0, usd_max=usd_max)
     journal = FleetJournal.open(folder / "journal.jsonl")
-    return make_fleet(config, RUN, {"local": provider}, journal, coordinator.surroundings(), UnixClock())
+    return make_fleet(config, RUN, {"local": provider}, journal, coordinator.callbacks(), UnixClock())
 
 
 async def main(folder: Path, point: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.config.tasks import JsonlTask
 from coordinator.tasks.checks.task import TaskAdapter
-from coordinator.tasks.mixture import Drawn, PromptMixture, Stage
+from coordinator.tasks.mixture import PromptMixture, Stage, TrainingPrompt
 from coordinator.tasks.multi_task import Mixed, Part
 from coordinator.tasks.part_stream import text_hash
 from coordinator.tasks.reasoning_gym import ReasoningGym
@@ -204,7 +204,7 @@ def mixed(task: Mixed, *, held_out: int = 20, **named: Any) -> PromptMixture:
 CURRICULUM = (Stage(0, {"easy": 3.0, "sums": 1.0}), Stage(10, {"sums": 1.0}), Stage(20, {"easy": 1.0, "sums": 1.0}))
 
 
-def part_of(drawn: Drawn) -> str:
+def part_of(drawn: TrainingPrompt) -> str:
     return drawn.problem.problem_id.partition("/")[0]
 
 

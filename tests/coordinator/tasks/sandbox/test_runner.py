@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from coordinator.tasks.sandbox import runner
-from coordinator.tasks.sandbox.runner import Ended, Limits, run_python
+from coordinator.tasks.sandbox.runner import Limits, ProgramResult, run_python
 from rollcast.runtime.errors import TaskError
 from tests.coordinator.tasks.sandbox.processes import alive, own_temporary_folder
 
 
-def run(program: str, stdin: bytes = b"", **limits: float) -> Ended:
+def run(program: str, stdin: bytes = b"", **limits: float) -> ProgramResult:
     settings = {"wall_s": 20.0, "memory_bytes": 256 << 20} | limits
     return run_python({"main.py": program}, "main.py", stdin, Limits(**settings))  # type: ignore[arg-type]
 
