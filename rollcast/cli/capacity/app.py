@@ -1,4 +1,4 @@
-"""`rollcast capacity`: which workers to turn on, and why. Every command is a module of its own, imported when used."""
+"""`rollcast capacity`: choose workers and explain the choice. Each command is a module that is imported when used."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from cyclopts import App
 app = App(name="capacity", help="Choose the cheapest workers that keep the learner busy, and explain the choice.")
 
 _COMMANDS = {
-    "offers": ("offers:offers", "List and filter the pool, and say what of it was skipped."),
+    "offers": ("offers:offers", "List and filter the workers of a pool, and show which rows were skipped."),
     "plan": ("plan:plan", "Choose the cheapest set of workers that keeps the learner busy."),
-    "explain": ("explain:explain", "Say what limits a plan, and what would change it."),
+    "explain": ("explain:explain", "Explain what limits a plan and what would change it."),
     "what-if": ("what_if:what_if", "Plan for other staleness limits, uplinks, topologies and so on."),
-    "replan": ("replan:replan", "Plan again from a plan, or replay what came and went since."),
-    "calibrate": ("calibrate:calibrate_run", "Fit speeds, T_train and T_bcast from a run's records."),
-    "validate": ("validate:validate", "Run a plan through the simulator: predicted beside simulated."),
+    "replan": ("replan:replan", "Plan again from an earlier plan, or replay events since then."),
+    "calibrate": ("calibrate:calibrate_run", "Fit speeds, T_train and T_bcast to a run's records."),
+    "validate": ("validate:validate", "Simulate a plan and compare the results with its predictions."),
     "diff": ("diff:diff", "Compare two plans."),
-    "status": ("live:status", "Show which peers of a run are on, and why."),
-    "price": ("live:price", "Say what peers of a run cost."),
-    "set": ("set:change", "Set S, kappa and the budget of a run while it goes on."),
+    "status": ("live:status", "Show which peers of a run are on and why."),
+    "price": ("live:price", "Set the price of peers of a run."),
+    "set": ("set:change", "Set S, kappa and the budget of a running run."),
     "cost": ("cost:cost", "Show what a run's workers cost, by day and provider."),
     "schema": ("diff:schema", "Print the JSON Schema of a plan."),
 }

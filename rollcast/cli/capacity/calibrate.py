@@ -1,4 +1,4 @@
-"""`rollcast capacity calibrate`: speeds, T_train and T_bcast as a run's records have them."""
+"""`rollcast capacity calibrate`: fit speeds, T_train and T_bcast to a run's records."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def calibrate_run(
     end_step: int | None = None,
     form: FormatOption = "table",
 ) -> int:
-    """Fit what the planner needs from the records of a run; `plan --from-run RUN` uses it.
+    """Fit the planner's inputs to the records of a run; `plan --from-run RUN` uses them.
 
     Parameters
     ----------
     run_folder
         The coordinator's run folder. The run may still be running.
     first_step, end_step
-        only steps from the first to before the end; step 0 compiles, and is left out.
+        Use the steps from the first up to, but without, the end. Step 0 compiles and is left out by default.
     form
-        table, json, csv (the peers) or html.
+        Output format: table, json, csv (peers only) or html.
     """
     found = calibration_of(run_folder, first_step, end_step)
     sheets = calibration_sheets(found)
@@ -52,10 +52,10 @@ def calibrate_run(
 
 
 def calibration_of(run_folder: Path, first_step: int = 1, end_step: int | None = None) -> Calibration:
-    """What the records of a run say.
+    """Return the calibration from a run's records.
 
     Raises:
-        RunFolderError: it has no records, or too few.
+        RunFolderError: the run has no records, or too few.
     """
     records = read_run(run_folder)
     last = records.steps[-1].step + 1 if records.steps else 0
@@ -65,5 +65,5 @@ def calibration_of(run_folder: Path, first_step: int = 1, end_step: int | None =
         raise RunFolderError(
             f"the records of {run_folder} are not enough for a calibration",
             cause=str(error),
-            fix="let the run go on for some steps, or look at more of them with --first-step and --end-step",
+            fix="let the run make more steps, or use more of them with --first-step and --end-step",
         ) from None

@@ -1,4 +1,4 @@
-"""`rollcast capacity cost RUN`: what a run's workers cost, by day and provider, beside what was expected."""
+"""`rollcast capacity cost RUN`: show what a run's rented workers cost, by day and provider, against the forecast."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _COLUMNS = (
 
 
 def cost(run: Path, /, *, form: FormatOption = "table", json_output: Json = False) -> int:
-    """Show what the workers cost that a run's coordinator started at providers, beside what was expected of them.
+    """Show what the workers that a run's coordinator rented have cost, compared with the forecast.
 
-    Donated peers and the learner's machine are not in it. The run may be going on: then it is as of half a minute ago.
+    Donated peers and the learner's machine are not included. For a running run the figures are up to half a minute old.
 
     Parameters
     ----------
     run
         The coordinator's run folder.
     form
-        table, csv, html or json.
+        Output format: table, csv, html or json.
     json_output
-        the same as --format json.
+        The same as --format json.
     """
     report = spend_report(_rows(run), accepted_rollouts(RunFolder(run).ledger))
     if json_output or form == "json":
@@ -54,15 +54,15 @@ def _rows(run: Path) -> list[Row]:
     path = journal_path(run)
     if not path.exists():
         raise RunFolderError(
-            f"{run} has no accounts",
-            cause=f"no {path}: its coordinator started no workers, or this is not its run folder",
-            fix="give the folder of a coordinator with [providers] (docs/providers.md)",
+            f"{run} has no record of costs",
+            cause=f"{path} is missing: the coordinator rented no workers, or this is not its run folder",
+            fix="name the run folder of a coordinator with [providers] (docs/providers.md)",
         )
     return read_journal(path)
 
 
 def accepted_rollouts(ledger: Path) -> int:
-    """How many rollouts the run accepted.
+    """Return how many rollouts the run accepted.
 
     Raises:
         StoreError: the ledger cannot be read.
@@ -78,7 +78,7 @@ def accepted_rollouts(ledger: Path) -> int:
 
 
 def sheet_of(report: SpendReport) -> Sheet:
-    """One row a day and provider."""
+    """Return one row for each day and provider."""
     rows = [(one.day, one.provider, *_cells(one.spent)) for one in report.days]
     each = report.usd_per_accepted_rollout
     running = ", ".join(f"{count} at {provider}" for provider, count in sorted(report.running.items()))
@@ -86,7 +86,7 @@ def sheet_of(report: SpendReport) -> Sheet:
         f"total {spent_usd(report.total):.4f} $ of {report.total.forecast_usd:.4f} $ forecast",
         f"{report.accepted} rollouts accepted"
         + ("" if each is None else f", {each:.3g} $ each ({1000 * each:.3g} $ a thousand)"),
-        f"running: {running or 'nobody'}",
+        f"running: {running or 'none'}",
     )
     return Sheet("Spent against forecast", _COLUMNS, tuple(rows), lines=lines)
 

@@ -1,6 +1,6 @@
-"""`rollcast capacity diff`: what differs between two plans.
+"""`rollcast capacity diff`: compare two plans.
 
-`rollcast capacity schema`: the JSON Schema of what `plan --format json` prints.
+`rollcast capacity schema`: print the JSON Schema of what `plan --format json` prints.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ SCHEMA = "rollcast.capacity.diff/1"
 
 
 def diff(before: Path, after: Path, /, *, form: FormatOption = "table") -> int:
-    """Compare two plans: what was asked for, what comes out, and who was switched on or off.
+    """Compare two plans: their inputs, their results, and which workers were switched on or off.
 
-    Exit status 0: the same workers are on; 3: others are.
+    The exit status is 0 if the same workers are on, and 3 if not.
 
     Parameters
     ----------
     before, after
-        plans, as `rollcast capacity plan --format json` writes them.
+        Plans that `rollcast capacity plan --format json` wrote.
     form
-        table, json, csv (who was switched) or html.
+        Output format: table, json, csv (switched workers only) or html.
     """
     found = difference(read_plan(before), read_plan(after))
     if form == "json":

@@ -1,4 +1,4 @@
-"""`rollcast capacity explain`: what limits a plan, what that is worth, and what would change the answer."""
+"""`rollcast capacity explain`: explain what limits a plan, its shadow prices, and what would change the answer."""
 
 from __future__ import annotations
 
@@ -38,23 +38,25 @@ def explain(
     largest_model: Annotated[bool, Parameter(negative=())] = False,
     form: FormatOption = "table",
 ) -> int:
-    """Say what limits a plan: binding rows with their shadow prices, the first worker left out, what would change it.
+    """Explain a plan: binding rows with their shadow prices, the first worker left out, and what would change the plan.
 
-    Exit status 0: the plan is feasible; 2: it is not.
+    The exit status is 0 if the plan is feasible, and 2 if not.
 
     Parameters
     ----------
     file
-        a plan, as `rollcast capacity plan --format json` writes it; without it one is made from the options.
+        A plan that `rollcast capacity plan --format json` wrote. Without it, a plan is made from the options.
     more_usd_per_hour
-        money to say the use of.
+        Extra budget in US dollars per hour whose effect is shown.
     largest_model
-        say which model of the catalogue is the largest that there is a set for, all else as asked, T_train too.
+        Also find the largest model of the catalogue that a set of workers could serve with the same T_train.
     form
-        table, json, csv (single changes) or html.
+        Output format: table, json, csv (single changes only) or html.
     """
     if largest_model and file is not None:
-        raise ConfigError("--largest-model needs the pool, and a plan has the speeds of one model", fix="give --pool")
+        raise ConfigError(
+            "--largest-model needs a pool, as a plan has the speeds of one model only", fix="name one with --pool"
+        )
     document = read_plan(file) if file is not None else planned(scenario(pool, demand))
     made = document.plan
     if form == "json":
@@ -75,11 +77,11 @@ def _print_smallest_staleness(made: Plan) -> None:
     smallest = smallest_staleness(made.demand, workers)
     if smallest is not None:
         limit, cost = smallest.demand.staleness_limit, smallest.usd_per_hour
-        print(f"the smallest S for this pool is {limit}, for {cost:,.2f} $/h")
+        print(f"The smallest S for this pool is {limit}, for {cost:,.2f} $/h.")
 
 
 def _largest_model(pool: PoolOptions | None, demand: DemandOptions) -> str:
-    """In words. A model that fits into no worker's memory has no workers."""
+    """Return the answer in words. A model that fits into no worker's memory has no workers."""
 
     def asked(name: str) -> tuple[Demand, Sequence[Worker]]:
         try:
@@ -91,9 +93,9 @@ def _largest_model(pool: PoolOptions | None, demand: DemandOptions) -> str:
     by_size = sorted(models().values(), key=lambda model: -model.parameters)
     largest = largest_of([model.name for model in by_size], asked)
     if largest is None:
-        return "there is a set for no model of the catalogue"
+        return "No model of the catalogue has a sufficient set of workers."
     name, made = largest
-    return f"the largest model of the catalogue with a set is {name}, for {made.usd_per_hour:,.2f} $/h"
+    return f"The largest model of the catalogue with a sufficient set is {name}, for {made.usd_per_hour:,.2f} $/h."
 
 
 def _json(document: PlanDocument, more_usd_per_hour: float) -> dict[str, object]:
@@ -122,7 +124,7 @@ def _json(document: PlanDocument, more_usd_per_hour: float) -> dict[str, object]
 
 
 def _finite(values: dict[str, object]) -> dict[str, object]:
-    """JSON has no infinity: null where there is no set."""
+    """Replace infinities by None, as JSON has none: they stand for a change that no set of workers can follow."""
     return {
         key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values.items()
     }

@@ -1,7 +1,4 @@
-"""What the planner's commands are asked about: a pool, a demand, and options on top of both.
-
-What a running coordinator, or the records of a run, tell the planner.
-"""
+"""Read the inputs of the planner's commands: a pool and a demand, from files, options, a running run or its records."""
 
 from __future__ import annotations
 
@@ -30,27 +27,27 @@ _MBIT_PER_GBIT = 1000.0
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolOptions:
-    """Where the workers are from.
+    """Sources of the workers.
 
     Parameters
     ----------
     pool
-        CSV or TOML file of workers; the shipped example if nothing else is named.
+        CSV or TOML file of workers; the shipped example if there is no other source.
     assume
-        column=value for rows that do not say; may be given several times.
+        Value for rows that leave a column empty, as column=value. May be repeated.
     rentable
-        add machines for rent, looked up with gpuhunt over the network.
+        Add machines for rent, looked up with gpuhunt over the network.
     provider
-        only these providers of them.
+        Only add machines for rent from this provider. May be repeated.
     hardware
-        only this hardware.
+        Only use workers with this hardware. May be repeated.
     coordinator
-        address of a running coordinator, for example http://127.0.0.1:7401: its peers and its demand as measured; the
-        file, if one is named, adds what was not measured, by the peers' names.
+        Address of a running coordinator, for example http://127.0.0.1:7401. Its peers and its demand are used as
+        measured; a pool file adds what was not measured, matched by the peers' names.
     ca_file
-        certificate (PEM) of the run's CA, for an https address.
+        Certificate (PEM) of the run's CA, for an https address.
     from_run
-        the same from the records of a run's folder; the file adds to them by the peers' ids.
+        Run folder whose records are used like a running coordinator; a pool file is matched by the peers' ids.
     """
 
     pool: Path | None = None
@@ -66,28 +63,28 @@ class PoolOptions:
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandOptions:
-    """What the run needs; options count more than the file.
+    """What the run needs. Options override the file.
 
     Parameters
     ----------
     demand
-        TOML file with [demand], [lengths] and [engine]; the shipped example if none is named.
+        TOML file with [demand], [lengths] and [engine]; the shipped example if not given.
     model
-        whose rollouts are made, for example qwen3-8b.
+        Model that generates the rollouts, for example qwen3-8b.
     staleness
-        S: oldest age of a rollout at batch formation, learner steps.
+        S: maximum age of a rollout at batch formation in learner steps.
     kappa
-        learner steps between two published versions.
+        Learner steps between two published versions.
     uplink
-        of the origin, Gbit/s.
+        Upload rate of the origin in Gbit/s.
     topology
-        in which copies travel: stripes=N, tree, chain or star.
+        Topology of a broadcast: stripes=N, tree, chain or star.
     encoding
-        what workers receive for a version.
+        Encoding in which workers receive a version.
     usd_per_hour_max
-        budget for workers and their traffic.
+        Budget for workers and their traffic in US dollars per hour.
     setting
-        section.key=value on top of the file, for example demand.t_train_s=60; may be given several times.
+        Override one setting of the file, for example demand.t_train_s=60. May be repeated.
     """
 
     demand: Path | None = None

@@ -1,4 +1,4 @@
-"""`rollcast capacity status` and `price`: the closed loop of a run that goes on."""
+"""`rollcast capacity status` and `price`: show and set what a running run's capacity model works with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OFF = ("drained", "quarantined")
 
 
 def status(*, run: RunOptions = THIS_RUN, json_output: Json = False) -> int:
-    """Show which peers of a run are on, what they cost, and why each is on or off.
+    """Show which peers of a run are on or off, why, and what they cost.
 
     Parameters
     ----------
@@ -40,22 +40,22 @@ def price(
     egress_usd_per_gb: float = 0.0,
     run: RunOptions = THIS_RUN,
 ) -> int:
-    """Say what the peers of a run cost that match every pattern given (* and ? as in file names).
+    """Set the price of all peers of a run that match every pattern given (* and ? as in file names).
 
     Parameters
     ----------
     usd_per_hour
-        price of one while it is on.
+        Price in US dollars per hour of one peer while it is on.
     peer_id
-        of its identity, the only thing that a peer cannot choose.
+        Pattern of the peer's id, the only one of these that a peer cannot choose itself.
     name
-        of its name.
+        Pattern of the peer's name.
     hardware
-        of what it runs on.
+        Pattern of the peer's hardware.
     region
-        of its region.
+        Pattern of the peer's region.
     egress_usd_per_gb
-        price of what it sends.
+        Price in US dollars per GB that a peer sends.
     """
     values = {
         "peer_id": peer_id,
@@ -69,12 +69,12 @@ def price(
 
 
 def lines_of(activation: Mapping[str, Any], peers: list[Mapping[str, Any]]) -> list[str]:
-    """The status in words: a line in all, one of the plan, one a peer with a tick where it is on."""
+    """Return a line about the run, one about its plan, and one for each peer with a tick if it is on."""
     on, standby, usd = activation["on"], activation["standby"], activation["usd_per_hour"]
     lines = [f"mode {activation['mode']}: {on} on for {usd:.4g} $/h, {standby} on standby"]
     planned = activation["plan"]
     if planned is not None and planned["infeasible"]:
-        lines.append(f"plan {planned['number']}: no set will do: {planned['infeasible']}")
+        lines.append(f"plan {planned['number']}: no set of workers is sufficient: {planned['infeasible']}")
     elif planned is not None:
         rate, needed = planned["rate_rollouts_per_second"], planned["rate_needed_rollouts_per_second"]
         lines.append(

@@ -1,4 +1,4 @@
-"""`rollcast capacity offers`: the pool as it was read, what of it was skipped and why, and what may be named."""
+"""`rollcast capacity offers`: list the workers of a pool, the skipped rows, and the values that files may use."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ def offers(
     region: str = "",
     form: FormatOption = "table",
 ) -> int:
-    """List the workers of a pool with the speed of each, and filter them.
+    """List and filter the workers of a pool with their speeds.
 
     Parameters
     ----------
     what
-        workers; or skipped: the rows that are not used, and why; or what may be written: columns of a pool, keys of a
+        What to list: workers; skipped rows with the reason; or what files may contain: columns of a pool, keys of a
         demand, hardware, models, lengths, and prices of the catalogue.
     usd_per_hour_at_most
-        leave dearer ones out.
+        Leave out workers with a higher price.
     region
-        only workers whose region begins so.
+        Only list workers whose region begins with this text.
     form
         Output format: table, json, csv or html.
     """

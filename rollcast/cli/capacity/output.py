@@ -1,4 +1,4 @@
-"""How the planner's commands print: tables, CSV or a page on stdout; JSON alone there; notes on stderr."""
+"""Print the results of the planner's commands: tables, CSV, HTML or JSON on stdout, notes on stderr."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ FEASIBLE, INFEASIBLE, CHANGED = 0, 2, 3
 
 FormatOption = Annotated[Format, Parameter(name="--format")]
 
-_WIDTH_ELSEWHERE = 150  # of a table that goes to a file or a pipe
+_WIDTH_ELSEWHERE = 150  # characters of a table that goes to a file or a pipe
 
 
 def note(lines: Sequence[str]) -> None:
-    """Say something beside the answer."""
+    """Print notes to stderr, so that stdout holds only the answer."""
     for line in lines:
         print(line, file=sys.stderr)
 
 
 def print_json(document: dict[str, Any]) -> None:
-    """One JSON object, alone on stdout."""
+    """Print one JSON object on stdout."""
     print(json.dumps(document, indent=1, allow_nan=False))
 
 
 def print_sheets(sheets: Sequence[Sheet], form: Format, *, title: str, main: int = -1) -> None:
-    """Tables, or one page of them; CSV can only be one table, which is ``main``."""
+    """Print sheets as tables or as one HTML page; as CSV only one sheet is printed, the one at index ``main``."""
     if form == "csv":
         sys.stdout.write(csv_of(sheets[main]))
     elif form == "html":
@@ -52,7 +52,7 @@ def print_sheets(sheets: Sequence[Sheet], form: Format, *, title: str, main: int
 
 
 def drawn(sheet: Sheet) -> Table:
-    """A sheet for the terminal."""
+    """Return a sheet as a table for the terminal."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for place, column in enumerate(sheet.columns):
         table.add_column(

@@ -1,7 +1,4 @@
-"""`rollcast capacity plan`: the cheapest set of workers that keeps the learner busy, with its certificate.
-
-What the planner's plots need computed.
-"""
+"""`rollcast capacity plan`: choose the cheapest set of workers that keeps the learner busy, with its lower bound."""
 
 from __future__ import annotations
 
@@ -51,22 +48,22 @@ def plan(
 ) -> int:
     """Choose the cheapest set of workers that keeps the learner busy within the staleness limit.
 
-    Exit status 0: there is one; 2: there is none, and the answer says why and which single changes help.
+    The exit status is 0 if there is one, and 2 if not; then the answer says why and which single changes help.
 
     Parameters
     ----------
     steps
-        of the learner: total $ and hours of so many, with p10 to p90, learner and storage included.
+        Number of learner steps to forecast: total cost and hours with p10 to p90, including learner and storage.
     deadline_hours, budget_usd
-        of the whole run, with --steps: how likely each is kept.
+        Deadline and budget of the whole run, with --steps: how likely each is kept.
     seed
-        of the forecast's draws.
+        Seed of the forecast's samples.
     all_rows
-        a row for every worker, those that are off too.
+        Show all workers, including those that are off.
     form
-        table, json (a document with a versioned schema), csv (the workers) or html.
+        Output format: table, json (a document with a versioned schema), csv (workers only) or html.
     plot
-        draw utilisation against workers into this .png or .svg file.
+        Plot utilisation against the number of workers to this .png or .svg file.
     """
     if plot is not None:
         from rollcast.runtime.charts import check_path
@@ -86,25 +83,25 @@ def _forecast(
     document: PlanDocument, steps: int, seed: int, deadline_hours: float | None, budget_usd: float | None
 ) -> Forecast:
     if steps < 1:
-        raise ConfigError(f"--steps is {steps}", fix="give at least 1")
+        raise ConfigError(f"--steps {steps} is out of range", fix="use at least 1")
     sure = uncertainty_of(document.assumptions)
     return forecast(document.plan, steps, sure, seed=seed, deadline_hours=deadline_hours, budget_usd=budget_usd)
 
 
 def planned(asked: Scenario) -> PlanDocument:
-    """The plan of a scenario with everything that it was made from."""
+    """Plan a scenario and return the plan with its inputs."""
     return documented(choose(asked.demand, asked.workers), asked)
 
 
 def documented(made: Plan, asked: Scenario) -> PlanDocument:
-    """A plan with everything that it was made from."""
+    """Return a plan with its inputs, as written to files."""
     return document_of(
         made, inputs=asked.inputs, assumptions=asked.assumptions, software=software_version(), made_at=now()
     )
 
 
 def show(document: PlanDocument, form: FormatOption, *, all_rows: bool = False) -> None:
-    """A plan on stdout: assumptions first, then workers, then what limits them; what was skipped on stderr."""
+    """Print a plan on stdout: assumptions, workers, and what limits them; skipped rows go to stderr."""
     made = document.plan
     note(input_lines(document.inputs))
     if form == "json":
@@ -127,8 +124,8 @@ def show(document: PlanDocument, form: FormatOption, *, all_rows: bool = False) 
             print_sheets([forecast_sheet(document.forecast)], form, title="forecast")
 
 
-_POINTS = 8  # of the curve: each is a prediction, a second or so
-_BEYOND = 1.5  # the curve goes on to so many times the plan's workers
+_POINTS = 8  # of the curve; each is a prediction that takes about a second
+_BEYOND = 1.5  # the curve continues to this multiple of the plan's workers
 _WARM_UP_STEPS, _STEPS = 10, 20
 
 

@@ -1,7 +1,4 @@
-"""`rollcast capacity replan`: plan again with the plan's own workers on, or follow it through a record of events.
-
-A plan followed through a record of events, for `rollcast capacity replan --events`.
-"""
+"""`rollcast capacity replan`: plan again from an earlier plan, or follow that plan through a record of events."""
 
 from __future__ import annotations
 
@@ -42,38 +39,41 @@ def replan(
     form: FormatOption = "table",
     plot: Path | None = None,
 ) -> int:
-    """Plan again from a plan: workers that are on count as cheaper, so that only what pays is changed.
+    """Plan again from an earlier plan. Workers that are on count as cheaper, so that only worthwhile changes are made.
 
-    Exit status 0: the same workers are on; 3: others are; 2: there is no set any more.
+    The exit status is 0 if the same workers are on, 3 if not, and 2 if no set of workers is sufficient any more.
 
     Parameters
     ----------
     before
-        the plan in force, as `rollcast capacity plan --format json` writes it.
+        The plan in force, which `rollcast capacity plan --format json` wrote.
     events
-        JSON lines of what came, went, and changed its price or its speed since: the plan is followed through them.
+        File of JSON lines with the arrivals, departures, and changes of price and speed since; the plan is followed
+        through them.
     discount
-        share of the price of a worker that is on that does not count.
+        Share of its price by which a worker that is on counts as cheaper.
     dwell_s
-        seconds that a worker stays on once it was started; with --events.
+        Minimum seconds for which a started worker stays on; with --events.
     start_s
-        seconds from a worker's start to its first rollouts; with --events.
+        Seconds from a worker's start to its first rollouts; with --events.
     hours
-        how long the plan is followed; to an hour after the last event if not given.
+        Hours for which the plan is followed; by default until an hour after the last event.
     form
-        table, json, csv (what was switched) or html.
+        Output format: table, json, csv (switched workers only) or html.
     plot
-        draw a timeline of the replay into this .png or .svg file; with --events.
+        Plot a timeline of the replay to this .png or .svg file; with --events.
     """
     if not 0 <= discount < 1:
-        raise ConfigError(f"--discount is {discount}", fix="give a share from 0 to below 1, for example 0.3")
+        raise ConfigError(
+            f"--discount {discount} is out of range", fix="use a share from 0 to below 1, for example 0.3"
+        )
     document = read_plan(before)
     if events is not None:
         return follow_events(
             document, events, discount=discount, dwell_s=dwell_s, start_s=start_s, hours=hours, form=form, plot=plot
         )
     if plot is not None:
-        raise ConfigError("--plot draws a replay, and there is none", fix="add --events FILE")
+        raise ConfigError("--plot needs a replay to plot", fix="add --events FILE")
     after = _again(document, pool, demand, discount)
     diff = difference(document, after)
     if form == "json":
@@ -81,7 +81,7 @@ def replan(
     elif not after.plan.feasible:
         show(after, form)
     else:
-        note([f"planned again with workers that are on {discount:.0%} cheaper"])
+        note([f"Planned again; workers that are on count as {discount:.0%} cheaper."])
         print_sheets(diff_sheets(diff), form, title="replan")
     if not after.plan.feasible:
         return INFEASIBLE
@@ -91,7 +91,7 @@ def replan(
 def _again(
     document: PlanDocument, pool: PoolOptions | None, demand: DemandOptions | None, discount: float
 ) -> PlanDocument:
-    """Without options the plan's own pool and demand count; with them, those that they name."""
+    """Plan again with the pool and demand that the options name, or with those of the plan."""
     options = PlanOptions(incumbent_discount=discount)
     if pool is None and demand is None:
         workers = with_incumbents(document.plan, [one.worker for one in document.plan.candidates])
@@ -127,7 +127,7 @@ def follow_events(
     form: FormatOption,
     plot: Path | None,
 ) -> int:
-    """Replay, print every decision, and draw a timeline if one is asked for."""
+    """Replay the events, print every decision, and plot a timeline to ``plot`` unless it is None."""
     if plot is not None:
         from rollcast.runtime.charts import check_path
 

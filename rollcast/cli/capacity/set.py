@@ -1,4 +1,4 @@
-"""`rollcast capacity set`: S, kappa and the budget of a run that goes on; without options, what they are."""
+"""`rollcast capacity set`: set or show S, kappa and the budget of a running run."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def change(
     run: RunOptions = THIS_RUN,
     json_output: Json = False,
 ) -> int:
-    """Set S, kappa and the budget of a run while it goes on; without options, show them.
+    """Set S, kappa and the budget of a running run. Without options, show them.
 
     Parameters
     ----------
     staleness_limit
-        S in learner steps: at most the one that the run was started with.
+        S in learner steps, at most the value that the run was started with.
     publish_every_steps
-        kappa: learner steps between two versions, at most S + 1; auto: as often as broadcasts allow.
+        kappa: learner steps between two versions, at most S + 1; auto publishes as often as broadcasts allow.
     usd_per_hour_max
-        what peers and their traffic may cost in an hour; none: no limit.
+        Limit in US dollars per hour for peers and their traffic; none for no limit.
     usd_total_max
-        what workers at providers may cost in all; none: no limit.
+        Limit in US dollars for all rented workers of the run; none for no limit.
     preview
         Only show what would follow; change nothing.
     json_output
@@ -61,7 +61,7 @@ def change(
 
 
 def lines_of(settings: Mapping[str, Any]) -> list[str]:
-    """A line a setting."""
+    """Return one line for each setting."""
     lines = []
     for key, words in _NAMES.items():
         one = settings[key]
@@ -74,7 +74,7 @@ def lines_of(settings: Mapping[str, Any]) -> list[str]:
 
 def _whole(text: str) -> int:
     if not text.isdigit():
-        raise ConfigError(f"{text!r} is neither a whole number nor auto")
+        raise ConfigError(f"{text!r} is neither a whole number nor auto", fix="use for example 2, or auto")
     return int(text)
 
 
@@ -82,4 +82,6 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ConfigError(f"{text!r} is neither a number nor none") from None
+        raise ConfigError(
+            f"{text!r} is neither a number nor none", fix="use for example 12.5, or none for no limit"
+        ) from None

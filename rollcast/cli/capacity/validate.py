@@ -1,4 +1,4 @@
-"""`rollcast capacity validate`: a plan through the simulator, predicted beside simulated."""
+"""`rollcast capacity validate`: simulate a plan and compare the results with its predictions."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ SCHEMA = "rollcast.capacity.validate/1"
 def validate(
     file: Path, /, *, steps: int = 80, seed: int = 0, tolerance: float = 0.1, form: FormatOption = "table"
 ) -> int:
-    """Run the chosen set under the real cores on virtual time, and compare with what the model predicts.
+    """Simulate the plan's workers with the real cores on virtual time, and compare the results with the predictions.
 
-    Exit status 0: every figure is within the tolerance; 2: one is not, or an invariant was broken.
+    The exit status is 0 if every figure is within the tolerance, and 2 if not or if an invariant was violated.
 
     Parameters
     ----------
     file
         A plan that `rollcast capacity plan --format json` wrote.
     steps
-        of the learner that are counted, after a warm-up.
+        Number of learner steps to measure, after a warm-up.
     seed
-        of everything that is drawn.
+        Seed of all random choices.
     tolerance
-        relative, of each figure.
+        Relative tolerance of each figure.
     form
         Output format: table, json, csv or html.
     """
@@ -53,7 +53,7 @@ def validate(
 
 
 def _sheet(found: Validation, tolerance: float, holds: bool) -> Sheet:
-    """A row for each figure."""
+    """Return a row for each figure."""
     predicted, simulated, errors = found.predicted, found.simulated, found.errors()
     names = {"utilisation": "learner utilisation", "t_bcast_s": "T_bcast, s", "mean_staleness": "mean staleness, steps"}
     rows = tuple(

@@ -1,4 +1,4 @@
-"""`rollcast capacity what-if`: the plan for every combination of other limits, links and shapes."""
+"""`rollcast capacity what-if`: plan for every combination of other limits, links and topologies."""
 
 from __future__ import annotations
 
@@ -44,38 +44,38 @@ def what_if(
     plot: Path | None = None,
     plot_broadcast: Path | None = None,
 ) -> int:
-    """Plan for every combination of the values given, and mark the cheapest learner step.
+    """Plan for every combination of the given values, and mark the one with the cheapest learner step.
 
-    Exit status 0: at least one is feasible; 2: none is.
+    The exit status is 0 if at least one combination is feasible, and 2 if none is.
 
     Parameters
     ----------
     demand
-        TOML file that the values are put on top of; the shipped example if none is named.
+        TOML file whose values are varied; the shipped example if not given.
     setting
         Override one setting of the file, as section.key=value. May be repeated.
     staleness
-        values of S, for example 2..16 or 2,4,8.
+        Values of S, for example 2..16 or 2,4,8.
     kappa
-        learner steps between two versions, for example 1..4.
+        Learner steps between two versions, for example 1..4.
     uplink
-        of the origin, Gbit/s, for example 0.5,1,2.5.
+        Upload rates of the origin in Gbit/s, for example 0.5,1,2.5.
     topology
-        for example stripes=8,stripes=4,tree,star.
+        Topologies, for example stripes=8,stripes=4,tree,star.
     encoding
-        keyframe,delta.
+        Encodings, for example keyframe,delta.
     model
-        for example qwen3-4b,qwen3-8b.
+        Models, for example qwen3-4b,qwen3-8b.
     headroom
-        rate bought / needed, for example 1.05,1.1,1.5.
+        Ratios of the rate bought to the rate needed, for example 1.05,1.1,1.5.
     t_train
-        seconds of a learner step, for example 30,60.
+        Seconds of a learner step, for example 30,60.
     form
         Output format: table, json, csv or html.
     plot
-        draw $/h against S into this .png or .svg file.
+        Plot $/h against S to this .png or .svg file.
     plot_broadcast
-        draw $/step against T_bcast into this .png or .svg file.
+        Plot $/step against T_bcast to this .png or .svg file.
     """
     given = {
         "model": model,
@@ -116,17 +116,17 @@ def _check(swept: object, plot: Path | None, plot_broadcast: Path | None) -> Non
     """Before anything is planned."""
     names = set(swept)  # type: ignore[call-overload]
     if not names:
-        raise ConfigError("nothing is varied", fix="give for example --staleness 2..16, or --uplink 0.5,1,2.5")
+        raise ConfigError("no value is varied", fix="add for example --staleness 2..16, or --uplink 0.5,1,2.5")
     for path in filter(None, (plot, plot_broadcast)):
         from rollcast.runtime.charts import check_path
 
         check_path(path)
     if plot is not None and "staleness" not in names:
-        raise ConfigError("--plot draws $/h against S, which is not varied", fix="add --staleness 2..16")
+        raise ConfigError("--plot shows $/h against S, which is not varied", fix="add for example --staleness 2..16")
 
 
 def _planned(values: Values, pool: PoolOptions | None, demand: DemandOptions, sources: list[Scenario]) -> Plan:
-    """The plan of one combination; the scenario of each is kept, so that a pool is read once for each model."""
+    """Plan one combination and append its scenario to ``sources``."""
     known = {name: value for name, value in values.items() if name not in ("headroom", "t_train")}
     extra = {"headroom": "demand.headroom", "t_train": "demand.t_train_s"}
     settings = tuple(f"{extra[name]}={value}" for name, value in values.items() if name in extra)

@@ -131,7 +131,10 @@ def test_a_line_in_all_one_of_the_plan_and_one_a_peer() -> None:
 
 def test_why_there_is_no_set_and_why_there_is_no_plan() -> None:
     infeasible = activation(plan=PLAN | {"infeasible": "S is too small"}, failed="it broke")
-    assert lines_of(infeasible, [])[1:] == ["plan 3: no set will do: S is too small", "the last plan failed: it broke"]
+    assert lines_of(infeasible, [])[1:] == [
+        "plan 3: no set of workers is sufficient: S is too small",
+        "the last plan failed: it broke",
+    ]
 
 
 @pytest.fixture
@@ -163,5 +166,5 @@ def test_json_is_alone_on_stdout(run: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_run_without_accounts_says_so(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match="has no accounts"):
+    with pytest.raises(RunFolderError, match="has no record of costs"):
         cost(tmp_path)

@@ -109,7 +109,7 @@ def test_an_explanation_says_what_binds_who_is_next_and_what_changes(
     assert found.status == 0
     for words in ("what limits the set", "one more rollout/s costs", "first left out", "single changes", "prime-rl"):
         assert words in found.out
-    assert "the smallest S for this pool is" in found.out
+    assert "The smallest S for this pool is" in found.out
 
 
 def test_a_plan_in_a_file_is_explained_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,7 +124,7 @@ def test_a_plan_in_a_file_is_explained_as_well(tmp_path: Path, capsys: pytest.Ca
 
 def test_the_largest_model_of_a_pool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = call(capsys, "explain", *small_pool(tmp_path), "--largest-model")
-    assert "the largest model of the catalogue with a set is" in found.out
+    assert "The largest model of the catalogue with a sufficient set is" in found.out
     with pytest.raises(ConfigError, match="needs the pool"):
         call(capsys, "explain", str(tmp_path / "plan.json"), "--largest-model")
 
@@ -165,7 +165,7 @@ def test_nothing_feasible_is_status_2(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_what_cannot_be_varied_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = small_pool(tmp_path)
-    with pytest.raises(ConfigError, match="nothing is varied"):
+    with pytest.raises(ConfigError, match="no value is varied"):
         call(capsys, "what-if", *options)
     with pytest.raises(ConfigError, match="not varied"):
         call(capsys, "what-if", *options, "--kappa", "1,2", "--plot", str(tmp_path / "s.png"))
