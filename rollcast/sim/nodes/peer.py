@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any, Protocol, assert_never
 
@@ -49,11 +50,11 @@ from rollcast.sim.kernel.process import Process
 from rollcast.sim.kernel.rpc import Call, Failed
 from rollcast.sim.nodes.control_link import ControlLink
 from rollcast.sim.nodes.coordinator import CoordinatorNode, Malformed
-from rollcast.sim.nodes.hostile import spoiled
+from rollcast.sim.run_settings import VOCABULARY
 from rollcast.sim.settings import EngineSettings
 from rollcast.sim.world import Ground
-from rollcast.wire.ids import PeerId, Version
-from rollcast.wire.rollouts import Rollout
+from rollcast.wire.ids import FencingToken, LeaseId, PeerId, Version
+from rollcast.wire.rollouts import Rollout, Segment
 from rollcast.wire.versions.records import VerifiedVersion
 
 UPLOAD_TIMEOUT_S = 20.0
@@ -344,7 +345,7 @@ class PeerNode(Process):
         if self.hostile:
             self._accuse_somebody()
             rollouts = tuple(
-                spoiled(one, self._random) if self._random.random() < 0.5 else one for one in action.rollouts
+                _spoiled(one, self._random) if self._random.random() < 0.5 else one for one in action.rollouts
             )
         request = (self.peer_id, tuple(rollouts))
         call = Call(self.ground.network, self, self.coordinator, self.coordinator.upload, request, times)
@@ -381,3 +382,29 @@ _NO_TRAFFIC: dict[str, Any] = {
     "receiving_chunks_have": 0,
     "receiving_chunks_total": 0,
 }
+
+
+def _spoiled(rollout: Rollout, random: Random) -> Rollout | Malformed:
+    """Return a rollout that no honest peer makes and that must not be stored, recognisable by its form."""
+    first = rollout.segments[0]
+    match random.randrange(8):
+        case 0:
+            return replace(rollout, fencing_token=FencingToken(rollout.fencing_token + 1))
+        case 1:
+            return replace(rollout, lease_id=LeaseId(max(1, rollout.lease_id - 1)))
+        case 2:
+            return _with_first(rollout, replace(first, token_ids=(VOCABULARY, *first.token_ids[1:])))
+        case 3:
+            return _with_first(rollout, replace(first, version=Version(first.version + 1000)))
+        case 4:
+            return _with_first(rollout, replace(first, peer_id=PeerId("somebody")))
+        case 5:
+            return _with_first(rollout, replace(first, role="tool"))
+        case 6:
+            return _with_first(rollout, replace(first, token_ids=first.token_ids * 99, loss_mask=first.loss_mask * 99))
+        case _:
+            return Malformed(rollout.lease_id, rollout.fencing_token, rollout.sample_index)
+
+
+def _with_first(rollout: Rollout, first: Segment) -> Rollout:
+    return replace(rollout, segments=(first, *rollout.segments[1:]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from coordinator.core.events.actions import (
     CloseAttempt,
@@ -17,10 +17,10 @@ from coordinator.core.events.actions import (
 )
 from coordinator.core.events.events import Prompt
 from coordinator.core.events.restored import RestoredAttempt, RestoredFinished, RestoredGroup, RestoredRollout
+from coordinator.ledger.sql_invites import StoredInvite, usable, used_up
 from coordinator.ledger.store import BatchEntry, HighWater, ProblemReward, StoreCounts, StoredVersion
 from rollcast.runtime.errors import StoreError
-from rollcast.sim.store.invites import InviteTable
-from rollcast.wire.ids import Epoch, GroupId, RolloutId, Step, Version
+from rollcast.wire.ids import Epoch, GroupId, PeerId, RolloutId, Step, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import rollout_to_pb
 
@@ -363,3 +363,34 @@ class Tables:
 
 def _contradicted(cause: str) -> StoreError:
     return StoreError("the ledger refuses a change that contradicts it", cause=cause)
+
+
+class InviteTable:
+    """The run's invites, with the rules of the real table; each method makes one change or answers one question."""
+
+    def __init__(self) -> None:
+        self._invites: dict[bytes, StoredInvite] = {}
+        self._claims: set[tuple[bytes, PeerId]] = set()
+
+    def create(self, invite: StoredInvite) -> None:
+        self._invites[invite.token_hash] = replace(invite, made_unix_s=float(len(self._invites)))
+
+    def claim(self, token_hash: bytes, role: str, peer_id: PeerId, now_unix_s: float) -> None:
+        invite = usable(self._invites.get(token_hash), now_unix_s, role)
+        if (token_hash, peer_id) in self._claims:
+            return
+        if invite.used >= invite.quota:
+            raise used_up(invite)
+        self._claims.add((token_hash, peer_id))
+        self._invites[token_hash] = replace(invite, used=invite.used + 1)
+
+    def check(self, token_hash: bytes, now_unix_s: float) -> None:
+        usable(self._invites.get(token_hash), now_unix_s)
+
+    def newest(self, limit: int) -> list[StoredInvite]:
+        return list(reversed(self._invites.values()))[:limit]
+
+    def revoke(self, invite_id: str) -> bool:
+        found = [one for one in self._invites.values() if one.invite_id == invite_id and not one.revoked]
+        self._invites |= {one.token_hash: replace(one, revoked=True) for one in found}
+        return bool(found)
