@@ -1,7 +1,8 @@
-"""What goes wrong in a simulation: drawn from the seed, begun and ended in virtual time.
+"""Inject faults into a simulation: sampled from the seed, begun and ended in virtual time.
 
-Every fault ends: processes come back, links are mended, disks have room again. What is still under way at the end of
-the schedule is ended there, so that what must follow can be judged.
+Every fault ends: processes restart, links are mended, disks have room again. Faults that still last at the end of the
+schedule are ended there, so that the recovery after them can be judged (I10). What a correct run must tolerate for ever
+stays: peers that relay wrong bytes or upload invalid rollouts, a learner on other hardware, a wall clock that jumped.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from rollcast.sim.nodes.peer import PeerNode
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One kind: what it does, and how often it comes beside the others."""
+    """One kind of fault: its description, its relative frequency and the function that injects it."""
 
     text: str
     weight: float
@@ -31,7 +32,10 @@ class Faults:
     """The faults of one simulation.
 
     Args:
-        names: which kinds; empty: all.
+        names: the kinds to inject; empty means all kinds.
+
+    Raises:
+        ConfigError: a name is no kind of fault.
     """
 
     def __init__(self, fleet: Fleet, names: Sequence[str] = ()) -> None:
@@ -47,7 +51,7 @@ class Faults:
         self._count = 0
 
     def schedule(self, begin_s: float, end_s: float, mean_gap_s: float) -> None:
-        """Draw faults between two moments; at the second one all of them are over."""
+        """Schedule faults between two moments, exponentially spaced; all of them end at ``end_s``."""
         agenda, at_s = self.fleet.ground.agenda, begin_s
         while (at_s := at_s + self.random.expovariate(1.0 / mean_gap_s)) < end_s:
             name = self.random.choices(list(self._kinds), [kind.weight for kind in self._kinds.values()])[0]
@@ -55,14 +59,14 @@ class Faults:
         agenda.after(end_s - agenda.now, self.end_all)
 
     def end_all(self) -> None:
-        """Mend everything and start what is down."""
+        """End every fault that still lasts and start every process that is down."""
         for number in list(self._endings):
             self._end(number)
         self.fleet.start_all()
         self.ended_s = self.fleet.ground.agenda.now
 
     def lasting(self, seconds: float, end: Callable[[], None]) -> None:
-        """Something that ends after a while, or with the schedule."""
+        """Call ``end`` after ``seconds``, or when the schedule ends if that is earlier."""
         self._count += 1
         self._endings[self._count] = end
         self.fleet.ground.agenda.after(seconds, self._end, self._count)
@@ -77,29 +81,29 @@ class Faults:
         self.fleet.ground.trace.add(self.fleet.ground.agenda.now, "fault", name)
         self._kinds[name].happen(self)
 
-    # ---------------------------------------------------------------- what kinds are made of
+    # ---------------------------------------------------------------- building blocks of the kinds
 
     def peer(self) -> int:
-        """Some peer's number."""
+        """Return the number of a random peer."""
         return self.random.randrange(len(self.fleet.peers))
 
     def seconds(self, least: float, most: float) -> float:
-        """Some duration."""
+        """Return a random duration between the two, in seconds."""
         return self.random.uniform(least, most)
 
     def down(self, process: Process, seconds: float, disk: Disk | None = None) -> None:
-        """Kill a process and start it again later; with its disk, the machine loses power."""
+        """Kill a process and restart it after ``seconds``; with ``disk``, its machine loses power as well."""
         self.fleet.down(process, seconds)
         if disk is not None:
             disk.lose_power()
 
     def freeze(self, process: Process, seconds: float) -> None:
-        """SIGSTOP for a while."""
+        """Stop a process with SIGSTOP and continue it after ``seconds``."""
         process.freeze()
         self.lasting(seconds, process.thaw)
 
     def cut(self, source: str, target: str, seconds: float) -> None:
-        """Nothing gets from one to the other for a while; an empty name stands for everybody."""
+        """Drop all traffic from ``source`` to ``target`` for ``seconds``; an empty name means every process."""
         network = self.fleet.ground.network
         network.cut(source, target)
         self.lasting(seconds, partial(network.mend, source, target))
@@ -235,7 +239,7 @@ def _slow_peer(faults: Faults) -> None:
 
 
 def _hung_engine(faults: Faults) -> None:
-    """Only a restart of the process ends the hang. The restart comes after the peer's leases have expired."""
+    """Hang a peer's engine until the process restarts, which happens after the peer's leases have expired."""
     peer = faults.fleet.peers[faults.peer()]
     hung_s = faults.fleet.settings.lease_deadline_s * faults.seconds(1.1, 2.5)
     if peer.running and not peer.hung:
@@ -266,7 +270,7 @@ def _clock_jump(faults: Faults) -> None:
     faults.fleet.coordinator.wall_offset_s += faults.seconds(-3600.0, 3600.0)
 
 
-#: Every kind by its name on the command line.
+#: Every kind of fault by its name on the command line.
 KINDS: dict[str, Fault] = {
     "kill-peer": Fault("a peer is killed and comes back", 3.0, _kill_peer),
     "power-peer": Fault("a peer's machine loses power", 1.5, _power_peer),

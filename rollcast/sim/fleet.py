@@ -1,4 +1,4 @@
-"""A whole simulated fleet: coordinator, learner, origin and peers on one virtual clock."""
+"""Assemble a whole simulated fleet: coordinator, learner, origin and peers on one virtual clock."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from rollcast.sim.settings import EngineSettings, FleetSettings
 from rollcast.sim.versions import Signer
 from rollcast.sim.world import Ground
 
-RESTART_S = 1.0  # from the end of a process to its next start, where a fault says nothing else
+RESTART_S = 1.0  # from the end of a process to its next start, unless a fault sets another time
 
 
 class Fleet:
-    """Every process, started.
+    """All processes of one simulated run, started, and a supervisor that restarts each one that ends.
 
     Args:
-        seed: of everything that is left to chance.
-        coordinator: makes the coordinator's process.
+        seed: the seed of everything that is left to chance.
+        coordinator: builds the coordinator's process.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Fleet:
         self.peers = [self._new_peer(number, engines[number % len(engines)]) for number in range(settings.peers)]
         if settings.operator_every_s:
             Operator(ground, self.coordinator)
-        self.over = False  # nothing is started again
+        self.over = False  # the run has ended: the supervisor restarts no process any more
         self._down_s: dict[str, float] = {}
         for process in self.processes:
             process.on_end = self._ended
@@ -80,34 +80,34 @@ class Fleet:
             agenda.after(starts.random() * settings.start_within_s, self._start_again, peer, 0)
 
     def name_of(self, number: int) -> str:
-        """A peer's name, and its id."""
+        """Return the name of peer ``number``, which is its id too."""
         return f"peer-{number}"
 
     @property
     def processes(self) -> list[Process]:
-        """All of them."""
+        """Return every process of the fleet: coordinator, origin, learner, then the peers in order."""
         return [self.coordinator, self.origin, self.learner, *self.peers]
 
     def run(self, seconds: float) -> None:
-        """Let virtual time pass."""
+        """Advance virtual time by ``seconds``."""
         agenda = self.ground.agenda
         agenda.run(agenda.now + seconds)
 
     # ---------------------------------------------------------------- ends and starts
 
     def down(self, process: Process, seconds: float) -> None:
-        """Kill a process, if it runs; it starts again after so long."""
+        """Kill a process if it is running; the supervisor starts it again ``seconds`` later."""
         self._down_s[process.name] = seconds
         process.kill()
 
     def start_all(self) -> None:
-        """Start what is down."""
+        """Start every process that is down."""
         for process in self.processes:
             if not process.running:
                 process.start()
 
     def _ended(self, process: Process) -> None:
-        """A supervisor starts what has ended, whatever the reason."""
+        """Schedule the next start of a process that ended for whatever reason, as systemd would."""
         seconds = self._down_s.pop(process.name, RESTART_S)
         self.ground.trace.add(self.ground.agenda.now, "down", process.name)
         self.ground.agenda.after(seconds, self._start_again, process, process.life)
@@ -119,14 +119,18 @@ class Fleet:
     # ---------------------------------------------------------------- bad peers
 
     def corrupt(self, number: int, share: float) -> None:
-        """From now on a peer relays wrong bytes; at most a quarter of the fleet does."""
+        """Make a peer relay wrong bytes from now on, in this share of its chunks; at most a quarter of peers does."""
         peer = self.peers[number]
         if isinstance(peer.receiver, ChunkReceiver) and self._may_lie(peer.name):
             self.ground.oracle.ledger.liars.add(peer.name)
             peer.receiver.relay.lies = share
 
     def turn_hostile(self, number: int) -> None:
-        """From now on a peer uploads what cannot be, and accuses others: fewer peers than may quarantine together."""
+        """Make a peer upload invalid rollouts and accuse others from now on.
+
+        Fewer peers turn hostile than a quarantine needs accusers: together they could otherwise quarantine honest
+        peers, and the judge would report I9.
+        """
         peer = self.peers[number]
         hostile = sum(one.hostile for one in self.peers)
         if hostile + 1 < self.settings.quarantine_accusers and self._may_lie(peer.name):
@@ -149,4 +153,4 @@ class Fleet:
 
 
 def _ignore(_: object) -> None:
-    """The origin reports nothing of itself and accuses nobody."""
+    """Discard a report or an accusation: the origin makes neither."""

@@ -1,4 +1,8 @@
-"""The standard fault mix: small fleets on a fast time scale, so that much happens in little time; each seed another."""
+"""Define the fleets that are simulated: the standard fault mix, and fleets on the time scale of real runs.
+
+The standard fault mix uses small fleets on a fast time scale, so that many events happen in little CPU time. Each seed
+gives another fleet.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,13 @@ from rollcast.sim.kernel.network import Line
 from rollcast.sim.kernel.rng import Chance
 from rollcast.sim.settings import FleetSettings, Lengths
 
-# Of two log-normal completions with sigma 0.4 the longer one, in medians: its mean and its 90th percentile.
+# The longer of two log-normal completions with sigma 0.4, in multiples of the median: its mean and 90th percentile.
 _LONGER_OF_TWO, _LONGER_OF_TWO_P90 = 1.25, 1.92
-_LONGER_OF_TWO_TAILED, _TAILED_P90 = 1.9, 2.8  # with sigma 0.8: of the longer one the mean, of one the p90
-_BCAST_S = 13.0  # of a realistic fleet's versions, by the fluid bound
+_LONGER_OF_TWO_TAILED, _TAILED_P90 = 1.9, 2.8  # with sigma 0.8: the mean of the longer one, the p90 of a single one
+_BCAST_S = 13.0  # broadcast time of a realistic fleet's versions, by the fluid bound
 
-SECONDS = 90.0  # in which faults happen
-GAP_S = 3.5  # between two of them, on average
+SECONDS = 90.0  # virtual seconds during which faults happen
+GAP_S = 3.5  # mean time between two faults
 
 _BASE = FleetSettings(
     receiving="chunks",
@@ -33,7 +37,7 @@ _BASE = FleetSettings(
 
 
 def standard(seed: int) -> FleetSettings:
-    """The fleet that the standard fault mix has for this seed."""
+    """Return the fleet that the standard fault mix uses for this seed."""
     random = Chance(seed).of("scenario")
     return replace(
         _BASE,
@@ -55,7 +59,7 @@ def standard(seed: int) -> FleetSettings:
 
 
 def priced(seed: int) -> FleetSettings:
-    """The standard fleet with prices that the capacity model acts on, and an operator who meddles."""
+    """Return the standard fleet with priced workers, a capacity model that switches them, and an active operator."""
     random = Chance(seed).of("prices")
     base = standard(seed)
     prices = tuple(Price(name=f"peer-{one}", usd_per_hour=round(random.uniform(0.2, 2.0), 2)) for one in range(7))
@@ -64,9 +68,9 @@ def priced(seed: int) -> FleetSettings:
 
 
 def realistic(peers: int) -> FleetSettings:
-    """A fleet on the time scale of real runs: a step a minute, rollouts of about a minute, heartbeats each 10 s.
+    """Return a fleet on the time scale of real runs: steps and rollouts of about a minute, heartbeats every 10 s.
 
-    A quarter more workers than the learner needs: a peer makes two rollouts at once.
+    It has a quarter more workers than the learner needs; each peer generates two rollouts at once.
     """
     return FleetSettings(
         peers=peers,
@@ -87,7 +91,7 @@ def realistic(peers: int) -> FleetSettings:
         load_s=5.0,
         verify_s=0.5,
         verifiers=max(4, peers // 16),
-        token_s=60.0 / 16,  # a token stands for some dozens
+        token_s=60.0 / 16,  # one simulated token stands for some dozens, which keeps large fleets fast to simulate
         lengths=Lengths(median=16.0, sigma=0.4, most=64),
         slice_tokens=64,
         slice_s=1e9,
@@ -101,9 +105,9 @@ def realistic(peers: int) -> FleetSettings:
 
 
 def paced(peers: int, surplus: float = 1.25) -> FleetSettings:
-    """A realistic fleet with so many times the workers that the learner needs, and S = S_needed.
+    """Return a realistic fleet with ``surplus`` times the workers that the learner needs, and S = S_needed.
 
-    Batches are not interrupted, so a version waits for the one that runs when it arrives:
+    Batches are not interrupted, so a new version waits for the batch that is running when it arrives:
     S_needed = ceil((T_bcast + T_load + T_batch + T_batch p90) / T_train + 1).
     """
     base = replace(realistic(peers), speed_sigma=0.1)
@@ -116,7 +120,10 @@ def paced(peers: int, surplus: float = 1.25) -> FleetSettings:
 
 
 def long_tailed(peers: int, surplus: float) -> FleetSettings:
-    """A paced fleet whose lengths have a long tail, uploaded one by one; S = S_needed by the p90 of one rollout."""
+    """Return a paced fleet whose completion lengths have a long tail and whose rollouts are uploaded one by one.
+
+    S = S_needed as in ``paced``, by the 90th percentile of a single rollout.
+    """
     base = replace(
         realistic(peers),
         speed_sigma=0.1,

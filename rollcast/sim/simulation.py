@@ -1,4 +1,4 @@
-"""One simulation from its seed to its outcome: a fleet, faults for a while, calm, and the end of the run."""
+"""Run one simulation from its seed to its outcome: a fleet, a period of faults, a calm period, the end of the run."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from rollcast.sim.scenario import GAP_S, SECONDS, standard
 from rollcast.sim.settings import FleetSettings
 
 _BUGS = (AssertionError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
-DRAIN_S = 12.0  # after the end of the run, until everybody is gone
+DRAIN_S = 12.0  # how long peers may take to drain after the run ends
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a simulation came to. Durations in virtual seconds unless said otherwise."""
+    """The result of one simulation. Durations are virtual seconds unless their name says otherwise."""
 
     seed: int
     seconds: float
     steps: int
-    utilisation: float  # share of the time in which the learner trained on new batches
+    utilisation: float  # share of virtual time in which the learner trained on new batches
     issued: int
     accepted: int
     trained: int
@@ -38,17 +38,20 @@ class Outcome:
     core_events: int
     cpu_s: float
     digest: str
-    t_bcast_s: float  # from a version's announcement to the last peer's copy: median, and 95th percentile
+    t_bcast_s: float  # from a version's announcement to the last peer's copy: the median; below the 95th percentile
     t_bcast_p95_s: float
     violations: tuple[Violation, ...]
 
     @property
     def realtime_factor(self) -> float:
-        """Virtual seconds per CPU second."""
+        """Return the virtual seconds simulated per CPU second."""
         return self.seconds / self.cpu_s
 
     def to_json(self) -> dict[str, Any]:
-        """For ``--json``; what depends on the machine is under ``machine``."""
+        """Return the outcome as ``--json`` prints it.
+
+        Figures that depend on the machine are under ``machine``, so that the rest can be compared between machines.
+        """
         values = asdict(replace(self, violations=()))
         values["violations"] = [asdict(one) for one in self.violations]
         values["machine"] = {
@@ -68,11 +71,12 @@ def simulate(
     gap_s: float = GAP_S,
     warm_up_s: float = 10.0,
 ) -> Outcome:
-    """Run one fleet for so long, then end its run.
+    """Simulate one fleet for ``seconds`` of virtual time, then end its run and check that the accounts close.
 
     Args:
-        faults: kinds of faults, empty for all of them; None: nothing goes wrong.
-        gap_s: on average between two faults.
+        faults: the kinds of faults to inject; empty injects all kinds, None injects no fault.
+        gap_s: mean time between two faults, in virtual seconds.
+        warm_up_s: virtual seconds before the first fault.
     """
     started_s = time.process_time()
     fleet = Fleet(settings, seed)
@@ -85,7 +89,7 @@ def simulate(
             happened = _with_faults(fleet, faults, seconds, gap_s, warm_up_s)
         ran_s = agenda.now
         _end(fleet)
-    except _BUGS as error:  # of a core: what it should never have come to
+    except _BUGS as error:  # a core raised what it should never raise: a finding, which must not end the search
         ran_s = agenda.now
         oracle.failed(f"{type(error).__name__}: {error}, {_where(error)}", ran_s)
     counts, core = fleet.coordinator.tables.counts(), fleet.coordinator.core
@@ -113,13 +117,22 @@ def simulate(
 
 
 def simulate_standard(seed: int, faults: Sequence[str] = (), *, own_checks: bool = True) -> Outcome:
-    """The standard fault mix with this seed."""
+    """Simulate the standard fault mix with this seed.
+
+    Args:
+        own_checks: whether the coordinator's core also runs its own ``validate()``; the mutation gate switches that
+            off, so that only the independent judge can find a planted bug.
+    """
     settings = replace(standard(seed), own_checks=own_checks)
     return simulate(settings, seed, seconds=SECONDS, faults=faults)
 
 
 def _with_faults(fleet: Fleet, names: Sequence[str], seconds: float, gap_s: float, warm_up_s: float) -> list[str]:
-    """Faults for so long, then calm until the next step, or for as long as that may take."""
+    """Inject faults for ``seconds``, then wait for the next step, no longer than invariant I10 allows.
+
+    Returns:
+        The kinds of the faults that happened, in order.
+    """
     agenda, oracle = fleet.ground.agenda, fleet.ground.oracle
     injected = Faults(fleet, names)
     injected.schedule(warm_up_s, seconds, gap_s)
@@ -140,7 +153,7 @@ def _where(error: BaseException) -> str:
 
 
 def _end(fleet: Fleet) -> None:
-    """The run is over: everything drains, and the counts close."""
+    """End the run, let every peer drain, and check I10 and I11: all peers stop and no attempt stays open."""
     oracle, coordinator = fleet.ground.oracle, fleet.coordinator
     if oracle.violations:
         return

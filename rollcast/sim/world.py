@@ -1,4 +1,4 @@
-"""What all simulated processes stand on: time, chance, network, the record of what happened, the judge."""
+"""Define what all simulated processes share: time, randomness, network, the trace of events and the judge."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rollcast.sim.versions import Signer
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """One simulated world."""
+    """The shared parts of one simulated world."""
 
     settings: FleetSettings
     agenda: Agenda

@@ -1,7 +1,7 @@
-"""The judge of the coordinator: sees only events and actions, and keeps its own books. O(1) an entry.
+"""Judge the coordinator from its events and actions alone, with books of its own. Each entry takes O(1) time.
 
-What a crash may forget, it may forget: at each start the books are set to what was restored, once that is found to hold
-everything that was promised to anybody.
+A crash may lose what was not promised yet. At each start the judge checks that the restored state holds everything
+that was acknowledged to a peer or served to the learner, then sets its books to the restored state.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ STEPS_KEPT = 64
 
 @dataclass(slots=True)
 class Issued:
-    """An attempt that is neither trained nor dropped."""
+    """An issued attempt that is neither trained nor dropped yet."""
 
     slot: Slot
     token: int
     peer_id: str
     seed: int
-    rollout_id: int | None = None  # once its rollout is being stored
+    rollout_id: int | None = None  # set once its rollout is being stored
     durable: bool = False
 
 
 @dataclass(slots=True)
 class Books:
-    """What is open, by attempt, slot and rollout."""
+    """The open attempts by attempt, slot and rollout, and the counts of I11."""
 
     attempts: dict[Key, Issued] = field(default_factory=dict)
     live: dict[Slot, list[Key]] = field(default_factory=dict)
@@ -60,13 +60,13 @@ class LedgerJudge:
         self.books = Books()
         self.batches: dict[int, tuple[int, ...]] = {}  # recorded or being recorded
         self.recorded = 0
-        self.served = 0  # steps below were served to the learner
-        self.trained_before: dict[int, int] = {0: 0}  # rollouts in the batches of steps below
+        self.served = 0  # the batches of all steps below were served to the learner
+        self.trained_before: dict[int, int] = {0: 0}  # by step: rollouts in the batches of the steps below it
         self.liars: set[str] = set()
         self._last_lease = self._last_rollout = 0
         self._scored: set[int] = set()
         self._prompts: dict[int, str] = {}
-        self._versions: dict[int, int] = {}  # announced, with their epoch
+        self._versions: dict[int, int] = {}  # the epoch of each announced version
         self._orphaned: list[tuple[int, int]] = []  # epochs that ended, with the newest version that still counts
         self._deadlines: deque[tuple[float, Key]] = deque()  # of attempts, soonest first
         self._now = 0.0
@@ -89,14 +89,14 @@ class LedgerJudge:
             ev.VersionAnnounced: self._announced,
         }
 
-    # ---------------------------------------------------------------- what is seen
+    # ---------------------------------------------------------------- observations
 
     def started(self, restored: Restored, now: float) -> None:
-        """A coordinator took over: nothing that was promised is missing."""
+        """Check I1 and I11 when a coordinator starts: the restored state lacks no promise, and its counts close."""
         self._now = now
         old, self.books = self.books, _books_of(restored)
         books = self.books
-        for step in range(self.recorded, restored.recorded_batches):  # durable, though nobody heard of it
+        for step in range(self.recorded, restored.recorded_batches):  # durable, but the crash came before the event
             old.acknowledged.difference_update(old.rollouts[one][0] for one in self.batches[step])
             self._count_trained(step)
         here = {key for key, one in books.attempts.items() if one.durable}
@@ -115,7 +115,7 @@ class LedgerJudge:
             books.attempts[key].seed = old.attempts[key].seed if key in old.attempts else -1
         for step in [step for step in self.batches if step >= restored.recorded_batches]:
             del self.batches[step]
-        for version in restored.versions:  # the same
+        for version in restored.versions:  # announcements may be durable without their event, too
             self._versions.setdefault(version, _epoch_of(version, restored))
         self._orphaned = [_orphans(opened) for opened in restored.epochs]
         self.recorded = restored.recorded_batches
@@ -125,7 +125,7 @@ class LedgerJudge:
         self._verdicts.checks += 4
 
     def see(self, event: ev.Event, actions: Sequence[act.Action], now: float) -> None:
-        """One event and the actions it led to."""
+        """Check one event of the core and the actions that it returned."""
         self._now = now
         of_event = self._of_event.get(type(event))
         if of_event is not None:
@@ -139,7 +139,7 @@ class LedgerJudge:
             self._overdue()
 
     def bounded(self, core: CoordinatorCore, now: float) -> None:
-        """What the core keeps in memory."""
+        """Check I8: what the core keeps in memory is within its bounds."""
         settings, state = self._settings, core._state
         kept = {
             "finished attempts": (len(state.book._finished), settings.finished_attempts_kept),
@@ -152,7 +152,7 @@ class LedgerJudge:
                 self._verdicts.blame("I8", f"the coordinator keeps {count} {what}, the bound is {most}", now)
 
     def counted(self, issued: int, accepted: int, trained: int, dropped: Mapping[str, int], now: float) -> None:
-        """What the core says of its accounts."""
+        """Check I11: the core's accounts match the judge's, and issued = trained + dropped + open."""
         self._now = now
         books = self.books
         mine = (books.counts["issued"], books.counts["accepted"], books.counts["trained"], books.dropped)
@@ -163,7 +163,7 @@ class LedgerJudge:
             self._blame("I11", f"{issued} issued, {trained} trained, {dropped} dropped, {len(books.attempts)} open")
 
     def _overdue(self) -> None:
-        """After a tick no attempt whose deadline has passed is live."""
+        """Check that no attempt is live after its deadline; called after a tick, which expires leases."""
         while self._deadlines and self._deadlines[0][0] <= self._now:
             deadline, key = self._deadlines.popleft()
             issued = self.books.attempts.get(key)
@@ -200,7 +200,7 @@ class LedgerJudge:
         self.trained_before.pop(step - STEPS_KEPT, None)
 
     def epoch_of(self, version: int) -> int | None:
-        """The epoch in which a version was announced; None: it was not, or long ago."""
+        """Return the epoch in which a version was announced; None if it was not announced, or is long past."""
         return self._versions.get(version)
 
     def _announced(self, event: ev.VersionAnnounced) -> None:
@@ -287,7 +287,7 @@ class LedgerJudge:
         self._verdicts.trace.add(self._now, "stored", key[0], issued.slot, action.rollout_id, rollout.oldest_version)
 
     def _problem(self, peer_id: PeerId, rollout: Rollout, seed: int) -> str:
-        """What of a submission cannot be, by rules of our own."""
+        """Return why a submission must be rejected, by rules independent of the coordinator's; empty if it is valid."""
         tokens = rollout.completion_token_ids
         if not 0 < len(tokens) <= self._settings.lengths.most or max(tokens) >= 64:
             return "its tokens cannot be"
@@ -370,7 +370,7 @@ class LedgerJudge:
 
 
 def _orphans(opened: act.RecordEpoch) -> tuple[int, int]:
-    """The epoch that ended, and its newest version that still counts."""
+    """Return the epoch that ended, and the newest of its versions that still counts (-1 if none does)."""
     return (opened.epoch - 1, -1 if opened.common_version is None else opened.common_version)
 
 

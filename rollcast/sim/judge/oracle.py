@@ -1,4 +1,4 @@
-"""The judge of a simulation: is told all that happens, knows the truth, and trusts no core's own checks."""
+"""Judge a simulation: the oracle sees every event, knows the true state and trusts no core's own checks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rollcast.wire.versions.records import VerifiedVersion
 
 
 class Oracle:
-    """Everything that is judged. O(1) a call, but for restarts."""
+    """Checks all invariants as the simulation runs. Each call takes O(1) time, except at restarts."""
 
     def __init__(self, settings: FleetSettings, trace: Trace) -> None:
         self._settings = settings
@@ -30,13 +30,13 @@ class Oracle:
         self._spool_max = (16 + 2) * settings.concurrent_rollouts_max
         self._trained_at: dict[int, int] = {}
         self._standby: set[str] = set()  # peers that the coordinator switched off
-        self._kept_out: set[str] = set()  # that the operator drained or banned
-        self.steps = 0  # learner steps completed, at most
+        self._kept_out: set[str] = set()  # peers that the operator drained or banned
+        self.steps = 0  # the most learner steps that were ever completed; a resumed learner repeats some of them
         self.last_progress_s = 0.0
         self._last_again_s = 0.0  # when the learner last completed a step that it had completed before
         self.ages: dict[int, int] = {}
         self._signed: dict[tuple[int, int], bytes] = {}  # announced states by epoch and version
-        self._strayed: int | None = None  # the version whose state the learner did not reach again
+        self._strayed: int | None = None  # the version whose state a resumed learner failed to reproduce
 
     @property
     def violations(self) -> list[Violation]:
@@ -44,15 +44,15 @@ class Oracle:
 
     @property
     def checks(self) -> int:
-        """Things looked at."""
+        """Return how many facts were checked so far."""
         return self._verdicts.checks
 
     def failed(self, what: str, now: float) -> None:
-        """A process ended though it should not have."""
+        """Record that a process failed although no fault made it fail."""
         self._verdicts.blame("own", what, now)
 
     def blame(self, rule: str, what: str, now: float, subject: object = None) -> None:
-        """Somebody who knows saw a rule broken."""
+        """Record a broken rule that a simulated process noticed itself, because only it sees what broke it."""
         self._verdicts.blame(rule, what, now, subject)
 
     # ---------------------------------------------------------------- coordinator
@@ -71,7 +71,7 @@ class Oracle:
         elif isinstance(event, PeerEnabled):
             self._kept_out.discard(event.peer_id)
         elif isinstance(event, ev.PeerJoined):
-            self._standby.discard(event.peer_id)  # where it still holds it is said anew
+            self._standby.discard(event.peer_id)  # the coordinator sends a standby peer its state again on joining
         for action in actions:
             if isinstance(action, act.TellActivation):
                 (self._standby.discard if action.active else self._standby.add)(action.peer_id)
@@ -83,7 +83,7 @@ class Oracle:
                     self._verdicts.blame("activation", f"{action.peer_id} is drained or banned and given work", now)
 
     def coordinator_counts(self, core: CoordinatorCore, now: float) -> None:
-        """Compare the core's accounts with ours; more expensive than the rest."""
+        """Compare the core's accounts with the judge's own; more expensive than the other checks."""
         accounts = core._state.accounts
         self.ledger.counted(accounts.issued, accounts.accepted, accounts.trained, accounts.dropped, now)
         self.ledger.bounded(core, now)
@@ -96,20 +96,20 @@ class Oracle:
         self._active.pop(name, None)
 
     def peer_holds(self, name: str, spooled: int, now: float) -> None:
-        """I8: finished rollouts that wait at a peer are bounded."""
+        """Check I8: the finished rollouts that wait at a peer are bounded."""
         self._verdicts.checks += 1
         if spooled > self._spool_max:
             self._verdicts.blame("I8", f"{name} holds {spooled} finished rollouts", now, name)
 
     def peer_claims(self, name: str, version: int, complete: bool, now: float) -> None:
-        """I12: what a peer says that it holds is whole."""
+        """Check I12: a version that a peer reports as held is complete."""
         self._verdicts.checks += 1
         self._trace.add(now, "holds", name, version)
         if not complete:
             self._verdicts.blame("I12", f"{name} claims version {version}, of which chunks are missing", now, name)
 
     def activated(self, name: str, version: int, as_signed: bool, now: float) -> None:
-        """I4 and I5."""
+        """Check I4 and I5: the activated bytes are the signed ones, and versions only increase."""
         self._verdicts.checks += 2
         self._trace.add(now, "activated", name, version)
         if not as_signed:
@@ -120,7 +120,7 @@ class Oracle:
         self._active[name] = version
 
     def relayed(self, name: str, version: int, index: int, payload: bytes, hashes: bytes | None, now: float) -> None:
-        """I4: what an honest relay sends was verified before."""
+        """Check I4: an honest relay sends only chunks that it verified, so each one matches its signed hash."""
         self._verdicts.checks += 1
         signed = b"" if hashes is None else hashes[index * HASH_BYTES : (index + 1) * HASH_BYTES]
         if blake3_hash(payload) != signed:
@@ -129,7 +129,7 @@ class Oracle:
     # ---------------------------------------------------------------- learner
 
     def learner_resumed(self, step: int, trained: int, now: float) -> None:
-        """I2: a checkpoint knows what was trained on."""
+        """Check I2: a checkpoint names exactly the rollouts that were trained on before its step."""
         self._trace.add(now, "resumed", step, trained)
         self._strayed = None
         self._verdicts.checks += 1
@@ -142,7 +142,7 @@ class Oracle:
         self._strayed = None
 
     def asking(self, step: int, now: float) -> None:
-        """The learner asks for a batch: a new one only if its state is the one that was published."""
+        """Check I4: the learner asks for a new batch only if its state is the one that was published."""
         if self._strayed is not None and step >= self.ledger.recorded and step not in self.ledger.batches:
             what = f"step {step} goes on from another state than version {self._strayed} of its epoch"
             self._verdicts.blame("I4", what, now, step)
@@ -150,7 +150,12 @@ class Oracle:
     def training(
         self, step: int, epoch: int, batch: Sequence[tuple[int, Any]], again: Sequence[bool], now: float
     ) -> None:
-        """The learner begins a step on these."""
+        """Check I2 and I3 when the learner begins a step on this batch.
+
+        Args:
+            batch: rollout ids with the rollouts as stored.
+            again: for each, whether the learner's own list says that it was trained on before.
+        """
         self._trace.add(now, "training", step, epoch)
         self._verdicts.checks += len(batch)
         ids = tuple(int(rollout_id) for rollout_id, _ in batch)
@@ -171,7 +176,7 @@ class Oracle:
             self._trained_at = {key: at for key, at in self._trained_at.items() if at > step - 256}
 
     def stepped(self, step: int, epoch: int, state_hash: bytes, now: float) -> None:
-        """The learner completed so many steps, and has this state now."""
+        """Record that the learner has completed ``step`` steps and is in the state with this hash."""
         signed = self._signed.get((epoch, step))
         if signed is not None and signed != state_hash:
             self._strayed = step
@@ -181,7 +186,7 @@ class Oracle:
             self._last_again_s = now
 
     def announcing(self, verified: VerifiedVersion, origin_holds: bool, now: float) -> None:
-        """I12: a version is announced once it would survive the learner and a power loss at the origin."""
+        """Check I12: a version is announced only once it would survive a power loss at the origin."""
         version = verified.version
         self._signed[(verified.record.epoch, version)] = verified.record.state_hash
         self._signed.pop((verified.record.epoch, version - 256), None)
@@ -191,16 +196,16 @@ class Oracle:
             self._verdicts.blame("I12", f"version {version} is announced before the origin holds it", now)
 
     def resume_by_s(self, since_s: float) -> float:
-        """I10: until when a new step must be completed, where faults ended or the step before was at ``since_s``.
+        """Return the time by which I10 requires a new step, if faults ended or the last step was at ``since_s``.
 
-        A fault lasts until the learner has trained again what it lost; but not for longer than that may take.
+        Steps that the learner repeats after a restart extend the time, but no longer than repeating them may take.
         """
         again_s = max(0.0, self._last_again_s - since_s)
         allowed_s = max(RESUME_S, again_s + self._settings.resume_limit_s)
         return since_s + min(allowed_s, self._settings.calm_limit_s)
 
     def calm(self, since_s: float, now: float) -> None:
-        """I10: asked at any time after the last fault ended at ``since_s``."""
+        """Check I10 at ``now``, any time after the last fault ended at ``since_s``."""
         self._verdicts.checks += 1
         began_s = max(since_s, self.last_progress_s)
         limit_s = self.resume_by_s(began_s) - began_s

@@ -1,4 +1,4 @@
-"""Broken invariants, as a simulation reports them."""
+"""Name the invariants that a simulation checks, and collect the violations that it finds."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from rollcast.sim.kernel.trace import Trace
 
-_KEPT = 20
+_KEPT = 20  # the first violations explain the rest, and a broken invariant is often reported at every event
 
-#: What each rule promises, from trust-and-faults: I1 to I12, and what has no number there.
+#: What each rule promises: the invariants I1 to I12, and the rules without a number.
 RULES = {
     "I1": "what was acknowledged is stored after any crash",
     "I2": "a rollout enters at most one learner step, across restores",
@@ -30,7 +30,7 @@ RULES = {
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One broken rule. ``event`` counts the calls of the agenda until then; ``story`` is the subject's last events."""
+    """One broken rule: ``event`` counts the trace entries until then, ``story`` holds the subject's last ones."""
 
     rule: str
     what: str
@@ -44,7 +44,7 @@ class Violation:
 
 
 class Verdicts:
-    """Collects violations; the first ones are kept."""
+    """Collects violations and keeps the first ones."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -52,7 +52,7 @@ class Verdicts:
         self.checks = 0
 
     def blame(self, rule: str, what: str, now: float, subject: object = None) -> None:
-        """A rule is broken."""
+        """Record that ``rule`` is broken, with the newest trace entries that name ``subject``."""
         if len(self.found) < _KEPT:
             story = () if subject is None else tuple(self.trace.story(subject))
             self.found.append(Violation(rule, what, now, self.trace.count, story))
