@@ -1,9 +1,9 @@
-"""What the operator's orders change: peers that are drained, banned and enabled, S, kappa and what may be spent.
+"""Carry out the operator's orders: drain, ban and enable peers, and change S, kappa and the budget.
 
-A drained peer finishes what it holds, is given nothing new and relays to nobody: those below it have another parent
-with the next plan. It goes on receiving versions, so that enabling it takes effect at once. A banned peer loses what it
-holds to others, its session ends, and its identity is refused from then on. Rollouts that either of them delivered
-before are trained on: they were earned.
+A drained peer finishes its leases, gets no new work and does not relay: its children get another parent with the next
+plan. It continues to receive versions, so that enabling it takes effect at once. A banned peer loses its leases to
+others, its session ends, and its identity is refused from then on. Rollouts that either of them delivered before are
+trained on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from coordinator.core.presence import Presence, refused
 
 
 class Operator:
-    """Carries orders out in the core."""
+    """Carries out the operator's orders in the core."""
 
     def __init__(self, state: CoreState, broadcasts: Broadcasts, presence: Presence, activation: Activation) -> None:
         self._state = state
@@ -41,7 +41,7 @@ class Operator:
         self._activation = activation
 
     def ordered(self, order: Order, now: float) -> list[Action]:
-        """What follows from one order; giving the same again changes nothing."""
+        """Carry out one order; repeating it changes nothing."""
         match order:
             case PeerPinned():
                 return self._activation.pinned(order, now)
@@ -119,7 +119,7 @@ class Operator:
     # ---------------------------------------------------------------- rules
 
     def _limit_changed(self, order: StalenessLimitChanged, now: float) -> list[Action]:
-        """S is another one: what is too old for it now is dropped, and the set is planned for it."""
+        """Change S: groups that are too old for it now are dropped, and the set of active peers is planned again."""
         state = self._state
         before = state.rules.limit
         state.rules.change_limit(order.staleness_limit)
@@ -128,7 +128,7 @@ class Operator:
         return noted + drop_stale(state) + issue(state, now)
 
     def _period_changed(self, order: PublishPeriodChanged, now: float) -> list[Action]:
-        """kappa is another one: the learner hears of it with its next batch."""
+        """Change kappa, which the learner receives with its next batch."""
         state = self._state
         before = _period(state.rules.rules.publish_every_steps)
         state.rules.change_period(order.publish_every_steps)

@@ -1,4 +1,4 @@
-"""Sessions come and go: what a peer's join, its end, its heartbeats and what it holds change."""
+"""Handle a peer's session: its start and end, its heartbeats, the versions that it holds, and accusations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rollcast.wire.ids import PeerId, Version
 
 
 class Presence:
-    """Who is here, and which version each of them holds."""
+    """Keeps track of which members are connected, and which version each of them holds."""
 
     def __init__(self, state: CoreState, broadcasts: Broadcasts, traversal: Traversal) -> None:
         self._state = state
@@ -25,7 +25,7 @@ class Presence:
         self._traversal = traversal
 
     def joined(self, event: PeerJoined, now: float) -> list[Action]:
-        """A session was opened. What its peer had before stays its own."""
+        """Add a peer that opened a session; the leases that it held before stay its own."""
         if self._state.ended:
             return [self._state.dismiss(event.peer_id)]
         banned = self._state.members.banned_because(event.peer_id)
@@ -40,13 +40,13 @@ class Presence:
         actions += self._end_unheld(event)
         actions.append(Note("peer_joined", event.peer_id, f"{event.name} as {event.role}"))
         actions += self._traversal.joined(member, now) + self._broadcasts.joined(member, now)
-        # The last few: who was away for some versions may follow their deltas.
+        # The newest few: a peer that missed some versions may follow their deltas.
         latest = self._state.announced.latest(NEWEST_KEPT)
         actions += [SendAnnouncement(event.peer_id, version) for version in latest]
         return actions + issue(self._state, now)
 
     def _end_unheld(self, event: PeerJoined) -> list[Action]:
-        """What a peer that comes back does not have, lost on its way or with its process, others can begin at once."""
+        """Close the attempts that a reconnecting peer reports as lost, so that other peers can begin them at once."""
         if event.held_leases is None:
             return []
         has = frozenset(event.held_leases)
@@ -54,7 +54,7 @@ class Presence:
         return self._state.close_attempts(lost, "peer_left", tell_peers=False)
 
     def left(self, event: PeerLeft, now: float) -> list[Action]:
-        """A session ended: for good if the peer said so, else it may come back to what it works at."""
+        """Remove a peer whose session ended. Unless it sent Goodbye it keeps its leases, in case that it reconnects."""
         if self._state.members.get(event.peer_id) is None:
             return []
         actions: list[Action] = []
@@ -69,15 +69,15 @@ class Presence:
         for member in self._state.members.silent(now):
             silent_s = now - member.last_seen
             actions += self._gone(member.peer_id, "lost", f"silent for {silent_s:.1f} s", now)
-            actions.append(EndSession(member.peer_id, "no heartbeat"))  # a machine that slept comes back
+            actions.append(EndSession(member.peer_id, "no heartbeat"))  # a machine that was suspended will reconnect
         return actions
 
     def sent_away(self, peer_id: PeerId, reason: str, now: float) -> list[Action]:
-        """A member is gone by our own doing; what it held is closed already."""
+        """Remove a member that the operator dismissed; its leases are closed already."""
         return self._gone(peer_id, "left", reason, now)
 
     def _gone(self, peer_id: PeerId, how: Literal["left", "lost"], reason: str, now: float) -> list[Action]:
-        """Its session is over; what it works at stays its own until the deadline, in case that it comes back."""
+        """Remove a member whose session is over; it keeps its leases until their deadline, as it may reconnect."""
         self._state.book.left(peer_id, now + self._state.settings.reconnect_grace_s)
         actions = self._remove_member(peer_id, how, reason, now)
         return [Note("peer_left", peer_id, reason), *actions, *self._broadcasts.left(peer_id, now)]
@@ -88,21 +88,21 @@ class Presence:
         return self._traversal.left(peer_id, now)
 
     def heartbeat(self, event: HeartbeatReceived, now: float) -> list[Action]:
-        """What it says of itself."""
+        """Take over what a member reports about itself, and issue work if it may now have some."""
         member = self._state.members.seen(event.peer_id, now)
         if member is None:
             return []
         could_work, part_before = member.may_work, member.part_in_plan
         version_before, member.facts = member.version, event.facts
-        if member.role == "peer":  # the origin receives from the learner: that is no part of a broadcast
+        if member.role == "peer":  # the origin receives from the learner, which is not part of a broadcast
             self._state.traffic.observe(member.peer_id, event.facts)
         active = event.facts.active_version
         if active is not None:
             self._active(member, active, now)
-        if not member.receives:  # by its owner's limits, or ours: nobody waits for it
+        if not member.receives:  # by its owner's limits, or ours: no broadcast waits for it
             self._state.dissemination.left(member.peer_id)
         actions = self._broadcasts.observe(member, now, before=part_before)
-        if member.receives and not part_before[1]:  # what it was not told of meanwhile
+        if member.receives and not part_before[1]:  # versions announced while it did not receive
             latest = self._state.announced.latest(NEWEST_KEPT)
             actions += [SendAnnouncement(member.peer_id, version) for version in latest]
         if member.version == version_before and member.may_work == could_work:
@@ -111,7 +111,7 @@ class Presence:
         return actions + issue(self._state, now)
 
     def version_held(self, event: VersionHeld, now: float) -> list[Action]:
-        """It holds a version and will generate with it."""
+        """Note that a member holds a version and will generate with it."""
         member = self._state.members.seen(event.peer_id, now)
         if member is None:
             return []
@@ -142,12 +142,12 @@ class Presence:
         self._state.dissemination.held(member.peer_id, version, now)
 
     def _holds_none(self, member: Member) -> None:
-        """What it makes does not count until it has a version of the epoch."""
+        """Give the member no work until it has a version of the current epoch: its rollouts would not count."""
         member.version = None
         self._state.members.changed([member.peer_id])
 
     def accused(self, event: PeerAccused, now: float) -> list[Action]:
-        """A peer received a corrupt chunk: believed only if it can be true."""
+        """Handle a report of a corrupt chunk; it is believed only if it can be true."""
         accuser = self._state.members.seen(event.accuser, now)
         culprit = self._state.members.get(event.culprit)
         if accuser is None or culprit is None or accuser is culprit:
@@ -169,7 +169,7 @@ class Presence:
         return actions + self._broadcasts.replan(now) + issue(self._state, now)
 
     def _doubt(self, event: PeerAccused, accuser: Member) -> str:
-        """Why this accusation cannot be true or is not to be trusted, or empty."""
+        """Return why this accusation cannot be true or is not trusted; empty if it is believed."""
         chunk_count = self._state.announced.chunk_count(event.version)
         if chunk_count is None:
             return f"version {event.version} is not among those announced lately"
@@ -181,6 +181,6 @@ class Presence:
 
 
 def refused(peer_id: PeerId, reason: str) -> RefuseSession:
-    """What a banned peer is told."""
+    """Return the refusal that is sent to a banned peer."""
     error = Banned.because(reason)
     return RefuseSession(peer_id, error.code, f"{error.what}: {error.cause}", error.fix)

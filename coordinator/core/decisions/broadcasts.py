@@ -1,4 +1,4 @@
-"""When to plan again who relays to whom, with which rates, and when to measure them."""
+"""Decide when to plan the relays again, with which rates, and when to measure uplinks."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from coordinator.core.events.actions import Action
 from coordinator.core.members.membership import Member
 from rollcast.wire.ids import PeerId
 
-REPLAN_AT_ONCE_MAX = 64  # members; above it joins and leaves are planned together a little later (thundering herds)
+REPLAN_AT_ONCE_MAX = 64  # members; with more, joins and leaves are planned together a little later (thundering herds)
 MEMBERS_PLANNED_A_SECOND = 2000  # so that planning takes a small share of the coordinator's time
 SLOWED_AFTER_S = 2.0  # since the last plan: a relay that lost half of its uplink
-REACH_AFTER_S = 1.0  # since the last plan: who can reach whom, which comes peer by peer after a start
-MOVED_AFTER_S = 30.0  # since the last plan: a rate that was not known, or is another one now
+REACH_AFTER_S = 1.0  # since the last plan: a change of reachability, which is reported peer by peer after a start
+MOVED_AFTER_S = 30.0  # since the last plan: a rate that was unknown, or has changed
 
 
 class Broadcasts:
-    """The relay plan's glue to membership and heartbeats. Times are the core's clock in seconds."""
+    """Connects the relay plan to membership and heartbeats. Times are the core's clock in seconds."""
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
@@ -28,17 +28,17 @@ class Broadcasts:
         self._due_at = float("inf")
 
     def joined(self, member: Member, now: float) -> list[Action]:
-        """A session was opened: tell its peer its part, whatever it was told before."""
+        """Plan with a peer that opened a session, and send it its part even if it is the same as before."""
         self._state.relay.forget(member.peer_id)
         return self.changed(now)
 
     def left(self, peer_id: PeerId, now: float) -> list[Action]:
-        """A member is gone."""
+        """Plan without a member that left."""
         self._probing.left(peer_id)
         return self.changed(now)
 
     def changed(self, now: float) -> list[Action]:
-        """Who is here, or may relay, changed: plan again, soon if there are many members."""
+        """Plan again after members or relays changed: at once, or a little later if there are many members."""
         members = len(self._state.members)
         if members <= REPLAN_AT_ONCE_MAX:
             return self.replan(now)
@@ -46,7 +46,7 @@ class Broadcasts:
         return []
 
     def observe(self, member: Member, now: float, *, before: tuple[bool, bool]) -> list[Action]:
-        """Take a heartbeat's measurements in; ``before``: the member's part in the plan until then."""
+        """Take over a heartbeat's measurements; ``before``: whether the member relayed and received until then."""
         assert member.facts is not None
         self._state.links.observe(member.peer_id, member.facts, now)
         if member.part_in_plan != before:
@@ -54,18 +54,18 @@ class Broadcasts:
         cap = member.upload_cap_bytes_per_second
         uplink, confidence = self._state.links.uplink(member.peer_id, now, upload_cap_bytes_per_second=cap)
         drift = self._state.relay.drift(member.peer_id, uplink, confidence)
-        if drift != "none":  # in a mesh a new plan moves next to nothing
+        if drift != "none":  # in a mesh a new plan changes almost nothing
             soon = drift == "slowed" or self._state.relay.mode == "mesh"
             self._due_by(self._planned_at + (SLOWED_AFTER_S if soon else MOVED_AFTER_S))
         return []
 
     def reachability_changed(self, now: float) -> None:
-        """Who can reach whom changed: plan again soon."""
+        """Plan again soon, after reachability between members changed."""
         pause_s = max(REACH_AFTER_S, len(self._state.members) / MEMBERS_PLANNED_A_SECOND)
         self._due_by(max(now, self._planned_at + pause_s))
 
     def tick(self, now: float) -> list[Action]:
-        """Plan again if it is due; otherwise let a peer measure its uplink if that is needed."""
+        """Plan again if that is due; otherwise have a peer measure its uplink if that is needed."""
         if now >= self._due_at:
             return self.replan(now)
         return self._probe(now)
@@ -73,7 +73,7 @@ class Broadcasts:
     def replan(self, now: float) -> list[Action]:
         """Plan again at once."""
         self._due_at = float("inf")
-        if self._state.ended:  # everybody is leaving: nothing is relayed any more
+        if self._state.ended:  # every member is leaving, and nothing is relayed any more
             return []
         self._planned_at = now
         self._state.links.settle()
@@ -108,7 +108,7 @@ class Broadcasts:
     # ---------------------------------------------------------------- probes
 
     def _probe(self, now: float) -> list[Action]:
-        """In a mesh relays find their shares by themselves: only trees need to know rates beforehand."""
+        """Have peers measure uplinks. Only trees need rates in advance: in a mesh relays find their shares."""
         state = self._state
         if state.ended or state.relay.mode != "trees" or not self._probing.is_time(len(state.members), now):
             return []
@@ -123,7 +123,7 @@ class Broadcasts:
         return list(self._probing.next(uplinks, now, is_idle=self._is_idle, targets_of=self._targets_of))
 
     def _is_idle(self, peer_id: PeerId) -> bool:
-        """It holds the newest version and nothing is on its way to it, nor from it to those below it."""
+        """Whether the peer and its children hold the newest version, so that nothing is being sent to or by it."""
         members = self._state.members
         member = members.get(peer_id)
         if member is None or not self._has_newest(member):
@@ -137,7 +137,7 @@ class Broadcasts:
         return member.role == "origin" or member.version == self._state.newest_version
 
     def _targets_of(self, peer_id: PeerId) -> Iterator[PeerId]:
-        """Its neighbours over the wide area whose traffic costs nothing."""
+        """Yield its neighbours outside its local network whose traffic is not metered."""
         part = self._state.relay.part_of(peer_id)
         for neighbour in () if part is None else part.neighbours:
             member = self._state.members.get(neighbour.peer_id)

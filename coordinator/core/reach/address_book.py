@@ -1,4 +1,4 @@
-"""What is known of the ways to each member: what it told, and what others found. Pure."""
+"""The addresses of each member: those that it reported, and what others found when they dialled them. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REMEMBERED_MOST = 4096  # identities that left
 
 @dataclass(slots=True)
 class Reach:
-    """The ways to one identity.
+    """The addresses at which one identity can be reached.
 
     Args:
         host: IP address from which its session comes; empty: not known.
@@ -43,38 +43,38 @@ class Reach:
     circuits: tuple[str, ...] = ()
     relay_address: str = ""
     local_address: str = ""
-    checked: str = ""  # how many got through to its address, in words; empty: nobody dialled it
-    doubt: str = ""  # why a part of what it told is not believed, empty: all is
+    checked: str = ""  # how many peers reached its address, for people; empty: none dialled it
+    doubt: str = ""  # why a part of its report is not believed; empty if all is
 
     @property
     def advertised(self) -> str:
-        """The address that it wants to be dialled at."""
+        """The address at which it wants to be dialled."""
         return self.advertise or self.said_address
 
     @property
     def address(self) -> str:
-        """The same, where it was not found to be wrong; else empty."""
+        """The advertised address; empty if it was found to be wrong."""
         return "" if self.dialable is False else self.advertised
 
     @property
     def hole(self) -> int:
-        """Class of coordinator.core.reach.holes."""
+        """Its class of coordinator.core.reach.holes."""
         return hole_class(self.nat, self.punch_address)
 
     @property
     def lets_in(self) -> bool:
-        """Whether others get through to the port that it punches holes from."""
+        """Whether others can reach the port from which it punches holes."""
         return self.hole >= RESTRICTED
 
     @property
     def for_planning(self) -> tuple[str, int, tuple[str, ...], str]:
-        """All that relay plans are made from."""
+        """Everything about it from which relay plans are made."""
         return self.address, self.hole, self.circuits, self.local_address
 
 
 @dataclass(slots=True)
 class PunchFigures:
-    """Since this coordinator started."""
+    """Counts of hole punches since this coordinator started."""
 
     asked: int = 0
     refused: int = 0
@@ -97,26 +97,29 @@ _NOTHING = Reach()
 
 
 class ReachBook:
-    """Of every member, and of those that left as long as they come back from the same place."""
+    """Addresses of every member, and of those that left, for when they return from the same place."""
 
     def __init__(self) -> None:
         self._here: dict[PeerId, Reach] = {}
-        self._gone: OrderedDict[PeerId, Reach] = OrderedDict()  # who left longest ago first
+        self._gone: OrderedDict[PeerId, Reach] = OrderedDict()  # the peer that left longest ago first
         self.failures = FailedPairs()
         """Pairs between which no hole could be punched lately."""
         self.punches = PunchFigures()
         self.dial_backs = DialBackFigures()
         self.records = 0
-        """Members whose signed record is handed to others."""
+        """Members whose signed record is sent to others."""
         self._changed = False
 
     def of(self, peer_id: PeerId) -> Reach:
-        """What is known; of who was never here, nothing. Not to be changed by who asks: see ``told`` and ``found``."""
+        """Return what is known of a peer; empty for an unknown one. Only ``told`` and ``found`` may change it."""
         return self._here.get(peer_id) or self._gone.get(peer_id, _NOTHING)
 
     def joined(self, peer_id: PeerId, host: str, address: str) -> Reach:
-        """A session was opened from this host. What was known is kept if the place is the same; for plans, which change
-        with what it tells next. A process that was started again punches holes from another port."""
+        """Note that a session was opened from this host.
+
+        What was known is kept for plans if the host is the same, until the member's next report. A restarted process
+        punches holes from another port.
+        """
         reach = self._gone.pop(peer_id, None) or self._here.get(peer_id)
         if reach is None or reach.host != host or reach.said_address != address:
             reach = Reach(host, said_address=address)
@@ -125,7 +128,7 @@ class ReachBook:
         return reach
 
     def left(self, peer_id: PeerId) -> None:
-        """Its session ended."""
+        """Note that a session ended."""
         reach = self._here.pop(peer_id, None)
         if reach is not None:
             self._gone[peer_id] = reach
@@ -133,12 +136,12 @@ class ReachBook:
             self._gone.popitem(last=False)
 
     def told(self, event: ReachabilityTold) -> str:
-        """Take in what a member says of itself; returns why a part of it is not believed, where that is news."""
+        """Take over what a member reports. Returns why a part of it is not believed, if that is news, else empty."""
         reach = self._here[event.peer_id]
         before, doubt = reach.for_planning, ""
         punch_address = event.punch_address
         if punch_address and plain_host(host_part(punch_address)) not in (reach.host, reach.watches_from):
-            # Others are told to dial there: it must not be a third party's.
+            # Other peers will be told to dial it, so it must not be a third party's address.
             punch_address, doubt = "", f"its session comes from {reach.host or 'an unknown host'}, not {punch_address}"
         if event.advertise != reach.advertise:
             reach.advertise, reach.dialable, reach.checked = event.advertise, None, ""
@@ -156,21 +159,21 @@ class ReachBook:
         return news
 
     def seen(self, event: SeenAt) -> None:
-        """A member came from this address too."""
+        """Note an address from which a member was seen."""
         self._here[event.peer_id].watches_from = plain_host(event.host)
 
     def found(self, peer_id: PeerId, *, dialable: bool | None, checked: str = "") -> None:
-        """Others dialled the address that it advertises; ``checked``: what came of it, in words."""
+        """Note the outcome of dialling the address that a member advertises; ``checked``: the outcome, for people."""
         reach = self._here[peer_id]
         before, reach.dialable, reach.checked = reach.for_planning, dialable, checked
         self._changed |= reach.for_planning != before
 
     def look_again(self) -> None:
-        """Something else that plans are made from changed."""
+        """Note that something else changed from which plans are made."""
         self._changed = True
 
     def take_changed(self) -> bool:
-        """Whether plans would be made from something else than when this was last asked."""
+        """Return whether something changed since the last call from which plans are made."""
         changed, self._changed = self._changed, False
         return changed
 
@@ -180,12 +183,12 @@ class ReachBook:
 
 
 def host_part(address: str) -> str:
-    """The host of host:port."""
+    """Return the host of host:port."""
     return address.rpartition(":")[0].strip("[]")
 
 
 def plain_host(host: str) -> str:
-    """An IP address as it is compared: that of IPv4 where one of IPv6 maps it. What is none stays as it is."""
+    """Return an IP address in the form to compare: an IPv6-mapped IPv4 address as IPv4; anything else unchanged."""
     try:
         address = ip_address(host)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Pairs of members between which no hole could be punched: left alone for a while, longer each time. Pure."""
+"""Pairs of members between which no hole could be punched; they pause for a while, longer each time. Pure."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ class FailedPairs:
         self._next_end = float("inf")
 
     def of(self, peer_id: PeerId) -> frozenset[PeerId]:
-        """Those that no hole to this member is planned with."""
+        """Return the peers to which no hole from this member is planned."""
         return self._resting.get(peer_id, _NOBODY)
 
     def pause_left_s(self, one: PeerId, other: PeerId, now: float) -> float:
-        """How long this pair is still left alone; 0: it may try."""
+        """Return for how many seconds this pair still pauses; 0 if it may try."""
         failure = self._failures.get(pair_of(one, other))
         return 0.0 if failure is None else max(0.0, failure.until - now)
 
     def failed(self, one: PeerId, other: PeerId, now: float) -> None:
-        """A punch of this pair came to nothing."""
+        """Note that a punch of this pair failed."""
         pair = pair_of(one, other)
         before = self._failures.pop(pair, None)
-        if before is not None and before.until > now:  # the same failure, told once more
+        if before is not None and before.until > now:  # the same failure, reported by the other end
             self._failures[pair] = before
             return
         pause_s = FIRST_PAUSE_S if before is None else min(PAUSE_MAX_S, 2 * before.pause_s)
@@ -55,7 +55,7 @@ class FailedPairs:
             self._forget(next(iter(self._failures)))
 
     def succeeded(self, one: PeerId, other: PeerId) -> bool:
-        """A punch of this pair got through; returns whether that is news."""
+        """Note that a punch of this pair succeeded; returns whether the pair had failed before."""
         pair = pair_of(one, other)
         known = pair in self._failures
         if known:
@@ -63,12 +63,12 @@ class FailedPairs:
         return known
 
     def forgive(self, peer_id: PeerId) -> None:
-        """This member is not where it was: nothing that failed says anything of its pairs any more."""
+        """Discard the failures of a member that is at another place now."""
         for other in tuple(self._partners.get(peer_id, ())):
             self._forget(pair_of(peer_id, other))
 
     def tick(self, now: float) -> bool:
-        """Whether pairs may try again that could not until now. The length of their pause is kept for as long again."""
+        """Return whether some pairs may retry from now on. The length of their pause is kept for as long again."""
         if now < self._next_end:
             return False
         freed = False
@@ -87,7 +87,7 @@ class FailedPairs:
         return freed
 
     def __len__(self) -> int:
-        """Pairs that are left alone."""
+        """Return the number of pairs that pause."""
         return sum(map(len, self._resting.values())) // 2
 
     def _forget(self, pair: Pair) -> None:
@@ -112,5 +112,5 @@ class FailedPairs:
 
 
 def pair_of(one: PeerId, other: PeerId) -> Pair:
-    """The same for both orders."""
+    """Return the pair in an order that is the same for both calls."""
     return (one, other) if one < other else (other, one)

@@ -18,7 +18,7 @@ LOOK_EVERY_S = 2.0
 
 
 class Banned(ReachPart):
-    """Who was told of last."""
+    """Sends members the changes of the banned identities."""
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
@@ -26,11 +26,11 @@ class Banned(ReachPart):
         self._due_at = float("-inf")
 
     def joined(self, member: Member, now: float) -> list[Action]:
-        """It has forgotten what it was told in its session before."""
+        """Send a member all banned identities: its process may not know those of its session before."""
         return [_message(member.peer_id, self._told, ())] if self._told else []
 
     def tick(self, now: float) -> list[Action]:
-        """Tell all members of a change."""
+        """Send all members the identities banned and pardoned since the last call."""
         if now < self._due_at:
             return []
         self._due_at = now + LOOK_EVERY_S

@@ -1,4 +1,4 @@
-"""Which relays each member that cannot be dialled may be reached through. Pure: times are the core's clock in seconds.
+"""Assign relays to members that cannot be dialled. Pure: times are the core's clock in seconds.
 
 A relay is a member that others can dial and whose owner lets it pass on links of others (circuit relay v2 of libp2p;
 docs/p2p.md). A member is named a few, those with the fewest others first, and keeps reservations at two of them; what
@@ -29,7 +29,7 @@ _CIRCUIT = "/p2p-circuit/p2p/"
 
 
 class Circuits(ReachPart):
-    """What was named to whom."""
+    """The relays that each member was assigned."""
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
@@ -37,22 +37,22 @@ class Circuits(ReachPart):
         self._looked_at = self._due_at = float("-inf")
 
     def joined(self, member: Member, now: float) -> list[Action]:
-        """Its process has forgotten what it was named before."""
+        """Assign relays again to a member that joined: its process may have lost the earlier ones."""
         return self.left(member.peer_id, now)
 
     def left(self, peer_id: PeerId, now: float) -> list[Action]:
-        """It may have been a relay."""
+        """Assign other relays soon: the member that left may have been one."""
         self._named.pop(peer_id, None)
         self._look_soon()
         return []
 
     def told(self, member: Member, now: float) -> list[Action]:
-        """It may be a relay now, or none any more."""
+        """Assign relays again soon: the member may have become one, or may not be one any more."""
         self._look_soon()
         return []
 
     def tick(self, now: float) -> list[Action]:
-        """Name relays to those who need them."""
+        """Send relays to the members that need them."""
         if now < self._due_at:
             return []
         self._looked_at, self._due_at = now, now + _LOOK_AGAIN_S
@@ -65,7 +65,7 @@ class Circuits(ReachPart):
         return actions
 
     def credible(self, peer_id: PeerId, circuits: Iterable[str]) -> tuple[str, ...]:
-        """Those addresses that lead to this member through relays that are here: others are told to dial them."""
+        """Return the addresses that lead to this member through connected relays; others are never passed on."""
         return tuple(one for one in circuits if self._leads_to(peer_id, one))
 
     def _look_soon(self) -> None:
@@ -86,7 +86,7 @@ class Circuits(ReachPart):
         return {peer_id: address for peer_id, address in named if address}
 
     def _takes(self, member: Member) -> str:
-        """Where this member takes reservations of others; empty: nowhere."""
+        """Return the address at which this member takes reservations of others; empty if it takes none."""
         reach = self._state.reach.of(member.peer_id)
         takes = bool(reach.relay_address and reach.address) and member.may_relay and not member.metered
         return reach.relay_address if takes and _is_own(member.peer_id, reach) else ""

@@ -1,4 +1,4 @@
-"""What every concern of reaching each other offers to the core."""
+"""The interface of the components that help members reach each other."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ class ReachPart:
     """
 
     takes: ClassVar[tuple[type[ReachEvent], ...]] = ()
-    """Events that ``received`` is called with; each kind has one part."""
+    """Kinds of events that ``received`` is called with; each kind has one component."""
 
     def joined(self, member: Member, now: float) -> list[Action]:
-        """A session was opened; what is known of the member is in the state's ``reach``."""
+        """Handle the start of a session; what is known of the member is in the state's ``reach``."""
         return []
 
     def left(self, peer_id: PeerId, now: float) -> list[Action]:
-        """A session ended."""
+        """Handle the end of a session."""
         return []
 
     def told(self, member: Member, now: float) -> list[Action]:
-        """A member told how it can be reached; the state's ``reach`` has it."""
+        """Handle a member's report of how it can be reached, which the state's ``reach`` has taken over."""
         return []
 
     def received(self, event: ReachEvent, now: float) -> list[Action]:
-        """One of ``takes``; of a member that is here, unless the coordinator itself is meant."""
+        """Handle an event of ``takes``, which is about a connected member or the coordinator itself."""
         return []
 
     def tick(self, now: float) -> list[Action]:
-        """Time passed."""
+        """Do what is due."""
         return []

@@ -1,4 +1,4 @@
-"""Lets two members that cannot be dialled dial each other at the same moment.
+"""Have two members that cannot be dialled dial each other at the same moment.
 
 The method is DCUtR's (libp2p specification "Direct Connection Upgrade through Relay"): both dial at a signal, in roles
 that are fixed beforehand. Here the signal comes through the sessions that both have with the coordinator, so that no
@@ -22,7 +22,7 @@ from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 DEADLINE_S = 3.0
-"""That both ends dial for. A hole opens within a few round trips or not at all (`python -m bench holes`)."""
+"""How long both ends keep dialling. A hole opens within a few round trips or not at all (`python -m bench holes`)."""
 _ANSWER_S = 5.0  # more until both have said what came of it
 _ASKED_AT_ONCE = 32  # by one member
 _ASKED_EVERY_S = 0.5  # and on average
@@ -41,7 +41,7 @@ class _Punch:
 
 
 class Matchmaker(ReachPart):
-    """Punches under way, and how earlier ones ended."""
+    """Punches in progress, and how earlier ones ended."""
 
     takes = (PunchRequested, PunchEnded)
 
@@ -57,25 +57,25 @@ class Matchmaker(ReachPart):
     # ---------------------------------------------------------------- events
 
     def joined(self, member: Member, now: float) -> list[Action]:
-        """What was under way at its session before is over."""
+        """End the punches of the member's session before."""
         return self.left(member.peer_id, now)
 
     def left(self, peer_id: PeerId, now: float) -> list[Action]:
-        """Nobody learns what would have come of its punches."""
+        """End the punches of a member that left: their outcome will not be reported."""
         if peer_id in self._busy:
             for punch_id in [key for key, one in self._under_way.items() if peer_id in (one.asker, one.other)]:
                 self._end(punch_id)
         return []
 
     def received(self, event: ReachEvent, now: float) -> list[Action]:
-        """A request, or what came of one."""
+        """Handle a request for a punch, or the outcome of one."""
         if isinstance(event, PunchRequested):
             return self._requested(event, now)
         assert isinstance(event, PunchEnded)
         return self._ended(event, now)
 
     def tick(self, now: float) -> list[Action]:
-        """Punches of which nobody said that they opened have failed."""
+        """Count punches as failed that were not reported as opened in time."""
         actions: list[Action] = []
         while self._under_way:
             punch_id, punch = next(iter(self._under_way.items()))
@@ -109,7 +109,7 @@ class Matchmaker(ReachPart):
         ]
 
     def _refusal(self, event: PunchRequested, now: float) -> str:
-        """Why there is no punch, in words; empty: there is one."""
+        """Return why there is no punch, for people; empty if there is one."""
         state, one, other = self._state, event.peer_id, event.to_peer
         if state.members.get(other) is None or one == other:
             return "it is not here"
@@ -129,14 +129,14 @@ class Matchmaker(ReachPart):
         return "" if self._turns.take(one, now) else "it asks too often"
 
     def _share_lan(self, one: PeerId, other: PeerId) -> bool:
-        """Whether plans take them for neighbours in one local network; see RelayNode.shares_lan_with."""
+        """Whether plans treat them as neighbours in one local network; see RelayNode.shares_lan_with."""
         state = self._state
         sites = {member.site for member in map(state.members.get, (one, other)) if member is not None}
         told = all(state.reach.of(peer_id).local_address for peer_id in (one, other))
         return state.settings.lan_preferred and told and len(sites) == 1 and "" not in sites
 
     def _order(self, to: PeerId, other: PeerId, *, asked: bool) -> pb.CoordinatorMessage:
-        """Empty address: nobody can know the other's; it dials, and we have to listen only."""
+        """Return the order to punch. An empty address cannot be known: then the other end dials, and this one listens."""
         member = self._state.members.get(other)
         assert member is not None
         punch = pb.Punch(

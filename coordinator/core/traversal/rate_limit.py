@@ -1,4 +1,4 @@
-"""How often each member may have something done for it, so that one takes nothing from the others. Pure."""
+"""Limit how often something is done for each member, so that no member takes turns from others. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Turns:
         self._free_at: OrderedDict[PeerId, float] = OrderedDict()  # longest not asked first
 
     def take(self, peer_id: PeerId, now: float) -> bool:
-        """Whether this member may, now; if so it has had this turn."""
+        """Take a turn of this member if it has one now; returns whether it had."""
         self._forget_some(now)
         free_at = max(now, self._free_at.pop(peer_id, now))
         may = free_at - now <= self._ahead_most_s
@@ -28,7 +28,7 @@ class Turns:
         return may
 
     def __len__(self) -> int:
-        """Members that are remembered."""
+        """Return the number of members that are remembered."""
         return len(self._free_at)
 
     def _forget_some(self, now: float) -> None:

@@ -17,11 +17,11 @@ SAMPLE = 12
 FIRST_S = 3.0
 """After joining: those who join with it, or come back after a restart of ours, have given their records by then."""
 REFRESH_S = 600.0
-_HANDED_PER_TICK = 64  # of 12 records each; who is due waits for the next tick
+_HANDED_PER_TICK = 64  # members, of 12 records each; further ones wait for the next tick
 
 
 class Rendezvous(ReachPart):
-    """The newest record of every member that is here and can be dialled."""
+    """The newest record of every connected member that can be dialled."""
 
     takes = (RecordGiven,)
 
@@ -35,18 +35,18 @@ class Rendezvous(ReachPart):
         self._due_at: dict[PeerId, float] = {}
 
     def joined(self, member: Member, now: float) -> list[Action]:
-        """It is handed records soon."""
+        """Schedule the first records for a new member."""
         self._hand_at(member.peer_id, now + FIRST_S)
         return []
 
     def left(self, peer_id: PeerId, now: float) -> list[Action]:
-        """Its record is not handed out any more; those who have it find out whether it still answers."""
+        """Stop sending the member's record; peers that have it find out themselves whether it still answers."""
         self._forget(peer_id)
         self._due_at.pop(peer_id, None)
         return []
 
     def received(self, event: ReachEvent, now: float) -> list[Action]:
-        """Keep the newest; one without addresses is of no use to others."""
+        """Keep a member's newest record; one without addresses is of no use to others."""
         assert isinstance(event, RecordGiven)
         signed = pb.Signed.FromString(event.signed)
         if not pb.PeerRecord.FromString(signed.payload).addresses:
@@ -60,7 +60,7 @@ class Rendezvous(ReachPart):
         return []
 
     def tick(self, now: float) -> list[Action]:
-        """Hand records to those that are due."""
+        """Send records to the members that are due."""
         actions: list[Action] = []
         while self._due and self._due[0][0] <= now and len(actions) < _HANDED_PER_TICK:
             due, peer_id = heapq.heappop(self._due)
@@ -82,7 +82,7 @@ class Rendezvous(ReachPart):
         heapq.heappush(self._due, (due, peer_id))
 
     def _sample(self, besides: PeerId) -> list[pb.Signed]:
-        """The origin's, since versions begin there, and others in turn: so all are handed out equally often."""
+        """Return the origin's record, since versions begin there, and others in turn: all are sent equally often."""
         members = self._state.members
         origin = members.origin
         chosen = [origin.peer_id] if origin is not None and origin.peer_id in self._records else []
@@ -95,7 +95,7 @@ class Rendezvous(ReachPart):
         return [self._records[peer_id] for peer_id in chosen[:SAMPLE] if peer_id != besides]
 
     def _take_turn(self) -> PeerId | None:
-        """Whose record is next; None: it has none any more, and no turn from now on."""
+        """Return the member whose record is next; None if it has no record any more, and loses its turn."""
         self._next %= len(self._turns)
         peer_id = self._turns[self._next]
         if peer_id in self._records:

@@ -1,4 +1,4 @@
-"""The core's glue to the parts that help members reach each other, and to the plan that is made from it."""
+"""Route events to the components that help members reach each other, and plan again when reachability changes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from coordinator.core.traversal.rate_limit import Turns
 from coordinator.core.traversal.rendezvous import Rendezvous
 from rollcast.wire.ids import PeerId
 
-# Plans that are made again because of what one member says of itself: they cost a second of 10,000 members.
+# New plans because of one member's reports are limited: with 10,000 members a plan takes a second.
 _CHANGES_AT_ONCE = 8
 _CHANGES_EVERY_S = 60.0
 
 
 class Traversal:
-    """All parts; each event goes to the one that it is for."""
+    """All components; each event goes to the one that handles its kind."""
 
     def __init__(self, state: CoreState, broadcasts: Broadcasts) -> None:
         self._state = state
@@ -39,17 +39,17 @@ class Traversal:
         self._by_event = {kind: part for part in self._parts for kind in part.takes}
 
     def joined(self, member: Member, now: float) -> list[Action]:
-        """A session was opened; before it is planned with."""
+        """Prepare for a member that opened a session; called before it is planned with."""
         self._state.reach.joined(member.peer_id, member.host, member.address)
         return [action for part in self._parts for action in part.joined(member, now)]
 
     def left(self, peer_id: PeerId, now: float) -> list[Action]:
-        """A session ended."""
+        """End what was in progress with a member whose session ended."""
         self._state.reach.left(peer_id)
         return [action for part in self._parts for action in part.left(peer_id, now)]
 
     def received(self, event: ReachEvent, now: float) -> list[Action]:
-        """What a member said, or what was found for it."""
+        """Handle a member's report, or a finding about it."""
         member = self._state.members.get(event.peer_id)
         if self._state.ended or (event.peer_id and member is None):
             return []
@@ -65,7 +65,7 @@ class Traversal:
         return actions + self._replanned(now)
 
     def tick(self, now: float) -> list[Action]:
-        """Time passed."""
+        """Do what is due."""
         if self._state.ended:
             return []
         if now >= self._later_at:
