@@ -1,17 +1,17 @@
-"""Who gets in, and who does not."""
+"""Who is admitted to a run and who is refused, and that an invite has all that its holder needs."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.join import JoinDesk, parse_join
+from coordinator.join import InviteIssuer, JoinDesk, parse_join
 from coordinator.ledger.sqlite import Ledger
 from rollcast.runtime.errors import BadSignature, Banned, JoinRefused, MalformedMessage, ProtocolMismatch, WrongKey
 from rollcast.wire.identity.certificates import caller_from_certificate_pem
@@ -20,8 +20,10 @@ from rollcast.wire.identity.run_ca import RunCA
 from rollcast.wire.identity.tls import new_tls_key
 from rollcast.wire.ids import RunId
 from rollcast.wire.joining.enrol import JOIN_DOMAIN, join_payload
+from rollcast.wire.joining.invite import Invite
 
 RUN_ID = RunId("run-1")
+
 LEARNER = Identity.generate()
 
 
@@ -132,6 +134,7 @@ async def test_a_request_for_a_certificate_must_be_one(door: Door) -> None:
 
 
 GOOD = json.loads(request(Identity.generate(), "token"))
+
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
@@ -167,3 +170,29 @@ async def test_who_is_banned_neither_joins_nor_renews(door: Door) -> None:
         await door.desk.renew(new_tls_key().csr_pem(), peer_id=peer.peer_id, role="peer")
     await door.desk.join(request(Identity.generate(), token))
     await door.desk.join(request(Identity.generate(), token))  # the banned one used nothing up
+
+
+class FakeDesk:
+    grpc_address = "run.example:7400"
+
+    async def new_invite(self, role: str, *, quota: int, lifetime_s: float, note: str = "") -> str:
+        return f"{role}-{quota}-{lifetime_s:g}"
+
+
+async def test_an_invite_names_both_ports_and_what_to_trust() -> None:
+    inviting = InviteIssuer(
+        cast(JoinDesk, FakeDesk()), run_id=RunId("run-1"), ca_sha256="a" * 64, learner_public_key="b" * 64
+    )
+    inviting.http_url = "https://run.example:7401"
+    made = await inviting.invite("peer", quota=2, lifetime_s=60.0)
+    assert made.token == "peer-2-60"
+    assert Invite.decode(made.encode()) == made
+
+
+async def test_an_invite_names_the_further_places_of_the_configuration() -> None:
+    inviting = InviteIssuer(
+        cast(JoinDesk, FakeDesk()), run_id=RunId("run-1"), ca_sha256="a" * 64, learner_public_key="b" * 64
+    )
+    inviting.http_url, inviting.further = "https://run.example:7401", ("10.0.0.5",)
+    made = Invite.decode((await inviting.invite("peer", quota=2, lifetime_s=60.0)).encode())
+    assert [place.grpc_address for place in made.places()] == ["run.example:7400", "10.0.0.5:7400"]

@@ -1,4 +1,6 @@
-"""The description is what OpenAPI 3.1 says it should be, and real answers are what it says they are."""
+"""The description of the API is what OpenAPI 3.1 asks for, real answers match it, and routes take only what
+they declare.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,10 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
+from pydantic import ValidationError
 
 from coordinator.http.openapi import PATH, description
-from coordinator.http.routes import Answer, Body, Call, RawRoute, Route
+from coordinator.http.routes import ACCESSES, Answer, Body, Call, Caller, Query, RawRoute, Route
 from tests.coordinator.http.serving import KEY, served
 
 TOKENS = "/api/v1/tokens"
@@ -75,3 +78,23 @@ async def test_raw_routes_say_what_they_give(tmp_path: Path) -> None:
             if isinstance(route, RawRoute):
                 content = document["paths"][route.path][route.method.lower()]["responses"]["200"]["content"]
                 assert list(content) == [route.content_type]
+
+
+def test_each_role_may_what_those_before_it_may() -> None:
+    for place, access in enumerate(ACCESSES):
+        caller = Caller("x", access)
+        assert [caller.may(needed) for needed in ACCESSES] == [place >= other for other in range(len(ACCESSES))]
+
+
+def test_bodies_are_strict_and_queries_are_texts() -> None:
+    class Some(Body):
+        count: int
+
+    class Asked(Query):
+        limit: int = 5
+
+    assert Some.model_validate_json('{"count": 1}').count == 1
+    for text in ('{"count": "1"}', '{"count": 1, "more": 2}', "[]"):
+        with pytest.raises(ValidationError):
+            Some.model_validate_json(text)
+    assert Asked.model_validate({"limit": "7"}).limit == 7

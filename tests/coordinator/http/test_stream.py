@@ -1,4 +1,6 @@
-"""The stream: one text for all, nothing while nobody listens, and who is too slow or no longer allowed is gone."""
+"""The stream of views: one text for all readers, nothing while no reader listens, and readers that are too
+slow or no longer allowed are cut off; a view is made once for all who ask within a while.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from coordinator.http import stream
+from coordinator.http import health, stream
+from coordinator.http.health import CachedJson
 from coordinator.http.routes import JsonText, Topic
 from coordinator.http.stream import GZIP_HEADER, compressed, message_of
 from tests.coordinator.http.serving import Given, Served, served
@@ -151,3 +154,18 @@ def test_parts_compressed_apart_make_one_stream() -> None:
         assert unpacked == b"".join(messages[place] for place in order)
     assert len(parts[1]) < len(messages[1]) / 10
     assert messages[0].count(b"\n") == 3
+
+
+async def test_it_is_made_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "KEPT_S", 0.05)
+    made = 0
+
+    def make() -> dict[str, float]:
+        nonlocal made
+        made += 1
+        return {"made": made, "none": float("nan")}
+
+    text = CachedJson(make)
+    assert [text.text(), text.text()] == ['{"made":1,"none":null}'] * 2
+    await asyncio.sleep(0.06)
+    assert text.text() == '{"made":2,"none":null}'

@@ -1,4 +1,4 @@
-"""A long run in a store that stays small, and knows exactly what it has forgotten."""
+"""A long run in a store that stays small and knows exactly what it has discarded, by the rules of retention."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from coordinator.core.events.actions import CloseGroup
 from coordinator.ledger.compaction import Compactor
 from coordinator.ledger.event_archive import read_segment, segments
-from coordinator.ledger.retention import Retention
+from coordinator.ledger.retention import GROUPS_MAX, Retention, horizon_step, next_group_count, segments_to_delete
 from coordinator.ledger.sqlite import Ledger
 from coordinator.ledger.store import StoreCounts
 from rollcast.runtime.errors import StoreError
@@ -19,7 +19,9 @@ from rollcast.wire.ids import Epoch, GroupId, RolloutId, Step, Version
 from tests.coordinator.stored_work import attempt, batch, close, group, rollout, store_rollout
 
 STALENESS = 2
+
 GROUPS = 4  # a step; one of them is dropped
+
 RETENTION = Retention(margin_steps=3, events_kept=40, segment_events=20, segments_bytes_max=1 << 20, steps_kept=10)
 
 
@@ -132,3 +134,32 @@ async def test_others_are_served_between_the_transactions(tmp_path: Path) -> Non
     assert compactor.groups_compacted == 72
     assert served >= 3
     await ledger.close()
+
+
+TEN_STEPS = Retention(margin_steps=10)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "recorded", "horizon"),
+    [(None, 100, 0), (0, 100, 0), (13, 100, 0), (50, 100, 36), (100, 100, 86), (200, 100, 86)],
+)
+def test_what_a_learner_may_still_ask_for_is_kept(checkpoint: int | None, recorded: int, horizon: int) -> None:
+    step = None if checkpoint is None else Step(checkpoint)
+    assert (
+        horizon_step(TEN_STEPS, oldest_checkpoint_step=step, recorded_batches=recorded, oldest_trained_age=4) == horizon
+    )
+
+
+def test_transactions_find_their_size() -> None:
+    assert next_group_count(16, 0.030, aim_s=0.025) == 8
+    assert next_group_count(1, 9.0, aim_s=0.025) == 1
+    assert next_group_count(16, 0.020, aim_s=0.025) == 16
+    assert next_group_count(16, 0.001, aim_s=0.025) == 32
+    assert next_group_count(GROUPS_MAX, 0.001, aim_s=0.025) == GROUPS_MAX
+
+
+def test_the_oldest_segments_go_first() -> None:
+    assert segments_to_delete([5, 5, 5], 15) == 0
+    assert segments_to_delete([5, 5, 5], 14) == 1
+    assert segments_to_delete([5, 5, 5], 4) == 3
+    assert segments_to_delete([], 0) == 0

@@ -1,15 +1,17 @@
-"""Tokens and the audit log: what is kept, and what nobody can undo."""
+"""Tokens, invites and the audit log: what is kept, and what cannot be undone."""
 
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from coordinator.ledger.sql_access import AuditRow
+from coordinator.ledger.sql_invites import StoredInvite, usable, used_up
 from coordinator.ledger.sqlite import Ledger
-from rollcast.runtime.errors import StoreError
+from rollcast.runtime.errors import JoinRefused, StoreError
 
 ROW = AuditRow(1.0, "ann", "operator", "peers", "a, b", "drain", "done")
 
@@ -42,3 +44,30 @@ async def test_the_audit_log_is_read_backwards_and_never_changed(tmp_path: Path)
             connection.execute(change)
         connection.rollback()
     connection.close()
+
+
+INVITE = StoredInvite(b"\xab" * 32, "peer", 2, 0, 100.0, "for Ann")
+
+
+def test_an_invite_is_good_for_its_role_until_it_expires() -> None:
+    assert usable(INVITE, 99.0, "peer") is INVITE
+    assert usable(INVITE, 99.0) is INVITE
+    assert INVITE.invite_id == "ab" * 8
+
+
+@pytest.mark.parametrize(
+    ("invite", "now", "role", "says"),
+    [
+        (None, 0.0, "peer", "not one of this run"),
+        (INVITE, 0.0, "origin", "for the role peer, not origin"),
+        (INVITE, 100.0, "peer", "has expired"),
+        (replace(INVITE, revoked=True), 0.0, "peer", "was revoked"),
+    ],
+)
+def test_what_speaks_against_it(invite: StoredInvite | None, now: float, role: str, says: str) -> None:
+    with pytest.raises(JoinRefused, match=says):
+        usable(invite, now, role)
+
+
+def test_used_up_says_for_how_many_it_was() -> None:
+    assert used_up(INVITE).cause == "its quota is 2"

@@ -1,4 +1,6 @@
-"""The ledger as a whole: what is acknowledged is stored, what contradicts it is refused, and why it cannot be used."""
+"""The ledger as a whole: what is acknowledged is stored, what contradicts it is refused, and why it cannot be
+opened.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +9,20 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from coordinator.core.events.actions import Note
+from coordinator.ledger.schema import MIGRATIONS, migrate
 from coordinator.ledger.sqlite import Ledger
 from coordinator.ledger.thread import store_error
 from rollcast.runtime.errors import StoreError
 from rollcast.wire.ids import Epoch, Version
 from rollcast.wire.rollouts import rollout_to_pb
+from tests.coordinator.ledger.store_conformance import CompactionConformance
 from tests.coordinator.stored_work import attempt, batch, group, rollout, score, store_rollout
 
 ROOT = Path(__file__).parents[3]
@@ -195,3 +199,65 @@ async def test_group_commit_throughput(ledger: Ledger, capsys: pytest.CaptureFix
     with capsys.disabled():
         print(f"\nledger: {1000 / took_s:,.0f} durable rollouts of {size / 1000:.1f} KB a second, 64 at a time")
     assert (await ledger.counts()).accepted == 1000
+
+
+TABLES = {
+    *("attempts", "batch_rollouts", "batches", "compacted", "epochs", "events", "groups", "invite_claims", "invites"),
+    *("meta", "problem_rewards", "retention", "rollouts", "scores", "steps", "versions"),
+    *("audit", "tokens"),
+}
+
+
+@pytest.fixture
+def connection() -> Iterator[sqlite3.Connection]:
+    opened = sqlite3.connect(":memory:", isolation_level=None)
+    yield opened
+    opened.close()
+
+
+def version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def tables(connection: sqlite3.Connection) -> set[str]:
+    rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+    return {row[0] for row in rows}
+
+
+def test_from_nothing(connection: sqlite3.Connection) -> None:
+    assert version(connection) == 0
+    migrate(connection)
+    assert tables(connection) == TABLES
+    assert version(connection) == len(MIGRATIONS)
+    migrate(connection)
+    assert tables(connection) == TABLES
+
+
+def test_from_every_earlier_form(connection: sqlite3.Connection) -> None:
+    later = (*MIGRATIONS, "ALTER TABLE meta ADD COLUMN note TEXT; CREATE TABLE extra (a TEXT) STRICT")
+    migrate(connection)
+    connection.execute("INSERT INTO meta VALUES ('run_id', 'a')")
+    migrate(connection, later)
+    assert version(connection) == len(MIGRATIONS) + 1
+    assert connection.execute("SELECT * FROM meta").fetchall() == [("run_id", "a", None)]
+    assert tables(connection) == TABLES | {"extra"}
+
+
+def test_a_step_that_fails_leaves_the_form_before_it(connection: sqlite3.Connection) -> None:
+    broken = (*MIGRATIONS, "CREATE TABLE extra (a TEXT) STRICT; CREATE NONSENSE")
+    with pytest.raises(sqlite3.Error):
+        migrate(connection, broken)
+    assert version(connection) == len(MIGRATIONS)
+    assert tables(connection) == TABLES
+
+
+def test_a_newer_form_is_left_alone(connection: sqlite3.Connection) -> None:
+    connection.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    with pytest.raises(StoreError, match="newer"):
+        migrate(connection)
+    assert tables(connection) == set()
+
+
+class TestLedger(CompactionConformance):
+    async def open_store(self, folder: Path) -> Ledger:
+        return Ledger.open(folder / "store.sqlite")

@@ -1,10 +1,10 @@
-"""Prometheus' view of the status."""
+"""Prometheus' view of the status and of the process."""
 
 from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from coordinator.metrics.metrics import CoordinatorMetrics
+from coordinator.metrics.metrics import CoordinatorMetrics, LoopLag
 from tests.coordinator.sample_status import peer, sample_broadcast, sample_status
 
 
@@ -62,3 +62,11 @@ def test_two_processes_in_one_do_not_share_a_registry() -> None:
     )
     first.upload_answer_s.observe(1.0)
     assert samples(second)[("rollcast_upload_answer_seconds_count", "")] == 0
+
+
+def test_uploads_wait_from_a_late_tick_until_the_loop_is_well_in_time() -> None:
+    lag, seen = LoopLag(), []
+    for late_s in (0.1, 0.9, 1.0, 0.5, 0.3, 0.2, 0.5):
+        lag.observe(late_s)
+        seen.append(lag.sheds)
+    assert seen == [False, False, True, True, True, False, False]

@@ -1,4 +1,8 @@
+"""Messages of peers become events: what they say of their reach, and text that is cut down to what may be shown."""
+
 from __future__ import annotations
+
+import math
 
 import pytest
 from hypothesis import given
@@ -12,13 +16,16 @@ from coordinator.core.events.reach_events import (
     RecordGiven,
 )
 from coordinator.rpc.reach_messages import reach_event_of
+from coordinator.rpc.sanitise import counter, duration_s, rate, text
 from rollcast.runtime.errors import BadSignature, MalformedMessage
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.peer_record import PeerRecord, sign_record
 from rollcast.wire.ids import PeerId, RunId
+from rollcast.wire.limits import COUNTER_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 A = PeerId("a")
+
 CIRCUIT = "/ip4/192.0.2.1/tcp/4001/p2p/R/p2p-circuit/p2p/T"
 
 
@@ -107,3 +114,23 @@ def test_any_text_is_an_address_or_malformed(text: str) -> None:
         return
     assert isinstance(event, ReachabilityTold)
     assert event.punch_address == "" or event.punch_address.rpartition(":")[2].isdigit()
+
+
+def test_a_counter_fits_what_stores_it() -> None:
+    assert counter(COUNTER_MAX) == COUNTER_MAX
+    with pytest.raises(MalformedMessage):
+        counter(COUNTER_MAX + 1)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1.0, 1e300])
+def test_what_cannot_be_is_not_measured(value: float) -> None:
+    assert (rate(value), duration_s(value)) == (0.0, 0.0)
+
+
+def test_what_can_be_is_kept() -> None:
+    assert (rate(125e6), duration_s(0.04)) == (125e6, 0.04)
+
+
+def test_texts_cannot_draw_on_a_screen() -> None:
+    assert text("\x1b[2J ok") == " [2J ok"
+    assert text("abcdef", 3) == "abc"

@@ -1,20 +1,26 @@
-"""The control port: who may call what, and what a session does not put up with. One coordinator for all of it."""
+"""The control port: who may call what, what a session does not put up with, and the tokenizer that peers fetch.
+
+One coordinator serves all tests that do it no harm.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
 import grpc
 import pytest
+import zstandard
 
-from coordinator.rpc import peers
+from coordinator.rpc import peers, tokenizer
 from coordinator.rpc.access import ROLES_BY_METHOD, RoleGate
 from coordinator.rpc.peers import event_of, joined_of
 from coordinator.rpc.server import ControlServer, Servicer
+from coordinator.rpc.tokenizer import TokenizerCalls
 from rollcast.runtime.errors import CheckpointError, MalformedMessage, PortInUse, RollcastError, Unreachable, WrongKey
 from rollcast.wire.identity.certificates import Caller, caller_from_certificate_pem
 from rollcast.wire.identity.identity import Identity
@@ -29,6 +35,7 @@ from rollcast.wire.proto import rollcast_pb2_grpc as pb_grpc
 from rollcast.wire.protocol import range_to_pb
 from rollcast.wire.text.tokenizer import Tokenizer
 from tests.coordinator.running import WAIT_S, Member, Running, running, version
+from tests.wire.text.hub_tokenizer_files import tokenizer_folder
 
 EMPTY: dict[str, Any] = {
     "OpenLearner": pb.LearnerHello(),
@@ -303,3 +310,29 @@ def test_a_hello_says_what_relay_plans_need_within_limits() -> None:
     joined = joined_of(Caller(RunId("run"), "peer", PeerId("alice")), pb.PeerMessage(hello=hello), "192.0.2.7")
     assert (joined.site, joined.metered, joined.upload_cap_bytes_per_second) == ("192.0.2.7", True, 0.0)
     assert joined.region == "eu-north" + "x" * 56
+
+
+class Context:
+    """Where a call's answers go."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+
+    async def write(self, part: pb.TokenizerPart) -> None:
+        self.parts.append(part.data)
+
+
+async def test_the_file_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer, "PART_BYTES", 100)
+    data = (tokenizer_folder(tmp_path / "model") / "tokenizer.json").read_bytes()
+    calls, context = TokenizerCalls(tmp_path / "model"), Context()
+    await calls.TokenizerFile(pb.TokenizerRequest(sha256=hashlib.sha256(data).hexdigest()), context)
+    assert len(context.parts) > 1
+    assert zstandard.decompress(b"".join(context.parts)) == data
+
+
+async def test_what_the_run_does_not_have_is_refused(tmp_path: Path) -> None:
+    tokenizer_folder(tmp_path / "model")
+    for folder in (None, tmp_path / "model"):
+        with pytest.raises(MalformedMessage, match="no tokenizer with this hash"):
+            await TokenizerCalls(folder).TokenizerFile(pb.TokenizerRequest(sha256="0" * 64), Context())

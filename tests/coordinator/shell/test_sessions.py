@@ -1,12 +1,20 @@
-"""Outgoing queues: in order, bounded, and one session a peer."""
+"""What goes out to peers: queues in order and bounded, one session a peer, announcements to all."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
+import pytest
+
+from coordinator.core.events.actions import Neighbour, PlanPart, SendPlan, SendProbe, StripePart, TellActivation
+from coordinator.ledger.sqlite import Ledger
 from coordinator.shell import sessions
+from coordinator.shell.announcements import KEPT, Announcements
+from coordinator.shell.peer_sender import AT_ONCE, PAUSE_S, FanOut, activation_message, plan_message, probe_message
 from coordinator.shell.sessions import Sessions
-from rollcast.wire.ids import PeerId
+from rollcast.runtime.errors import StoreError
+from rollcast.wire.ids import Epoch, PeerId, PlanId, StripeId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 ALICE, BOB = PeerId("alice"), PeerId("bob")
@@ -83,3 +91,87 @@ async def test_a_refused_peer_hears_why_before_its_session_ends() -> None:
     assert message is not None
     assert (message.refused.code, message.refused.fix) == ("RC308", "ask the operator")
     assert await channel.next() is None
+
+
+def test_a_part_of_the_plan_goes_out_whole() -> None:
+    part = PlanPart(
+        neighbours=(
+            Neighbour(PeerId("a"), "peer", "a:1", True, lan=True),
+            Neighbour(PeerId("o"), "origin", "", False),
+        ),
+        stripes=(StripePart(StripeId(3), (0,), 5e6),),
+        list_children=(0,),
+        parents=(1,),
+        fallbacks=(Neighbour(PeerId("mirror-0"), "mirror", "https://m/x", True),),
+        direct_copies=True,
+    )
+    assert plan_message(SendPlan(PeerId("b"), PlanId(9), part)).relay_plan == pb.RelayPlan(
+        plan_id=9,
+        neighbours=[
+            pb.PlanNeighbour(peer_id="a", role="peer", address="a:1", we_dial=True, lan=True),
+            pb.PlanNeighbour(peer_id="o", role="origin"),
+        ],
+        stripes=[pb.PlanStripe(stripe=3, children=[0], bytes_per_second=5e6)],
+        list_children=[0],
+        parents=[1],
+        fallbacks=[pb.PlanNeighbour(peer_id="mirror-0", role="mirror", address="https://m/x", we_dial=True)],
+        direct_copies=True,
+    )
+
+
+def test_a_probe_names_its_bounds() -> None:
+    message = probe_message(SendProbe(PeerId("a"), 4, PeerId("b"), 1000, 2.0))
+    assert message.probe == pb.Probe(probe_id=4, peer_id="b", bytes_max=1000, seconds_max=2.0)
+
+
+def test_a_peer_is_told_whether_it_is_on_and_why() -> None:
+    message = activation_message(TellActivation(PeerId("a"), False, "off: too dear"))
+    assert message.activation == pb.Activation(active=False, reason="off: too dear")
+
+
+MESSAGE = pb.CoordinatorMessage()
+
+
+async def test_few_leave_at_once_and_many_in_their_order() -> None:
+    sent: list[PeerId] = []
+    fan_out = FanOut(lambda peer_id, _message: sent.append(peer_id))
+    peers = [PeerId(f"peer-{number}") for number in range(2 * AT_ONCE + 1)]
+    for peer_id in peers:
+        fan_out.send(peer_id, MESSAGE)
+    assert sent == peers[:AT_ONCE]
+    async with asyncio.timeout(5.0):
+        while len(sent) < len(peers):
+            before = len(sent)
+            await asyncio.sleep(PAUSE_S)
+            assert len(sent) - before <= 2 * AT_ONCE
+    assert sent == peers
+    fan_out.close()
+
+
+async def test_what_waits_is_forgotten_at_the_end() -> None:
+    sent: list[PeerId] = []
+    fan_out = FanOut(lambda peer_id, _message: sent.append(peer_id))
+    for _ in range(AT_ONCE + 1):
+        fan_out.send(PeerId("peer"), MESSAGE)
+    fan_out.close()
+    await asyncio.sleep(2 * PAUSE_S)
+    assert len(sent) == AT_ONCE
+
+
+def announcement(number: int) -> pb.VersionAnnouncement:
+    return pb.VersionAnnouncement(record=pb.Signed(payload=bytes([number])))
+
+
+async def test_the_newest_are_in_memory_and_the_others_in_the_ledger(tmp_path: Path) -> None:
+    ledger = Ledger.open(tmp_path / "store.sqlite")
+    announcements = Announcements(ledger)
+    await ledger.record_version(Epoch(0), Version(0), announcement(0).SerializeToString())
+    for number in range(KEPT + 1):
+        announcements.remember(Epoch(0), Version(number), announcement(number))
+    assert announcements.in_memory(Epoch(0), Version(0)) is None
+    assert announcements.in_memory(Epoch(0), Version(KEPT)) == announcement(KEPT)
+    assert await announcements.stored(Version(0)) == announcement(0)
+    assert announcements.in_memory(Epoch(0), Version(0)) == announcement(0)
+    with pytest.raises(StoreError, match="version 7 is not in the ledger"):
+        await announcements.stored(Version(7))
+    await ledger.close()

@@ -1,3 +1,7 @@
+"""The mixture of tasks: problems in the shares asked for, which part a problem is from, and how much rewards
+of each vary.
+"""
+
 from __future__ import annotations
 
 import json
@@ -10,9 +14,11 @@ from coordinator.config.tasks import JsonlTask
 from coordinator.tasks.checks.task import TaskAdapter
 from coordinator.tasks.mixture import PromptMixture, Stage, TrainingPrompt
 from coordinator.tasks.multi_task import Mixed, Part
-from coordinator.tasks.part_stream import text_hash
+from coordinator.tasks.part_stream import PartStream, text_hash
 from coordinator.tasks.reasoning_gym import ReasoningGym
 from coordinator.tasks.rows import Rows
+from coordinator.tasks.token_limits import TokenLimits
+from coordinator.tasks.volatility import Volatility
 from rollcast.runtime.errors import TaskError
 from rollcast.wire.text.tokenizer import Tokenizer
 
@@ -189,8 +195,6 @@ def test_a_task_without_demonstrations_says_how_to_go_without() -> None:
 
 
 # ---------------------------------------------------------------- several parts
-
-
 def parts(tmp_path: Path) -> Mixed:
     easy = numbers_file(tmp_path / "easy.jsonl", 200)
     return Mixed([Part("easy", easy), Part("sums", ReasoningGym("chain_sum", SMALL, 5))])
@@ -264,3 +268,54 @@ def test_dull_problems_of_a_file_are_passed_over(tmp_path: Path) -> None:
     later = source.draw(20)
     assert all(one.problem.answer.endswith("7") for one in later)
     assert {times for _, times in asked} >= {0, 1, 2}
+
+
+def rewarded(volatility: Volatility, problem_id: str, *rewards: float) -> None:
+    for reward in rewards:
+        volatility.rewarded(problem_id, reward)
+
+
+def test_problems_are_drawn_by_how_much_their_rewards_vary() -> None:
+    volatility = Volatility(3, 0.1)
+    rewarded(volatility, "solved", *[1.0] * 40)
+    rewarded(volatility, "hopeless", *[0.0] * 40)
+    rewarded(volatility, "learnable", *[0.0, 1.0] * 20)
+    assert volatility.chance("solved") == volatility.chance("hopeless") == 0.1
+    assert volatility.chance("learnable") > 0.9
+    assert volatility.chance("never drawn") == 1.0
+    passes = range(1, 1001)
+    assert 60 < sum(volatility.wanted("solved", times) for times in passes) < 140
+    assert sum(volatility.wanted("learnable", times) for times in passes) > 900
+    assert volatility.wanted("solved", 0)
+
+
+def test_the_figures_are_moving_ones() -> None:
+    volatility = Volatility(3, 0.1)
+    rewarded(volatility, "a", *[1.0] * 50)
+    last = volatility.rewarded("a", 0.0)
+    assert last.rollouts == 51
+    assert last.mean == pytest.approx(0.9)
+    assert last.variance == pytest.approx(0.09)
+
+
+def test_what_the_ledger_kept_decides_the_same() -> None:
+    first = Volatility(3, 0.1)
+    kept = [first.rewarded(f"p{n}", float(n % 2)) for n in range(20)]
+    kept += [first.rewarded("p3", 0.0)]
+    again = Volatility(3, 0.1, {one.problem_id: one for one in kept}.values())
+    asked = [(f"p{n}", times) for n in range(20) for times in range(20)]
+    assert [first.wanted(*one) for one in asked] == [again.wanted(*one) for one in asked]
+    assert [Volatility(4, 0.1, kept).wanted(*one) for one in asked] != [first.wanted(*one) for one in asked]
+
+
+def test_a_part_goes_through_its_file_again_in_another_order(tmp_path: Path) -> None:
+    path = tmp_path / "n.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"{n}?", "answer": str(n)}) + "\n" for n in range(30)))
+    rows = Rows(JsonlTask(kind="jsonl", path=path))
+    limits = TokenLimits(Tokenizer((), rows.characters()), 8, 8)
+    streams = [PartStream(Part(name, rows), limits, 1, lambda *_: True) for name in ("", "a", "a")]
+    orders = [[found[0].prompt for _ in range(60) if (found := stream.next_problem(()))] for stream in streams]
+    assert orders[1] == orders[2] != orders[0]
+    assert sorted(orders[0][:30]) == sorted(orders[0][30:])
+    assert orders[0][:30] != orders[0][30:]
+    assert streams[0].cursor.values() == [60, 0, 0, 0, 0, 0]

@@ -1,15 +1,21 @@
+"""Problems that reasoning-gym generates, one task or several, and the careless teacher of the warm start."""
+
 from __future__ import annotations
 
 import importlib
 import json
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
+from coordinator.config.tasks import ExactCheck, JsonlTask, MathCheck
 from coordinator.tasks import reasoning_gym
 from coordinator.tasks.checks.task import Problem
-from coordinator.tasks.reasoning_gym import ReasoningGym
+from coordinator.tasks.multi_task import Mixed, Part, named
+from coordinator.tasks.reasoning_gym import FORGET_PROBABILITY, ReasoningGym, careless_sum, chain_sum
+from coordinator.tasks.rows import Rows
 from rollcast.runtime.errors import MissingExtra, TaskError
 from rollcast.wire.text.tokenizer import Tokenizer
 
@@ -123,3 +129,61 @@ def test_missing_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib, "import_module", refuse)
     with pytest.raises(MissingExtra, match="reasoning-gym"):
         reasoning_gym.ReasoningGym("chain_sum", {}, 0)
+
+
+def rows(path: Path, prompt: str, check: ExactCheck | MathCheck) -> Rows:
+    path.write_text("".join(json.dumps({"prompt": f"{prompt} {n}", "answer": "1/2"}) + "\n" for n in range(3)))
+    return Rows(JsonlTask(kind="jsonl", path=path, check=check))
+
+
+def test_each_problem_has_its_parts_verifier(tmp_path: Path) -> None:
+    mixed = Mixed(
+        [
+            Part("strict", rows(tmp_path / "a.jsonl", "Half", ExactCheck())),
+            Part("maths", rows(tmp_path / "b.jsonl", "Part", MathCheck())),
+        ]
+    )
+    problem = Problem("jsonl:0", "Half 0", "1/2", {})
+    assert not mixed.verify(named("strict", problem), "0.5").exact
+    assert mixed.verify(named("maths", problem), "0.5").exact
+    assert not mixed.verify(problem, "0.5").exact  # the first part's
+    assert mixed.wording() == ("Half ", "Part ")
+    assert set(mixed.characters()) == set("Half Part 012/")
+    assert not mixed.starts_processes
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "result"),
+    [
+        (42, 25, 67),  # nothing to carry: right
+        (57, 65, 12),  # 7+5 -> 2, 5+6 -> 1
+        (9, 1, 0),
+        (42, -25, 27),  # 2-5 -> 7, 4-2 -> 2
+        (25, -42, 83),  # the borrow out of the first place is forgotten too
+        (-3, -9, -2),
+        (-25, 42, 27),
+        (100, -1, 109),
+        (0, 0, 0),
+    ],
+)
+def test_carries_and_borrows_are_forgotten(left: int, right: int, result: int) -> None:
+    assert careless_sum(left, right) == result
+
+
+def test_every_place_is_right_by_itself() -> None:
+    random = Random(0)
+    for _ in range(500):
+        left, right = random.randrange(1000), random.randrange(1000)
+        assert careless_sum(left, right) % 10 == (left + right) % 10
+        assert careless_sum(left, -right) % 10 == (left - right) % 10
+
+
+def test_the_teacher_is_careless_as_often_as_it_says() -> None:
+    random = Random(1)
+    answers = [chain_sum({"expression": "58 + 67 - 9"}, random) for _ in range(2000)]
+    assert set(answers) == {"116", str(careless_sum(careless_sum(58, 67), -9))}
+    assert abs(answers.count("116") / 2000 - (1 - FORGET_PROBABILITY)) < 0.03
+
+
+def test_signed_terms() -> None:
+    assert chain_sum({"expression": "-5 + -3 - -9"}, Random(8)) in {"1", str(careless_sum(careless_sum(-5, -3), 9))}

@@ -1,10 +1,15 @@
+"""Rows of data sets: where they come from, how their fields become problems, and how they wait on disk."""
+
 from __future__ import annotations
 
 import json
+import logging
+import os
 import sys
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from random import Random
 from types import ModuleType
 from typing import Any
 
@@ -13,7 +18,11 @@ import pyarrow.parquet as parquet
 import pytest
 
 from coordinator.config.tasks import FieldsConfig, HuggingFaceTask, JsonlTask, ParquetTask
-from coordinator.tasks.fields import BadRow, Row
+from coordinator.tasks.checks.code_tests import CodeTests
+from coordinator.tasks.checks.task import Problem
+from coordinator.tasks.fields import BadRow, Row, row_of
+from coordinator.tasks.row_spool import RowSpool
+from coordinator.tasks.rows import Rows
 from coordinator.tasks.sources import LINE_BYTES_MAX, good_rows, read_rows
 from rollcast.runtime.errors import MissingExtra, TaskError
 
@@ -97,8 +106,6 @@ def test_fields_lead_inwards(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------- parquet
-
-
 def write_parquet(path: Path, count: int, row_group: int) -> None:
     table = pa.table(
         {
@@ -160,8 +167,6 @@ def test_a_missing_library_says_what_to_install(tmp_path: Path, monkeypatch: pyt
 
 
 # ---------------------------------------------------------------- Hugging Face datasets
-
-
 def test_datasets_are_streamed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     library: Any = ModuleType("datasets")
     calls: list[Any] = []
@@ -188,3 +193,129 @@ def test_datasets_are_streamed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TaskError, match=r"cannot read the dataset owner/none \[test\]") as caught:
         list(read_rows(HuggingFaceTask(kind="huggingface", name="owner/none", split="test")))
     assert "no such dataset" in caught.value.cause
+
+
+def write(path: Path, rows: Sequence[object]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def of(path: Path, **fields: object) -> Rows:
+    return Rows(JsonlTask(kind="jsonl", path=path, fields=FieldsConfig.model_validate(fields)))
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Rows:
+    rows = [{"prompt": f"Half of {n}?", "answer": f"{n}/2"} for n in range(1, 8)]
+    return of(write(tmp_path / "p.jsonl", rows))
+
+
+def test_rows_are_problems(task: Rows) -> None:
+    assert task.problem_count == 7
+    assert task.problem(2) == Problem("jsonl:2", "Half of 3?", "3/2", {})
+    assert task.problem(9) == task.problem(2)
+    assert task.wording() == ("Half of ",)
+    assert task.characters() == "/1234567?"
+    assert task.demonstration(task.problem(0), flawed=True, random=Random(0)) == "1/2"
+
+
+@pytest.mark.parametrize(
+    ("answer", "completion", "right"),
+    [
+        ("1/2", "1/2", True),
+        ("1/2", "0.5", True),
+        ("1/2", r"\frac{2}{4}", True),
+        ("1/2", r"so it is $\frac{1}{2}$", True),
+        ("1/2", "1/3", False),
+        ("1/2", "", False),
+        ("1/2", "\N{REPLACEMENT CHARACTER}", False),
+        ("x^2+1", "1+x^2", True),
+        ("x^2+1", "x^2-1", False),
+        ("1,000", "1000", True),
+        ("Paris", " Paris ", True),
+        ("Paris", "Pairs", False),  # the same letters, which as a product would be equal
+        ("42", "4 2", False),
+        ("2x+1", "1", False),
+        ("2x+1", "1+2*x", True),
+        ("12 apples", "12", True),
+        ("42", "(" * 60, False),
+    ],
+)
+def test_mathematics_is_compared_as_such(tmp_path: Path, answer: str, completion: str, right: bool) -> None:
+    task = of(write(tmp_path / "p.jsonl", [{"prompt": "?", "answer": answer}]))
+    score = task.verify(task.problem(0), completion)
+    assert (score.exact, score.reward) == (right, float(right))
+
+
+def test_texts_that_are_not_mathematics_are_not_logged(task: Rows, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        task.verify(task.problem(0), r"$\frac{$ \left( \notacommand")
+    assert caplog.records == []
+
+
+def test_numbers_may_be_answers_and_empty_lines_are_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"prompt": "1+1?", "answer": 2, "source": "school"}\n\n{"prompt": "1/4?", "answer": 0.25}\n')
+    task = of(path)
+    assert [task.problem(0).answer, task.problem(1).answer] == ["2", "0.25"]
+
+
+def test_metadata_and_tests_go_with_the_problem(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.jsonl", [{"q": "add", "unit": ["assert add(1, 2) == 3"], "meta": {"level": 2}}])
+    task = of(path, prompt="q", answer="", tests="unit", metadata=["meta.level"])
+    tests = {"statements": ["assert add(1, 2) == 3"], "pairs": [], "setup": ""}
+    assert task.problem(0) == Problem("jsonl:0", "add", "", {"tests": tests, "metadata": {"meta.level": 2}})
+    assert task.demonstration(task.problem(0), flawed=False, random=Random(0)) is None
+
+
+def test_a_verifier_never_reads_the_rows(tmp_path: Path) -> None:
+    task = of(tmp_path / "none.jsonl")
+    task.warm_up()
+    assert task.verify(Problem("jsonl:0", "?", "1/2", {}), "0.5").exact
+
+
+def test_numbers_are_answers() -> None:
+    fields = FieldsConfig()
+    assert row_of({"prompt": "1+1?", "answer": 2, "source": "school"}, fields, "here") == Row("1+1?", "2")
+    assert row_of({"prompt": "1/4?", "answer": 0.25}, fields, "here").answer == "0.25"
+
+
+def test_what_json_cannot_hold_is_kept_as_text() -> None:
+    row = row_of({"prompt": "a", "answer": "b", "at": 1j}, FieldsConfig(metadata=["at"]), "here")
+    assert row.metadata == {"at": "1j"}
+
+
+def test_tests_may_stand_for_an_answer() -> None:
+    fields = FieldsConfig(answer="", tests="tests")
+    row = row_of({"prompt": "a", "tests": '{"inputs": ["1"], "outputs": ["2"]}'}, fields, "here")
+    assert row == Row("a", "", CodeTests(pairs=(("1", "2"),)))
+    with pytest.raises(BadRow, match="here: 'tests' has no tests that can be run"):
+        row_of({"prompt": "a", "tests": []}, fields, "here")
+
+
+def test_rows_come_back_in_any_order() -> None:
+    rows = [Row(f"{n}?", "é" * n, CodeTests(("assert x",)) if n % 2 else None, {"n": n}) for n in range(20)]
+    spool = RowSpool(iter(rows))
+    assert len(spool) == 20
+    assert [spool[index] for index in (19, 0, 7, 7)] == [rows[19], rows[0], rows[7], rows[7]]
+    with pytest.raises(IndexError):
+        spool[20]
+
+
+def test_memory_does_not_grow_with_the_texts() -> None:
+    tracemalloc.start()
+    spool = RowSpool(Row("x" * 1000, str(n)) for n in range(8000))
+    held_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert spool[7999].answer == "7999"
+    assert held_bytes < 400_000
+
+
+def test_a_full_disk_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_args: object, **_named: object) -> None:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    with pytest.raises(TaskError, match="temporary file") as caught:
+        RowSpool(iter([Row("a", "b")]))
+    assert "TMPDIR" in caught.value.fix

@@ -1,16 +1,23 @@
+"""Events as people read them: rows, phrases, and the story of one worker or rollout."""
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from coordinator.ledger.event_archive import write_segment
 from coordinator.ledger.sqlite import Ledger
 from coordinator.ledger.store import StoryEntry
 from coordinator.views.event_rows import StoryRows, Wanted
-from rollcast.runtime.errors import StoreError
+from coordinator.views.explain import explain
+from coordinator.views.phrases import duration, members_in_words, sentence
+from rollcast.runtime.errors import MalformedMessage, StoreError
 from rollcast.runtime.run_folder import RunFolder
+from tests.coordinator.views.viewed import core
 
 
 @pytest.fixture
@@ -97,3 +104,70 @@ async def test_what_was_archived_is_found_too(tmp_path: Path) -> None:
 def test_without_a_ledger_there_is_nothing_to_read(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no ledger"):
         StoryRows(RunFolder(tmp_path)).newest_id()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (-1.0, "0.0 s"),
+        (0.44, "0.4 s"),
+        (9.96, "10 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min"),
+        (200, "3 min 20 s"),
+        (3600, "1 h"),
+        (7500, "2 h 5 min"),
+        (273_600, "3 d 4 h"),
+    ],
+)
+def test_durations_have_the_unit_that_suits_them(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
+
+
+@given(st.floats(0.0, 1e9))
+def test_any_duration_is_short(seconds: float) -> None:
+    assert len(duration(seconds)) < 20
+
+
+def test_members_are_the_subject_of_a_sentence() -> None:
+    members = list(core("a", "b").state.members)[1:]
+    assert members_in_words(members) == "2 workers are"
+    assert members_in_words(members[:1]) == "a is"
+
+
+def test_what_is_waited_for_is_said_in_one_sentence() -> None:
+    said = sentence("the learner (step 3)", 12.0, "it asks for the batch of step 3")
+    assert said == "The run has waited 12 s for the learner (step 3). Next: it asks for the batch of step 3."
+    assert sentence("", 0.0, "the run is over: finished") == "The run is over: finished."
+
+
+async def test_an_event_is_told_with_what_came_before_it(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    ledger = Ledger.open(folder.ledger)
+    await ledger.record_version(0, 3, b"announcement")  # type: ignore[arg-type]
+    await ledger.record_event("peer_joined", "12D3a", "ada as peer", cause="peer 12D3a")
+    await ledger.record_event("other", "12D3b", "nothing to do with it", cause="peer 12D3b")
+    await ledger.record_event("standby", "12D3a", "off: too dear", cause="version 3")
+    found = explain(folder, "event", "3")
+    assert found.title == "event 3: standby"
+    assert found.facts["name"] == "ada"
+    assert [one.text for one in found.lines] == [
+        "announced in epoch 0",
+        "peer joined (ada): ada as peer",
+        "standby (ada): off: too dear",
+    ]
+    peer = explain(folder, "peer", "ada")
+    assert peer.title == "peer ada"
+    assert "standby (12D3a): off: too dear (because of version 3)" in [one.text for one in peer.lines]
+    await ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("of", "words"), [("event", "9"), ("event", "x"), ("event", "9" * 40), ("lease", "1"), ("peer", "a b/c")]
+)
+async def test_what_is_not_known_is_refused(tmp_path: Path, of: str, words: str) -> None:
+    folder = RunFolder(tmp_path)
+    ledger = Ledger.open(folder.ledger)
+    with pytest.raises(MalformedMessage):
+        explain(folder, of, words)  # type: ignore[arg-type]
+    await ledger.close()

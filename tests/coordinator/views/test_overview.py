@@ -1,16 +1,83 @@
+"""Views of the run as a whole: the overview, its history, and the registry that makes every view of the same run."""
+
 from __future__ import annotations
 
 from dataclasses import replace
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from coordinator.core.events.events import BatchRequested
 from coordinator.core.events.operator_events import PeerBanned, PeerDrained
 from coordinator.core.events.prices import Price
+from coordinator.views.alerts import Health
+from coordinator.views.history import COARSE_S, FINE_KEPT_S, SAMPLE_S, History, merged
 from coordinator.views.overview import build_overview, count_workers, waiting_view
+from coordinator.views.registry import ViewedRun, ViewRegistry
+from coordinator.views.samples import SERIES, Name, Point
 from rollcast.wire.ids import PeerId, Step
+from tests.coordinator.core_world import World
 from tests.coordinator.views.viewed import core, facts, status, world
+
+POINTS = st.builds(
+    lambda values, who: Point(values[0], values[1], who),
+    st.tuples(st.none() | st.floats(-1e6, 1e6), st.none() | st.floats(-1e6, 1e6)),
+    st.sampled_from(["a", "b"]),
+)
+
+
+def sample(value: float, who: str = "a") -> dict[Name, Point]:
+    return dict.fromkeys(SERIES, Point(value, value + 1.0, who))
+
+
+def test_the_newest_sample_is_told_and_short() -> None:
+    history = History()
+    assert history.newest() is None
+    history.add(10.0, sample(1 / 3))
+    newest = history.newest()
+    assert newest is not None
+    assert (newest.time_unix_s, newest.values["tokens_per_s"]) == (10.0, (0.33333, 1.3333, "a"))
+
+
+def test_a_view_holds_the_span_that_was_asked_for() -> None:
+    history = History()
+    for number in range(20):
+        history.add(number * SAMPLE_S, sample(float(number), f"p{number}"))
+    view = history.view(30.0, 95.0)
+    assert view.times_unix_s == tuple(65.0 + SAMPLE_S * number for number in range(7))
+    series = view.series["version_lag"]
+    assert (series.unit, series.mean[0], series.worst[-1], series.worst_who[-1]) == ("steps", 13.0, 20.0, "p19")
+    assert History().view(60.0, 0.0).times_unix_s == ()
+
+
+def test_beyond_an_hour_samples_are_merged_and_none_is_told_twice() -> None:
+    history, samples = History(), round((FINE_KEPT_S + 1200.0) / SAMPLE_S)
+    for number in range(samples):
+        history.add(number * SAMPLE_S, sample(float(number)))
+    view = history.view(86_400.0, samples * SAMPLE_S)
+    times = view.times_unix_s
+    assert list(times) == sorted(set(times))
+    assert times[0] < 2 * COARSE_S
+    assert times[1] - times[0] == COARSE_S
+    assert times[-1] - times[-2] == SAMPLE_S
+    assert len(times) == 720 + 10
+
+
+@given(st.lists(POINTS, min_size=1, max_size=5))
+def test_merged_samples_keep_the_worst_with_its_name(points: list[Point]) -> None:
+    found = merged([dict.fromkeys(SERIES, one) for one in points])
+    worst = [one.worst for one in points if one.worst is not None]
+    means = [one.mean for one in points if one.mean is not None]
+    for name, (_, which) in SERIES.items():
+        point = found[name]
+        if which == "most":
+            assert point.worst == max(worst, default=None)
+        else:
+            assert point.worst == min(worst, default=None)
+        assert (point.mean is None) == (not means)
+        assert point.worst is None or (point.worst, point.who) in {(one.worst, one.who) for one in points}
 
 
 def test_every_worker_is_counted_once() -> None:
@@ -79,3 +146,37 @@ def test_a_run_without_workers_or_over_never_counts_as_healthy() -> None:
     assert "a peer to join" in waiting_view(found.state, status(found))["sentence"]
     over = replace(status(found), phase="finished", waiting_for="", next="the run is over: finished")
     assert waiting_view(found.state, over)["sentence"] == "The run is over: finished."
+
+
+def registry(run: World) -> ViewRegistry:
+    return ViewRegistry(ViewedRun(run.core, lambda: run.now, lambda: 1e9 + run.now, lambda: None, lambda: Health()))
+
+
+def test_alerts_are_noticed_also_while_nobody_looks() -> None:
+    run = World()
+    views = registry(run)
+    views.sample()
+    run.now += 30.0
+    alerts = {one.id: one.since_s for one in views.overview().alerts}
+    assert alerts == {"no_origin": 30.0, "no_workers": 30.0}
+
+
+def test_rates_are_those_of_the_last_minutes() -> None:
+    run = world("a")
+    views = registry(run)
+    assert views.overview().rollouts_per_s is None
+    views.sample()
+    run.now += 10.0
+    run.core.state.accounts.accepted += 40
+    views.sample()
+    assert views.overview().rollouts_per_s == pytest.approx(4.0)
+    newest = views.history.newest()
+    assert newest is not None
+    assert newest.time_unix_s == 1e9 + run.now
+
+
+def test_every_view_is_made_of_the_same_run() -> None:
+    views = registry(world("a", "b"))
+    assert [row[1] for row in views.workers().rows] == ["origin", "a", "b"]
+    assert views.broadcast().peers_holding.total == 2
+    assert [one.name for one in views.capacity(()).workers] == ["a", "b"]

@@ -1,15 +1,21 @@
+"""Views of broadcasts: the relay tree, versions, and how far each of them has spread."""
+
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from coordinator.core.core import CoordinatorCore
+from coordinator.core.status.broadcast import build_broadcast_status
 from coordinator.views import relay_tree as tree
+from coordinator.views.broadcast import build_broadcast
 from coordinator.views.relay_tree import Shape, build_tree, depths_of, group_of, slowest_branch
+from coordinator.views.versions import VERSIONS_SHOWN, VersionHistory, VersionView
 from rollcast.wire.ids import PeerId
-from tests.coordinator.core_world import World, announced, held
-from tests.coordinator.views.viewed import core, facts, link, world
+from tests.coordinator.core_world import World, announced, heartbeat, held
+from tests.coordinator.views.viewed import NOW, core, facts, link, world
 
 
 def give_links(found: CoordinatorCore, **rates: float) -> None:
@@ -93,3 +99,43 @@ def test_before_a_plan_there_is_nothing_to_draw() -> None:
     found = World().core
     assert build_tree(found.state, Shape(), 0.0).nodes == ()
     assert slowest_branch(found.state, 0.0) is None
+
+
+def test_each_version_has_its_time_and_what_happened_until_the_next() -> None:
+    run, history = world("a", "b"), VersionHistory()
+    state = run.core.state
+    history.observe(state)
+    run.now += 3.0
+    run.tell(announced(1))
+    history.observe(state)
+    run.tell(held("a", 1))
+    run.tell(heartbeat("a", delta_bytes_saved=500, reparentings=1))
+    history.observe(state)
+    assert history.view()[-1] == VersionView(1, None, 500, 1)
+    run.now += 4.0
+    run.tell(held("b", 1))
+    run.tell(announced(2))
+    history.observe(state)
+    run.tell(heartbeat("a", delta_bytes_saved=700, reparentings=1))
+    history.observe(state)
+    assert history.view()[-2:] == (VersionView(1, 4.0, 500, 1), VersionView(2, None, 200, 0))
+
+
+def test_only_the_newest_are_kept() -> None:
+    run, history = world("a"), VersionHistory()
+    for version in range(1, VERSIONS_SHOWN + 10):
+        run.tell(announced(version))
+        history.observe(run.core.state)
+    view = history.view()
+    assert (len(view), view[-1].version) == (VERSIONS_SHOWN, VERSIONS_SHOWN + 9)
+
+
+def test_it_is_the_status_with_the_tree_and_the_versions_before() -> None:
+    found = core("a", "b")
+    view = build_broadcast(found.state, Shape(), VersionHistory(), now=NOW, unix_s=3.0)
+    plain = msgspec.json.decode(msgspec.json.encode(view))
+    status = msgspec.json.decode(msgspec.json.encode(build_broadcast_status(found.state, now=NOW)))
+    assert status.items() <= plain.items()
+    assert set(plain) - set(status) == {"tree", "history", "slowest_branch", "at_unix_s"}
+    assert [one["version"] for one in plain["history"]] == [0]
+    assert {one["name"] for one in plain["tree"]["nodes"]} == {"origin", "a", "b"}

@@ -1,7 +1,10 @@
+"""How many groups are in the making, and how many of them will be of use."""
+
 from __future__ import annotations
 
 import pytest
 
+from coordinator.core.leases.batches import Usefulness
 from coordinator.core.leases.forecast import Forecast, _Sorted
 from coordinator.core.leases.groups import Attempt
 from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, Version
@@ -140,3 +143,20 @@ def test_quantiles_are_of_the_newest_measurements_when_they_were_last_sorted(siz
         ]
         larger = [one for one in known if one >= 5.0]
         assert sorted_now_and_then.median_above(5.0) == (larger[len(larger) // 2] if larger else None)
+
+
+def test_how_many_groups_must_be_made_for_each_that_is_trained_on() -> None:
+    usefulness = Usefulness()
+    for number in range(400):
+        usefulness.seen(useful=number % 2 == 0)
+    assert 1.8 < usefulness.groups_per_useful_one < 2.2
+    for _ in range(400):
+        usefulness.seen(useful=False)
+    assert usefulness.groups_per_useful_one == 5.0
+
+
+def test_each_batch_has_its_own_bound() -> None:
+    usefulness = Usefulness()
+    usefulness.dropped = 3
+    usefulness.batch_recorded()
+    assert usefulness.dropped == 0

@@ -1,10 +1,20 @@
+"""Leases: issued, partly returned, kept for a while when a peer loses its session, expired."""
+
 from __future__ import annotations
 
-import pytest
+from collections.abc import Sequence
 
-from coordinator.core.leases.groups import Attempt, Finished, Group, slot_seed
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+
+from coordinator.core.leases.groups import Attempt, AttemptKey, Finished, Group, Prefix, slot_seed
 from coordinator.core.leases.lease_book import LeaseBook
-from rollcast.wire.ids import GroupId, LeaseId, PeerId, RolloutId, Version
+from coordinator.core.leases.partials import Partials, bare, cut, joined, tokens_of
+from coordinator.core.leases.reconnect_grace import ReconnectGrace
+from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, RolloutId, Version
+from rollcast.wire.rollouts import Segment
 from tests.coordinator.core_world import prompt
 
 A, B = PeerId("a"), PeerId("b")
@@ -136,3 +146,147 @@ def test_ids_go_on_after_a_restart() -> None:
     group = leases.open_group(prompt(0))
     (attempt,) = leases.issue(group, [0], A, deadline=1.0)
     assert (group.group_id, attempt.lease_id, attempt.fencing_token) == (42, 100, 100)
+
+
+GROUP = GroupId(1)
+
+
+def segment(*tokens: int, peer: str = "a", version: int = 0) -> Segment:
+    return Segment("assistant", Epoch(0), Version(version), PeerId(peer), tokens, b"\1" * len(tokens))
+
+
+def attempt(lease: int = 1, *, peer: str = "a", prefix: Prefix | None = ()) -> Attempt:
+    return Attempt(LeaseId(lease), FencingToken(lease), GROUP, 0, PeerId(peer), deadline=9.0, prefix=prefix)
+
+
+def known(partials: Partials, *, oldest: int = 0, epoch: int = 0) -> Prefix:
+    return partials.prefixes(GROUP, [0], Version(oldest), Epoch(epoch)).get(0, ())
+
+
+def test_parts_that_follow_each_other_make_one_segment() -> None:
+    partials = Partials(100)
+    assert partials.add(attempt(), 0, (segment(5, 6),))
+    assert partials.add(attempt(), 2, (segment(7), segment(8, version=1)))
+    assert known(partials) == (segment(5, 6, 7), segment(8, version=1))
+    assert partials.tokens == 4
+
+
+def test_what_does_not_follow_is_not_kept_and_what_is_sent_again_replaces() -> None:
+    partials = Partials(100)
+    assert not partials.add(attempt(), 1, (segment(5),))
+    assert partials.add(attempt(), 0, (segment(5, 6, 7),))
+    assert not partials.add(attempt(), 4, (segment(9),))
+    assert partials.add(attempt(), 1, (segment(8),))
+    assert known(partials) == (segment(5, 8),)
+
+
+def test_a_continued_attempt_keeps_what_it_was_given_apart_from_its_own() -> None:
+    partials, given_to_it = Partials(100), (segment(5, 6),)
+    second = attempt(2, prefix=given_to_it)
+    assert not partials.add(second, 1, (segment(9),)), "what was given cannot be changed"
+    assert partials.add(second, 2, (segment(7),))
+    assert known(partials) == (segment(5, 6), segment(7))
+
+
+def test_the_longest_useful_beginning_is_handed_on() -> None:
+    partials = Partials(100)
+    partials.add(attempt(1), 0, (segment(5, 6, 7),))
+    partials.add(attempt(2, peer="b"), 0, (segment(5, 6, peer="b", version=2),))
+    assert tokens_of(known(partials)) == 3
+    assert known(partials, oldest=1) == (segment(5, 6, peer="b", version=2),)
+    assert known(partials, oldest=3) == known(partials, epoch=1) == ()
+    partials.filled(GROUP, 0)
+    assert (known(partials), partials.tokens) == ((), 0)
+
+
+def test_memory_is_bounded_and_the_longest_unchanged_goes_first() -> None:
+    partials = Partials(5)
+    for index in range(3):
+        one = Attempt(LeaseId(index), FencingToken(1), GROUP, index, PeerId("a"), deadline=9.0)
+        partials.add(one, 0, (segment(5, 6),))
+        partials.validate()
+    assert list(partials.prefixes(GROUP, range(3), Version(0), Epoch(0))) == [1, 2]
+
+
+def test_whoever_sends_most_pushes_out_its_own_and_not_what_others_drew() -> None:
+    partials = Partials(8)
+
+    def sends(peer: str, index: int, *tokens: int) -> None:
+        one = Attempt(LeaseId(index), FencingToken(1), GROUP, index, PeerId(peer), deadline=9.0)
+        assert partials.add(one, 0, (segment(*tokens, peer=peer),))
+        partials.validate()
+
+    sends("a", 0, 5, 6)
+    for index in range(10, 20):
+        sends("greedy", index, 7, 8)
+    sends("b", 1, 5, 6)  # it has nothing yet: the greedy one makes room
+    kept = partials.prefixes(GROUP, range(20), Version(0), Epoch(0))
+    assert list(kept) == [0, 1, 18, 19]
+    sends("b", 2, 5, 6, 7, 8, 9, 9, 9, 9, 9)
+    assert 0 in partials.prefixes(GROUP, range(20), Version(0), Epoch(0))
+    partials.forget(PeerId("greedy"))
+    partials.validate()
+
+
+def test_evidence_is_no_part_of_a_beginning() -> None:
+    one = Segment("assistant", Epoch(0), Version(0), PeerId("a"), (5,), b"\1", (float("nan"),))
+    assert bare((one,)) == (segment(5),)
+
+
+@hypothesis_settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 4), max_size=6), st.integers(0, 20))
+def test_cutting_and_joining_lose_no_token(lengths: Sequence[int], at: int) -> None:
+    whole = tuple(segment(*range(length), version=number) for number, length in enumerate(lengths))
+    total = tokens_of(whole)
+    head = cut(whole, at)
+    assert tokens_of(head) == min(at, total)
+    tokens = [token for one in whole for token in one.token_ids]
+    assert [token for one in head for token in one.token_ids] == tokens[:at]
+    assert joined(whole, ()) == joined((), whole) == whole
+
+
+def key(lease: int, index: int = 0) -> AttemptKey:
+    return (LeaseId(lease), index)
+
+
+def test_attempts_are_lost_after_the_grace_and_found_again() -> None:
+    away = ReconnectGrace()
+    away.left(A, [key(1), key(2)], until=3.0)
+    assert away.due(2.9) == set()
+    assert away.due(3.0) == away.lost == {key(1), key(2)}
+    assert away.due(9.0) == set()
+    assert away.came_back(A, [key(1), key(2)]) == {key(1), key(2)}
+    assert away.lost == set()
+    assert away.earlier == {A: {key(1), key(2)}}
+
+
+def test_who_is_back_within_the_grace_lost_nothing() -> None:
+    away = ReconnectGrace()
+    away.left(A, [key(1)], until=3.0)
+    assert away.came_back(A, [key(1)]) == set()
+    assert away.due(9.0) == set()
+
+
+def test_attempts_that_end_meanwhile_are_forgotten() -> None:
+    away = ReconnectGrace()
+    away.left(A, [key(1), key(2)], until=3.0)
+    away.ended(A, key(1))
+    assert away.due(3.0) == {key(2)}
+    away.ended(A, key(2))
+    away.validate({})
+    away.came_back(B, [key(3), key(4)])
+    away.ended(B, key(9))  # of its present session
+    assert away.earlier == {B: {key(3), key(4)}}
+    away.ended(B, key(3))
+    away.ended(B, key(4))
+    away.validate({})
+
+
+def test_what_is_doubted_after_a_return_is_lost_once_more() -> None:
+    away = ReconnectGrace()
+    away.came_back(A, [key(1)])
+    away.left(A, [key(1)], until=5.0)
+    assert away.due(5.0) == {key(1)}
+    away.left(A, [key(1), key(2)], until=8.0)
+    assert away.due(8.0) == {key(2)}, "the other one is lost already"
+    away.validate({A: {key(1): None, key(2): None}})

@@ -1,3 +1,5 @@
+"""What is known of addresses, and settings by which third parties are never dialled."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -7,9 +9,11 @@ import pytest
 from coordinator.core.events.reach_events import ReachabilityTold, SeenAt
 from coordinator.core.reach import address_book as book_module
 from coordinator.core.reach.address_book import ReachBook, host_part
+from coordinator.core.reach.dial_settings import DialBackSettings, is_numeric
 from rollcast.wire.ids import PeerId
 
 A = PeerId("a")
+
 HOST = "192.0.2.7"
 
 
@@ -127,3 +131,28 @@ def test_those_that_left_are_forgotten_beyond_a_number(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(("address", "host"), [("1.2.3.4:5", "1.2.3.4"), ("[2001:db8::1]:5", "2001:db8::1"), ("x", "")])
 def test_the_host_of_an_address(address: str, host: str) -> None:
     assert host_part(address) == host
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "networks", "may"),
+    [
+        ("192.0.2.1", "192.0.2.1", (), True),
+        ("192.0.2.2", "192.0.2.1", (), False),
+        ("192.0.2.1", "", (), False),
+        ("198.51.100.7", "192.0.2.1", ("198.51.100.0/24",), True),
+        ("198.51.101.7", "192.0.2.1", ("198.51.100.0/24", "2001:db8::/32"), False),
+        ("2001:db8::1", "2001:db8:0::1", (), True),
+        ("2001:db8::1", "192.0.2.1", (), False),
+    ],
+)
+def test_only_the_host_that_asks_and_what_the_operator_allows(
+    address: str, host: str, networks: tuple[str, ...], may: bool
+) -> None:
+    assert DialBackSettings(networks=networks).allow(address, host) is may
+
+
+def test_addresses_are_no_names() -> None:
+    assert is_numeric("192.0.2.1")
+    assert is_numeric("2001:db8::1")
+    assert not is_numeric("example.org")
+    assert not is_numeric("")

@@ -1,15 +1,24 @@
+"""How members are helped to reach each other, how often, who is excluded, and what the status says of it."""
+
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from coordinator.core.events.actions import Note, SendPlan
-from coordinator.core.events.events import RunEnded, Tick
+from coordinator.core.events.actions import Note, SendPlan, SendToPeer
+from coordinator.core.events.events import LinkFacts, RunEnded, Tick
+from coordinator.core.events.operator_events import PeerBanned, PeerEnabled
 from coordinator.core.events.reach_events import PunchEnded, PunchRequested, ReachabilityTold
+from coordinator.core.traversal.bans import LOOK_EVERY_S
+from coordinator.core.traversal.rate_limit import Turns
+from coordinator.core.traversal.status import build_reach_status
+from rollcast.wire import limits
 from rollcast.wire.ids import PeerId
 from tests.coordinator.core.traversal.world import ReachWorld
-from tests.coordinator.core_world import joined, only
+from tests.coordinator.core_world import heartbeat, joined, only
 
 
 def addresses(here: ReachWorld, name: str) -> dict[str, str]:
@@ -181,3 +190,116 @@ def test_a_second_session_of_the_same_peer_is_known_by_what_the_first_told() -> 
     assert here.reach("a").hole == 2
     here.tell(replace(joined("a", address=""), host="198.51.100.77"))
     assert here.reach("a").hole == 0
+
+
+Told = dict[str, tuple[list[str], list[str]]]
+
+
+def told(sent: list[SendToPeer]) -> Told:
+    """Who is told of whom: banned, and banned no more."""
+    messages = {one.peer_id: one.message.banned for one in sent if one.message.WhichOneof("body") == "banned"}
+    return {peer_id: (list(one.peer_ids), list(one.pardoned)) for peer_id, one in messages.items()}
+
+
+def later(here: ReachWorld) -> Told:
+    here.now += LOOK_EVERY_S
+    return told(only(here.tell(Tick()), SendToPeer))
+
+
+def test_all_are_told_soon_who_was_sent_away_and_who_may_come_again() -> None:
+    here = ReachWorld()
+    for name in ("a", "b"):
+        here.join(name)
+    assert later(here) == {}
+    here.tell(PeerBanned(PeerId("b"), "b", "it lies"))
+    assert later(here) == {"origin": (["b"], []), "a": (["b"], [])}
+    assert later(here) == {}
+    assert told(only(here.join("c"), SendToPeer)) == {"c": (["b"], [])}
+    here.tell(PeerEnabled(PeerId("b"), ""))
+    assert later(here)["a"] == ([], ["b"])
+    assert told(only(here.join("d"), SendToPeer)) == {}
+
+
+def test_those_banned_longest_ago_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BANNED_MAX", 2)
+    here = ReachWorld()
+    for name in ("x", "y"):
+        here.tell(PeerBanned(PeerId(name), name, ""))
+    assert later(here) == {"origin": (["x", "y"], [])}
+    here.tell(PeerBanned(PeerId("z"), "z", ""))
+    assert later(here) == {"origin": (["z"], ["x"])}
+
+
+def test_a_quarantined_member_still_receives() -> None:
+    here = ReachWorld()
+    here.join("a")
+    here.core.state.members.standing(PeerId("a")).quarantined = "sent 3 corrupt chunks"
+    here.core.state.members.worker_count -= 1
+    assert later(here) == {}
+
+
+A, B = PeerId("a"), PeerId("b")
+
+
+def test_some_at_once_then_one_now_and_then_and_each_for_itself() -> None:
+    turns = Turns(at_once=3, every_s=10.0)
+    assert [turns.take(A, 5.0) for _ in range(5)] == [True, True, True, False, False]
+    assert turns.take(B, 5.0)
+    assert not turns.take(A, 14.9)
+    assert turns.take(A, 15.0)
+    assert not turns.take(A, 15.0)
+    assert [turns.take(A, 100.0) for _ in range(4)] == [True, True, True, False]
+
+
+def test_who_has_rested_is_forgotten() -> None:
+    turns = Turns(at_once=2, every_s=1.0)
+    for number in range(1000):
+        turns.take(PeerId(str(number)), float(number))
+    assert len(turns) <= 2
+
+
+@given(st.lists(st.tuples(st.floats(0, 30), st.sampled_from([A, B])), max_size=60), st.integers(1, 5))
+def test_never_more_than_the_rate_allows(steps: list[tuple[float, PeerId]], at_once: int) -> None:
+    turns, now, granted = Turns(at_once=at_once, every_s=4.0), 0.0, [0, 0]
+    for wait_s, who in steps:
+        now += wait_s
+        granted[who == B] += turns.take(who, now)
+        assert max(granted) <= at_once + now / 4.0 + 1e-6
+
+
+def link(to: str, transport: str, *, lan: bool = False) -> LinkFacts:
+    return LinkFacts(PeerId(to), transport, 0.0, 0, 0, 0.0, "", lan)
+
+
+def test_members_links_and_holes_are_counted() -> None:
+    here = ReachWorld()
+    here.join("d", address="d:1")
+    for name, nat in (("a", "port-restricted"), ("b", "port-restricted"), ("s", "symmetric")):
+        here.say(name, nat)
+    here.tell(heartbeat("a", links=(link("b", "punched"), link("d", "direct"), link("origin", "direct", lan=True))))
+    here.tell(heartbeat("s", links=(link("d", "relayed"),)))
+    first = here.told(PunchRequested(PeerId("a"), PeerId("b")))["a"].punch.punch_id
+    here.tell(PunchEnded(PeerId("a"), first, True, 0.5))
+    second = here.told(PunchRequested(PeerId("b"), PeerId("a")))["b"].punch.punch_id
+    here.tell(PunchEnded(PeerId("b"), second, False, 3.0))
+    here.told(PunchRequested(PeerId("a"), PeerId("s")))
+    status = build_reach_status(here.core.state)
+    assert status.members == {"dialable": 2, "hole-punchable": 2, "only outwards": 1}
+    assert status.link_ends == {
+        "LAN": 1,
+        "direct": 1,
+        "hole-punched": 1,
+        "libp2p": 0,
+        "relayed": 1,
+        "mirror": 0,
+    }
+    punches = status.punches
+    assert (punches.asked, punches.refused, punches.opened, punches.failed) == (2, 1, 1, 1)
+    assert (punches.seconds_mean, punches.pairs_left_alone) == (0.5, 1)
+
+
+def test_an_address_that_was_refuted_is_none() -> None:
+    here = ReachWorld()
+    here.join("a", address="a:1")
+    here.core.state.reach.found(PeerId("a"), dialable=False)
+    assert build_reach_status(here.core.state).members["only outwards"] == 1

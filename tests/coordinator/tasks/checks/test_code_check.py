@@ -1,15 +1,19 @@
+"""Answers that are programs: the tests that they must pass, and how they are run."""
+
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from coordinator.config.tasks import CodeCheck
 from coordinator.tasks.checks.code_check import CodeChecker, program_of, same_output
-from coordinator.tasks.checks.code_tests import CodeTests
+from coordinator.tasks.checks.code_tests import CodeTests, read_tests
 from coordinator.tasks.checks.task import Problem
 
 ADD = CodeTests(statements=("assert add(1, 2) == 3", "assert add([1], [2]) == [1, 2]", "assert add(2, 2) != 5"))
+
 SUMS = CodeTests(pairs=(("1 2\n", "3\n"), ("4 5\n", "9\n")))
 
 
@@ -62,3 +66,33 @@ def test_outputs_are_compared_line_by_line() -> None:
     assert same_output("1 \n2\n\n", "1\n2")
     assert not same_output("1\n\n2", "1\n2")
     assert not same_output(" 1", "1")
+
+
+PAIRS = CodeTests(pairs=(("1 2", "3"), ("4 5", "9")))
+
+STATEMENTS = CodeTests(statements=("assert f(1) == 2", "assert f(2) == 3"))
+
+
+@pytest.mark.parametrize(
+    ("value", "tests"),
+    [
+        ({"inputs": ["1 2", "4 5"], "outputs": ["3", "9"]}, PAIRS),
+        ([{"input": "1 2", "output": "3"}, {"input": ["4 5"], "output": ["9"]}], PAIRS),
+        (json.dumps({"inputs": ["1 2", "4 5"], "outputs": ["3", "9"]}), PAIRS),
+        (["assert f(1) == 2", "", "assert f(2) == 3"], STATEMENTS),
+        ("assert f(1) == 2\nassert f(2) == 3\n", STATEMENTS),
+        ("assert f(\n    1\n) == 2", CodeTests(statements=("assert f(\n    1\n) == 2",))),
+        ({"statements": ["assert x"], "setup": "import math"}, CodeTests(("assert x",), (), "import math")),
+    ],
+)
+def test_forms(value: Any, tests: CodeTests) -> None:
+    assert read_tests(value) == tests
+    assert read_tests(tests.to_json()) == tests
+
+
+@pytest.mark.parametrize(
+    "value", [None, [], {}, "", 7, "[1", [1], {"inputs": ["1"], "outputs": []}, [{"input": 1, "output": "2"}]]
+)
+def test_what_is_no_test(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        read_tests(value)

@@ -1,17 +1,20 @@
-"""Programs that try to get out."""
+"""Programs that try to get out of their confinement, and what they are told of their tests."""
 
 from __future__ import annotations
 
 import os
+import platform
 import socket
+import struct
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from coordinator.tasks.sandbox import runner
+from coordinator.tasks.sandbox import confine, harness, runner
 from coordinator.tasks.sandbox.runner import Limits, ProgramResult, run_python
 from rollcast.runtime.errors import TaskError
 from tests.coordinator.tasks.sandbox.processes import alive, own_temporary_folder
@@ -186,3 +189,58 @@ def test_a_machine_that_cannot_confine_says_so(monkeypatch: pytest.MonkeyPatch, 
     ended = run("print('ran')", full=False)
     assert ended.stdout == b"ran\n"
     assert list(ended.missing) == ["Landlock"]
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_the_filter_refuses_what_is_listed(machine: str) -> None:
+    def verdict(number: int, flags: int = 0, architecture: int | None = None) -> int:
+        """A filter's answer, by a small interpreter of its six instructions."""
+        data = struct.pack(
+            "=IIQQ", number, confine._AUDIT_ARCH[machine] if architecture is None else architecture, 0, flags
+        )
+        steps, at, value = confine._filter(machine), 0, 0
+        while True:
+            code, yes, no, operand = steps[at]
+            at += 1
+            match code:
+                case confine._LOAD:
+                    (value,) = struct.unpack_from("=I", data, operand)
+                case confine._RETURN:
+                    return operand
+                case confine._EQUAL:
+                    at += yes if value == operand else no
+                case confine._AT_LEAST:
+                    at += yes if value >= operand else no
+                case confine._ANY_BIT:
+                    at += yes if value & operand else no
+
+    refused, allowed, killed = 0x00050001, 0x7FFF0000, 0x80000000
+    assert {verdict(number) for number in (*confine._REFUSED[machine], *confine._COMMON)} == {refused}
+    assert verdict(1) == allowed
+    assert verdict(confine._CLONE[machine], 0x01200011) == allowed
+    assert verdict(confine._CLONE[machine], confine.CLONE_NEWUSER) == refused
+    assert verdict(435) == 0x00050026  # ENOSYS
+    assert verdict(1 | 0x40000000) == refused
+    assert verdict(1, architecture=0x40000003) == killed
+
+
+def test_this_machine_has_a_list() -> None:
+    assert platform.machine() in confine._REFUSED
+
+
+def test_tasks_of_our_own_are_counted() -> None:
+    assert confine.own_tasks() >= 1
+
+
+ORDER = {"token": "secret", "timeout_s": 5.0}
+
+
+def answer(kind: str, code: str, **namespace: Any) -> list[str]:
+    return harness._answer(kind, code, namespace, ORDER)
+
+
+def test_answers() -> None:
+    assert answer("value", "x + 1", x=2) == ["value", "3"]
+    assert answer("run", "assert x == 2", x=2) == ["passed", "secret"]
+    assert answer("run", "assert x == 2", x=3) == ["failed", "AssertionError"]
+    assert answer("value", "nothing") == ["failed", "NameError"]

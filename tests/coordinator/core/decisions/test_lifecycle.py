@@ -1,3 +1,5 @@
+"""How a run begins, pauses and ends."""
+
 from __future__ import annotations
 
 from dataclasses import replace
