@@ -1,4 +1,4 @@
-"""The fleet's money: a budget that is looked at, and sums by provider that are written down."""
+"""Keep the fleet's money: the budget that limits it, and the sums by provider that are recorded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from capacity.providers.base import WorkerTag
 
 
 class FleetAccounts:
-    """What opens and closes an account also says what must be written down of it."""
+    """The fleet's accounts; opening and closing one returns what must be recorded of it."""
 
     def __init__(self, limits: Limits, restored: Restored, now: float) -> None:
         self._spending = Spending(restored.closed, restored.marked)
@@ -27,44 +27,44 @@ class FleetAccounts:
             self.take_up(one)
 
     def take_up(self, one: OpenWorker) -> None:
-        """An account that is written down already."""
+        """Take over an account that is recorded already."""
         self.budget.open(str(one.tag), one.provider, one.terms, one.opened_at, sent_bytes=one.sent_bytes)
 
     def expect(self, usd_per_hour: Mapping[str, tuple[str, float]]) -> None:
-        """From now on, each worker's provider and what it is expected to cost."""
+        """Set each worker's provider and expected cost from now on."""
         self._expected = dict(usd_per_hour)
 
     def pass_time(self, now: float) -> None:
-        """Count up to now."""
+        """Count the costs up to now."""
         for provider, usd_per_hour in self._expected.values():
             self._spending.expect(provider, usd_per_hour, now - self._now)
         self._now = now
         self.budget.settle(now)
 
     def open(self, tag: WorkerTag, provider: str, terms: Terms, opened_at: float) -> RecordOpened:
-        """A start was decided."""
+        """Open the account of a worker whose start was decided."""
         self.budget.open(str(tag), provider, terms, opened_at)
         return RecordOpened(tag, provider, terms, opened_at)
 
     def close(self, tag: WorkerTag, ended_at: float) -> RecordClosed:
-        """Nothing of it runs any more."""
+        """Close the account of a worker of which nothing runs any more."""
         account = self.budget.close(str(tag), ended_at)
         self._spending.ended(account)
         self._has_news = True
         return RecordClosed(tag, account.provider, ended_at, account.machine_usd, account.egress_usd)
 
     def missed_at(self, tag: WorkerTag, now: float) -> float:
-        """When a worker must have ended at the latest that the coordinators before us opened and nobody finds."""
+        """Return when a worker of an earlier coordinator that no list shows must have ended at the latest."""
         account = self.budget.accounts[str(tag)]
         ended_at = min(now, self._left_at + self.budget.limits.look_every_s + account.terms.tail_s)
         return max(account.opened_at, ended_at)
 
     def mark_is_due(self, now: float) -> bool:
-        """Whether it is time to write down what was spent, where anything is."""
+        """Tell whether it is time to record what was spent, if anything was."""
         return now >= self._next_mark and (self._has_news or bool(self.budget.accounts or self._expected))
 
     def mark(self, now: float) -> RecordMark:
-        """Everything spent since the last mark."""
+        """Return the record of everything spent since the last mark."""
         self._next_mark = now + self.budget.limits.look_every_s
         self._has_news = False
         accounts = self.budget.accounts
@@ -72,5 +72,5 @@ class FleetAccounts:
         return RecordMark(now, self._spending.mark(accounts.values()), sent)
 
     def spent(self) -> dict[str, Spent]:
-        """By provider, since the run began."""
+        """Return the costs by provider since the run began."""
         return self._spending.by_provider(self.budget.accounts.values())

@@ -1,4 +1,4 @@
-"""How long to leave a worker or a provider alone after it failed: backoff with full jitter, and a circuit breaker."""
+"""Decide how long to wait after a worker or a provider failed: backoff with jitter, and a circuit breaker."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ Uniform = Callable[[float, float], float]
 
 @dataclass(slots=True)
 class Backoff:
-    """One worker's failures in a row."""
+    """One worker's consecutive failures."""
 
     failures: int = 0
     not_before: float = 0.0
 
     def failed(self, now: float, uniform: Uniform, *, first_s: float, most_s: float) -> None:
-        """Wait longer than after the failure before: half of a rising ceiling, and up to as much again by chance."""
+        """Wait longer than after the previous failure: half of a rising ceiling, and up to as much again at random."""
         ceiling_s = min(most_s, first_s * 2.0 ** min(self.failures, 32))
         self.failures += 1
         self.not_before = now + uniform(ceiling_s / 2.0, ceiling_s)
 
     def succeeded(self) -> None:
-        """The next failure is the first one again."""
+        """Reset: the next failure counts as the first."""
         self.failures = 0
 
 
 @dataclass(slots=True)
 class Breaker:
-    """One provider's failures in a row, whichever worker they concern.
+    """One provider's consecutive failures, whichever worker they concern.
 
     Closed, anything may be started. After ``failures_max`` failures it is open: nothing may, for a while that doubles
     each time. Then one start is tried; its success closes the breaker, its failure opens it again.
@@ -44,18 +44,18 @@ class Breaker:
     trial: str = ""
 
     def allows(self, now: float) -> bool:
-        """Whether a start may be tried."""
+        """Tell whether a start may be tried."""
         if self.failures < self.failures_max:
             return True
         return now >= self.open_until and not self.trial
 
     def started(self, key: str) -> None:
-        """A start was tried: while the breaker is not closed, it is the only one."""
+        """Record a start; while the breaker is not closed, it is the only one allowed."""
         if self.failures >= self.failures_max:
             self.trial = key
 
     def failed(self, key: str, now: float, uniform: Uniform) -> bool:
-        """A start failed; True if that opened the breaker."""
+        """Record a failed start; return whether it opened the breaker."""
         self.failures += 1
         was_trial = self.trial == key
         if was_trial:
@@ -68,18 +68,18 @@ class Breaker:
         return True
 
     def succeeded(self) -> None:
-        """A worker of this provider works."""
+        """Record that a worker of this provider works."""
         self.failures, self.times_opened, self.trial = 0, 0, ""
 
     def forget(self, key: str) -> None:
-        """The start that was tried was called off: it says nothing about the provider."""
+        """Discard a start that was cancelled: it says nothing about the provider."""
         if self.trial == key:
             self.trial = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatienceSettings:
-    """Durations in seconds."""
+    """Settings of backoff and breaker; durations in seconds."""
 
     backoff_first_s: float = 10.0
     backoff_most_s: float = 900.0
@@ -99,7 +99,7 @@ class ProviderPatience:
         self._breakers: dict[str, Breaker] = {}
 
     def refusal(self, worker_id: str, provider: str, now: float) -> str:
-        """Why this worker should not be started now, in words; empty if it may."""
+        """Return in words why this worker should not be started now; empty if it may."""
         if now < self._backoff(worker_id).not_before:
             return "it failed before and is left alone for a while"
         if not self._breaker(provider).allows(now):
@@ -107,23 +107,23 @@ class ProviderPatience:
         return ""
 
     def started(self, key: str, provider: str) -> None:
-        """A start is tried under this tag."""
+        """Record that a start is tried under this tag."""
         self._breaker(provider).started(key)
 
     def called_off(self, key: str, provider: str) -> None:
-        """It was stopped before it could succeed or fail."""
+        """Record that a start was cancelled before it could succeed or fail."""
         self._breaker(provider).forget(key)
 
     def joined(self, provider: str) -> None:
-        """A worker of this provider has joined."""
+        """Record that a worker of this provider has joined."""
         self._breaker(provider).succeeded()
 
     def proved(self, worker_id: str) -> None:
-        """This worker worked for long enough: its next failure is its first."""
+        """Record that this worker worked for long enough for its next failure to count as its first."""
         self._backoff(worker_id).succeeded()
 
     def failed(self, worker_id: str, key: str, provider: str, now: float) -> str:
-        """A start failed; what that means for the provider, in words, empty if nothing."""
+        """Record a failed start; return in words what that means for the provider, empty if nothing."""
         settings, breaker = self._settings, self._breaker(provider)
         first_s, most_s = settings.backoff_first_s, settings.backoff_most_s
         self._backoff(worker_id).failed(now, self._uniform, first_s=first_s, most_s=most_s)

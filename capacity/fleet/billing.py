@@ -1,4 +1,4 @@
-"""What a worker costs while it runs: by the hour, with a minimum and in whole units of time, and by the byte."""
+"""Compute what a worker costs: by the hour, with a minimum and in whole units of time, and by the byte."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Terms:
 
     @classmethod
     def of(cls, offer: Offer) -> Terms:
-        """The terms of an offer."""
+        """Return the terms of an offer."""
         return cls(
             usd_per_hour=offer.worker.usd_per_hour,
             egress_usd_per_gb=offer.worker.egress_usd_per_gb,
@@ -41,19 +41,19 @@ class Terms:
 
     @property
     def egress_usd_per_hour_max(self) -> float:
-        """What it can send in an hour, in US dollars: its cap at its price."""
+        """US dollars for what it can send in an hour: its cap at its price."""
         return self.egress_usd(self.upload_bytes_per_second * SECONDS_PER_HOUR)
 
     @property
     def committed_usd_per_hour(self) -> float:
-        """What it costs in an hour at most."""
+        """The most that it costs in an hour."""
         return self.usd_per_hour + self.egress_usd_per_hour_max
 
     def machine_usd(self, seconds: float) -> float:
-        """What so many seconds of the machine cost, the minimum and whole units included."""
+        """Return the cost of so many seconds of the machine, with the minimum and whole units."""
         units = math.ceil(max(0.0, seconds) / self.granularity_s)
         return self.usd_per_hour * max(self.minimum_s, units * self.granularity_s) / SECONDS_PER_HOUR
 
     def egress_usd(self, sent_bytes: float) -> float:
-        """What so many bytes sent cost."""
+        """Return the cost of so many bytes sent."""
         return self.egress_usd_per_gb * sent_bytes / BYTES_PER_GB

@@ -1,4 +1,4 @@
-"""The money of a fleet: what was spent, what is committed, and which starts and stops keep it within its limits.
+"""Keep a fleet within its limits: count what was spent and committed, refuse starts, and name the workers to stop.
 
 The total is kept by looking ahead. At every look, all that runs must still fit into the limit if each worker goes on
 until the next look and then takes its whole tail to stop, minimum billing and the greatest egress included. What does
@@ -20,7 +20,12 @@ _ROUNDING = 1e-9  # of sums of prices
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Args: usd_per_hour_max, usd_max: None for none. look_every_s: longest time between two looks."""
+    """Limits of a fleet's cost.
+
+    Args:
+        usd_per_hour_max, usd_max: None: no limit.
+        look_every_s: longest time between two looks.
+    """
 
     usd_per_hour_max: float | None = None
     usd_max: float | None = None
@@ -52,7 +57,7 @@ class Account:
         self.egress_usd = self.terms.egress_usd(self.sent_bytes)
 
     def worst_usd(self, now: float, look_every_s: float) -> float:
-        """What it will have cost when it has ended, if it is stopped no later than at the next look."""
+        """Return what a worker will have cost when it has ended, if it is stopped no later than at the next look."""
         told_at = now + look_every_s if self.stop_wanted_at is None else self.stop_wanted_at
         ends_at = max(now, told_at + self.terms.tail_s)
         unreported_h = max(0.0, ends_at - self.sent_at) / SECONDS_PER_HOUR
@@ -61,7 +66,7 @@ class Account:
 
 
 class Budget:
-    """Accounts of what runs, and the sum of what ran. ``now`` never falls."""
+    """Accounts of running workers, and the cost of ended ones. ``now`` never falls."""
 
     def __init__(self, limits: Limits, *, closed_usd: float = 0.0) -> None:
         """``closed_usd``: spent by workers that ended before."""
@@ -73,31 +78,31 @@ class Budget:
 
     @property
     def accounts(self) -> Mapping[str, Account]:
-        """By key, in order of opening."""
+        """Accounts by key, in order of opening."""
         return self._open
 
     @property
     def committed_usd_per_hour(self) -> float:
-        """What runs now costs in an hour at most."""
+        """The most that running workers cost in an hour."""
         return sum(account.terms.committed_usd_per_hour for account in self._open.values())
 
     @property
     def usd_per_hour(self) -> float:
-        """Price of the machines that run now."""
+        """Price of the running machines."""
         return sum(account.terms.usd_per_hour for account in self._open.values())
 
     @property
     def spent_usd(self) -> float:
-        """As of the last ``settle``."""
+        """US dollars spent as of the last ``settle``."""
         return self._closed_usd + sum(one.machine_usd + one.egress_usd for one in self._open.values())
 
     def worst_usd(self, now: float) -> float:
-        """What will have been spent if everything is stopped at the next look."""
+        """Return what will have been spent if everything is stopped at the next look."""
         every_s = self.limits.look_every_s
         return self._closed_usd + sum(account.worst_usd(now, every_s) for account in self._open.values())
 
     def refusal(self, terms: Terms, now: float) -> str:
-        """Why a worker at these terms must not be started, in words; empty if it may."""
+        """Return in words why a worker at these terms must not be started; empty if it may."""
         hourly, limit = self.committed_usd_per_hour + terms.committed_usd_per_hour, self.limits.usd_per_hour_max
         if limit is not None and hourly > limit:
             return f"{hourly:.4g} $/h would be committed, the limit is {limit:.4g} $/h"
@@ -107,7 +112,7 @@ class Budget:
         return ""
 
     def overdue(self, now: float) -> dict[str, str]:
-        """Keys of the workers to stop at this look, the dearest first, with the reason; the rest fits into the limits.
+        """Return the workers to stop at this look with the reason, the dearest first; the rest fits into the limits.
 
         Only limits that became tighter leave something beyond the hourly one: no start ever does.
         """
@@ -135,7 +140,7 @@ class Budget:
     # ---------------------------------------------------------------- what happens
 
     def open(self, key: str, provider: str, terms: Terms, opened_at: float, *, sent_bytes: int = 0) -> Account:
-        """Its clock runs from ``opened_at``: from when its start was decided, not from when it came up.
+        """Open an account whose clock runs from ``opened_at``, when its start was decided, not from when it came up.
 
         Raises:
             ValueError: it is open already.
@@ -148,23 +153,23 @@ class Budget:
         return account
 
     def sent(self, key: str, sent_bytes: int, now: float) -> None:
-        """What it has sent since its start, by its own count."""
+        """Record what it has sent since its start, by its own count."""
         account = self._open[key]
         account.sent_bytes, account.sent_at = max(account.sent_bytes, sent_bytes), now
 
     def stop_wanted(self, key: str, now: float) -> None:
-        """From now on it is being stopped."""
+        """Record that it is being stopped from now on."""
         account = self._open[key]
         if account.stop_wanted_at is None:
             account.stop_wanted_at = now
 
     def settle(self, now: float) -> None:
-        """Count everything up to now."""
+        """Count the costs of all accounts up to now."""
         for account in self._open.values():
             account.settle(now)
 
     def close(self, key: str, ended_at: float) -> Account:
-        """It has ended, and costs nothing from now on; its account as it stood."""
+        """Close the account of a worker that has ended, and return it."""
         account = self._open.pop(key)
         account.settle(ended_at)
         self._closed_usd += account.machine_usd + account.egress_usd
@@ -172,5 +177,5 @@ class Budget:
 
 
 def _first_usd(terms: Terms, now: float, look_every_s: float) -> float:
-    """What a worker costs at the least that is started now: until the next look, its tail, or its minimum."""
+    """Return the least cost of a worker that is started now: until the next look, its tail, or its minimum."""
     return Account("", terms, now, now).worst_usd(now, look_every_s)

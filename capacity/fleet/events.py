@@ -1,4 +1,4 @@
-"""What the fleet's manager is told, and what it asks for. Times come with handle(event, now), never inside."""
+"""Define the events and actions of the fleet's manager. Times come with handle(event, now), never inside."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from capacity.providers.base import Listing, Offer, WorkerTag
 
 @dataclass(frozen=True, slots=True)
 class OffersSeen:
-    """What a provider offers now, in place of what it offered before."""
+    """A provider's offers, which replace its earlier ones."""
 
     provider: str
     offers: tuple[Offer, ...]
@@ -34,7 +34,7 @@ class StartSucceeded:
 
 @dataclass(frozen=True, slots=True)
 class StartFailed:
-    """The provider refused, or did not answer: something may run all the same."""
+    """The provider refused, or did not answer; the worker may run all the same."""
 
     tag: WorkerTag
     reason: str
@@ -53,7 +53,7 @@ class StopFailed:
 
 @dataclass(frozen=True, slots=True)
 class WorkersListed:
-    """What runs of this run at a provider. ``asked_at``: what was started after that need not be in it."""
+    """The workers of this run at a provider; those started after ``asked_at`` may be missing."""
 
     provider: str
     listing: Listing
@@ -68,14 +68,14 @@ class ListFailed:
 
 @dataclass(frozen=True, slots=True)
 class WorkerJoined:
-    """Its peer has a session with the coordinator."""
+    """A worker's peer has a session with the coordinator."""
 
     tag: WorkerTag
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLeft:
-    """Its peer's session ended. ``finished``: it said that it will not come back."""
+    """A worker's session ended. ``finished``: the peer reported that it will not return."""
 
     tag: WorkerTag
     finished: bool
@@ -83,21 +83,21 @@ class WorkerLeft:
 
 @dataclass(frozen=True, slots=True)
 class BytesSent:
-    """What peers have sent since they were started, by their own count and by tag."""
+    """Bytes that peers have sent since their start, by tag, by their own count."""
 
     sent_bytes: Mapping[WorkerTag, int]
 
 
 @dataclass(frozen=True, slots=True)
 class RunOver:
-    """The run is over for good: everybody is stopped, nobody is started."""
+    """The run is over for good: stop all workers and start none."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class LimitsChanged:
-    """What all workers may cost is limited anew; None: no limit. What runs beyond it is stopped, the dearest first."""
+    """New limits of the fleet's cost; None: no limit. Workers beyond them are stopped, the dearest first."""
 
     usd_per_hour_max: float | None
     usd_max: float | None
@@ -105,7 +105,7 @@ class LimitsChanged:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed."""
+    """Time has passed; the manager looks at its budget, retries and timeouts."""
 
 
 FleetEvent = (
@@ -128,7 +128,7 @@ FleetEvent = (
 
 @dataclass(frozen=True, slots=True)
 class RecordOpened:
-    """Write down durably that this tag is about to be started. Nothing may be started before that is done."""
+    """Record durably that this tag is about to be started; nothing may be started before that is done."""
 
     tag: WorkerTag
     provider: str
@@ -138,7 +138,7 @@ class RecordOpened:
 
 @dataclass(frozen=True, slots=True)
 class RecordClosed:
-    """Nothing runs under this tag any more, and its clock has stopped."""
+    """Record that nothing runs under this tag any more; its clock has stopped."""
 
     tag: WorkerTag
     provider: str
@@ -158,7 +158,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class RecordMark:
-    """The money of the time since the last mark, by provider, and what each open worker has sent in all."""
+    """Record the cost since the last mark, by provider, and the total bytes that each open worker has sent."""
 
     at: float
     spent: Mapping[str, Spent]
@@ -167,7 +167,7 @@ class RecordMark:
 
 @dataclass(frozen=True, slots=True)
 class StartWorker:
-    """Make an invite and start; answered by StartSucceeded or StartFailed."""
+    """Make an invite and start the worker; answered by StartSucceeded or StartFailed."""
 
     tag: WorkerTag
     provider: str
@@ -175,7 +175,7 @@ class StartWorker:
 
 @dataclass(frozen=True, slots=True)
 class DrainWorker:
-    """Tell its peer to finish, upload and leave; answered by WorkerLeft."""
+    """Ask the worker's peer to finish, upload and leave; answered by WorkerLeft."""
 
     tag: WorkerTag
     reason: str
@@ -183,7 +183,7 @@ class DrainWorker:
 
 @dataclass(frozen=True, slots=True)
 class StopWorker:
-    """Stop it at its provider; answered by StopSucceeded or StopFailed."""
+    """Stop the worker at its provider; answered by StopSucceeded or StopFailed."""
 
     tag: WorkerTag
     provider: str
@@ -191,14 +191,14 @@ class StopWorker:
 
 @dataclass(frozen=True, slots=True)
 class ListWorkers:
-    """Ask a provider what runs; answered by WorkersListed or ListFailed."""
+    """Ask a provider which workers run; answered by WorkersListed or ListFailed."""
 
     provider: str
 
 
 @dataclass(frozen=True, slots=True)
 class AskOffers:
-    """Ask a provider what it offers; answered by OffersSeen, or by nothing."""
+    """Ask a provider for its offers; answered by OffersSeen, or by nothing."""
 
     provider: str
 

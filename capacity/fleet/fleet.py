@@ -1,8 +1,8 @@
-"""Which workers to start and stop at their providers, and when: decisions only.
+"""Decide which rented workers to start and stop at their providers, and when.
 
-Somebody else says which workers are wanted. This keeps to it as far as the budget, failures and time allow: it starts
-what is missing, drains and stops what is not wanted, tries again with patience, finds what an earlier coordinator left
-running, and keeps the accounts.
+The activation model says which workers are wanted. The manager follows as far as the budget, failures and time allow:
+it starts missing workers, drains and stops unwanted ones, retries with backoff, finds workers that an earlier
+coordinator left running, and keeps the accounts.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ _GOING: tuple[Phase, ...] = ("draining", "stopping")
 
 
 class FleetManager:
-    """``now`` is Unix time in seconds and never falls. ``uniform`` is ``random.uniform`` of a seeded source."""
+    """Start and stop rented workers; ``handle`` takes events and returns actions.
+
+    ``now`` is Unix time in seconds and never falls. ``uniform`` is ``random.uniform`` of a seeded source.
+    """
 
     def __init__(self, settings: FleetSettings, restored: Restored, uniform: Uniform, now: float) -> None:
         self.settings = settings
@@ -76,12 +79,12 @@ class FleetManager:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing of ours runs anywhere, as far as we know."""
+        """Whether no worker of this run is known to be running anywhere."""
         return not self._slots
 
     @property
     def budget(self) -> Budget:
-        """For questions only."""
+        """The budget, for reading only."""
         return self._accounts.budget
 
     @property
@@ -90,27 +93,27 @@ class FleetManager:
         return self._held_back
 
     def failing(self, now: float) -> frozenset[str]:
-        """Offered workers that are left alone for a while."""
+        """Return the offered workers that are not started for a while because they or their provider failed."""
         workers = (offer.worker for offer in self.offers)
         return frozenset(one.worker_id for one in workers if self._patience.refusal(one.worker_id, one.provider, now))
 
     @property
     def offers(self) -> tuple[Offer, ...]:
-        """Of all providers."""
+        """Offers of all providers."""
         return tuple(offer for offers in self._offers.values() for offer in offers.values())
 
     def spent(self) -> dict[str, Spent]:
-        """By provider, since the run began."""
+        """Return what each provider's workers have cost since the run began."""
         return self._accounts.spent()
 
     def workers(self) -> tuple[WorkerView, ...]:
-        """Every tag that is not over."""
+        """Return every tag that has not ended."""
         return tuple(_view(slot, self.budget) for slot in self._slots.values())
 
     # ---------------------------------------------------------------- events
 
     def handle(self, event: FleetEvent, now: float) -> Actions:
-        """What the shell must do about this event, in this order."""
+        """Return the actions that the shell must carry out for this event, in this order."""
         self._accounts.pass_time(now)
         actions = self._dispatch(event, now)
         actions += self._keep_budget(now)
@@ -174,7 +177,7 @@ class FleetManager:
                 assert_never(event)
 
     def _expect(self) -> None:
-        """What the forecast counts: every wanted worker that is offered, at its planned or its listed price."""
+        """Tell the accounts what to expect: every wanted worker that is offered, at its planned or its listed price."""
         told = {} if self._wanted is None else self._wanted.forecast_usd_per_hour
         wanted = () if self._wanted is None or self._over else self._wanted.reasons
         found = {worker_id: offer.worker for worker_id in wanted if (offer := self._offer(worker_id)) is not None}
@@ -202,7 +205,7 @@ class FleetManager:
         return []
 
     def _lost(self, slot: Slot, how: str, now: float) -> Actions:
-        """A worker that was wanted is gone: preempted, switched off by its owner, or broken."""
+        """Handle the loss of a wanted worker: it was preempted, switched off by its owner, or broke."""
         worked_s = 0.0 if slot.joined_at is None else now - slot.joined_at
         if worked_s < self.settings.stable_s:
             return self._failed(slot, f"{how} after {worked_s:.0f} s of work", now)
@@ -210,7 +213,7 @@ class FleetManager:
         return [Note("worker_lost", slot.key, how), *self._stop(slot, now, how)]
 
     def _failed(self, slot: Slot, reason: str, now: float) -> Actions:
-        """Leave it alone for a while, and its provider too if it is one of many. Whatever was started is stopped."""
+        """Back off from a worker, and from its provider after many failures, and stop whatever was started."""
         rest = self._patience.failed(slot.tag.worker_id, slot.key, slot.provider, now)
         notes = [Note("worker_failed", slot.key, reason)]
         if rest:
@@ -218,7 +221,7 @@ class FleetManager:
         return [*notes, *self._stop(slot, now, reason)]
 
     def _drain(self, slot: Slot, reason: str, now: float) -> Actions:
-        """Let it finish first if it is here."""
+        """Let the worker finish first if it has a session, else stop it."""
         self.budget.stop_wanted(slot.key, now)
         if slot.phase in _GOING:
             return []
@@ -236,7 +239,7 @@ class FleetManager:
         return [StopWorker(slot.tag, slot.provider)]
 
     def _stop_again(self, slot: Slot, reason: str, now: float) -> Actions:
-        """It costs money until it is gone: there is no last try."""
+        """Retry a stop, without limit: the worker costs money until it is gone."""
         ceiling_s = min(STOP_RETRY_MOST_S, STOP_RETRY_FIRST_S * 2.0 ** min(slot.stop_failures, 32))
         slot.stop_failures += 1
         slot.stop_due = now + self._uniform(ceiling_s / 2.0, ceiling_s)
@@ -282,7 +285,10 @@ class FleetManager:
         return []
 
     def _stop_orphan(self, orphan: Running, provider: str, now: float) -> Actions:
-        """Of this run and in no journal: somebody deleted that, or copied the run. It is paid for until it is gone."""
+        """Stop a worker of this run that no journal has.
+
+        The journal was deleted, or the run was copied; the worker is paid for until it is gone.
+        """
         worker_id, offer = orphan.tag.worker_id, self._offer(orphan.tag.worker_id)
         terms = Terms(usd_per_hour=0.0) if offer is None else Terms.of(offer)
         self._incarnations[worker_id] = max(orphan.tag.incarnation, self._incarnations.get(worker_id, 0))
@@ -310,7 +316,7 @@ class FleetManager:
         return [*actions, self._accounts.mark(now)] if self._accounts.mark_is_due(now) else actions
 
     def mark(self, now: float) -> RecordMark:
-        """Everything spent since the last mark, to be written down before we go."""
+        """Return the action that records everything spent since the last mark, for shutdown."""
         self._accounts.pass_time(now)
         return self._accounts.mark(now)
 
@@ -354,7 +360,7 @@ class FleetManager:
         return actions
 
     def _wanted_now(self, now: float) -> Mapping[str, str] | None:
-        """None: not known yet, so that what runs is left alone."""
+        """Return the wanted workers; None while they are not known, so that running workers are left alone."""
         if self._over:
             return {}
         if self._wanted is not None:
@@ -373,7 +379,7 @@ class FleetManager:
         return self._hold_back(worker_id, refusal) if refusal else self._start(worker_id, provider, terms, reason, now)
 
     def _hold_back(self, worker_id: str, why: str) -> Actions:
-        """Said once, until it is started or the reason is another one."""
+        """Report a worker that is not started; once, until it is started or the reason changes."""
         was, self._held_back[worker_id] = self._held_back.get(worker_id, ""), why
         is_news = was.partition(" ")[2] != why.partition(" ")[2]  # a figure in front may change all the time
         return [Note("worker_held_back", worker_id, why)] if is_news else []

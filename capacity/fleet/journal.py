@@ -1,4 +1,4 @@
-"""The fleet's journal: a file of lines that only grows, durable line by line.
+"""Append to the fleet's journal, a file of lines that is durable line by line.
 
 It answers two questions after a crash: which tags may have something running, and how much was spent. A tag's line is
 durable before its start is tried, so that nothing can run that is not in it.
@@ -16,7 +16,7 @@ from rollcast.runtime.run_folder import fsync_folder
 
 
 def read_journal(path: Path) -> list[Row]:
-    """Its rows in order; none where there is no journal. A last line that was not finished does not count.
+    """Return the journal's rows in order; empty where there is no journal. An unfinished last line does not count.
 
     Raises:
         StoreError: it cannot be read, or another line is damaged.
@@ -37,7 +37,7 @@ def read_journal(path: Path) -> list[Row]:
 
 
 class FleetJournal:
-    """Open for appending by one process."""
+    """The journal, opened for appending by one process."""
 
     def __init__(self, path: Path, descriptor: int, content: Fold) -> None:
         self.path = path
@@ -46,7 +46,7 @@ class FleetJournal:
 
     @classmethod
     def open(cls, path: Path) -> FleetJournal:
-        """Read what is there, cut off a line that was not finished, go on behind it.
+        """Read the existing rows, cut off an unfinished last line, and continue behind it.
 
         Raises:
             StoreError: it is damaged, or the disk refuses.
@@ -63,7 +63,7 @@ class FleetJournal:
         return cls(path, descriptor, content)
 
     def append(self, row: Row) -> None:
-        """Durable when it returns. Blocks on the disk.
+        """Append a row, durably once this returns. Blocks on the disk.
 
         Raises:
             StoreError: the disk refuses.
@@ -80,7 +80,7 @@ class FleetJournal:
         self.content.add(row)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._descriptor)
 
 

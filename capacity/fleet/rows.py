@@ -1,4 +1,4 @@
-"""What is written down of a fleet, one JSON object a line, and what follows from all lines together."""
+"""Encode the rows of a fleet's journal, one JSON object a line, and add them up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEMA = 1
 
 
 class OpenedRow(msgspec.Struct, frozen=True, tag="opened", tag_field="kind"):
-    """A start was decided, and is tried after this row is durable. Times are Unix seconds."""
+    """A start that was decided; it is tried after this row is durable. Times are Unix seconds."""
 
     at: float
     tag: str
@@ -27,7 +27,7 @@ class OpenedRow(msgspec.Struct, frozen=True, tag="opened", tag_field="kind"):
 
 
 class JoinedRow(msgspec.Struct, frozen=True, tag="joined", tag_field="kind"):
-    """The peer that came with the invite of this tag."""
+    """The peer that joined with the invite of this tag."""
 
     at: float
     tag: str
@@ -35,7 +35,7 @@ class JoinedRow(msgspec.Struct, frozen=True, tag="joined", tag_field="kind"):
 
 
 class ClosedRow(msgspec.Struct, frozen=True, tag="closed", tag_field="kind"):
-    """It ended."""
+    """The end of a worker."""
 
     at: float
     tag: str
@@ -45,7 +45,7 @@ class ClosedRow(msgspec.Struct, frozen=True, tag="closed", tag_field="kind"):
 
 
 class MarkRow(msgspec.Struct, frozen=True, tag="mark", tag_field="kind"):
-    """Spent since the row of this kind before, by provider; bytes sent in all, by open tag."""
+    """Cost since the previous row of this kind, by provider; total bytes sent, by open tag."""
 
     at: float
     spent: dict[str, Spent]
@@ -57,7 +57,7 @@ _DECODER = msgspec.json.Decoder(Row)
 
 
 def row_of(action: RecordOpened | RecordClosed | RecordMark) -> Row:
-    """The row that an action asks for."""
+    """Return the row that an action asks for."""
     match action:
         case RecordOpened(tag, provider, terms, opened_at):
             return OpenedRow(opened_at, str(tag), provider, terms)
@@ -68,12 +68,12 @@ def row_of(action: RecordOpened | RecordClosed | RecordMark) -> Row:
 
 
 def encode(row: Row) -> bytes:
-    """One line, with its end."""
+    """Encode a row as one line with its newline."""
     return msgspec.json.encode(row) + b"\n"
 
 
 def decode(line: bytes) -> Row:
-    """Inverse of ``encode``.
+    """Decode a line; the inverse of ``encode``.
 
     Raises:
         ValueError: it is no such line.
@@ -88,7 +88,7 @@ def decode(line: bytes) -> Row:
 
 @dataclass(slots=True)
 class Fold:
-    """All rows so far, added up."""
+    """The sum of all rows so far."""
 
     opened: dict[str, OpenWorker] = field(default_factory=dict)
     peers: dict[str, str] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Fold:
     last_at: float = 0.0
 
     def add(self, row: Row) -> None:
-        """The next row."""
+        """Add the next row."""
         self.last_at = max(self.last_at, row.at)
         match row:
             case OpenedRow():
@@ -121,12 +121,12 @@ class Fold:
                         self.opened[key] = replace(self.opened[key], sent_bytes=sent_bytes)
 
     def restored(self) -> Restored:
-        """For a manager that goes on from here."""
+        """Return the state from which a new manager continues."""
         return Restored(tuple(self.opened.values()), self.incarnations, self.closed, self.marked, self.last_at)
 
 
 def fold(rows: Iterable[Row]) -> Fold:
-    """What all rows say together."""
+    """Add up all rows."""
     found = Fold()
     for row in rows:
         found.add(row)

@@ -1,4 +1,4 @@
-"""What the fleet's manager knows: settings, what was restored, and one slot for each tag that is not over."""
+"""Hold the state of the fleet's manager: settings, restored state, and one slot for each tag that has not ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Phase = Literal["starting", "joining", "on", "draining", "stopping", "unknown"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSettings:
-    """Durations in seconds."""
+    """Settings of the fleet's manager; durations in seconds."""
 
     run_id: str
     providers: tuple[str, ...]
@@ -56,7 +56,7 @@ class OpenWorker:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What the journal of the coordinators before us says.
+    """What the journal of earlier coordinators says.
 
     Args:
         incarnations: the greatest one of each worker.
@@ -100,7 +100,7 @@ class Slot:
         return str(self.tag)
 
     def enter(self, phase: Phase, now: float, reason: str = "") -> None:
-        """Begin a phase."""
+        """Enter a phase."""
         self.phase, self.since = phase, now
         self.reason = reason or self.reason
 

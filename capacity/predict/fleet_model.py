@@ -1,8 +1,8 @@
-"""A fleet in small: workers that make rollouts, groups that fill batches, versions that take their time.
+"""Model a fleet: workers that generate rollouts, groups that fill batches, versions that take time to arrive.
 
-Only what decides for how long a rollout waits is in it: batches drawn together, copies of versions, swaps between
-batches, the coordinator's pacing (pace.py), scoring as a delay, preemptions. Chance is a hash: the same fleet gives the
-same figures. docs/capacity-prediction.md derives it and says what is left out.
+The model has only what decides how long a rollout waits: batches generated together, copies of versions, swaps between
+batches, the coordinator's pacing (capacity/model/pacing.py), scoring as a delay, preemptions. Random numbers come from
+a hash, so that the same fleet gives the same figures. docs/capacity-prediction.md derives it and says what is left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class FleetModel:
     """One fleet on a clock of its own.
 
     Args:
-        workers: as fleet_model_parts describes them.
+        workers: as fleet_parts describes them.
         seed: of lengths and preemptions.
     """
 
@@ -59,7 +59,7 @@ class FleetModel:
                 self._after(-worker.lives_s * math.log(self._draws.uniform()), self._preempted, worker)
 
     def measure(self, warm_up_steps: int, steps: int) -> Measured:
-        """Run on for so many steps' time, then count for so many more; less where it would not come to an end."""
+        """Run for so many steps' time, then count for so many more; fewer where the model would not end."""
         train_s = self._demand.t_train_s
         if self._order == 0 or self._now == 0.0:
             self._after(0.0, self._announce, 0)
@@ -104,7 +104,7 @@ class FleetModel:
         self._moved()
 
     def _form(self) -> bool:
-        """The batch that is wanted, if enough groups are ready."""
+        """Form the wanted batch, if enough groups are ready."""
         count, limit = self._groups_per_step, self._demand.staleness_limit
         if not self._wanted or len(self._ready) < count:
             return False
@@ -124,7 +124,7 @@ class FleetModel:
         return True
 
     def _trained_one(self) -> None:
-        """A step is done: its version is published, and the next batch asked for."""
+        """End a learner step: publish its version and ask for the next batch."""
         self._steps_done, self._stepped_at, wait_s = self._step, self._now, 0.0
         if self._step - self._newest >= self._demand.publish_every_steps:
             wait_s = max(0.0, self._publishing_until - self._now)
@@ -190,7 +190,7 @@ class FleetModel:
     # ---------------------------------------------------------------- workers
 
     def _begin(self, worker: ModelWorker) -> None:
-        """Draw what waits, as far as there is room beside what runs; an idle worker swaps first if it can."""
+        """Start waiting slots as far as the batch has room; an idle worker swaps versions first if it can."""
         if worker.away:
             return
         swap_s = 0.0
@@ -256,7 +256,7 @@ class FleetModel:
             self._moved()
 
     def _preempted(self, worker: ModelWorker) -> None:
-        """Taken away with what it was doing, for a while."""
+        """Preempt a worker with its work, for a while."""
         assert worker.lives_s is not None
         lost = worker.running + worker.waiting
         worker.running, worker.waiting = [], []
@@ -284,13 +284,13 @@ class FleetModel:
     # ---------------------------------------------------------------- pacing
 
     def _moved(self) -> None:
-        """What was too late for somebody may be in time now."""
+        """Queue workers again: a group that was too late for one of them may be in time now."""
         for worker in self._workers:
             worker.aside = False
         self._issue()
 
     def _issue(self) -> None:
-        """Leases for who is next in line, as long as there is work for them."""
+        """Lease slots to the next workers in line, as long as there is work."""
         begun: list[ModelWorker] = []
         while (place := self._next_place()) is not None:
             worker = self._next_in_line(self._oldest_fresh(*place))
@@ -307,7 +307,7 @@ class FleetModel:
             self._begin(worker)
 
     def _next_place(self) -> tuple[int, int | None] | None:
-        """Groups ahead of what is given out next, and its rollouts' oldest version; None: nothing is."""
+        """Return the groups ahead of the next group to lease, and its oldest version; None: there is none."""
         for place, group in enumerate(self._book):
             if group.vacant:
                 return place, group.oldest
@@ -320,7 +320,7 @@ class FleetModel:
         return self._step + self._pace.places_ahead(ahead, len(self._ready)) // self._groups_per_step
 
     def _oldest_fresh(self, ahead: int, made_with: int | None) -> int:
-        """The oldest version for a group in this place, where nobody waits in vain for a newer one."""
+        """Return the oldest version for a group at this place, such that no worker waits in vain for a newer one."""
         kappa, margin = self._demand.publish_every_steps, self._conduct.lead_margin_steps
         old = self._pace.steps_old(ahead, self._groups_per_step, margin, kappa)
         fresh = -1 if old == math.inf else math.ceil(self._step - old)
@@ -328,7 +328,7 @@ class FleetModel:
         return max(counted, fresh if made_with is None else min(fresh, made_with))
 
     def _next_in_line(self, oldest: int) -> ModelWorker | None:
-        """Idle ones first, then who is furthest behind."""
+        """Return the next worker: idle ones first, then the one furthest behind."""
         best: ModelWorker | None = None
         best_key = (True, math.inf)
         for worker in self._line.values():
@@ -340,7 +340,7 @@ class FleetModel:
         return best
 
     def _queue(self, worker: ModelWorker) -> None:
-        """Something changed for it: it stands in line, or does not."""
+        """Put a worker whose state changed in line, or take it out."""
         if worker.room(self._conduct) <= 0:
             self._line.pop(worker.number, None)
         elif worker.number not in self._line:
@@ -348,7 +348,7 @@ class FleetModel:
             self._line[worker.number] = worker
 
     def _group_for(self, worker: ModelWorker) -> tuple[Group, int] | None:
-        """The group that it can do in time, and the oldest version that it may begin it with."""
+        """Return the group that a worker can do in time, and the oldest version that it may begin with."""
         taken = min(worker.room(self._conduct), self._per_group)
         load = max(worker.concurrency, worker.holds + taken)
         tried = 0
@@ -369,7 +369,7 @@ class FleetModel:
         return group, needs
 
     def _needs(self, worker: ModelWorker, ahead: int, group: Group | None, load: int) -> int | None:
-        """The oldest version that this is in time with; None: the worker's is older."""
+        """Return the oldest version with which the group is in time; None: the worker's is older."""
         made_with = None if group is None else group.oldest
         oldest = worker.held if made_with is None else min(worker.held, made_with)
         limit = self._demand.staleness_limit

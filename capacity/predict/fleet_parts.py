@@ -1,4 +1,4 @@
-"""Groups and workers of the fleet model: plain state, and what follows from it alone."""
+"""Define groups and workers of the fleet model: plain state, and functions of it alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from capacity.model.slot_times import Draws, log_normal
 
 @dataclass(slots=True)
 class Measured:
-    """Since the counting began. ``t_bcast_s``: of each version, from its announcement to the last worker's copy."""
+    """Counts of a measurement. ``t_bcast_s``: of each version, from its announcement to the last worker's copy."""
 
     seconds: float
     train_s: float
@@ -28,7 +28,7 @@ class Group:
     """One prompt's rollouts.
 
     Args:
-        vacant: slots that nobody works at.
+        vacant: slots that no worker holds.
         unfilled: slots without a rollout.
         oldest: version of its rollouts so far; None before the first.
         versions: sum over its rollouts.
@@ -41,7 +41,7 @@ class Group:
     over: bool = False  # in a batch, or dropped
 
     def too_old(self, step: int, limit: int) -> bool:
-        """Whether the batch of this step may not hold it."""
+        """Tell whether it is too old for the batch of this step."""
         return self.oldest is not None and step - self.oldest > limit
 
 
@@ -94,11 +94,11 @@ class ModelWorker:
 
     @property
     def holds(self) -> int:
-        """Slots that wait or run here."""
+        """Slots that wait or run on this worker."""
         return len(self.waiting) + len(self.running)
 
     def room(self, conduct: Conduct) -> int:
-        """Slots that it can be given now."""
+        """Slots that it can take now."""
         if self.away or self.held < 0 or (self.active < 0 and self.loaded < 0):
             return 0
         most = int(conduct.prefetch_batches * self.concurrency)
@@ -107,16 +107,16 @@ class ModelWorker:
         return most - self.holds
 
     def answered(self, load: int, turnaround_s: float) -> None:
-        """One of its slots was made in so long, while it held so many."""
+        """Record the seconds that one of its slots took while it held so many."""
         self.speeds.append(load / turnaround_s)
         self.per_s = median(self.speeds)
 
     def served(self, slots: int) -> None:
-        """Its share of the work went on by so many slots."""
+        """Count so many slots as its share of the work."""
         self.virtual_s += slots / (self.per_s or self.concurrency / self.median_s)
 
     def announced(self, version: int, now: float) -> bool:
-        """Whether it begins to receive this version. What is more than half here is finished first."""
+        """Tell whether it begins to receive this version; a copy that is more than half complete is finished first."""
         if self.receiving >= 0:
             if self.keeps or 2.0 * (self.receive_until - now) < self.receive_until - self.receive_from:
                 self.following = version
@@ -127,16 +127,16 @@ class ModelWorker:
         return True
 
     def stop_receiving(self, now: float) -> None:
-        """The copy is here, or another one comes in its place."""
+        """Stop receiving: the copy is complete, or another version replaces it."""
         self.received_before_s = self.received_s(now)
         self.receiving, self.following, self.keeps = -1, -1, False
 
     def received_s(self, now: float) -> float:
-        """For how long versions were on their way here, in all."""
+        """Return the total seconds for which it was receiving versions."""
         return self.received_before_s + (now - self.receive_from if self.receiving >= 0 else 0.0)
 
     def take(self, most: int) -> list[Slot]:
-        """Up to so many slots that the active version may make."""
+        """Take up to so many slots that the active version may generate."""
         taken: list[Slot] = []
         for slot in list(self.waiting):
             if len(taken) < most and slot.needs <= self.active:
@@ -146,11 +146,11 @@ class ModelWorker:
         return taken
 
     def slot_s(self, draws: Draws) -> float:
-        """How long the next slot takes."""
+        """Return the seconds that the next slot takes."""
         return self.median_s * log_normal(self.sigma, draws)
 
 
 def t_bcast_of(measured: Measured) -> float | None:
-    """Its median, the lower one of two; None without a version that reached everybody."""
+    """Return the median T_bcast, the lower of two; None without a version that reached every worker."""
     ordered = sorted(measured.t_bcast_s)
     return ordered[(len(ordered) - 1) // 2] if ordered else None

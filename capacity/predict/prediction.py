@@ -1,4 +1,4 @@
-"""What a set of workers will make of a run: learner utilisation, T_bcast, mean staleness, rollouts in vain."""
+"""Predict learner utilisation, T_bcast, mean staleness and wasted rollouts of a set of workers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def predict(
     draws: int = DRAWS,
     workers_max: int = _WORKERS_MAX,
 ) -> Prediction:
-    """What these workers give, each at this speed. Of larger fleets an even sample stands for all.
+    """Predict what these workers give, each at this speed. Of larger fleets an even sample stands for all.
 
     Args:
         warm_up_steps, steps: time that passes before anything is counted, and then, in learner steps without a wait.
@@ -71,7 +71,7 @@ def predict(
 
 
 def _copies_s(demand: Demand, workers_on: Sequence[tuple[Worker, Speed]]) -> NDArray[np.float64]:
-    """When each worker has its copy, shape [workers]: all together by the fluid bound, a slow downlink later alone."""
+    """Return when each worker has its copy, shape [workers]: by the fluid bound, or later with a slow downlink."""
     uploads = np.array([worker.upload_bytes_per_second * worker.relays for worker, _ in workers_on])
     downloads = np.array([worker.download_bytes_per_second for worker, _ in workers_on])
     source, size, topology = demand.learner_upload_bytes_per_second, demand.update_bytes, demand.topology
@@ -80,7 +80,7 @@ def _copies_s(demand: Demand, workers_on: Sequence[tuple[Worker, Speed]]) -> NDA
 
 
 def _figures(measured: Measured) -> tuple[float, float, float, float]:
-    """In the order of a Prediction; T_bcast is no number where no version reached everybody."""
+    """Return the figures in the order of a Prediction; T_bcast is NaN where no version reached every worker."""
     ended = measured.trained + measured.dropped
     return (
         min(1.0, measured.train_s / measured.seconds) if measured.seconds > 0 else 0.0,
@@ -93,7 +93,7 @@ def _figures(measured: Measured) -> tuple[float, float, float, float]:
 def _sample(
     demand: Demand, fleet: list[_OnWorker], conduct: Conduct, workers_max: int
 ) -> tuple[Demand, list[_OnWorker]]:
-    """At most so many of them, evenly by speed, with as large a share of each batch; the last copy stays the last."""
+    """Sample at most so many workers evenly by speed, with as large a share of each batch; the last copy stays last."""
     if len(fleet) <= workers_max:
         return demand, fleet
     ordered = sorted(fleet, key=lambda one: one[1].rollouts_per_second)

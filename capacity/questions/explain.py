@@ -1,4 +1,4 @@
-"""What limits a plan, what its limits are worth, who was left out first, and what would change the answer."""
+"""Explain a plan: its binding limits and their value, the first worker left out, and what would change the answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ShadowPrice:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A plan, explained.
+    """The explanation of a plan.
 
     Args:
         binding: names of the rows with a price, the dearest first; of an infeasible plan the row that cannot be met.
@@ -46,7 +46,7 @@ class Explanation:
 
 
 def explain(plan: Plan) -> Explanation:
-    """Explain a plan. Every knob is turned once and the relaxations solved anew: seconds for 10,000 workers."""
+    """Explain a plan. Every knob is changed once and the relaxations solved again: seconds for 10,000 workers."""
     if plan.infeasible is not None:
         why = plan.infeasible
         return Explanation((why.binding,), why.what, (), None, None, ())

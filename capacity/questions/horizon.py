@@ -1,6 +1,6 @@
-"""What a plan costs and how long it takes for so many learner steps, with how sure that is.
+"""Forecast the cost and duration of a plan for so many learner steps, with its uncertainty.
 
-Every declared uncertainty is drawn, many times, and carried through: a slower learner needs fewer rollouts a second;
+Every declared uncertainty is sampled many times and propagated: a slower learner needs fewer rollouts a second;
 slow workers make it wait; a late version makes rollouts too old, and the pipeline of S - kappa steps can only turn as
 fast as one version and one rollout go through it. Preemptions are a Poisson number over the whole run.
 """
@@ -22,7 +22,7 @@ DRAWS = 4000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uncertainty:
-    """One standard deviation / value of what a plan rests on; each is drawn log-normal about its value."""
+    """Relative standard deviations of a plan's figures; each is sampled log-normally about its value."""
 
     t_train: float = 0.1
     speeds: float = 0.15
@@ -45,7 +45,7 @@ _ABOUT = {
 
 
 def uncertainty_of(assumptions: Iterable[Assumption]) -> Uncertainty:
-    """From the assumptions that a plan echoes; what they do not name is certain."""
+    """Read the uncertainties from a plan's assumptions; figures that they do not name are certain."""
     found = dict.fromkeys(set(_ABOUT.values()), 0.0)
     for one in assumptions:
         about = _ABOUT.get(one.name)
@@ -93,7 +93,7 @@ def forecast(
     budget_usd: float | None = None,
     draws: int = DRAWS,
 ) -> Forecast:
-    """Carry the uncertainties through so many learner steps.
+    """Propagate the uncertainties through so many learner steps.
 
     Args:
         seed: the same one gives the same forecast.
@@ -132,7 +132,7 @@ def forecast(
 
 
 def _step_s(plan: Plan, t_train_s: Floats, t_bcast_s: Floats, rate: Floats, speed: Floats) -> Floats:
-    """Wall time of a step: training, waiting for rollouts, or waiting for young enough ones; shape [draws].
+    """Return the wall time of a step: training, waiting for rollouts, or for young enough ones; shape [draws].
 
     Args:
         rate: made / planned rollouts a second; speed: the same of one rollout's tokens.
@@ -149,7 +149,7 @@ def _step_s(plan: Plan, t_train_s: Floats, t_bcast_s: Floats, rate: Floats, spee
 
 
 def _kept(plan: Plan, hours: float, rng: np.random.Generator, draws: int) -> Floats:
-    """Share of the planned rate that preemptions leave: as many as drawn in place of those expected; shape [draws].
+    """Return the share of the planned rate that the sampled preemptions leave, in place of the expected; shape [draws].
 
     The planned rate has the expected loss in it already.
     """
@@ -165,7 +165,7 @@ def _kept(plan: Plan, hours: float, rng: np.random.Generator, draws: int) -> Flo
 
 
 def _drawn(rng: np.random.Generator, relative: float, draws: int) -> Floats:
-    """Factors about 1, log-normal with that standard deviation of the logarithm; shape [draws]."""
+    """Sample factors about 1, log-normal with that standard deviation of the logarithm; shape [draws]."""
     factors: Floats = np.exp(rng.standard_normal(draws) * np.log1p(relative))
     return factors
 

@@ -1,4 +1,4 @@
-"""The planner asked the other way round: the smallest S, the largest model, what a dollar buys, which knob helps."""
+"""Answer inverse questions: the smallest S, the largest model, what a dollar buys, which knob helps most."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Bought:
 
 
 def smallest_staleness(demand: Demand, workers: Sequence[Worker], options: PlanOptions = DEFAULTS) -> Plan | None:
-    """The plan at the smallest S at which there is one, within the budget if there is one; None if there is none.
+    """Return the plan at the smallest feasible S, within the budget if one is set; None if no S is feasible.
 
     More S only ever adds sets, so the search is a bisection; each S is proven by its plan.
     """
@@ -75,7 +75,7 @@ def largest_model(
     scenario: Callable[[str], tuple[Demand, Sequence[Worker]]],
     options: PlanOptions = DEFAULTS,
 ) -> tuple[str, Plan] | None:
-    """The first model for which there is a plan, and the plan; None if there is none.
+    """Return the first model for which a plan is feasible, and the plan; None if there is none.
 
     Args:
         names: models, the largest first.
@@ -91,7 +91,7 @@ def largest_model(
 
 
 def one_more_dollar(made: Plan, more_usd_per_hour: float = 1.0) -> Bought | None:
-    """How many more rollouts a second the cheapest set makes for more money, at the plan's split.
+    """Return how many more rollouts a second the cheapest set makes for more money, at the plan's split.
 
     By bisection over the rate asked for, on the relaxation; None of a plan that chooses nobody.
     """
@@ -117,7 +117,7 @@ def one_more_dollar(made: Plan, more_usd_per_hour: float = 1.0) -> Bought | None
 
 
 def best_knob(demand: Demand, workers: Sequence[Worker], options: PlanOptions = DEFAULTS) -> KnobEffect | None:
-    """The single change that helps most: that saves most, or where there is no set the smallest that makes one.
+    """Return the single change that saves most or, where no set is feasible, the smallest that makes one feasible.
 
     None where nothing helps. What a change saves is inf where there was no set before.
     """

@@ -1,4 +1,4 @@
-"""A plan as a JSON document with a versioned schema: `plan` writes it; `explain`, `replan`, `validate`, `diff` read it.
+"""Encode a plan as JSON with a versioned schema: `plan` writes it; `explain`, `replan`, `validate`, `diff` read it.
 
 Keys carry their units: `_s` seconds, `_bytes_per_second`, `_usd_per_hour`. Schema: docs/capacity-plan.schema.json.
 """
@@ -25,7 +25,7 @@ FILE_BYTES_MAX = 256 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """Where a plan's figures are from.
+    """The sources of a plan's figures.
 
     Args:
         pool, demand: files, addresses, or what else they came from, in words.
@@ -79,7 +79,7 @@ class PlanDocument:
 
 
 def totals_of(plan: Plan) -> Totals:
-    """What the line under the table says; zeros where nobody is chosen."""
+    """Return the line under the table; zeros where no worker is chosen."""
     steps_per_hour = 3600.0 / plan.demand.t_train_s * plan.utilisation
     return Totals(
         usd_per_hour=plan.usd_per_hour,
@@ -96,7 +96,7 @@ def totals_of(plan: Plan) -> Totals:
 def document_of(
     plan: Plan, *, inputs: Inputs, assumptions: tuple[Assumption, ...], software: str, made_at: str
 ) -> PlanDocument:
-    """The document of a plan."""
+    """Return the document of a plan."""
     return PlanDocument(
         software=software,
         made_at=made_at,
@@ -108,7 +108,7 @@ def document_of(
 
 
 def encode(document: PlanDocument) -> bytes:
-    """JSON, indented.
+    """Encode a document as indented JSON.
 
     Raises:
         ValueError: a figure is not finite, so that no JSON can hold it.
@@ -154,7 +154,7 @@ def read_plan(path: Path) -> PlanDocument:
 
 
 def json_schema() -> str:
-    """The JSON Schema (draft 2020-12) of the document."""
+    """Return the JSON Schema (draft 2020-12) of the document."""
     schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA}
     return json.dumps(schema | msgspec.json.schema(PlanDocument), indent=1) + "\n"
 

@@ -1,4 +1,4 @@
-"""One question to the planner: a demand, workers with their speeds, and everything that both were taken from."""
+"""Put together one question to the planner: a demand, workers with their speeds, and the sources of both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ from rollcast.runtime.errors import ConfigError, PoolError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Args: rollouts: what is generated, for questions about other models."""
+    """A demand and the workers to choose from.
+
+    Args:
+        rollouts: lengths and model of what is generated, for questions about other models.
+    """
 
     demand: Demand
     workers: tuple[Worker, ...]
@@ -68,7 +72,7 @@ def scenario_of(file: DemandFile, pool: CheckedPool, *, demand_source: str, pool
 
 
 def demand_of(file: DemandFile, model: ModelShape | None) -> Demand:
-    """The demand of a file; the bytes of a version come from the model where they are not given."""
+    """Return the demand of a file; the bytes of a version come from the model where they are not given."""
     values = file.demand
     return Demand(
         rollouts_per_step=values.rollouts_per_step,
@@ -93,7 +97,7 @@ def demand_of(file: DemandFile, model: ModelShape | None) -> Demand:
 
 
 def update_bytes(file: DemandFile, model: ModelShape | None) -> float:
-    """M: as given, else the model's weights, or a delta's share of them."""
+    """Return M, as given, else the model's weights or a delta's share of them."""
     if file.demand.update_bytes is not None:
         return file.demand.update_bytes
     assert model is not None, "a demand without a model gives its bytes"
@@ -101,13 +105,13 @@ def update_bytes(file: DemandFile, model: ModelShape | None) -> float:
 
 
 def share_of_keyframe(file: DemandFile) -> float:
-    """Bytes of a delta / bytes of a keyframe: as given, else by the learning rate and kappa."""
+    """Return a delta's share of a keyframe's bytes, as given, else by the learning rate and kappa."""
     values = file.demand
     return values.delta_share or delta_share(values.learning_rate, values.publish_every_steps)
 
 
 def rollouts_of(file: DemandFile) -> Rollouts:
-    """What is generated.
+    """Return the lengths and the model of what is generated.
 
     Raises:
         ConfigError: the model or the lengths are not known.
@@ -122,7 +126,7 @@ def rollouts_of(file: DemandFile) -> Rollouts:
 
 
 def model_of(name: str) -> ModelShape | None:
-    """A model of the catalogue; None where speeds are measured.
+    """Return a model of the catalogue; None where speeds are measured.
 
     Raises:
         ConfigError: the catalogue does not have it.
@@ -138,7 +142,7 @@ def model_of(name: str) -> ModelShape | None:
 
 
 def lengths_of(section: LengthsSection) -> LengthDistribution:
-    """The lengths of rollouts, cut at ``tokens_max``.
+    """Return the lengths of rollouts, cut at ``tokens_max``.
 
     Raises:
         ConfigError: neither the catalogue nor a file has them.

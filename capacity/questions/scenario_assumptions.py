@@ -1,4 +1,4 @@
-"""What a scenario rests on, as a list that people read first: each figure with its unit, source and uncertainty."""
+"""List the figures that a scenario rests on, which people read first, with unit, source and uncertainty."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LENGTHS_UNCERTAINTY = 0.5  # another model's lengths stand for this one's
 def assumptions_of(
     file: DemandFile, demand: Demand, rollouts: Rollouts, pool: Pool, rows: Sequence[PoolRow]
 ) -> tuple[Assumption, ...]:
-    """In the order in which they are read: the learner, the version, the rollouts, the workers."""
+    """Return the assumptions in the order in which people read them: learner, version, rollouts, workers."""
     return (
         *_of_learner(file, demand),
         *_of_versions(file, demand, rollouts),
@@ -92,7 +92,7 @@ def _of_rollouts(file: DemandFile, rollouts: Rollouts, pool: Pool) -> Iterator[A
 
 
 def _efficiency(rollouts: Rollouts) -> tuple[float | str, str, float]:
-    """Its value, source and uncertainty; by hardware where no engine was timed."""
+    """Return the efficiency's value, source and uncertainty; by hardware where no engine was timed."""
     if rollouts.efficiency is not None:
         return rollouts.efficiency, GIVEN, _TIMED_UNCERTAINTY
     known = [*efficiencies().values(), UNTIMED_EFFICIENCY]
@@ -101,7 +101,7 @@ def _efficiency(rollouts: Rollouts) -> tuple[float | str, str, float]:
 
 
 def _of_rows(rows: Sequence[PoolRow]) -> Iterator[Assumption]:
-    """Prices by where they are from; only rows that cost anything."""
+    """Return prices by source; only rows that cost anything."""
     sources = Counter((row.price_source, row.price_date) for row in rows if not row.donated)
     for (source, date), count in sources.most_common():
         where = ", ".join(filter(None, (source or "the pool, which does not say from where", date and f"of {date}")))

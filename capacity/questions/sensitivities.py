@@ -1,4 +1,4 @@
-"""What one turn of each knob does to the least cost, by the bound over all splits."""
+"""Compute what a change of each knob does to the least cost, by the bound over all splits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class KnobEffect:
 
 
 def least_usd_per_hour(demand: Demand, columns: Columns, options: PlanOptions) -> float:
-    """The smallest bound over the splits tried; inf where there is no set."""
+    """Return the smallest bound over the splits tried; inf where no set is feasible."""
     return min((relaxation.bound for relaxation in relaxed_splits(demand, columns, options)), default=math.inf)
 
 
@@ -37,7 +37,7 @@ def single_changes(
     workers: Sequence[Worker],
     options: PlanOptions = DEFAULTS,
 ) -> tuple[KnobEffect, ...]:
-    """Every knob turned once, the most helpful first; a change without a set comes last."""
+    """Return each knob's change, the most helpful first; changes without a feasible set come last."""
     columns = columns_of(workers)
     now = least_usd_per_hour(demand, columns, options)
     effects = [
