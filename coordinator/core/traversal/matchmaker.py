@@ -136,7 +136,7 @@ class Matchmaker(ReachPart):
         return state.settings.lan_preferred and told and len(sites) == 1 and "" not in sites
 
     def _order(self, to: PeerId, other: PeerId, *, asked: bool) -> pb.CoordinatorMessage:
-        """Return the order to punch. An empty address cannot be known: then the other end dials, and this one listens."""
+        """Return the order to punch. Its address is empty if it cannot be known: then only the other end dials."""
         member = self._state.members.get(other)
         assert member is not None
         punch = pb.Punch(

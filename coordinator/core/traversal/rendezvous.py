@@ -1,4 +1,4 @@
-"""Hands members the signed records of others, so that they find each other while the coordinator is away. Pure."""
+"""Send members the signed records of others, so that they find each other while the coordinator is down. Pure."""
 
 from __future__ import annotations
 
