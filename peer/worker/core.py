@@ -1,7 +1,8 @@
-"""What a worker does next: leases in, batches drawn slice by slice, uploads out, versions swapped in between. Pure.
+"""Decide what a worker does next: take leases, generate batches slice by slice, upload, and swap versions. Pure.
 
-Promises, checked by tests: no slot is generated twice under one lease; the active version only rises; a finished
-rollout is kept until its verdict or until it is too late, and then counted; what is held is bounded; a drain ends.
+Invariants, checked by tests: no slot is generated twice under one lease; the active version only rises; a finished
+rollout is kept until its verdict or until its lease is too old, and is then counted; the rollouts held are bounded; a
+drain ends.
 """
 
 from __future__ import annotations
@@ -53,12 +54,19 @@ from rollcast.wire.rollouts import LeaseGrant, Rollout
 
 HELD_BATCHES_MAX = 8  # batches of slots held at most, whatever the coordinator allows
 SPOOL_BATCHES = 16  # finished batches kept while the coordinator is away
-DRAIN_SLICE_S = 0.7  # of the 2 s that a stopping worker has, what the slice being drawn may take
-DRAIN_UPLOAD_S = 1.0  # what that slice and the uploads may take
+DRAIN_SLICE_S = 0.7  # how much of the 2 s that a stopping worker has the running slice may take
+DRAIN_UPLOAD_S = 1.0  # how much that slice and the uploads may take together
 
 
 class WorkerCore:
-    """A worker's decisions; ``handle`` is told what happened and says what to do."""
+    """A worker's decisions; ``handle`` takes an event and returns the actions to carry out.
+
+    Args:
+        concurrent_rollouts: rollouts that the engine generates together.
+        slice_tokens: tokens of one slice at most: stopping and swapping wait for a slice to end.
+        slice_s: seconds that one slice should take at most.
+        spool_bytes_max: memory of finished rollouts from which on no batch begins.
+    """
 
     def __init__(
         self,
@@ -68,7 +76,6 @@ class WorkerCore:
         slice_s: float = 0.5,
         spool_bytes_max: int = 256 << 20,
     ) -> None:
-        """``slice_tokens`` and ``slice_s`` bound what is drawn at once: stopping and swapping wait for no more."""
         self._batch_slots = concurrent_rollouts
         self._held_slots_wanted = concurrent_rollouts
         self._speed = DrawingSpeed(slice_tokens=slice_tokens, slice_s=slice_s)
@@ -79,7 +86,7 @@ class WorkerCore:
         self._swap = VersionSwap()
         self._batch: RunningBatch | None = None
         self._batch_id = 0
-        self._abandoned: int | None = None  # a batch that was given up while a slice of it was drawn, which goes on
+        self._abandoned: int | None = None  # a batch that was given up while the engine still generates a slice of it
         self._patience = BatchPatience()
         self._connected = False
         self._last_loss = ""
@@ -92,19 +99,19 @@ class WorkerCore:
 
     @property
     def finished(self) -> bool:
-        """Drained: nothing more will be asked for."""
+        """Return whether the drain has ended: no further actions follow."""
         return self._finished
 
     @property
     def held_leases(self) -> list[LeaseId]:
-        """Every lease of which a rollout may still be uploaded."""
+        """Return every lease of which a rollout may still be uploaded."""
         return sorted({*self._book.ids_where(lambda _: True), *self._spool.lease_ids()})
 
     def handle(self, event: Event, now: float) -> list[Action]:
-        """Take an event in, at ``now`` in monotonic seconds. Returns what to do, in order."""
+        """Apply an event at ``now`` in monotonic seconds; return the actions to carry out, in order."""
         if self._finished:
             return []
-        actions = self._take_in(event, now)
+        actions = self._apply(event, now)
         actions += self._drop("lease_expired", self._book.expire(now) + self._spool.expire(now))
         actions += self._swap_version() if self._halt.draws else self._interrupt(now)
         actions += self._draw_on(now)
@@ -116,7 +123,7 @@ class WorkerCore:
         return actions
 
     def next_wake_s(self) -> float | None:
-        """When a Tick is due, on the clock of ``now``; None: only an event changes anything."""
+        """Return when a Tick is due, on the clock of ``now``; None if only an event changes anything."""
         if self._finished:
             return None
         wake_s = min(self._book.next_expiry_s(), self._spool.next_wake_s() if self._connected else math.inf)
@@ -131,12 +138,12 @@ class WorkerCore:
         return None if wake_s == math.inf else wake_s
 
     def status(self, now: float, receiving: Receiving | None = None) -> WorkerStatus:
-        """State and reason in words, and the counters."""
+        """Return the state and its reason in words, and the counters."""
         return WorkerStatus(*self._state(receiving), self._swap.active, self._speed.tokens, self._speed.per_second(now))
 
     # ------------------------------------------------------------ events
 
-    def _take_in(self, event: Event, now: float) -> list[Action]:
+    def _apply(self, event: Event, now: float) -> list[Action]:
         match event:
             case SessionOpened():
                 return self._opened(event, now)
@@ -177,13 +184,13 @@ class WorkerCore:
 
     def _opened(self, event: SessionOpened, now: float) -> list[Action]:
         self._connected, self._slots_asked = True, SlotsAsked()
-        self._halt.standby = ""  # said anew where it still holds
+        self._halt.standby = ""  # the coordinator repeats it if it still holds
         self._held_slots_wanted = int(self._batch_slots * max(1.0, min(event.held_batches, HELD_BATCHES_MAX)))
         self._partial_pace = PartialPace(event.partial_interval_s, now)
         self._continue_across_versions = event.continue_across_versions
         self._spool.retry_now()
         if self._batch is not None:
-            self._batch.tell_again()
+            self._batch.report_again()
         newest = self._swap.newest_verified
         return [] if newest is None else [ReportVersionHeld(newest)]
 
@@ -201,7 +208,7 @@ class WorkerCore:
         return [ReturnLeases(tuple(lease_ids), reason) for reason, lease_ids in refused.items()]
 
     def _why_refused(self, grant: LeaseGrant) -> str:
-        # Leases may cross our last word on the way, so up to twice what we ask for is taken.
+        # Leases may cross the last request on the way, so up to twice the slots that are wanted are accepted.
         held = self._book.unfinished + len(grant.slots)
         if not self._halt.takes_work:
             return self._halt.in_words
@@ -238,7 +245,7 @@ class WorkerCore:
             return []
         tokens = sum(len(item.segment.token_ids) for item in event.drawn if item.segment is not None)
         batch.keep(self._book.is_generating)
-        finished, token_s = batch.take_in(event.drawn, now)
+        finished, token_s = batch.end_slice(event.drawn, now)
         self._speed.drawn(tokens, token_s, now)
         for rollout in finished:
             self._spool_rollout(rollout)
@@ -268,7 +275,7 @@ class WorkerCore:
         return [*self._ask_for_work(), *self._return_idle_leases()]
 
     def _return_idle_leases(self) -> list[Action]:
-        """Returning a lease ends it: those with rollouts on their way are returned once these are uploaded."""
+        """Return the leases without rollouts in flight. Returning a lease ends it, so the others wait for uploads."""
         busy = self._spool.lease_ids() | (set() if self._batch is None else self._batch.lease_ids())
         idle = self._book.ids_where(lambda lease: lease.grant.lease_id not in busy)
         return self._return_leases(idle, self._halt.in_words)
@@ -276,7 +283,9 @@ class WorkerCore:
     # ------------------------------------------------------------ what follows
 
     def _interrupt(self, now: float) -> list[Action]:
-        """Who must stop drawing gives what the batch has so far once its slice has ended, or takes too long."""
+        """End the batch if the worker must stop generating, once its slice has ended or takes too long; keep its
+        tokens.
+        """
         batch = self._batch
         if batch is None:
             return self._return_idle_leases() if len(self._book) else []
@@ -300,7 +309,7 @@ class WorkerCore:
         if not len(batch):
             return self._end_batch(batch, now)
         renew = batch.key != active
-        # Where versions are swapped between two batches, this one must come to an end.
+        # If versions are swapped only between two batches, this one must end before the swap, so it is not refilled.
         fill = self._may_begin() and (self._continue_across_versions or not self._swap.waits)
         more = self._book.take(active, self._batch_slots - len(batch)) if fill else ()
         batch.begin_slice(active, now, more)

@@ -1,4 +1,4 @@
-"""The orderly end of a peer process: what is finished is uploaded, the rest handed back, links and session closed."""
+"""End a peer process in order: upload finished rollouts, return the other leases, close the session and the links."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ log = structlog.get_logger()
 
 ResultT = TypeVar("ResultT")
 
-DRAIN_TIMEOUT_S = 1.2  # the core ends its drain earlier; of the 2 s that a stopping peer has
-RELAY_CLOSE_TIMEOUT_S = 0.4  # links to close
+DRAIN_TIMEOUT_S = 1.2  # of the 2 s that a stopping peer has; the worker's core usually ends its drain earlier
+RELAY_CLOSE_TIMEOUT_S = 0.4  # for links to close
 
 
 class EndingWorker(Protocol):
@@ -40,10 +40,10 @@ class EndingRelay(Protocol):
 
 
 async def finish(worker: EndingWorker, parts: Mapping[str, asyncio.Task[Any]], reason: str, seconds: float) -> None:
-    """Let rollouts that were begun end; returns when they have, after so many seconds, or when the process must end.
+    """Let running rollouts finish; return once they have, after so many seconds, or when the process must end.
 
     Args:
-        parts: tasks by name, of which "worker" ends when nothing is held, and "signal" has ended already.
+        parts: tasks by name, of which "worker" ends when it holds no lease, and "signal" has ended already.
     """
     log.info("peer finishes what it holds", reason=reason, most_s=seconds)
     worker.tell(FinishRequested(reason))
@@ -59,7 +59,7 @@ async def end(
     session: EndingSession,
     relay: EndingRelay,
 ) -> None:
-    """Upload what is finished, hand the rest back, say goodbye; within 2 s."""
+    """Upload finished rollouts, return the other leases, close the session and the relay; within 2 s."""
     log.info("peer stops", reason=reason)
     if worker is not None and not parts["worker"].done():
         worker.tell(StopRequested(reason))
@@ -72,7 +72,7 @@ async def end(
 
 
 async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, ResultT]) -> ResultT | None:
-    """The result of ``work``, or None once ``stop`` is set; the work is then cancelled."""
+    """Return the result of ``work``, or cancel it and return None once ``stop`` is set."""
     working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)

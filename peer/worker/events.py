@@ -1,4 +1,4 @@
-"""What the worker's core is told, and what it asks its shell to do. Plain data."""
+"""Define the events that the worker's core handles, and the actions that it asks its shell to carry out. Plain data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollcast.wire.rollouts import FinishReason, LeaseGrant, PartialRollout, Rol
 
 @dataclass(frozen=True, slots=True, order=True)
 class VersionKey:
-    """A version of the run. Versions go on rising across epochs: a new epoch's first is above all that were."""
+    """A version of the run. Versions rise across epochs: a new epoch's first version is above all earlier ones."""
 
     version: Version
     epoch: Epoch
@@ -37,12 +37,12 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class DrawnTokens:
-    """What a slice added to one rollout. ``segment`` is None where it only ended."""
+    """The tokens that a slice added to one rollout. ``segment`` is None if the rollout only ended."""
 
     lease_id: LeaseId
     sample_index: int
     segment: Segment | None
-    finish_reason: FinishReason | None  # None: it goes on
+    finish_reason: FinishReason | None  # None: the rollout continues
 
 
 # ---------------------------------------------------------------- events
@@ -50,11 +50,11 @@ class DrawnTokens:
 
 @dataclass(frozen=True, slots=True)
 class SessionOpened:
-    """The coordinator welcomed us (again), and said how it wants us to work."""
+    """A session with the coordinator opened, perhaps again, with its rules for workers."""
 
-    held_batches: float = 2.0  # generation batches that we may hold slots for
-    partial_interval_s: float = 0.0  # between partial results of a running rollout; 0: none are sent
-    continue_across_versions: bool = False  # swap between two slices; else between two batches
+    held_batches: float = 2.0  # generation batches for which the worker may hold slots
+    partial_interval_s: float = 0.0  # seconds between partial results of a running rollout; 0: none are sent
+    continue_across_versions: bool = False  # versions are swapped between two slices; otherwise between two batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class LeasesRevoked:
 
 @dataclass(frozen=True, slots=True)
 class VersionHeardOf:
-    """A verified announcement came; the bytes may follow."""
+    """A verified announcement came; the chunks may follow."""
 
     key: VersionKey
 
@@ -89,7 +89,7 @@ class VersionVerified:
 
 @dataclass(frozen=True, slots=True)
 class VersionLoaded:
-    """The engine holds it beside the active one."""
+    """The engine holds a version besides the active one."""
 
     key: VersionKey
 
@@ -101,7 +101,7 @@ class VersionActivated:
 
 @dataclass(frozen=True, slots=True)
 class SliceDrawn:
-    """A GenerateBatch or DrawOn is done. Rollouts to which nothing happened may be left out."""
+    """A GenerateBatch or DrawOn is done. Rollouts without a change may be left out."""
 
     batch_id: int
     drawn: tuple[DrawnTokens, ...]
@@ -109,7 +109,7 @@ class SliceDrawn:
 
 @dataclass(frozen=True, slots=True)
 class UploadAnswered:
-    """``retry_after_s`` is the jittered wait before what was not taken is sent again."""
+    """The coordinator answered an upload; rollouts without a verdict are retried after ``retry_after_s``, jittered."""
 
     upload_id: int
     verdicts: tuple[Verdict, ...]
@@ -128,7 +128,7 @@ RestingState = Literal["paused", "resting"]
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The owner wants the machine, or it is hot, or it is not the hour: draw nothing. An empty reason: go on."""
+    """Generate nothing: the owner needs the machine, it is hot, or the schedule says so. An empty reason: resume."""
 
     reason: str
     state: RestingState = "resting"
@@ -136,7 +136,11 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class FinishRequested:
-    """Complete what is held and take nothing new; an empty reason: take work again. ``ends``: once nothing is held."""
+    """Complete the held leases and take no new ones; with an empty reason, take work again.
+
+    Args:
+        ends: whether the worker stops once it holds none.
+    """
 
     reason: str
     ends: bool = True
@@ -144,7 +148,7 @@ class FinishRequested:
 
 @dataclass(frozen=True, slots=True)
 class ActivationTold:
-    """The coordinator gives us work, or does not, for this reason: we go on with what we hold, and are ready."""
+    """The coordinator gives this worker work, or puts it on standby for this reason; held leases are completed."""
 
     active: bool
     reason: str
@@ -152,7 +156,7 @@ class ActivationTold:
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """By a signal or by the coordinator."""
+    """A signal or the coordinator asks the worker to stop."""
 
     reason: str
 
@@ -186,7 +190,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class RequestWork:
-    """Tell the coordinator how many slots we can still take; replaces what we said before."""
+    """Request work for so many free slots; replaces the last request."""
 
     free_slots: int
 
@@ -204,21 +208,21 @@ class ReturnLeases:
 
 @dataclass(frozen=True, slots=True)
 class LoadVersion:
-    """Answered by VersionLoaded."""
+    """Load a version besides the active one; answered by VersionLoaded."""
 
     key: VersionKey
 
 
 @dataclass(frozen=True, slots=True)
 class ActivateVersion:
-    """Only asked for while no slice is drawn; answered by VersionActivated."""
+    """Swap to a loaded version, while no slice is generated; answered by VersionActivated."""
 
     key: VersionKey
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateBatch:
-    """Begin with these slots, each after its prefix, and draw a first slice; answered by SliceDrawn."""
+    """Begin a batch of these slots, each after its prefix, and generate a first slice; answered by SliceDrawn."""
 
     batch_id: int
     work: tuple[SlotWork, ...]
@@ -227,9 +231,11 @@ class GenerateBatch:
 
 @dataclass(frozen=True, slots=True)
 class DrawOn:
-    """Draw the next slice of the batch; answered by SliceDrawn. ``renew``: with the version active now.
+    """Generate the next slice of the batch; answered by SliceDrawn.
 
-    ``more`` takes the places of rollouts that have ended.
+    Args:
+        renew: use the version that is active now.
+        more: slots that take the places of rollouts that have ended.
     """
 
     batch_id: int
@@ -240,21 +246,21 @@ class DrawOn:
 
 @dataclass(frozen=True, slots=True)
 class EndBatch:
-    """The batch is over, drawn to its end or not: what it holds can be freed."""
+    """Free the engine's memory of a batch that is complete or was given up."""
 
     batch_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class SendPartials:
-    """Tell the coordinator what running rollouts have drawn."""
+    """Send the new tokens of running rollouts to the coordinator."""
 
     partials: tuple[PartialRollout, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class UploadRollouts:
-    """Answered by UploadAnswered or UploadFailed."""
+    """Upload finished rollouts; answered by UploadAnswered or UploadFailed."""
 
     upload_id: int
     rollouts: tuple[Rollout, ...]
@@ -262,7 +268,7 @@ class UploadRollouts:
 
 @dataclass(frozen=True, slots=True)
 class RolloutsDropped:
-    """Slots or rollouts given up, for the log; the core has counted them."""
+    """Log slots or rollouts that were given up; the core has counted them."""
 
     reason: str
     count: int
@@ -270,7 +276,7 @@ class RolloutsDropped:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Drained: say goodbye and end."""
+    """End the worker: the drain is complete."""
 
     reason: str
 

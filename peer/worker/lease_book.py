@@ -1,4 +1,4 @@
-"""The leases a worker holds: which slots wait, which are being generated, and until when. Pure."""
+"""Keep the leases that a worker holds: which slots wait, which are being generated, and until when. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from peer.worker.events import SlotWork, VersionKey
 from rollcast.wire.ids import LeaseId
 from rollcast.wire.rollouts import LeaseGrant, Slot
 
-# Ids of leases that are over are remembered, so that one delivered twice is not generated twice.
+# Ids of leases that are over are kept, so that a lease delivered twice is not generated twice.
 _CLOSED_IDS_MAX = 8192
 
 
 @dataclass(slots=True)
 class HeldLease:
-    """One lease and where its slots are. A lease without slots in either place is over."""
+    """One lease and its slots that wait or are being generated. A lease without either is over."""
 
     grant: LeaseGrant
     received_s: float
@@ -25,34 +25,34 @@ class HeldLease:
 
     @property
     def expires_s(self) -> float:
-        """The deadline is a duration from receipt: no clock is compared with another."""
+        """Return the deadline. It is counted from receipt, so that clocks of two machines are never compared."""
         return self.received_s + self.grant.deadline_s
 
     @property
     def gone_s(self) -> float:
-        """When nobody wants its results: a restarted coordinator extends live leases by one period."""
+        """Return when its results are no longer accepted: a restarted coordinator extends live leases by one period."""
         return self.expires_s + self.grant.deadline_s
 
     @property
     def unfinished(self) -> int:
-        """Slots that have not been generated yet."""
+        """Return the number of slots that have not been generated yet."""
         return len(self.waiting) + len(self.generating)
 
     def servable_by(self, active: VersionKey) -> bool:
-        """Whether weights of ``active`` are of the lease's epoch and young enough for it."""
+        """Return whether the weights of ``active`` are of the lease's epoch and new enough for it."""
         return self.grant.epoch == active.epoch and self.grant.oldest_useful_version <= active.version
 
 
 class LeaseBook:
-    """Leases by age, oldest first."""
+    """The leases held, oldest first."""
 
     def __init__(self) -> None:
         self._held: dict[LeaseId, HeldLease] = {}
         self._closed: dict[LeaseId, None] = {}
-        self._next_expiry_s = math.inf  # where it is known
+        self._next_expiry_s = math.inf  # valid while _expiry_known
         self._expiry_known = True
         self.unfinished = 0
-        """Slots held that have not been generated yet."""
+        """The slots of all leases that have not been generated yet."""
 
     def __iter__(self) -> Iterator[HeldLease]:
         return iter(self._held.values())
@@ -61,7 +61,7 @@ class LeaseBook:
         return len(self._held)
 
     def knows(self, lease_id: LeaseId) -> bool:
-        """Whether this lease is held or was."""
+        """Return whether this lease is held or was held."""
         return lease_id in self._held or lease_id in self._closed
 
     def add(self, grant: LeaseGrant, now: float) -> HeldLease:
@@ -73,23 +73,23 @@ class LeaseBook:
         return lease
 
     def is_generating(self, lease_id: LeaseId, sample_index: int) -> bool:
-        """Whether this slot has been taken and its result is still wanted."""
+        """Return whether this slot was taken and its result is still wanted."""
         lease = self._held.get(lease_id)
         return lease is not None and sample_index in lease.generating
 
     def servable(self, active: VersionKey) -> list[HeldLease]:
-        """Leases with slots that ``active`` may generate, oldest first."""
+        """Return the leases with slots that ``active`` may generate, oldest first."""
         return [lease for lease in self if lease.waiting and lease.servable_by(active)]
 
     def why_not_servable(self, active: VersionKey) -> str:
-        """What leases need that ``active`` may not serve; empty: there are none."""
+        """Return in words which version the leases need that ``active`` may not serve; empty if there are none."""
         oldest = [lease.grant.oldest_useful_version for lease in self if not lease.servable_by(active)]
         if not oldest:
             return ""
         return f"{len(oldest)} leases need version {min(oldest)} or newer; version {active.version} is active"
 
     def take(self, active: VersionKey, count: int) -> tuple[SlotWork, ...]:
-        """Move up to ``count`` slots from waiting to generating."""
+        """Move up to ``count`` slots from waiting to generating, and return them."""
         work: list[SlotWork] = []
         for lease in self.servable(active):
             for index in list(lease.waiting)[: count - len(work)]:
@@ -101,7 +101,7 @@ class LeaseBook:
         return tuple(work)
 
     def generated(self, lease_id: LeaseId, sample_index: int) -> HeldLease | None:
-        """A slot is done. None: the lease was given up meanwhile and the result is of no use."""
+        """Note that a slot is generated; return its lease, or None if the lease was given up meanwhile."""
         lease = self._held.get(lease_id)
         if lease is None or sample_index not in lease.generating:
             return None
@@ -112,7 +112,7 @@ class LeaseBook:
         return lease
 
     def skip(self, lease_id: LeaseId, sample_index: int) -> None:
-        """A slot that waits needs no generating."""
+        """Remove a waiting slot that need not be generated."""
         lease = self._held[lease_id]
         del lease.waiting[sample_index]
         self.unfinished -= 1
@@ -124,7 +124,7 @@ class LeaseBook:
         """Give up slots not begun before their lease's end, and those still being generated one period later.
 
         Returns:
-            how many slots were given up.
+            The number of slots that were given up.
         """
         if now < self.next_expiry_s():
             return 0
@@ -144,7 +144,7 @@ class LeaseBook:
         return given_up
 
     def give_up(self, lease_ids: Iterable[LeaseId]) -> int:
-        """Forget leases whole; results still to come are discarded. Returns how many slots were unfinished."""
+        """Discard leases and the results still to come; return how many of their slots were unfinished."""
         given_up = 0
         for lease_id in lease_ids:
             lease = self._held.get(lease_id)
@@ -155,11 +155,11 @@ class LeaseBook:
         return given_up
 
     def ids_where(self, unwanted: Callable[[HeldLease], bool]) -> tuple[LeaseId, ...]:
-        """Ids of the leases for which ``unwanted`` holds, oldest first."""
+        """Return the ids of the leases for which ``unwanted`` holds, oldest first."""
         return tuple(lease_id for lease_id, lease in self._held.items() if unwanted(lease))
 
     def next_expiry_s(self) -> float:
-        """When expire() next has something to do; infinite: never."""
+        """Return when ``expire`` next gives up a slot; infinity if never."""
         if not self._expiry_known:
             times = [lease.expires_s if lease.waiting else lease.gone_s for lease in self._held.values()]
             self._next_expiry_s, self._expiry_known = min(times, default=math.inf), True

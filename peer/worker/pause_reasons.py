@@ -1,4 +1,4 @@
-"""Why a worker draws nothing more, or takes no new work, and since when. Pure."""
+"""Keep why a worker generates nothing or takes no new work, and since when. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from peer.worker.status import PeerState
 
 @dataclass(slots=True)
 class Halt:
-    """Reasons in words; empty where there is none. The gravest counts.
+    """Reasons in words, empty if there is none. Stopping overrides resting, which overrides finishing.
 
     Args:
-        stopping: it ends as soon as what it has is uploaded.
-        resting: it draws nothing for now, and goes on later.
-        finishing: it completes what it holds and takes nothing new.
-        ends: whether it stops then.
-        standby: the coordinator gives it nothing for now.
-        since_s: when drawing had to end.
+        stopping: why the worker ends as soon as its rollouts are uploaded.
+        resting: why it generates nothing for now.
+        finishing: why it completes the held leases and takes no new ones.
+        ends: whether it stops after finishing.
+        standby: why the coordinator gives it no work for now.
+        since_s: when generating had to stop.
     """
 
     stopping: str = ""
@@ -31,17 +31,17 @@ class Halt:
 
     @property
     def draws(self) -> bool:
-        """Whether a slice may be drawn."""
+        """Return whether a slice may be generated."""
         return not (self.stopping or self.resting)
 
     @property
     def takes_work(self) -> bool:
-        """Whether more slots may be asked for."""
+        """Return whether more slots may be requested."""
         return not (self.stopping or self.resting or self.finishing)
 
     @property
     def in_words(self) -> str:
-        """For whoever is given leases back, or is refused."""
+        """Return the reason that goes with leases which are returned or refused; empty if there is none."""
         if self.stopping:
             return f"stopping: {self.stopping}"
         if self.resting:
@@ -49,7 +49,7 @@ class Halt:
         return f"finishing: {self.finishing}" if self.finishing else ""
 
     def status(self, *, unfinished: int, unsent: int) -> tuple[PeerState, str] | None:
-        """State and reason in words; None: nothing is halted."""
+        """Return the state and its reason in words; None if neither stopping, resting nor finishing."""
         if self.stopping:
             return "draining", f"{self.stopping}; {unsent} finished rollouts to upload"
         if self.resting:
@@ -57,14 +57,14 @@ class Halt:
         return ("finishing", f"{self.finishing}; {unfinished} rollouts to go") if self.finishing else None
 
     def stop(self, reason: str, now: float) -> bool:
-        """Whether it was not stopping yet."""
+        """Begin to stop; return whether it was not stopping before."""
         if self.stopping:
             return False
         self.stopping, self.since_s = reason or "asked to", now
         return True
 
     def rest(self, reason: str, state: RestingState, now: float) -> None:
-        """Draw nothing from now on; an empty reason: go on."""
+        """Generate nothing from now on; with an empty reason, resume."""
         if self.draws:
             self.since_s = now
         self.resting, self.resting_state = reason, state

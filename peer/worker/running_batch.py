@@ -1,4 +1,4 @@
-"""The batch being generated: what each of its rollouts has so far, and what the coordinator knows of it. Pure."""
+"""Keep the batch that is being generated: the tokens of its rollouts, and which of them were reported. Pure."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from rollcast.wire.ids import LeaseId
 from rollcast.wire.limits import SEGMENTS_MAX
 from rollcast.wire.rollouts import FinishReason, LeaseGrant, PartialRollout, Rollout, Segment, Slot
 
-PARTIAL_TOKENS_MAX = 4096  # tokens of one partial result: far below the bound of a session's message
+PARTIAL_TOKENS_MAX = 4096  # tokens of one partial result: far below the limit of a session's message
 
 Key = tuple[LeaseId, int]
 
 
 @dataclass(slots=True)
 class RunningRollout:
-    """One slot: its prefix, which stays as it is, and our tokens as they come."""
+    """One slot being generated: its prefix, which does not change, and the tokens added here."""
 
     work: SlotWork
     begun_s: float
-    own: list[Segment] = field(default_factory=list)  # one a slice
-    told: int = 0  # tokens that the coordinator has, the prefix included
-    tokens: int = 0  # so far, the prefix included
+    own: list[Segment] = field(default_factory=list)  # the segments generated here, one a slice
+    reported: int = 0  # tokens that the coordinator has, the prefix included
+    tokens: int = 0  # tokens so far, the prefix included
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """The whole completion so far."""
+        """Return the whole completion so far."""
         return (*self.work.slot.prefix, *joined(self.own))
 
     def rollout(self, reason: FinishReason, now: float) -> Rollout:
-        """The completion so far as a rollout."""
+        """Return the completion so far as a rollout."""
         return rollout_of(self.work.lease, self.work.slot, self.segments, reason, now - self.begun_s)
 
     def partials(self) -> Iterator[PartialRollout]:
-        """What the coordinator has not been told yet, cut to size."""
+        """Yield the tokens that were not reported yet, in pieces of limited size."""
         position = 0
         for segment in self.segments:
             count = len(segment.token_ids)
-            for start in range(max(0, self.told - position), count, PARTIAL_TOKENS_MAX):
+            for start in range(max(0, self.reported - position), count, PARTIAL_TOKENS_MAX):
                 cut = part_of(segment, start, min(count, start + PARTIAL_TOKENS_MAX))
                 lease = self.work.lease
                 yield PartialRollout(
@@ -49,7 +49,7 @@ class RunningRollout:
 
 
 class RunningBatch:
-    """Rollouts drawn together, slice by slice. What has ended or is of no use any more makes room for others."""
+    """Rollouts generated together, slice by slice. Those that have ended or are no longer wanted are replaced."""
 
     def __init__(self, batch_id: int, work: Iterable[SlotWork], key: VersionKey, now: float) -> None:
         self.batch_id = batch_id
@@ -62,22 +62,22 @@ class RunningBatch:
         return len(self._rollouts)
 
     def lease_ids(self) -> set[LeaseId]:
-        """Leases that have rollouts here."""
+        """Return the leases that have rollouts in the batch."""
         return {lease_id for lease_id, _ in self._rollouts}
 
     def begin_slice(self, key: VersionKey, now: float, more: Iterable[SlotWork] = ()) -> None:
-        """The next slice is drawn from now on, with this version, and with ``more`` beside what there is."""
+        """Note that the next slice begins, with this version, and with the slots of ``more`` added to the batch."""
         self.key, self.slice_running, self._slice_begun_s = key, True, now
         for item in more:
             known = _tokens(item.slot.prefix)
-            row = RunningRollout(item, now, told=known, tokens=known)
+            row = RunningRollout(item, now, reported=known, tokens=known)
             self._rollouts[item.lease.lease_id, item.slot.sample_index] = row
 
-    def take_in(self, drawn: Iterable[DrawnTokens], now: float) -> tuple[list[Rollout], float]:
-        """A slice has ended.
+    def end_slice(self, drawn: Iterable[DrawnTokens], now: float) -> tuple[list[Rollout], float]:
+        """Add the tokens of a slice that has ended.
 
         Returns:
-            the rollouts that it finished, and the seconds it took for each token of the longest.
+            The rollouts that it finished, and the seconds that it took for each token of the longest one.
         """
         self.slice_running = False
         finished: list[Rollout] = []
@@ -96,39 +96,36 @@ class RunningBatch:
         return finished, (now - self._slice_begun_s) / longest
 
     def keep(self, wanted: Callable[[LeaseId, int], bool]) -> None:
-        """Forget rollouts that are not ``wanted``."""
+        """Discard rollouts that are not ``wanted``."""
         self._rollouts = {key: row for key, row in self._rollouts.items() if wanted(*key)}
 
     def may_renew(self) -> bool:
-        """Whether every rollout has room for another segment."""
+        """Return whether every rollout has room for a segment of another version."""
         return all(len(row.segments) < SEGMENTS_MAX for row in self._rollouts.values())
 
     def interrupted(self, now: float) -> list[Rollout]:
-        """Rollouts that have tokens of ours, as far as they are."""
+        """Return the unfinished rollouts to which tokens were added here."""
         return [row.rollout("interrupted", now) for row in self._rollouts.values() if row.own]
 
     def partials(self, most: int) -> tuple[PartialRollout, ...]:
-        """What the coordinator has not been told; it counts as told from now on.
-
-        About ``most`` partial results, of the rollouts that were told of longest ago.
-        """
+        """Return about ``most`` partial results, of the rollouts reported longest ago; they count as reported."""
         new: list[PartialRollout] = []
         for key, row in list(self._rollouts.items()):
             if len(new) >= most:
                 break
             new += row.partials()
-            row.told = row.tokens
+            row.reported = row.tokens
             self._rollouts[key] = self._rollouts.pop(key)
         return tuple(new)
 
-    def tell_again(self) -> None:
-        """The coordinator may have forgotten what we drew."""
+    def report_again(self) -> None:
+        """Report all tokens anew: a restarted coordinator may have lost earlier reports."""
         for row in self._rollouts.values():
-            row.told = _tokens(row.work.slot.prefix)
+            row.reported = _tokens(row.work.slot.prefix)
 
 
 def finished_by_prefix(slot: Slot, lease: LeaseGrant) -> FinishReason | None:
-    """How a completion whose last attempt was lost just before its end has ended; None: there is more to draw."""
+    """Return how a completion ended whose last attempt was lost after its last token; None if it is not complete."""
     if not slot.prefix:
         return None
     if slot.prefix[-1].token_ids[-1] in lease.sampling.stop_token_ids:
@@ -137,7 +134,7 @@ def finished_by_prefix(slot: Slot, lease: LeaseGrant) -> FinishReason | None:
 
 
 def fits_prefixes(lease: LeaseGrant) -> bool:
-    """Whether all that was drawn for the lease's slots is of its epoch and young enough: epochs never mix."""
+    """Return whether all prefixes of the lease are of its epoch and new enough: epochs never mix in a rollout."""
     return all(
         segment.epoch == lease.epoch and segment.version >= lease.oldest_useful_version
         for slot in lease.slots
@@ -148,7 +145,7 @@ def fits_prefixes(lease: LeaseGrant) -> bool:
 def rollout_of(
     lease: LeaseGrant, slot: Slot, segments: tuple[Segment, ...], reason: FinishReason, generate_s: float
 ) -> Rollout:
-    """The rollout of a slot."""
+    """Return the rollout of a slot."""
     return Rollout(
         lease_id=lease.lease_id,
         fencing_token=lease.fencing_token,
@@ -161,7 +158,7 @@ def rollout_of(
 
 
 def joined(pieces: Iterable[Segment]) -> list[Segment]:
-    """Neighbours of one version as one segment."""
+    """Join adjacent segments of the same version."""
     runs: list[list[Segment]] = []
     for piece in pieces:
         if runs and (runs[-1][0].epoch, runs[-1][0].version) == (piece.epoch, piece.version):
@@ -172,7 +169,7 @@ def joined(pieces: Iterable[Segment]) -> list[Segment]:
 
 
 def part_of(segment: Segment, start: int, end: int) -> Segment:
-    """Tokens ``start`` to ``end`` of a segment."""
+    """Return tokens ``start`` to ``end`` of a segment."""
     if (start, end) == (0, len(segment.token_ids)):
         return segment
     return replace(

@@ -1,4 +1,4 @@
-"""Finished rollouts on their way to the coordinator: kept until its verdict, or until they are too late. Pure."""
+"""Keep finished rollouts until the coordinator's verdict, or until their leases are too old. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rollcast.wire.ids import LeaseId
 from rollcast.wire.rollouts import Rollout
 
 UPLOAD_ROLLOUTS_MAX = 64  # rollouts in one upload: one verdict stream, one commit at the coordinator
-UPLOADS_IN_FLIGHT_MAX = 2  # one being answered while the next is sent
-BUSY = "busy"  # the verdict of a coordinator whose verifiers are behind: to be sent again
+UPLOADS_IN_FLIGHT_MAX = 2  # one is answered while the next is sent
+BUSY = "busy"  # the verdict of a coordinator whose verifiers are behind: the rollout is sent again
 
-# What a token of a finished rollout takes in this process: an int, a float, their places in two tuples, a mask byte.
+# Memory of a finished rollout's token in this process: an int, a float, their places in two tuples, a mask byte.
 TOKEN_BYTES = 80
 ROLLOUT_BYTES = 1024  # the rest of a rollout
 
@@ -24,7 +24,7 @@ Key = tuple[LeaseId, int]
 
 @dataclass(frozen=True, slots=True)
 class Spooled:
-    """A rollout and the time after which nobody wants it."""
+    """A rollout and the time after which it is no longer accepted."""
 
     rollout: Rollout
     gone_s: float
@@ -39,7 +39,7 @@ class Spool:
         self._not_before_s = 0.0
         self._next_upload_id = 1
         self.size_bytes = 0
-        """Memory that the rollouts here take."""
+        """The memory of the rollouts in the spool, estimated."""
 
     def __len__(self) -> int:
         count = len(self._ready)
@@ -50,11 +50,11 @@ class Spool:
         return count
 
     def is_full(self, bytes_max: int) -> bool:
-        """Then no batch begins; one under way may go over by what it holds."""
+        """Return whether no batch may begin; the running one may exceed the bound by the rollouts that it holds."""
         return self.size_bytes >= bytes_max
 
     def lease_ids(self) -> set[LeaseId]:
-        """Leases that have rollouts here."""
+        """Return the leases that have rollouts in the spool."""
         kept = [self._ready, *self._in_flight.values()]
         return {lease_id for rollouts in kept for lease_id, _ in rollouts}
 
@@ -64,7 +64,7 @@ class Spool:
         self.size_bytes += _size_bytes(rollout)
 
     def start_upload(self, now: float) -> tuple[int, tuple[Rollout, ...]] | None:
-        """The next upload, oldest rollouts first; None: nothing to send, or not now."""
+        """Return the next upload's id and rollouts, oldest first; None if nothing can be sent now."""
         if not self._ready or now < self._not_before_s or len(self._in_flight) >= UPLOADS_IN_FLIGHT_MAX:
             return None
         upload = {key: self._ready.pop(key) for key in list(self._ready)[:UPLOAD_ROLLOUTS_MAX]}
@@ -73,10 +73,10 @@ class Spool:
         return upload_id, tuple(spooled.rollout for spooled in upload.values())
 
     def answered(self, upload_id: int, verdicts: Iterable[Verdict], retry_at_s: float) -> list[tuple[Rollout, Verdict]]:
-        """Take the verdicts in; what was not judged, or was met by `busy`, becomes ready again.
+        """Apply verdicts; rollouts without a verdict, or with the verdict `busy`, become ready to be sent again.
 
         Returns:
-            the rollouts whose verdict is final.
+            The rollouts whose verdict is final.
         """
         upload = self._in_flight.pop(upload_id, {})
         final: list[tuple[Rollout, Verdict]] = []
@@ -91,26 +91,26 @@ class Spool:
         return final
 
     def failed(self, upload_id: int, retry_at_s: float) -> None:
-        """The upload did not come through; its rollouts become ready again."""
+        """Note that an upload failed; its rollouts become ready to be sent again."""
         self._again(self._in_flight.pop(upload_id, {}), retry_at_s)
 
     def retry_now(self) -> None:
-        """The coordinator is back: no need to wait."""
+        """Send without waiting for a retry: the coordinator is connected again, or the worker stops."""
         self._not_before_s = 0.0
 
     def expire(self, now: float) -> int:
-        """Drop what is too late, except in flight: there the verdict decides. Returns how many were dropped."""
+        """Drop rollouts that are too late, except in flight, where the verdict decides; return how many."""
         if not self._ready:
             return 0
         return self._drop([key for key, spooled in self._ready.items() if now >= spooled.gone_s])
 
     def revoke(self, lease_ids: Iterable[LeaseId]) -> int:
-        """Drop rollouts of these leases, except in flight. Returns how many were dropped."""
+        """Drop rollouts of these leases, except in flight; return how many."""
         revoked = set(lease_ids)
         return self._drop([key for key in self._ready if key[0] in revoked])
 
     def clear(self) -> int:
-        """Drop everything. Returns how many were dropped."""
+        """Drop all rollouts; return how many."""
         dropped = len(self)
         self._ready.clear()
         self._in_flight.clear()
@@ -118,7 +118,7 @@ class Spool:
         return dropped
 
     def next_wake_s(self) -> float:
-        """When start_upload or expire may next have something to do; infinite: never."""
+        """Return when ``start_upload`` or ``expire`` may next have an effect; infinity if never."""
         if not self._ready:
             return math.inf
         times = [spooled.gone_s for spooled in self._ready.values()]
@@ -145,7 +145,7 @@ def _size_bytes(rollout: Rollout) -> int:
 
 
 def counted(answered: Iterable[tuple[Rollout, Verdict]]) -> tuple[int, Counter[str]]:
-    """How many were accepted whole, and why the others were not; what was interrupted counts as that."""
+    """Return how many rollouts were accepted complete, and the others by reason; an interrupted one counts as such."""
     accepted, refused = 0, Counter[str]()
     for rollout, verdict in answered:
         if rollout.finish_reason == "interrupted":

@@ -1,4 +1,4 @@
-"""What a worker says about itself, and how fast it draws. Pure."""
+"""Describe a worker's state for heartbeats, and measure how fast it generates. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PeerState = Literal[
 ]
 
 RATE_WINDOW_S = 10.0  # tokens per second are averaged over this long
-FIRST_SLICE_TOKENS = 16  # of the first slice, before any speed is known
+FIRST_SLICE_TOKENS = 16  # tokens of the first slice, before the speed is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +26,13 @@ class Receiving:
 
     @property
     def in_words(self) -> str:
-        """For whoever reads the peer's state."""
+        """Return the progress as text for status pages."""
         return f"version {self.version}: {self.chunks_have} of {self.chunks_total} chunks"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """What a heartbeat says."""
+    """The worker's fields of a heartbeat."""
 
     state: PeerState
     reason: str
@@ -42,7 +42,7 @@ class WorkerStatus:
 
 
 class DrawingSpeed:
-    """Tokens drawn, tokens per second lately, and how many a slice of a given time has."""
+    """Counts generated tokens, averages the rate, and sizes slices so that they take a given time."""
 
     def __init__(self, *, slice_tokens: int, slice_s: float) -> None:
         self.tokens = 0
@@ -53,26 +53,26 @@ class DrawingSpeed:
         self._recent_tokens = 0
 
     def drawn(self, tokens: int, token_s: float, now: float) -> None:
-        """A slice gave ``tokens`` in all, and took ``token_s`` for each of the longest rollout."""
+        """Count a slice's ``tokens``; it took ``token_s`` seconds for each token of its longest rollout."""
         self.tokens += tokens
         self._token_s = token_s
         self._recent.append((now, tokens))
         self._recent_tokens += tokens
-        self._forget(now)
+        self._discard_old(now)
 
     def per_second(self, now: float) -> float:
-        """Tokens per second, averaged over RATE_WINDOW_S."""
-        self._forget(now)
+        """Return the tokens per second, averaged over RATE_WINDOW_S."""
+        self._discard_old(now)
         return self._recent_tokens / RATE_WINDOW_S
 
     def next_slice_tokens(self) -> int:
-        """Most tokens of a rollout in the next slice, so that it ends in time at the speed of the last one."""
+        """Return the most tokens of a rollout in the next slice, so that it ends in time at the last slice's speed."""
         if self._token_s is None:
             return min(FIRST_SLICE_TOKENS, self._slice_tokens)
         if self._token_s * self._slice_tokens <= self._slice_s:
             return self._slice_tokens
         return max(1, int(self._slice_s / self._token_s))
 
-    def _forget(self, now: float) -> None:
+    def _discard_old(self, now: float) -> None:
         while self._recent and self._recent[0][0] < now - RATE_WINDOW_S:
             self._recent_tokens -= self._recent.popleft()[1]

@@ -1,7 +1,7 @@
-"""The run's tokenizer on a peer, which needs it only to look for stop strings.
+"""Load the run's tokenizer on a peer, which needs it only to search for stop strings.
 
-Ours comes with the welcome. Of a published one the welcome has the hash: the file is kept by it in the state folder,
-and asked for where it is not there.
+A tokenizer of Rollcast's own comes with the welcome. For a published one the welcome has the hash of its file: the file
+is kept under that name in the state folder, and fetched from the coordinator if it is not there.
 """
 
 from __future__ import annotations
@@ -32,36 +32,36 @@ from rollcast.wire.text.tokenizer import Tokenizer, read_record
 log = structlog.get_logger()
 
 FETCH_DEADLINE_S = 300.0  # for one try: the largest file compresses to some 10 MB
-_WINDOW_BYTES_MAX = 1 << 23  # of a frame: memory to unpack it
+_WINDOW_BYTES_MAX = 1 << 23  # bounds the memory in which a zstd frame is unpacked
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class RunText:
-    """Token ids as text.
+    """Makes the decoder of the run's token ids.
 
     Args:
-        folder: where files are kept; made when it is needed.
-        stub: calls on the session's connection; None while there is none.
+        folder: the folder of tokenizer files; created when it is needed.
+        stub: returns the calls on the session's connection; None while there is none.
     """
 
     def __init__(self, folder: Path, stub: Callable[[], Any], random: Random) -> None:
         self._folder = folder
         self._stub = stub
         self._random = random
-        self._decoders: dict[tuple[str, tuple[int, ...]], Decode] = {}  # of the last that was asked for
+        self._decoders: dict[tuple[str, tuple[int, ...]], Decode] = {}  # only the one requested last
 
     def known(self, tokenizer_json: str, stop_ids: tuple[int, ...]) -> Decode | None:
-        """What ``decode`` has given already."""
+        """Return the decoder if ``decode`` has made it already; else None."""
         return self._decoders.get((tokenizer_json, stop_ids))
 
     async def decode(self, tokenizer_json: str, stop_ids: tuple[int, ...]) -> Decode:
-        """The decoder of a run; asked for again and again while the coordinator cannot be reached.
+        """Return the decoder of a run; retry while the coordinator cannot be reached.
 
         Raises:
-            MalformedMessage: the tokenizer is none, or the file is not the one that was named.
-            ModelError: the file is no tokenizer.
+            MalformedMessage: the record is invalid, or the file does not have the announced hash.
+            ModelError: the file is not a tokenizer.
             MissingExtra: a published tokenizer needs a library that is not installed.
-            RunFolderError: the file cannot be kept.
+            RunFolderError: the file cannot be written.
             RollcastError: the coordinator refuses to send it.
         """
         known = self.known(tokenizer_json, stop_ids)
@@ -114,7 +114,7 @@ class RunText:
 
 
 def _unpacked(frame: bytes) -> bytes:
-    """No more than the bound is ever in memory, whatever the frame claims."""
+    """Unpack a zstd frame; at most TOKENIZER_BYTES_MAX are ever in memory, whatever size the frame claims."""
     try:
         with zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES_MAX).stream_reader(frame) as reader:
             data = reader.read(TOKENIZER_BYTES_MAX + 1)
@@ -126,7 +126,7 @@ def _unpacked(frame: bytes) -> bytes:
 
 
 def _kept(path: Path, sha256: str) -> bytes | None:
-    """The file from an earlier session; what is not what its name says is not taken."""
+    """Return the file from an earlier session; None if there is none or its hash is not that of its name."""
     try:
         with path.open("rb") as file:
             data = file.read(TOKENIZER_BYTES_MAX + 1)
@@ -136,7 +136,7 @@ def _kept(path: Path, sha256: str) -> bytes | None:
 
 
 def _keep(path: Path, data: bytes) -> None:
-    """Of one run: those of other runs go."""
+    """Write the file and delete those of other runs."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         for other in path.parent.glob("*.json"):

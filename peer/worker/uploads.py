@@ -1,4 +1,4 @@
-"""Uploads of finished rollouts: one client stream each, answered by a verdict on every rollout."""
+"""Upload finished rollouts: one client stream each, answered by a verdict on every rollout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rollcast.wire.rollouts import Rollout, rollout_to_pb
 
 MESSAGE_ROLLOUTS_MAX = 64  # rollouts in one message of the stream
 MESSAGE_BYTES_MAX = 1 << 20  # a message is closed once it holds this much; far below gRPC's limit
-UPLOAD_TIMEOUT_S = 30.0  # for all verdicts; the coordinator stores before it answers
+UPLOAD_TIMEOUT_S = 30.0  # until all verdicts have come; the coordinator stores the rollouts before it answers
 
 
 class Uploader:
@@ -49,7 +49,7 @@ class Uploader:
 
 
 def in_messages(rollouts: Iterable[Rollout]) -> Iterator[pb.RolloutUpload]:
-    """Rollouts in order, cut into messages within the two bounds above (the last one of each may go over in bytes)."""
+    """Pack rollouts in order into messages within both bounds; a message's last rollout may exceed the bytes."""
     batch: list[pb.Rollout] = []
     size_bytes = 0
     for rollout in rollouts:

@@ -1,4 +1,4 @@
-"""Which version a worker generates with, and how it comes to the next one: loaded beside it, then swapped. Pure."""
+"""Decide when a worker loads a newer version besides the active one, and when it swaps to it. Pure."""
 
 from __future__ import annotations
 
@@ -6,46 +6,46 @@ from peer.worker.events import Action, ActivateVersion, LoadVersion, VersionKey
 
 
 class VersionSwap:
-    """The active version only rises, and its epoch never falls."""
+    """Keeps the active version, which only rises and whose epoch never falls, and those that are to follow."""
 
     def __init__(self) -> None:
         self.active: VersionKey | None = None
         self.newest_verified: VersionKey | None = None
         self.activating = False
-        """An ActivateVersion is under way."""
+        """Whether an ActivateVersion is in progress."""
         self._newest_heard_of: VersionKey | None = None
         self._loading: VersionKey | None = None
         self._loaded: VersionKey | None = None
 
     @property
     def newest_known(self) -> VersionKey | None:
-        """The newest version that is here or may come."""
+        """Return the newest version that is here or announced; None if there is none."""
         known = filter(None, (self.active, self._newest_heard_of, self.newest_verified))
         return max(known, default=None)
 
     @property
     def waits(self) -> bool:
-        """A newer version is loaded and waits for its swap."""
+        """Return whether a newer version is loaded and waits for its swap."""
         return self._loaded is not None
 
     def heard_of(self, key: VersionKey) -> None:
-        """Its announcement came."""
+        """Note that a version's announcement came."""
         self._newest_heard_of = _newer(key, self._newest_heard_of)
 
     def verified(self, key: VersionKey) -> None:
-        """It is whole on this disk."""
+        """Note that a version is complete on this disk."""
         self.newest_verified = _newer(key, self.newest_verified)
 
     def loaded(self, key: VersionKey) -> None:
-        """The engine holds it beside the active one."""
+        """Note that the engine has loaded a version besides the active one."""
         self._loading, self._loaded = None, key
 
     def activated(self, key: VersionKey) -> None:
-        """The engine swapped."""
+        """Note that the engine swapped to a version."""
         self.active, self._loaded, self.activating = key, None, False
 
     def step(self, may_swap: bool) -> list[Action]:
-        """Swap to what is loaded where that is allowed now; else load what is newer than the active and loaded one."""
+        """Swap to the loaded version if ``may_swap``; otherwise load one newer than the active and loaded versions."""
         newest = self.newest_verified
         if self.activating or self._loading is not None:
             return []
@@ -59,7 +59,7 @@ class VersionSwap:
         return [LoadVersion(newest)]
 
     def why_not_active(self) -> str:
-        """What the first version waits for."""
+        """Return in words what the first version waits for."""
         if self._loading is not None:
             return f"loading version {self._loading.version} and compiling"
         if self._newest_heard_of is not None:

@@ -1,4 +1,4 @@
-"""Carries out what the worker's core decides: loads, swaps, generates, uploads, and feeds the results back."""
+"""Carry out the actions of the worker's core: load, swap, generate, upload, and feed the results back."""
 
 from __future__ import annotations
 
@@ -50,18 +50,22 @@ log = structlog.get_logger()
 TICK_MIN_S = 0.001  # between two wakes of the core
 
 
-#: Rollouts that were handed in, and the coordinator's verdicts on them.
+#: Called with rollouts that were uploaded and the coordinator's verdicts on them.
 Judged = Callable[[tuple[Rollout, ...], tuple[Verdict, ...]], None]
 
 
 class Uploads(Protocol):
-    """Where finished rollouts go (peer.worker.uploads.Uploader)."""
+    """Sends finished rollouts to the coordinator (peer.worker.uploads.Uploader)."""
 
     async def upload(self, rollouts: tuple[Rollout, ...]) -> tuple[Verdict, ...]: ...
 
 
 class Worker:
-    """The shell around WorkerCore. Everything but the engine's own threads happens on one event loop."""
+    """The shell around WorkerCore. Everything but the engine's own threads happens on one event loop.
+
+    Args:
+        judged: called with every upload's rollouts and verdicts.
+    """
 
     def __init__(
         self,
@@ -75,7 +79,6 @@ class Worker:
         random: Random,
         judged: Judged = lambda rollouts, verdicts: None,
     ) -> None:
-        """``judged`` hears of every verdict."""
         self._core = core
         self._engine = engine
         self._store = store
@@ -86,14 +89,14 @@ class Worker:
         self._judged = judged
         self._retry_delays = self._delays()
         self._generation: Generation | None = None
-        self._work: dict[int, SlotWork] = {}  # what it draws, by the number of the request
-        self._requests = 0  # that it was given
+        self._work: dict[int, SlotWork] = {}  # the slots that it generates, by the number of the request
+        self._requests = 0  # requests that it was given
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake: asyncio.TimerHandle | None = None
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def tell(self, event: Event) -> None:
-        """Feed an event to the core and begin what it asks for. Never blocks."""
+        """Feed an event to the core and begin its actions. Never blocks."""
         loop = asyncio.get_running_loop()
         for action in self._core.handle(event, loop.time()):
             self._perform(action)
@@ -106,15 +109,15 @@ class Worker:
 
     @property
     def held_leases(self) -> list[LeaseId]:
-        """Every lease of which a rollout may still be uploaded."""
+        """Return every lease of which a rollout may still be uploaded."""
         return self._core.held_leases
 
     def status(self, receiving: Receiving | None) -> WorkerStatus:
-        """What the next heartbeat says."""
+        """Return the state and counters for the next heartbeat."""
         return self._core.status(asyncio.get_running_loop().time(), receiving)
 
     async def run(self) -> str:
-        """Until the core has drained; returns the reason that it was stopped for.
+        """Wait until the core has drained; return the reason for which it was stopped.
 
         Raises:
             RollcastError: the engine failed, or a version cannot be used.

@@ -26,9 +26,9 @@ def test_slices_of_one_version_are_one_segment_and_the_prefix_stays_apart() -> N
     prefix = (segment((8,), peer=OTHER), segment((9,)))
     batch = running(prefix)
     items = work(grant(1, 2, prefix=prefix))
-    batch.take_in(begun(1, items).drawn, 11.0)
-    batch.take_in(begun(1, items).drawn, 12.0)
-    done, token_s = batch.take_in((drawn(items[0], (5, 5, 5, 1), version=1),), 16.0)
+    batch.end_slice(begun(1, items).drawn, 11.0)
+    batch.end_slice(begun(1, items).drawn, 12.0)
+    done, token_s = batch.end_slice((drawn(items[0], (5, 5, 5, 1), version=1),), 16.0)
     parts = (*prefix, segment((3, 4, 3, 4)), segment((5, 5, 5, 1), 1))
     assert done == [rollout(items[0], *parts, generate_s=6.0)]
     assert token_s == 1.5
@@ -38,12 +38,12 @@ def test_slices_of_one_version_are_one_segment_and_the_prefix_stays_apart() -> N
 def test_partial_results_say_only_what_is_new_and_where_it_goes() -> None:
     batch = running((segment((8, 9)),))
     items = work(grant(1, 2))
-    batch.take_in(begun(1, items).drawn, 11.0)
+    batch.end_slice(begun(1, items).drawn, 11.0)
     assert [(item.position, item.segments) for item in batch.partials(9)] == [(2, (segment((3, 4)),))] * 2
     assert batch.partials(9) == ()
-    batch.take_in(begun(1, items[:1], (5,)).drawn, 12.0)
+    batch.end_slice(begun(1, items[:1], (5,)).drawn, 12.0)
     assert [(item.position, item.segments) for item in batch.partials(9)] == [(4, (segment((5,)),))]
-    batch.tell_again()
+    batch.report_again()
     assert [(item.position, len(item.segments[0].token_ids)) for item in batch.partials(9)] == [(2, 3), (2, 2)]
 
 
@@ -52,7 +52,7 @@ def test_what_was_told_of_longest_ago_is_told_of_first() -> None:
     items = work(grant(1, 2))
     told = []
     for _ in range(3):
-        batch.take_in(begun(1, items).drawn, 11.0)
+        batch.end_slice(begun(1, items).drawn, 11.0)
         told += [(item.sample_index, item.position) for item in batch.partials(1)]
     assert told == [(0, 0), (1, 0), (0, 2)]
 
@@ -60,7 +60,7 @@ def test_what_was_told_of_longest_ago_is_told_of_first() -> None:
 def test_long_partial_results_are_cut() -> None:
     batch = running()
     item = work(grant(1, 2))[0]
-    batch.take_in((drawn(item, (7,) * (PARTIAL_TOKENS_MAX + 1), None),), 11.0)
+    batch.end_slice((drawn(item, (7,) * (PARTIAL_TOKENS_MAX + 1), None),), 11.0)
     assert [(part.position, len(part.segments[0].token_ids)) for part in batch.partials(9)] == [
         (0, PARTIAL_TOKENS_MAX),
         (PARTIAL_TOKENS_MAX, 1),
@@ -70,7 +70,7 @@ def test_long_partial_results_are_cut() -> None:
 def test_what_has_no_token_of_ours_is_not_interrupted_but_given_back() -> None:
     batch = running((segment((8, 9)),))
     items = work(grant(1, 2, prefix=(segment((8, 9)),)))
-    batch.take_in((drawn(items[1], (3,), None),), 11.0)
+    batch.end_slice((drawn(items[1], (3,), None),), 11.0)
     parts = (segment((8, 9)), segment((3,)))
     assert batch.interrupted(12.0) == [rollout(items[1], *parts, reason="interrupted", generate_s=2.0)]
 
@@ -79,7 +79,7 @@ def test_rollouts_that_nobody_wants_are_forgotten() -> None:
     batch = running()
     batch.keep(lambda _, index: index == 1)
     assert (len(batch), batch.lease_ids()) == (1, {1})
-    assert batch.take_in((drawn(work(grant(1, 2))[0]),), 11.0) == ([], 1.0)
+    assert batch.end_slice((drawn(work(grant(1, 2))[0]),), 11.0) == ([], 1.0)
 
 
 def test_a_rollout_with_all_its_segments_stays_on_its_version() -> None:
@@ -87,7 +87,7 @@ def test_a_rollout_with_all_its_segments_stays_on_its_version() -> None:
     item = work(grant(1, 2))[0]
     for version in range(SEGMENTS_MAX):
         assert batch.may_renew()
-        batch.take_in((drawn(item, (3,), None, version=version),), 11.0)
+        batch.end_slice((drawn(item, (3,), None, version=version),), 11.0)
     assert not batch.may_renew()
 
 
