@@ -39,7 +39,7 @@ MEMBERS_A_MINUTE = 600
 ONE_AT_ONCE = 4
 ONE_EVERY_S = 20.0
 """Per member, which asks when it joins, when its network changes and every half hour."""
-_ACCEPTED_AT_ONCE = 256  # connections to the second port, which anybody may open
+_ACCEPTED_AT_ONCE = 256  # connections to the second port, which strangers may open
 _NONCE_LENGTH = 32
 _BODY_BYTES_MAX = 1024
 _CONTENT_TYPE = "application/x-ndjson"

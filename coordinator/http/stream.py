@@ -1,6 +1,6 @@
 """Send server-sent events once a second, encoded once for all listeners.
 
-Each topic's text is made, and compressed, once a tick, and only while somebody listens to it: twenty pages cost twenty
+Each topic's text is made, and compressed, once a tick, and only while a reader listens to it: twenty pages cost twenty
 writes. The compressed parts of a tick are whole deflate blocks with a window of their own (RFC 1951, section 3.2.3), so
 that the same bytes fit into every reader's gzip stream, whatever came before them there.
 """
@@ -67,7 +67,7 @@ class Hub:
         self._gate = gate
         self._interval_s = interval_s
         self._readers: set[_Reader] = set()
-        self._newest: dict[str, _Event] = {}  # of topics without a ``first`` of their own, while somebody listens
+        self._newest: dict[str, _Event] = {}  # of topics without a ``first`` of their own, while a reader listens
         self._ticker: asyncio.Task[None] | None = None
         self._closing = False
 

@@ -73,7 +73,7 @@ def parse(words: str) -> tuple[str, str]:
         if kind == "peer" or subject.isdigit():
             return kind, subject
     raise ConfigError(
-        f"cannot tell what {words!r} is",
+        f"{words!r} names no subject of a run",
         fix="write `lease 17`, `rollout 9`, `group 3`, `step 40`, `version 8` or `peer NAME`",
     )
 
@@ -290,12 +290,12 @@ def _attempt_lines(row: dict[str, Any]) -> list[Line]:
     """Return what happened to one attempt."""
     slot = f"slot {row['sample_index']} of group {row['group_id']}"
     lease, rollout = f"lease {row['lease_id']}", f"rollout {row['rollout_id']}"
-    lines = [Line(row["issued_unix_s"], f"{slot} was given to {row['peer_id']}", lease)]
+    lines = [Line(row["issued_unix_s"], f"{slot} was issued to {row['peer_id']}", lease)]
     if row["received_unix_s"] is not None:
-        lines.append(Line(row["received_unix_s"], f"{slot} came back: stored as {rollout}", lease))
+        lines.append(Line(row["received_unix_s"], f"{slot} was received: stored as {rollout}", lease))
     if row["scored_unix_s"] is not None:
         problem = f", which could not be scored: {row['error']}" if row["error"] else ""
-        lines.append(Line(row["scored_unix_s"], f"{rollout} is worth {row['reward']:g}{problem}", lease))
+        lines.append(Line(row["scored_unix_s"], f"{rollout} was scored: reward {row['reward']:g}{problem}", lease))
     if row["state"] == "trained":
         lines.append(Line(row["recorded_unix_s"], f"{rollout} went into the batch of step {row['step']}"))
     if row["state"] == "dropped":

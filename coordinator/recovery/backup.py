@@ -218,7 +218,7 @@ def _manifest(backup: Path) -> dict[str, Any]:
             raise ValueError("it is too large")
         manifest = json.loads(path.read_bytes())
         if manifest["format"] != FORMAT:
-            raise ValueError(f"its format is {manifest['format']}, ours is {FORMAT}")
+            raise ValueError(f"its format is {manifest['format']}, and this release reads {FORMAT}")
         names = [entry["path"] for entry in manifest["files"]]
         if not all(_NAMES.fullmatch(name) for name in names) or len(set(names)) != len(names):
             raise ValueError("it names files that no backup has")

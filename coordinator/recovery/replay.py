@@ -104,7 +104,7 @@ def _entries(folder: Path, incarnation: int) -> Iterator[Head | Told | Gap]:
         try:
             for entry in entries_of(segment.read_bytes()):
                 if isinstance(entry, Head) and entry.format != FORMAT:
-                    raise ValueError(f"its format is {entry.format}, ours is {FORMAT}")
+                    raise ValueError(f"its format is {entry.format}, and this release reads {FORMAT}")
                 yield entry
         except ValueError as error:
             raise RunFolderError(

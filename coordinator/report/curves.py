@@ -60,8 +60,8 @@ def curves(title: str, drawn: Sequence[Curve], *, x_name: str = "learner step", 
             parts.append(f'<polyline class="{curve.kind}" points="{path}"><title>{escape(label)}</title></polyline>')
     legend = "".join(f'<li class="{one.kind}">{escape(one.name)}</li>' for one in shown) if len(shown) > 1 else ""
     legend += f'<li class="cut">{cut} beyond the scale</li>' if cut else ""
-    told = "; ".join(f"{one.name} from {number(one.known[0][1])} to {number(one.known[-1][1])}" for one in shown)
-    return _figure(title, told, parts, legend)
+    description = "; ".join(f"{one.name} from {number(one.known[0][1])} to {number(one.known[-1][1])}" for one in shown)
+    return _figure(title, description, parts, legend)
 
 
 def bars(title: str, values: Mapping[str, float], *, limit: str = "", limit_name: str = "") -> str:
@@ -86,8 +86,8 @@ def bars(title: str, values: Mapping[str, float], *, limit: str = "", limit_name
             anchor = "end" if index >= len(values) / 2 else "start"
             beside = edge - 5 if anchor == "end" else edge + 5
             parts.append(f'<text x="{beside:.1f}" y="{_TOP + 8}" text-anchor="{anchor}">{escape(limit_name)}</text>')
-    told = ", ".join(f"{key}: {value / total:.1%}" for key, value in values.items())
-    return _figure(title, told, parts, "")
+    description = ", ".join(f"{key}: {value / total:.1%}" for key, value in values.items())
+    return _figure(title, description, parts, "")
 
 
 def _range(values: Sequence[float]) -> tuple[float, float, int]:
@@ -137,11 +137,12 @@ def _steps(low: float, high: float, name: str) -> list[str]:
     return parts
 
 
-def _figure(title: str, told: str, parts: Sequence[str], legend: str) -> str:
+def _figure(title: str, description: str, parts: Sequence[str], legend: str) -> str:
+    label = escape(f"{title}: {description}")
     return (
         f'<figure class="card"><figcaption><h3>{escape(title)}</h3>'
         + (f'<ul class="legend">{legend}</ul>' if legend else "")
-        + f'</figcaption><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(f"{title}: {told}")}">'
+        + f'</figcaption><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">'
         + "".join(parts)
         + "</svg></figure>"
     )

@@ -183,7 +183,7 @@ def _peers(facts: Facts) -> str:
     ]
     table = _table(("peer", "identity", "trained", "dropped", "why"), rows, numbers=(2, 3))
     more = f"<p class=muted>and {facts.peers_left_out:,} more peers</p>" if facts.peers_left_out else ""
-    note = '<p class="muted">Of the rollouts that the ledger still lists one by one.</p>'
+    note = '<p class="muted">Counts only rollouts that are not compacted in the ledger.</p>'
     return f"<section><h2>Peers</h2>{note}{table}{more}</section>" if rows else ""
 
 

@@ -6,7 +6,7 @@ Messages that go to very many peers at once are sent a few at a time, so that ev
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from typing import assert_never
 
@@ -22,8 +22,11 @@ from coordinator.core.events.actions import (
     StopPeer,
     TellActivation,
 )
+from coordinator.ledger.store import RunStore
 from coordinator.shell.sessions import Sessions
-from rollcast.wire.ids import PeerId
+from rollcast.runtime.errors import StoreError
+from rollcast.runtime.waits import deadline
+from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import lease_to_pb
 
@@ -39,6 +42,8 @@ ToPeer = (
     | RefuseSession
 )
 
+ANNOUNCEMENTS_KEPT = 32  # in memory; older ones are read from the ledger
+LEDGER_DEADLINE_S = 60.0
 AT_ONCE = 10  # messages
 PAUSE_S = 0.01  # 1,000 messages per second: each has an answer, and both together take some hundred microseconds
 
@@ -114,6 +119,39 @@ class FanOut:
         self._timer, self._left = None, AT_ONCE
         if self._waiting:
             self._go_on()
+
+
+class Announcements:
+    """The announcements that are sent to peers."""
+
+    def __init__(self, ledger: RunStore) -> None:
+        self._ledger = ledger
+        self._newest: OrderedDict[tuple[Epoch, Version], pb.VersionAnnouncement] = OrderedDict()
+
+    def in_memory(self, epoch: Epoch, version: Version) -> pb.VersionAnnouncement | None:
+        """Return the announcement if it is in memory; None otherwise."""
+        return self._newest.get((epoch, version))
+
+    def remember(self, epoch: Epoch, version: Version, announcement: pb.VersionAnnouncement) -> None:
+        """Keep an announcement in memory; beyond ANNOUNCEMENTS_KEPT the oldest is discarded."""
+        self._newest[(epoch, version)] = announcement
+        while len(self._newest) > ANNOUNCEMENTS_KEPT:
+            self._newest.popitem(last=False)
+
+    async def stored(self, version: Version) -> pb.VersionAnnouncement:
+        """Load the announcement from the ledger.
+
+        Raises:
+            StoreError: the ledger has none of this version.
+            WaitTimedOut: the ledger takes too long.
+        """
+        async with deadline(LEDGER_DEADLINE_S, "the ledger to find an announcement"):
+            stored = await self._ledger.version(version)
+        if stored is None:
+            raise StoreError(f"the announcement of version {version} is not in the ledger")
+        announcement = pb.VersionAnnouncement.FromString(stored.announcement)
+        self.remember(stored.epoch, stored.version, announcement)
+        return announcement
 
 
 def leases_message(action: SendLeases) -> pb.CoordinatorMessage:

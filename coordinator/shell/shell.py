@@ -63,10 +63,9 @@ from coordinator.prompts.problems import Problems
 from coordinator.recovery.resume import AGE_SPLIT, ELAPSED_S, LEARNER_FINISHED, LEARNER_VALUES
 from coordinator.report.summary import step_metrics
 from coordinator.shell.activation_solver import ActivationPlanner
-from coordinator.shell.announcements import Announcements
 from coordinator.shell.async_work import LEDGER_DEADLINE_S, AsyncWork
 from coordinator.shell.batch_reader import BatchReader
-from coordinator.shell.peer_sender import PeerSender, ToPeer, announcement_message
+from coordinator.shell.peer_sender import Announcements, PeerSender, ToPeer, announcement_message
 from coordinator.shell.pending_calls import PendingCalls, answered
 from coordinator.shell.sessions import Sessions
 from rollcast.runtime.errors import EpochOver, RollcastError

@@ -95,7 +95,7 @@ def _answer(descriptor: int, value: Any) -> None:
 
 def _quiet() -> None:
     """Keep libraries' warnings about texts that are not mathematics out of the log."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the pool, which ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the pool, which ends this process
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
 

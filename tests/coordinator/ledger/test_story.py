@@ -45,9 +45,9 @@ async def test_a_rollout_from_lease_to_batch(ledger: Path) -> None:
     assert story.facts["fate"] == "trained in step 0"
     assert story.facts["segments"] == [{"version": 3, "epoch": 0, "peer": work.PEER, "tokens": 4}]
     assert whats(story) == [
-        f"slot 0 of group 1 was given to {work.PEER}",
-        "slot 0 of group 1 came back: stored as rollout 1",
-        "rollout 1 is worth 0.1",
+        f"slot 0 of group 1 was issued to {work.PEER}",
+        "slot 0 of group 1 was received: stored as rollout 1",
+        "rollout 1 was scored: reward 0.1",
         "rollout 1 went into the batch of step 0",
     ]
 
@@ -97,7 +97,7 @@ async def test_what_is_not_known_is_refused(ledger: Path, words: str) -> None:
 
 @pytest.mark.parametrize("words", ["", "lease x", "lease 1 2", "rollout -1", "peer '; DROP TABLE x"])
 def test_what_cannot_be_parsed_is_refused(words: str) -> None:
-    with pytest.raises(ConfigError, match="cannot tell what"):
+    with pytest.raises(ConfigError, match="names no subject"):
         parse(words)
 
 

@@ -122,7 +122,7 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     write(folder, [replace(head, format=FORMAT + 1), *entries[1:]])
     with pytest.raises(RunFolderError, match="cannot read the record") as refused:
         replay(folder, 1)
-    assert refused.value.cause == f"its format is {FORMAT + 1}, ours is {FORMAT}"
+    assert refused.value.cause == f"its format is {FORMAT + 1}, and this release reads {FORMAT}"
 
 
 def test_a_rollout_that_was_compacted_is_an_error(tmp_path: Path) -> None:

@@ -10,8 +10,16 @@ import pytest
 from coordinator.core.events.actions import Neighbour, PlanPart, SendPlan, SendProbe, StripePart, TellActivation
 from coordinator.ledger.sqlite import Ledger
 from coordinator.shell import sessions
-from coordinator.shell.announcements import KEPT, Announcements
-from coordinator.shell.peer_sender import AT_ONCE, PAUSE_S, FanOut, activation_message, plan_message, probe_message
+from coordinator.shell.peer_sender import (
+    ANNOUNCEMENTS_KEPT,
+    AT_ONCE,
+    PAUSE_S,
+    Announcements,
+    FanOut,
+    activation_message,
+    plan_message,
+    probe_message,
+)
 from coordinator.shell.sessions import Sessions
 from rollcast.runtime.errors import StoreError
 from rollcast.wire.ids import Epoch, PeerId, PlanId, StripeId, Version
@@ -166,10 +174,10 @@ async def test_the_newest_are_in_memory_and_the_others_in_the_ledger(tmp_path: P
     ledger = Ledger.open(tmp_path / "store.sqlite")
     announcements = Announcements(ledger)
     await ledger.record_version(Epoch(0), Version(0), announcement(0).SerializeToString())
-    for number in range(KEPT + 1):
+    for number in range(ANNOUNCEMENTS_KEPT + 1):
         announcements.remember(Epoch(0), Version(number), announcement(number))
     assert announcements.in_memory(Epoch(0), Version(0)) is None
-    assert announcements.in_memory(Epoch(0), Version(KEPT)) == announcement(KEPT)
+    assert announcements.in_memory(Epoch(0), Version(ANNOUNCEMENTS_KEPT)) == announcement(ANNOUNCEMENTS_KEPT)
     assert await announcements.stored(Version(0)) == announcement(0)
     assert announcements.in_memory(Epoch(0), Version(0)) == announcement(0)
     with pytest.raises(StoreError, match="version 7 is not in the ledger"):
