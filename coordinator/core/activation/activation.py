@@ -40,15 +40,15 @@ from coordinator.core.staleness.epochs import NEWEST_KEPT
 from rollcast.wire.ids import PeerId
 
 _LOOK_S = 1.0
-_COME_BACK_S = 15.0  # for peers to come back to a coordinator that was started again; they dial every 5 s
-_MEMBERS_LOOKED_AT_A_SECOND = 1000  # so that looking takes a small share of the coordinator's time
-_MEMBERS_LOOKED_AT_ONCE = 512  # so that nobody waits for it
-_MEASURED_LEAST_STEPS = 4  # in which what a set makes is added up, at least
-_LIMITED_SHARE = 0.05  # of the looks: so often the learner must have waited for busy workers to count as limited
+_COME_BACK_S = 15.0  # for peers to reconnect to a restarted coordinator; they dial every 5 s
+_MEMBERS_LOOKED_AT_A_SECOND = 1000  # so that measuring takes a small share of the coordinator's time
+_MEMBERS_LOOKED_AT_ONCE = 512  # so that no other event waits for long
+_MEASURED_LEAST_STEPS = 4  # over which a set's rollouts are added up, at least
+_LIMITED_SHARE = 0.05  # of the measurements: workers count as the limit if the learner waited at so many
 
 
 class _Meter:
-    """What was made since the last measurement. Times are the core's clock in seconds."""
+    """The rollouts made since the last measurement. Times are the core's clock in seconds."""
 
     def __init__(self) -> None:
         self.running = False
@@ -74,15 +74,15 @@ class _Meter:
 
 @dataclass(slots=True)
 class _Look:
-    """One look at every member, under way."""
+    """One measurement of every member, in progress."""
 
-    members: list[Member]  # still to be looked at
+    members: list[Member]  # still to be measured
     assumed: Assumed
     idle: int = 0  # that are on and could hold more
 
 
 class Activation:
-    """The capacity model's glue to membership and measurements."""
+    """Connects the capacity model to membership and measurements."""
 
     def __init__(self, state: CoreState, broadcasts: Broadcasts) -> None:
         self._state = state
@@ -95,18 +95,18 @@ class Activation:
         self._told: dict[PeerId, Worker] = {}
         self._meter = _Meter()
         self._switches = 0
-        self._restored: tuple[PeerId, ...] = ()  # switched off by a coordinator before us, until the first plan
+        self._restored: tuple[PeerId, ...] = ()  # switched off before a restart, until the first plan
         self._restored_at = 0.0
 
     # ---------------------------------------------------------------- events
 
     def joined(self, peer_id: PeerId) -> list[Action]:
-        """A session was opened: a peer that is switched off is told so again."""
+        """Tell a peer that opened a session if it is switched off."""
         off = self._state.members.standing(peer_id).switched_off
         return [TellActivation(peer_id, False, off)] if off else []
 
     def restored(self, event: StandbyRestored, now: float) -> None:
-        """Go on with the set that was on, until there is a plan; without a model that acts, everybody is on."""
+        """Continue with the set that was on, until there is a plan; if the model does not act, every peer is on."""
         if not self._acts:
             return
         self._restored, self._restored_at = tuple(event.peers), now
@@ -115,7 +115,7 @@ class Activation:
             standing.standby, standing.dark = reason, dark
 
     def _nobody_came_back(self, now: float) -> list[Action]:
-        """Those who were on are gone, and the learner waits: nothing can be planned before somebody works."""
+        """Switch peers on when those that were on have left and the learner waits: no plan is made before one works."""
         state, replanner = self._state, self._replanner
         if replanner is None or replanner.plan is not None:
             self._restored = ()
@@ -128,11 +128,11 @@ class Activation:
         return [action for peer_id in peers for action in self._switch(peer_id, True, reason, now)]
 
     def look_soon(self, now: float) -> None:
-        """Something was ordered: look at everything with the next tick."""
+        """Measure everything with the next tick, because an operator gave an order."""
         self._look_at = now
 
     def tick(self, now: float) -> list[Action]:
-        """Look at what was measured, now and then."""
+        """Measure the run if that is due."""
         replanner = self._replanner
         if replanner is None or self._state.ended:
             return []
@@ -142,18 +142,18 @@ class Activation:
         return back + self._handle(Tick(), now) if now >= replanner.next_at else back
 
     def planned(self, solved: Solved, now: float) -> list[Action]:
-        """The planner's answer."""
+        """Switch peers as the planner answered."""
         what = f"{solved.on} on for {solved.usd_per_hour:.4g} $/h, {solved.off} off"
         if solved.infeasible:
             what = f"no set will do: {'; '.join((solved.infeasible, *solved.remedies))}; {what}"
         return [Note("activation_planned", f"plan {solved.number}", what), *self._handle(solved, now)]
 
     def plan_failed(self, number: int, why: str, now: float) -> list[Action]:
-        """There is no answer: the set stays, and is filled up where it is too slow."""
+        """Keep the set when the planner has no answer, and add to it where it is too slow."""
         return [Note("activation_failed", f"plan {number}", why), *self._handle(SolveFailed(number, why), now)]
 
     def pinned(self, event: PeerPinned, now: float) -> list[Action]:
-        """The operator decides for one peer."""
+        """Pin one peer on or off, or unpin it, by the operator's order."""
         standing = self._state.members.standing(event.peer_id)
         standing.pin = event.pin
         word = f"pinned {event.pin}" if event.pin else "left to the capacity model"
@@ -167,20 +167,20 @@ class Activation:
         return actions + self._switch(event.peer_id, True, reason, now)
 
     def priced(self, event: PricesChanged, now: float) -> list[Action]:
-        """The operator says what peers cost."""
+        """Change the prices of peers, by the operator's order."""
         self._state.prices = event.prices
         self._look_at = now
         return [Note("priced", "capacity", f"{len(event.prices)} prices")]
 
     def offered(self, event: WorkersOffered, now: float) -> None:
-        """Providers have other workers now, or one of them has come."""
+        """Take over the workers that providers offer now."""
         self._state.offers.replace(event.workers, event.backed, self._state.settings.activation)
         self._look_at = now
 
     # ---------------------------------------------------------------- measurements
 
     def _look(self, now: float) -> list[Action]:
-        """Tell the replanner what is there and what it makes: of a large fleet a part at a time, the demand last."""
+        """Report peers and their speeds to the replanner, of a large fleet some at a time, and the demand last."""
         state, actions = self._state, list[Action]()
         demand = demand_of(state, now)
         if demand is None:
@@ -201,7 +201,7 @@ class Activation:
         return actions + self._measure(now, limited=not look.idle and state.batches.wanted is not None)
 
     def _see_offers(self, now: float) -> list[Action]:
-        """After the peers: one of them may have been such a worker. Who is neither is gone."""
+        """Report the workers on offer after the peers, since a peer may be one of them. All others have left."""
         state, actions, offers = self._state, list[Action](), self._state.offers.workers
         for worker in offers.values():
             worker_id = PeerId(worker.worker_id)
@@ -229,7 +229,7 @@ class Activation:
         return self._handle(WorkerSeen(worker), now)
 
     def _measure(self, now: float, *, limited: bool) -> list[Action]:
-        """Where nothing is switched, what the set makes says nothing about a set that would be."""
+        """Measure what the set makes. Where nothing is switched, that says nothing about the set of a plan."""
         state, meter = self._state, self._meter
         if not self._acts:
             return []
@@ -276,7 +276,7 @@ class Activation:
         return wants + self._switch(peer_id, on, reason, now, receives=receives)
 
     def _give_reasons(self, solved: Solved) -> None:
-        """Those that stay as they are have new reasons too."""
+        """Update the reasons, also of peers that stay as they are."""
         for worker_id, reason in solved.reasons:
             if worker_id in self._state.offers.workers:
                 continue
@@ -289,7 +289,7 @@ class Activation:
                 standing.switched = reason
 
     def _switch(self, peer_id: PeerId, on: bool, reason: str, now: float, *, receives: bool = True) -> list[Action]:
-        """Change what a peer is, and tell it."""
+        """Switch a peer on or off, and tell it."""
         state, standing = self._state, self._state.members.standing(peer_id)
         if on is not bool(standing.standby):  # it is so already
             return []
@@ -320,11 +320,11 @@ class Activation:
 
     @property
     def corrections(self) -> Corrections | None:
-        """Measured / predicted, as far as it was learned; None where nothing is planned."""
+        """Measured / predicted, as far as it was learned; None if nothing is planned."""
         return None if self._replanner is None else self._replanner.corrections
 
     def status(self) -> ActivationStatus:
-        """What every screen shows."""
+        """Return the decisions of the capacity model, for people."""
         peers = [member for member in self._state.members if member.role == "peer"]
         on = [member for member in peers if not member.standing.kept_out and not member.standing.switched_off]
         replanner = self._replanner

@@ -11,7 +11,7 @@ from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.prices import Price, price_of
 from coordinator.core.members.membership import Member
 
-_NEW_SHARE = 0.3  # of a new measurement of a peer's speed: what it draws next varies more than its machine
+_NEW_SHARE = 0.3  # weight of a new measurement of a peer's speed: rollouts vary more than machines do
 _STEPS_TIMED_LEAST = 4
 _ALIKE = 0.75  # of another peer's speed: a difference that waiting for work explains
 _JUMP = 2.0  # by this factor it is believed at once
@@ -19,14 +19,14 @@ _SPREAD_UNKNOWN = 1.5  # of the longest of ten rollouts over an ordinary one, be
 
 
 def is_usable(member: Member) -> bool:
-    """Whether it can be switched on at all."""
+    """Whether a member can be switched on at all."""
     resting = member.facts is not None and member.facts.state in ("draining", "paused")
     standing = member.standing
     return member.role == "peer" and not (standing.quarantined or standing.drained or standing.banned or resting)
 
 
 def measure(state: CoreState, member: Member, now: float) -> None:
-    """Take the newest measurement of its speed in; one that is older than the forecast remembers stays."""
+    """Blend in the newest measurement of a member's speed; without one the old figure stays."""
     per_s = state.forecast.slots_per_s(member.peer_id, now)
     is_new = now - member.joined_at < state.settings.activation.replan.dwell_s
     if not per_s or (is_new and not state.forecast.is_settled(member.peer_id)):
@@ -37,7 +37,7 @@ def measure(state: CoreState, member: Member, now: float) -> None:
 
 
 def price(prices: Sequence[Price], member: Member) -> Price:
-    """What it costs."""
+    """Return the price of a member."""
     return price_of(prices, peer_id=member.peer_id, name=member.name, hardware=member.hardware, region=member.region)
 
 
@@ -114,7 +114,7 @@ def learner_step_s(state: CoreState) -> float | None:
 
 
 def demand_of(state: CoreState, now: float) -> Demand | None:
-    """What the learner needs; None before a step was timed and a version announced."""
+    """Return the learner's demand; None before a step was timed and a version announced."""
     settings, t_train_s, broadcast = state.settings.activation, learner_step_s(state), state.dissemination.newest
     if not t_train_s or broadcast is None:
         return None

@@ -140,7 +140,7 @@ def question_of(state: CoreState, corrections: Corrections | None, now: float) -
 
 
 def preview(question: Question, change: Change) -> Preview:
-    """What would follow; takes a second or so."""
+    """Return the preview; this takes about a second."""
     before = _on(question.known)
     demand = question.demand
     if demand is None or not any(worker.speeds for worker in before):
@@ -168,7 +168,7 @@ def _on(known: Sequence[Known]) -> list[Worker]:
 
 
 def _set_after(question: Question, change: Change, demand: Demand) -> tuple[list[Worker], list[str]]:
-    """Who would be on, and what the planner has to say about it."""
+    """Return which peers would be on, and the planner's remarks."""
     workers = [found for one in question.known if (found := _changed(one, change)) is not None]
     if question.mode != "act":
         return [one for one in workers if _stays_on(one)], []
@@ -189,7 +189,7 @@ def _set_after(question: Question, change: Change, demand: Demand) -> tuple[list
 
 
 def _changed(one: Known, change: Change) -> Worker | None:
-    """The peer after the act; None: it could not be given work."""
+    """Return the peer after the act; None if it could not be given work."""
     if PeerId(one.worker.worker_id) not in change.peers:
         return one.worker if one.usable else None
     if change.act in ("drain", "ban"):
@@ -282,7 +282,7 @@ def _usd(on: Sequence[Worker]) -> float:
 
 
 def _of_acts(question: Question, change: Change) -> list[str]:
-    """What happens to the peers themselves."""
+    """Return what happens to the peers themselves, in words."""
     about = [one for one in question.known if PeerId(one.worker.worker_id) in change.peers]
     held, found = sum(one.held for one in about), []
     if change.act == "ban" and held:
@@ -295,7 +295,7 @@ def _of_acts(question: Question, change: Change) -> list[str]:
 
 
 def _of_figures(question: Question, change: Change, after: Sequence[Worker], then: Figures) -> list[str]:
-    """What to think of before it is done."""
+    """Return warnings to consider before the change."""
     found = []
     if not after:
         found.append("nobody would be left to make rollouts: the learner would wait")
@@ -316,7 +316,7 @@ def _of_figures(question: Question, change: Change, after: Sequence[Worker], the
 
 
 def _sentence(change: Change, now: Figures, then: Figures) -> str:
-    """What it comes to, in one sentence."""
+    """Return the result in one sentence."""
     doing = _DOES[change.act].format(_plural(len(change.peers))) if change.act else "This"
     learner = f"the learner busy {then.utilisation or 0.0:.0%} of the time"
     if f"{then.utilisation or 0.0:.0%}" != f"{now.utilisation or 0.0:.0%}":

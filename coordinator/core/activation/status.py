@@ -1,4 +1,4 @@
-"""What people see of the capacity model's decisions."""
+"""The capacity model's decisions, for people."""
 
 from __future__ import annotations
 

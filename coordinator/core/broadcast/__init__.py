@@ -1,1 +1,1 @@
-"""Plan who relays a version to whom, and measure links and dissemination."""
+"""Plan the relays of versions, and measure links and dissemination."""

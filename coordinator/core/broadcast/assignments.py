@@ -1,4 +1,4 @@
-"""Every member's part of a plan: its links, who dials, and to whom it passes what on."""
+"""Turn a plan into each member's part: its links, which end dials, and its children in each stripe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollcast.wire.reach_words import PUNCH
 
 _NOBODY: frozenset[PeerId] = frozenset()
 
-_Key = tuple[PeerId, bool, bool, bool]  # whom, whether we dial, in one local network, through a hole
+_Key = tuple[PeerId, bool, bool, bool]  # the other end, whether this one dials, in one local network, through a hole
 
 
 class _Edges:
@@ -67,7 +67,7 @@ class PartsMaker:
         self._before: dict[_Key, Neighbour] = {}
 
     def make(self, nodes: Sequence[RelayNode], plan: Plan) -> dict[PeerId, PlanPart]:
-        """Parts of all members, the root among them, in the order they joined."""
+        """Return the parts of all members, the root included, in the order in which they joined."""
         self._before, self._known = self._known, {}
         by_id = {node.peer_id: node for node in nodes}
         edges = _Edges(plan)
@@ -118,7 +118,7 @@ class PartsMaker:
     def _fallbacks(
         self, node: RelayNode, plan: Plan, by_id: Mapping[PeerId, RelayNode], links: Mapping[PeerId, int]
     ) -> tuple[Neighbour, ...]:
-        """Its parents' parents, who hold a chunk sooner, the origin as the last of all members, then mirrors."""
+        """Return its fallback sources: its parents' parents, which hold chunks sooner, the origin, then mirrors."""
         root, own_id = plan.root, node.peer_id
         with_root = root not in links and (bool(by_id[root].address) or _by_other_means(node, by_id[root]))
         usable: list[PeerId] = []
@@ -150,7 +150,7 @@ def _dials(node: RelayNode, other: RelayNode, *, is_above: bool, is_below: bool)
 
 
 def _by_other_means(node: RelayNode, other: RelayNode) -> bool:
-    """Whether one that cannot be dialled can be reached by one that cannot be either."""
+    """Whether two members that cannot be dialled can reach each other."""
     return not node.address and (node.reaches(other) or node.is_relayed_to(other))
 
 

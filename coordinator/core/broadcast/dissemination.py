@@ -1,4 +1,4 @@
-"""T_bcast: from a version's announcement to the last active peer's verified copy, and each peer's own part in it."""
+"""Measure T_bcast: the time from a version's announcement to the last active peer's verified copy, and each peer's."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rollcast.runtime.windows import Distribution, Window
 from rollcast.wire.ids import PeerId, PlanId, Version
 
 SECONDS_BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 150.0, 300.0, 900.0, 3600.0)
-_VERSIONS_WATCHED = 64  # a peer that lags further behind than this is a slow peer, not a broadcast under way
+_VERSIONS_WATCHED = 64  # a peer that lags further behind is a slow peer, not a broadcast in progress
 _PEERS_REMEMBERED = 16384  # identities; beyond the fleets that are planned for
-_VERSIONS_REMEMBERED = 60  # of the newest, for those who look
+_VERSIONS_REMEMBERED = 60  # the newest ones, for the status
 _PEER_WINDOW = 32  # versions that a peer's percentiles are taken over
 
 
@@ -39,13 +39,13 @@ class Broadcast:
 
     @property
     def bytes_per_peer(self) -> float | None:
-        """What a peer received for it on average; None before the first report."""
+        """Mean bytes that a peer received for it; None before the first report."""
         return self.bytes_reported / self.reports if self.reports else None
 
 
 @dataclass(slots=True)
 class PeerTimes:
-    """How soon one peer held the versions that it received, in seconds since their announcements."""
+    """The seconds in which one peer held the versions that it received, counted from their announcements."""
 
     seconds: Window = field(default_factory=lambda: Window(_PEER_WINDOW))
     times_last: int = 0  # versions for which all others had to be waited for
@@ -81,7 +81,7 @@ class Dissemination:
         plan_id: PlanId | None = None,
         encodings: tuple[AnnouncedEncoding, ...] = (),
     ) -> None:
-        """A version is to reach these peers from ``now`` on."""
+        """Begin the broadcast of a version that these peers are to receive."""
         missing = set(peers)
         self.newest = Broadcast(version, now, len(missing), missing, plan_id, encodings)
         self.recent.append(self.newest)
@@ -92,7 +92,7 @@ class Dissemination:
             del self._running[next(iter(self._running))]
 
     def held(self, peer_id: PeerId, version: Version, now: float) -> None:
-        """The peer holds a verified copy of this version."""
+        """Note that a peer holds a verified copy of this version."""
         times = self._remembered(peer_id)
         if times.newest_held is not None and version <= times.newest_held:
             return
@@ -110,7 +110,7 @@ class Dissemination:
             self._settle(watched)
 
     def withdrawn(self, is_orphan: Callable[[Version], bool]) -> None:
-        """These versions do not count any more: nobody is waited for, and peers may hold older ones after them."""
+        """End the broadcasts of orphaned versions; peers may hold older versions after them."""
         for watched in [watched for watched in self._running if is_orphan(watched)]:
             del self._running[watched]
         if self.newest is not None and is_orphan(self.newest.version):
@@ -120,19 +120,19 @@ class Dissemination:
                 times.newest_held = None
 
     def received(self, version: Version, bytes_received: int) -> None:
-        """A peer received so many bytes of chunks for this version."""
+        """Note how many bytes of chunks a peer received for this version."""
         if self.newest is not None and self.newest.version == version:
             self.newest.reports += 1
             self.newest.bytes_reported += bytes_received
 
     def left(self, peer_id: PeerId) -> None:
-        """The peer is not waited for any more."""
+        """Stop waiting for a peer."""
         for watched in list(self._running):
             self._running[watched].missing.discard(peer_id)
             self._settle(watched)
 
     def times_of(self, peer_id: PeerId) -> PeerTimes | None:
-        """What is remembered of this peer; None before its first version."""
+        """Return the times of this peer; None before its first version."""
         return self._peers.get(peer_id)
 
     def _remembered(self, peer_id: PeerId) -> PeerTimes:

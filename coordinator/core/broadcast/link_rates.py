@@ -1,4 +1,4 @@
-"""What peers' links carry, from their heartbeats: smoothed, with an age and a confidence that fades."""
+"""Estimate the rates of peers' links from their heartbeats: smoothed, with an age and a confidence that decays."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rollcast.wire.ids import PeerId
 _IDENTITIES_KEPT = 16384  # whose figures are remembered, those of peers that left among them
 _TRUSTED_AFTER_S = 0.25  # of full uplink behind a figure: then its confidence is 0.5
 _HALF_LIFE_S = 1800.0  # of confidence: links of homes change with the hour
-_CONFIDENCE_MIN = 0.05  # below it a rate counts as not known
-_NEWER_S = 0.25  # ages of two heartbeats that differ by less tell of the same measurement
+_CONFIDENCE_MIN = 0.05  # below it a rate counts as unknown
+_NEWER_S = 0.25  # ages in two heartbeats that differ by less are of the same measurement
 _SLOW_DOWNLINK_SHARE = 0.5  # of what most receive of the same broadcasts: below it the downlink is the limit
-_RECEIVERS_MIN = 3  # with fewer nobody can say what most receive
+_RECEIVERS_MIN = 3  # with fewer there is no saying what most receive
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class LinkRates:
         self._typical_downlink = 0.0  # median of receivers; 0: not known
 
     def observe(self, peer_id: PeerId, facts: PeerFacts, now: float) -> None:
-        """Take a heartbeat in. One that tells of no newer measurement changes nothing."""
+        """Take over a heartbeat's measurements; one without a newer measurement changes nothing."""
         record = self._records.get(peer_id)
         if record is None:
             record = self._records[peer_id] = _Record()
@@ -73,7 +73,7 @@ class LinkRates:
 
     @staticmethod
     def _measured(record: _Record, facts: PeerFacts, measured_at: float) -> None:
-        """Blend a measurement in by how much is behind it and behind what is known: a change shows in a few."""
+        """Blend in a measurement, weighted by confidence; a change of the link shows after a few of them."""
         weight = facts.uplink_measured_s / (facts.uplink_measured_s + _TRUSTED_AFTER_S)
         old = record.weight * _fading(measured_at - record.measured_at) if record.uplink else 0.0
         share = weight / (weight + (1 - weight) * old)
@@ -82,12 +82,12 @@ class LinkRates:
         record.measured_at = measured_at
 
     def settle(self) -> None:
-        """Find out what most peers receive; called now and then, before plans are made."""
+        """Update what most peers receive; called before plans are made."""
         rates = [record.downlink for record in self._records.values() if record.downlink > 0]
         self._typical_downlink = median(rates) if len(rates) >= _RECEIVERS_MIN else 0.0
 
     def estimate(self, peer_id: PeerId, now: float, *, upload_cap_bytes_per_second: float = 0.0) -> LinkEstimate:
-        """What is known of a peer's links, its uplink within the cap of its owner (0: none)."""
+        """Return the estimates for a peer's links; its uplink is bounded by its owner's cap (0: none)."""
         record = self._records.get(peer_id) or _Record()
         uplink, confidence = self.uplink(peer_id, now, upload_cap_bytes_per_second=upload_cap_bytes_per_second)
         slow = 0 < record.downlink < _SLOW_DOWNLINK_SHARE * self._typical_downlink
@@ -97,7 +97,7 @@ class LinkRates:
     def uplink(
         self, peer_id: PeerId, now: float, *, upload_cap_bytes_per_second: float = 0.0
     ) -> tuple[float | None, float]:
-        """The uplink's rate within the cap of its owner, and the confidence in it: as in an estimate."""
+        """Return the uplink's rate, bounded by its owner's cap, and the confidence in it, as in ``estimate``."""
         record = self._records.get(peer_id)
         if record is None or not record.uplink:
             return None, 0.0
@@ -108,7 +108,7 @@ class LinkRates:
         return min(record.uplink, cap) if cap else record.uplink, confidence
 
     def probe_id(self, peer_id: PeerId) -> int:
-        """The last probe that this peer carried out; 0: none."""
+        """Return the last probe that this peer carried out; 0 if none."""
         record = self._records.get(peer_id)
         return 0 if record is None else record.probe_id
 

@@ -1,4 +1,4 @@
-"""Plans for few members: each relay passes its stripe on to all others, and the origin sends the rest itself.
+"""Plan for few members: each relay passes its stripe on to all others, and the origin sends the rest itself.
 
 Shares in proportion to the relays' uplinks reach the fluid bound exactly. Source: Mutualcast (Li, Chou and Zhang 2005,
 section 3). The relays find the shares by themselves, from credits; here they are only estimated.
@@ -57,11 +57,11 @@ def plan_mesh(
 
 
 def _relays(nodes: Sequence[RelayNode], root: RelayNode, uplinks: Mapping[PeerId, float]) -> list[RelayNode]:
-    """Those whose uplinks are worth a stripe; at least one where any that costs nothing may relay."""
+    """Return the members whose uplinks justify a stripe; at least one if any unmetered one may relay."""
     others = {node.peer_id: sum(node.reaches(one) for one in nodes if one is not node) for node in nodes}
     able = [node for node in nodes if node.may_relay and root.reaches(node) and others[node.peer_id]]
     willing = [node for node in able if not node.metered]
-    if not willing:  # metered ones only where the origin cannot reach somebody
+    if not willing:  # metered ones only where the origin cannot reach every member
         return able[:1] if any(not root.reaches(node) for node in nodes) else []
     willing = [node for node in willing if others[node.peer_id] >= _REACHED_SHARE * (len(nodes) - 1)] or willing
     worth = _WORTH_SHARE * fmean(uplinks[node.peer_id] for node in willing)
@@ -94,14 +94,14 @@ def _stripe_ids(relays: Sequence[RelayNode], before: Mapping[PeerId, StripeId]) 
 
 
 class _Helping:
-    """Who passes stripes of others on to those whom their relays do not reach, so that all have the same to do."""
+    """Chooses the members that pass a stripe on to those that its relay does not reach, balancing their load."""
 
     def __init__(self, uplinks: Mapping[PeerId, float]) -> None:
         self._uplinks = uplinks
         self._copies: dict[PeerId, int] = {}
 
     def best(self, node: RelayNode, helpers: Sequence[RelayNode]) -> RelayNode | None:
-        """The one that reaches this member and has least to do for its uplink; it has more from now on."""
+        """Return the least loaded member, relative to its uplink, that reaches this one, and add to its load."""
         able = [one for one in helpers if one.reaches(node)]
         if not able:
             return None
@@ -113,7 +113,7 @@ class _Helping:
 def _tree(
     relay: RelayNode, nodes: Sequence[RelayNode], root: RelayNode, relays: Sequence[RelayNode], helping: _Helping
 ) -> Parents:
-    """The relay's stripe: all others below it, and those that it cannot reach below one that can."""
+    """Return the relay's stripe: all others are its children, except those that only another member reaches."""
     parents = {relay.peer_id: root.peer_id}
     helpers = [one for one in relays if one is not relay and relay.reaches(one)]
     last_resort = [one for one in nodes if one.may_relay and one is not relay and relay.reaches(one)]
@@ -136,7 +136,7 @@ def _tree(
 def _rates(
     trees: Sequence[Parents], relays: Sequence[PeerId], root: PeerId, uplinks: Mapping[PeerId, float]
 ) -> list[float]:
-    """Bytes a second of each stripe: what its relay's uplink carries, and less where others of its tree are full."""
+    """Return the bytes per second of each stripe: what its relay's uplink carries, less in an overloaded tree."""
     copies = [_copies(parents) for parents in trees]
     rates = [uplinks[relay] / max(1, own.get(relay, 0)) for relay, own in zip(relays, copies, strict=True)]
     loads: dict[PeerId, float] = {}
@@ -160,7 +160,7 @@ def _copies(parents: Parents) -> dict[PeerId, int]:
 def _list_tree(
     nodes: Sequence[RelayNode], root: RelayNode, relays: Sequence[RelayNode], uplinks: Mapping[PeerId, float]
 ) -> Parents:
-    """Announcements and lists: from the origin to the fastest, and from them to the others in turn."""
+    """Return the tree of announcements and lists: from the origin to the fastest members, from them to the others."""
     first = sorted(relays, key=lambda node: (not node.address, -uplinks[node.peer_id]))[:_LIST_DEGREE]
     reached = [node for node in nodes if root.reaches(node)]
     if len(reached) <= _LIST_DEGREE:

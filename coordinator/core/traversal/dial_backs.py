@@ -43,7 +43,7 @@ _NEVER = float("inf")
 
 @dataclass(slots=True)
 class _Check:
-    """One under way. ``asked``: who dials; ``said``: whether they got through."""
+    """A check in progress. ``asked``: the members that dial; ``said``: whether they got through."""
 
     peer_id: PeerId
     address: str
@@ -55,16 +55,16 @@ class _Check:
 
 @dataclass(slots=True)
 class _Target:
-    """A member, and what it said last of where it can be dialled."""
+    """A member, and the address that it advertised last."""
 
-    address: str = ""  # that was, or will be, checked; empty: it says that it cannot be dialled
-    due_at: float = _NEVER  # also while a check is under way
+    address: str = ""  # that was, or will be, checked; empty: it reports that it cannot be dialled
+    due_at: float = _NEVER  # also while a check is in progress
     started_at: float = -_NEVER
     failures: int = 0  # in a row
 
 
 class DialBacks(ReachPart):
-    """The checks under way, and when the next ones are due. Times are the core's clock in seconds."""
+    """The checks in progress, and when the next ones are due. Times are the core's clock in seconds."""
 
     takes = (DialBackEnded,)
 
@@ -74,7 +74,7 @@ class DialBacks(ReachPart):
         self._targets: dict[PeerId, _Target] = {}
         self._due: list[tuple[float, PeerId]] = []  # a heap; entries that no longer hold are passed over
         self._running: dict[int, _Check] = {}  # in order of their ends
-        self._helpers: OrderedDict[PeerId, None] = OrderedDict()  # who was looked at longest ago first
+        self._helpers: OrderedDict[PeerId, None] = OrderedDict()  # the member considered longest ago first
         self._helping: Counter[PeerId] = Counter()
         self._last_id = 0
         self.figures = state.reach.dial_backs
@@ -82,7 +82,7 @@ class DialBacks(ReachPart):
     # ---------------------------------------------------------------- events
 
     def joined(self, member: Member, now: float) -> list[Action]:
-        """It may be dialled, and may dial others."""
+        """Consider a new member for being checked, and for checking others."""
         self.left(member.peer_id, now)
         if self._settings.enabled:
             self._helpers[member.peer_id] = None
@@ -90,7 +90,7 @@ class DialBacks(ReachPart):
         return []
 
     def left(self, peer_id: PeerId, now: float) -> list[Action]:
-        """Nobody looks for it any more, and nobody waits for what it found."""
+        """End the checks of a member that left, and stop waiting for its findings."""
         self._targets.pop(peer_id, None)
         self._helpers.pop(peer_id, None)
         self._helping.pop(peer_id, None)
@@ -102,13 +102,13 @@ class DialBacks(ReachPart):
         return []
 
     def told(self, member: Member, now: float) -> list[Action]:
-        """It may advertise another address than before."""
+        """Check a member that may advertise another address than before."""
         if self._settings.enabled:
             self._look(member.peer_id, now)
         return []
 
     def received(self, event: ReachEvent, now: float) -> list[Action]:
-        """What came of one dial."""
+        """Handle the outcome of one dial."""
         assert isinstance(event, DialBackEnded)
         check = self._running.get(event.check_id)
         if check is None or event.peer_id not in check.asked or event.peer_id in check.said:
@@ -125,7 +125,7 @@ class DialBacks(ReachPart):
         return actions + (self._settle(event.check_id, now) if len(check.said) == len(check.asked) else [])
 
     def tick(self, now: float) -> list[Action]:
-        """Settle what is overdue, and begin what is due."""
+        """Settle the checks that are overdue, and begin those that are due."""
         actions: list[Action] = []
         while self._running:
             check_id, check = next(iter(self._running.items()))
@@ -142,7 +142,7 @@ class DialBacks(ReachPart):
     # ---------------------------------------------------------------- decisions
 
     def _look(self, peer_id: PeerId, at: float) -> None:
-        """Have the address checked that a member advertises now, unless that is under way or done."""
+        """Schedule a check of the address that a member advertises now, unless one is in progress or done."""
         address = direct_address(self._state.reach.of(peer_id).advertised)
         target = self._targets.setdefault(peer_id, _Target())
         if target.address != address:
@@ -150,7 +150,7 @@ class DialBacks(ReachPart):
             self._at(peer_id, target, max(at, target.started_at + _SPACING_S))
 
     def _at(self, peer_id: PeerId, target: _Target, at: float) -> None:
-        if target.due_at != at:  # whoever names one address after the other is one entry in the heap
+        if target.due_at != at:  # a member that changes its address often has one entry in the heap
             target.due_at = at
             heapq.heappush(self._due, (at, peer_id))
 
@@ -161,7 +161,7 @@ class DialBacks(ReachPart):
         host, name = self._state.reach.of(peer_id).host, host_part(target.address)
         target.started_at = now
         numeric = is_numeric(name)
-        if not host:  # where its session comes from is not known: nothing may be dialled
+        if not host:  # the host of its session is unknown: nothing may be dialled
             self._at(peer_id, target, now + DIALABLE_AGAIN_S)
             return []
         if numeric and not self._settings.allow(name, host):
@@ -174,13 +174,13 @@ class DialBacks(ReachPart):
         return [ours, *(self._ask_helpers(self._last_id, check, target.address) if numeric else [])]
 
     def _not_tried(self, event: DialBackEnded, now: float) -> list[Action]:
-        """What a name leads to may not be dialled."""
+        """Settle a name that resolves to an address that may not be dialled."""
         check = self._end(event.check_id)
         target = self._targets.get(check.peer_id)
         return [] if target is None else self._unchecked(check.peer_id, target, event.problem, now)
 
     def _unchecked(self, peer_id: PeerId, target: _Target, problem: str, now: float) -> list[Action]:
-        """It stays as it was; a verdict of nobody says why."""
+        """Settle a check that cannot be carried out: the verdict stays as it was, with the reason."""
         self._at(peer_id, target, now + DIALABLE_AGAIN_S)
         dialable = self._state.reach.of(peer_id).dialable
         self._state.reach.found(peer_id, dialable=dialable, checked=f"not checked: {problem}")
@@ -196,7 +196,7 @@ class DialBacks(ReachPart):
         return [SendToPeer(helper, pb.CoordinatorMessage(dial_back=order)) for helper in chosen]
 
     def _choose(self, target: PeerId) -> list[PeerId]:
-        """Who was looked at longest ago, of those elsewhere who may be asked anything."""
+        """Return the members of other networks that may dial, those considered longest ago first."""
         members, reach = self._state.members, self._state.reach
         member = members.get(target)
         tells_sites = self._state.settings.lan_preferred  # else one network prefix is no local network here
@@ -204,7 +204,7 @@ class DialBacks(ReachPart):
         host = reach.of(target).host
         found: list[PeerId] = []
         for peer_id in list(islice(self._helpers, _HELPERS_LOOKED_AT)):
-            self._helpers.move_to_end(peer_id)  # whoever may not be asked now must not stand before the others
+            self._helpers.move_to_end(peer_id)  # one that may not be asked now must not stay ahead of the others
             one = members.get(peer_id)
             if one is None or not one.may_relay or self._helping[peer_id] or reach.of(peer_id).host in ("", host):
                 continue
@@ -240,7 +240,7 @@ class DialBacks(ReachPart):
         before, said_before = reach.dialable, reach.checked
         why = f": {problem}" if problem else ""
         checked = f"{reached} of {asked} got through to {check.address}{why}"
-        # Without the origin nobody receives anything: those who might get through go on trying.
+        # Without the origin no peer receives anything, so peers that might reach it keep trying.
         in_plans = None if member is not None and member.role == "origin" and not dialable else dialable
         self._state.reach.found(check.peer_id, dialable=in_plans, checked=checked)
         if dialable:
@@ -267,7 +267,7 @@ class DialBacks(ReachPart):
 
 
 def direct_address(advertised: str) -> str:
-    """The host:port among the addresses that a member advertises; empty: there is none."""
+    """Return the host:port among the addresses that a member advertises; empty if there is none."""
     first = advertised.partition(" ")[0]
     host, _, port = first.rpartition(":")
     return first if host and "/" not in first and port.isascii() and port.isdecimal() and int(port) < 1 << 16 else ""
