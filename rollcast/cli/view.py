@@ -1,4 +1,4 @@
-"""The live terminal view of a run, its plain form for logs, and the table at the end."""
+"""Show a run live in a terminal, as plain lines in a log, and as a table at its end."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 60
 _PLAIN_EVERY_S = 5.0
 _NAMES_SHOWN = 2
+#: The learner's own step counts as a wait once it takes so many times the median, and so many seconds.
+_STEP_SHOWN_TIMES, _STEP_SHOWN_S = 3.0, 30.0
 _AGE_PARTS = ("train", "broadcast", "queue", "generate", "return")
 
 
@@ -31,16 +33,16 @@ class LiveView:
         self._live.start()
 
     def update(self, status: Status, ended: Mapping[str, int]) -> None:
-        """Show a status (the coordinator's /api/v1/status) and which processes have ended."""
+        """Show a status (the coordinator's /api/v1/status) and the exit statuses of processes that have ended."""
         self._live.update(render(status, ended))
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Stop drawing and restore the terminal."""
         self._live.stop()
 
 
 class PlainView:
-    """One line every few seconds, and at every change of phase."""
+    """Prints one line every few seconds, and at every change of the learner's phase."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -48,7 +50,7 @@ class PlainView:
         self._phase = ""
 
     def update(self, status: Status, ended: Mapping[str, int]) -> None:
-        """Print a line if it is time for one."""
+        """Print a line if one is due."""
         now = time.monotonic()
         phase = str(status["learner_phase"])
         if now < self._next_at and phase == self._phase:
@@ -57,11 +59,11 @@ class PlainView:
         self._console.print(line(status), soft_wrap=True, highlight=False)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: plain lines need no cleaning up."""
 
 
 def line(status: Status) -> str:
-    """The run in one line."""
+    """Return the run's status in one line."""
     from coordinator.core.status.peers import workers_here  # not at the top: importing the core takes a while
 
     t_bcast = status["t_bcast_s"]
@@ -74,7 +76,7 @@ def line(status: Status) -> str:
 
 
 def render(status: Status, ended: Mapping[str, int]) -> RenderableType:
-    """The whole screen."""
+    """Return the whole screen."""
     title = f"rollcast · {status['run_name']} · {_duration(status['elapsed_s'])}"
     parts: list[RenderableType] = [
         _progress(status),
@@ -93,7 +95,7 @@ def render(status: Status, ended: Mapping[str, int]) -> RenderableType:
 
 
 def sparkline(values: Sequence[float], width: int = _SPARK_WIDTH) -> str:
-    """Values in 0..1 as blocks, the newest on the right; long series are averaged down to ``width``."""
+    """Return values in 0..1 as block characters, the newest on the right; long series are averaged to ``width``."""
     if not values:
         return ""
     count = min(width, len(values))
@@ -104,7 +106,7 @@ def sparkline(values: Sequence[float], width: int = _SPARK_WIDTH) -> str:
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:
-    """summary.json as a person reads it."""
+    """Return summary.json as a table."""
     rollouts, t_bcast = summary["rollouts"], summary["t_bcast_s"]
     table = Table("figure", "value", title="summary", title_style="bold")
     table.add_row(
@@ -174,7 +176,7 @@ def _staleness(status: Status) -> RenderableType:
 
 
 def _late(staleness: Mapping[str, Any]) -> str:
-    """What is in force beside S, and what the policy for late rollouts did; empty for the plain case."""
+    """Return what the policies for late rollouts and publishing did; empty if both are the default ones."""
     late, policy = staleness["late"], staleness["late_policy"]
     parts = []
     if policy == "wait":
@@ -187,12 +189,12 @@ def _late(staleness: Mapping[str, Any]) -> str:
 
 
 def _ages(status: Status) -> RenderableType:
-    """What the age of the newest batch was made of."""
+    """Return what the age of the newest batch consisted of."""
     return Text("age        ", style="dim").append(age_words(status["staleness"]["split"]["last"]), style="bold")
 
 
 def age_words(split: Mapping[str, Any] | None) -> str:
-    """Mean age in steps and what it was made of in seconds, in one line."""
+    """Return the mean age in steps and its parts in seconds, in one line; "-" if it is not known."""
     if split is None or split["age_steps"] is None:
         return "-"
     if split["age_s"] is None:
@@ -222,12 +224,12 @@ def _peers(peers: Sequence[Mapping[str, Any]], left_out: int) -> RenderableType:
             f"{peer['last_seen_s']:.0f} s",
             *((str(peer["reachability"]),) if hidden else ()),
         )
-        table.add_row(*(Text(cell) for cell in cells))  # as text: a peer's name is no markup
-    return Group(table, Text(f"… and {left_out} more, further ahead than these", style="dim")) if left_out else table
+        table.add_row(*(Text(cell) for cell in cells))  # Text, as a peer's name must not be read as markup
+    return Group(table, Text(f"… and {left_out} more with a smaller version lag", style="dim")) if left_out else table
 
 
 def _names(names: Sequence[str]) -> str:
-    """The first few names, and how many more there are."""
+    """Return the first names and how many more there are."""
     rest = f" + {len(names) - _NAMES_SHOWN}" if len(names) > _NAMES_SHOWN else ""
     return ", ".join(names[:_NAMES_SHOWN]) + rest or "-"
 
@@ -241,16 +243,20 @@ def _rollouts(rollouts: Mapping[str, Any]) -> RenderableType:
 
 
 def _dropped(rollouts: Mapping[str, Any]) -> str:
-    """Reasons with their counts, the most frequent first."""
+    """Return the reasons with their counts, most frequent first."""
     reasons = sorted(rollouts["dropped"].items(), key=lambda item: -item[1])
     return ", ".join(f"{count} {reason}" for reason, count in reasons if count) or "none"
 
 
 def _waiting(status: Status) -> str:
-    if not status["waiting_for"]:
+    """Return what the run waits for; empty while the learner trains, as that wait costs nothing."""
+    since_s = status["waiting_since_s"] or 0.0
+    trains = status["learner_phase"] == "training" and str(status["waiting_for"]).startswith("the learner")
+    usual_s = max(_STEP_SHOWN_S, _STEP_SHOWN_TIMES * (status["t_train_s"] or 0.0))
+    if not status["waiting_for"] or (trains and since_s < usual_s):
         return ""
     following = f"; next: {status['next']}" if status["next"] else ""
-    return f"waiting for {status['waiting_for']} since {_duration(status['waiting_since_s'] or 0.0)}{following}"
+    return f"waiting for {status['waiting_for']}, {_duration(since_s)} so far{following}"
 
 
 def _number(value: float | None, digits: int = 3) -> str:

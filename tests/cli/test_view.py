@@ -28,7 +28,7 @@ def test_screen_shows_what_a_person_asks() -> None:
     for expected in (
         "local · 2:11",
         "step 87/200",
-        "waiting for rollouts of version 87 since 0:03; next: 2 groups",
+        "waiting for rollouts of version 87, 0:03 so far; next: 2 groups",
         "0 ▂ 14%",
         "S = 4, needed 2",
         "age        2.1 steps, 2.1 s: train 0.1 broadcast 0.4 queue 0.9 generate 0.6 return 0.1 s",
@@ -38,6 +38,17 @@ def test_screen_shows_what_a_person_asks() -> None:
         "78.3%",
     ):
         assert expected in text
+
+
+def test_a_wait_for_the_learner_is_shown_only_when_its_step_takes_long() -> None:
+    def shown(**changes: Any) -> str:
+        waits = {"waiting_for": "the learner (step 3 of 9)", "next": "", "learner_phase": "training", "t_train_s": 20.0}
+        return line(sample_status(**(waits | changes)))
+
+    assert "waiting" not in shown(waiting_since_s=50.0)
+    assert shown(waiting_since_s=70.0).endswith("waiting for the learner (step 3 of 9), 1:10 so far")
+    assert "waiting for the learner" in shown(waiting_since_s=5.0, learner_phase="publishing")
+    assert "waiting for a peer to join" in shown(waiting_for="a peer to join", waiting_since_s=1.0)
 
 
 def test_what_is_done_about_late_rollouts_and_kappa_is_said() -> None:
