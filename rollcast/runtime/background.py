@@ -1,4 +1,4 @@
-"""Tasks that nobody waits for: what breaks them is logged, and their owner ends them all at once."""
+"""Run tasks in the background: their exceptions are logged, and their owner cancels them all together."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ log = structlog.get_logger()
 
 
 class Background:
-    """The tasks of one owner, which bounds their number. To be used inside a running event loop.
+    """The background tasks of one owner, who bounds their number. Use it inside a running event loop.
 
     Args:
-        broke: what the log says of one that raised: a fault of ours.
+        broke: log message for a task that raised, which is a bug.
     """
 
     def __init__(self, broke: str) -> None:
@@ -22,13 +22,13 @@ class Background:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
-        """Begin it."""
+        """Start a task."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
     async def end(self) -> None:
-        """Cancel all, and wait until they have ended."""
+        """Cancel all tasks and wait until they have ended."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

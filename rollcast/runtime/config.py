@@ -1,4 +1,4 @@
-"""Configuration: TOML in, one frozen pydantic model per process out, unknown keys refused."""
+"""Read TOML configuration into one frozen pydantic model per process; unknown keys are refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 
 class ConfigModel(BaseModel):
-    """Base of every configuration class: frozen, strict about keys, docstrings become descriptions."""
+    """Base of every configuration class: frozen, without unknown keys, described by the docstrings of its fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
 
@@ -27,13 +27,13 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Parse a TOML file.
 
     Raises:
-        ConfigError: the file is missing, unreadable, or not TOML.
+        ConfigError: the file is missing, cannot be read, or is not TOML.
     """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(
-            f"no configuration file at {path}", fix="give the path of a TOML file; configs/ holds examples"
+            f"no configuration file at {path}", fix="give the path of a TOML file; configs/ has examples"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}", cause=str(error), fix="check the file and its permissions") from None
@@ -42,7 +42,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def parse_config(values: Mapping[str, Any], cls: type[ConfigT], *, source: str) -> ConfigT:
-    """Validate a table of values; ``source`` names where they came from in messages.
+    """Validate a table of values. ``source`` names its origin in messages.
 
     Raises:
         ConfigError: a key is unknown or a value is out of range; every problem is listed.
@@ -64,7 +64,7 @@ def load_config(path: Path, cls: type[ConfigT]) -> ConfigT:
 
 
 def dump_json(config: BaseModel) -> str:
-    """The resolved configuration as indented JSON; SecretStr fields show as stars."""
+    """Return the resolved configuration as indented JSON; the values of SecretStr fields are replaced by stars."""
     return json.dumps(config.model_dump(mode="json"), indent=2)
 
 
@@ -89,7 +89,7 @@ def _keys_at(cls: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
 
 
 def override(values: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
-    """Apply ``section.key=value`` assignments to a table; values are TOML, or text where that fails.
+    """Return a table with ``section.key=value`` assignments applied. A value is read as TOML, else as plain text.
 
     Raises:
         ConfigError: an assignment has no ``=``, or goes through a key that is not a table.
@@ -117,7 +117,7 @@ def _toml_value(text: str) -> Any:
 
 
 def describe(cls: type[BaseModel], *, prefix: str = "") -> list[tuple[str, str, str]]:
-    """Every key of a configuration class as (dotted key, default as JSON, meaning), sections expanded."""
+    """Return every key of a configuration class as (dotted key, default as JSON, meaning), including its sections."""
     rows: list[tuple[str, str, str]] = []
     for name, field in cls.model_fields.items():
         key = f"{prefix}{name}"

@@ -43,12 +43,12 @@ from __future__ import annotations
 
 
 class RollcastError(Exception):
-    """Something a person can act on.
+    """An error that a person can act on.
 
     Args:
-        what: what was wrong, one sentence.
-        cause: why it happened, as far as we know.
-        fix: what to do about it.
+        what: what happened, in one sentence.
+        cause: why it happened, in one sentence; empty if it is not known.
+        fix: what to do about it, in one sentence; empty if nothing helps.
     """
 
     code = "RC000"
@@ -158,7 +158,7 @@ class Banned(RollcastError):
     @classmethod
     def because(cls, reason: str) -> Banned:
         """``reason``: the operator's, in words."""
-        return cls("this peer may not take part in the run", cause=reason, fix="ask the operator of the run")
+        return cls("this peer is banned from the run", cause=reason, fix="ask the operator of the run")
 
 
 class StoreError(RollcastError):

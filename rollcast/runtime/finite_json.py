@@ -1,4 +1,4 @@
-"""JSON that every reader accepts: numbers that are not finite become null."""
+"""Write JSON that every reader accepts: numbers that are not finite become null."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def finite(value: Any) -> Any:
-    """The same value with every NaN and infinity replaced by None."""
+    """Return the value with every NaN and infinity replaced by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -24,10 +24,10 @@ def finite(value: Any) -> Any:
 
 
 def dumps(value: Any) -> str:
-    """Compact JSON on one line.
+    """Return compact JSON on one line.
 
-    msgspec writes what is not finite as null by itself, without the copy that json needs; it refuses integers beyond
-    64 bits, halves of surrogate pairs, and mappings and sequences of other kinds.
+    msgspec writes numbers that are not finite as null without the copy that json needs, but refuses integers beyond
+    64 bits, lone surrogates, and unusual types of mappings and sequences; these take the slower way.
     """
     try:
         return _ENCODER.encode(value).decode()

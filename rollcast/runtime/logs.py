@@ -1,4 +1,4 @@
-"""Logging: structlog, one JSON object a line in the file, short lines on a terminal."""
+"""Configure logging with structlog: one JSON object per line in a file, short lines on a terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _recent: deque[dict[str, Any]] = deque(maxlen=_RECENT_KEPT)
 
 
 def redact(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Replace values whose name says that they are secret."""
+    """Replace the values of fields whose name suggests a secret."""
     for name in event:
         lowered = name.lower()
         if any(word in lowered for word in _SECRET_WORDS) and not any(word in lowered for word in _NOT_SECRET):
@@ -34,7 +34,7 @@ def redact(_logger: Any, _method: str, event: structlog.typing.EventDict) -> str
 
 
 class _BoundedFile:
-    """A log that never takes more than twice its bound: once full it becomes NAME.1, and a new one begins."""
+    """A log file of bounded size: once full it is renamed to NAME.1, replacing the last one, and a new file begins."""
 
     def __init__(self, path: Path, bytes_max: int) -> None:
         self._path = path
@@ -46,7 +46,7 @@ class _BoundedFile:
         if self._size_bytes + len(text) > self._bytes_max and not self._file.closed:
             self._file.close()
             os.replace(self._path, self._path.with_name(f"{self._path.name}.1"))
-        if self._file.closed:  # also where the disk was full a moment ago
+        if self._file.closed:  # also after an attempt to open it failed because the disk was full
             self._file = self._path.open("a", encoding="utf-8", buffering=1)
             self._size_bytes = self._file.tell()
         self._size_bytes += len(text)
@@ -60,7 +60,7 @@ class _BoundedFile:
 
 
 def _remember(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Keep the newest lines in memory, for a page on this machine."""
+    """Keep the newest lines in memory for the owner's page."""
     _recent.append({name: _plain(value) for name, value in event.items()})
     return event
 
@@ -70,12 +70,12 @@ def _plain(value: Any) -> Any:
 
 
 def recent_lines() -> list[dict[str, Any]]:
-    """The newest lines of this process's log, oldest first, wherever they went: what was redacted there is here too."""
+    """Return the newest lines of this process's log, oldest first, redacted as in the log itself."""
     return list(_recent)
 
 
 class _LossyStream:
-    """Drops what cannot be written: a full disk must not end a process by way of its log."""
+    """Discards text that cannot be written, so that a full disk does not end a process through its log."""
 
     def __init__(self, stream: TextIO | _BoundedFile) -> None:
         self._stream = stream
@@ -95,7 +95,7 @@ def configure_logging(
 ) -> None:
     """Send this process's logs to ``log_file`` (JSON lines), or to stderr when there is none.
 
-    Called again, it replaces where they went before. A file has ``bytes_max`` at most, and the one before it as many.
+    A second call replaces the destination. The file and the rotated one have at most ``bytes_max`` bytes each.
     """
     _file.close()
     stream: TextIO | _BoundedFile = sys.stderr

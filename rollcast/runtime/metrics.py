@@ -1,4 +1,4 @@
-"""Prometheus metrics on a registry of our own, so that processes and tests do not share state."""
+"""Keep Prometheus metrics in a registry of one process, so that tests do not share state."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def new_registry() -> CollectorRegistry:
-    """An empty registry; pass it to every metric of one process."""
+    """Return an empty registry, to be passed to every metric of one process."""
     return CollectorRegistry(auto_describe=True)
 
 
 def render(registry: CollectorRegistry) -> bytes:
-    """The registry in Prometheus' text format."""
+    """Return the registry's metrics in Prometheus' text format."""
     return generate_latest(registry)

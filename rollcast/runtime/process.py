@@ -1,4 +1,4 @@
-"""What every process does at its edges: signals, binding rules, and the way errors leave it."""
+"""Handle signals, addresses to bind, and errors that end a process; the same for every role."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 def stop_on_signals(loop: asyncio.AbstractEventLoop, *, on_second: Callable[[], None] = lambda: None) -> asyncio.Event:
-    """An event that the first SIGINT or SIGTERM sets; the second one kills this process at once, after on_second().
+    """Return an event that the first SIGINT or SIGTERM sets; a second one ends this process at once after on_second().
 
-    A repetition within half a second is the same request: timeout(1) and some service managers signal the process and
-    its group.
+    A second signal within half a second counts as the first: timeout(1) and some service managers signal both the
+    process and its group.
     """
     stop = asyncio.Event()
     first_at_s = 0.0
@@ -48,12 +48,12 @@ def stop_on_signals(loop: asyncio.AbstractEventLoop, *, on_second: Callable[[], 
 
 
 def run_process(main: Callable[[asyncio.Event], Coroutine[Any, Any, int]]) -> int:
-    """Run ``main(stop)`` to its exit status; a RollcastError is printed on stderr and gives its own status."""
+    """Run ``main(stop)`` and return its exit status; a RollcastError is printed to stderr and determines the status."""
 
     async def guarded() -> int:
         return await main(stop_on_signals(asyncio.get_running_loop()))
 
-    # What was imported never becomes garbage: looking through it again and again costs more than the garbage.
+    # Imported modules never become garbage: the collector need not look through them again and again.
     gc.freeze()
     try:
         return asyncio.run(guarded())
@@ -64,7 +64,7 @@ def run_process(main: Callable[[asyncio.Event], Coroutine[Any, Any, int]]) -> in
 
 
 def is_loopback(host: str) -> bool:
-    """Whether binding ``host`` reaches this machine only."""
+    """Return whether a server bound to ``host`` can be reached from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -113,5 +113,5 @@ def die_with_parent() -> None:
         return
     parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it died before the request took effect
+    if os.getppid() != parent:  # the parent died before the request took effect
         os.kill(os.getpid(), signal.SIGTERM)

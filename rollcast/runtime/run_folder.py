@@ -1,4 +1,4 @@
-"""The run folder: where a process keeps what it must not lose and what a person reads afterwards."""
+"""Lay out the run folder, which holds everything that must survive a process or be read afterwards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollcast.runtime.errors import RunFolderError
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """Names inside one run's folder. ``secrets`` is readable by its owner only."""
+    """Paths inside one run's folder. Only its owner can read ``secrets``."""
 
     root: Path
 
@@ -35,7 +35,7 @@ class RunFolder:
 
     @property
     def authority(self) -> Path:
-        """Certificate (PEM) of the run's own authority, for whoever must believe the coordinator's."""
+        """Certificate (PEM) of the run CA, for clients that must trust the coordinator's certificate."""
         return self.root / "ca.pem"
 
     @property
@@ -80,12 +80,12 @@ class RunFolder:
 
     @property
     def endpoints(self) -> Path:
-        """Where the coordinator listens, once it does."""
+        """Addresses of the coordinator, once it listens."""
         return self.root / "endpoints.json"
 
     @property
     def summary(self) -> Path:
-        """The run in figures, written at its end."""
+        """Figures of the whole run, written at its end."""
         return self.root / "summary.json"
 
     @property
@@ -94,7 +94,7 @@ class RunFolder:
         return self.root / "reward.png"
 
     def prepare(self) -> RunFolder:
-        """Create the folders and prove that we can write.
+        """Create the folders and check that they can be written.
 
         Raises:
             RunFolderError: read-only, full, or not a folder.
@@ -112,18 +112,21 @@ class RunFolder:
 
 
 def run_folder_error(path: Path, error: OSError) -> RunFolderError:
-    """Turn an operating-system error about the run folder into one that a person can act on."""
+    """Return the error to raise when the operating system refuses a path in the run folder."""
     if error.errno == errno.ENOSPC:
-        fix = "free some space or put run_folder on another disk"
+        fix = "free some space, or move run_folder to another disk"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        fix = "make the folder writable for this user or choose another run_folder"
+        fix = "make the folder writable for this user, or choose another run_folder"
     else:
         fix = "choose another run_folder"
     return RunFolderError(f"cannot use the run folder {path}", cause=str(error), fix=fix)
 
 
 def write_atomically(path: Path, data: bytes | bytearray | memoryview, *, mode: int = 0o644) -> None:
-    """Replace ``path`` durably: write beside it, fsync, rename, fsync the folder."""
+    """Replace ``path`` durably: write a temporary file, fsync it, rename it, and fsync the folder.
+
+    Without the last step a crash may bring the old file back: the rename itself is an entry of the folder.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:

@@ -1,4 +1,4 @@
-"""Which software this is: the release, and the commit where it runs from a checkout."""
+"""Determine the software version: the release, and the commit if it runs from a checkout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rollcast import __version__
 
 
 def software_version() -> str:
-    """For example ``0.1.0 (commit 1a2b3c4)``; without the commit when it was installed from a wheel."""
+    """Return for example ``0.1.0 (commit 1a2b3c4)``, or only ``0.1.0`` if it was installed from a wheel."""
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():
         return __version__

@@ -1,4 +1,4 @@
-"""Bounded waits that say what they wait for, and retry delays with full jitter."""
+"""Bound waits in time, with errors that name what was waited for, and compute retry delays with full jitter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 @asynccontextmanager
 async def deadline(seconds: float, waiting_for: str, *, fix: str = "") -> AsyncIterator[None]:
-    """Bound the body in time.
+    """Cancel the body after ``seconds``.
 
     Raises:
         WaitTimedOut: the body took longer; the message names ``waiting_for``.
@@ -31,10 +31,10 @@ async def deadline(seconds: float, waiting_for: str, *, fix: str = "") -> AsyncI
 
 
 async def result_or_released(future: asyncio.Future[Result], release: Callable[[Result], None]) -> Result:
-    """The future's result. Whoever is cancelled in the moment in which it comes never sees it: it is released then.
+    """Return the future's result; if the caller is cancelled just when it arrives, release the result instead.
 
     Raises:
-        BaseException: what the future raises.
+        BaseException: the exception of the future.
     """
     try:
         return await future
@@ -45,7 +45,10 @@ async def result_or_released(future: asyncio.Future[Result], release: Callable[[
 
 
 def backoff_delays_s(random: Random, *, first_s: float = 0.1, most_s: float = 10.0) -> Iterator[float]:
-    """Endless retry delays in seconds: full jitter under an exponentially rising ceiling."""
+    """Yield endless retry delays in seconds: uniform up to a ceiling that doubles each time (full jitter).
+
+    Full jitter spreads the retries of many peers that lost the same process at the same moment.
+    """
     ceiling_s = first_s
     while True:
         yield random.uniform(0.0, ceiling_s)

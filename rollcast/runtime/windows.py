@@ -1,4 +1,4 @@
-"""Bounded windows of measurements, their distribution, and the series that a screen draws."""
+"""Keep bounded windows of measurements, distributions, and series for charts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WINDOW = 512  # measurements that a percentile is taken over
 
 
 def percentile_of(values: Iterable[float], percent: float) -> float | None:
-    """Nearest-rank percentile; None without a value."""
+    """Return the nearest-rank percentile; None without a value."""
     ordered = sorted(values)
     return ordered[max(1, math.ceil(percent / 100 * len(ordered))) - 1] if ordered else None
 
@@ -33,15 +33,15 @@ class Window:
         return self._values[-1] if self._values else None
 
     def percentile(self, percent: float) -> float | None:
-        """Nearest-rank percentile; None without a measurement."""
+        """Return the nearest-rank percentile; None without a measurement."""
         return percentile_of(self._values, percent)
 
 
 class Distribution:
-    """How often a quantity was at most each of some bounds, since the start."""
+    """Counts how often a quantity was at most each of some bounds, since the start."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """``bounds``: rising; what is larger than the last is counted above it."""
+        """``bounds``: rising upper bounds; larger values are counted above the last one."""
         self.bounds = tuple(bounds)
         self.sum = 0.0
         self._counts = [0] * (len(self.bounds) + 1)
@@ -51,7 +51,7 @@ class Distribution:
         self._counts[bisect_left(self.bounds, value)] += 1
 
     def at_most(self) -> tuple[int, ...]:
-        """How many values were at most each bound; the last one counts all."""
+        """Return how many values were at most each bound; the last count is that of all values."""
         return tuple(accumulate(self._counts))
 
 

@@ -125,7 +125,7 @@ def test_a_plan_in_a_file_is_explained_as_well(tmp_path: Path, capsys: pytest.Ca
 def test_the_largest_model_of_a_pool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = call(capsys, "explain", *small_pool(tmp_path), "--largest-model")
     assert "The largest model of the catalogue with a sufficient set is" in found.out
-    with pytest.raises(ConfigError, match="needs the pool"):
+    with pytest.raises(ConfigError, match="needs a pool"):
         call(capsys, "explain", str(tmp_path / "plan.json"), "--largest-model")
 
 

@@ -11,7 +11,7 @@ const GROUPS = [
   ["Other use of this machine", [["idle_minutes_min", "Only when unused for", "minutes"], ["others_cpu_share_max", "Others may use the processor up to", "%"], ["memory_free_gib_min", "Leave memory free", "GiB"], ["vram_share_max", "Accelerator's memory at most", "%"], ["disk_free_gib_min", "Leave disk free", "GiB"], ["polite", "Lowest priority"]]],
 ];
 /** Replace descriptions of the configuration that speak of shares from 0 to 1, or of the key before. */
-const HINTS = { gpu_celsius_max: "Above this temperature of the accelerator work stops until it is 5 degrees cooler.", battery_share_min: "On battery, work stops below this charge. With 100 there is no work on battery at all." };
+const HINTS = { gpu_celsius_max: "Above this temperature of the accelerator work stops until it is 5 degrees cooler.", battery_share_min: "On battery, work stops below this charge. With 100 there is no work on battery at all.", others_cpu_share_max: "Work pauses while other programs use more of the processor than this.", vram_share_max: "Part of the accelerator's memory that the engine may use. Leave empty for the engine's own default." };
 const HOURS = [["compute_hours", "Hours for computing", "series-1"], ["network_hours", "Hours for the network", "series-2"]];
 const BYTES_PER_GB = 1e9;
 
