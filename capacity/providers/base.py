@@ -1,4 +1,4 @@
-"""Workers that are not there yet: what a provider offers, and how it starts, stops and finds them.
+"""Define providers: what a provider offers, and how it starts, stops and finds workers.
 
 Every start carries a tag: run, worker and incarnation. A provider starts a tag at most once, whatever is called how
 often, and finds it again by the tag alone, so that nothing is lost between a start and its being written down.
@@ -42,7 +42,7 @@ class WorkerTag:
 
     @classmethod
     def parse(cls, text: str) -> WorkerTag:
-        """Inverse of ``str``.
+        """Parse a tag; the inverse of ``str``.
 
         Raises:
             ValueError: it is no tag.
@@ -88,10 +88,10 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What runs of one run, whoever started it.
+    """The running workers of one run, whichever coordinator started them.
 
     Args:
-        silent: workers of which nothing is known, because where they would be does not answer, each with the reason.
+        silent: workers of which nothing is known because their host does not answer, each with the reason.
     """
 
     running: tuple[Running, ...] = ()
@@ -107,11 +107,11 @@ class Provider(Protocol):
 
     @property
     def name(self) -> str:
-        """Under which its spending is counted."""
+        """Name under which its spending is counted."""
         ...
 
     async def offers(self, *, deadline_s: float) -> tuple[Offer, ...]:
-        """Everything that could be started, what runs already included."""
+        """Return everything that could be started, running workers included."""
         ...
 
     async def start(self, tag: WorkerTag, invite: str, *, deadline_s: float) -> Running:
@@ -122,13 +122,13 @@ class Provider(Protocol):
         ...
 
     async def stop(self, tag: WorkerTag, *, deadline_s: float) -> None:
-        """Returns when nothing runs under this tag any more, and nothing will: a start that is on its way is void."""
+        """Return once nothing runs under this tag and nothing will: a start in flight is void."""
         ...
 
     async def list(self, run_id: str, *, deadline_s: float) -> Listing:
-        """What runs of this run. May block until the deadline where a part of it does not answer."""
+        """Return the workers of this run. May block until the deadline where a host does not answer."""
         ...
 
     async def close(self) -> None:
-        """Let go of what the provider holds here. Workers run on."""
+        """Release what the provider holds in this process. Workers keep running."""
         ...

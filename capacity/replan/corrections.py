@@ -1,4 +1,4 @@
-"""Measured over predicted: factors that bring the model's rates and times to what a run really shows."""
+"""Correct the model's rates and times by factors of measured over predicted."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _FADES = 0.05  # of a factor's distance from 1 that each interval without a meas
 
 @dataclass(frozen=True, slots=True)
 class Corrections:
-    """Factors on what the model says, 1 where it is right.
+    """Factors on the model's figures; 1 where the model is right.
 
     Args:
         rate: on every worker's mu.
         t_bcast: on the bytes of a version.
         t_train: on the learner's step.
-        overhead_s: of a broadcast, that no factor explains; added to the loading time.
+        overhead_s: seconds of a broadcast that no factor explains; added to the loading time.
     """
 
     rate: float = 1.0
@@ -29,7 +29,7 @@ class Corrections:
     overhead_s: float = 0.0
 
     def demand(self, demand: Demand) -> Demand:
-        """With the factors applied."""
+        """Return the demand with the factors applied."""
         return replace(
             demand,
             t_train_s=demand.t_train_s * self.t_train,
@@ -38,7 +38,7 @@ class Corrections:
         )
 
     def worker(self, worker: Worker) -> Worker:
-        """With its speeds corrected; a rollout takes as much longer as there are fewer of them a second."""
+        """Return the worker with corrected speeds; at a lower rate each rollout takes proportionally longer."""
         if self.rate == 1.0:
             return worker
         speeds = tuple(
@@ -53,7 +53,7 @@ class Corrections:
         return replace(worker, speeds=speeds)
 
     def with_rate(self, measured: float, predicted: float, *, workers_limit: bool) -> Corrections:
-        """``predicted``: of the uncorrected model, for the set that made ``measured``.
+        """Return the corrections after measuring a rate; ``predicted``: the uncorrected model's, for the same set.
 
         Where the workers were not what limits, they can do at least what they did: the factor only rises to that, and
         otherwise fades, because what slowed them down may be over.
@@ -75,7 +75,7 @@ class Corrections:
         return replace(self, rate=_within(min(self.rate, needed / predicted)))
 
     def with_t_bcast(self, measured_s: float, predicted_s: float) -> Corrections:
-        """``predicted_s``: by the uncorrected bound."""
+        """Return the corrections after measuring T_bcast; ``predicted_s``: by the uncorrected bound."""
         if predicted_s <= 0.0:
             return replace(self, overhead_s=self.overhead_s + _SHARE * (measured_s - self.overhead_s))
         factor = _within(self.t_bcast + _SHARE * (measured_s / predicted_s - self.t_bcast))
@@ -83,7 +83,7 @@ class Corrections:
         return replace(self, t_bcast=factor, overhead_s=self.overhead_s + _SHARE * (left_s - self.overhead_s))
 
     def with_t_train(self, measured_s: float, declared_s: float) -> Corrections:
-        """``declared_s``: of the demand, uncorrected."""
+        """Return the corrections after measuring T_train; ``declared_s``: of the uncorrected demand."""
         return replace(self, t_train=_within(self.t_train + _SHARE * (measured_s / declared_s - self.t_train)))
 
 

@@ -1,4 +1,4 @@
-"""The answer to a re-planning problem: the planner's set, what costs nothing beside it, and what to do without a set.
+"""Answer a re-planning problem: the planner's set, free workers beside it, and what to do where no set is feasible.
 
 Beyond the programme's own answer: workers that cost nothing stay on as long as versions still arrive in time; workers
 that are off go on receiving versions where that is cheap; and where no set will do, a learner that idles is worse than
@@ -33,7 +33,7 @@ _NO_SET_HELPS = frozenset({"relay", "learner_uplink", "downlink"})  # more worke
 
 
 def decide(problem: Problem, planner: Planner = plan) -> Solved:
-    """Solve a problem; takes up to a second for 10,000 workers, and twice that where the set that is on may do.
+    """Solve a problem; takes up to a second for 10,000 workers, and twice that where the current set may suffice.
 
     Raises:
         ValueError: the demand or a worker is out of its range.
@@ -52,10 +52,10 @@ def decide(problem: Problem, planner: Planner = plan) -> Solved:
 
 
 def _made(problem: Problem, planner: Planner) -> tuple[Plan, set[str]]:
-    """The plan to follow, and who of those that are on stays on beside it.
+    """Return the plan to follow, and which active workers stay on beside it.
 
-    Whoever was stopped lately is left out if there is a set without it. Where the full headroom wants somebody
-    started, and less of it does not, nobody is: speeds are measured with noise, and the set would follow that.
+    Workers stopped lately are left out if a set without them is feasible. Where the full headroom wants a worker
+    started, and less headroom does not, none is: speeds are measured with noise, and the set would follow that noise.
     """
     settings, demand = problem.settings, problem.demand
     options = PlanOptions(settings.incumbent_discount, settings.time_limit_s, remedies=False)
@@ -79,7 +79,7 @@ def _made(problem: Problem, planner: Planner) -> tuple[Plan, set[str]]:
 
 
 def _with_more_steps(problem: Problem, made: Plan, planner: Planner, reasons: dict[str, str]) -> set[str]:
-    """The set for a larger S, where S is what there is no set for; empty where that is not it."""
+    """Return the set for a larger S, where S is the reason that no set is feasible; else empty."""
     assert made.infeasible is not None
     if made.infeasible.binding == "budget":
         return set()
@@ -102,7 +102,7 @@ def _starts(made: Plan) -> bool:
 
 
 def _free(problem: Problem, made: Plan, chosen: set[str], reasons: dict[str, str]) -> set[str]:
-    """Workers beside the chosen that cost nothing and hold up nobody."""
+    """Return workers beside the chosen that cost nothing and delay no version."""
     allowed_s = made.split.t_bcast_s
     idle = [
         one for one in made.candidates
@@ -124,7 +124,7 @@ def _free(problem: Problem, made: Plan, chosen: set[str], reasons: dict[str, str
 
 
 def _that_fit(demand: Demand, on: list[Worker], more: list[Worker], allowed_s: float) -> set[str]:
-    """As many of ``more`` as can receive beside ``on`` without a version taking longer than ``allowed_s``."""
+    """Return as many of ``more`` as can receive beside ``on`` without a version taking longer than ``allowed_s``."""
     ordered = sorted(more, key=lambda one: (-_upload(one), one.worker_id))
     ordered = [one for one in ordered if _seconds(demand, [one]) <= allowed_s]
     low, high = 0, len(ordered)  # the more receive, the longer it takes: those with the best uplinks first
@@ -150,7 +150,7 @@ def _upload(worker: Worker) -> float:
 
 
 def _without_a_set(problem: Problem, made: Plan, reasons: dict[str, str]) -> set[str]:
-    """Where no set will do: what is on stays on, and if more workers help, all within the budget are."""
+    """Decide where no set is feasible: active workers stay on; if more workers help, all within the budget start."""
     assert made.infeasible is not None
     budget = problem.demand.usd_per_hour_max
     helps = made.infeasible.binding not in _NO_SET_HELPS or not any(one.active for one in problem.workers)
@@ -172,7 +172,7 @@ def _without_a_set(problem: Problem, made: Plan, reasons: dict[str, str]) -> set
 
 
 def _cheapest_first(one: Candidate) -> tuple[bool, bool, float, str]:
-    """Pinned ones, then by price for what they make; those that are on before equals that are off."""
+    """Order workers: pinned ones, then by price for their rate; of equals, active ones first."""
     worker = one.worker
     rate = max((speed.rollouts_per_second for speed in worker.speeds), default=0.0)
     price = worker.usd_per_hour / rate if rate else float("inf")
@@ -231,7 +231,7 @@ def _allowed_s(problem: Problem, made: Plan) -> float:
 
 
 def _is_cheap(problem: Problem, worker: Worker) -> bool:
-    """Whether sending it every version costs a small share of its price at most, at the origin's price of bytes."""
+    """Tell whether sending it all versions costs at most a small share of its price, at the origin's price of bytes."""
     demand = problem.demand
     usd_per_hour = usd_per_hour_of_a_copy(demand) * demand.learner_egress_usd_per_gb
     return usd_per_hour <= problem.settings.standby_usd_share * worker.usd_per_hour

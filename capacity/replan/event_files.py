@@ -1,4 +1,4 @@
-"""What came and went, as a file: JSON lines, each with the seconds since the start, for replaying a plan against it.
+"""Read events for replaying a plan: JSON lines, each with the seconds since the start.
 
 {"at_s": 60, "kind": "gone", "worker_id": "l4-2", "reason": "preempted"}
 {"at_s": 300, "kind": "back", "worker_id": "l4-2"}
@@ -34,14 +34,14 @@ class Gone(msgspec.Struct, tag_field="kind", tag="gone", forbid_unknown_fields=T
 
 
 class Back(msgspec.Struct, tag_field="kind", tag="back", forbid_unknown_fields=True):
-    """It is there again, off, as it last was."""
+    """The worker is available again, off, with its last known figures."""
 
     at_s: float
     worker_id: str
 
 
 class Price(msgspec.Struct, tag_field="kind", tag="price", forbid_unknown_fields=True):
-    """It costs so much from now on."""
+    """The worker's price changes."""
 
     at_s: float
     worker_id: str
@@ -49,7 +49,7 @@ class Price(msgspec.Struct, tag_field="kind", tag="price", forbid_unknown_fields
 
 
 class Slower(msgspec.Struct, tag_field="kind", tag="speed", forbid_unknown_fields=True):
-    """It makes ``factor`` times what the plan says from now on."""
+    """The worker generates ``factor`` times the plan's rate from now on."""
 
     at_s: float
     worker_id: str
@@ -57,7 +57,7 @@ class Slower(msgspec.Struct, tag_field="kind", tag="speed", forbid_unknown_field
 
 
 class Asked(msgspec.Struct, tag_field="kind", tag="demand", forbid_unknown_fields=True):
-    """The run is changed while it goes on; what is not given stays."""
+    """The run's settings change; those that are not given stay."""
 
     at_s: float
     staleness_limit: int | None = None
@@ -70,7 +70,7 @@ Line = Gone | Back | Price | Slower | Asked
 
 
 def read_events(path: Path) -> list[Line]:
-    """Lines in order of time.
+    """Read the lines in order of time.
 
     Raises:
         PlanFileError: the file cannot be read, or a line is no event; the message has its number.
@@ -102,7 +102,7 @@ def read_events(path: Path) -> list[Line]:
 def pool_events(
     demand: Demand, workers: Sequence[Worker], lines: Sequence[Line], source: str
 ) -> Iterator[tuple[float, PoolEvent]]:
-    """What a replanner is told: everything that the plan knows at 0 s, then the lines.
+    """Return a replanner's events: everything that the plan knows at 0 s, then the lines.
 
     Raises:
         PlanFileError: a line names a worker that the plan does not know.

@@ -1,4 +1,4 @@
-"""What the replanner is told, and what it asks for. Plain data; times come with handle(event, now), never inside."""
+"""Define the replanner's events and actions. Plain data; times come with handle(event, now), never inside."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class ReplanSettings:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSeen:
-    """A worker is here, or something about it changed. ``worker.active`` counts when it was not known before.
+    """A worker joined or changed. ``worker.active`` counts only if the worker was not known before.
 
-    One without speeds was not measured yet: it is left on until it is.
+    A worker without speeds was not measured yet: it is left on until it is.
     """
 
     worker: Worker
@@ -61,14 +61,14 @@ class WorkerGone:
 
 @dataclass(frozen=True, slots=True)
 class DemandSeen:
-    """What the learner needs, as measured or set; said again whenever it changes."""
+    """The learner's demand, as measured or set; sent again whenever it changes."""
 
     demand: Demand
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the set in force made over the last ``seconds``.
+    """The rates and times of the current set over the last ``seconds``.
 
     Args:
         rollouts_per_s: that reached the learner's side, wherever they ended.
@@ -86,12 +86,12 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Starving:
-    """The learner waits, and every worker that is on is busy."""
+    """The learner waits although every active worker is busy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passed."""
+    """Time has passed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +101,8 @@ class Solved:
     Args:
         turn_on, turn_off: worker ids with the reason, for those that the problem had the other way round.
         reasons: for the others, where there are few enough of them to be read.
-        dark: those that are off and do not even receive versions.
-        infeasible: why no set will do, in words; empty if this one does.
+        dark: workers that are off and do not receive versions either.
+        infeasible: why no set is feasible, in words; empty if this one is.
         remedies: single changes that would help.
     """
 
@@ -140,7 +140,7 @@ Event = WorkerSeen | WorkerGone | DemandSeen | Measured | Starving | Tick | Solv
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What is to be solved (capacity.replan.deciding.decide), with every correction applied.
+    """A problem for capacity.replan.deciding.decide, with every correction applied.
 
     Args:
         number: rises; the answer carries it.
@@ -161,7 +161,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Solve:
-    """Solve this; answered by Solved or SolveFailed. One at a time."""
+    """Solve this problem; answered by Solved or SolveFailed. One at a time."""
 
     problem: Problem
 
@@ -176,7 +176,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Switch this worker off: it is given nothing new. ``receives``: whether it goes on receiving versions."""
+    """Switch this worker off: it gets no new leases. ``receives``: whether it continues to receive versions."""
 
     worker_id: str
     reason: str

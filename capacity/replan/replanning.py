@@ -1,9 +1,9 @@
-"""When to plan again which workers are on, and what to change then: discounted incumbents, a minimum dwell, causes.
+"""Decide when to plan again which workers are on, and what to change then.
 
 The programme itself is solved elsewhere (capacity.replan.deciding), because it may take a second: a `Solve` goes out, a
-`Solved` comes in. Memoryless re-planning starts workers at every turn of the prices; incumbents at a discount, a
-minimum dwell and causes that are gathered stop that (docs/activation.md has the figures). A learner that would wait
-comes first: whoever is off and may be used is then started, whatever the dwell says.
+`Solved` comes in. Memoryless re-planning starts workers at every change of the prices; discounted incumbents, a minimum
+dwell and gathered causes stop that (docs/activation.md has the figures). A learner that would wait comes first: every
+usable worker that is off is then started, whatever the dwell says.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DEMAND_CHANGE = 0.15  # share of T_train or of the bytes of a version that it m
 
 @dataclass(slots=True)
 class _Known:
-    """A worker, and since when it is on or off by our decision."""
+    """A worker, and since when it is on or off by the replanner's decision."""
 
     worker: Worker
     reason: str = ""
@@ -53,13 +53,13 @@ class _Known:
 
     @property
     def rate(self) -> float:
-        """Useful rollouts a second, uncorrected, at its best concurrency."""
+        """Useful rollouts a second at its best concurrency, uncorrected."""
         best = max((speed.rollouts_per_second for speed in self.worker.speeds), default=0.0)
         return best * (1.0 - self.worker.preemption_loss)
 
 
 class Replanner:
-    """Which workers are on. Times are any monotonic clock in seconds, the same for every call."""
+    """Decides which workers are on. Times come from one monotonic clock, in seconds."""
 
     def __init__(self, settings: ReplanSettings) -> None:
         self.settings = settings
@@ -81,18 +81,18 @@ class Replanner:
     # ---------------------------------------------------------------- questions
 
     def worker(self, worker_id: str) -> Worker | None:
-        """As it was last seen, with ``active`` as we decided."""
+        """Return the worker as last seen, with ``active`` as decided."""
         known = self._workers.get(worker_id)
         return None if known is None else known.worker
 
     def reason(self, worker_id: str) -> str:
-        """Why it is on or off, in words; empty before the first plan with it."""
+        """Return in words why it is on or off; empty before the first plan with it."""
         known = self._workers.get(worker_id)
         return "" if known is None else known.reason
 
     @property
     def next_at(self) -> float:
-        """When a Tick changes something; inf: not by itself."""
+        """The time at which the next Tick changes something; inf: none does."""
         if self._pending is not None:
             return self._asked_at + self.settings.solve_timeout_s
         return _NEVER if self._demand is None or not self._workers else self._due_at
@@ -100,7 +100,7 @@ class Replanner:
     # ---------------------------------------------------------------- events
 
     def handle(self, event: Event, now: float) -> list[Action]:
-        """What to do about this event, in order."""
+        """Return the actions for this event, in order."""
         actions: list[Action] = []
         match event:
             case WorkerSeen(worker):
@@ -140,7 +140,7 @@ class Replanner:
         return self._switch(worker.worker_id, worker.pin == "on", f"{worker.pin}: pinned by the operator", now)
 
     def _change(self, known: _Known) -> str:
-        """What about it is not as it was when it was last planned with, in words; empty: nothing that matters."""
+        """Return in words what changed since it was last planned with; empty: nothing that matters."""
         worker, planned, settings = known.worker, known.planned, self.settings
         if planned is None:  # waits for the plan that its coming caused
             return ""
@@ -178,7 +178,7 @@ class Replanner:
             self._cause("the rules or the budget have changed", now)
 
     def _measured(self, event: Measured, now: float) -> None:
-        """Only what one and the same set made all the time says something about the model."""
+        """Correct the model; only measurements of one and the same set say something about it."""
         demand, plan = self._demand, self.plan
         if demand is None or plan is None or now - self._changed_at < event.seconds:
             return
@@ -194,7 +194,7 @@ class Replanner:
             self._cause(f"workers make {corrections.rate:.0%} of what is predicted", now)
 
     def _starving(self, now: float) -> list[Action]:
-        """At most once a learner step, and not in the first one of a new set: what is started needs time to show."""
+        """Start more workers; at most once a learner step, and not in a new set's first, since a start takes time."""
         demand = self._demand
         step_s = 0.0 if demand is None else demand.t_train_s
         if now - max(self._starved_at, self._changed_at) < max(step_s, self.settings.gather_s):
@@ -239,7 +239,7 @@ class Replanner:
         return [Solve(self._pending)]
 
     def _corrected_demand(self) -> Demand:
-        """With what those cost who are on without having been measured already taken from the budget."""
+        """Return the corrected demand, its budget less the cost of active workers that were never measured."""
         assert self._demand is not None
         demand = self.corrections.demand(self._demand)
         if demand.usd_per_hour_max is None:
@@ -296,7 +296,7 @@ class Replanner:
     # ---------------------------------------------------------------- without the planner
 
     def _needed(self) -> float:
-        """Rollouts a second, with headroom."""
+        """Needed rollouts a second, with headroom."""
         demand = self._demand
         return 0.0 if demand is None else demand.headroom * demand.rollouts_per_step / demand.t_train_s
 
@@ -323,7 +323,7 @@ def _moved(now: float, before: float, share: float) -> bool:
 
 
 def _others(demand: Demand) -> Demand:
-    """The demand without what is measured and so never stays the same."""
+    """Return the demand without its measured figures, which change all the time."""
     return replace(demand, t_train_s=1.0, update_bytes=1.0, t_swap_s=0.0, t_load_s=0.0, t_score_s=0.0,
                    learner_upload_bytes_per_second=1.0)  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A replanner on a record of what came, went and changed its price: starts, dollars and the learner's utilisation."""
+"""Replay a record of arrivals, departures and prices to a replanner: starts, dollars and the learner's utilisation."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Replayed:
         seconds: that it covers.
         starts: workers that were switched on.
         plans: problems that were solved.
-        infeasible: of those, for which no set would do.
+        infeasible: problems for which no set was feasible.
         usd: for workers, while they were on, starting included.
         useful_s: seconds in which the learner trained.
         switches: every decision, where they were asked for.
@@ -91,7 +91,7 @@ class Replay:
         self._demand: Demand | None = None
 
     def run(self, events: Iterable[tuple[float, PoolEvent]], until_s: float) -> Replayed:
-        """Events in order of time, in seconds; from the first demand on time counts."""
+        """Run the events, in order of time in seconds; time counts from the first demand on."""
         for at_s, event in events:
             if at_s > until_s:
                 break
@@ -130,7 +130,7 @@ class Replay:
                 self.result.switches.append(Switch(self._now, worker_id, False, reason))
 
     def _pass(self, to_s: float) -> None:
-        """Add up what happens until then; starts that end in between are looked at one by one."""
+        """Add up what happens until then; starts that end in between are handled one by one."""
         while self._now < to_s:
             soonest = min((at for at in self._ready_at.values() if at > self._now), default=to_s)
             step_s = min(soonest, to_s) - self._now

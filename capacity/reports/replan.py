@@ -1,4 +1,4 @@
-"""A plan followed through what came and went: decisions in order of time, and what they cost and gave."""
+"""Report a plan's replay: its decisions in order of time, and their cost and rate."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Followed:
 
     @property
     def switches_later(self) -> int:
-        """Beyond the first plan's."""
+        """Return the switches after those of the first plan."""
         return len(self.replayed.switches) - self.started_first
 
 
 def with_incumbents(plan: Plan, workers: Sequence[Worker]) -> list[Worker]:
-    """The same workers, on where the plan has them on."""
+    """Return the workers, active where the plan has them on."""
     on = {one.worker.worker_id for one in plan.chosen}
     return [replace(worker, active=worker.worker_id in on) for worker in workers]
 
@@ -40,7 +40,7 @@ def with_incumbents(plan: Plan, workers: Sequence[Worker]) -> list[Worker]:
 def follow(
     events: Sequence[tuple[float, PoolEvent]], settings: ReplanSettings, *, start_s: float, until_s: float
 ) -> Followed:
-    """Replay events with the replanner, everybody off at first.
+    """Replay events with the replanner, with every worker off at first.
 
     Args:
         start_s: from a worker's start to its first rollouts.
@@ -67,7 +67,7 @@ def follow(
 
 
 def switch_sheet(followed: Followed, gone: Sequence[tuple[float, str]]) -> Sheet:
-    """Every decision after the first plan, with its reason."""
+    """Return a table of every decision after the first plan, with its reason."""
     columns = (
         Column("at_s", "at s", 0),
         Column("worker_id", "worker"),
@@ -82,7 +82,7 @@ def switch_sheet(followed: Followed, gone: Sequence[tuple[float, str]]) -> Sheet
 
 
 def followed_lines(followed: Followed) -> tuple[str, ...]:
-    """Sums over the replay."""
+    """Return the sums over the replay as lines of text."""
     replayed = followed.replayed
     return (
         f"workers switched on at first: {followed.started_first}, switches later: {followed.switches_later}; "
@@ -93,7 +93,7 @@ def followed_lines(followed: Followed) -> tuple[str, ...]:
 
 
 def totals_json(followed: Followed) -> dict[str, float | int]:
-    """The same for JSON."""
+    """Return the sums over the replay for JSON."""
     replayed = followed.replayed
     return {
         "hours": replayed.seconds / SECONDS_PER_HOUR,
@@ -108,7 +108,7 @@ def totals_json(followed: Followed) -> dict[str, float | int]:
 
 
 def subtitle(demand: Demand, followed: Followed) -> str:
-    """Under a timeline's title."""
+    """Return the line under a timeline's title."""
     return (
         f"S = {demand.staleness_limit}, {demand.rollouts_per_step} rollouts a step of {demand.t_train_s:g} s; "
         f"switches after the first plan: {followed.switches_later}"
@@ -116,7 +116,7 @@ def subtitle(demand: Demand, followed: Followed) -> str:
 
 
 def _on(result: Replayed, events: Sequence[tuple[float, PoolEvent]]) -> set[str]:
-    """Who is on after these events: switched on, and not gone since."""
+    """Return the workers that are on after these events: switched on, and not gone since."""
     gone = [(at_s, event.worker_id, False) for at_s, event in events if isinstance(event, WorkerGone)]
     on: set[str] = set()
     for _, worker_id, is_on in sorted([(one.at_s, one.worker_id, one.on) for one in result.switches] + gone):

@@ -1,4 +1,4 @@
-"""A table of figures apart from how it is shown: as text, CSV, JSON or HTML."""
+"""Hold a table of figures, and write it as text, CSV, JSON or HTML."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ class Sheet:
     lines: tuple[str, ...] = ()
 
     def is_number(self, place: int) -> bool:
-        """Whether a column holds numbers."""
+        """Tell whether a column holds numbers."""
         values = [row[place] for row in self.rows if row[place] is not None]
         return bool(values) and all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
 
 
 def shown(value: Cell, digits: int | None = None) -> str:
-    """A cell as people read it."""
+    """Format a cell for people."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -78,7 +78,7 @@ def shown(value: Cell, digits: int | None = None) -> str:
 
 
 def csv_of(sheet: Sheet) -> str:
-    """Rows with keys as the header and numbers unrounded; yes and no are 1 and 0."""
+    """Return CSV with keys as the header and unrounded numbers; yes and no are 1 and 0."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(column.key for column in sheet.columns)
@@ -88,13 +88,13 @@ def csv_of(sheet: Sheet) -> str:
 
 
 def records_of(sheet: Sheet) -> list[dict[str, Any]]:
-    """Rows as objects, for JSON."""
+    """Return the rows as objects, for JSON."""
     keys = [column.key for column in sheet.columns]
     return [dict(zip(keys, row, strict=True)) for row in sheet.rows]
 
 
 def html_of(title: str, sheets: Sequence[Sheet]) -> str:
-    """A page that needs nothing else."""
+    """Return a self-contained HTML page."""
     parts = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
         f"<style>{_STYLE}</style></head><body><h1>{html.escape(title)}</h1>"

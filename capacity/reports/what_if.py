@@ -1,4 +1,4 @@
-"""The same question for other staleness limits, uplinks, topologies and so on: every combination, side by side."""
+"""Compare plans for every combination of staleness limits, uplinks, topologies and other options."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Variant:
 
 
 def listed(option: str, text: str) -> list[str | int | float]:
-    """``2..16``, ``2..16..2`` or ``0.5,1,2.5`` as values.
+    """Parse ``2..16``, ``2..16..2`` or ``0.5,1,2.5`` as values.
 
     Raises:
         ConfigError: a value is not what the option takes.
@@ -64,7 +64,7 @@ def listed(option: str, text: str) -> list[str | int | float]:
 
 
 def combinations(swept: Mapping[str, Sequence[str | int | float]]) -> list[Values]:
-    """Every combination, the last option changing fastest.
+    """Return every combination; the last option changes fastest.
 
     Raises:
         ConfigError: there are more than VARIANTS_MAX.
