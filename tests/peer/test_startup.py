@@ -1,9 +1,11 @@
-"""What can go wrong before a peer has begun, each with one clear error."""
+"""What can go wrong before a peer has begun, each with one clear error; two instances on one folder are one of it."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import stat
 import sys
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 
 from peer.config import EngineConfig, PeerConfig
 from peer.engines.jax_engine import JaxEngine
+from peer.instance import FILE, instance_id, this_place
 from peer.limits.config import LimitsConfig
 from peer.startup import join_run, make_engine, open_store, state_folder_lock
 from peer.worker.drain import unless
@@ -114,3 +117,39 @@ def test_a_run_whose_name_is_no_folder_name_touches_nothing(tmp_path: Path, run_
     with pytest.raises(MalformedMessage, match="folder name"):
         open_store(config, RunId(run_id))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_it_stays_the_same_in_its_place(tmp_path: Path) -> None:
+    first = instance_id(tmp_path)
+    assert len(first) == 32
+    assert instance_id(tmp_path) == first
+    assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
+    assert str(tmp_path) not in (tmp_path / FILE).read_text()
+
+
+def test_a_copied_state_folder_is_another_instance(tmp_path: Path) -> None:
+    here, copy = tmp_path / "here", tmp_path / "copy"
+    first = instance_id(here)
+    shutil.copytree(here, copy)
+    second = instance_id(copy)
+    assert second != first
+    assert instance_id(copy) == second
+    assert instance_id(here) == first
+    assert instance_id(here, "another machine") != first
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "[]", '{"instance_id": 3, "place": 4}'])
+def test_a_damaged_file_is_made_anew(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE).write_text(text)
+    first = instance_id(tmp_path)
+    assert instance_id(tmp_path) == first
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RunFolderError):
+        instance_id(tmp_path / "file")
+
+
+def test_a_place_names_its_folder(tmp_path: Path) -> None:
+    assert this_place(tmp_path) != this_place(tmp_path / "other")

@@ -1,3 +1,5 @@
+"""Parameters and their shapes."""
+
 from __future__ import annotations
 
 import jax
@@ -8,6 +10,7 @@ import pytest
 from rollcast.policy.attention import segment_attend
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params, abstract_params, abstract_snapshot, bind, initial_params
+from rollcast.policy.shapes import parameter_count, parameter_shapes
 from tests.policy.test_model import forward
 from tests.policy.tiny import TINY, reference_logits
 
@@ -97,3 +100,13 @@ def test_masters_get_float32_gradients_through_e4m3(carrier: str) -> None:
 
     masters = abstract_params(config)
     assert jax.eval_shape(jax.grad(loss), masters) == masters
+
+
+@pytest.mark.parametrize(
+    ("tied", "qk_norm", "bias"), [(True, True, False), (False, False, True), (False, False, False)]
+)
+def test_shapes_are_those_of_the_model(tied: bool, qk_norm: bool, bias: bool) -> None:
+    config = TINY.model_copy(update={"tied_embeddings": tied, "qk_norm": qk_norm, "attention_bias": bias})
+    expected = {name: leaf.shape for name, leaf in sorted(abstract_params(config).items())}
+    assert list(parameter_shapes(config).items()) == list(expected.items())
+    assert parameter_count(config) == sum(leaf.size for leaf in abstract_params(config).values())

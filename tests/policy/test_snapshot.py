@@ -1,3 +1,5 @@
+"""Snapshots: the tensors exactly as the rollout's forward pass reads them, frozen and published."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -9,10 +11,13 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import initial_params
+from rollcast.policy.published import ARCHITECTURES
 from rollcast.policy.quantise import WEIGHT_BLOCK, quantise
+from rollcast.policy.shapes import parameter_count
 from rollcast.policy.snapshot import Snapshot, freeze, tensor_specs, thaw
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.versions.delta import DeltaDecoder, InPlace, encode_delta
@@ -21,10 +26,15 @@ from tests.policy.test_model import forward
 from tests.policy.tiny import TINY
 
 HALF = TINY.model_copy(update={"precision": "bfloat16", "width": 64, "tied_embeddings": False})
+
 EIGHTH = TINY.model_copy(update={"precision": "fp8", "layers": 1})
+
 EIGHTH_BF16 = EIGHTH.model_copy(update={"carrier": "bfloat16"})
+
 NAIVE = EIGHTH.model_copy(update={"precision": "fp8-naive"})
+
 jit_quantise = jax.jit(functools.partial(quantise, block=WEIGHT_BLOCK))
+
 INPUTS = (jnp.array([[1, 2, 3]], jnp.int32), jnp.array([[0, 1, 2]], jnp.int32), jnp.ones((1, 3), jnp.int32))
 
 
@@ -133,3 +143,51 @@ def test_a_state_of_the_wrong_size_is_refused() -> None:
     snapshot = freeze(TINY, initial_params(TINY, 0))
     with pytest.raises(MalformedMessage, match="bytes"):
         thaw(TINY, snapshot.tensors, snapshot.state_bytes[:-1])
+
+
+#: Parameters as the model cards give them, in millions; tied embeddings counted once.
+MILLIONS = {
+    "qwen3-0.6b": 596,
+    "qwen3-1.7b": 1721,
+    "qwen3-4b": 4022,
+    "qwen3-8b": 8191,
+    "qwen3-14b": 14768,
+    "qwen3-32b": 32762,
+    "qwen2.5-0.5b": 494,
+    "qwen2.5-1.5b": 1544,
+    "qwen2.5-3b": 3086,
+    "qwen2.5-7b": 7616,
+    "qwen2.5-14b": 14770,
+    "qwen2.5-32b": 32764,
+    "llama-3-8b": 8030,
+    "llama-3.1-8b": 8030,
+    "llama-3.2-1b": 1236,
+    "llama-3.2-3b": 3213,
+    "llama-3.3-70b": 70554,
+}
+
+
+@pytest.mark.parametrize(("name", "millions"), MILLIONS.items())
+def test_a_preset_has_the_published_number_of_parameters(name: str, millions: int) -> None:
+    assert parameter_count(ModelConfig(preset=name)) // 1_000_000 == pytest.approx(millions, abs=1)
+
+
+def test_every_preset_is_an_architecture() -> None:
+    assert all(ModelConfig(preset=name).preset == "" for name in ARCHITECTURES)
+
+
+def test_values_given_beside_a_preset_win() -> None:
+    config = ModelConfig.model_validate({"preset": "llama-3.1-8b", "precision": "float32", "layers": 2})
+    assert (config.layers, config.precision, config.width) == (2, "float32", 4096)
+    assert config.rope_scaling is not None
+    assert (config.rope_scaling.factor, config.rope_scaling.original_context) == (8.0, 8192)
+
+
+def test_a_resolved_preset_reads_back_as_it_is() -> None:
+    config = ModelConfig(preset="qwen3-4b")
+    assert ModelConfig.model_validate_json(config.model_dump_json()) == config
+
+
+def test_an_unknown_preset_names_those_there_are() -> None:
+    with pytest.raises(ValidationError, match=r"no preset 'qwen9'; there are qwen3-0\.6b"):
+        ModelConfig(preset="qwen9")

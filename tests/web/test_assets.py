@@ -1,4 +1,4 @@
-"""Files are answered compressed, once, and by what they are."""
+"""Files are answered compressed, once, and by what they are; headers forbid what a page never needs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rollcast.web.assets import STATIC, Assets
+from rollcast.web.headers import CONTENT_SECURITY_POLICY, NO_STORE, SECURITY_HEADERS
 
 PAGES = Path(__file__).parents[2] / "coordinator" / "pages"
 
@@ -80,3 +81,15 @@ def test_nothing_inline() -> None:
     for path in PAGES.glob("*.html"):
         page = path.read_text()
         assert not re.search(r"<style|style=|\son\w+=|<script(?![^>]*\bsrc=)", page), path.name
+
+
+def test_nothing_inline_and_nothing_from_elsewhere() -> None:
+    directives = dict(part.strip().split(" ", 1) for part in CONTENT_SECURITY_POLICY.split(";"))
+    assert directives["default-src"] == "'none'"
+    assert {directives[name] for name in ("script-src", "style-src", "connect-src")} == {"'self'"}
+    assert "unsafe" not in CONTENT_SECURITY_POLICY
+    assert "http" not in CONTENT_SECURITY_POLICY
+
+
+def test_caching_is_left_to_who_answers() -> None:
+    assert not SECURITY_HEADERS.keys() & NO_STORE.keys()

@@ -1,9 +1,13 @@
+"""Rules of messages: versions of the protocol, limits on fields, words for ways between members."""
+
 from __future__ import annotations
 
 import pytest
 
 from rollcast.runtime.errors import MalformedMessage, ProtocolMismatch
+from rollcast.wire.checks import require
 from rollcast.wire.protocol import PROTOCOL_RANGE, agree, agree_with, range_to_pb
+from rollcast.wire.reach_words import PATHS, REACHABILITIES, path_of, reachability_of
 
 
 @pytest.mark.parametrize(
@@ -30,3 +34,37 @@ def test_nonsense_ranges_are_refused(theirs: tuple[int, int]) -> None:
 
 def test_we_agree_with_ourselves() -> None:
     assert agree_with(range_to_pb()) == PROTOCOL_RANGE[1]
+
+
+@pytest.mark.parametrize(
+    ("transport", "lan", "word"),
+    [
+        ("direct", False, "direct"),
+        ("direct", True, "LAN"),
+        ("punched", False, "hole-punched"),
+        ("punched", True, "hole-punched"),
+        ("p2p", False, "libp2p"),
+        ("relayed", False, "relayed"),
+        ("mirror", False, "mirror"),
+    ],
+)
+def test_links(transport: str, lan: bool, word: str) -> None:
+    assert path_of(transport, lan=lan) == word
+    assert word in PATHS
+
+
+def test_a_word_we_do_not_know_stays() -> None:
+    assert path_of("carrier pigeon", lan=True) == "carrier pigeon"
+
+
+def test_members() -> None:
+    found = [
+        reachability_of(dialable=one, punchable=other) for one, other in ((True, True), (False, True), (False, False))
+    ]
+    assert found == list(REACHABILITIES)
+
+
+def test_what_does_not_hold_is_refused_by_name() -> None:
+    require(True, "fine")
+    with pytest.raises(MalformedMessage, match="too long"):
+        require(False, "too long")

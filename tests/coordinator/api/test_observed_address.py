@@ -1,5 +1,5 @@
 """How the coordinator sees its callers, once and as a stream. tests/peer/reachability/test_nat_probe.py and
-tests/peer/punching/test_port_keeper.py have the other end, and real routers.
+tests/peer/punching/test_port.py have the other end, and real routers.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from coordinator.shell.dial_back import BackDialer
 from rollcast.wire.identity.tls import TlsCredentials, new_tls_key
 from rollcast.wire.ids import PeerId
 from tests.peer.links.link_run import LinkRun
-from tests.wire.links.test_probe import listening
+from tests.wire.links.test_tcp import listening
 
 
 class World:

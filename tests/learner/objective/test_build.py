@@ -1,8 +1,11 @@
+"""Objectives from their configuration, and presets by name."""
+
 from __future__ import annotations
 
 import dataclasses
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,10 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from pydantic import ValidationError
 
 from learner.objective.build import objective
-from learner.objective.config import ALGORITHMS, ObjectiveConfig
+from learner.objective.config import ALGORITHMS, GROUPED, PRESETS, ObjectiveConfig, check_group_size
 from learner.objective.objective import Terms
+from rollcast.runtime.errors import ConfigError
 from tests.learner.objective.packed_example import LENGTHS, completions, picked, terms_of
 from tests.learner.objective.reference_objective import OBJECTIVES, Sequence, gradients, group_advantages, grpo
 
@@ -178,3 +183,63 @@ def test_grpo_agrees_with_tunix(aggregate: str, aggregation: str, monkeypatch: p
     )(rows.logprobs)
     assert float(ours) == pytest.approx(float(theirs), abs=1e-6)
     np.testing.assert_allclose(our_gradient, their_gradient, atol=1e-7)
+
+
+def test_every_algorithm_has_a_preset() -> None:
+    assert set(PRESETS) == set(ALGORITHMS)
+
+
+def test_the_documentation_says_what_each_preset_is_for() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "algorithms.md").read_text()
+    assert all(f"| `{algorithm}` |" in page for algorithm in ALGORITHMS)
+
+
+def test_a_preset_fills_in_what_is_not_given() -> None:
+    gspo = ObjectiveConfig.model_validate({"algorithm": "gspo", "clip_high": 0.01})
+    assert (gspo.surrogate, gspo.aggregate, gspo.clip_low) == ("sequence-clipped", "trajectory-mean", 3e-4)
+    assert gspo.clip_high == 0.01
+    grpo = ObjectiveConfig()
+    assert (grpo.algorithm, grpo.aggregate, grpo.clip_low, grpo.clip_high) == ("grpo", "token-mean", 0.2, 0.28)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_resolved_preset_reads_as_itself(algorithm: str) -> None:
+    config = ObjectiveConfig.model_validate({"algorithm": algorithm})
+    assert ObjectiveConfig.model_validate(config.model_dump(mode="json")) == config
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"algorithm": "ppo2"}, "Input should be 'grpo'"),
+        ({"importance": "truncated"}, "would apply it twice"),
+        ({"algorithm": "reinforce", "proximal": True}, "needs a ratio to clip"),
+        ({"proximal": True}, "does not correct for staleness"),
+        ({"algorithm": "rloo", "epochs_per_batch": 2}, "set epochs_per_batch = 1"),
+        ({"algorithm": "gspo", "advantage": "critic"}, "a critic gives one per token"),
+        ({"algorithm": "reinforce++", "dynamic_sampling": True}, "has no groups"),
+        ({"algorithm": "cispo", "importance_low": 2.0}, "not below importance_high"),
+        ({"algorithm": "two-sided", "importance_low": 1.5}, "keeps ratios around 1"),
+        ({"algorithm": "truncated-is", "importance_high": 0.5}, "cuts off rollouts of the current policy"),
+        ({"kl": "k3"}, "give both or none"),
+        ({"kl_coefficient": 0.1}, "give both or none"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_a_reason(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        ObjectiveConfig.model_validate(given)
+
+
+def test_one_completion_a_prompt_has_no_group_to_compare_with() -> None:
+    for algorithm in ALGORITHMS:
+        config = ObjectiveConfig.model_validate({"algorithm": algorithm})
+        check_group_size(config, 2)
+        if config.advantage in GROUPED:
+            with pytest.raises(ConfigError, match="groups of 1"):
+                check_group_size(config, 1)
+        else:
+            check_group_size(config, 1)
+
+
+def test_steps_a_batch_are_epochs_times_parts() -> None:
+    assert ObjectiveConfig.model_validate({"epochs_per_batch": 3, "mini_batches": 4}).passes == 12

@@ -1,8 +1,12 @@
+"""No batch that breaks the rules is trained on, and no rollout twice."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from learner.training.batch_check import BatchRules, check_batch
 from learner.training.trained_ids import TrainedIds
@@ -10,6 +14,7 @@ from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 RULES = BatchRules(staleness_limit=2, groups_per_step=2, samples_per_group=2, vocabulary_size=10, row_tokens=8)
+
 STEP = 7
 
 
@@ -118,3 +123,29 @@ def test_malformed_rollouts_are_refused(spoil: Callable[[pb.TrainingRollout], No
     spoil(rollouts[2])
     with pytest.raises(MalformedMessage):
         check_batch(rollouts, STEP, RULES, TrainedIds())
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.integers(0, 60)))
+def test_it_is_a_set(ids: list[int]) -> None:
+    trained, model = TrainedIds(), set[int]()
+    for rollout_id in ids:
+        assert trained.add(rollout_id) == (rollout_id not in model)
+        model.add(rollout_id)
+    assert len(trained) == len(model)
+    assert all((rollout_id in trained) == (rollout_id in model) for rollout_id in range(-1, 62))
+    again = TrainedIds((start, end) for start, end in trained.ranges())
+    assert again.ranges() == trained.ranges()
+
+
+def test_neighbours_merge_into_one_range() -> None:
+    trained = TrainedIds()
+    for rollout_id in (5, 7, 6, 1):
+        trained.add(rollout_id)
+    assert trained.ranges() == [[1, 1], [5, 7]]
+
+
+@pytest.mark.parametrize("ranges", [[(3, 2)], [(1, 4), (4, 6)]])
+def test_nonsense_ranges_are_refused(ranges: list[tuple[int, int]]) -> None:
+    with pytest.raises(ValueError, match="overlap"):
+        TrainedIds(ranges)

@@ -1,13 +1,29 @@
-"""The parts by which a peer is reached: each gets its own messages, and none takes the others with it."""
+"""The ways of being reached that a configuration asks for: each gets its own messages, and none takes the
+others with it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from peer.config import LinkConfig, PeerConfig
+from peer.connect.bans import Bans
 from peer.connect.connectivity import Connectivity
+from peer.connect.setup import ConnectivityContext, connectivity_components
+from peer.discovery.mdns import Mdns
+from peer.port_map.component import PortMapping
+from peer.reachability.advertised import AdvertisedReachability
+from peer.reachability.local_address import LocalAddress
+from peer.reachability.summary import ReachabilitySummary
 from rollcast.runtime.errors import MalformedMessage, Unreachable
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.ids import RunId
+from rollcast.wire.limits import BANNED_MAX, PEER_ID_LENGTH_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 
@@ -68,3 +84,68 @@ async def test_a_part_that_fails_ends_alone(error: Exception) -> None:
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert working.ended
+
+
+def _around(config: PeerConfig, said: list[pb.PeerMessage]) -> ConnectivityContext:
+    nothing = cast(Any, SimpleNamespace())
+    enrolment = SimpleNamespace(run_id=RunId("run-1"))
+    return ConnectivityContext(
+        config=config,
+        place=cast(Any, SimpleNamespace(identity=Identity.generate(), enrolment=enrolment)),
+        relay=cast(Any, SimpleNamespace(transports=SimpleNamespace(punched=None, p2p=None), keep_out=None)),
+        reachability=AdvertisedReachability(said.append),
+        send=said.append,
+        credentials=lambda: nothing,
+        http_url=lambda: "http://127.0.0.1:1",
+        advertised=lambda: "",
+        summary=ReachabilitySummary(),
+    )
+
+
+async def test_each_message_has_one_part_at_most(tmp_path: Path) -> None:
+    parts = connectivity_components(_around(PeerConfig(state_folder=tmp_path), []))
+    kinds = [kind for part in parts for kind in part.kinds]
+    assert len(kinds) == len(set(kinds))
+    assert set(kinds) <= {one.name for one in pb.CoordinatorMessage.DESCRIPTOR.oneofs_by_name["body"].fields}
+    Connectivity(parts)
+
+
+async def test_routers_and_the_local_network_are_asked_only_where_the_owner_wants_it(tmp_path: Path) -> None:
+    wanted = LinkConfig(host="0.0.0.0", port=7420, map_port=True, mdns=True)
+    plain = {type(part) for part in connectivity_components(_around(PeerConfig(state_folder=tmp_path), []))}
+    more = {type(part) for part in connectivity_components(_around(PeerConfig(state_folder=tmp_path, link=wanted), []))}
+    assert more - plain == {PortMapping, Mdns, LocalAddress}  # the last wherever others can dial at all
+    assert not plain - more
+
+
+def message(*peer_ids: str, pardoned: tuple[str, ...] = ()) -> pb.CoordinatorMessage:
+    return pb.CoordinatorMessage(banned=pb.Banned(peer_ids=peer_ids, pardoned=pardoned))
+
+
+def test_changes_add_up_and_a_session_begins_anew() -> None:
+    told: list[set[str]] = []
+    part = Bans(lambda banned: told.append(set(banned)))
+    part.opened(pb.Welcome())
+    assert told == []
+    part.received(message("a", "b"))
+    part.received(message("c", pardoned=("a", "nobody")))
+    part.received(message("c"))
+    part.lost()
+    assert told == [{"a", "b"}, {"b", "c"}]
+    part.opened(pb.Welcome())
+    assert told[2:] == [set()]
+
+
+def test_too_much_is_refused_and_what_is_remembered_is_bounded() -> None:
+    told: list[frozenset[str]] = []
+    part = Bans(told.append)
+    many = tuple(f"p{number}" for number in range(BANNED_MAX))
+    for wrong in (message(*many, "x"), message(pardoned=(*many, "x")), message("x" * (PEER_ID_LENGTH_MAX + 1))):
+        with pytest.raises(MalformedMessage):
+            part.received(wrong)
+    assert told == []
+    part.received(message(*many))
+    part.received(message("newest"))
+    assert len(told[-1]) == BANNED_MAX
+    assert {"newest"} <= told[-1]
+    assert "p0" not in told[-1]

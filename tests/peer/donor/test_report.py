@@ -1,5 +1,8 @@
+"""What a donor's machine shows its owner: its state, its report, receipts, and releases that are newer."""
+
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -8,12 +11,65 @@ import pytest
 
 from peer.config import PeerConfig
 from peer.donor.control.saved_state import SavedState
+from peer.donor.describe import describe
 from peer.donor.enforce import LimitsEnforcer
 from peer.donor.receipts import Receipt, Receipts
-from peer.donor.report import machine_report
+from peer.donor.report import machine_report, newer_release
 from peer.limits.decide import ALL, Allowed, OwnerRequest
 from peer.limits.quota import MonthUse
 from peer.limits.readings import Readings
+from peer.session.coordinators import Coordinators
+from rollcast.runtime.errors import RunFolderError
+from rollcast.wire.joining.diagnose import HopFailed
+from rollcast.wire.proto import rollcast_pb2 as pb
+
+DAY = datetime(2026, 11, 22, 8)
+
+
+def receipt(verdict: str = "accepted") -> Receipt:
+    return Receipt(at=f"{DAY:%Y-%m-%dT%H:%M:%S}", lease_id=7, sample_index=1, version=3, tokens=20, verdict=verdict)
+
+
+def test_verdicts_are_counted_by_day_over_restarts(tmp_path: Path) -> None:
+    receipts = Receipts(tmp_path)
+    receipts.add([receipt(), receipt(), receipt("late_duplicate")], DAY - timedelta(days=1))
+    receipts.add([receipt()], DAY)
+    receipts.save()
+    again = Receipts(tmp_path)
+    assert again.today(DAY) == {"accepted": 1}
+    assert again.total() == {"accepted": 3, "late_duplicate": 1}
+
+
+def test_each_verdict_is_written_down(tmp_path: Path) -> None:
+    receipts = Receipts(tmp_path)
+    receipts.add([receipt("fenced")], DAY)
+    (line,) = (tmp_path / "2026-11-22.jsonl").read_text().splitlines()
+    assert json.loads(line)["verdict"] == "fenced"
+    assert list(receipts.newest) == [receipt("fenced")]
+
+
+def test_old_days_make_room(tmp_path: Path) -> None:
+    receipts = Receipts(tmp_path)
+    for days in range(40):
+        receipts.add([receipt()], DAY + timedelta(days=days))
+    assert len(list(tmp_path.glob("*.jsonl"))) == 30
+    assert receipts.total() == {"accepted": 40}, "counts are kept"
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"2026-11-22": 3}', '{"2026-11-22": {"accepted": "many"}}'])
+def test_damaged_counts_begin_anew(tmp_path: Path, text: str) -> None:
+    (tmp_path / "counts.json").write_text(text)
+    assert Receipts(tmp_path).total() == {}
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    receipts = Receipts(tmp_path / "file")
+    with pytest.raises(RunFolderError):
+        receipts.add([receipt()], DAY)
+    with pytest.raises(RunFolderError):
+        receipts.save()
+
 
 LEAP_DAY = datetime(2028, 2, 29, 23, 59)
 
@@ -53,3 +109,72 @@ def test_the_owners_limits_go_before_the_workers_state(
     assert report["limits"]["upload_mbit_s_max"] == 5.0
     tomorrow = machine_report(process, enforcer, memory, receipts, config, LEAP_DAY + timedelta(minutes=1))
     assert (tomorrow["today"], tomorrow["total"]) == ({}, {"accepted": 1})
+
+
+def test_what_a_heartbeat_says_is_what_its_owner_sees() -> None:
+    heartbeat = pb.Heartbeat(
+        state="generating",
+        reason="4 rollouts with version 7",
+        has_active_version=True,
+        active_version=7,
+        receiving_version=8,
+        receiving_chunks_have=3,
+        receiving_chunks_total=40,
+        receiving_map=b"\xff\x00",
+        p2p="running",
+        links=[pb.LinkReport(peer_id="12D3", transport="punched", rtt_s=0.02, bytes_sent=5, bytes_received=6)],
+    )
+    said = describe(
+        pb.Hello(name="attic", held_versions=[5, 6]),
+        heartbeat,
+        run_id="run",
+        peer_id="me",
+        search=Coordinators(["host:1"]),
+        reach={"reachability": "dialable"},
+        connected=True,
+        now=0.0,
+        uptime_s=3.0,
+    )
+    assert (said["coordinator"], said["coordinators_failing"]) == ("host:1", [])
+    assert (said["name"], said["version_active"], said["version_newest"]) == ("attic", 7, 7)
+    assert said["receiving"] == {"version": 8, "chunks_have": 3, "chunks_total": 40, "map": [255, 0]}
+    path = {"transport": "punched", "path": "hole-punched"}
+    assert said["links"] == [{"peer_id": "12D3", **path, "rtt_s": 0.02, "bytes_sent": 5, "bytes_received": 6}]
+    assert said["reach"] == {"reachability": "dialable", "p2p": "running"}
+
+
+def test_a_peer_that_has_just_begun_holds_nothing() -> None:
+    search = Coordinators(["host:1"])
+    search.failed(HopFailed("TLS", "host:1", "says nothing"), 1.0)
+    ids = {"run_id": "", "peer_id": ""}
+    starting = pb.Heartbeat(state="starting")
+    said = describe(pb.Hello(), starting, **ids, search=search, reach={}, connected=False, now=3.0, uptime_s=0.0)
+    assert said["version_active"] is said["version_newest"] is said["receiving"] is None
+    assert [(row["hop"], row["seconds_ago"]) for row in said["coordinators_failing"]] == [("TLS", 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "newer"),
+    [
+        ("rollcast 0.1.0", ""),
+        ("rollcast 0.1.1 (commit 1a2b3c4)", "0.1.1"),
+        ("rollcast 0.2.0rc1", "0.2.0"),
+        ("rollcast 0.10.0", "0.10.0"),
+        ("rollcast 1.0.0", "1.0.0"),
+        ("rollcast 0.0.9", ""),
+        ("", ""),
+        ("another 9.9.9", ""),
+        ("rollcast 9.9.9999999", ""),
+        ("rollcast 9.9", ""),
+    ],
+)
+def test_only_a_later_release_is_news(theirs: str, newer: str) -> None:
+    found = newer_release("rollcast 0.1.0 (commit 89abcde)", theirs)
+    assert ("" if found is None else found.theirs) == newer
+    if found is not None:
+        assert found.to_json()["ours"] == "0.1.0"
+        assert "rollcast peer finish" in found.how
+
+
+def test_software_that_does_not_say_has_no_news() -> None:
+    assert newer_release("unknown", "rollcast 9.0.0") is None

@@ -1,11 +1,16 @@
+"""What a peer may do now, by the limits of its configuration."""
+
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from peer.limits.ceilings import Ceilings
+from peer.limits.config import LimitsConfig
 from peer.limits.decide import (
     ALL,
     REST_S,
@@ -19,11 +24,12 @@ from peer.limits.decide import (
     Rules,
     SaveRequest,
 )
-from peer.limits.quota import Quota
+from peer.limits.quota import MonthUse, Quota
 from peer.limits.readings import Readings
 from peer.limits.schedule import Schedule
 
 MONDAY = datetime(2026, 11, 23, 12)
+
 COOL, HOT = ReadingsTaken(Readings(cpu_celsius=50)), ReadingsTaken(Readings(cpu_celsius=90))
 
 
@@ -132,3 +138,23 @@ def test_whoever_listens_to_the_actions_knows_what_is_allowed(
         assert asked == one.asked
         assert told is not None
         assert bool(told.reason) == (told != ALL), "every limit has its reason"
+
+
+def test_nothing_set_limits_nothing() -> None:
+    rules = LimitsConfig().rules()
+    assert rules.compute == rules.network == Schedule()
+    assert rules.ceilings == Ceilings()
+
+
+def test_units_are_those_of_their_names() -> None:
+    limits = LimitsConfig(idle_minutes_min=5, memory_free_gib_min=4, upload_gb_month=10, quota_reset_day=7)
+    ceilings = limits.rules().ceilings
+    assert (ceilings.idle_s_min, ceilings.memory_free_bytes_min) == (300.0, 4 * 2**30)
+    quota = limits.quota(MonthUse("2026-11", int(10e9), 0))
+    assert quota.use.sent_bytes == int(10e9)
+
+
+def test_hours_are_checked_at_once() -> None:
+    assert LimitsConfig(compute_hours=("mon-fri 22:00-07:00",)).rules().compute.windows
+    with pytest.raises(ValidationError, match="no day"):
+        LimitsConfig(compute_hours=("someday",))

@@ -1,3 +1,5 @@
+"""Which connections the owner's limits let through."""
+
 from __future__ import annotations
 
 import pytest
@@ -24,3 +26,9 @@ def test_nobody_where_the_owner_lets_nothing_in_and_never_who_was_sent_away() ->
     banned = frozenset({PeerId("a")})
     assert refusal(caller("peer"), "peer", OPEN, banned) == BANNED
     assert refusal(caller("peer", "b"), "peer", OPEN, banned) == ""
+
+
+def test_who_may_not_send_still_has_links() -> None:
+    assert NetworkGate().links
+    assert NetworkGate(send=False, reason="quota").links
+    assert not NetworkGate(receive=False, reason="paused").links

@@ -1,8 +1,14 @@
+"""Rates and traffic of links: measured, summed, and capped by a token bucket."""
+
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from peer.links.rates import Measured, RateMeter
+from peer.config import LinkConfig
+from peer.links.rates import LinkRate, Measured, RateMeter, TokenBucket
+from peer.links.traffic import LinkTraffic, is_lan_address
 
 
 def test_only_what_leaves_while_something_waits_counts() -> None:
@@ -47,3 +53,126 @@ def test_the_downlink_is_the_fastest_second_of_the_last_minutes() -> None:
     assert meter.downlink_bytes_per_second == 600.0
     meter.received(60, 620.0)
     assert meter.downlink_bytes_per_second == 60.0
+
+
+@pytest.mark.parametrize(
+    ("address", "lan"),
+    [
+        *(("127.0.0.1", True), ("10.1.2.3", True), ("192.168.0.9", True), ("169.254.1.1", True), ("::1", True)),
+        *(("fe80::1%eth0", True), ("8.8.8.8", False), ("2a00:1450::1", False), ("100.64.0.1", False), ("", False)),
+    ],
+)
+def test_what_is_our_own_network(address: str, lan: bool) -> None:
+    assert is_lan_address(address) is lan
+
+
+def test_caps_are_shared_by_all_links_but_those_to_our_network() -> None:
+    config = LinkConfig(upload_mbit_s_max=8.0, download_mbit_s_max=16.0)
+    traffic = LinkTraffic(config)
+    assert traffic.of("8.8.8.8") is traffic.of("9.9.9.9")
+    assert traffic.of("10.0.0.1").upload is traffic.of("10.0.0.1").download is None
+    upload = traffic.of("8.8.8.8").upload
+    assert upload is not None
+    assert upload.take(1_050_000, 0.0) == 0.0
+    assert upload.take(1, 0.0) == pytest.approx(1.0)
+    strict = LinkTraffic(config.model_copy(update={"lan_exempt": False}))
+    assert strict.of("10.0.0.1").upload is strict.of("8.8.8.8").upload is not None
+
+
+def test_the_uplink_to_others_goes_before_that_to_our_network() -> None:
+    traffic = LinkTraffic(LinkConfig(), is_lan=lambda address: address == "near")
+    near, far = traffic.of("near"), traffic.of("far")
+    for one, size_bytes in ((near, 9000), (near, 1000)):
+        one.link_waits(True, 0.0)
+        one.meter.sent(size_bytes, 1.0)
+    near.link_waits(False, 1.0)
+    near.meter.sent(10_000, 2.0)
+    near.link_waits(False, 2.0)
+    assert traffic.uplink(2.0).bytes_per_second == 10_000.0, "busy while any link waits"
+    far.link_waits(True, 2.0)
+    far.meter.sent(50, 3.0)
+    far.link_waits(False, 3.0)
+    assert traffic.uplink(3.0).bytes_per_second == 50.0
+    near.meter.received(500, 3.0)
+    assert traffic.downlink_bytes_per_second == 500.0
+    assert traffic.moved_far_bytes == (50, 0)
+
+
+def test_caps_change_while_links_are_open() -> None:
+    traffic = LinkTraffic(LinkConfig(), is_lan=lambda address: address == "near")
+    near, far = traffic.of("near"), traffic.of("far")
+    assert far.upload is far.download is None
+    traffic.cap(LinkConfig(upload_mbit_s_max=8.0, lan_exempt=False))
+    assert far.upload is near.upload is not None
+    assert far.download is None
+    traffic.cap(LinkConfig(download_mbit_s_max=8.0))
+    assert far.upload is near.upload is near.download is None
+    assert far.download is not None
+
+
+def test_the_kernel_takes_little_ahead_of_a_cap() -> None:
+    traffic = LinkTraffic(LinkConfig(download_mbit_s_max=80.0))
+    assert traffic.of("8.8.8.8").kernel_ahead_bytes == 2_000_000
+    assert traffic.of("10.0.0.1").kernel_ahead_bytes is None
+    for mbit_s, most in ((0.1, 64 << 10), (10_000.0, 4 << 20)):
+        traffic.cap(LinkConfig(download_mbit_s_max=mbit_s))
+        assert traffic.of("8.8.8.8").kernel_ahead_bytes == most
+
+
+def test_what_is_taken_beyond_the_burst_is_waited_for_by_the_next() -> None:
+    bucket = TokenBucket(1000.0, 100.0)
+    assert bucket.take(60, 5.0) == 0.0
+    assert bucket.take(1040, 5.0) == 0.0, "a chunk larger than the burst passes, into debt"
+    assert bucket.take(10, 5.0) == pytest.approx(1.0)
+    assert bucket.take(10, 5.5) == pytest.approx(0.51)
+    assert bucket.take(10, 6.03) == 0.0
+
+
+def test_a_pause_saves_no_more_than_the_burst() -> None:
+    bucket = TokenBucket(1000.0, 100.0)
+    bucket.take(100, 0.0)
+    bucket.take(200, 1000.0)
+    assert bucket.take(1, 1000.0) == pytest.approx(0.1)
+
+
+@given(st.lists(st.tuples(st.integers(1, 5000), st.floats(0.0, 2.0)), min_size=1, max_size=40))
+@settings(deadline=None, max_examples=60)
+def test_the_cap_holds_over_any_time(takes: list[tuple[int, float]]) -> None:
+    """Everybody who waits as told: what passed until any moment is at most burst + rate * time + the last one."""
+    bucket = TokenBucket(1000.0, 500.0)
+    now, passed = 0.0, []
+    for size_bytes, pause_s in takes:
+        now += pause_s
+        passed.append((now + bucket.take(size_bytes, now), size_bytes))
+    began_s, total = min(passed)[0], 0
+    for at_s, size_bytes in sorted(passed):
+        assert total <= 500.0 + 1000.0 * (at_s - began_s) + 1e-6
+        total += size_bytes
+
+
+def test_what_leaves_counts_only_while_something_waits() -> None:
+    rate = LinkRate()
+    rate.sent(1000, 0.0)
+    assert rate.sent_bytes_per_second(1.0) == 0.0
+    rate.waits(True, 1.0)
+    rate.sent(300, 1.2)
+    assert rate.sent_bytes_per_second(1.3) == 0.0, "too short to say"
+    rate.sent(700, 1.5)
+    rate.waits(False, 2.0)
+    rate.sent(9999, 5.0)
+    assert rate.sent_bytes_per_second(6.0) == pytest.approx(1000.0)
+
+
+def test_what_keeps_coming_says_how_fast_the_link_is() -> None:
+    rate = LinkRate()
+    for tenth in range(12):
+        rate.received(100, tenth / 10)
+    assert rate.received_bytes_per_second == pytest.approx(1000.0)
+
+
+def test_what_comes_now_and_then_says_nothing() -> None:
+    rate = LinkRate()
+    for second in range(60):
+        rate.received(100_000, float(second))
+        rate.received(100_000, second + 0.2)
+    assert rate.received_bytes_per_second == 0.0

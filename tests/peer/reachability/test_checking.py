@@ -18,7 +18,7 @@ from peer.reachability.summary import ReachabilitySummary
 from rollcast.runtime.errors import MalformedMessage, Unreachable
 from rollcast.wire.proto import rollcast_pb2 as pb
 from tests.peer.links.link_run import LinkRun
-from tests.wire.links.test_probe import listening
+from tests.wire.links.test_tcp import listening
 
 HOME = Seen("10.0.0.2", "192.0.2.1", 4000, 4000, reached=False)
 

@@ -1,3 +1,5 @@
+"""A link's sender and its messages."""
+
 from __future__ import annotations
 
 from collections.abc import Coroutine
@@ -6,13 +8,109 @@ from typing import Any, cast
 
 from peer.links.gate import NetworkGate
 from peer.links.neighbours import EncodingKey
+from peer.links.transport import LinkMeasurement, LinkReceiver
 from peer.relay.core.actions import SendAnnouncement, SendChunk, SendChunkList, SendWant
 from peer.relay.core.events import ChunkSent, LinkId
+from peer.relay.link import RelayLink
 from peer.relay.sender import RelaySending
-from rollcast.wire.ids import ChunkIndex, EncodingId, StripeId, Version
+from rollcast.wire.ids import ChunkIndex, EncodingId, PeerId, StripeId, Version
+from rollcast.wire.links.frames import LinkFrame, LinkMessageFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.versions.chunks import BytesLike
+
+WANT = LinkMessageFrame(pb.LinkMessage(want=pb.Want(version=1)))
+
+CANCEL = LinkMessageFrame(pb.LinkMessage(cancel=pb.Cancel(version=1)))
+
+
+class Ends:
+    """A link that only notes what it is told, and an owner that notes what happened."""
+
+    peer_id, role, dialled, transport = PeerId("a"), "peer", True, "direct"
+    bytes_sent = bytes_received = 0
+
+    def __init__(self) -> None:
+        self.noted: list[object] = []
+        self.answer_with_a_chunk = False
+        self.close_at: LinkFrame | None = None
+
+    def start(self, receiver: LinkReceiver) -> None: ...
+
+    def send(self, message: pb.LinkMessage) -> None: ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def measure(self) -> LinkMeasurement:
+        return LinkMeasurement(0.0, 0, "")
+
+    def send_chunk(self, version: int, encoding_id: int, index: int, payload: BytesLike, stripe: StripeId) -> None:
+        self.noted.append(("chunk", version, encoding_id, index, bytes(payload), stripe))
+
+    def close(self, reason: str, code: str = "") -> None:
+        self.noted.append(("close", reason, code))
+
+    def received(self, link: RelayLink, frame: LinkFrame) -> None:
+        self.noted.append(frame)
+        if frame is self.close_at:
+            link.close("enough", "E1")
+
+    def sent(self, link: RelayLink, size_bytes: int) -> None:
+        self.noted.append(("sent", size_bytes))
+        if self.answer_with_a_chunk:
+            self.answer_with_a_chunk = False
+            link.send_chunk((1, 0), 6, b"cd", StripeId(2))
+
+    def ended(self, link: RelayLink, reason: str) -> None:
+        self.noted.append(("ended", link.link_id, reason))
+
+
+def test_who_announces_without_end_may_no_more() -> None:
+    link = opened()[1]
+    allowed = [link.may_announce(100.0) for _ in range(200)]
+    assert 60 < sum(allowed) < 80
+    assert not link.may_announce(101.0)
+    assert link.may_announce(200.0)
+
+
+def opened() -> tuple[Ends, RelayLink]:
+    ends = Ends()
+    return ends, RelayLink(LinkId(3), ends, ends)
+
+
+def test_a_chunk_has_left_when_the_link_is_drained() -> None:
+    ends, link = opened()
+    link.drained()
+    assert ends.noted == [], "nothing was sent"
+    link.send_chunk((1, 0), 5, b"abc", StripeId(2))
+    link.drained()
+    link.drained()
+    assert ends.noted == [("chunk", 1, 0, 5, b"abc", 2), ("sent", 3)]
+
+
+def test_the_next_chunk_may_be_sent_at_once() -> None:
+    ends, link = opened()
+    ends.answer_with_a_chunk = True
+    link.send_chunk((1, 0), 5, b"abc", StripeId(2))
+    link.drained()
+    link.drained()
+    assert ends.noted[1:] == [("sent", 3), ("chunk", 1, 0, 6, b"cd", 2), ("sent", 2)]
+
+
+def test_nothing_is_heard_after_we_closed() -> None:
+    ends, link = opened()
+    ends.close_at = WANT
+    link.frames([CANCEL, WANT, CANCEL])
+    link.frames([CANCEL])
+    assert ends.noted == [CANCEL, WANT, ("close", "enough", "E1")]
+    link.closed("the link was closed", "")
+    link.closed("nonsense", "E2")
+    assert ends.noted[3:] == [("ended", 3, "the link was closed"), ("ended", 3, "E2 nonsense")]
+
 
 KEY = EncodingKey(Version(1), EncodingId(0))
+
 LINK, GONE = LinkId(1), LinkId(2)
 
 

@@ -1,18 +1,82 @@
-"""Certificates are renewed over the session once two thirds of their life have passed."""
+"""Certificates are renewed over the session once two thirds of their life have passed, and replaced with the
+invite when they ended while the coordinator was away.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
+from peer.session import setup
 from peer.session.renewal import Renewal
+from peer.session.setup import http_url_of, session_of
+from peer.startup import join_run
+from rollcast.runtime.errors import Unreachable
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import RunCA, TlsCredentials
+from rollcast.wire.joining.diagnose import HopFailed
 from rollcast.wire.proto import rollcast_pb2 as pb
-from tests.peer.scripted_coordinator import RUN_ID, peer_credentials
+from rollcast.wire.protocol import range_to_pb
+from tests.peer.joined_peer import joined_config
+from tests.peer.scripted_coordinator import RUN_ID, peer_credentials, scripted_coordinator, welcome
+from tests.peer.session.test_session import Listener
+from tests.peer.versions import LEARNER
+
+
+async def test_a_certificate_that_has_ended_is_replaced_with_the_invite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scripted_coordinator(tmp_path) as coordinator:
+        config = joined_config(tmp_path / "peer", coordinator).model_copy(update={"coordinators": ("127.0.0.2",)})
+        place = await join_run(config)
+        assert place.enrolment.grpc_addresses[1] == f"127.0.0.2:{coordinator.address.rpartition(':')[2]}"
+        ended = peer_credentials(coordinator.ca, place.identity, lifetime_s=0.001)
+        fresh = peer_credentials(coordinator.ca, place.identity)
+        asked: list[Any] = []
+
+        async def enrol(*arguments: Any, also: tuple[str, ...]) -> Any:
+            asked.append((*arguments, also))
+            if len(asked) == 1:
+                raise Unreachable("the coordinator is still away")
+            return replace(place.enrolment, credentials=fresh)
+
+        monkeypatch.setattr(setup, "enrol", enrol)
+        told: list[TlsCredentials] = []
+        renewal = Renewal(ended, folder=tmp_path, send=lambda _: None, renewed=told.append, random=Random(0))
+        session = session_of(
+            config,
+            place,
+            lambda: renewal,
+            hello=lambda: pb.Hello(protocol=range_to_pb()),
+            heartbeat=pb.Heartbeat,
+            listener=Listener(),
+            random=Random(0),
+        )
+        seen: list[HopFailed] = []
+        monkeypatch.setattr(session.search, "failed", lambda hop, now: seen.append(hop))
+        running = asyncio.create_task(session.run())
+        await coordinator.next_session(welcome(learner_public_key=LEARNER.public_key))
+        assert told == [fresh]
+        assert [hop.hop for hop in seen] == ["certificate"]
+        assert "certificate has expired" in seen[0].reason
+        assert [call[-1] for call in asked] == [("127.0.0.2",)] * 2
+        assert asked[0][0] == place.invite
+        await session.close("done")
+        await running
+
+
+async def test_the_http_port_is_that_of_the_place_where_the_coordinator_was_found(tmp_path: Path) -> None:
+    async with scripted_coordinator(tmp_path) as coordinator:
+        config = joined_config(tmp_path / "peer", coordinator).model_copy(update={"coordinators": ("127.0.0.2:5:6",)})
+        place = await join_run(config)
+        assert http_url_of(config, place, "127.0.0.2:5") == "http://127.0.0.2:6"
+        assert http_url_of(config, place, coordinator.address) == place.invite.http_url
+        assert http_url_of(config, place, "elsewhere:1") == place.enrolment.http_url
 
 
 @pytest.fixture

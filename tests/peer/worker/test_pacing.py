@@ -1,8 +1,15 @@
-"""What a batch that is not full waits for: a burst's other leases, or the answer to what was asked last."""
+"""How much work a worker asks for, and what a batch that is not full waits for."""
 
 from __future__ import annotations
 
-from peer.worker.pacing import FULL_BATCH_WAIT_S, REST_WAIT_MAX_S, BatchPatience
+from peer.worker.pacing import (
+    FULL_BATCH_WAIT_S,
+    PARTIALS_PER_SECOND_MAX,
+    REST_WAIT_MAX_S,
+    BatchPatience,
+    PartialPace,
+    SlotsAsked,
+)
 
 
 def test_a_first_batch_waits_for_the_leases_of_one_burst() -> None:
@@ -22,3 +29,41 @@ def test_nobody_answers_while_the_coordinator_is_away() -> None:
     patience = BatchPatience()
     patience.ended(10.0, 14.0, connected=False)
     assert patience.until_s(11.0) == 11.0 + FULL_BATCH_WAIT_S
+
+
+def test_none_are_due_without_an_interval() -> None:
+    assert not PartialPace().is_due(1e9)
+
+
+def test_they_are_due_an_interval_after_the_batch_began() -> None:
+    pace = PartialPace(2.0, 10.0)
+    pace.began(11.0)
+    assert not pace.is_due(12.9)
+    assert pace.is_due(13.0)
+
+
+def test_many_at_once_are_sent_more_seldom() -> None:
+    pace = PartialPace(2.0, 0.0)
+    pace.sent(10, 2.0)
+    assert pace.is_due(4.0)
+    pace.sent(200, 4.0)
+    assert not pace.is_due(4.0 + 200 / PARTIALS_PER_SECOND_MAX - 0.1)
+    assert pace.is_due(4.0 + 200 / PARTIALS_PER_SECOND_MAX)
+
+
+def test_only_news_are_told() -> None:
+    asked = SlotsAsked()
+    assert not asked.is_news(0), "nobody expects that we can take anything"
+    assert asked.is_news(8)
+    assert not asked.is_news(8)
+    asked.granted(3)
+    assert not asked.is_news(5), "it knows what it granted"
+    assert asked.is_news(0)
+    asked.granted(2)
+    assert not asked.is_news(0)
+
+
+def test_leases_before_our_first_word_change_nothing() -> None:
+    asked = SlotsAsked()
+    asked.granted(3)
+    assert asked.is_news(5)

@@ -1,3 +1,5 @@
+"""Configurations and names of tensors of Hugging Face's architectures."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -6,8 +8,11 @@ import pytest
 
 from rollcast.policy.config import ModelConfig, RopeScaling
 from rollcast.policy.hub.config import family_of, read_config, write_config
+from rollcast.policy.hub.names import hf_name, is_transposed, may_be_ignored
 from rollcast.policy.published import ARCHITECTURES
+from rollcast.policy.shapes import parameter_shapes
 from rollcast.runtime.errors import ModelError
+from tests.policy.tiny import TINY
 
 QWEN3: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -30,6 +35,7 @@ QWEN3: dict[str, Any] = {
     "use_sliding_window": False,
     "vocab_size": 151936,
 }
+
 STRETCH = {
     "factor": 8.0,
     "low_freq_factor": 1.0,
@@ -37,6 +43,7 @@ STRETCH = {
     "original_max_position_embeddings": 8192,
     "rope_type": "llama3",
 }
+
 LLAMA = (QWEN3 | {"model_type": "llama", "rope_scaling": STRETCH, "mlp_bias": False}) | {"rms_norm_eps": 1e-5}
 
 
@@ -110,3 +117,31 @@ def test_what_is_written_reads_back(name: str) -> None:
 def test_a_mixed_architecture_has_no_family() -> None:
     with pytest.raises(ModelError, match="both normalised queries and biases"):
         family_of(ModelConfig(qk_norm=True, attention_bias=True))
+
+
+def test_every_parameter_has_its_own_name() -> None:
+    config = TINY.model_copy(update={"attention_bias": True, "tied_embeddings": False})
+    names = [hf_name(name) for name in parameter_shapes(config)]
+    assert len(set(names)) == len(names)
+    assert {"lm_head.weight", "model.layers.1.self_attn.k_norm.weight", "model.layers.0.self_attn.v_proj.bias"} <= set(
+        names
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["head", "layers.0.attention.query", "layers.x.attention.query.kernel", "layers.0.mlp.kernel"]
+)
+def test_other_names_are_refused(name: str) -> None:
+    with pytest.raises(KeyError):
+        hf_name(name)
+
+
+def test_kernels_lie_the_other_way_round() -> None:
+    assert is_transposed("head.kernel")
+    assert not is_transposed("embedding")
+
+
+def test_what_follows_from_other_tensors_may_be_ignored() -> None:
+    assert may_be_ignored("lm_head.weight", tied=True)
+    assert not may_be_ignored("lm_head.weight", tied=False)
+    assert may_be_ignored("model.layers.11.self_attn.rotary_emb.inv_freq", tied=False)

@@ -1,7 +1,10 @@
+"""Processes in virtual time: the queue of events, its order and randomness, kills and restarts."""
+
 from __future__ import annotations
 
 from rollcast.sim.kernel.event_queue import Agenda
 from rollcast.sim.kernel.process import Latch, Process, Script
+from rollcast.sim.kernel.rng import Chance
 
 
 def started() -> tuple[Agenda, Process]:
@@ -59,3 +62,35 @@ def test_a_supervisor_hears_of_the_end() -> None:
     process.kill()
     process.kill()
     assert ended == ["one"]
+
+
+def test_things_of_one_moment_happen_in_the_order_in_which_they_were_put_in() -> None:
+    agenda, seen = Agenda(), list[tuple[float, str]]()
+
+    def see(name: str) -> None:
+        seen.append((agenda.now, name))
+
+    for seconds, name in ((2.0, "late"), (1.0, "first"), (1.0, "second")):
+        agenda.after(seconds, see, name)
+    assert not agenda.run(1.5)
+    assert seen == [(1.0, "first"), (1.0, "second")]
+    assert agenda.now == 1.5
+    agenda.run(3.0)
+    assert seen[-1] == (2.0, "late")
+    assert agenda.done == 3
+
+
+def test_it_stops_when_what_was_waited_for_has_happened() -> None:
+    agenda, seen = Agenda(), list[int]()
+    for number in range(5):
+        agenda.after(float(number), seen.append, number)
+    assert agenda.run(10.0, lambda: len(seen) == 2)
+    assert agenda.now == 1.0
+
+
+def test_a_new_concern_changes_no_other_draws() -> None:
+    alone, beside = Chance(7), Chance(7)
+    beside.of("weather").random()
+    assert [alone.of("faults").random() for _ in range(3)] == [beside.of("faults").random() for _ in range(3)]
+    assert Chance(8).of("faults").random() != Chance(7).of("faults").random()
+    assert alone.of("faults") is alone.of("faults")

@@ -1,8 +1,11 @@
+"""Invites as text and QR, and the first addresses that they lead to."""
+
 from __future__ import annotations
 
 import asyncio
 import base64
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 
 from rollcast.runtime.errors import JoinRefused, WaitTimedOut
 from rollcast.wire.ids import RunId
+from rollcast.wire.joining.bootstrap import PLACE_PATTERN, PLACES_MOST, Bootstrap, bootstraps
 from rollcast.wire.joining.invite import Invite, read_invite
 
 INVITE = Invite(
@@ -157,3 +161,32 @@ async def test_without_invite_the_reason_is_clear(tmp_path: Path) -> None:
     (tmp_path / "wrong.txt").write_bytes(b"\xff\xfe not an invite")
     with pytest.raises(JoinRefused, match="not an invite"):
         await read_invite("", tmp_path / "wrong.txt", 1.0)
+
+
+FIRST = ("https://run.example:7401", "run.example:7400")
+
+
+def test_a_further_place_takes_the_ports_of_the_first() -> None:
+    assert bootstraps(*FIRST, ["10.0.0.1", "[2001:db8::1]", "other.example:1:2"]) == (
+        Bootstrap(*FIRST),
+        Bootstrap("https://10.0.0.1:7401", "10.0.0.1:7400"),
+        Bootstrap("https://[2001:db8::1]:7401", "[2001:db8::1]:7400"),
+        Bootstrap("https://other.example:2", "other.example:1"),
+    )
+
+
+def test_one_place_is_tried_once_and_there_are_few() -> None:
+    assert bootstraps(*FIRST, ["run.example", "run.example:7400:7401"]) == (Bootstrap(*FIRST),)
+    assert len(bootstraps(*FIRST, [f"host-{number}" for number in range(20)])) == PLACES_MOST
+
+
+@pytest.mark.parametrize("text", ["", "host:1", "host:1:2:3", "http://host", "a b", "::1", "host:x:y"])
+def test_what_is_no_place_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="neither host"):
+        bootstraps(*FIRST, [text])
+
+
+@given(st.text(max_size=60))
+def test_the_pattern_of_configurations_takes_what_can_be_read(text: str) -> None:
+    if re.match(PLACE_PATTERN, text) and not text.endswith("\n"):
+        assert len(bootstraps(*FIRST, [text])) <= 2

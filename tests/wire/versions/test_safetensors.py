@@ -1,3 +1,5 @@
+"""Tensors in files and in versions."""
+
 from __future__ import annotations
 
 import json
@@ -7,6 +9,7 @@ from typing import Any
 import pytest
 
 from rollcast.runtime.errors import MalformedMessage
+from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.safetensors import (
     HEADER_BYTES_MAX,
     LENGTH_BYTES,
@@ -18,7 +21,7 @@ from rollcast.wire.versions.safetensors import (
     parse_header,
     parse_index,
 )
-from rollcast.wire.versions.tensors import tensor_table
+from rollcast.wire.versions.tensors import tensor_table, tensors_from_pb
 
 
 def entry(dtype: str, shape: list[int], start: int, stop: int) -> dict[str, Any]:
@@ -112,3 +115,22 @@ def test_a_range_of_the_state_is_read_in_pieces() -> None:
     assert state.pieces(25, 27) is None
     assert state.pieces(30, 37) is None, "beyond the end"
     assert StateMap(SPECS, {}).pieces(0, 1) is None
+
+
+def test_tensor_table_lays_tensors_out_back_to_back() -> None:
+    table = tensor_table([("a", "float32", (2, 3)), ("b", "bfloat16", ()), ("c", "float8_e4m3fn", (5,))])
+    assert [(spec.offset_bytes, spec.size_bytes) for spec in table] == [(0, 24), (24, 2), (26, 5)]
+    with pytest.raises(MalformedMessage):
+        tensor_table([("a", "object", (1,))])
+
+
+def test_a_table_from_the_network_is_the_one_that_was_sent() -> None:
+    """What is wrong with one is in test_records: it arrives in a record."""
+    table = tensor_table([("a", "float32", (2, 3)), ("b", "bfloat16", ())])
+    specs = [
+        pb.TensorSpec(name=one.name, dtype=one.dtype, shape=one.shape, offset_bytes=at, size_bytes=one.size_bytes)
+        for one, at in zip(table, (0, 24), strict=True)
+    ]
+    assert tensors_from_pb(pb.VersionRecord(tensors=specs, state_size_bytes=26)) == table
+    with pytest.raises(MalformedMessage, match="do not fill"):
+        tensors_from_pb(pb.VersionRecord(tensors=specs, state_size_bytes=27))

@@ -1,5 +1,8 @@
+"""Findings of a check, and the places that it looks at."""
+
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -18,16 +21,21 @@ from peer.donor.check.findings import (
     speed_findings,
     worth_finding,
 )
+from peer.donor.check.run import first_reached
 from peer.donor.machine.decode_speed import Decoded
 from peer.donor.machine.facts import Accelerator, MachineFacts
 from peer.reachability.link_speed import LinkMeasured
 from peer.reachability.nat_kind import Seen
 from rollcast.policy.config import ModelConfig
 from rollcast.runtime.errors import Unreachable
+from rollcast.wire.ids import RunId
 from rollcast.wire.joining.diagnose import HopFailed
+from rollcast.wire.joining.invite import Invite
 
 GIB = 2**30
+
 REFUSED = HopFailed("connection", "192.0.2.1:7400", "192.0.2.1:7400 refuses it")
+
 MACHINE = MachineFacts(
     system="Linux 6.1",
     architecture="x86_64",
@@ -39,8 +47,11 @@ MACHINE = MachineFacts(
     disk_free_bytes=100 * GIB,
     engines={"jax": "0.10.2"},
 )
+
 CONFIG = PeerConfig(engine=EngineConfig(concurrent_rollouts=16))
+
 FOUR_B = ModelConfig(preset="qwen3-4b")
+
 DECODED = Decoded(800.0, 64, 4_000_000_000, 12.0, 6.0, 4800, "jax 0.10.2, 1 x NVIDIA L4 (gpu)")
 
 
@@ -155,3 +166,30 @@ def test_the_judgement_is_a_finding(meets: bool | None, level: str) -> None:
 def test_errors_come_first() -> None:
     mixed = [Finding("ok", "a", ""), Finding("warning", "b", ""), Finding("error", "c", ""), Finding("error", "d", "")]
     assert [finding.topic for finding in ordered(mixed)] == ["c", "d", "b", "a"]
+
+
+async def test_the_first_place_whose_ports_answer_is_taken_and_the_others_are_explained() -> None:
+    async def taken(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    server = await asyncio.start_server(taken, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        invite = Invite(
+            run_id=RunId("run"),
+            role="peer",
+            http_url=f"https://no-such-host.invalid:{port}",
+            grpc_address=f"no-such-host.invalid:{port}",
+            ca_sha256="a" * 64,
+            learner_public_key="b" * 64,
+            token="t",
+            further=(f"127.0.0.1:1:{port}",),
+        )
+        found, failures = await first_reached(invite, ["127.0.0.1"])
+        assert found is not None
+        assert (found.http_url, found.grpc_address) == (f"https://127.0.0.1:{port}", f"127.0.0.1:{port}")
+        assert [(failed.hop, failed.address) for failed in failures] == [
+            ("name lookup", f"no-such-host.invalid:{port}"),
+            ("connection", "127.0.0.1:1"),
+        ]
+        assert (await first_reached(invite))[0] is None

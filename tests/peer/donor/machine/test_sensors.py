@@ -1,11 +1,20 @@
+"""Sensors of a machine: temperatures, its GPU, whether its owner is there, and facts that never change."""
+
 from __future__ import annotations
 
+import os
+import socket
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from peer.donor.machine.facts import Accelerator, look_at_machine
 from peer.donor.machine.gpu_sensors import GpuSensors
+from peer.donor.machine.owner_presence import ask, graphical_idle_s, idle_s, terminal_touches
 from peer.donor.machine.sensors import Sensors
+from tests.peer.donor.check.test_findings import MACHINE
 
 
 def test_this_machine_is_looked_at(tmp_path: Path) -> None:
@@ -39,3 +48,126 @@ def test_what_others_use_is_what_we_do_not(tmp_path: Path, monkeypatch: pytest.M
     looked = sensors.look()
     assert looked.others_cpu_share == pytest.approx(0.5), "8 s of 10 were busy, 3 of them with us"
     assert looked.idle_s is None
+
+
+class NVMLError(Exception):
+    pass
+
+
+class FakeNvml:
+    """Two devices; the second does not tell its power."""
+
+    NVML_TEMPERATURE_GPU = 0
+    NVMLError = NVMLError
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetTemperature(self, device: int, _sensor: int) -> int:
+        return 60 + 10 * device
+
+    def nvmlDeviceGetPowerUsage(self, device: int) -> int:
+        if device:
+            raise NVMLError("not supported")
+        return 250_000
+
+    def nvmlDeviceGetComputeRunningProcesses(self, device: int) -> list[SimpleNamespace]:
+        return [SimpleNamespace(pid=7, usedGpuMemory=100), SimpleNamespace(pid=8 + device, usedGpuMemory=None)]
+
+
+def test_the_hottest_device_and_the_power_of_all() -> None:
+    sensors = GpuSensors(FakeNvml())
+    assert sensors.celsius() == 70.0
+    assert sensors.watts() == 250.0
+    assert sensors.memory_used_bytes({7, 9}) == 200
+    assert sensors.memory_used_bytes({1}) == 0
+
+
+def test_without_an_accelerator_nothing_is_told() -> None:
+    sensors = GpuSensors(None)
+    assert (sensors.celsius(), sensors.watts(), sensors.memory_used_bytes({1})) == (None, None, None)
+
+
+def test_a_machine_without_a_driver_has_no_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoDriver(FakeNvml):
+        def nvmlInit(self) -> None:
+            raise NVMLError("driver not loaded")
+
+    monkeypatch.setitem(sys.modules, "pynvml", NoDriver())
+    assert GpuSensors.here().watts() is None
+
+
+LIST = "c1 1000 jan seat0 tty2\n7 1000 jan - pts/0\n"
+
+SESSIONS = {
+    "c1": "Type=wayland\nIdleHint=yes\nIdleSinceHintMonotonic=40000000\n",
+    "7": "Type=tty\nIdleHint=no\nIdleSinceHintMonotonic=0\n",
+}
+
+
+def logind(command: list[str]) -> str:
+    return LIST if command[1] == "list-sessions" else SESSIONS[command[2]]
+
+
+def test_an_idle_desktop_tells_since_when() -> None:
+    assert graphical_idle_s(100.0, logind) == 60.0
+
+
+def test_a_desktop_in_use_is_not_idle() -> None:
+    def busy(command: list[str]) -> str:
+        return logind(command).replace("IdleHint=yes", "IdleHint=no")
+
+    assert graphical_idle_s(100.0, busy) == 0.0
+
+
+def test_without_logind_there_is_no_answer() -> None:
+    assert graphical_idle_s(100.0, lambda _: "") is None
+
+
+def test_terminals_tell_when_they_were_typed_into(tmp_path: Path) -> None:
+    (tmp_path / "pts").mkdir()
+    terminal = tmp_path / "pts" / "3"
+    terminal.touch()
+    os.utime(terminal, (1000.0, 2000.0))
+    (tmp_path / "pts" / "ptmx").touch()
+    assert terminal_touches([tmp_path / "pts"]) == [1000.0]
+
+
+def test_a_command_that_is_not_there_says_nothing() -> None:
+    assert ask(["rollcast-no-such-command"]) == ""
+    assert ask(["false"]) == ""
+    assert ask(["echo", "hello"]) == "hello\n"
+
+
+def test_this_machine_answers_or_does_not() -> None:
+    idle = idle_s(logind)
+    assert idle is not None
+    assert idle >= 0.0
+
+
+def test_this_machine_has_what_every_machine_has(tmp_path: Path) -> None:
+    found = look_at_machine(tmp_path / "not" / "there", link_host="127.0.0.1", link_port=0)
+    assert found.memory_bytes >= found.memory_free_bytes > 0
+    assert found.disk_free_bytes > 0
+    assert found.cores >= 1
+    assert found.engines["jax"] == found.packages["jax"]
+    assert not found.link_port_taken
+    assert not (tmp_path / "not").exists()
+
+
+def test_a_port_that_is_taken_is_seen(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert look_at_machine(tmp_path, link_host="127.0.0.1", link_port=port).link_port_taken
+    assert not look_at_machine(tmp_path, link_host="127.0.0.1", link_port=port).link_port_taken
+
+
+def test_it_computes_in_the_memory_of_its_accelerator() -> None:
+    assert MACHINE.compute_memory_bytes == MACHINE.memory_bytes
+    from dataclasses import replace
+
+    device = replace(MACHINE, accelerators=(Accelerator("H", 100, 60),))
+    assert (device.compute_memory_bytes, device.compute_memory_free_bytes) == (100, 60)

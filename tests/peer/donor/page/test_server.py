@@ -1,4 +1,4 @@
-"""The page's server: who gets in, what it answers, streams, port and token over restarts."""
+"""The page's server: who is let in, what it answers, streams and their history, port and token over restarts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
+from peer.donor.page import history
+from peer.donor.page.auth import new_token, refusal
+from peer.donor.page.history import COLUMNS, History
 from peer.donor.page.server import FILE, PAGES, PageServer
 from rollcast.runtime.errors import ConfigError
 from rollcast.web.assets import STATIC, Assets
@@ -129,3 +133,75 @@ async def test_address_and_token_outlive_a_restart_and_a_taken_port_does_not_hin
 
 def test_all_of_it_is_light() -> None:
     assert Assets.of({"/": PAGES, "/web/": STATIC}).gzip_bytes < 150_000
+
+
+HERE = {"Host": "127.0.0.1:7000"}
+
+KNOWN = {**HERE, "Authorization": "Bearer secret"}
+
+ACT = {**KNOWN, "Content-Type": "application/json; charset=utf-8"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status"),
+    [
+        ("GET", "/", HERE, None),
+        ("GET", "/web/parts.js", {"Host": "localhost:7000"}, None),
+        ("GET", "/", {}, 421),
+        ("GET", "/", {"Host": "evil.example:7000"}, 421),  # a name of theirs that leads to 127.0.0.1
+        ("GET", "/", {"Host": "127.0.0.1:7001"}, 421),
+        ("POST", "/", HERE, 405),
+        ("GET", "/api/v1/report", KNOWN, None),
+        ("GET", "/api/v1/report", HERE, 401),
+        ("GET", "/api/v1/report", {**HERE, "Authorization": "Bearer wrong"}, 401),
+        ("GET", "/api/v1/report", {**HERE, "Authorization": "Basic secret"}, 401),
+        ("GET", "/api/v1/report", {**HERE, "Authorization": "Bearer \u00e9"}, 401),
+        ("POST", "/api/v1/acts", ACT, None),
+        ("POST", "/api/v1/acts", {**ACT, "Sec-Fetch-Site": "same-origin", "Origin": "http://127.0.0.1:7000"}, None),
+        ("POST", "/api/v1/acts", {**ACT, "Sec-Fetch-Site": "cross-site"}, 403),
+        ("POST", "/api/v1/acts", {**ACT, "Origin": "http://evil.example"}, 403),
+        ("POST", "/api/v1/acts", {**KNOWN, "Content-Type": "text/plain"}, 415),
+        ("POST", "/api/v1/acts", KNOWN, 415),
+        ("PUT", "/api/v1/acts", ACT, 405),
+    ],
+)
+def test_who_may_do_what(method: str, path: str, headers: dict[str, str], status: int | None) -> None:
+    found = refusal(method, path, headers, token="secret", port=7000)
+    assert (None if found is None else found[0]) == status
+
+
+def test_tokens_are_long_and_never_the_same() -> None:
+    assert new_token() != new_token()
+    assert len(new_token()) >= 43
+
+
+def report(sent: int = 0, received: int = 0, **readings: Any) -> dict[str, Any]:
+    names = ("cpu_celsius", "gpu_celsius", "power_watts", "others_cpu_share")
+    return {
+        "tokens_per_second": 5.0,
+        "chunk_bytes_sent": sent,
+        "chunk_bytes_from_origin": received,
+        "chunk_bytes_from_peers": received,
+        "readings": {**dict.fromkeys(names), **readings},
+    }
+
+
+def test_rates_are_means_between_samples() -> None:
+    kept = History()
+    assert kept.newest() == []
+    kept.sample(report(), 100.0)
+    kept.sample(report(sent=50, received=20, cpu_celsius=61.0), 105.0)
+    kept.sample(report(sent=10), 110.0)  # the process was started again
+    kept.sample(report(sent=10), 110.0)  # the clock stood still
+    rows = kept.to_json()["rows"]
+    assert [row[2:4] for row in rows] == [[None, None], [10.0, 8.0], [0.0, 0.0], [None, None]]
+    assert dict(zip(COLUMNS, rows[1], strict=True))["cpu_celsius"] == 61.0
+    assert kept.newest() == rows[-1]
+
+
+def test_the_oldest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "_SAMPLES_KEPT", 3)
+    kept = History()
+    for now in range(5):
+        kept.sample(report(), float(now))
+    assert [row[0] for row in kept.to_json()["rows"]] == [2.0, 3.0, 4.0]
