@@ -46,7 +46,7 @@ class RunConfig(ConfigModel):
     publish_every_steps: Annotated[int, Field(ge=1)] | Literal["auto"] = 1
     """kappa: learner steps between two published versions; auto: as many as a broadcast takes (p95), if S allows."""
     late_policy: LatePolicy = "drop"
-    """Rollouts older than S are: dropped; dropped after batches waited for late groups; or trained on, corrected."""
+    """drop: discard rollouts older than S; wait: hold batches a while for late groups; correct: train on them too."""
     late_wait_s: float = Field(5.0, ge=0.0)
     """late_policy wait: most seconds to hold a batch for a group that would be too old for the next one."""
     late_steps_max: int = Field(1, ge=0)
@@ -146,7 +146,7 @@ class LeaseConfig(ConfigModel):
     reconnect_grace_s: float = Field(3.0, ge=0.0)
     """Seconds after which the slots of a disconnected peer also go to a second one; the first keeps its leases."""
     pacing: PacingRule = "predict"
-    """Which groups to hold back: predict: those likely to be too old when scored; count: those beyond S; none: none."""
+    """Groups to hold back: predict: those likely to be too old once scored; count: those beyond S; none: no groups."""
     lead_margin_steps: float = Field(0.5, ge=0.0)
     """Prompt groups to keep open beyond one batch and the work in progress meanwhile, in batches."""
     duplicate_share: float = Field(0.05, ge=0.0, le=1.0)
