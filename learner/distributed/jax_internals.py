@@ -1,7 +1,7 @@
-"""The names of jax and orbax that we use although they are not public, and nowhere else.
+"""All names of jax and orbax that the learner uses although they are not public.
 
-A release may move them without notice: tests/learner/distributed/test_jax_internals.py says which one is gone, and
-what for.
+A release may move them without notice; tests/learner/distributed/test_jax_internals.py then names the missing one and
+its purpose.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from rollcast.runtime.errors import ProcessFailed
 
 
 def coordination_store() -> Store:
-    """The key-value store by which jax's processes find each other; after `jax.distributed.initialize`.
+    """Return the key-value store of jax's coordination service. Call it after `jax.distributed.initialize`.
 
-    jax and orbax themselves use it, but there is no public name for it.
+    jax and orbax use it themselves, but it has no public name.
 
     Raises:
-        ProcessFailed: this release of jax keeps it elsewhere.
+        ProcessFailed: this release of jax keeps it under another name.
     """
     store: Store | None = _internal("jax._src.distributed", "global_state", "client")
     assert store is not None, "jax.distributed.initialize comes first"
@@ -27,12 +27,13 @@ def coordination_store() -> Store:
 
 
 def save_without_the_others() -> None:
-    """Have orbax compare folders in this process only.
+    """Let orbax save from this process alone.
 
-    Before it saves it does so by a collective over all processes, whichever its options call active.
+    Before it saves, orbax compares folders by a collective over all processes, whichever its options call active;
+    but followers take no part in saving.
 
     Raises:
-        ProcessFailed: this release of orbax does it elsewhere.
+        ProcessFailed: this release of orbax keeps the function under another name.
     """
     name = "orbax.checkpoint.experimental.v1._src.synchronization.multihost"
     multihost = _internal(name)
@@ -47,8 +48,8 @@ def _internal(module: str, *names: str) -> Any:
             found = getattr(found, name)
     except (ImportError, AttributeError) as error:
         raise ProcessFailed(
-            f"{'.'.join((module, *names))} is not there",
-            cause=f"another release of jax or orbax than Rollcast was made for: {error}",
+            f"{'.'.join((module, *names))} is missing",
+            cause=f"this is another release of jax or orbax than Rollcast supports: {error}",
             fix="install the releases that constraints.txt names",
         ) from None
     return found

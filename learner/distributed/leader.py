@@ -1,8 +1,8 @@
-"""The trainer of a learner of several processes: what the leader asks of it, everybody does.
+"""The trainer of a learner of several processes, whose calls the leader repeats in all of them.
 
 Each method of `LeadTrainer` that computes on all devices posts an order first; `Follower` carries it out in the other
-processes. Both then run the same method of `Trainer`: the leader with the values, the others with zeros of the same
-shapes where the leader's values are sent over (learner.training.mesh.placed).
+processes. All then run the same method of `Trainer`: the leader with the values, the followers with zeros of the same
+shapes, since the leader's values are sent to them on the devices (learner.training.mesh.placed).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rollcast.policy.logprobs import TokenStatistics
 from rollcast.policy.params import Params
 from rollcast.wire.versions.tensors import TensorSpec
 
-# What all processes must agree on; the leader's counts.
+# Settings on which all processes must agree; the leader sends its own.
 SHARED = ("seed", "optimiser", "objective", "mesh", "remat")
 
 
@@ -42,7 +42,7 @@ class LeadTrainer(Trainer):
         self._built = True
 
     def params(self) -> Params:
-        """Current float32 parameters, whole, on our own first device: for warm starts and evaluations."""
+        """Return the whole float32 parameters on the leader's first device, for warm starts and evaluations."""
         self._team.post(Order("gather"))
         return {name: jnp.asarray(gathered(self._params[name])) for name in sorted(self._params)}
 
@@ -61,7 +61,7 @@ class LeadTrainer(Trainer):
         return super().placed(params)
 
     def behaviour(self, params: Params, packed: PackedBatch) -> TokenStatistics:
-        """See Trainer; ``params`` are the last ones that were `placed`."""
+        """Return the statistics of Trainer.behaviour; ``params`` must be the last ones that were `placed`."""
         self._team.post(_batch_order("score", packed))
         return super().behaviour(params, packed)
 
@@ -79,15 +79,15 @@ class LeadTrainer(Trainer):
         super().restore(state)
 
     def end(self, status: int) -> None:
-        """Let the other processes end with this exit status."""
+        """End the other processes with this exit status."""
         self._team.post(Order("end", text=str(status)))
 
 
 class Follower:
-    """A process that carries out orders; blocking.
+    """A process that carries out the leader's orders. Its methods block.
 
     Args:
-        config: our own; what all processes share comes with the first order.
+        config: this process's configuration; shared settings come with the first order.
     """
 
     def __init__(self, config: LearnerConfig, team: Team) -> None:
@@ -97,10 +97,10 @@ class Follower:
         self._older: Params = {}
 
     def follow(self) -> int:
-        """Carry out orders until the last one; returns the exit status.
+        """Carry out orders until the order to end, and return its exit status.
 
         Raises:
-            ProcessFailed: another process is gone.
+            ProcessFailed: another process was lost.
         """
         while (order := self._team.take()).name != "end":
             if order.name == "build":
@@ -111,7 +111,7 @@ class Follower:
         return int(order.text)
 
     def _build(self, told: dict[str, Any]) -> Trainer:
-        # The leader reads the model to start from; its values come when it places them.
+        # Only the leader reads the model of init_from; its values arrive when it places them.
         values = self._config.model_dump() | told["shared"] | {"init_from": None}
         return Trainer(ModelConfig.model_validate(told["model"]), LearnerConfig.model_validate(values))
 
@@ -127,7 +127,7 @@ class Follower:
                     name: _nothing(tuple(shape), np.dtype(dtype))
                     for name, (dtype, shape) in json.loads(order.text).items()
                 }
-                self._older = {}  # the memory of one older version is enough
+                self._older = {}  # freed first, so that only one older version is in memory
                 self._older = trainer.placed(tensors)
             case "set_params":
                 params = trainer.params()
@@ -164,5 +164,5 @@ def _array_fields() -> list[str]:
 
 
 def _nothing(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-    """Zeros of a shape that take no memory."""
+    """Return zeros of a shape that take no memory."""
     return np.broadcast_to(np.zeros((), dtype), shape)

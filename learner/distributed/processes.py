@@ -1,4 +1,4 @@
-"""One of several learner processes: the leader lives the learner's life, the others follow it."""
+"""Run one process of a distributed learner: process 0 leads and runs the learner, the others follow its orders."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rollcast.runtime.errors import ProcessFailed, RollcastError
 from rollcast.runtime.process import EXIT_INTERRUPTED, die_with_parent
 
 _STOP_POLL_S = 1.0
-_END_TIMEOUT_S = 20.0  # for all processes to say goodbye; after that they just end
+_END_TIMEOUT_S = 20.0  # for jax's orderly shutdown of all processes; after that they just exit
 
 TrainerOf = Callable[[ModelConfig], Trainer]
 Life = Callable[[TrainerOf], Awaitable[int]]
@@ -35,12 +35,13 @@ _log = structlog.get_logger()
 
 
 async def run_processes(config: LearnerConfig, stop: asyncio.Event, life: Life) -> int:
-    """Run this host's part of the learner; returns the exit status.
+    """Run this host's part of the learner and return the exit status.
 
-    life: the whole life of a learner, given how to make its trainer; the leader's part.
+    Args:
+        life: runs a whole learner, given a function that builds its trainer; only the leader calls it.
 
     Raises:
-        RollcastError: anything a person can act on.
+        RollcastError: something failed that a person can act on.
     """
     if config.distributed.processes == 1:
         return await life(lambda model: Trainer(model, config))
@@ -52,14 +53,14 @@ async def run_processes(config: LearnerConfig, stop: asyncio.Event, life: Life) 
 
 
 def join(coordinator_address: str, processes: int, process_id: int, *, join_timeout_s: float, lost_s: float) -> Team:
-    """Become one of the processes; the first call of jax in this one.
+    """Connect to the other processes. It must be the first use of jax in this process.
 
     Raises:
-        ProcessFailed: not all processes came in time.
+        ProcessFailed: not all processes connected in time.
     """
     try:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM away from us
+        jax.config.update("jax_enable_preemption_service", False)  # it would install its own handler of SIGTERM
         jax.distributed.initialize(
             coordinator_address,
             processes,
@@ -68,19 +69,20 @@ def join(coordinator_address: str, processes: int, process_id: int, *, join_time
             heartbeat_timeout_seconds=max(1, int(lost_s)),
             shutdown_timeout_seconds=max(1, int(lost_s)),
         )
-        # Processes tell each other of their devices at the first use: all of them do it here, none while it waits.
+        # At the first use jax exchanges the devices of all processes, which blocks until each of them takes part: so
+        # all of them do it here.
         jax.devices()
     except RuntimeError as error:
         raise ProcessFailed(
-            f"the {processes} learner processes did not meet at {coordinator_address} within {join_timeout_s:g} s",
+            f"the {processes} learner processes did not connect at {coordinator_address} within {join_timeout_s:g} s",
             cause=str(error)[:300],
-            fix="start all of them, with the same distributed.coordinator_address, that of process 0's host",
+            fix="start all of them with the same distributed.coordinator_address, which is on process 0's host",
         ) from None
     return Team(coordination_store(), timeout_s=join_timeout_s)
 
 
 async def _work(config: LearnerConfig, stop: asyncio.Event, life: Life) -> None:
-    """Meet the others, lead or follow, and end the process: a clean exit of jax would wait for one that is gone."""
+    """Connect, lead or follow, and end the process at once: a clean exit of jax would wait for lost processes."""
     status = ProcessFailed.exit_code
     try:
         worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="team")
@@ -129,7 +131,7 @@ async def _lead(config: LearnerConfig, team: Team, stop: asyncio.Event, life: Li
 async def _stop_when_asked(team: Team, stop: asyncio.Event) -> None:
     while not stop.is_set():
         await asyncio.sleep(_STOP_POLL_S)
-        with contextlib.suppress(ProcessFailed):  # the computation under way will say so
+        with contextlib.suppress(ProcessFailed):  # the computation in flight fails too, and reports it
             if await asyncio.to_thread(team.asked_to_stop):
                 stop.set()
 
@@ -149,7 +151,7 @@ async def _follow(config: LearnerConfig, team: Team, stop: asyncio.Event) -> int
 
 
 def _end_process(status: int) -> None:
-    """Leave jax's processes in good order if all are there, and end in any case."""
+    """Shut jax down in order after a normal end, within _END_TIMEOUT_S, and exit in any case."""
     if status in (0, EXIT_INTERRUPTED):
         threading.Thread(target=_say_goodbye, daemon=True, name="goodbye").start()
         _gone.wait(_END_TIMEOUT_S)

@@ -1,8 +1,7 @@
-"""One host's part of a learner of several processes: starts it, and starts it again when a process was lost.
+"""Start one host's process of a distributed learner, and restart it when any process was lost.
 
-A lost process ends all others too (learner/distributed/team.py); each host's supervisor starts its own again, and
-they meet at the
-coordination service and resume from the newest checkpoint. No supervisor talks to another one.
+A lost process ends all others too (learner/distributed/team.py). Each host's supervisor restarts its own; they connect
+at the coordination service and resume from the newest checkpoint. Supervisors do not talk to each other.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from rollcast.runtime.waits import backoff_delays_s
 WORKER = "ROLLCAST_LEARNER_WORKER"
 """Set in the environment of a process that a supervisor started."""
 
-#: Exit statuses of a process that lost another one, or waited for it in vain.
+#: Exit statuses of a process that lost another one, or whose wait for it timed out.
 LOST = (ProcessFailed.exit_code, WaitTimedOut.exit_code)
 _HOUR_S = 3600.0
 
@@ -32,16 +31,16 @@ _log = structlog.get_logger()
 
 
 def is_worker(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process was started by a supervisor."""
+    """Return whether this process was started by a supervisor."""
     return environment.get(WORKER) == "1"
 
 
 class Restarts:
-    """Whether a process is started again, and when. Takes the time as an argument.
+    """Decide whether a process is restarted, and when. The time is an argument.
 
     Args:
-        most: within an hour.
-        delays_s: before each, without end.
+        most: most restarts within an hour.
+        delays_s: endless delays in seconds, one before each restart.
     """
 
     def __init__(self, most: int, delays_s: Iterator[float]) -> None:
@@ -50,7 +49,7 @@ class Restarts:
         self._times_s: list[float] = []
 
     def after(self, status: int, now_s: float) -> float | None:
-        """Seconds to wait before the next start after this exit status; None: it is not to be started again."""
+        """Return the seconds to wait before a restart after this exit status; None: do not restart."""
         self._times_s = [at_s for at_s in self._times_s if now_s - at_s < _HOUR_S]
         if not was_lost(status) or len(self._times_s) >= self._most:
             return None
@@ -59,7 +58,7 @@ class Restarts:
 
 
 def was_lost(status: int) -> bool:
-    """Whether starting again may help after this exit status; below 0 it is a signal's number."""
+    """Return whether a restart may help after this exit status; below 0 it is the number of a signal."""
     return status < 0 or status in LOST
 
 
@@ -70,12 +69,13 @@ async def supervise(
     command: Sequence[str] | None = None,
     random: Random | None = None,
 ) -> int:
-    """Run the worker until it ends for good; returns its exit status.
+    """Run the worker, restarting it after losses, and return its last exit status.
 
-    command: the worker's; by default this process's own, over again.
+    Args:
+        command: the worker's command; None: the command of this process.
 
     Raises:
-        ProcessFailed: it was lost again and again.
+        ProcessFailed: it was lost more often than restarts_per_hour allows.
     """
     own = command or [sys.executable, "-m", "rollcast.cli.main", *sys.argv[1:]]
     restarts = Restarts(config.restarts_per_hour, backoff_delays_s(random or SystemRandom(), first_s=1.0, most_s=30.0))
@@ -91,7 +91,7 @@ async def supervise(
             raise ProcessFailed(
                 f"the learner's process {config.process_id} was lost {config.restarts_per_hour + 1} times in an hour",
                 cause=f"its last exit status is {status}",
-                fix="see its log, and whether all hosts of the learner are up and reach each other",
+                fix="read its log, and check that all hosts of the learner are up and reach each other",
             )
         _log.warning("a learner process was lost; starting again", exit_status=status, in_s=round(delay_s, 1))
         with_stop = asyncio.create_task(stop.wait())
@@ -102,7 +102,7 @@ async def supervise(
 
 
 async def _until_ended(worker: asyncio.subprocess.Process, stop: asyncio.Event, stop_timeout_s: float) -> int:
-    """The exit status; when told to stop the worker gets SIGTERM, and SIGKILL if it takes too long."""
+    """Return the worker's exit status. Once ``stop`` is set it gets SIGTERM, and SIGKILL after ``stop_timeout_s``."""
     ended, stopped = asyncio.create_task(worker.wait()), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)

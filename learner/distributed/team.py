@@ -1,14 +1,13 @@
-"""Several learner processes that are one learner: process 0 leads, the others do the same computations.
+"""Orders with which process 0 leads the other processes of a distributed learner.
 
-A computation over all devices happens only if every process starts it, with the same inputs and in the same order.
-The leader alone talks to coordinator and origin. Before each such computation it posts an order, which names the
-computation and carries its small inputs (a batch, never weights), to the key-value store of jax's coordination service;
-the others carry orders out one after the other. A barrier with a deadline after each order tells that all have it.
+A computation over all devices runs only if every process starts it, with the same inputs and in the same order. The
+leader alone talks to coordinator and origin. Before each such computation it posts an order to the key-value store of
+jax's coordination service; the order names the computation and carries its small inputs (a batch, never weights). The
+others carry out orders one after the other. A barrier with a deadline after each order shows that all have it.
 
-Who notices that a process is gone: jax's heartbeats, a broken collective, or a deadline here. Whatever it was, this
-process ends at once with a status that its supervisor knows (learner/distributed/supervisor.py): waiting for a clean
-end among
-processes of which one is missing takes minutes.
+A lost process is noticed by jax's heartbeats, a broken collective, or a deadline here. In each case this process ends
+at once with a status that its supervisor knows (learner/distributed/supervisor.py), because a clean shutdown takes
+minutes when a process is missing.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import numpy as np
 
 from rollcast.runtime.errors import ProcessFailed
 
-# The coordination service's messages are gRPC's, of 4 MiB at most.
+# The coordination service uses gRPC, whose messages have at most 4 MiB.
 PART_BYTES = 1 << 20
 ORDER_BYTES_MAX = 1 << 30
 _POLL_MS = 2_000
@@ -35,7 +34,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One computation: its name, host arrays, and a text (JSON) where it needs one."""
+    """One computation: its name, its input arrays, and a text (JSON) if it needs one."""
 
     name: str
     arrays: Mapping[str, Array] = field(default_factory=dict)
@@ -43,7 +42,7 @@ class Order:
 
 
 class Store(Protocol):
-    """What is used of jax's coordination service. Each call raises RuntimeError when it fails or times out."""
+    """The part of jax's coordination service that is used. Each call raises RuntimeError if it fails or times out."""
 
     def key_value_set_bytes(self, key: str, value: bytes) -> None: ...
 
@@ -57,14 +56,14 @@ class Store(Protocol):
 
 
 class Team:
-    """Orders from the leader to all others. Blocking; one thread a process posts or takes.
+    """Pass orders from the leader to all others. Methods block; only one thread of a process may post or take.
 
     Args:
-        store: of the coordination service.
-        timeout_s: for the others to take an order, and for the leader to give one once it has begun to.
+        store: key-value store of the coordination service.
+        timeout_s: seconds for the others to take an order, and for the leader to complete one that it has started.
 
     Raises:
-        ProcessFailed: from every method, when another process is gone or does not answer in time.
+        ProcessFailed: raised by every method if another process was lost or does not answer in time.
     """
 
     def __init__(self, store: Store, timeout_s: float) -> None:
@@ -73,7 +72,7 @@ class Team:
         self._number = 0
 
     def post(self, order: Order) -> None:
-        """Give an order; returns once every process has it."""
+        """Post an order, and return once every process has it."""
         key, data = self._key(), encode(order)
         parts = [data[start : start + PART_BYTES] for start in range(0, len(data), PART_BYTES)]
         try:
@@ -89,12 +88,12 @@ class Team:
         self._number += 1
 
     def take(self) -> Order:
-        """The next order; waits as long as the leader is there."""
+        """Return the next order, waiting for it as long as the leader is alive."""
         key = self._key()
         try:
             count = int(self._wait_for(key))
             if not 1 <= count <= ORDER_BYTES_MAX // PART_BYTES:
-                raise RuntimeError(f"an order of {count} parts")
+                raise RuntimeError(f"an order has {count} parts, which cannot be")
             timeout_ms = int(1000 * self._timeout_s)
             parts = [self._store.blocking_key_value_get_bytes(f"{key}/{index}", timeout_ms) for index in range(count)]
             self._store.wait_at_barrier(f"{key}/taken", timeout_ms)
@@ -104,7 +103,7 @@ class Team:
         return decode(b"".join(parts))
 
     def ask_to_stop(self) -> None:
-        """Any process: have the leader end the run's life in good order."""
+        """Ask the leader, from any process, to stop in order."""
         try:
             self._store.key_value_set_bytes(_STOP, b"1")
         except RuntimeError as error:
@@ -112,7 +111,7 @@ class Team:
                 raise lost(error) from None
 
     def asked_to_stop(self) -> bool:
-        """The leader: whether a process was told to stop."""
+        """Return, in the leader, whether any process was told to stop."""
         try:
             return bool(self._store.key_value_try_get_bytes(_STOP))
         except RuntimeError as error:
@@ -124,7 +123,7 @@ class Team:
         return f"{_PREFIX}/{self._number}"
 
     def _wait_for(self, key: str) -> bytes:
-        # jax ends this process when its heartbeats to the leader fail, so an idle leader may take its time.
+        # No deadline: jax ends this process when its heartbeats to the leader fail, and an idle leader is no failure.
         while True:
             started_s = time.monotonic()
             try:
@@ -135,22 +134,22 @@ class Team:
 
 
 def encode(order: Order) -> bytes:
-    """An order as bytes.
+    """Encode an order as bytes.
 
     Raises:
-        ValueError: it is larger than an order may be.
+        ValueError: it is larger than ORDER_BYTES_MAX.
     """
     arrays = {
         name: (str(leaf.dtype), leaf.shape, np.ascontiguousarray(leaf).tobytes()) for name, leaf in order.arrays.items()
     }
     data = msgspec.msgpack.encode((order.name, order.text, arrays))
     if len(data) > ORDER_BYTES_MAX:
-        raise ValueError(f"an order of {len(data)} bytes")
+        raise ValueError(f"an order has {len(data)} bytes, more than {ORDER_BYTES_MAX}")
     return data
 
 
 def decode(data: bytes) -> Order:
-    """The inverse of encode."""
+    """Decode the result of encode."""
     kind = tuple[str, str, dict[str, tuple[str, tuple[int, ...], bytes]]]
     name, text, arrays = msgspec.msgpack.decode(data, type=kind)
     return Order(
@@ -161,9 +160,9 @@ def decode(data: bytes) -> Order:
 
 
 def lost(error: Exception) -> ProcessFailed:
-    """What to say when another process of the learner is gone."""
+    """Return the error for the loss of another process of the learner."""
     return ProcessFailed(
-        "a process of the learner is gone",
+        "a process of the learner was lost",
         cause=f"{type(error).__name__}: {str(error)[:300]}",
-        fix="nothing, if it happens once: the supervisors start all of them again, from the newest checkpoint",
+        fix="nothing, if it happens once: the supervisors restart all processes from the newest checkpoint",
     )

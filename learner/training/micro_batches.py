@@ -1,7 +1,7 @@
-"""A batch in parts that fit into memory: gradients added up, forward passes one after the other.
+"""Process a batch in micro-batches that fit into memory: gradients are summed, forward passes run one by one.
 
-All parts of one kind have the same shape, so that each kind compiles once however many rows a batch has. What is
-missing in the last part are rows of nothing: segment 0, weight 0.
+All micro-batches of one kind have the same shape, so that each kind compiles once, however many rows a batch has. The
+last one is filled up with empty rows: segment 0, weight 0.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from rollcast.policy.logits import Tiles
 from rollcast.policy.logprobs import Forward
 from rollcast.policy.params import Params
 
-# Rows of one forward pass, where they are short. A batch holds rows of several versions in varying shares: passes of
-# one fixed size compile once and waste half a pass a version on average.
+# Most rows of one forward pass. A batch holds rows of several versions in varying shares: passes of one fixed size
+# compile once, and waste half a pass per version on average.
 FORWARD_ROWS = 32
 
-# Logits at a time: 64 MiB of float32, and on a CPU 8 MiB, which its caches hold (a fifth faster than 64).
+# Logits computed at a time: 64 MiB of float32; on a CPU 8 MiB, which fit into its caches (a fifth faster than 64).
 _TILE, _CPU_TILE = 1 << 24, 1 << 21
 
 FloatArray = np.ndarray[Any, np.dtype[np.float32]]
@@ -33,12 +33,12 @@ Loss = Callable[[Params, Any, int], tuple[jax.Array, dict[str, jax.Array]]]
 
 
 class Gradients:
-    """Gradients of a loss that adds up over rows, and its metrics, of a batch of any size.
+    """Gradients and metrics, over a batch of any size, of a loss that is a sum over rows.
 
     Args:
-        loss: (parameters, tree of arrays [rows, ...], sequences per row) -> the rows' part of the loss, and metrics.
-        mesh: where parameters and rows lie.
-        micro_batch_tokens: of a part.
+        loss: (parameters, tree of arrays [rows, ...], sequences per row) -> the rows' share of the loss, and metrics.
+        mesh: the device mesh of parameters and rows.
+        micro_batch_tokens: most tokens of a micro-batch, padding included.
     """
 
     def __init__(self, loss: Loss, mesh: Mesh, micro_batch_tokens: int) -> None:
@@ -49,7 +49,11 @@ class Gradients:
         self._zeros = jax.jit(self._nothing)
 
     def of(self, params: Params, whole: Any, sequences_per_row: int) -> tuple[Params, dict[str, jax.Array]]:
-        """Gradients, like the parameters, and the sums of the metrics; whole: tree of host arrays [rows, ...]."""
+        """Return gradients, shaped like the parameters, and the sums of the metrics.
+
+        Args:
+            whole: tree of host arrays [rows, ...] of the whole batch.
+        """
         total: Params = self._zeros(params)
         metrics: list[dict[str, jax.Array]] = []
         rows, time = jax.tree.leaves(whole)[0].shape[:2]
@@ -76,7 +80,7 @@ class Gradients:
 
 
 class ForwardPasses:
-    """A function of parameters and `inputs` for every row of a batch of any size: a tree of f32 [rows, time]."""
+    """Apply a function of parameters and `inputs` to a batch of any size; the result is a tree of f32 [rows, time]."""
 
     def __init__(self, function: Callable[[Params, dict[str, Any]], Any], mesh: Mesh, micro_batch_tokens: int) -> None:
         self._function = function
@@ -98,7 +102,7 @@ class ForwardPasses:
 
 
 def parts(whole: Any, each: int) -> Iterator[Any]:
-    """A tree of host arrays [rows, ...] in trees of ``each`` rows; the last one is filled up with zeros."""
+    """Split a tree of host arrays [rows, ...] into trees of ``each`` rows; the last one is filled up with zeros."""
     rows = jax.tree.leaves(whole)[0].shape[0]
     for start in range(0, rows, each):
         missing = max(0, start + each - rows)
@@ -111,9 +115,12 @@ def parts(whole: Any, each: int) -> Iterator[Any]:
 
 
 def rows_each(rows: int, time: int, micro_batch_tokens: int, shards: int, *, vary: bool) -> int:
-    """Rows of a part: as many as may be in memory, a multiple of ``shards``; fewer where all parts can be even.
+    """Return the rows of a micro-batch, a multiple of ``shards``: as many as fit into memory, or fewer if the rows then
+    divide evenly.
 
-    vary: the next batch may have other rows, so that the number may not follow from them.
+    Args:
+        vary: whether the next batch may have another number of rows; then the result does not depend on it, so that
+            nothing is compiled anew.
     """
     most = max(1, micro_batch_tokens // time // shards) * shards
     if vary:
@@ -123,14 +130,14 @@ def rows_each(rows: int, time: int, micro_batch_tokens: int, shards: int, *, var
 
 
 def forward_of(config: LearnerConfig, mesh: Mesh) -> Forward:
-    """How this configuration computes a forward pass on this mesh."""
+    """Return how this configuration computes a forward pass on this mesh."""
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     tiles = Tiles(_CPU_TILE if on_cpu else _TILE, vocabulary_shards=mesh.shape[TENSOR])
     return Forward(config.remat == "blocks", tiles, rows_sharding(mesh) if mesh.size > 1 else None)
 
 
 def inputs(batch: PackedBatch) -> dict[str, Any]:
-    """What the forward pass reads."""
+    """Return the arrays that the forward pass reads."""
     return {
         "tokens": batch.tokens,
         "positions": batch.positions,

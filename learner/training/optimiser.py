@@ -1,6 +1,6 @@
-"""Adam with gradient clipping, its moments in 32, 16 or 8 bits, on the devices or in the host's memory.
+"""Adam with gradient clipping, with moments in 32, 16 or 8 bits, on the devices or in host memory.
 
-Large tensors are stepped one after the other, so that what a step makes on its way is that of one of them.
+Large tensors are updated one after the other, so that the temporary memory of a step is that of one tensor.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from learner.training.moments import (
 from rollcast.policy.params import Params
 
 ALONE_ELEMENTS = 1 << 18
-"""A tensor of so many elements is stepped alone; all smaller ones at once, since each call costs some time."""
+"""Tensors of at least so many elements are updated alone, smaller ones together, since each call has a fixed cost."""
 _EPSILON = 1e-8
 
 Tensors = tuple[Any, ...]  # of a group, in the order of its names
 
 
 class Moments(NamedTuple):
-    """State of Adam: steps taken (i32), and by tensor name both moments in the form of the state's dtype."""
+    """State of Adam: the number of steps (i32), and both moments by tensor name, in the form of state_dtype."""
 
     count: jax.Array
     first: dict[str, Any]
@@ -44,20 +44,20 @@ class Moments(NamedTuple):
 
 
 class Updates(Protocol):
-    """An optimiser: where its state is, and what it does to parameters."""
+    """An optimiser."""
 
     def init(self, params: Params) -> Any:
-        """A fresh state."""
+        """Return a fresh state."""
 
     def apply(self, gradients: Params, state: Any, params: Params) -> tuple[Params, Any, jax.Array]:
-        """Parameters and state after a step, and the gradients' norm before clipping.
+        """Return parameters and state after a step, and the norm of the gradients before clipping.
 
-        Donates state and parameters; gradients are taken out of their dictionary as they are used up.
+        State and parameters are donated, and gradients are removed from their dictionary once used, to free memory.
         """
 
 
 def updates(config: OptimiserConfig, learning_rate: float, mesh: Mesh) -> Updates:
-    """Gradients clipped to the global norm, then Adam (Kingma and Ba 2015)."""
+    """Return an optimiser that clips gradients to the global norm and applies Adam (Kingma and Ba 2015)."""
     return _Adam(config, learning_rate, mesh)
 
 
@@ -94,13 +94,13 @@ class _Adam:
             own, first, second = self._step(own_gradients, own, first, second, count, norm, _seeds(names), where)
             stepped |= zip(names, own, strict=True)
             self._keep(kept, names, first, second)
-            if self._config.offload:  # the devices hold the moments of two groups at a time
+            if self._config.offload:  # wait, so that the devices hold the moments of at most two groups
                 jax.block_until_ready(before)
                 before = [kept.first[name] for name in names]
         return {name: stepped[name] for name in params}, kept, norm
 
     def _where(self, names: list[str], params: Tensors) -> tuple[Tensors, Tensors, Tensors]:
-        """Where parameters and moments of a group lie."""
+        """Return the shardings of a group's parameters, first and second moments."""
         if names[0] not in self._places:
             self._places[names[0]] = self._placed(names, params)
         return self._places[names[0]]
@@ -166,18 +166,18 @@ class _Adam:
 
 
 def _groups(params: Params) -> list[list[str]]:
-    """Names of what is stepped at once."""
+    """Return the groups of tensor names that are updated together."""
     small = [name for name, leaf in params.items() if math.prod(leaf.shape) < ALONE_ELEMENTS]
     return [[name] for name in params if name not in set(small)] + ([small] if small else [])
 
 
 def _seeds(names: list[str]) -> np.ndarray[Any, np.dtype[np.uint32]]:
-    """Of the chances of both moments, u32 [names, 2]."""
+    """Return seeds, u32 [names, 2], for the stochastic rounding of both moments."""
     return np.array([[zlib.crc32(f"{name}/{kind}".encode()) for kind in ("first", "second")] for name in names], "u4")
 
 
 def _encode(values: jax.Array, seed: jax.Array, form: str, *, second: bool = False) -> Any:
-    """A moment as it is kept; vectors are few and stay float32."""
+    """Encode a moment as it is stored. Vectors take little memory and stay float32."""
     if values.ndim < 2 or form == "float32":
         return values
     chances = chance(values.shape, seed)

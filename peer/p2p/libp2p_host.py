@@ -24,7 +24,7 @@ from libp2p.transport.tcp.tcp import TCP
 from peer.p2p.streams.lanes import close_quietly
 from peer.p2p.streams.limits import HostLimits
 from peer.p2p.streams.resources import Resources, give_back_what_fails
-from peer.p2p.streams.yamux import Muxers
+from peer.p2p.streams.yamux import YamuxNegotiation
 from rollcast.wire.identity.identity import Identity
 
 _NEVER_S = 1e9
@@ -61,7 +61,7 @@ def make_host(identity: Identity, limits: HostLimits) -> Any:
         ),
     )
     network = host.get_network()
-    network.upgrader.muxer_multistream = Muxers(limits.opening_timeout_s)
+    network.upgrader.muxer_multistream = YamuxNegotiation(limits.opening_timeout_s)
     network.retry_config = RetryConfig(max_retries=0)  # when to dial again is the relay's to say
     give_back_what_fails(network)
     network._do_handle_inbound_connection = _Inbound(network).serve

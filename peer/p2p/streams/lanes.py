@@ -1,6 +1,6 @@
 """Pump frames between the two libp2p streams of a p2p link and the link's buffers, on libp2p's thread (trio).
 
-The module opening says how a link's two lanes begin.
+A link consists of two lanes, one stream per direction; peer/p2p/streams/opening.py describes how they begin.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from libp2p.stream_muxer.exceptions import MuxedStreamEOF, MuxedStreamReset
 from peer.p2p.streams.buffers import ROOM_BYTES, LinkBuffers
 from peer.p2p.streams.opening import SIGN_OF_LIFE
 
-# One noise message holds 65,519 bytes, and a yamux header takes 12 of them: a longer piece would cost a second message.
-# Through a relay the whole message is data of another yamux frame in another noise message, which takes 30 bytes more.
+# A noise message holds 65,519 bytes, of which a yamux header takes 12: a longer piece would need a second message.
+# Through a relay, the whole message is the data of another yamux frame in another noise message, 30 bytes more.
 PIECE_BYTES = ROOM_BYTES
 _READ_BYTES = 256 << 10
-# After our last byte: until the other end closes too. Who closes before it has read may take back what was sent.
+# Wait for the other end to close after our last byte: an end that closes before it has read may discard what was sent.
 _LINGER_S = 3.0
-# Of the time in which the other end says nothing, this process may have stood still for one part: what came is read.
+# The silence timeout is checked in parts, because this process itself may have been suspended for one of them.
 _SILENCE_PARTS = 4
 _CLOSE_S = 2.0
 _SIGNS_READ_MOST = 512
-# yamux itself looks every 10 ms whether its window opened, and gives the connection up after 5 s: we look before it.
+# yamux polls its window every 10 ms and gives the connection up after 5 s, so the window is polled here before a write.
 _WINDOW_LOOK_S = 0.005
 
 
 class _Over(Exception):
-    """The link is over, with a reason for people."""
+    """The link has ended; the message says why."""
 
 
 class Lanes:
-    """One link.
+    """The two lanes of one link.
 
     Args:
-        sends: stream of the lane that carries our frames.
-        receives: stream of the lane that carries the other end's.
-        silence_timeout_s: an end that gives no sign of life for this long is given up.
-        wake: makes a function that calls the one given in this thread, from any thread.
+        sends: stream that carries this end's frames.
+        receives: stream that carries the other end's frames.
+        silence_timeout_s: seconds without a sign of life after which the other end counts as lost.
+        wake: wraps a function so that a call from any thread runs it on this one.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Lanes:
         self._buffers = buffers
         self._silence_timeout_s = silence_timeout_s
         self._wake = wake
-        self._changed = trio.Event()  # given bytes, or a finish
+        self._changed = trio.Event()  # there are bytes to send, or the link is finishing
         self._grant_due = trio.Event()
         self._heard = False
         self._to_grant = 0
@@ -65,11 +65,11 @@ class Lanes:
         self._scope = trio.CancelScope()
 
     async def run(self) -> None:
-        """Until the link is over; then both streams are closed. The caller closes the connections."""
+        """Pump until the link has ended, and close both streams. The caller closes the connections."""
         pumps = (self._send, self._hear, self._watch, self._receive, self._grant)
         muxed = self._receives.muxed_stream
         try:
-            # libp2p has opened the window during the negotiation already, by as much as it thought right.
+            # libp2p has opened the window by some amount during the negotiation already.
             waiting_bytes = len(muxed.conn.stream_buffers.get(muxed.stream_id, b""))
             self._to_grant = self._buffers.opened(muxed.recv_window + waiting_bytes)
             self._buffers.attach(self._wake(self._woken))
@@ -100,10 +100,10 @@ class Lanes:
             self._stop("the link was closed")
         except (StreamReset, MuxedStreamReset):
             self._stop("the link broke")
-        except Exception as error:  # libp2p raises many kinds; none may take the other links with it
+        except Exception as error:  # libp2p raises many kinds of errors; none may end the other links
             self._stop(f"the link broke: {error or type(error).__name__}")
 
-    # ------------------------------------------------------------- the lane that carries our frames
+    # ------------------------------------------------------------- the lane that carries this end's frames
 
     async def _send(self) -> None:
         while True:
@@ -124,20 +124,20 @@ class Lanes:
                 await self._changed.wait()
 
     async def _room(self, size_bytes: int) -> None:
-        """Wait until yamux's window takes it. Whoever gave it watches that something moves."""
+        """Wait until yamux's window has room, without a timeout: the relay watches that its links make progress."""
         muxed = self._sends.muxed_stream
-        # yamux has no event for it, and looks every 10 ms itself.
+        # yamux has no event for its window, and polls it every 10 ms itself.
         while muxed.send_window < size_bytes and not muxed.closed:  # noqa: ASYNC110
             await trio.sleep(_WINDOW_LOOK_S)
 
     async def _hear(self) -> None:
-        """The other end's signs of life."""
+        """Read the other end's signs of life."""
         while await self._sends.read(_SIGNS_READ_MOST):
             self._heard = True
         raise _Over("the link was closed")
 
     async def _watch(self) -> None:
-        """Give up an end that says nothing. The read itself is never cancelled: it also writes."""
+        """End the link if the other end is silent. The read is not cancelled, because a read of libp2p also writes."""
         silent_parts = 0
         while silent_parts < _SILENCE_PARTS:
             self._heard = False
@@ -145,16 +145,16 @@ class Lanes:
             silent_parts = 0 if self._heard else silent_parts + 1
         raise _Over(f"the other end said nothing for {self._silence_timeout_s:g} s")
 
-    # ------------------------------------------------------------- the lane that carries the other end's
+    # ------------------------------------------------------------- the lane that carries the other end's frames
 
     async def _receive(self) -> None:
-        """Take what comes at once, whoever waits for what: a yamux reader that pauses kills the writer."""
+        """Take all data at once, even if the relay is slow: libp2p's yamux gives up a writer whose reader pauses."""
         muxed = self._receives.muxed_stream
         muxed.conn.secured_conn.divert(muxed.stream_id, self)
         while True:
             try:
-                # What is not diverted. The stream's own read would grant as much again for every read, and more than
-                # it has: see _grant.
+                # Data that is not diverted. The stream's own read would open the window again after every read, and by
+                # more than there is room for; _grant opens it instead.
                 data = await muxed.conn.read_stream(muxed.stream_id, _READ_BYTES)
             except MuxedStreamEOF:
                 break
@@ -162,7 +162,7 @@ class Lanes:
             self.rest()
         self._received_all.set()
         self._buffers.end("the link was closed", broken=False)
-        with trio.move_on_after(_LINGER_S):  # the event loop lets what it has given leave, and finishes
+        with trio.move_on_after(_LINGER_S):  # time for the bytes that are queued to leave
             await self._sent_all.wait()
         raise _Over("the link was closed")
 
@@ -172,7 +172,7 @@ class Lanes:
         return not muxed.conn.stream_buffers.get(muxed.stream_id)
 
     def take(self, data: memoryview, *, counted: bool = False) -> None:
-        """See peer.p2p.streams.noise.Sink. ``counted``: yamux has taken it off its window."""
+        """See peer.p2p.streams.noise.Sink. ``counted``: yamux has subtracted the data from its window already."""
         if not counted:
             self._receives.muxed_stream.recv_window -= len(data)
         if not self._buffers.came(data):
@@ -183,7 +183,7 @@ class Lanes:
         self._buffers.rest()
 
     async def _grant(self) -> None:
-        """Open yamux's window by what the event loop has taken, and give signs of life."""
+        """Open yamux's window by the bytes that the event loop has taken, and send signs of life."""
         await self._open_window(self._to_grant)
         granted = self._buffers.granted_bytes
         while True:
@@ -204,10 +204,10 @@ class Lanes:
 
 
 async def close_quietly(*closers: Callable[[], Awaitable[None]]) -> None:
-    """Close what libp2p may have closed already, in bounded time, also while being cancelled."""
+    """Close objects that libp2p may have closed already, in bounded time, even while being cancelled."""
     for close in closers:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + _CLOSE_S):
             try:
                 await close()
-            except Exception:  # libp2p raises many kinds when something is closed twice
+            except Exception:  # libp2p raises many kinds of errors when an object is closed twice
                 continue

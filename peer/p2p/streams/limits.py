@@ -1,4 +1,4 @@
-"""Bound what the libp2p host of a peer that also runs an engine may take."""
+"""Bounds on the memory and connections of a libp2p host, which shares its process with a rollout engine."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ class HostLimits:
     """Bounds and deadlines; none depends on how much memory the rest of the process has.
 
     Args:
-        window_bytes: received ahead of what the relay took, on each link. 60 MB/s at a round trip of 100 ms need 6 MB.
-        links_most: open at a time, and half-open lanes besides.
-        dials_most: under way at a time; more are refused at once.
-        opening_timeout_s: from a lane to its opening, and from the first lane of a link to the second.
-        silence_timeout_s: an end that says nothing for this long is given up.
-        strangers_timeout_s: a connection on which there is no link, circuit or reservation is closed after this long;
-            one of a peer that did not show a certificate of the run in any case.
-        strangers_most: connections of such peers at a time; more are closed at once.
+        window_bytes: bytes received on each link ahead of what the relay has taken. 60 MB/s at a round trip of 100 ms
+            need 6 MB.
+        links_most: most open links at a time, and, counted apart, most half-open lanes.
+        dials_most: most dials in flight; further ones are refused at once.
+        opening_timeout_s: seconds from a lane to its opening, and from the first lane of a link to the second.
+        silence_timeout_s: seconds without a sign of life after which the other end of a link counts as lost.
+        strangers_timeout_s: seconds after which a connection without a link, circuit or reservation is closed; that of
+            a peer that did not show a certificate of the run is closed in any case.
+        strangers_most: most connections of such peers at a time; further ones are closed at once.
     """
 
     window_bytes: int = 8 << 20

@@ -1,8 +1,8 @@
-"""libp2p's noise connection for bulk: read in large pieces, copied less, and with a short way for data (trio).
+"""A faster noise connection for libp2p: larger reads, fewer copies, and a direct path for bulk data (trio).
 
-libp2p reads a message in three system calls, copies it six times, and yields to its scheduler at each lock that it
-takes on the way. Here one read takes whatever has come, and the data of a stream goes straight to whoever wants all of
-it: libp2p's own loop sees only the other frames.
+libp2p reads a message in three system calls, copies it six times, and yields to its scheduler at each lock on the way.
+Here one read takes everything that has arrived, and the data of a bulk stream goes directly to its sink; libp2p's own
+loop sees only the other frames.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _LENGTH = struct.Struct(">H")
 
 
 class Sink(Protocol):
-    """Takes all data of one stream."""
+    """A receiver of all data of one stream."""
 
     def clear(self) -> bool:
-        """Whether what went through yamux was taken: what comes now must not overtake it."""
+        """Return whether all data that went through yamux was taken; later data must not overtake it."""
 
     def take(self, data: memoryview) -> None:
-        """The next data."""
+        """Take the next data."""
 
     def rest(self) -> None:
-        """All that is here was taken; called after some of it, before a wait for more."""
+        """Note that all data that has arrived was taken; called after ``take``, before waiting for more."""
 
 
-class Secured:
-    """What yamux reads and writes, in the place of libp2p's own session. One reader, one writer at a time.
+class NoiseConnection:
+    """The connection that yamux reads and writes in place of libp2p's session. One reader and one writer at a time.
 
     Args:
-        session: libp2p's, its handshake done and its muxer agreed on.
+        session: libp2p's session, after its handshake and the choice of its muxer.
     """
 
     def __init__(self, session: Any) -> None:
@@ -51,25 +51,25 @@ class Secured:
         self._raw = self.conn.read_writer.read_write_closer
         self._socket = _socket_stream_of(self._raw)
         self._sinks: dict[int, Sink] = {}
-        self._took: Sink | None = None  # since its last rest
-        self._came = b""  # of the next messages, from this place on
+        self._took: Sink | None = None  # the sink that took data since its last rest
+        self._came = b""  # encrypted bytes that have arrived; those before _came_at are consumed
         self._came_at = 0
-        self._plain = memoryview(session._drain(None))  # of the message that is being read; it may have come already
+        self._plain = memoryview(session._drain(None))  # rest of the decrypted message; libp2p may have read some of it
 
     def divert(self, stream_id: int, sink: Sink) -> None:
-        """From now on data of this stream goes to ``sink`` while it is ``clear``, and not through yamux."""
+        """Pass data of this stream to ``sink`` instead of yamux from now on, while it is ``clear``."""
         self._sinks[stream_id] = sink
 
     def forget(self, stream_id: int) -> None:
-        """Data of this stream is yamux's again."""
+        """Pass data of this stream to yamux again."""
         self._sinks.pop(stream_id, None)
 
     async def read(self, n: int | None = None) -> bytes:
-        """The header of the next frame that yamux has to see; it asks for nothing else.
+        """Return the header of the next frame for yamux, which asks for nothing else; ``n`` is ignored.
 
         Raises:
-            IncompleteReadError: the connection is over.
-            RawConnError: it broke.
+            IncompleteReadError: the connection was closed.
+            RawConnError: the connection broke.
         """
         while True:
             header = await self.exactly(HEADER_SIZE)
@@ -80,11 +80,11 @@ class Secured:
             await self._pass(size_bytes, sink)
 
     async def exactly(self, size_bytes: int) -> bytes:
-        """The next so many bytes.
+        """Return exactly the next ``size_bytes`` bytes.
 
         Raises:
-            IncompleteReadError: the connection is over.
-            RawConnError: it broke.
+            IncompleteReadError: the connection was closed.
+            RawConnError: the connection broke.
         """
         piece = await self._some(size_bytes)
         if len(piece) == size_bytes:
@@ -95,10 +95,10 @@ class Secured:
         return bytes(whole)
 
     async def write(self, data: bytes) -> None:
-        """Send one message; libp2p's yamux makes none that is too long.
+        """Send one message; libp2p's yamux produces none that is too long.
 
-        One that is enciphered and does not leave, or leaves in part, ends the connection: the other end could read none
-        that follows. So whoever is cancelled is cancelled before.
+        A message that was encrypted but not sent, or sent in part, ends the connection, because the other end could
+        decrypt none that follows. So cancellation is checked before the encryption.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         message = self.conn.encrypt(data)
@@ -108,13 +108,13 @@ class Secured:
             return
         try:
             await self._socket.send_all(sent)
-        except trio.Cancelled:  # the system took only a part of it
+        except trio.Cancelled:  # the message was perhaps sent in part
             self._socket.socket.close()
             raise
         except trio.BrokenResourceError as error:
             raise ConnectionClosedError(f"the connection broke: {error}", transport="tcp") from error
         except trio.ClosedResourceError:
-            return  # while it is closed here, as libp2p's own does
+            return  # closed by this end; libp2p's own connection ignores that too
 
     async def close(self) -> None:
         """Close the connection."""
@@ -135,7 +135,7 @@ class Secured:
             return
         if self._took is not sink:
             self._rest()
-        if len(self._plain) >= size_bytes:  # as with other peers of ours: a deadline would cost as much as all this
+        if len(self._plain) >= size_bytes:  # the usual case; the deadline below would cost as much time as all of it
             piece, self._plain = self._plain[:size_bytes], self._plain[size_bytes:]
             self._took = sink
             sink.take(piece)
@@ -148,14 +148,14 @@ class Secured:
                 sink.take(piece)
 
     async def _some(self, size_bytes: int) -> memoryview:
-        """The next bytes, at most so many, at least one."""
+        """Return the next bytes: at least one, at most ``size_bytes``."""
         if not self._plain:
             self._plain = await self._message()
         taken, self._plain = self._plain[:size_bytes], self._plain[size_bytes:]
         return taken
 
     async def _message(self) -> memoryview:
-        """The next message that holds something."""
+        """Return the next message that is not empty, decrypted."""
         while True:
             size_bytes = _LENGTH.unpack(await self._came_exactly(_LENGTH.size))[0]
             plain = self.conn.decrypt(await self._came_exactly(size_bytes))
@@ -163,7 +163,7 @@ class Secured:
                 return memoryview(plain)
 
     async def _came_exactly(self, size_bytes: int) -> bytes:
-        """The next bytes as they came."""
+        """Return exactly the next ``size_bytes`` encrypted bytes."""
         while (end := self._came_at + size_bytes) > len(self._came):
             data = await self._receive()
             self._came, self._came_at = (self._came[self._came_at :] + data, 0) if self._came else (data, 0)
@@ -195,7 +195,7 @@ class Secured:
 
 
 def _socket_stream_of(raw: Any) -> trio.SocketStream | None:
-    """The socket itself, where the connection is one: below libp2p's layers, which lock and copy."""
+    """Return the TCP socket below libp2p's layers, which lock and copy; None: the connection is no TCP socket."""
     if isinstance(raw, RawConnection) and isinstance(raw.stream, TrioTCPStream):
         stream: trio.SocketStream = raw.stream.stream
         return stream

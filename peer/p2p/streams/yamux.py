@@ -1,9 +1,10 @@
-"""libp2p's yamux with some of its traps taken out (trio).
+"""libp2p's yamux with four of its faults corrected (trio).
 
-Its reader answers pings and new streams itself and waits until the answer is written: with bulk in both directions
-both readers can wait for writers that wait for the readers, for ever. Here the answers leave from a task of their own.
-And it takes whatever a remote sends, whether granted or not: here a connection that holds too much ends.
-Closed while it is cancelled, it leaves its socket open; over before it began, it leaves whoever opens it waiting.
+- Its reader writes the answers to pings and new streams itself. With bulk data in both directions both readers can wait
+  for ever for writers that wait for the readers. Here a task of its own writes the answers.
+- It accepts whatever a remote sends, granted or not. Here a connection that holds too much is ended.
+- If it is closed while being cancelled, it leaves its socket open.
+- If the connection ends before it has started, it leaves the task that opens it waiting.
 """
 
 from __future__ import annotations
@@ -20,45 +21,46 @@ from libp2p.stream_muxer.muxer_multistream import MuxerMultistream
 from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID, TYPE_DATA, YAMUX_HEADER_FORMAT, Yamux
 
 from peer.p2p.streams.lanes import close_quietly
-from peer.p2p.streams.noise import Secured
+from peer.p2p.streams.noise import NoiseConnection
 from rollcast.wire.versions.chunks import BytesLike
 
 _ANSWERS_WAITING_MOST = 1024
 _STREAMS_MOST = 256
 _FRAME_BYTES_MOST = 1 << 20
-# From a frame's header to its end, for frames that are not data of a lane.
+# Seconds from a frame's header to its end, for frames that are not data of a lane.
 _BODY_TIMEOUT_S = 60.0
 _HEADER = struct.Struct(YAMUX_HEADER_FORMAT)
 STRANGER_BYTES_MOST = 1 << 20
 MEMBER_BYTES_MOST = 40 << 20
-"""Two lanes with what libp2p grants by itself (16 MiB each), and what circuits hold."""
+"""Room for two lanes with the window that libp2p opens by itself (16 MiB each), and for circuits."""
 
 
 class BoundedYamux(Yamux):  # type: ignore[misc]
     """One connection.
 
-    ``held_bytes_most``: received and not taken, of all its streams together, before it ends; of a stranger, received.
+    ``held_bytes_most`` is the number of bytes, received and not taken on all its streams together, above which the
+    connection is ended; for a stranger all received bytes count.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.held_bytes_most = STRANGER_BYTES_MOST
-        self._came_bytes = 0  # while it was a stranger's
+        self._came_bytes = 0  # received while the connection was a stranger's
         self._reader: trio.lowlevel.Task | None = None
         self._answers: deque[bytes] = deque()
         self._answer_due = trio.Event()
 
     async def start(self) -> None:
-        """Run until the connection is over."""
+        """Run until the connection has ended."""
         try:
             await super().start()
         finally:
-            # Where the other end had closed already, libp2p never sets it, and whoever dialled waits for it.
+            # libp2p does not set it if the other end had closed already, and the dialling task waits for it.
             self.event_started.set()
             await self._close_socket()
 
     async def close(self, *args: Any) -> None:
-        """Say that it is over, where that can be said in the time that the caller has, and close the socket."""
+        """Announce the end to the other side if the caller's deadline allows, and close the socket in any case."""
         try:
             await super().close(*args)
         finally:
@@ -75,7 +77,7 @@ class BoundedYamux(Yamux):  # type: ignore[misc]
         self.event_closed.set()
 
     async def handle_incoming(self) -> None:
-        """Read for ever; never wait for a write."""
+        """Read until the connection ends, without ever waiting for a write."""
         assert self._nursery is not None
         self._reader = trio.lowlevel.current_task()
         self._nursery.start_soon(self._answer)
@@ -86,7 +88,7 @@ class BoundedYamux(Yamux):  # type: ignore[misc]
             await super()._write_frame(data)
             return
         if len(self._answers) >= _ANSWERS_WAITING_MOST:
-            raise RawConnError("the other end asks for answers and takes none")
+            raise RawConnError("the other end requests answers and reads none")
         if len(self.streams) > _STREAMS_MOST:
             raise RawConnError("the other end opens too many streams")
         self._answers.append(data)
@@ -97,7 +99,7 @@ class BoundedYamux(Yamux):  # type: ignore[misc]
             while self._answers:
                 try:
                     await super()._write_frame(self._answers.popleft())
-                except Exception:  # the connection is over, as its reader finds by itself
+                except Exception:  # the connection has ended, which its reader notices too
                     return
             self._answer_due = trio.Event()
             await self._answer_due.wait()
@@ -105,7 +107,7 @@ class BoundedYamux(Yamux):  # type: ignore[misc]
     async def _read_data_body(self, length: int) -> bytes:
         held_bytes = sum(map(len, self.stream_buffers.values()))
         if self.held_bytes_most <= STRANGER_BYTES_MOST:
-            held_bytes = self._came_bytes  # libp2p's negotiation takes a message of any size, and holds it
+            held_bytes = self._came_bytes  # libp2p's negotiation accepts and holds a message of any size
             self._came_bytes += length
         if length > _FRAME_BYTES_MOST or held_bytes + length > self.held_bytes_most:
             raise RawConnError("the other end sent more than it may")
@@ -114,7 +116,10 @@ class BoundedYamux(Yamux):  # type: ignore[misc]
         return body
 
     def _sweep_stale_streams(self, now: float | None = None) -> int:
-        """Every half minute. libp2p's keeps for ever what was closed here after the other end had reset it."""
+        """Remove closed streams; libp2p calls this every half minute.
+
+        Its own version keeps a stream for ever that was closed here after the other end had reset it.
+        """
         for stream_id, stream in self.streams.items():
             if stream.reset_received:
                 stream.closed = True
@@ -126,7 +131,7 @@ class BoundedYamux(Yamux):  # type: ignore[misc]
         """Send one frame of data for which the stream's window has room.
 
         Raises:
-            MuxedStreamReset: the stream or the connection is over.
+            MuxedStreamReset: the stream or the connection has ended.
         """
         if stream.closed or stream.send_closed or self.event_shutting_down.is_set():
             raise MuxedStreamReset("the stream is closed")
@@ -134,7 +139,7 @@ class BoundedYamux(Yamux):  # type: ignore[misc]
         stream.send_window -= size_bytes
         header = _HEADER.pack(0, TYPE_DATA, 0, stream.stream_id, size_bytes)
         try:
-            self._write_lock.acquire_nowait()  # an await would yield to the scheduler even where nobody holds it
+            self._write_lock.acquire_nowait()  # an await would yield to the scheduler even if the lock is free
         except trio.WouldBlock:
             await self._write_lock.acquire()
         try:
@@ -143,15 +148,15 @@ class BoundedYamux(Yamux):  # type: ignore[misc]
             self._write_lock.release()
 
 
-class Muxers(MuxerMultistream):  # type: ignore[misc]
-    """Negotiates the one muxer that a host of ours speaks; libp2p's own makes its own yamux whatever it is given."""
+class YamuxNegotiation(MuxerMultistream):  # type: ignore[misc]
+    """Negotiate BoundedYamux, the only muxer of this host; libp2p's class would always create its own Yamux."""
 
     def __init__(self, negotiate_timeout_s: float) -> None:
         super().__init__({PROTOCOL_ID: BoundedYamux}, negotiate_timeout_s)
 
     async def new_conn(self, conn: Any, peer_id: Any) -> BoundedYamux:
-        """Of a connection whose other end has proved who it is."""
+        """Return the muxer of a connection whose other end has proved its PeerId."""
         await self.select_transport(conn)
-        muxed = BoundedYamux(Secured(conn), peer_id, is_initiator=conn.is_initiator)
+        muxed = BoundedYamux(NoiseConnection(conn), peer_id, is_initiator=conn.is_initiator)
         self._annotate_connection(muxed, conn, PROTOCOL_ID)
         return muxed

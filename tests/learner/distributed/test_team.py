@@ -77,7 +77,7 @@ def test_orders_are_taken_in_turn_and_leave_nothing_behind() -> None:
 
 
 def test_an_order_that_nobody_takes_is_an_error_in_time() -> None:
-    with pytest.raises(ProcessFailed, match="a process of the learner is gone") as raised:
+    with pytest.raises(ProcessFailed, match="a process of the learner was lost") as raised:
         Team(FakeStore(), 0.05).post(Order("train"))
     assert "DEADLINE_EXCEEDED" in raised.value.cause
 

@@ -18,7 +18,7 @@ from libp2p.io.exceptions import IncompleteReadError
 from libp2p.network.connection.exceptions import RawConnError
 from libp2p.stream_muxer.yamux.yamux import TYPE_DATA, TYPE_PING, YAMUX_HEADER_FORMAT
 
-from peer.p2p.streams.noise import Secured
+from peer.p2p.streams.noise import NoiseConnection
 
 LANE = 3
 
@@ -120,7 +120,7 @@ def test_data_of_a_lane_arrives_whole_and_all_else_goes_to_yamux(
     session = Session(cut(messages(stream[early:], sizes), network), stream[:early])
 
     async def read() -> None:
-        secured = Secured(session)
+        secured = NoiseConnection(session)
         secured.divert(LANE, lane)
         with contextlib.suppress(IncompleteReadError):
             while True:
@@ -135,7 +135,9 @@ def test_data_of_a_lane_arrives_whole_and_all_else_goes_to_yamux(
 def test_nothing_overtakes_what_yamux_still_holds() -> None:
     async def read() -> None:
         lane = Lane()
-        secured = Secured(Session([messages(frame(b"first") + frame(b"second") + frame(b"third", flags=4), [1000])]))
+        secured = NoiseConnection(
+            Session([messages(frame(b"first") + frame(b"second") + frame(b"third", flags=4), [1000])])
+        )
         secured.divert(LANE, lane)
         lane.is_clear = False
         assert await secured.read(12) == frame(b"first")[:12]
@@ -151,10 +153,10 @@ def test_nothing_overtakes_what_yamux_still_holds() -> None:
 def test_an_end_in_the_middle_says_so() -> None:
     async def read() -> None:
         with pytest.raises(IncompleteReadError) as clean:
-            await Secured(Session([])).read(12)
+            await NoiseConnection(Session([])).read(12)
         assert clean.value.is_clean_close
         with pytest.raises(IncompleteReadError) as broken:
-            await Secured(Session([b"\0"])).read(12)
+            await NoiseConnection(Session([b"\0"])).read(12)
         assert not broken.value.is_clean_close
 
     trio.run(read)
@@ -163,7 +165,7 @@ def test_an_end_in_the_middle_says_so() -> None:
 def test_what_is_written_is_one_message() -> None:
     async def write() -> None:
         session = Session([])
-        secured = Secured(session)
+        secured = NoiseConnection(session)
         await secured.write(b"abc")
         assert session.written == [b"\0\3abc"]
         assert secured.get_remote_address() == ("5.5.5.5", 5)
@@ -176,7 +178,7 @@ def test_what_is_written_is_one_message() -> None:
 def test_a_write_that_is_cancelled_before_it_begins_costs_no_message() -> None:
     async def write() -> None:
         session = Session([])
-        secured = Secured(session)
+        secured = NoiseConnection(session)
         with trio.CancelScope() as scope:
             scope.cancel()
             await secured.write(b"never")
@@ -189,7 +191,7 @@ def test_a_write_that_is_cancelled_before_it_begins_costs_no_message() -> None:
 def test_a_message_that_left_in_part_ends_the_connection() -> None:
     async def write() -> None:
         ours, theirs = trio.socket.socketpair()
-        secured = Secured(Session([]))
+        secured = NoiseConnection(Session([]))
         secured._socket = trio.SocketStream(ours)
         with trio.move_on_after(0.05) as given_up:
             while True:
@@ -204,7 +206,7 @@ def test_a_message_that_left_in_part_ends_the_connection() -> None:
 def test_a_broken_socket_is_an_error_that_libp2p_knows() -> None:
     async def read() -> None:
         ours, theirs = trio.testing.memory_stream_pair()
-        secured = Secured(Session([]))
+        secured = NoiseConnection(Session([]))
         secured._socket = ours  # type: ignore[assignment]
         await theirs.aclose()
         with pytest.raises(IncompleteReadError):
