@@ -1,4 +1,4 @@
-"""The command about limits: shows them, sets some, goes back to the configuration (rollcast.wire.donor_socket)."""
+"""The `limits` command of the control socket: show, set and reset limits (rollcast.wire.donor_socket)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _FORM = 'write {"do": "limits"}, with "set": {key: value} or "reset": [keys] or 
 
 
 class LimitsCommand:
-    """Call it with a request: {"do": "limits"}, and "set" or "reset".
+    """The command; call it with a request {"do": "limits"}, optionally with "set" or "reset".
 
     Args:
-        changed: called whenever limits were set; they are kept already.
+        changed: called after limits were changed and written to disk.
     """
 
     def __init__(self, book: OwnerLimitsBook, changed: Callable[[], None]) -> None:
@@ -28,12 +28,15 @@ class LimitsCommand:
         self._at_start = book.limits
 
     def __call__(self, values: dict[str, Any]) -> dict[str, Any]:
-        """The limits in force, which of them were set while the peer ran, and which count from its next start.
+        """Carry out a request.
+
+        Returns:
+            The limits in force, the keys that were set at run time, and those that take effect at the next start.
 
         Raises:
-            MalformedMessage: this is no such request.
+            MalformedMessage: the request is malformed.
             ConfigError: a key is unknown or a value is out of range; nothing is changed then.
-            RunFolderError: it cannot be kept.
+            RunFolderError: the change cannot be written to disk.
         """
         match values.get("set"), values.get("reset"):
             case None, None:
@@ -48,7 +51,7 @@ class LimitsCommand:
                 self._book.reset(map(str, keys))
                 self._take_up(list(map(str, keys)))
             case _:
-                raise MalformedMessage("this is no request about limits", fix=_FORM)
+                raise MalformedMessage("the request about limits is malformed", fix=_FORM)
         now, before = self._book.limits, self._at_start
         return {
             "limits": now.model_dump(mode="json"),

@@ -1,4 +1,4 @@
-"""The daemon's end of the control socket: answers its owner's commands (rollcast.wire.donor_socket)."""
+"""The daemon's end of the control socket, which answers its owner's commands (rollcast.wire.donor_socket)."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ log = structlog.get_logger()
 CONNECTIONS_MAX = 16
 _FOR_S_MAX = 366 * 86400.0
 
-#: What a command does: the request as it came, to be checked, and the reply.
+#: A command: takes the unchecked request, and returns the reply.
 Command = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class Control:
-    """Serves commands by name.
+    """Serve commands on a Unix socket.
 
     Args:
-        commands: by name; run on the event loop, and must not block.
+        commands: commands by name; they run on the event loop and must not block.
     """
 
     def __init__(self, commands: dict[str, Command]) -> None:
@@ -40,10 +40,10 @@ class Control:
 
     @asynccontextmanager
     async def serving(self, state_folder: Path) -> AsyncIterator[None]:
-        """Listen while the body runs. The state folder must be ours alone: a socket left behind there is removed.
+        """Listen while the body runs. The caller holds the lock of the state folder, so an old socket is removed.
 
         Raises:
-            PortInUse: the socket cannot be made.
+            PortInUse: the socket cannot be created.
         """
         path = socket_path(state_folder)
         path.unlink(missing_ok=True)
@@ -71,7 +71,7 @@ class Control:
                 writer.write(json.dumps(self.answer(line)).encode() + b"\n")
                 await writer.drain()
         except (TimeoutError, ConnectionError, ValueError):  # ValueError: a line longer than the limit
-            pass  # whoever asked sees the connection end
+            pass  # the command line sees the connection end
         finally:
             self._open -= 1
             writer.close()
@@ -79,7 +79,7 @@ class Control:
                 await writer.wait_closed()
 
     def answer(self, line: bytes) -> dict[str, Any]:
-        """The reply to one request; an error becomes {"error": its JSON}."""
+        """Return the reply to one request; an error becomes {"error": its JSON}."""
         try:
             values = parse(line)
             command = self._commands.get(str(values.get("do")))
@@ -94,14 +94,14 @@ class Control:
 
 
 def seconds_of(values: dict[str, Any]) -> float | None:
-    """The argument for_s of a request, if it has one.
+    """Return the argument for_s of a request; None: it has none.
 
     Raises:
-        MalformedMessage: it is no such number.
+        MalformedMessage: it is not a number of seconds from 0 to a year.
     """
     value = values.get("for_s")
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _FOR_S_MAX:
-        raise MalformedMessage("for_s must be seconds: more than 0, at most a year")
+        raise MalformedMessage("for_s must be seconds, more than 0 and at most a year")
     return float(value)

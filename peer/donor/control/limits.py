@@ -1,6 +1,6 @@
-"""The limits in force: what the configuration file says, and over it what the owner changed while the peer ran.
+"""The limits in force: those of the configuration file, replaced by the owner's changes at run time.
 
-Changes are kept in the state folder: the configuration may be a file that the daemon cannot write.
+Changes are written to the state folder, because the configuration may be a file that the daemon cannot write.
 """
 
 from __future__ import annotations
@@ -20,32 +20,35 @@ from rollcast.runtime.run_folder import run_folder_error, write_atomically
 FILE = "limits.json"
 _BYTES_MAX = 65536
 _SOURCE = "limits"
-#: They count from the next start of the process.
+#: Limits that take effect at the next start of the process.
 AT_RESTART = frozenset({"polite", "vram_share_max"})
 
 
 class OwnerLimits(LimitsConfig):
-    """Every limit in one place: those of [limits], and the caps of [link]."""
+    """All limits in one place: those of [limits], and the caps of [link]."""
 
     upload_mbit_s_max: float | None = Field(None, gt=0.0)
-    """Cap on chunks that all links send together, in Mbit/s; none: no cap."""
+    """Cap on the chunks that all links together send, in Mbit/s; none: no cap."""
     download_mbit_s_max: float | None = Field(None, gt=0.0)
-    """Cap on what all links receive together, in Mbit/s; none: no cap."""
+    """Cap on what all links together receive, in Mbit/s; none: no cap."""
     lan_exempt: bool = True
-    """Links to private, link-local and loopback addresses are not capped; none of them counts for the quotas."""
+    """Whether links to private, link-local and loopback addresses are exempt from both caps; they never count towards
+    the quotas."""
 
 
 _LINK_KEYS = ("upload_mbit_s_max", "download_mbit_s_max", "lan_exempt")
 
 
 class OwnerLimitsBook:
-    """Reads the owner's changes at the start. A file that cannot be read ends the start: its limits are relied upon.
+    """The limits of the configuration with the owner's changes, which are read at startup.
+
+    A damaged file of changes is an error, not an absent one: the owner relies on those limits.
 
     Args:
-        configured: of the configuration file.
+        configured: the configuration file's settings.
 
     Raises:
-        ConfigError: the file of changes is no such file.
+        ConfigError: the file of changes cannot be read, or holds an invalid limit.
     """
 
     def __init__(self, configured: PeerConfig) -> None:
@@ -53,11 +56,11 @@ class OwnerLimitsBook:
         self._path = configured.state_folder / FILE
         self._changes = self._read()
         self.limits = self._with(self._changes)
-        """In force."""
+        """The limits in force."""
 
     @property
     def changed(self) -> list[str]:
-        """Keys that the owner set while the peer ran."""
+        """The keys that the owner set at run time."""
         return sorted(self._changes)
 
     @property
@@ -68,20 +71,20 @@ class OwnerLimitsBook:
         return self._configured.model_copy(update={"link": link, "limits": LimitsConfig(**values)})
 
     def change(self, values: Mapping[str, Any]) -> OwnerLimits:
-        """Set some limits, durably; None takes one away. Returns all.
+        """Set some limits and write them to disk; the value None removes a limit. Return all limits.
 
         Raises:
-            ConfigError: an unknown key, or a value out of range; nothing is changed then.
-            RunFolderError: it cannot be written.
+            ConfigError: a key is unknown or a value is out of range; nothing is changed then.
+            RunFolderError: the file cannot be written.
         """
         return self._keep({**self._changes, **values})
 
     def reset(self, keys: Iterable[str] | None = None) -> OwnerLimits:
-        """Go back to the configuration file; None: with every limit.
+        """Reset limits to those of the configuration file; ``keys`` None: all of them.
 
         Raises:
-            ConfigError: there is no such limit.
-            RunFolderError: it cannot be written.
+            ConfigError: a key is unknown.
+            RunFolderError: the file cannot be written.
         """
         gone = set(OwnerLimits.model_fields if keys is None else keys)
         if unknown := sorted(gone - OwnerLimits.model_fields.keys()):
@@ -120,6 +123,6 @@ class OwnerLimitsBook:
 
 
 def configured_limits(config: PeerConfig) -> dict[str, Any]:
-    """Every limit as a configuration has it."""
+    """Return every limit of a configuration by key."""
     link: LinkConfig = config.link
     return {**config.limits.model_dump(), **{name: getattr(link, name) for name in _LINK_KEYS}}

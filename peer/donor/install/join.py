@@ -1,4 +1,4 @@
-"""Taking part in a run with one string: the configuration, the invite in a file of its own, the place in the run."""
+"""Join a run with one invite string: write the configuration, and the invite into a file of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rollcast.runtime.process import is_loopback
 from rollcast.runtime.run_folder import run_folder_error, write_atomically
 from rollcast.wire.joining.invite import Invite
 
-LINK_PORT = 7420  # where others dial a peer that its router or firewall lets through
+LINK_PORT = 7420  # port for chunk links of a peer that others can dial
 _NAME_MAX = 64
 _LINE = r"^{}\s*=\s*(\"[^\"\n]*\"|'[^'\n]*')[^\n]*\n?"  # a key with a plain text
 _SECTION = re.compile(r"^\s*\[", re.MULTILINE)
@@ -25,53 +25,55 @@ _SECTION = re.compile(r"^\s*\[", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class PeerPaths:
-    """Where one peer of this machine keeps its things."""
+    """The files of one peer on this machine."""
 
     config_file: Path
     state_folder: Path
 
     @property
     def invite_file(self) -> Path:
-        """Holds a secret; only its owner can read it."""
+        """The file of the invite, which is a secret that only its owner can read."""
         return self.state_folder / "invite.txt"
 
     @property
     def log_file(self) -> Path:
-        """Of a peer without a journal."""
+        """The log of a peer that runs without a journal."""
         return self.state_folder / "logs" / "peer.log"
 
 
 def peer_paths(config_file: Path, state_folder: Path, *, state_given: bool = False) -> PeerPaths:
-    """The places of a configuration that is there, or those of a new one.
+    """Return the paths of an existing configuration, or those for a new one.
 
     Args:
-        state_folder: of a new configuration; where ``state_given``, it must be that of the one that is there too.
+        state_folder: state folder of a new configuration.
+        state_given: whether the user named ``state_folder``; an existing configuration must then have the same one.
 
     Raises:
-        ConfigError: the configuration is wrong, names another state folder, or one that depends on where it is started.
+        ConfigError: the existing configuration is invalid, or its state folder is another one or a relative path.
     """
     if not config_file.exists():
         return PeerPaths(config_file.absolute(), state_folder.absolute())
     configured = load_config(config_file, PeerConfig).state_folder
     if not configured.is_absolute():
-        fix = "write state_folder there as a path from / on"
-        raise ConfigError(f"{config_file} has the state folder {configured}, relative to where it is started", fix=fix)
+        fix = "write state_folder there as an absolute path"
+        raise ConfigError(f"{config_file} has a relative state folder, {configured}", fix=fix)
     if state_given and configured != state_folder.absolute():
         raise ConfigError(
             f"{config_file} has the state folder {configured}, not {state_folder}",
-            fix="leave --state away, or give this peer a configuration of its own with --config",
+            fix="omit --state, or give this peer a configuration of its own with --config",
         )
     return PeerPaths(config_file.absolute(), configured)
 
 
 @dataclass(frozen=True, slots=True)
 class ListenSettings:
-    """Where others dial this machine.
+    """The address at which a peer listens for links, and the one that it advertises.
 
     Args:
-        host, port: bound; port 0: the system chooses. All interfaces also where nobody gets through from outside: those
-            behind the same router do (docs/reachability.md).
-        advertise: as others see it; "none": nobody gets through from outside, this machine dials them.
+        host, port: address to listen on; port 0: the system chooses. A machine that cannot be dialled from outside
+            listens on all interfaces too, for peers behind the same router (docs/reachability.md).
+        advertise: host:port as others see it; empty: the address that is listened on; "none": others cannot dial this
+            machine, which dials them.
     """
 
     host: str = "127.0.0.1"
@@ -80,26 +82,26 @@ class ListenSettings:
 
 
 def peer_invite(text: str) -> Invite:
-    """The invite of a peer.
+    """Decode the invite of a peer.
 
     Raises:
-        JoinRefused: it is none, or for another role.
+        JoinRefused: the text is no invite, or one for another role.
     """
     invite = Invite.decode(text)
     if invite.role != "peer":
         fix = "ask the operator for an invite for a peer"
-        raise JoinRefused(f"this invite is for the role {invite.role}, not for a spare machine", fix=fix)
+        raise JoinRefused(f"this invite is for the role {invite.role}, not for a peer", fix=fix)
     return invite
 
 
 def is_on_this_machine(invite: Invite) -> bool:
-    """Whether the coordinator is reached over loopback: then other peers are here too."""
+    """Return whether the coordinator is reached over loopback; then the other peers are on this machine too."""
     host = invite.grpc_address.rpartition(":")[0].strip("[]")
     return is_loopback(host)
 
 
 def machine_name() -> str:
-    """This machine's name as a configuration takes it."""
+    """Return this machine's host name, with the characters that a configuration allows."""
     name = re.sub(r"[^a-zA-Z0-9._-]", "-", socket.gethostname())[:_NAME_MAX].lstrip("._-")
     return name or "peer"
 
@@ -107,15 +109,15 @@ def machine_name() -> str:
 def write_configuration(
     places: PeerPaths, invite_text: str, *, name: str | None, listening: ListenSettings
 ) -> PeerConfig:
-    """Write or renew configuration and invite. What the owner wrote into the configuration stays as it is.
+    """Write configuration and invite, or renew them; the owner's own settings in an existing configuration stay.
 
     Args:
-        name: None: as it is, or the machine's.
-        listening: for a new configuration.
+        name: name of the peer; None: that of the existing configuration, or the machine's.
+        listening: used for a new configuration only.
 
     Raises:
-        ConfigError: the name is none, or the configuration that is there is wrong.
-        RunFolderError: it cannot be written.
+        ConfigError: the name or the existing configuration is invalid.
+        RunFolderError: a file cannot be written.
     """
     path = places.config_file
     if path.exists():
@@ -127,14 +129,14 @@ def write_configuration(
         places.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(places.invite_file, f"{invite_text.strip()}\n".encode("ascii"), mode=0o600)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text.encode())  # no secret is in it, and a service of the machine reads it
+        write_atomically(path, text.encode())  # readable by all: it holds no secret, and a system service reads it
     except OSError as error:
         raise run_folder_error(path.parent, error) from None
     return load_config(path, PeerConfig)
 
 
 def new_configuration(places: PeerPaths, name: str, listening: ListenSettings) -> str:
-    """A donor's configuration, with what there is to know about each line."""
+    """Return the text of a donor's configuration, with comments."""
     words = {
         "name": name,
         "state": str(places.state_folder),
@@ -165,7 +167,7 @@ advertise = {advertise}                         # host:port as others see this m
 
 
 def _renewed(path: Path, places: PeerPaths, name: str | None) -> str:
-    """A configuration that is there, with this invite's file and, where it is given, this name."""
+    """Return the text of an existing configuration with this invite file and, unless None, this name."""
     values = read_toml(path)
     changes = {"invite_file": str(places.invite_file)} | ({} if name is None else {"name": name})
     text = path.read_text(encoding="utf-8")
@@ -188,14 +190,14 @@ def _renewed(path: Path, places: PeerPaths, name: str | None) -> str:
 
 
 def _quoted(text: str) -> str:
-    """As a TOML string."""
+    """Return the text as a TOML string."""
     return tomli_w.dumps({"_": text}).removeprefix("_ = ").strip("\n")
 
 
 def drain_s_of(config_file: Path) -> float:
-    """Seconds that a configuration leaves for begun rollouts when the peer is stopped; 0 where there is none yet.
+    """Return a configuration's drain_s; 0 if the file does not exist yet.
 
     Raises:
-        ConfigError: it is wrong.
+        ConfigError: the configuration is invalid.
     """
     return load_config(config_file, PeerConfig).drain_s if config_file.exists() else 0.0

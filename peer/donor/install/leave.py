@@ -1,4 +1,4 @@
-"""Taking a machine out of a run: what a peer put on the disk is removed by name, and nothing else."""
+"""Take a machine out of a run: remove the files that a peer wrote, each by its name, and nothing else."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ from peer.donor.install.join import PeerPaths
 from rollcast.runtime.errors import RunFolderError
 from rollcast.runtime.run_folder import run_folder_error
 
-#: What a peer keeps beside its identity and its receipts.
+#: Files and folders of a peer, except for its identity and its receipts.
 _STATE = (
     *("versions", "tokenizers", "cache", "logs", "page"),
     *("credentials.pem", "peer-records.pb", "invite.txt", "donor.json", "limits.json", "page.json", "lock"),
     "control.sock",
 )
-_OWN = ("identity.key", "instance.json", "receipts")  # who this machine is, and what it did
+_OWN = ("identity.key", "instance.json", "receipts")  # kept unless the owner wants the identity removed too
 
 
 def clear_up(places: PeerPaths, *, forget_identity: bool) -> list[str]:
-    """Remove state; with ``forget_identity`` also the key, the receipts and the configuration. Names of what went.
+    """Remove a peer's state, and with ``forget_identity`` also its key, receipts and configuration.
+
+    Returns:
+        The paths that were removed.
 
     Raises:
-        RunFolderError: something cannot be removed; what could be is.
+        RunFolderError: a path cannot be removed; all others are.
     """
     gone: list[str] = []
     failed: OSError | None = None

@@ -1,4 +1,4 @@
-"""Handing a peer to the system's service manager: systemd of the user or of the machine, or launchd."""
+"""Install a peer as a service: systemd of the user or of the machine, or launchd."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from peer.donor.install.units import LAUNCHD_LABEL, UNIT_NAME, Kind, Service, un
 from rollcast.runtime.errors import ConfigError, ServiceManager
 from rollcast.runtime.run_folder import run_folder_error, write_atomically
 
-DEADLINE_S = 30.0  # stopping a peer takes 2 s, at most 10
+DEADLINE_S = 30.0  # for one command of the manager; stopping a peer takes 2 s, at most 10
 _SYSTEMD_RUNS = Path("/run/systemd/system")
 
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """What a command answered. ``status`` 127: there is no such command."""
+    """The result of a command. Status 127: the command does not exist; 124: it did not end in time."""
 
     status: int
     output: str
@@ -29,7 +29,7 @@ Run = Callable[[Sequence[str]], CommandResult]
 
 
 def run(command: Sequence[str]) -> CommandResult:
-    """Run a command of the manager within the deadline."""
+    """Run a command of the service manager, for at most DEADLINE_S seconds."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
@@ -40,7 +40,12 @@ def run(command: Sequence[str]) -> CommandResult:
 
 
 class Manager:
-    """Args: kind: which one. config_home: of the user, XDG_CONFIG_HOME."""
+    """One service manager.
+
+    Args:
+        kind: the kind of manager.
+        config_home: the user's configuration folder, XDG_CONFIG_HOME.
+    """
 
     def __init__(self, kind: Kind, config_home: Path, run: Run = run) -> None:
         self.kind: Kind = kind
@@ -49,7 +54,7 @@ class Manager:
 
     @property
     def unit_file(self) -> Path:
-        """Where the manager looks for it."""
+        """The path at which the manager looks for the unit."""
         match self.kind:
             case "user":
                 return self._config_home / "systemd" / "user" / UNIT_NAME
@@ -59,7 +64,7 @@ class Manager:
                 return Path.home() / "Library" / "LaunchAgents" / f"{LAUNCHD_LABEL}.plist"
 
     def is_there(self) -> bool:
-        """Whether this manager runs and takes orders from us."""
+        """Return whether this manager runs and accepts commands of this user."""
         match self.kind:
             case "user":
                 return self._run(["systemctl", "--user", "show-environment"]).status == 0
@@ -69,17 +74,17 @@ class Manager:
                 return sys.platform == "darwin"
 
     def is_active(self) -> bool:
-        """Whether the service runs now."""
+        """Return whether the service runs now."""
         if self.kind == "launchd":
             return self._run(["launchctl", "print", self._launchd_target]).status == 0
         return self._run([*self._systemctl, "is-active", "--quiet", UNIT_NAME]).status == 0
 
     def install(self, service: Service) -> None:
-        """Write the unit, and have it run now and at every start of the machine or session.
+        """Write the unit, start it now, and enable it for every start of the machine or session.
 
         Raises:
             RunFolderError: the unit cannot be written.
-            ServiceManager: the manager refuses.
+            ServiceManager: a command of the manager failed.
         """
         self.write(service)
         if self.kind == "launchd":
@@ -94,8 +99,8 @@ class Manager:
         """Write the unit's file.
 
         Raises:
-            ConfigError: a path cannot stand in it.
-            RunFolderError: it cannot be written.
+            ConfigError: a path contains a character that a unit cannot hold.
+            RunFolderError: the unit cannot be written.
         """
         path = self.unit_file
         try:
@@ -108,10 +113,10 @@ class Manager:
             raise run_folder_error(path.parent, error) from None
 
     def remove(self) -> bool:
-        """Stop the service and forget it; returns whether there was one.
+        """Stop and uninstall the service. Return whether there was one.
 
         Raises:
-            ServiceManager: the manager refuses.
+            ServiceManager: a command of the manager failed.
             RunFolderError: the unit cannot be removed.
         """
         path = self.unit_file
@@ -131,10 +136,10 @@ class Manager:
         return True
 
     def stop(self) -> None:
-        """End the running service; it is not forgotten.
+        """Stop the running service, which stays installed.
 
         Raises:
-            ServiceManager: the manager refuses.
+            ServiceManager: a command of the manager failed.
         """
         if self.kind != "launchd":
             self._order([*self._systemctl, "stop", UNIT_NAME])
@@ -153,12 +158,12 @@ class Manager:
             raise ServiceManager(
                 f"`{' '.join(command)}` failed with status {said.status}",
                 cause=said.output[-500:],
-                fix="run it by hand to see why; `rollcast peer join` can do without a service manager",
+                fix="run it by hand to see why; `rollcast peer join` also works without a service manager",
             )
 
 
 def installed(config_home: Path, run: Run = run) -> Manager | None:
-    """The manager that has a unit of a peer; the user's comes first."""
+    """Return the manager that has a unit of a peer, the user's first; None: none is installed."""
     kinds: tuple[Kind, ...] = ("launchd",) if sys.platform == "darwin" else ("user", "system")
     found = (Manager(kind, config_home, run) for kind in kinds)
     return next((manager for manager in found if manager.unit_file.exists()), None)

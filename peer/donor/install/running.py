@@ -1,4 +1,4 @@
-"""The peer that runs from a state folder, seen from outside: who it is, its start, whether it answers, its end."""
+"""Find, start, wait for and stop the peer process of a state folder, from outside that process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rollcast.runtime.errors import DaemonAway, ProcessFailed, RollcastError, Wa
 from rollcast.runtime.run_folder import run_folder_error
 from rollcast.wire.donor_socket import request
 
-STOP_DEADLINE_S = 15.0  # a peer hands its work back within 2 s
+STOP_DEADLINE_S = 15.0  # a peer returns its leases within 2 s
 _LOOK_S = 0.2
 _ASK_S = 2.0
 _TAIL_BYTES = 4096
@@ -25,7 +25,7 @@ _PID_BYTES = 32
 
 
 def holder_of(state_folder: Path) -> int | None:
-    """The process that has this state folder; None: nobody."""
+    """Return the id of the process that holds this state folder; None: no process does."""
     try:
         descriptor = os.open(state_folder / "lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -42,10 +42,10 @@ def holder_of(state_folder: Path) -> int | None:
 
 
 def stop(state_folder: Path, deadline_s: float = STOP_DEADLINE_S) -> bool:
-    """End the peer of this folder: it hands its work back, and tells the coordinator. Returns whether there was one.
+    """Stop the peer of this folder, which returns its leases to the coordinator. Return whether there was one.
 
     Raises:
-        WaitTimedOut: it did not end.
+        WaitTimedOut: it did not end within ``deadline_s``.
     """
     pid = holder_of(state_folder)
     if pid is None:
@@ -59,15 +59,15 @@ def stop(state_folder: Path, deadline_s: float = STOP_DEADLINE_S) -> bool:
 
 
 def wait_until_gone(state_folder: Path, deadline_s: float) -> None:
-    """Wait until nobody has the folder.
+    """Wait until no process holds the folder.
 
     Raises:
-        WaitTimedOut: somebody still has.
+        WaitTimedOut: a process still holds it after ``deadline_s``.
     """
     gives_up_at_s = time.monotonic() + deadline_s
     while (pid := holder_of(state_folder)) is not None:
         if time.monotonic() >= gives_up_at_s:
-            fix = f"look at `rollcast peer logs`; `kill -9 {pid}` ends it without handing work back"
+            fix = f"read `rollcast peer logs`; `kill -9 {pid}` ends it without returning its leases"
             raise WaitTimedOut(f"the peer (process {pid}) did not end within {deadline_s:g} s", fix=fix)
         time.sleep(_LOOK_S)
 
@@ -77,8 +77,8 @@ class Started:
     """A peer that was started.
 
     Args:
-        ended: its exit status once it has ended; None: it runs.
-        log_file: where it says why.
+        ended: returns its exit status; None: it still runs.
+        log_file: its log.
     """
 
     ended: Callable[[], int | None]
@@ -86,7 +86,7 @@ class Started:
 
 
 def start_in_background(config_file: Path, state_folder: Path, log_file: Path) -> Started:
-    """A peer of its own session, that goes on when this terminal closes; not after a restart of the machine.
+    """Start a peer in a session of its own: it survives the end of this terminal, but not a restart of the machine.
 
     Raises:
         RunFolderError: its log cannot be written.
@@ -95,7 +95,7 @@ def start_in_background(config_file: Path, state_folder: Path, log_file: Path) -
     command = [*peer_command(config_file), "--log-file", str(log_file)]
     try:
         log_file.parent.mkdir(parents=True, exist_ok=True)
-        with crash_log(log_file).open("wb") as out:  # what Python itself says where it crashes
+        with crash_log(log_file).open("wb") as out:  # output of Python itself if it crashes
             process = subprocess.Popen(
                 command, cwd="/", stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
             )
@@ -107,26 +107,26 @@ def start_in_background(config_file: Path, state_folder: Path, log_file: Path) -
 
 
 def peer_command(config_file: Path) -> list[str]:
-    """What runs a peer with this interpreter."""
+    """Return the command that runs a peer with this interpreter."""
     return [sys.executable, "-m", "rollcast.cli.main", "peer", "run", str(config_file.absolute())]
 
 
 def crash_log(log_file: Path) -> Path:
-    """Beside a log: what a process wrote to its standard output and error."""
+    """Return the path, beside a log, of the process's standard output and error."""
     return log_file.with_suffix(".err")
 
 
 def wait_until_answers(
     state_folder: Path, started: Started, deadline_s: float, told: Callable[[float], None] = lambda _: None
 ) -> dict[str, Any]:
-    """Its first report.
+    """Wait until the peer answers, and return its first report.
 
     Args:
-        told: called now and then with the seconds waited.
+        told: called repeatedly with the seconds waited so far.
 
     Raises:
-        ProcessFailed: it ended first; has the end of its log.
-        WaitTimedOut: it did not answer in time.
+        ProcessFailed: the peer ended first; the error quotes the end of its log.
+        WaitTimedOut: the peer did not answer in time.
     """
     begun_s = time.monotonic()
     while True:
