@@ -158,14 +158,14 @@ class WaitingWatch:
             case "origin":
                 return "an origin to join", "the learner publishes to it, and peers receive from it"
             case "learner":
-                return "the learner to connect", "it warms the policy up and publishes version 0"
+                return "the learner to connect", "the learner warms the policy up and publishes version 0"
             case "first_version":
                 doing = state.progress.detail or state.progress.phase
-                return f"the learner's first version ({doing})", "peers receive it and start generating"
+                return f"the learner's first version ({doing})", "peers receive the version and start generating"
             case "peer":
                 here = state.members.has_role("peer")
                 left_s = state.settings.no_peer_timeout_s - (0.0 if no_peer_since is None else now - no_peer_since)
-                whom = "another peer to join, as those here are quarantined" if here else "a peer to join"
+                whom = "another peer to join, as all connected peers are quarantined" if here else "a peer to join"
                 return whom, f"the run stops with RC202 in {max(0.0, left_s):.0f} s"
             case "step":
                 return self._learner_words()
@@ -179,7 +179,7 @@ class WaitingWatch:
         if state.batches.recorded >= state.settings.steps:
             return "the learner to finish", "the run ends"
         doing = state.progress.detail or state.progress.phase or "starting"
-        return f"the learner ({doing})", f"it asks for the batch of step {state.batches.next_step}"
+        return f"the learner ({doing})", f"the learner requests the batch of step {state.batches.next_step}"
 
     def _batch_words(self) -> tuple[str, str]:
         state = self._state
@@ -188,20 +188,26 @@ class WaitingWatch:
         oldest_useful = state.batches.next_step - state.rules.age_max
         able = [member for member in state.members if member.may_work]
         if not able and any(member.standing.switched_off for member in state.members):
-            return f"{text}; every peer that could work is switched off", "the operator, or the capacity model, acts"
+            return (
+                f"{text}; all peers that could work are switched off",
+                "the operator or the capacity model enables one",
+            )
         if not able:
-            return f"{text}; no peer can work yet", "a peer finishes its first version and asks for work"
+            return f"{text}; no peer can work yet", "a peer receives its first version and requests work"
         if all(member.version is not None and member.version < oldest_useful for member in able):
             return f"{text}; no peer holds version {oldest_useful} or newer", "peers receive the newest version"
         if state.prompts.exhausted and len(state.book) < wanted and not state.prompts.stock:
-            return f"{text}; the task has no more problems", "nothing: give the task more problems"
+            return f"{text}; the task has no more problems", "nothing, until the task has more problems"
         if state.late_wait.running:
-            return f"{text}; held back for a group that would be too old for the next one", "it comes or is left out"
+            return (
+                f"{text}; held back for a group that would be too old for the next one",
+                "the group arrives or is left out",
+            )
         too_few = steps_too_few(state)
         if too_few:
             why = f"staleness_limit = {state.rules.limit} is too small by {too_few} for what rollouts take here"
             return f"{text}; {why}", "work is begun as far as counting groups allows, and part of it will be too old"
-        slots = f"{state.book.live_count} rollouts under way, {state.book.unscored} to be stored or scored"
+        slots = f"{state.book.live_count} rollouts in flight, {state.book.unscored} to be stored or scored"
         return f"{text}; {slots}", "the batch is recorded and served as soon as enough groups are scored"
 
 

@@ -381,4 +381,4 @@ def test_screens_count_who_is_drained_and_who_is_banned() -> None:
     assert counts == {("origin", "joined"): 1, ("peer", "drained"): 1, ("peer", "banned"): 1}
     assert (status.activation.on, status.activation.standby) == (0, 0)
     world.tell(BatchRequested(Step(0)))
-    assert "every peer that could work is switched off" in world.core.waiting(world.now).text
+    assert "all peers that could work are switched off" in world.core.waiting(world.now).text
