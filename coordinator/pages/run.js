@@ -1,4 +1,4 @@
-// How the learner does: each figure by learner step, alone or beside another run.
+// Run: the learner's figures by step, alone or beside another run.
 import { html, useEffect, useMemo, useState } from "/web/vendor/htm-preact.js";
 import { get, token, useGet, withQuery } from "/web/api.js";
 import { Empty, PageHead, Problem, Segments, Select } from "/web/parts.js";
@@ -29,7 +29,7 @@ export function Page({ overview, params }) {
       <${Segments} label="Lines" value=${smooth ? "smooth" : "raw"} options=${[["smooth", "Smoothed"], ["raw", "Raw"]]} onChange=${(value) => setParams({ raw: value === "raw" ? "1" : "" })} />
     <//>
     ${error && html`<${Problem} error=${error} />`}
-    ${!error && own.answer && !table.steps.length && html`<${Empty} icon="run" title="No step has been trained yet">Figures appear here with the first one. What the run waits for is said above.<//>`}
+    ${!error && own.answer && !table.steps.length && html`<${Empty} icon="run" title="No steps have been trained yet">Figures appear with the first step. The line above shows what the run is waiting for.<//>`}
     ${table.steps.length > 0 && html`<${Charts} table=${table} other=${beside} otherLabel=${params.with} smooth=${smooth} overview=${name === current ? overview : null} />`}`;
 }
 

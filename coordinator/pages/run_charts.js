@@ -49,7 +49,7 @@ export function Mismatch({ table, other, otherLabel }) {
     return [at, [{ ...lines[0], fill: true }, { label: "worst", values: numbers(table, "kl_k3_worst"), who, colour: "worst", width: 1.3, spanGaps: true }]];
   }, [table, other, otherLabel]);
   if (!has(table, "mismatch_kl_k3")) return null;
-  return html`<${Card} title="Mismatch KL" note="engine to learner, nats a token">
+  return html`<${Card} title="Mismatch KL" note="engine against learner, nats per token">
     <${TimeChart} times=${steps} series=${series} label="Mismatch KL by learner step" xKind="step" fromZero sync=${SYNC} height=${160} />
   <//>`;
 }
@@ -75,7 +75,7 @@ export function BatchAge({ table, overview }) {
 export function AgeSplit({ table }) {
   const series = useMemo(() => AGE_PARTS.map(([part, label], index) => ({ label, values: agePart(table, part), colour: PART_COLOURS[index] })), [table]);
   if (!series.some((one) => one.values.some(known))) return null;
-  return html`<${Card} title="Age by cause" note="mean time in each part of a rollout's way, by step">
+  return html`<${Card} title="Age by cause" note="mean time in each stage of a rollout, by step">
     <${TimeChart} times=${table.steps} series=${series} format=${duration} label="Mean age of rollouts by cause" xKind="step" stacked fromZero sync=${SYNC} height=${206} />
   <//>`;
 }

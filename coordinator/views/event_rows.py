@@ -18,7 +18,7 @@ _COLUMNS = "event_order, at_unix_s, kind, subject, detail, cause"
 
 @dataclass(frozen=True, slots=True)
 class EventView:
-    """One event. ``name``: of the peer that it is about, empty if it is about none that was ever here."""
+    """One event. ``name``: name of the peer that it is about; empty if it is not about a peer that ever joined."""
 
     id: int
     at_unix_s: float
@@ -31,7 +31,9 @@ class EventView:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which events. Empty: any. ``text`` is looked for in subject, detail and cause; ``subject`` may be a peer's name.
+    """A filter; empty fields match all events. ``text`` is searched in subject, detail and cause.
+
+    ``subject`` may also be a peer's name.
 
     Args:
         before, after: ids that they are below and above; 0: no such bound.
@@ -47,7 +49,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class EventsPage:
-    """``next_before``: where the next page begins; None: there is none. ``kinds``: all that the ledger has."""
+    """One page. ``next_before``: where the next page begins, None if there is none. ``kinds``: all in the ledger."""
 
     events: tuple[EventView, ...]
     kinds: tuple[str, ...] = field(default=())
@@ -65,7 +67,7 @@ class StoryRows:
         self._archive = folder.events
 
     def page(self, wanted: Wanted) -> EventsPage:
-        """The newest that are wanted, the newest first."""
+        """Return the newest events that match, newest first."""
         limit = max(1, min(wanted.limit, LIMIT_MAX))
         with reading(self._ledger) as connection:
             subjects = _subjects(connection, wanted.subject)
@@ -78,7 +80,7 @@ class StoryRows:
         return EventsPage(events, kinds, events[-1].id if more and events else None)
 
     def after(self, last_id: int, limit: int) -> tuple[EventView, ...]:
-        """The first that came after an id, the oldest first."""
+        """Return the first events after an id, oldest first."""
         with reading(self._ledger) as connection:
             rows = connection.execute(
                 f"SELECT {_COLUMNS} FROM events WHERE event_order > ? ORDER BY event_order LIMIT ?", (last_id, limit)
@@ -86,18 +88,18 @@ class StoryRows:
             return _with_names(connection, [StoryEntry(*row) for row in rows])
 
     def newest_id(self) -> int:
-        """0 where nothing has happened yet."""
+        """Return the newest event's id; 0 before the first event."""
         with reading(self._ledger) as connection:
             (found,) = connection.execute("SELECT coalesce(max(event_order), 0) FROM events").fetchone()
         return int(found)
 
     def one(self, event_id: int) -> EventView | None:
-        """The event with this id; None if there is none, or none any more."""
+        """Return the event with this id; None if it does not exist or is no longer kept."""
         page = self.page(Wanted(before=event_id + 1, after=event_id - 1, limit=1))
         return page.events[0] if page.events else None
 
     def _archived(self, wanted: Wanted, subjects: Collection[str], count: int, oldest: int) -> list[StoryEntry]:
-        """Those before the ledger's oldest, the newest first, of the segments that lie nearest."""
+        """Return events from before the oldest of the ledger, newest first, from the newest segments of the archive."""
         found: list[StoryEntry] = []
         read = 0
         for segment in reversed(segments(self._archive)):
@@ -118,7 +120,7 @@ def _oldest(connection: sqlite3.Connection) -> int:
 
 
 def _subjects(connection: sqlite3.Connection, subject: str) -> frozenset[str]:
-    """The subject as it is written, and the ids of peers that joined under this name."""
+    """Return the subject itself and the ids of peers that joined under this name."""
     if not subject:
         return frozenset()
     rows = connection.execute(
@@ -167,7 +169,7 @@ def _with_names(connection: sqlite3.Connection, entries: list[StoryEntry]) -> tu
 
 
 def _names(connection: sqlite3.Connection, subjects: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Of peers among these subjects: what each called itself when it last joined."""
+    """Return the names under which the peers among these subjects last joined."""
     peers = [one for one in subjects if " " not in one]
     for start in range(0, len(peers), LIMIT_MAX):
         some = peers[start : start + LIMIT_MAX]

@@ -1,4 +1,4 @@
-"""Why something came about: the story of a rollout, lease, peer, version or step, or what led to one event."""
+"""Explain an event by what led to it, or show the history of a rollout, lease, peer, version or step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BEFORE_SHOWN = 20  # events about the same subject, before the one that is expla
 
 @dataclass(frozen=True, slots=True)
 class LineView:
-    """One thing that happened."""
+    """One line of a history."""
 
     at_unix_s: float
     text: str
@@ -26,7 +26,7 @@ class LineView:
 
 @dataclass(frozen=True, slots=True)
 class ExplainView:
-    """``facts`` hold now; ``lines`` in order of time, the newest LINES_MAX."""
+    """``facts`` are the present ones; ``lines`` are the newest LINES_MAX in order of time."""
 
     title: str
     facts: dict[str, Any]

@@ -1,4 +1,4 @@
-"""What was sampled, in rings that thin out: the last hour every few seconds, the last day every two minutes."""
+"""Keep samples in two rings: the last hour every few seconds, the last day every two minutes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Sample = Mapping[Name, Point]
 
 @dataclass(frozen=True, slots=True)
 class SeriesView:
-    """One series, a value for each time; None where nothing was measured."""
+    """One series with a value for each time; None if nothing was measured then."""
 
     unit: str
     mean: tuple[float | None, ...]
@@ -28,7 +28,7 @@ class SeriesView:
 
 @dataclass(frozen=True, slots=True)
 class HistoryView:
-    """Series over the same times, the oldest first."""
+    """Series over the same times, oldest first."""
 
     times_unix_s: tuple[float, ...]
     series: dict[str, SeriesView]
@@ -36,7 +36,7 @@ class HistoryView:
 
 @dataclass(frozen=True, slots=True)
 class SampleView:
-    """The newest sample: mean, worst and whose, by series."""
+    """The newest sample: mean, worst and worst member of each series."""
 
     time_unix_s: float
     values: dict[str, tuple[float | None, float | None, str]]
@@ -51,7 +51,7 @@ class History:
         self._gathered: list[tuple[float, Sample]] = []
 
     def add(self, unix_s: float, sample: Sample) -> None:
-        """A sample; called every SAMPLE_S seconds."""
+        """Add a sample; to be called every SAMPLE_S seconds."""
         self._fine.append((unix_s, sample))
         self._gathered.append((unix_s, sample))
         if unix_s - self._gathered[0][0] >= COARSE_S - 1.5 * SAMPLE_S:
@@ -59,7 +59,7 @@ class History:
             self._gathered = []
 
     def newest(self) -> SampleView | None:
-        """None before the first sample."""
+        """Return the newest sample; None before the first one."""
         if not self._fine:
             return None
         unix_s, sample = self._fine[-1]
@@ -69,7 +69,7 @@ class History:
         return SampleView(round(unix_s, 3), values)
 
     def view(self, span_s: float, unix_s: float) -> HistoryView:
-        """The samples of the last ``span_s`` seconds: coarse ones where the fine ones do not go back so far."""
+        """Return the samples of the last ``span_s`` seconds; older than the fine ring they are coarse."""
         taken = list(self._between(unix_s - span_s, unix_s))
         return HistoryView(
             tuple(round(at, 3) for at, _ in taken),
@@ -84,7 +84,7 @@ class History:
 
 
 def merged(samples: Sequence[Sample]) -> dict[Name, Point]:
-    """Several samples as one: the mean of the means, the worst of the worst."""
+    """Merge several samples into one: the mean of the means, the worst of the worst."""
     return {name: _merged([sample[name] for sample in samples], worst == "most") for name, (_, worst) in SERIES.items()}
 
 
@@ -109,5 +109,5 @@ def _series(name: Name, unit: str, samples: Sequence[Sample]) -> SeriesView:
 
 
 def _short(value: float | None) -> float | None:
-    """Five figures are enough for a chart."""
+    """Round to five significant digits, which are enough for a chart."""
     return None if value is None else float(f"{value:.5g}")

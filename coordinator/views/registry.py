@@ -1,4 +1,4 @@
-"""All views of one run, and what they remember between two looks: since when alerts hold, rings of samples, tables."""
+"""Hold all views of one run and their state: since when alerts last, rings of samples, cached tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LATELY_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class ViewedRun:
-    """What is looked at. ``clock``: the core's, in seconds; ``spending``: of rented workers, None without any."""
+    """Sources of the views. ``clock``: the core's, in seconds; ``spending``: of rented workers, None without any."""
 
     core: CoordinatorCore
     clock: Callable[[], float]
@@ -44,7 +44,7 @@ class _Counts:
 
 @dataclass(slots=True)
 class ViewRegistry:
-    """Every method looks at the run as it is now; ``sample`` is called every SAMPLE_S seconds."""
+    """Builds the views of the run's present state; ``sample`` must be called every SAMPLE_S seconds."""
 
     run: ViewedRun
     history: History = field(default_factory=History)
@@ -56,7 +56,7 @@ class ViewRegistry:
     _counts: deque[_Counts] = field(default_factory=lambda: deque(maxlen=round(LATELY_S / SAMPLE_S)))
 
     def overview(self) -> Overview:
-        """The run on one page."""
+        """Return the Overview."""
         run, status, spending = self.run, self._status(), self.run.spending()
         return build_overview(
             run.core.state,
@@ -68,17 +68,17 @@ class ViewRegistry:
         )
 
     def workers(self) -> WorkersView:
-        """Every member."""
+        """Return the table of all members."""
         run = self.run
         return build_workers(run.core.state, self._known, now=run.clock(), unix_s=run.unix_clock())
 
     def broadcast(self) -> BroadcastView:
-        """How the newest version spreads."""
+        """Return the Broadcast page's view."""
         run = self.run
         return build_broadcast(run.core.state, self._shape, self._versions, now=run.clock(), unix_s=run.unix_clock())
 
     def capacity(self, decisions: tuple[EventView, ...]) -> CapacityView:
-        """Which workers are on, and why."""
+        """Return the Capacity page's view."""
         run = self.run
         activation = run.core.activation_status()
         return build_capacity(
@@ -86,7 +86,7 @@ class ViewRegistry:
         )
 
     def sample(self) -> None:
-        """Keep what charts show, and notice what is wrong also while nobody looks."""
+        """Take a sample for the charts and update the alerts, also while no page is open."""
         run, status, spending = self.run, self._status(), self.run.spending()
         state, now = run.core.state, run.clock()
         accounts = state.accounts

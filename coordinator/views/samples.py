@@ -1,4 +1,4 @@
-"""One look at what charts show: the mean over the fleet, and its worst member by name."""
+"""Sample the series of the charts: the mean over the fleet, and its worst member by name."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SERIES: Mapping[Name, tuple[str, Worst]] = {
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One series at one moment; None: nothing was measured. ``who``: the worst member's name, empty for nobody's."""
+    """One series at one moment; None if nothing was measured. ``who``: the worst member's name, or empty."""
 
     mean: float | None = None
     worst: float | None = None
@@ -53,7 +53,7 @@ class Point:
 def take_sample(
     state: CoreState, status: RunStatus, spending: Mapping[str, Any] | None, *, now: float
 ) -> dict[Name, Point]:
-    """All series now. Those of members are over workers that are on; ages over the newest batch."""
+    """Return all series now. Those of members cover workers that are on; ages cover the newest batch."""
     on = [one for one in state.members if one.role == "peer" and not _is_off(one)]
     newest = state.newest_version
     split = state.ages.last
@@ -77,7 +77,7 @@ def _is_off(member: Member) -> bool:
 
 
 def _tokens(on: Iterable[Member]) -> Iterator[float | None]:
-    """Of those that said something and hold a version: others cannot be slow yet."""
+    """Yield the rate of each worker; None for one that has not reported or holds no version: it cannot be slow yet."""
     for one in on:
         yield None if one.facts is None or one.version is None else one.facts.tokens_per_second
 
@@ -91,7 +91,7 @@ def _float(value: int | None) -> float | None:
 
 
 def _over(members: Iterable[Member], values: Iterable[float | None], worst: Worst) -> Point:
-    """Mean and worst of those that have a value; of several equally bad ones the first."""
+    """Return mean and worst of the members that have a value; among equals the first is the worst."""
     total, count, found, who = 0.0, 0, 0.0, ""
     most = worst == "most"
     for member, value in zip(members, values, strict=True):

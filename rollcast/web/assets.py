@@ -1,4 +1,4 @@
-"""Static files, read and compressed once, answered from memory. No framework here: a reply is plain data."""
+"""Serve static files from memory, read and compressed once. Replies are plain data, independent of a web framework."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ CONTENT_TYPES = {
 }
 """Files of other kinds in a folder, such as licences, are not served."""
 
-#: Asked again each time, and answered with 304 where nothing changed: an upgrade shows at the next reload.
+#: Browsers revalidate each time and get 304 if nothing changed, so that an upgrade shows at the next reload.
 CACHE_CONTROL = "no-cache"
 
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file. ``etag`` is quoted, as in the header."""
+    """One file. ``etag`` includes its quotes, as in the header."""
 
     body: bytes
     gzipped: bytes
@@ -35,7 +35,7 @@ class Asset:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What to answer: an HTTP status, headers and a body."""
+    """An answer: HTTP status, headers and body."""
 
     status: int
     headers: Mapping[str, str]
@@ -53,7 +53,7 @@ class Assets:
         """Read folders with all that is below them.
 
         Args:
-            folders: URL prefix that ends with ``/`` -> folder. ``index.html`` is what a prefix itself shows.
+            folders: URL prefix that ends with ``/`` -> folder. The prefix itself shows ``index.html``.
 
         Raises:
             OSError: a file cannot be read.
@@ -62,16 +62,16 @@ class Assets:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """Every path that is answered."""
+        """Return every path that is served."""
         return tuple(self._by_url)
 
     @property
     def gzip_bytes(self) -> int:
-        """What a browser receives that loads every file once, headers apart."""
+        """Return the bytes that a browser receives when it loads every file once, without headers."""
         return sum(len(asset.gzipped) for asset in self._by_url.values())
 
     def reply(self, path: str, *, accept_encoding: str = "", if_none_match: str = "") -> Reply | None:
-        """The answer to GET; None where there is no such file. The arguments are the request's headers."""
+        """Return the answer to GET; None if there is no such file. The arguments are the request's headers."""
         asset = self._by_url.get(path)
         if asset is None:
             return None
@@ -98,7 +98,7 @@ def _asset(path: Path) -> Asset:
 
 
 def _takes_gzip(accept_encoding: str) -> bool:
-    """Whether the header names gzip without forbidding it (RFC 9110, section 12.5.3)."""
+    """Return whether the header accepts gzip (RFC 9110, section 12.5.3)."""
     for part in accept_encoding.lower().split(","):
         name, _, weight = part.partition(";")
         if name.strip() in ("gzip", "*"):

@@ -1,4 +1,4 @@
-"""Headers of every answer that a browser may read."""
+"""Define the security headers of every answer to a browser."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""Nothing from elsewhere, no inline script or style; img-src data: is for icons that a style sheet draws itself."""
+"""Allows nothing from other sites and no inline script or style; img-src data: is for icons in style sheets."""
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
@@ -15,6 +15,6 @@ SECURITY_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-"""For all answers. Whoever sends them adds ``Cache-Control``: NO_STORE for figures, an asset brings its own."""
+"""For all answers. ``Cache-Control`` is added by the sender: NO_STORE for figures, the asset's own for files."""
 
 NO_STORE = {"Cache-Control": "no-store"}
