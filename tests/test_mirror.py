@@ -57,7 +57,6 @@ RUN_BY = {
     "capacity/providers/factory.py": "tests/coordinator/fleet/test_fleet.py",
     "capacity/reports/calibrated_pool.py": "tests/cli/capacity/test_inputs.py",
     "capacity/reports/explanation.py": "tests/cli/capacity/test_plan.py",
-    "capacity/reports/forecast.py": "tests/cli/capacity/test_plan.py",
     "capacity/reports/offers.py": "tests/cli/capacity/test_inputs.py",
     "capacity/reports/reference.py": "tests/cli/capacity/test_inputs.py",
     "capacity/reports/replan.py": "tests/cli/capacity/test_live.py",

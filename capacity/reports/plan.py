@@ -9,6 +9,7 @@ from capacity.inputs.pool_checks import filled_line, skipped_lines
 from capacity.inputs.pool_rows import BYTES_PER_MBIT
 from capacity.model.assumptions import Assumption
 from capacity.planner.plans import Candidate, Plan, Row
+from capacity.questions.horizon import Forecast
 from capacity.questions.plan_json import Inputs, totals_of
 from capacity.reports.tables import TICK, Cell, Column, Sheet
 
@@ -234,3 +235,26 @@ def _figure(value: float | int | str | bool) -> str:
 
 def _uncertainty(share: float | None) -> str:
     return f"{share:.0%}" if share else ""
+
+
+def forecast_sheet(forecast: Forecast) -> Sheet:
+    """Return a table of hours and dollars with their spread, and how likely the deadline and the budget are kept."""
+    columns = (
+        Column("figure", f"of {forecast.steps:,} learner steps"),
+        Column("p10", "p10", 2),
+        Column("p50", "median", 2),
+        Column("p90", "p90", 2),
+    )
+    ranges = (
+        ("hours", forecast.hours),
+        ("$ in all", forecast.usd),
+        ("  workers", forecast.workers_usd),
+        ("  traffic", forecast.egress_usd),
+        ("  learner", forecast.learner_usd),
+        ("  storage", forecast.storage_usd),
+        ("learner utilisation", forecast.utilisation),
+    )
+    rows = tuple((name, one.p10, one.p50, one.p90) for name, one in ranges)
+    kept = (("the deadline", forecast.in_time), ("the budget", forecast.in_budget))
+    lines = tuple(f"{name} is kept in {share:.0%} of the draws" for name, share in kept if share is not None)
+    return Sheet("forecast", columns, rows, lines=lines)

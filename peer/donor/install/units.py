@@ -2,6 +2,7 @@
 
 The sandbox leaves a peer its state folder, the network and the accelerator, and nothing else to write to. Options are
 those of systemd.exec(5) and systemd.resource-control(5), systemd 247 and later. What was tested is in docs/donor.md.
+The units in deploy/systemd/user and deploy/systemd/system are written by this module too; a test compares them.
 """
 
 from __future__ import annotations

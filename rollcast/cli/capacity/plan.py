@@ -16,10 +16,10 @@ from capacity.predict.prediction import predict
 from capacity.questions.horizon import Forecast, forecast, uncertainty_of
 from capacity.questions.plan_json import PlanDocument, document_of, encode
 from capacity.questions.scenario import Scenario
-from capacity.reports.forecast import forecast_sheet
 from capacity.reports.plan import (
     assumption_sheet,
     candidate_sheet,
+    forecast_sheet,
     in_order,
     infeasible_lines,
     input_lines,
