@@ -49,7 +49,8 @@ from rollcast.wire.ids import Epoch, PeerId, RolloutId, Step, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 QUEUE_MAX = 65_536  # changes that may wait for the disk
-#: auto_vacuum must come before the first table: what compaction frees can then be given back in small steps.
+#: auto_vacuum must come before the first table: what compaction frees can then be given back in small steps. WAL mode
+#: needs synchronous = FULL, because with NORMAL a power loss may undo the newest commits (https://sqlite.org/wal.html).
 PRAGMAS = ("auto_vacuum = INCREMENTAL", "journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON")
 
 

@@ -37,7 +37,9 @@ TOKENIZER = "tokenizer"  # in the ledger's meta: the run's tokenizer, JSON
 LEARNER_VALUES = "learner_values"  # in the ledger's meta: the learner's values outside steps, JSON
 INCARNATION = "incarnation"  # in the ledger's meta: how often a coordinator started on this run
 AGE_SPLIT = "age_split"  # in the ledger's meta: coordinator.core.staleness.age_breakdown.Split as JSON
-FINISHED_ATTEMPTS = 4096  # the newest; peers may repeat their uploads until they are answered
+# Newest finished attempts that a restart restores: peers repeat uploads until they are answered, and a repeated upload
+# of a rollout that was trained meanwhile must not be refused as fenced.
+FINISHED_ATTEMPTS = 4096
 ELAPSED_S = "elapsed_s"  # in the ledger's meta: seconds that coordinators ran on this run, all together
 
 
