@@ -1,10 +1,10 @@
-"""A mirror: the files of a chunk store behind an HTTPS server that serves byte ranges.
+"""Read a mirror: the files of a chunk store behind an HTTPS server that serves byte ranges.
 
     {prefix}/{version}/{encoding_id}.list   chunk hashes
     {prefix}/{version}/{encoding_id}.data   the encoding
 
-An origin's store folder copied by any tool is one. Nothing there is trusted: the list must be the signed one, and each
-chunk is checked against it by whoever receives it.
+A copy of an origin's store folder, made by any tool, is a mirror. It is not trusted: the list must be the signed one,
+and the receiver checks each chunk against it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class MirrorSource:
         self._http = http
         self._address = address
 
-    async def look(self, verified: VerifiedVersion, manifest: Manifest) -> Holding:
+    async def find(self, verified: VerifiedVersion, manifest: Manifest) -> Holding:
         address = self._file(manifest, "list")
         try:
             hashes = await self._http.whole(address, manifest.chunk_count * HASH_BYTES)
             manifest.check_chunk_list(hashes)
         except MalformedMessage as error:
-            # A mirror of another run, or a server that shows a page of its own for everything: no attack, no help.
+            # Usually a mirror of another run, or a server that answers every path with a page: useless, not hostile.
             raise NotThere(error.what) from None
         return Holding(b"", True, hashes)
 

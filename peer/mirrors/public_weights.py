@@ -1,7 +1,7 @@
-"""Public weights as a source of version 0: safetensors files, on a server or on this disk.
+"""Read public weights as a source of version 0: safetensors files, on a server or on this disk.
 
-A run that starts from a published model signs a keyframe whose tensors lie in those files as they are. A joiner may
-then fetch version 0 from where everybody else fetches that model. The signed hashes alone say which bytes are right.
+A run that starts from a published model signs a keyframe whose tensors are stored unchanged in those files. So a joiner
+may fetch version 0 from the model's public server. Only the signed hashes decide which bytes are right.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rollcast.wire.versions.safetensors import (
 
 _INDEX_SUFFIX = ".safetensors.index.json"
 SUFFIXES = (".safetensors", _INDEX_SUFFIX)
-"""How the addresses of such files end, a query aside."""
+"""The endings of such files' addresses, without the query."""
 
 _DISK_STEP_BYTES = 1 << 20
 
@@ -38,14 +38,16 @@ ResultT = TypeVar("ResultT")
 
 
 class Files(Protocol):
-    """Where the files are. Both raise NotThere, Busy and MalformedMessage as peer.mirrors.http_ranges.HttpRanges
-    does."""
+    """Reads files, from a server or the disk.
+
+    Both methods raise NotThere, Busy and MalformedMessage as peer.mirrors.http_ranges.HttpRanges does.
+    """
 
     async def whole(self, address: str, bytes_most: int) -> bytes:
-        """A small file."""
+        """Return a whole file of at most ``bytes_most`` bytes."""
 
     def part(self, address: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
-        """Bytes [start, stop) of a file: exactly so many, or an error."""
+        """Yield bytes [start, stop) of a file: exactly so many, or an error."""
 
 
 class LocalFiles:
@@ -70,8 +72,8 @@ class PublicWeights:
     """See peer.mirrors.virtual_link.ChunkSource.
 
     Args:
-        address: of one file, or of the index of several beside it.
-        names: name in the files of each tensor whose name differs from the record's.
+        address: the address of one file, or of the index of several files in the same folder.
+        names: the name in the files of each tensor whose name differs from the record's.
     """
 
     def __init__(self, files: Files, address: str, names: Mapping[str, str] | None = None) -> None:
@@ -79,10 +81,10 @@ class PublicWeights:
         self._address = address
         self._names = names or {}
         self._tensors: dict[str, dict[str, StoredTensor]] | None = None
-        self._map: tuple[bytes, StateMap] | None = None  # of the record with this hash
+        self._map: tuple[bytes, StateMap] | None = None  # a record's hash, and its map
         self._lock = asyncio.Lock()  # so that the headers are read once
 
-    async def look(self, verified: VerifiedVersion, manifest: Manifest) -> Holding:
+    async def find(self, verified: VerifiedVersion, manifest: Manifest) -> Holding:
         state = await self._state_map(verified, manifest)
         bitmap = await asyncio.to_thread(state.chunks, manifest)
         held = bitmap_count(bitmap)
@@ -123,7 +125,7 @@ class PublicWeights:
                 files = [_beside(self._address, name) for name in names]
             return {file: await self._header(file) for file in files}
         except MalformedMessage as error:
-            raise NotThere(error.what) from None  # somebody's file, not an attack
+            raise NotThere(error.what) from None  # a file that is not meant for this run, and no attack
 
     async def _header(self, file: str) -> dict[str, StoredTensor]:
         length = header_length(await self._bytes(file, 0, LENGTH_BYTES))
@@ -138,7 +140,7 @@ class PublicWeights:
 
 
 def is_public_weights(address: str) -> bool:
-    """Whether an address names safetensors files rather than a mirror."""
+    """Return whether an address names safetensors files and not a mirror."""
     return _path_of(address).endswith(SUFFIXES)
 
 
@@ -147,7 +149,7 @@ def _path_of(address: str) -> str:
 
 
 def _beside(address: str, name: str) -> str:
-    """Another file of the same folder, with the same query."""
+    """Return the address of another file of the same folder, with the same query."""
     path, question, query = address.partition("?")
     return f"{path.rpartition('/')[0]}/{name}{question}{query}"
 

@@ -1,4 +1,4 @@
-"""Chunks asked of a holder that is read by byte ranges: which range to read next, and what of it is still asked for."""
+"""Queue requested chunks of a source that is read by byte ranges, join them to ranges, and cut ranges into chunks."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class ChunkRange:
 
 
 class RangeQueue:
-    """Newest version first, adjacent chunks in one range; a chunk that was asked for twice is read once.
+    """Orders requests: newest version first, adjacent chunks in one range; a chunk requested twice is read once.
 
     Args:
-        range_bytes_most: of one range, unless a single chunk is longer.
+        range_bytes_most: bytes of one range at most, unless a single chunk is longer.
     """
 
     def __init__(self, range_bytes_most: int) -> None:
@@ -36,18 +36,18 @@ class RangeQueue:
         self._reading: dict[EncodingKey, set[int]] = {}
 
     def __len__(self) -> int:
-        """Chunks that wait to be read."""
+        """Return the number of chunks that wait to be read."""
         return sum(map(len, self._waiting.values()))
 
     def add(self, key: EncodingKey, manifest: Manifest, indices: Iterable[int]) -> None:
-        """Ask for chunks, all of them below the manifest's chunk count."""
+        """Request chunks, all of them below the manifest's chunk count."""
         self._manifests[key] = manifest
         wanted = set(indices) - self._reading.get(key, set())
         if wanted:
             self._waiting.setdefault(key, set()).update(wanted)
 
     def take(self) -> ChunkRange | None:
-        """The range to read next; it counts as being read until ``arrived`` or ``put_back``."""
+        """Return the range to read next, None if there is none; it is being read until ``arrived`` or ``put_back``."""
         if not self._waiting:
             return None
         key = max(self._waiting)
@@ -65,7 +65,7 @@ class RangeQueue:
         return ChunkRange(key, first, last, start, stop)
 
     def arrived(self, key: EncodingKey, index: int) -> bool:
-        """Whether a chunk that was read is still asked for; it is not any more afterwards."""
+        """Remove a chunk that was read; return whether it was still requested."""
         reading = self._reading.get(key, set())
         if index not in reading:
             return False
@@ -75,17 +75,17 @@ class RangeQueue:
         return True
 
     def is_asked(self, part: ChunkRange) -> bool:
-        """Whether anything of a range that is being read is still asked for."""
+        """Return whether a chunk of a range that is being read is still requested."""
         return not self._reading.get(part.key, set()).isdisjoint(range(part.first, part.last + 1))
 
     def put_back(self, part: ChunkRange) -> None:
-        """The rest of a range could not be read: it waits again, as far as it is still asked for."""
+        """Queue the chunks of a range again that were not read and are still requested."""
         missing = {index for index in range(part.first, part.last + 1) if self.arrived(part.key, index)}
         if missing:
             self.add(part.key, self._manifests[part.key], missing)
 
     def drop(self, key: EncodingKey) -> None:
-        """Nobody asks for this encoding any more."""
+        """Drop all requests for an encoding."""
         for table in (self._manifests, self._waiting, self._reading):
             table.pop(key, None)
 
@@ -100,7 +100,7 @@ class ChunkCutter:
         self._chunk = bytearray()
 
     def feed(self, data: BytesLike) -> list[tuple[ChunkIndex, memoryview]]:
-        """The chunks that ``data`` completes, each with memory of its own; bytes beyond the range are dropped."""
+        """Return the chunks that ``data`` completes, each in memory of its own; drop bytes beyond the range."""
         view = memoryview(data)
         chunks = []
         while view and self._index <= self._last:
@@ -116,5 +116,5 @@ class ChunkCutter:
 
     @property
     def done(self) -> bool:
-        """Whether every chunk of the range is there."""
+        """Return whether every chunk of the range is complete."""
         return self._index > self._last

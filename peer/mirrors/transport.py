@@ -1,4 +1,4 @@
-"""Opens virtual links to mirrors and to public weights."""
+"""Open virtual links to mirrors and to public weights."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ MIRROR_ROLE = "mirror"
 
 
 class MirrorTransport:
-    """The dialling half of peer.links.transport.ChunkTransport: mirrors call nobody. Make it inside a running event
+    """The dialling half of peer.links.transport.ChunkTransport: mirrors do not dial. Make it inside a running event
     loop.
 
     Args:
-        versions: the announcements that this process has verified.
-        traffic: of all links of the process.
+        versions: returns the announcements that this process has verified.
+        traffic: the traffic of all links of the process.
         http_limits: deadlines of requests.
-        tls: what to trust; by default the system's certificate authorities.
+        tls: the trusted certificate authorities; None: the system's.
 
     Raises:
         ConfigError: the headers file cannot be read.
@@ -54,17 +54,17 @@ class MirrorTransport:
         self._http = HttpRanges(
             MirrorHeaders.read(config.headers_file) if config.headers_file else MirrorHeaders(),
             http_limits or HttpLimits(),
-            connections_per_host=config.concurrent_requests + 1,  # a chunk list need not wait for long ranges
+            connections_per_host=config.concurrent_requests + 1,  # one more: chunk lists do not wait for long ranges
             tls=tls,
             receive_bytes=lambda address: traffic.of(address).kernel_ahead_bytes,
         )
         self._links: set[VirtualLink] = set()
 
     async def dial(self, peer_id: PeerId, address: str) -> VirtualLink:
-        """Open a link to a mirror; its server has answered.
+        """Open a link to a mirror once its server has answered.
 
         Raises:
-            Unreachable: nobody answers there, or the address is not one of a mirror.
+            Unreachable: no server answers there, or the address is not a mirror's.
             WaitTimedOut: the server took too long.
         """
         source, traffic = await self._source(address)
@@ -73,23 +73,24 @@ class MirrorTransport:
         return link
 
     async def close(self) -> None:
-        """End every link."""
+        """Close every link."""
         for link in list(self._links):
             link.close("this process stops")
         await self._http.close()
 
     async def _source(self, address: str) -> tuple[ChunkSource, TrafficClass]:
         if "://" not in address:
-            return self._local(address), TrafficClass(None, None)  # the disk is no network
+            return self._local(address), TrafficClass(None, None)  # reads from the disk are not capped
         await self._http.reach(address)
-        # A name says nothing about where it leads: only an IP address may count as our own network.
+        # A name may resolve to any network: only an IP address may count as local.
         traffic = self._traffic.of(url_of(address).host or "")
         if is_public_weights(address):
             return PublicWeights(self._http, address), traffic
         return MirrorSource(self._http, address), traffic
 
     def _local(self, address: str) -> ChunkSource:
-        # A path may only come from this process's own configuration, never from a relay plan.
+        # A path may only come from this process's own configuration, never from a relay plan, which comes from the
+        # network.
         ours = {neighbour.address for neighbour in own_mirrors(self._config)}
         if address not in ours or not is_public_weights(address):
             raise Unreachable(f"{shown(address)} is neither a mirror nor public weights of this peer")
@@ -97,11 +98,11 @@ class MirrorTransport:
 
 
 def own_mirrors(config: MirrorConfig) -> tuple[Neighbour, ...]:
-    """The mirrors of this peer's configuration, to be asked like fallbacks of the relay plan."""
+    """Return the mirrors of this peer's configuration, which are asked like fallbacks of the relay plan."""
     addresses = [one if "://" in one else str(Path(one).absolute()) for one in config.addresses]
     return tuple(Neighbour(mirror_peer_id(address), MIRROR_ROLE, address, we_dial=True) for address in addresses)
 
 
 def mirror_peer_id(address: str) -> PeerId:
-    """A name for something that has no key: the same wherever the same address is configured."""
+    """Return an id for a mirror, which has no key: the same on every peer that configures the same address."""
     return PeerId(f"mirror-{blake3(address.encode()).hexdigest(8)}")

@@ -1,8 +1,8 @@
-"""A link whose other end is no process but files that are read by byte ranges.
+"""Serve mirror files through the link interface: the other end is not a process but files read by byte ranges.
 
-To the relay it is a neighbour that holds what the files hold: it answers Want with Have (and the chunk list, if it has
-one) or Cancel, and Request with chunks of no stripe. What it delivers is checked like any other chunk. Messages that
-only concern a process that receives are ignored.
+To the relay such a link is a neighbour that holds the files' encodings: it answers Want with Have (and the chunk list,
+if there is one) or Cancel, and Request with chunks of no stripe. Its chunks are verified like any others. Messages that
+concern only a receiving process are ignored.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from rollcast.wire.versions.records import Manifest, VerifiedVersion
 log = structlog.get_logger()
 
 _CHUNKS_ASKED_MOST = 1 << 16
-"""Beyond what the relay asks for at a time; more is a bug that must not grow without end."""
-_LOOKS_MOST = 64
+"""More than the relay ever requests at a time; beyond it the link is closed, so that a bug cannot fill the memory."""
+_FINDING_MOST = 64
 
 VersionOf = Callable[[Version], VerifiedVersion | None]
-"""The announcement of a version, its signatures checked, or None."""
+"""Returns the verified announcement of a version; None if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a source has of one encoding; ``chunk_list`` is empty where it has none."""
+    """The chunks of one encoding that a source has; ``chunk_list`` is empty if it has no list."""
 
     bitmap: bytes
     complete: bool
@@ -49,31 +49,31 @@ class Holding:
 
 
 class ChunkSource(Protocol):
-    """Files behind a virtual link."""
+    """The files behind a virtual link."""
 
-    async def look(self, verified: VerifiedVersion, manifest: Manifest) -> Holding:
-        """See what is there.
+    async def find(self, verified: VerifiedVersion, manifest: Manifest) -> Holding:
+        """Return which chunks of an encoding the source has.
 
         Raises:
-            NotThere: nothing of it.
-            Busy: not now.
-            RollcastError: the source cannot be used.
+            NotThere: it has none of them.
+            Busy: it cannot answer now.
+            RollcastError: it cannot be used.
         """
 
     def read(self, verified: VerifiedVersion, manifest: Manifest, start: int, stop: int) -> AsyncGenerator[bytes, None]:
-        """Bytes [start, stop) of the encoding as they come; raises as ``look``."""
+        """Yield bytes [start, stop) of the encoding as they come; raises the errors of ``find``."""
 
 
 @dataclass(frozen=True, slots=True)
 class VirtualLinkLimits:
-    """How hard a source is worked.
+    """Bounds of the load on a source.
 
     Args:
         reads_most: ranges read at a time.
-        range_bytes_most: of one range.
-        failures_most: in a row, until the link is given up.
+        range_bytes_most: bytes of one range.
+        failures_most: failures in a row after which the link is closed.
         backoff_first_s, backoff_most_s: ceilings of the wait after a failure, the first and the longest.
-        wait_s_most: a source that wants to be left alone for longer is given up.
+        wait_s_most: the link is closed if the source asks for a longer wait.
     """
 
     reads_most: int = 4
@@ -88,9 +88,9 @@ class VirtualLink:
     """See peer.links.transport.Link. Make it inside a running event loop.
 
     Args:
-        source: what is read.
-        traffic: counts and caps what is received.
-        versions: the announcements that this process has verified: how encodings are cut.
+        source: the files.
+        traffic: counts and caps the bytes received.
+        versions: returns the announcements that this process has verified, which say how encodings are cut.
         on_closed: called once when the link has ended.
     """
 
@@ -118,7 +118,7 @@ class VirtualLink:
         self._loop = asyncio.get_running_loop()
         self._queue = RangeQueue(limits.range_bytes_most)
         self._held: dict[EncodingKey, Holding] = {}
-        self._looking: dict[EncodingKey, bool] = {}  # whether its chunk list is wanted
+        self._finding: dict[EncodingKey, bool] = {}  # whether its chunk list is wanted
         self._tasks: set[asyncio.Task[None]] = set()
         self._reads = 0
         self._failures = 0
@@ -149,7 +149,7 @@ class VirtualLink:
                 pass
 
     def send_chunk(self, version: int, encoding_id: int, index: int, payload: BytesLike, stripe: StripeId) -> None:
-        """Nobody is there to take it."""
+        """Drop the chunk: a mirror receives nothing."""
         if self._receiver is not None:
             self._loop.call_soon(self._drained)
 
@@ -166,16 +166,16 @@ class VirtualLink:
     def close(self, reason: str, code: str = "") -> None:
         self._end(reason)
 
-    # ------------------------------------------------------------ what was asked
+    # ------------------------------------------------------------ requests
 
     def _want(self, key: EncodingKey, chunk_list: bool) -> None:
-        if key in self._looking:
-            self._looking[key] = self._looking[key] or chunk_list
-        elif len(self._looking) >= _LOOKS_MOST:
+        if key in self._finding:
+            self._finding[key] = self._finding[key] or chunk_list
+        elif len(self._finding) >= _FINDING_MOST:
             self._end("too many encodings were asked for at a time")
         else:
-            self._looking[key] = chunk_list
-            self._spawn(self._look(key))
+            self._finding[key] = chunk_list
+            self._spawn(self._find(key))
 
     def _request(self, key: EncodingKey, indices: Sequence[int]) -> None:
         manifest = self._manifest(key)
@@ -196,9 +196,9 @@ class VirtualLink:
         verified = self._versions(key.version)
         return verified.manifest(key.encoding_id) if verified is not None else None
 
-    # ------------------------------------------------------------ looking
+    # ------------------------------------------------------------ what the source has
 
-    async def _look(self, key: EncodingKey) -> None:
+    async def _find(self, key: EncodingKey) -> None:
         try:
             while self._ended is None:
                 verified, manifest = self._versions(key.version), self._manifest(key)
@@ -207,7 +207,7 @@ class VirtualLink:
                     return
                 began_s = self._loop.time()
                 try:
-                    held = await self._source.look(verified, manifest)
+                    held = await self._source.find(verified, manifest)
                 except NotThere as missing:
                     await self._cancel(key, str(missing))
                     return
@@ -216,17 +216,17 @@ class VirtualLink:
                     await asyncio.sleep(max(0.0, self._quiet_until_s - self._loop.time()))
                     continue
                 self._failures = 0
-                await self._tell(key, manifest, held)
+                await self._report(key, manifest, held)
                 return
         except RollcastError as error:
             self._end(error.what, error.code)
         finally:
-            self._looking.pop(key, None)
+            self._finding.pop(key, None)
 
-    async def _tell(self, key: EncodingKey, manifest: Manifest, held: Holding) -> None:
+    async def _report(self, key: EncodingKey, manifest: Manifest, held: Holding) -> None:
         self._held[key] = Holding(held.bitmap, held.complete)
         await self._received(len(held.chunk_list))
-        if self._looking[key] and held.chunk_list:
+        if self._finding[key] and held.chunk_list:
             hashes = pb.ChunkList(version=key.version, encoding_id=key.encoding_id, hashes=held.chunk_list)
             await self._deliver(pb.LinkMessage(chunk_list=hashes))
         await self._deliver(_have(key, manifest, held))
@@ -243,7 +243,7 @@ class VirtualLink:
     def _pump(self) -> None:
         """Begin as many reads as are allowed now."""
         if self._ended is not None or self._loop.time() < self._quiet_until_s:
-            return  # when the quiet ends it is called again
+            return  # it is called again when the wait ends
         while self._reads < self._limits.reads_most and (part := self._queue.take()) is not None:
             self._reads += 1
             self._spawn(self._read(part))
@@ -288,15 +288,15 @@ class VirtualLink:
         ]
 
     def _failed(self, busy: Busy, began_s: float) -> None:
-        """Leave the source alone for a while; the whole link, because all its reads meet the same server."""
-        if began_s >= self._quiet_until_s:  # otherwise one more victim of the failure before
+        """Pause the whole link after a failure, because all its reads use the same server."""
+        if began_s >= self._quiet_until_s:  # otherwise it shares the cause of the last failure
             self._failures += 1
         limits = self._limits
         if self._failures > limits.failures_most or busy.wait_s > limits.wait_s_most:
             self._end(f"the mirror cannot answer now: {busy}")
             return
         ceiling_s = min(limits.backoff_most_s, limits.backoff_first_s * 2.0 ** (self._failures - 1))
-        # After a wait that the server named everybody comes back: the jitter spreads them.
+        # All clients return after a wait that the server named: the jitter spreads them.
         delay_s = busy.wait_s + random.uniform(0.0, ceiling_s)
         self._quiet_until_s = max(self._quiet_until_s, self._loop.time() + delay_s)
         self._loop.call_at(self._quiet_until_s, self._pump)
@@ -304,7 +304,7 @@ class VirtualLink:
     # ------------------------------------------------------------ inside
 
     def _end(self, reason: str, code: str = "") -> None:
-        """``code`` is of an error that the source made."""
+        """Close the link; ``code`` is the code of the source's error, or empty."""
         if self._ended is not None:
             return
         self._ended = (reason, code)

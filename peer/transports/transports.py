@@ -1,4 +1,4 @@
-"""All the ways to a chunk link behind one interface, chosen by the form of the address."""
+"""Dial and accept chunk links over every transport through one interface; the form of an address chooses one."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from rollcast.wire.ids import PeerId, RunId
 
 log = structlog.get_logger()
 
-# The next way is tried after so long, where there is a next one: a hole opens at once or not at all, and whoever needs
-# a relay has one within 5 s.
+# Seconds after which the next address is dialled, if there is one: a hole opens at once or not at all, and a peer that
+# needs a relay has one within 5 s.
 _PATIENCE_S: dict[Kind, float] = {"punched": 3.0, "relayed": 2.0}
 _PATIENCE_ELSE_S = 5.0
 
@@ -39,9 +39,9 @@ class Transports:
 
     Args:
         direct: accepts links, and dials host:port.
-        mirrors: dials everything else.
-        p2p: accepts links, and dials addresses of libp2p hosts; None: this process has no libp2p.
-        punched: opens links through two NATs at once, at either end; None: this process does not.
+        mirrors: dials mirrors and public weights.
+        p2p: accepts links, and dials addresses of libp2p hosts; None: this process runs no libp2p.
+        punched: opens links through the NATs of both ends by dialling at the same time; None: this process does not.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class Transports:
         self.p2p = p2p
         self.punched = punched
         self.paths = Paths()
-        """What is known of the ways to each peer; whoever hears of further addresses tells it."""
+        """Failures and rates of each peer's addresses; components that learn further addresses add them here."""
 
     @property
     def link_port(self) -> int:
-        """Where direct links are listened for; 0: nowhere yet."""
+        """Return the port on which direct links are accepted; 0 before ``start``."""
         return self._direct.port if isinstance(self._direct, DirectTransport) else 0
 
     async def start(self, on_link: LinkHandler) -> str:
@@ -72,19 +72,19 @@ class Transports:
         try:
             p2p_address = await self.p2p.start(on_link)
         except RollcastError as error:
-            # What it is for, direct links cannot do; what they can do does not need it.
+            # Direct links do not need libp2p, so the process goes on without it.
             log.error("libp2p does not run; direct links go on", code=error.code, reason=error.what)
             return address
         log.info("libp2p listens", address=p2p_address)
         return f"{address} {_seen_as(address, p2p_address)}" if address else ""
 
     async def dial(self, peer_id: PeerId, address: str) -> Link:
-        """See ChunkTransport. Of several addresses, separated by spaces, the first that answers."""
+        """See ChunkTransport. Several addresses are separated by spaces; the first that answers is used."""
         now = asyncio.get_running_loop().time()
         return await self.dial_first(peer_id, self.paths.order(peer_id, addresses_in(address), now))
 
     def better(self, link: Link, address: str) -> list[str]:
-        """The addresses of its peer that would make a better link than this one; ``dial_first`` dials them.
+        """Return the addresses of its peer that would make a better link than this one; ``dial_first`` dials them.
 
         Args:
             address: as for ``dial``.
@@ -95,7 +95,7 @@ class Transports:
         return self.paths.better(link.peer_id, addresses_in(address), kind, now)
 
     async def dial_first(self, peer_id: PeerId, addresses: Sequence[str]) -> Link:
-        """The first of these that answers; raises what ``dial`` raises."""
+        """Return a link to the first of these addresses that answers; raises the errors of ``dial``."""
         problem: RollcastError = Unreachable(f"{peer_id} has no address")
         loop = asyncio.get_running_loop()
         for left, address in zip(range(len(addresses) - 1, -1, -1), addresses, strict=True):
@@ -111,7 +111,7 @@ class Transports:
 
     async def _dial_in_time(self, peer_id: PeerId, address: str, *, last: bool) -> Link:
         kind = kind_of(address)
-        if last and kind != "punched":  # as long as its own deadlines allow
+        if last and kind != "punched":  # there is no other to try: its own deadlines apply
             return await self._dial(peer_id, address, kind)
         async with deadline(_PATIENCE_S.get(kind, _PATIENCE_ELSE_S), f"a chunk link to {peer_id} at {address}"):
             return await self._dial(peer_id, address, kind)
@@ -142,17 +142,17 @@ class Transports:
                 assert_never(kind)
 
     def expect(self, neighbours: Iterable[Neighbour]) -> None:
-        """The coordinator names these as members, in place of those before."""
+        """Replace the peers that the coordinator names as members."""
         if self.p2p is not None:
             self.p2p.expect(neighbour.peer_id for neighbour in neighbours)
 
     def keep_out(self, banned: frozenset[PeerId]) -> None:
-        """These are members no more."""
+        """Set the banned peers, which are no longer members."""
         if self.p2p is not None:
             self.p2p.keep_out(banned)
 
     def allow(self, gate: NetworkGate) -> None:
-        """What may pass from now on: for others, nothing unless all may."""
+        """Apply the owner's limits: traffic of other peers is relayed only while chunks may pass both ways."""
         if self.p2p is not None:
             self.p2p.allow_relaying(allowed=gate.send and gate.receive)
 
@@ -171,13 +171,13 @@ class Transports:
 
 
 def _seen_as(address: str, p2p_address: str) -> str:
-    """The address of our libp2p host under the name that direct links are dialled by: it may listen everywhere."""
+    """Return the libp2p host's address with the host name of the direct address: the host may listen on 0.0.0.0."""
     port = p2p_address.rpartition("/")[2]
     return str(P2pAddress.of(address.rpartition(":")[0].strip("[]"), int(port)))
 
 
 def circuit_caps(config: LinkConfig) -> CircuitCaps | None:
-    """Of what a peer passes on for others; None: nothing."""
+    """Return the limits of relaying for other peers; None if this peer does not relay."""
     if not config.relay_for_others or config.metered:
         return None
     return CircuitCaps(
@@ -197,10 +197,10 @@ def transports_of(
     traffic: LinkTraffic,
     identity: Identity | None,
 ) -> Transports:
-    """The transports of one process, as its configuration wants them. Call it inside a running event loop.
+    """Make the transports of one process from its configuration. Call it inside a running event loop.
 
     Args:
-        identity: whose certificate ``credentials`` has; None: no libp2p.
+        identity: the key of the certificate in ``credentials``; None: no libp2p.
 
     Raises:
         MissingExtra: libp2p is wanted and not installed.

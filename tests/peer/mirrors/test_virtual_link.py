@@ -32,7 +32,7 @@ class ScriptedSource:
         self.go = asyncio.Event()
         self.go.set()
 
-    async def look(self, verified: VerifiedVersion, manifest: Manifest) -> Holding:
+    async def find(self, verified: VerifiedVersion, manifest: Manifest) -> Holding:
         self.looks += 1
         await self.go.wait()
         return self.held
@@ -242,7 +242,7 @@ async def test_an_error_ends_the_link(world: World, error: Exception, message: p
     def fails(*_: object) -> Any:
         raise error
 
-    world.source.look = world.source.read = fails  # type: ignore[method-assign]
+    world.source.find = world.source.read = fails  # type: ignore[method-assign]
     world.link.start(world.got)
     world.link.send(message)
     await world.got.until(lambda: world.got.ended)
