@@ -11,13 +11,14 @@ the run.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from capacity.model.pacing_rules import CHANCE_ONCE_BEGUN, GroupYield
 from coordinator.core.decisions.settings import PacingRule
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, RecordAttempt, RecordGroup, SendLeases, SupplyPrompts
-from coordinator.core.leases.groups import Group
+from coordinator.core.leases.groups import Attempt, Group, Prefix
 from coordinator.core.leases.lease_book import NO_PREFIXES
 from coordinator.core.members.membership import Member
 from rollcast.wire.ids import PeerId, Step, Version
@@ -276,27 +277,12 @@ class Round:
         would begin with an older one. Beginnings that other peers made are continued as long as they are young enough
         for their turn.
         """
-        state, load = self._state, self._load(member)
-        oldest_useful = self.pacing.oldest_useful_version(groups_ahead)
-        deadline_s, epoch = state.settings.lease_deadline_s, state.epochs.current
+        state = self._state
+        oldest_useful, epoch = self.pacing.oldest_useful_version(groups_ahead), state.epochs.current
         prefixes = NO_PREFIXES
         if state.partials.slots:
             prefixes = state.partials.prefixes(group.group_id, indices, oldest_useful, epoch)
-        attempts = state.book.issue(
-            group,
-            indices,
-            member.peer_id,
-            now=self._now,
-            deadline=self._now + deadline_s,
-            load=max(member.concurrent_rollouts, load.held_now + len(indices)),
-            prefixes=prefixes,
-        )
-        load.held_now += len(attempts)
-        load.held += len(attempts)
-        state.accounts.issued += len(attempts)
-        state.members.asks(member, member.free_slots - len(attempts))
-        member.virtual_time = state.members.shares.served(member.peer_id, len(attempts) / self._speed(member))
-        self._queue(member)
+        attempts = self._issue(member, group, indices, prefixes)
         slots = [Slot(one.sample_index, group.slots[one.sample_index].seed, one.prefix or ()) for one in attempts]
         if not any(slot.prefix for slot in slots):
             oldest_useful = max(oldest_useful, oldest_in_time)
@@ -312,10 +298,30 @@ class Round:
             prompt_token_ids=group.prompt.prompt_token_ids,
             slots=tuple(slots),
             sampling=state.settings.sampling,
-            deadline_s=deadline_s,
+            deadline_s=state.settings.lease_deadline_s,
             epoch=epoch,
             oldest_useful_version=oldest_useful,
         )
+
+    def _issue(self, member: Member, group: Group, indices: list[int], prefixes: Mapping[int, Prefix]) -> list[Attempt]:
+        """Issue these slots, and put the member back in line behind what it was given."""
+        state, load = self._state, self._load(member)
+        attempts = state.book.issue(
+            group,
+            indices,
+            member.peer_id,
+            now=self._now,
+            deadline=self._now + state.settings.lease_deadline_s,
+            load=max(member.concurrent_rollouts, load.held_now + len(indices)),
+            prefixes=prefixes,
+        )
+        load.held_now += len(attempts)
+        load.held += len(attempts)
+        state.accounts.issued += len(attempts)
+        state.members.asks(member, member.free_slots - len(attempts))
+        member.virtual_time = state.members.shares.served(member.peer_id, len(attempts) / self._speed(member))
+        self._queue(member)
+        return attempts
 
     def _speed(self, member: Member) -> float:
         """Return the member's slots per second; one that was not measured is taken to be as fast as the others."""
