@@ -1,4 +1,4 @@
-"""Request headers for mirrors that ask for credentials."""
+"""Read request headers for mirrors that ask for credentials."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _VALUE = re.compile(r"[\x20-\x7e]{0,8192}")
 class MirrorHeaders:
     """Headers by prefix of the address. A prefix ends with "/", so that it names one host and one folder.
 
-    Its text never shows: headers hold secrets.
+    ``repr`` shows no header, because headers hold secrets.
     """
 
     def __init__(self, by_prefix: Mapping[str, Mapping[str, str]] | None = None) -> None:
@@ -28,13 +28,13 @@ class MirrorHeaders:
 
     @classmethod
     def read(cls, path: Path) -> MirrorHeaders:
-        """From a TOML file with a table a prefix:
+        """Read a TOML file that has one table for each prefix:
 
             ["https://mirror.example/run-1/"]
             Authorization = "Bearer ..."
 
         Raises:
-            ConfigError: the file is missing or not of this form. No message holds a value.
+            ConfigError: the file is missing or not of this form. The message contains no header's value.
         """
         table = read_toml(path)
         for prefix, headers in table.items():
@@ -42,7 +42,7 @@ class MirrorHeaders:
         return cls(table)
 
     def of(self, url: str) -> dict[str, str]:
-        """The headers for a request; of several prefixes that fit, the longest."""
+        """Return the headers for a request; if several prefixes match, those of the longest."""
         fitting = [prefix for prefix in self._by_prefix if url.startswith(prefix)]
         return dict(self._by_prefix[max(fitting, key=len)]) if fitting else {}
 

@@ -1,4 +1,4 @@
-"""Byte ranges of files on HTTPS servers that nobody has to trust: every answer is bounded in size and in time.
+"""Read byte ranges of files on HTTPS servers that are not trusted: every answer is bounded in size and in time.
 
 Plain http is for loopback only. A redirect may lead to https, and from loopback to loopback. Credentials go only to the
 addresses that the headers file names, and never into logs or messages.
@@ -34,11 +34,11 @@ _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 
 
 class NotThere(Exception):
-    """The server does not have the file, or not for us."""
+    """The server does not have the file, or does not let this peer read it."""
 
 
 class Busy(Exception):
-    """The server cannot answer now; ``wait_s`` is how long it wants to be left alone, 0 where it does not say."""
+    """The server cannot answer now; ``wait_s`` is the wait in seconds that it asks for, 0 if it names none."""
 
     def __init__(self, reason: str, wait_s: float = 0.0) -> None:
         super().__init__(reason)
@@ -65,10 +65,10 @@ class HttpRanges:
     """One pool of connections. Make it inside a running event loop.
 
     Args:
-        headers: of whoever asks for credentials.
-        connections_per_host: open at a time.
-        tls: what to trust; by default the system's certificate authorities.
-        receive_bytes: how much the kernel may take ahead of us from an IP address; None: as much as it likes.
+        headers: the headers for servers that ask for credentials.
+        connections_per_host: connections to one server that are open at a time.
+        tls: the trusted certificate authorities; None: the system's.
+        receive_bytes: returns how many bytes from an IP address the kernel may buffer; None: no limit.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class HttpRanges:
         return made
 
     async def reach(self, address: str) -> None:
-        """Open a connection, so that the first file needs none.
+        """Open a connection in advance, so that the first file does not wait for one.
 
         Raises:
             Unreachable: nobody answers, or the server cannot answer now.
@@ -122,7 +122,7 @@ class HttpRanges:
             raise Unreachable(f"the mirror {shown(address)} cannot answer now", cause=f"HTTP status {status}")
 
     async def whole(self, address: str, bytes_most: int) -> bytes:
-        """A small file.
+        """Return a whole file of at most ``bytes_most`` bytes.
 
         Raises:
             NotThere, Busy: as their names say.
@@ -142,7 +142,7 @@ class HttpRanges:
             return bytes(data)
 
     async def part(self, address: str, start: int, stop: int) -> AsyncGenerator[bytes, None]:
-        """Bytes [start, stop) of a file as they come: exactly so many, or an error.
+        """Yield bytes [start, stop) of a file as they come: exactly so many, or an error.
 
         Raises:
             NotThere, Busy: as their names say.
@@ -169,12 +169,12 @@ class HttpRanges:
                 yield piece
 
     async def close(self) -> None:
-        """End every request."""
+        """Cancel every request and close the connections."""
         await self._session.close()
 
     @asynccontextmanager
     async def _answer(self, address: str, headers: dict[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer's headers, after redirects."""
+        """Send a request and yield the answer once its headers are here, after redirects."""
         url = url_of(address)
         for _ in range(_REDIRECTS_MOST + 1):
             response = await self._get(url, {**self._headers.of(str(url)), **headers})
@@ -196,7 +196,7 @@ class HttpRanges:
 
 
 class _Body:
-    """Reads an answer piece by piece, in bounded time; the time between two reads does not count."""
+    """Reads an answer piece by piece in bounded time; the time between two reads does not count."""
 
     def __init__(self, response: aiohttp.ClientResponse, limits: HttpLimits, size_bytes: int) -> None:
         self._content = response.content
@@ -204,7 +204,7 @@ class _Body:
         self._left_s = limits.silence_timeout_s + size_bytes / limits.slowest_bytes_per_second
 
     async def read(self) -> bytes:
-        """What came; empty at the end. Raises Busy."""
+        """Return the next piece, empty at the end of the answer; raise Busy if it takes too long."""
         clock = asyncio.get_running_loop().time
         began_s = clock()
         try:
@@ -219,7 +219,7 @@ class _Body:
 
 
 def url_of(address: str, *below: str) -> URL:
-    """The address of a mirror, or of a file below it; a query (a presigned prefix) stays at the end.
+    """Return the URL of a mirror, or of a file below it; a query (a presigned prefix) stays at the end.
 
     Raises:
         Unreachable: it is neither https nor on loopback, or carries a password.
@@ -241,7 +241,7 @@ def url_of(address: str, *below: str) -> URL:
 
 
 def shown(address: str) -> str:
-    """An address without what may be secret in it: user, password, query."""
+    """Return an address without the components that may be secret: user, password and query."""
     scheme, separator, rest = address.partition("?")[0].partition("#")[0].rpartition("://")
     host, slash, path = rest.partition("/")
     return f"{scheme}{separator}{host.rpartition('@')[2]}{slash}{path}"[:200]
@@ -274,7 +274,7 @@ def _refusal(response: aiohttp.ClientResponse) -> Exception:
 
 
 def _retry_after_s(text: str) -> float:
-    """RFC 9110 section 10.2.3: seconds or a date; 0 where it is neither."""
+    """Return the seconds of a Retry-After header (RFC 9110 section 10.2.3: seconds or a date); 0 if it is neither."""
     if text.isascii() and text.isdigit():
         return float(text[:9])
     try:

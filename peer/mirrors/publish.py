@@ -1,9 +1,9 @@
-"""A folder for a web server or an object store: finished encodings in the store's layout.
+"""Publish finished encodings, in the store's layout, in a folder for a web server or an object store.
 
     folder/{version}/{encoding_id}.data, {encoding_id}.list, announcement
-    folder/.making/                            not finished yet, never to be served
+    folder/.making/                            incomplete, never to be served
 
-A file appears whole or not at all, and each before those that lead a reader to it: data, then list, then announcement.
+A file appears complete or not at all, and before those that lead a reader to it: data, then list, then announcement.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ log = structlog.get_logger()
 _ANNOUNCEMENT = "announcement"
 _MAKING = ".making"
 _VERSION_NAME = re.compile(r"0|[1-9][0-9]{0,18}")
-# What link(2) answers where the folder cannot share the store's files.
+# Errors of link(2) if the folder cannot share the store's files; they are copied then.
 _CANNOT_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
 
 
 class MirrorFolder:
-    """Only one process may write to it. All calls block on the disk, and a copy takes long: they belong in one thread.
+    """The folder that one process publishes to. All calls block on the disk, for long if they copy: use one thread.
 
     Args:
-        folder: made if missing.
-        store_folder: of the ChunkStore whose encodings are published.
-        keep_versions: newest versions that stay; the one that was published last always does.
+        folder: the folder; it is created if it is missing.
+        store_folder: the folder of the ChunkStore whose encodings are published.
+        keep_versions: the number of newest versions that stay; the one published last always does.
 
     Raises:
         StoreError: the folder cannot be used.
@@ -53,15 +53,15 @@ class MirrorFolder:
         self._keep_versions = keep_versions
         self._making = folder / _MAKING
         try:
-            shutil.rmtree(self._making, ignore_errors=True)  # of a process that ended half way
+            shutil.rmtree(self._making, ignore_errors=True)  # left by a process that was killed
             self._making.mkdir(parents=True)
         except OSError as error:
             raise store_error(folder, error) from None
 
     def publish(self, stored: StoredEncoding) -> None:
-        """Put a finished encoding there, as a hard link where the file system allows; then apply retention.
+        """Publish a finished encoding, as a hard link if the file system allows it; then apply retention.
 
-        May be called again. What is there under the same number but of another record goes first.
+        It may be called again. A version of the same number with another record is removed first.
 
         Raises:
             StoreError: the encoding is not finished or has no chunk list, or the disk refuses.
@@ -113,12 +113,12 @@ class MirrorFolder:
         there = sorted(int(path.name) for path in self._folder.iterdir() if _VERSION_NAME.fullmatch(path.name))
         kept = {*there[-self._keep_versions :], int(published)}
         for version in there:
-            # Without an announcement: left by a process that ended half way.
+            # A folder without an announcement was left by a process that was killed.
             if version not in kept or not (self._folder / str(version) / _ANNOUNCEMENT).exists():
                 self._remove(self._folder / str(version))
 
     def _remove(self, version: Path) -> None:
-        """Out of readers' sight at once, then off the disk."""
+        """Remove a version: rename it first, so that no reader sees a part of it, then delete its files."""
         gone = self._making / version.name
         shutil.rmtree(gone, ignore_errors=True)
         os.replace(version, gone)
@@ -126,7 +126,7 @@ class MirrorFolder:
 
 
 def _is_of(version: Path, stored: StoredEncoding) -> bool:
-    """Whether a version's folder is of the same record and of the same cut; half-made ones are not."""
+    """Return whether a version's folder has the same record and chunk list; an incomplete one has not."""
     try:
         there = parse_announcement(pb.VersionAnnouncement.FromString((version / _ANNOUNCEMENT).read_bytes()))
     except (FileNotFoundError, DecodeError, MalformedMessage):
@@ -146,5 +146,5 @@ def _fsync(path: Path) -> None:
 
 
 def mirror_folder_of(config: MirrorConfig, store: ChunkStore) -> MirrorFolder | None:
-    """The folder that was configured, if one was."""
+    """Return the configured folder; None if there is none."""
     return None if config.folder is None else MirrorFolder(config.folder, store.folder, config.keep_versions)
