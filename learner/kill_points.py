@@ -1,6 +1,7 @@
-"""Places where a test may kill the learner with SIGKILL: after any of them a restart must go on to the same bits.
+"""Points at which a test can kill the learner with SIGKILL: after each of them a restart must reach the same bits.
 
-Off they cost one comparison. ``ROLLCAST_KILL_POINT=label:3`` kills the process the third time it reaches ``label``.
+A point that is not armed costs one comparison. ``ROLLCAST_KILL_POINT=label:3`` kills the process the third time that
+it reaches ``label``.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ LABELS = (
 @dataclass(slots=True)
 class _Armed:
     label: str
-    left: int  # times that the label is still passed
+    left: int  # times that the label is reached before the process dies, that one included
 
 
 _armed: _Armed | None = None
 
 
 def arm(wish: str) -> None:
-    """Die at the n-th occurrence of a label: ``label`` or ``label:n``; empty: never.
+    """Arm a kill point: ``label`` or ``label:n`` for its n-th occurrence; empty: none.
 
     Raises:
-        ConfigError: there is no such label.
+        ConfigError: the label is unknown.
     """
     global _armed
     if not wish:
@@ -52,16 +53,16 @@ def arm(wish: str) -> None:
 
 
 def arm_from_environment() -> None:
-    """See arm; the wish is in the environment.
+    """Arm the kill point that the environment variable names.
 
     Raises:
-        ConfigError: there is no such label.
+        ConfigError: the label is unknown.
     """
     arm(os.environ.get(VARIABLE, ""))
 
 
 def kill_point(label: str) -> None:
-    """Die here if this is where and when we are to die."""
+    """Kill this process if the point is armed and its occurrence has come."""
     if _armed is not None and _armed.label == label:
         _armed.left -= 1
         if _armed.left <= 0:

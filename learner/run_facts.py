@@ -1,4 +1,4 @@
-"""What the run is, as the coordinator said it when our session opened."""
+"""The facts of the run that the coordinator reports when the learner's session opens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rollcast.wire.text.tokenizer import read_record
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What the run is, as the coordinator said it, in our types."""
+    """The facts of the run, checked and converted."""
 
     info: pb.RunInfo
     model: ModelConfig
@@ -28,13 +28,13 @@ class RunFacts:
 
     @classmethod
     def of(cls, info: pb.RunInfo, config: LearnerConfig) -> RunFacts:
-        """Check and convert.
+        """Check and convert the coordinator's message.
 
         Raises:
-            ConfigError: versions would come so rarely that no rollout is ever young enough, or groups are too small for
-                the objective.
+            ConfigError: versions are published so rarely that every rollout would be too old, or groups are too small
+                for the objective.
             ModelError: the model to start from cannot be used, or has another tokenizer.
-            MalformedMessage: the tokenizer or the sampling parameters are not what they should be.
+            MalformedMessage: the tokenizer or the sampling parameters are malformed.
         """
         kappa, limit = info.publish_every_steps, info.staleness_limit
         if kappa > limit + 1:
@@ -51,12 +51,12 @@ class RunFacts:
 
     @property
     def model_json(self) -> str:
-        """The architecture as version records and checkpoints carry it."""
+        """The architecture as JSON, as in version records and checkpoints."""
         return self.model.model_dump_json()
 
     @property
     def row_tokens(self) -> int:
-        """Longest prompt plus longest completion."""
+        """The length of the longest prompt plus the longest completion, in tokens."""
         return self.info.prompt_tokens_max + self.sampling.max_new_tokens
 
     def host_state(
@@ -68,7 +68,7 @@ class RunFacts:
         trained: TrainedIds,
         figures: dict[str, float],
     ) -> HostState:
-        """The host part of a checkpoint."""
+        """Return the host part of a checkpoint."""
         return HostState(
             step=step,
             newest_version=newest_version,
@@ -89,7 +89,7 @@ class RunFacts:
 
     @property
     def rules(self) -> BatchRules:
-        """What every batch keeps to."""
+        """The rules that every batch follows."""
         return BatchRules(
             staleness_limit=self.info.staleness_limit,
             groups_per_step=self.info.groups_per_step,
@@ -99,17 +99,17 @@ class RunFacts:
         )
 
     def check_checkpoint(self, host: HostState) -> None:
-        """That a checkpoint may be resumed from.
+        """Check that training can resume from a checkpoint.
 
         Raises:
-            CheckpointError: it is of another run, another model, or newer than the coordinator's ledger.
+            CheckpointError: the checkpoint is of another run or model, or newer than the coordinator's ledger.
         """
         info = self.info
         opened = {start.epoch for start in info.epochs}
         if host.run_id != info.run_id or not opened.issuperset(range(host.epoch + 1, info.epoch + 1)):
             raise CheckpointError(
                 "the checkpoint in run_folder is of another run",
-                cause=f"its run is {host.run_id}, epoch {host.epoch}; here {info.run_id}, epoch {info.epoch}",
+                cause=f"it is of run {host.run_id}, epoch {host.epoch}; this is run {info.run_id}, epoch {info.epoch}",
                 fix="choose the run's own run_folder, or an empty one",
             )
         if host.model_json != self.model_json or host.tokenizer_json != info.tokenizer_json:

@@ -1,4 +1,4 @@
-"""Where the learner's wall time goes: every second of a life has one cause, and a step's parts add up to the step."""
+"""Account for the learner's wall time: each second of a life has one cause, and a step's parts add up to the step."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Literal, get_args
 
 import jax.monitoring
 
-#: ``steps`` are those whose batch was new, ``replay`` those whose batch had been recorded before we asked for it.
+#: ``steps`` is time spent on new batches, ``replay`` on batches that had been recorded before this life.
 Cause = Literal["starting", "warm_start", "evaluating", "publishing", "steps", "replay", "finishing"]
-#: What a step consists of, beside ``other_s``.
+#: The measured parts of a step; the rest of it is ``other_s``.
 STEP_PARTS = ("wait_s", "behaviour_s", "train_s", "compile_s", "publish_s", "checkpoint_s")
 
 _COMPILE_EVENTS = ("/jax/core/compile/jaxpr_to_mlir_module_duration", "/jax/core/compile/backend_compile_duration")
@@ -21,7 +21,7 @@ Seconds = Callable[[], float]
 
 
 class CompileTime:
-    """Seconds that jax spent on compiling since this object was made, whichever thread it was on."""
+    """Seconds that jax has spent on compiling, on any thread, since this object was created."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -34,21 +34,21 @@ class CompileTime:
 
 @functools.cache
 def _compile_time() -> CompileTime:
-    return CompileTime()  # one a process: jax keeps its listeners for ever
+    return CompileTime()  # one per process, because jax keeps its listeners for ever
 
 
 def compiled_s() -> float:
-    """Seconds that this process has spent on compiling."""
+    """Return the seconds that this process has spent on compiling."""
     return _compile_time().seconds
 
 
 class WallTime:
-    """The causes of one life's wall time, settled stretch by stretch; ``compile`` is taken out of all others.
+    """The wall time of one life by cause; time spent on compiling counts as ``compile``, not as any other cause.
 
     Args:
-        now: monotonic seconds.
-        compiled: seconds spent on compiling so far.
-        unix: the wall clock, by which lives are told apart.
+        now: returns monotonic seconds.
+        compiled: returns the seconds spent on compiling so far.
+        unix: returns the wall clock, which tells lives apart.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class WallTime:
         self._seconds = dict.fromkeys((*get_args(Cause), "compile"), 0.0)
 
     def spent(self, cause: Cause) -> None:
-        """What has passed since the last call, or since the start, went into this."""
+        """Assign the time since the last call, or since the start, to this cause."""
         now_s, compiled_now_s = self._now(), self._compiled()
         passed_s = now_s - self._since_s
         compile_s = min(passed_s, compiled_now_s - self._compiled_before_s)
@@ -69,7 +69,7 @@ class WallTime:
         self._since_s, self._compiled_before_s = now_s, compiled_now_s
 
     def figures(self) -> dict[str, float]:
-        """``life_began_unix_s``, ``life_s``, and the ``life_*_s`` that it is the sum of."""
+        """Return ``life_began_unix_s``, ``life_s``, and the ``life_*_s`` values that add up to it."""
         return {"life_began_unix_s": self._began_unix_s, "life_s": sum(self._seconds.values())} | {
             f"life_{name}_s": seconds for name, seconds in self._seconds.items()
         }
@@ -89,7 +89,7 @@ class StepTime:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """The body's time is this part's, apart from what jax compiled meanwhile."""
+        """Assign the body's time to this part, except for the time that jax compiles meanwhile."""
         began_s, compiled_before_s = self._now(), self._compiled()
         try:
             yield
@@ -100,7 +100,7 @@ class StepTime:
             self._parts["compile_s"] += compile_s
 
     def end(self) -> dict[str, float]:
-        """The parts, ``other_s`` and their sum ``step_s``; the next step begins now."""
+        """Return the parts, ``other_s`` and their sum ``step_s``, and start the next step."""
         ended_s = self._now()
         step_s = ended_s - self._began_s
         values = self._parts | {"other_s": step_s - sum(self._parts.values()), "step_s": step_s}

@@ -1,4 +1,4 @@
-"""The encodings of a version: its keyframe, and deltas from older versions where they are worth it."""
+"""Encode a version: as a keyframe, and as deltas from older versions where these are short enough."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rollcast.wire.versions.delta import encode_delta
 from rollcast.wire.versions.records import KEYFRAME_ID, VersionRecord
 
 DELTA_SHARE_MAX = 0.5
-"""Of the keyframe's bytes: a longer delta saves too little for the trouble of a chain."""
+"""Largest size of a delta as a share of the keyframe; a longer one saves too little to depend on an older version."""
 
 _BLOCKS_A_STRETCH = STRETCH_BYTES // DELTA_BLOCK_BYTES
 
@@ -27,11 +27,11 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """The bytes of one encoding, and how they are cut."""
+    """The bytes of one encoding, and how they are cut into chunks."""
 
     data: BytesLike
     chunk_size_bytes: int
-    chunk_hashes: bytes  # 32 a chunk
+    chunk_hashes: bytes  # 32 bytes per chunk
 
 
 def cut_up(data: BytesLike, chunk_size_bytes: int) -> Encoded:
@@ -47,12 +47,12 @@ def encode(
     *,
     chunk_size_bytes: int,
 ) -> dict[EncodingId, Encoded]:
-    """Keyframe and deltas of a snapshot. A delta that is not worth it, or whose base is damaged, is left out.
+    """Return keyframe and deltas of a snapshot. A delta that is too long, or whose base is damaged, is left out.
 
     Args:
         bases: the version that each delta starts from.
-        state_of: our own copy of a version; may raise CheckpointError.
-        chunk_size_bytes: of all encodings; 0: each one's own.
+        state_of: returns the learner's own copy of a version; it may raise CheckpointError.
+        chunk_size_bytes: chunk size of all encodings; 0: each encoding gets one that suits its size.
     """
 
     def delta(base: Version) -> Encoded | None:

@@ -1,4 +1,4 @@
-"""States on disk, read through the page cache a stretch at a time: what was looked at need not stay in our memory."""
+"""Read states on disk as mapped files, a stretch at a time, so that they do not stay in this process's memory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from blake3 import blake3
 from rollcast.wire.versions.chunks import BytesLike, chunk_list
 
 STRETCH_BYTES = 8 << 20
-"""Looked at between two times that pages are given back; a multiple of every chunk size."""
+"""Bytes read before their pages are given back to the kernel; a multiple of every chunk size."""
 
 
 def map_file(path: Path) -> memoryview:
-    """The bytes of a file that is not empty. It may be renamed or removed, but must never be cut short.
+    """Map the bytes of a file. The file may be renamed or removed meanwhile, but must never be truncated.
 
     Raises:
         OSError: it cannot be read.
@@ -26,14 +26,14 @@ def map_file(path: Path) -> memoryview:
 
 
 def give_back(data: BytesLike) -> None:
-    """Let the kernel take the pages of a mapped file out of our resident memory; elsewhere nothing happens."""
+    """Remove the pages of a mapped file from this process's resident memory; other buffers are left as they are."""
     mapped = data.obj if isinstance(data, memoryview) else None
     if isinstance(mapped, mmap.mmap):
         mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def stretches(data: BytesLike) -> Iterator[memoryview]:
-    """The bytes, one stretch after the other, each given back when the next is asked for."""
+    """Yield the bytes stretch by stretch; each one is given back when the next is requested."""
     view = memoryview(data).cast("B")
     for start in range(0, len(view), STRETCH_BYTES):
         yield view[start : start + STRETCH_BYTES]
@@ -41,7 +41,7 @@ def stretches(data: BytesLike) -> Iterator[memoryview]:
 
 
 def hash_of(data: BytesLike) -> bytes:
-    """BLAKE3, 32 bytes: what rollcast.wire.versions.records.state_hash says."""
+    """Return the BLAKE3 hash, 32 bytes; it equals rollcast.wire.versions.records.state_hash."""
     digest = blake3(max_threads=blake3.AUTO)
     for stretch in stretches(data):
         digest.update(stretch)
@@ -49,7 +49,7 @@ def hash_of(data: BytesLike) -> bytes:
 
 
 def chunk_hashes_of(data: BytesLike, chunk_size_bytes: int) -> bytes:
-    """The hashes of all chunks: what rollcast.wire.versions.chunks.chunk_list says."""
+    """Return the hashes of all chunks; they equal rollcast.wire.versions.chunks.chunk_list."""
     if STRETCH_BYTES % chunk_size_bytes:
         return chunk_list(data, chunk_size_bytes)
     return b"".join(chunk_list(stretch, chunk_size_bytes) for stretch in stretches(data))

@@ -1,4 +1,4 @@
-"""Publications run beside training, one at a time and in order."""
+"""Run publications in the background of training, one at a time and in order."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ from rollcast.wire.ids import Version
 
 
 class Publications:
-    """At most one publication under way; starting the next waits for it."""
+    """At most one publication in flight; starting the next one waits for it."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
         self._task: asyncio.Task[None] | None = None
-        self._kept = asyncio.Event()  # of the one under way
-        self.last_s = 0.0  # how long the last finished publication took
+        self._kept = asyncio.Event()  # set once the version in flight is durable on this disk
+        self.last_s = 0.0  # seconds that the last finished publication took
 
     @property
     def under_way(self) -> asyncio.Task[None] | None:
-        """The publication under way, for others to watch."""
+        """The publication in flight; None: none is."""
         return self._task
 
     async def start(self, version: Version, snapshot: Snapshot) -> None:
-        """Begin to publish once the one before is finished.
+        """Start to publish, after waiting for the publication in flight.
 
         Raises:
-            RollcastError: the one before failed.
+            RollcastError: the publication in flight failed.
         """
         await self.finish()
         self._kept = asyncio.Event()
         self._task = asyncio.create_task(self._publish(version, snapshot), name=f"publish version {version}")
 
     async def finish(self) -> None:
-        """Wait for the publication under way, if any.
+        """Wait for the publication in flight, if there is one.
 
         Raises:
-            RollcastError: it failed.
+            RollcastError: the publication failed.
         """
         if self._task is not None:
             await self._task
             self._task = None
 
     def kept(self) -> Callable[[], Awaitable[None]]:
-        """A wait until the version that is under way now, if any, is durable on our own disk.
+        """Return a function that waits until the version in flight now, if there is one, is durable on this disk.
 
-        The wait raises what went wrong before.
+        The wait raises the publication's error if it failed before that.
         """
         task, event = self._task, self._kept
 
@@ -65,7 +65,7 @@ class Publications:
         return until_kept
 
     async def cancel(self) -> None:
-        """Give up on the one under way: a resumed learner publishes it again from its own disk."""
+        """Cancel the publication in flight; a resumed learner publishes the version again from its own disk."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

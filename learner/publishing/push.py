@@ -1,7 +1,7 @@
-"""What the learner says on a link to the origin while it pushes one version. Pure: messages in, messages out.
+"""The learner's side of the protocol that pushes one version to the origin. Pure: messages in, messages out.
 
-The learner announces; the origin says which encodings it wants and names the chunks that it lacks, as fast as it can
-take them, and says VersionHeld when its copy is durable.
+The learner announces the version. The origin answers with the encodings that it wants, requests missing chunks as fast
+as it can store them, and sends VersionHeld once its copy is durable.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class SendMessage:
 
 @dataclass(frozen=True, slots=True)
 class SendChunk:
-    """Send this chunk, after those that were asked for before."""
+    """Send this chunk, after the chunks that were requested before."""
 
     encoding_id: EncodingId
     index: ChunkIndex
@@ -45,12 +45,12 @@ Output = SendMessage | SendChunk | Held | PushFailed
 
 
 class Push:
-    """One push over one link.
+    """The push of one version over one link.
 
     Args:
         announcement: the signed version.
         version: its number.
-        chunk_lists: of each of its encodings, 32 bytes a chunk.
+        chunk_lists: the hashes of each encoding's chunks, 32 bytes per chunk.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Push:
         self._chunk_lists = dict(chunk_lists)
 
     def start(self) -> list[Output]:
-        """What to send first."""
+        """Return the first messages."""
         return [SendMessage(pb.LinkMessage(announcement=self._announcement))]
 
     def receive(self, message: pb.LinkMessage) -> list[Output]:
@@ -94,5 +94,5 @@ class Push:
         encoding_id = EncodingId(request.encoding_id)
         count = len(self._chunk_lists[encoding_id]) // HASH_BYTES
         if max(request.indices) >= count:
-            return [PushFailed(f"the origin asks for chunk {max(request.indices)} of {count}")]
+            return [PushFailed(f"the origin requests chunk {max(request.indices)}, but there are only {count}")]
         return [SendChunk(encoding_id, ChunkIndex(index)) for index in request.indices]

@@ -1,4 +1,4 @@
-"""The learner's own gate on a batch: age, repetition, form. The coordinator keeps these rules; we make sure. Pure."""
+"""Check a batch before training on it: age, repetition, form. The coordinator ensures these rules already. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FIX = "this is a bug of Rollcast, not of your configuration: please report it w
 
 @dataclass(frozen=True, slots=True)
 class BatchRules:
-    """What every batch of a run keeps to."""
+    """The rules that every batch of a run follows."""
 
     staleness_limit: int  # S, in learner steps
     groups_per_step: int
@@ -29,7 +29,7 @@ class BatchRules:
 def check_batch(
     rollouts: Sequence[pb.TrainingRollout], step: int, rules: BatchRules, trained: Container[int]
 ) -> list[TrainingRow]:
-    """The batch of ``step`` as rows for packing, in its order.
+    """Check the batch of ``step`` and return its rollouts as rows for packing, in their order.
 
     Raises:
         MalformedMessage: a rollout is too old, from the future, trained on before, twice in the batch, or malformed; or

@@ -1,4 +1,4 @@
-"""What a learner starts from: a fresh model of the configured architecture, or a published one from a folder."""
+"""Build the model that training starts from: random parameters, or a published model from a folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from rollcast.wire.text.tokenizer import TokenizerRecord
 
 
 def starting_model(config: LearnerConfig, tokenizer: TokenizerRecord) -> ModelConfig:
-    """The architecture to train: of the folder in ``init_from`` with the configured precision, else the configured one.
+    """Return the architecture to train: that of the folder in ``init_from`` with the configured precision, or the
+    configured one.
 
     Raises:
         ModelError: the folder has another architecture, or another tokenizer than the coordinator's.
@@ -39,9 +40,10 @@ def starting_model(config: LearnerConfig, tokenizer: TokenizerRecord) -> ModelCo
 
 
 def starting_params(config: LearnerConfig, model: ModelConfig, place: Place | None = None) -> Params:
-    """float32 parameters: of the folder in ``init_from``, or fresh ones from the seed.
+    """Return float32 parameters: those of the folder in ``init_from``, or random ones from the seed.
 
-    place: puts each tensor of a folder where it belongs as it is read; see load_params.
+    Args:
+        place: places each tensor of a folder on its devices as it is read; see load_params.
 
     Raises:
         ModelError: a tensor is missing, misshaped or damaged.
@@ -52,6 +54,6 @@ def starting_params(config: LearnerConfig, model: ModelConfig, place: Place | No
 
 
 def keep_small_files(config: LearnerConfig, target: Path) -> None:
-    """Keep configuration and tokenizer of the model in the run folder, for exports."""
+    """Copy configuration and tokenizer of the starting model into the run folder, where exports find them."""
     if config.init_from is not None:
         ModelFolder(config.init_from).copy_small_files(target)

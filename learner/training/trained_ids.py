@@ -1,4 +1,4 @@
-"""Which rollouts were trained on: the learner's own gate against training twice, small enough for a checkpoint."""
+"""The set of rollouts that were trained on, compact enough for a checkpoint: no rollout is trained on twice."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TrainedIds:
         return sum(end - start + 1 for start, end in zip(self._starts, self._ends, strict=True))
 
     def add(self, rollout_id: int) -> bool:
-        """Add one id; False when it was there already."""
+        """Add one id. Return False if it was in the set already."""
         if rollout_id in self:
             return False
         index = bisect_right(self._starts, rollout_id)
@@ -51,5 +51,5 @@ class TrainedIds:
         return True
 
     def ranges(self) -> list[list[int]]:
-        """The ranges [first, last], in order: what a checkpoint keeps."""
+        """Return the ranges [first, last] in order, as a checkpoint stores them."""
         return [[start, end] for start, end in zip(self._starts, self._ends, strict=True)]

@@ -1,8 +1,8 @@
-"""The short supervised start, reported apart from RL.
+"""The short supervised warm start, which is reported apart from RL.
 
 Stage 1 teaches the skill with correct answers until held-out accuracy passes a gate. Stage 2 teaches the task's flawed
-answers (for sums: forgotten carries), so that the policy knows the skill but mostly does not show it: what RL can
-repair within minutes. RL on a half-learned skill stalls instead.
+answers (for sums: forgotten carries). The policy then has the skill but rarely shows it, which RL can repair within
+minutes; on a half-learned skill RL stalls instead.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OnStep = Callable[[int], None]  # (steps done of this stage); may raise to leave
 
 @dataclass(frozen=True, slots=True)
 class WarmStartFigures:
-    """What the warm start took and reached."""
+    """The steps, result and duration of a warm start."""
 
     correct_steps: int
     flawed_steps: int
@@ -56,7 +56,10 @@ def warm_start(
 ) -> WarmStartFigures:
     """Run both stages and leave the result in the trainer, with a fresh RL optimiser.
 
-    time_tokens: length of a padded row. seed: order of the examples. on_step: called before each step.
+    Args:
+        time_tokens: length of a padded row in tokens.
+        seed: seed of the examples' order.
+        on_step: called before each step with the steps done of this stage; it may raise to stop.
     """
     started_s = time.perf_counter()
     random = np.random.default_rng(seed)
@@ -78,9 +81,10 @@ def warm_start(
 
 
 def _skill_optimiser(config: WarmStartConfig) -> Any:
-    """Muon for matrices (the embedding too: measured faster) and Adam for the rest, falling linearly to a tenth.
+    """Return Muon for matrices and Adam for the rest, with learning rates that fall linearly to a tenth.
 
-    Muon (Jordan et al. 2024) needs less than half of Adam's steps for two-digit sums.
+    Muon (Jordan et al. 2024) needs less than half of Adam's steps for two-digit sums. It also trains the embedding,
+    which was measured to be faster.
     """
 
     def falling(rate: float) -> Any:
@@ -93,7 +97,7 @@ def _skill_optimiser(config: WarmStartConfig) -> Any:
 
 
 class _Supervised:
-    """Cross-entropy on answers."""
+    """Supervised training with cross-entropy on the answers."""
 
     def __init__(self, model_config: ModelConfig, batch_size: int, optimiser: Any, params: Params) -> None:
         self.params = params
@@ -105,7 +109,7 @@ class _Supervised:
         self._step = jax.jit(self._train)
 
     def train(self, pool: PackedBatch, steps: int, random: np.random.Generator, on_step: OnStep) -> None:
-        """Take steps on batches drawn from the pool."""
+        """Take steps on batches sampled from the pool with replacement."""
         for _ in range(steps):
             on_step(self._steps)
             self._steps += 1
