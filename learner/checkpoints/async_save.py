@@ -1,4 +1,4 @@
-"""Checkpoints are written beside training, one at a time."""
+"""Write checkpoints in the background of training, one at a time."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ State = Mapping[str, Any]
 
 
 class Saves:
-    """At most one save under way; starting the next waits for it, so that one copy of the state is in memory.
+    """At most one save in flight; starting the next one waits for it, so that one copy of the state is in memory.
 
     Args:
-        checkpoints: where to.
-        writer: one thread, all of its own.
-        on_saved: called with the oldest durable checkpoint's step whenever there is a new one.
+        checkpoints: the checkpoints to save to.
+        writer: an executor with one thread, used for nothing else.
+        on_saved: called after each save with the step of the oldest durable checkpoint.
     """
 
     def __init__(self, checkpoints: Checkpoints, writer: Executor, on_saved: Callable[[int], None]) -> None:
@@ -30,35 +30,35 @@ class Saves:
 
     @property
     def under_way(self) -> asyncio.Task[None] | None:
-        """The save under way, for others to watch."""
+        """The save in flight; None: none is."""
         return self._task
 
     def steps(self) -> list[int]:
-        """Steps of the durable checkpoints and of the one under way: versions that these need must stay."""
+        """Return the steps of the durable checkpoints and of the one in flight; versions that they need must stay."""
         return self._checkpoints.steps() + ([self._step] if self._task is not None and self._step is not None else [])
 
     async def start(self, state: State, host: HostState, may_save: Callable[[], Awaitable[bool]]) -> None:
-        """Begin to save, once the save before is finished and ``may_save`` says yes.
+        """Start a save after waiting for the one in flight; nothing is written if ``may_save`` returns False.
 
         Raises:
-            RollcastError: the save before failed.
+            RollcastError: the save in flight failed.
         """
         await self.finish()
         self._step = host.step
         self._task = asyncio.create_task(self._save(state, host, may_save), name=f"checkpoint {host.step}")
 
     async def finish(self) -> None:
-        """Wait until the save under way, if any, is durable.
+        """Wait until the save in flight, if there is one, is durable.
 
         Raises:
-            RollcastError: it failed.
+            RollcastError: the save failed.
         """
         if self._task is not None:
             await self._task
             self._task = None
 
     async def cancel(self) -> None:
-        """Give up on the one under way; what its thread does at this moment is still done."""
+        """Cancel the save in flight; what its thread is doing at this moment is still completed."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

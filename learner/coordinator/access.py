@@ -1,4 +1,4 @@
-"""The learner's certificate of the run, renewed before a connection needs it."""
+"""Keep the learner's certificate valid: renew it when a connection is about to be opened."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _log = structlog.get_logger()
 class Access:
     """Credentials for connections that are about to be opened.
 
-    A connection outlives its certificate; only opening one needs a valid certificate, so nothing is renewed by the
-    clock. A certificate counts as old when a third of what it had left is left, and at ten minutes at the latest, from
-    where on enrolling gives a new one.
+    A connection outlives its certificate, and only opening one needs a valid certificate, so nothing is renewed by the
+    clock. A certificate is renewed once a third of its remaining validity is left, but not while it is valid for more
+    than ten minutes, because enrolling returns a new certificate only below that.
 
     Args:
-        enrolment: the first.
-        enrol: makes another with the same invite and identity; the coordinator counts an identity once.
+        enrolment: the first enrolment.
+        enrol: enrols again with the same invite and identity; the coordinator counts an identity once.
     """
 
     def __init__(self, enrolment: Enrolment, enrol: Callable[[], Awaitable[Enrolment]]) -> None:
@@ -31,7 +31,7 @@ class Access:
         self._take(enrolment)
 
     async def fresh(self) -> Enrolment:
-        """An enrolment whose certificate can open a connection now.
+        """Return an enrolment whose certificate can open a connection now.
 
         Raises:
             RollcastError: the certificate has expired and there is no new one.

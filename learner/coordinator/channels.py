@@ -12,7 +12,7 @@ from rollcast.wire.proto import rollcast_pb2_grpc
 
 
 class Channels:
-    """One for each address that was tried; a channel connects again by itself, but with its own certificate only."""
+    """One channel per address that was tried. A channel reconnects by itself, but only with its own certificate."""
 
     def __init__(self) -> None:
         self._enrolment: Enrolment | None = None
@@ -20,20 +20,20 @@ class Channels:
         self._stubs: dict[str, Any] = {}
         self._retired: list[grpc.aio.Channel] = []
         self._turn = 0
-        self._answered = False  # the one in use, since the last failure
+        self._answered = False  # whether the channel in use has answered since the last failure
         self._refused: set[str] = set()
         self.stub: Any = None
-        """The calls, at the address whose turn it is; None before ``connect``."""
+        """The stub for the address in use; None before ``connect``."""
 
     @property
     def all_refuse(self) -> bool:
-        """Whether no address is left behind which the coordinator may be, since ``answered``."""
+        """Whether every address has refused since the last answer, so that none is left to try."""
         return self._enrolment is not None and self._refused.issuperset(self._enrolment.grpc_addresses)
 
     def connect(self, enrolment: Enrolment) -> None:
-        """Use the address whose turn it is, with this certificate.
+        """Use the address whose turn it is, with this enrolment's certificate.
 
-        Channels of another one are kept until the end, because calls may still be under way on them.
+        Channels with an older certificate stay open until ``close``, because calls may still be in flight on them.
         """
         if enrolment is not self._enrolment:
             self._retired += self._channels.values()
@@ -45,16 +45,16 @@ class Channels:
         self.stub = self._stubs[address]
 
     def answered(self) -> None:
-        """A call was answered: this address is tried first from now on."""
+        """Record an answer: this address is tried first from now on."""
         self._answered = True
         self._refused.clear()
 
     def failed(self, stub: Any, *, refused: bool) -> None:
-        """A call failed: the next address's turn, unless this one has answered or another call has noticed before.
+        """Record a failed call, and move to the next address unless this one has answered before.
 
         Args:
-            stub: on which the call was made.
-            refused: whoever is there shows no certificate of the run, or takes none.
+            stub: stub on which the call was made; a failure on a stub that is no longer in use is ignored.
+            refused: whether the server has no certificate of the run, or does not accept the learner's.
         """
         if stub is not self.stub or self._enrolment is None:
             return
@@ -65,7 +65,7 @@ class Channels:
         self.connect(self._enrolment)
 
     async def close(self) -> None:
-        """Close all; calls under way are cancelled."""
+        """Close all channels; calls in flight are cancelled."""
         for channel in (*self._retired, *self._channels.values()):
             await channel.close(None)
         self._retired.clear()

@@ -1,4 +1,4 @@
-"""The learner's side of the coordinator's gRPC service: retries, deadlines and the form of answers."""
+"""The learner's client of the coordinator's gRPC service: retries, deadlines, and checks of the answers."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 
 ResultT = TypeVar("ResultT")
 
-CALL_TIMEOUT_S = 30.0  # of one attempt; examples and scores for some hundred problems take well under a second
-LONG_POLL_S = 10.0  # how long the coordinator may hold one NextBatch before it says what it waits for
+CALL_TIMEOUT_S = 30.0  # for one attempt; examples and scores for some hundred problems take well under a second
+LONG_POLL_S = 10.0  # for which the coordinator may hold one NextBatch before it answers what it waits for
 
-# A server that stops cancels the calls that it still carries out.
+# CANCELLED is among them because a server that stops cancels the calls in flight.
 _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 _log = structlog.get_logger()
@@ -38,29 +38,29 @@ class Batch:
     step: int
     replayed: bool
     rollouts: tuple[pb.TrainingRollout, ...]
-    publish_every_steps: int = 0  # kappa from this step on; 0: as the run's facts say
+    publish_every_steps: int = 0  # kappa from this step on; 0: that of the run's facts
 
 
 @dataclass(frozen=True, slots=True)
 class NotReady:
-    """No batch yet."""
+    """The batch is not complete yet."""
 
     waiting_for: str
 
 
 class CoordinatorClient:
-    """Calls to the coordinator. Every call may be repeated, so each is retried while the coordinator is away.
+    """Calls to the coordinator. All calls are idempotent, so each is retried while the coordinator is unreachable.
 
     Args:
-        fresh: our place in the run, with a certificate that can open a connection now; asked again after the
-            coordinator was away.
-        learner_public_key: the key that signs our versions, 32 bytes.
-        reconnect_timeout_s: how long to keep trying while the coordinator is away.
-        random: jitter of the retries.
+        fresh: returns the enrolment, with a certificate that can open a connection now; called again after the
+            coordinator was unreachable.
+        learner_public_key: public key of the key that signs versions, 32 bytes.
+        reconnect_timeout_s: seconds to retry while the coordinator is unreachable.
+        random: source of the retries' jitter.
 
     Raises:
-        WaitTimedOut: from every call, when the coordinator stays away.
-        RollcastError: from every call, when it refuses.
+        WaitTimedOut: raised by every call if the coordinator stays unreachable.
+        RollcastError: raised by every call if the coordinator refuses it.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class CoordinatorClient:
         self._closed = False
 
     async def open(self) -> pb.RunInfo:
-        """Say who we are; learn what the run is and where the origin is now.
+        """Open the learner's session, and return the run's facts with the origin's present address.
 
         Raises:
             ProtocolMismatch: the two sides speak different protocol versions.
@@ -90,15 +90,15 @@ class CoordinatorClient:
         return await self._retry("opening the learner's session", self._open_once)
 
     async def close(self) -> None:
-        """Close the connection; calls under way fail with Unreachable."""
+        """Close the connection; calls in flight fail with Unreachable."""
         self._closed = True
         await self._channels.close()
 
     async def wait_for_origin(self, timeout_s: float) -> pb.RunInfo:
-        """Ask until the origin has joined.
+        """Wait until the origin has joined, and return the run's facts with its address.
 
         Raises:
-            WaitTimedOut: it did not within ``timeout_s``.
+            WaitTimedOut: the origin did not join within ``timeout_s``.
         """
         fix = 'start the origin (`rollcast peer` with role "origin") or see its log'
         async with deadline(timeout_s, "the origin to join the run", fix=fix):
@@ -110,7 +110,7 @@ class CoordinatorClient:
         raise AssertionError("unreachable: the delays are endless")
 
     async def examples(self, count: int, *, flawed: bool, cursor: int) -> list[pb.Example]:
-        """``count`` labelled warm-start examples from position ``cursor`` of the (flawed) teacher's stream."""
+        """Return ``count`` labelled warm-start examples from position ``cursor`` of the (flawed) teacher's stream."""
         request = pb.ExamplesRequest(count=count, flawed=flawed, cursor=cursor)
         return await self._retry(
             "asking for warm-start examples",
@@ -118,7 +118,7 @@ class CoordinatorClient:
         )
 
     async def held_out(self, count: int, name: str = "") -> list[pb.Example]:
-        """Up to ``count`` problems of an evaluation set; of those held out of the training task without a name."""
+        """Return up to ``count`` problems of an evaluation set; empty name: those held out of the training task."""
         request = pb.HeldOutRequest(count=count, set=name)
         return await self._retry(
             "asking for held-out problems",
@@ -126,7 +126,7 @@ class CoordinatorClient:
         )
 
     async def score(self, completions: Iterable[pb.Completion]) -> list[pb.CompletionScore]:
-        """Verified scores of completions of held-out problems, in their order."""
+        """Return verified scores of completions of held-out problems, in their order."""
         sent = list(completions)
         return await self._retry(
             "having completions scored",
@@ -136,7 +136,7 @@ class CoordinatorClient:
         )
 
     async def next_batch(self, step: int, *, rollouts: int, wait_s: float = LONG_POLL_S) -> Batch | NotReady:
-        """The batch of ``step``, which must hold ``rollouts`` rollouts, or what it still waits for after ``wait_s``."""
+        """Return the batch of ``step`` with its ``rollouts`` rollouts, or after ``wait_s`` what it waits for."""
         request = pb.BatchRequest(step=step, wait_s=wait_s)
         return await self._retry(
             f"asking for the batch of step {step}",
@@ -145,16 +145,19 @@ class CoordinatorClient:
         )
 
     async def announce(self, announcement: pb.VersionAnnouncement) -> bool:
-        """Tell the run of a version that the origin holds durably; False if it was announced before."""
+        """Announce a version that the origin holds durably. Return False if it was announced before."""
         reply = await self._retry(
             "announcing a version", lambda: self._stub.Announce(announcement, timeout=CALL_TIMEOUT_S)
         )
         return bool(reply.first_time)
 
     async def open_epoch(self, step: int, common_version: int | None) -> pb.EpochReply:
-        """Go on above every published version: our state after ``step`` steps is not the one that was published.
+        """Open an epoch above every published version, because the state after ``step`` steps is not the published one.
 
-        common_version: the newest published version whose state we did reach. Asking again gives the same answer.
+        A repeated call gives the same answer.
+
+        Args:
+            common_version: the newest published version whose state the learner did reach; None: none.
         """
         request = pb.EpochRequest(
             step=step, has_common_version=common_version is not None, common_version=common_version or 0
@@ -167,12 +170,12 @@ class CoordinatorClient:
         return reply
 
     async def report_step(self, step: int, values: Mapping[str, float]) -> None:
-        """Figures of the step that made ``step`` steps complete."""
+        """Report the metrics of the step after which ``step`` steps are complete."""
         report = pb.StepReport(step=step, values=dict(values))
         await self._retry("reporting a step", lambda: self._stub.ReportStep(report, timeout=CALL_TIMEOUT_S))
 
     async def report_status(self, phase: str, detail: str, values: Mapping[str, float]) -> None:
-        """What we are doing now, in words, and figures outside the steps."""
+        """Report the learner's present phase, a text about it, and metrics that belong to no step."""
         status = pb.LearnerStatus(phase=phase, detail=detail, values=dict(values))
         await self._retry("reporting our status", lambda: self._stub.ReportStatus(status, timeout=CALL_TIMEOUT_S))
 
@@ -196,7 +199,7 @@ class CoordinatorClient:
                         self._channels.connect(await self._fresh())
                         stub = self._stub
                     with connection_lost(doing):
-                        if self._was_away and call != self._open_once:  # it may be a new process that does not know us
+                        if self._was_away and call != self._open_once:  # it may be a new process without our session
                             await self._open_once()
                             self._was_away = False
                         result = await call()
@@ -205,7 +208,7 @@ class CoordinatorClient:
                     return result
                 except grpc.aio.AioRpcError as error:
                     self._raise_unless_away(error, doing, stub)
-                except Unreachable as error:  # no new certificate, or the call was cancelled on our side
+                except Unreachable as error:  # no new certificate, or the call was cancelled on this side
                     if self._closed:
                         raise
                     self._note_away(doing, error.cause)
@@ -221,7 +224,7 @@ class CoordinatorClient:
         is_away = error.code() in _AWAY
         if is_away:
             self._channels.failed(stub, refused=isinstance(translated, WrongKey))
-        # A handshake that fails after others succeeded is a coordinator that is just coming or going.
+        # A handshake that fails after earlier ones succeeded means that the coordinator is starting or stopping.
         if not is_away or (self._channels.all_refuse and not self._answered):
             raise translated from None
         self._note_away(doing, error.code().name)
@@ -233,10 +236,10 @@ class CoordinatorClient:
 
 
 def check_key(info_key: bytes, our_key: bytes) -> None:
-    """The run's learner key, as the invite says it, must be ours.
+    """Check that the learner key in the invite is the key of this learner.
 
     Raises:
-        WrongKey: it is another one.
+        WrongKey: it is another key.
     """
     if info_key != our_key:
         raise WrongKey(

@@ -1,4 +1,4 @@
-"""Tells the coordinator what the learner is doing: on every change, and regularly while nothing changes."""
+"""Report to the coordinator what the learner is doing: on every change, and regularly while nothing changes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _log = structlog.get_logger()
 
 
 class StatusReporter:
-    """Sends the newest status from a task of its own, so that nobody waits for it.
+    """Send the newest status from a task of its own, so that training does not wait for it.
 
-    ``say`` may be called from any thread. Values stay with the status once said: sending one twice does no harm, and
+    ``say`` may be called from any thread. Values stay part of the status, because sending one twice does no harm while
     losing one would.
 
     Args:
-        send: coroutine function (phase, detail, values).
+        send: coroutine function (phase, detail, values) that sends a status.
     """
 
     def __init__(self, send: Send) -> None:
@@ -43,7 +43,7 @@ class StatusReporter:
 
     @property
     def values(self) -> dict[str, float]:
-        """Everything said so far, without the notes."""
+        """All values reported so far, without the notes."""
         with self._lock:
             return dict(self._values)
 
@@ -57,15 +57,15 @@ class StatusReporter:
         self._loop.call_soon_threadsafe(self._changed.set)
 
     def note(self, **values: float) -> None:
-        """Figures of this life only: they go with the next status."""
+        """Add metrics of this life only, which go with the next status."""
         with self._lock:
             self._notes.update(values)
 
     async def flush(self) -> None:
-        """Send the status now and see to it that it arrives.
+        """Send the status now, and return once it has arrived.
 
         Raises:
-            RollcastError: it could not be sent.
+            RollcastError: the status could not be sent.
         """
         async with self._sending:
             with self._lock:

@@ -1,9 +1,9 @@
-"""Evaluation at intervals while training goes on.
+"""Evaluate at intervals while training continues.
 
-A measurement is drawn in parts of one batch of the sampler. Parts take turns with training on the one thread that all
-jax work runs on: part after part while the learner waits for a batch, one at most between two steps where it does not.
-What is measured is a published version from our own disk, so training may go on changing the parameters; the scores
-come from the coordinator meanwhile.
+A measurement is sampled in parts of one batch of the sampler. Parts take turns with training on the one thread of all
+jax work: part after part while the learner waits for a batch, at most one between two steps otherwise. The measured
+policy is a published version from the learner's own disk, so training may change the parameters meanwhile; the
+coordinator scores the completions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class EvaluationPlan:
-    """When, and how much. ``every_steps`` 0: never."""
+    """When to evaluate, and with how many samples. ``every_steps`` 0: never."""
 
     every_steps: int
     last_step: int
@@ -41,18 +41,18 @@ class EvaluationPlan:
     pass_at: tuple[int, ...]
 
     def due(self, step: int) -> bool:
-        """Whether the policy after so many steps is measured."""
+        """Return whether the policy after ``step`` steps is evaluated."""
         return bool(self.every_steps) and (step % self.every_steps == 0 or step == self.last_step)
 
 
 class Evaluations:
-    """Measures versions beside training, one at a time.
+    """Evaluate versions in the background of training, one at a time.
 
     Args:
-        sets: by name.
+        sets: evaluation sets by name.
         worker: the thread of all jax work.
-        score: has completions verified.
-        reporter: is told the figures, named ``eval_SET_pass_at_K``, and their version as ``eval_SET_version``.
+        score: sends completions to the coordinator and returns their scores.
+        reporter: receives the metrics ``eval_SET_pass_at_K`` and their version as ``eval_SET_version``.
     """
 
     def __init__(
@@ -73,12 +73,14 @@ class Evaluations:
         self._task: asyncio.Task[None] | None = None
         self._fresh: dict[str, float] = {}
         self.passed_over = 0
-        """Steps at which the measurement before was still under way."""
+        """The number of evaluations that were skipped because the one before was still running."""
 
     def step_done(self, step: int, version: int, params_of: Callable[[int], Params], kept: Kept) -> None:
-        """A step is done: begin a measurement of this version if one is due, and give the one under way a turn.
+        """Start a measurement of this version if one is due after this step, and give the one in flight a turn.
 
-        ``params_of``: the parameters of a version, on the worker thread; ``kept``: waits until it can give them.
+        Args:
+            params_of: returns the parameters of a version; called on the worker thread.
+            kept: waits until ``params_of`` can return this version's.
         """
         self._turn.set()
         if not self._plan.due(step):
@@ -92,7 +94,7 @@ class Evaluations:
 
     @contextmanager
     def idle(self) -> Iterator[None]:
-        """The learner has nothing to train on meanwhile."""
+        """Let measurements run without turns while the body runs, because the learner has nothing to train on."""
         self._idle = True
         self._turn.set()
         try:
@@ -101,24 +103,24 @@ class Evaluations:
             self._idle = False
 
     def take_figures(self) -> dict[str, float]:
-        """What was measured since the last call."""
+        """Return the metrics that were measured since the last call."""
         fresh, self._fresh = self._fresh, {}
         return fresh
 
     async def finish(self) -> None:
-        """Wait for the measurement under way, which goes on without a pause."""
+        """Wait for the measurement in flight, which now runs without turns."""
         if self._task is not None:
             with self.idle():
                 await asyncio.gather(self._task)
 
     async def cancel(self) -> None:
-        """Leave the measurement under way."""
+        """Cancel the measurement in flight."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _measure(self, version: int, params_of: Callable[[int], Params], kept: Kept) -> None:
-        """Every set in turn. A failure costs this measurement, never the training."""
+        """Measure every set in turn. A failure costs this measurement, never the training."""
         began_s = time.monotonic()
         try:
             await kept()
@@ -149,7 +151,7 @@ class Evaluations:
         self._reporter.note(**figures)
 
     async def _wait_for_turn(self) -> None:
-        """One turn a step, and any number while the learner waits. Its steps bound the wait, or ``cancel`` ends it."""
+        """Wait for a turn: one per step, and any number while the learner waits for a batch."""
         if not self._idle:
             await self._turn.wait()
             self._turn.clear()

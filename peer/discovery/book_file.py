@@ -22,14 +22,14 @@ _FILE_BYTES_MAX = ENTRIES_MOST * (PEER_RECORD_BYTES_MAX + 256)
 
 
 class BookFile:
-    """One file. Both methods block on the disk; neither fails, since all of it can be learnt again."""
+    """The file of the address book. Its methods block on the disk, and never fail: all records can be learnt again."""
 
     def __init__(self, path: Path, run_id: RunId) -> None:
         self._path = path
         self._run_id = run_id
 
     def read(self, now_unix_s: float) -> list[tuple[pb.Signed, PeerRecord]]:
-        """What still counts of what was written; of another run, nothing."""
+        """Return the saved records that are still valid and of this run."""
         try:
             with self._path.open("rb") as file:
                 data = file.read(_FILE_BYTES_MAX)
@@ -48,7 +48,7 @@ class BookFile:
                 continue  # expired, or of another run
 
     def write(self, records: pb.PeerRecords) -> None:
-        """Replace what was written."""
+        """Replace the saved records."""
         try:
             write_atomically(self._path, records.SerializeToString(), mode=0o600)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Records of who can be reached where, told from peer to peer and by the coordinator."""
+"""Exchange signed address records with linked peers and the coordinator, and offer sources to the relay."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 log = structlog.get_logger()
 
 TOLD_EVERY_S = 300.0
-"""How often each link is told anew; what changed about ourselves goes at once."""
+"""Seconds between two messages on each link; a change of this peer's own record is sent at once."""
 RECORDS_TOLD = 16
 """Records of others in one message."""
 _LOOK_S = 2.0
 _KEPT_EVERY_S = 60.0
 _HOLDERS_MOST = 16
 _HOLDERS_EVERY_S = 30.0
-# Messages that one peer may have looked at: checking one costs some milliseconds.
+# Rate limit of messages that are checked per peer: the check of one costs some milliseconds.
 _MESSAGES_AT_ONCE = 4
 _MESSAGE_EVERY_S = 60.0
 _SENDERS_MOST = 512
 
 
 class RelayHost(Protocol):
-    """Whom the relay may dial beyond its plan."""
+    """The relay, which may dial peers beyond its plan."""
 
     def know_holders(self, holders: tuple[Neighbour, ...]) -> None:
-        """The likeliest first; replaces those told before."""
+        """Replace the peers that may hold versions, the likeliest first."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class _Linked:
 
 @dataclass(slots=True)
 class _Senders:
-    """How much each peer may still have looked at."""
+    """The rate limit of each peer's messages."""
 
     _buckets: dict[PeerId, TokenBucket] = field(default_factory=dict)
 
@@ -67,15 +67,15 @@ class _Senders:
 
 
 class Exchange:
-    """A connectivity component (peer.connect.connectivity) that also watches the relay's links
+    """The exchange of records, a connectivity component (peer.connect.connectivity) that also watches the relay's links
     (peer.relay.link.LinkWatcher).
 
-    Make it inside a running event loop.
+    Create it inside a running event loop.
 
     Args:
-        learn: told further addresses of a peer, for whoever is to dial it by the plan.
-        addresses: where we can be reached at this moment, the preferred first.
-        send: into the session; lost while there is none.
+        learn: called with further addresses of a peer, for links that the relay plan asks for.
+        addresses: returns the addresses at which this peer can be reached now, the preferred first.
+        send: queues a message in the session; it is dropped while no session is open.
     """
 
     kinds = frozenset({"peer_records"})
@@ -113,7 +113,7 @@ class Exchange:
     # ------------------------------------------------------------ ConnectivityComponent
 
     async def run(self) -> None:
-        """Tell, keep and offer what is known, until cancelled."""
+        """Send records to links, save them to disk and offer sources to the relay, until cancelled."""
         for signed, record in await asyncio.to_thread(self._file.read, self._unix_time()):
             self._book.add(signed, record, told_by=None)
             self._learn(record.peer_id, self._book.addresses(record.peer_id))

@@ -23,7 +23,7 @@ log = structlog.get_logger()
 NAMES_MOST = 64
 """Services that are looked at; a network has as many machines, or somebody makes them up."""
 AGAIN_S = 300.0
-"""Those that are still there are told again after this long: what is found nearby is forgotten otherwise."""
+"""Seconds after which peers that are still announced are reported again; their addresses expire otherwise."""
 _RESOLVE_MS = 3000
 _RESOLVES_AT_ONCE = 4
 _LOOK_S = 60.0  # for other addresses of this machine
@@ -31,12 +31,13 @@ _ANY = ("", "0.0.0.0")
 
 
 class Mdns:
-    """A connectivity component (peer.connect.connectivity).
+    """Discovery over multicast DNS, a connectivity component (peer.connect.connectivity).
 
     Args:
-        host: that links are listened for on; 0.0.0.0: all.
-        port: of links; asked for once the process listens. 0: nobody can dial us, and we look for others only.
-        found: told who claims to be near, when that is heard and every few minutes.
+        host: interface on which links are accepted; 0.0.0.0: all.
+        port: returns the port of links; called once the process listens. 0: this peer cannot be dialled, and only
+            looks for others.
+        found: called with a peer that is announced nearby, at once and every AGAIN_S seconds.
     """
 
     kinds: frozenset[str] = frozenset()

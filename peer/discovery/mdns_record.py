@@ -1,6 +1,6 @@
-"""What peers say of themselves on a local network over multicast DNS (RFC 6762, 6763), written and read. Pure.
+"""Write and read the multicast DNS records (RFC 6762, 6763) with which peers announce themselves locally. Pure.
 
-Nothing of it is believed before a handshake proves the peer's id. The run's name is not said, only a mark of it.
+A record is only a hint until a handshake proves the peer's id. It holds a hash of the run's name, not the name.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _VALUE_BYTES_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class Nearby:
-    """Somebody who claims to be a peer of our run.
+    """A host on the local network that claims to be a peer of this run.
 
     Args:
-        addresses: host:port each.
+        addresses: its addresses, each as host:port.
     """
 
     peer_id: PeerId
@@ -35,28 +35,28 @@ class Nearby:
 
 
 def run_mark(run_id: str) -> str:
-    """What members of one run have in common, and others cannot read the run's name from."""
+    """Return a hash by which members of a run recognise each other, and which does not reveal the run's name."""
     return hashlib.sha256(b"rollcast/mdns/1" + run_id.encode()).hexdigest()[:16]
 
 
 def properties_of(peer_id: PeerId, role: str, run_id: str) -> dict[str, str]:
-    """What we say beside our addresses and port."""
+    """Return the properties that a peer announces besides its addresses and port."""
     return {"v": _FORM, "id": peer_id, "role": role, "run": run_mark(run_id)}
 
 
 def instance_name(peer_id: PeerId) -> str:
-    """The name of our service."""
+    """Return the name of a peer's service."""
     return f"{peer_id}.{SERVICE}"
 
 
 def heard(
     properties: Mapping[bytes, bytes | None], addresses: Iterable[str], port: int, *, run_id: str, loopback: bool
 ) -> Nearby | None:
-    """What a service says, if it is a peer of this run at addresses of a local network; None: it is not.
+    """Parse a service's announcement; None: it is no peer of this run at addresses of a local network.
 
     Args:
-        addresses: IP addresses.
-        loopback: whether this machine's own addresses are of use, as where nothing else is listened on.
+        addresses: IP addresses of the service.
+        loopback: whether loopback addresses count, because this peer itself listens on loopback only.
     """
     values = {key: _text(properties.get(key.encode())) for key in ("v", "id", "role", "run")}
     if values["v"] != _FORM or values["run"] != run_mark(run_id) or values["role"] not in _ROLES:
