@@ -94,5 +94,5 @@ class Push:
         encoding_id = EncodingId(request.encoding_id)
         count = len(self._chunk_lists[encoding_id]) // HASH_BYTES
         if max(request.indices) >= count:
-            return [PushFailed(f"the origin requests chunk {max(request.indices)}, but there are only {count}")]
+            return [PushFailed(f"the origin requests chunk {max(request.indices)} of {count}")]
         return [SendChunk(encoding_id, ChunkIndex(index)) for index in request.indices]
