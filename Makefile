@@ -8,7 +8,7 @@ demo: .venv/.installed-all
 	.venv/bin/rollcast up configs/local.toml
 
 test: .venv/.installed-dev lint
-	.venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+	.venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/.installed-dev
 	.venv/bin/ruff check .
