@@ -1,5 +1,9 @@
+"""The addresses of other peers, in memory and in a file."""
+
 from __future__ import annotations
 
+import stat
+from pathlib import Path
 from random import Random
 
 from hypothesis import given, settings
@@ -7,11 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from peer.discovery.address_book import ENTRIES_MOST, HEARSAY_MOST, NEARBY_MOST, NEARBY_S, AddressBook
-from rollcast.wire.identity.peer_record import PeerRecord
+from peer.discovery.book_file import BookFile
+from rollcast.wire.identity.identity import Identity
+from rollcast.wire.identity.peer_record import PeerRecord, sign_record
 from rollcast.wire.ids import PeerId, RunId
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 NOW = 1_800_000_000.0
+
 OWN = PeerId("own")
 
 
@@ -216,6 +223,7 @@ class Books(RuleBasedStateMachine):
 
 
 TestBooks = Books.TestCase
+
 TestBooks.settings = settings(deadline=None, max_examples=15, stateful_step_count=60)
 
 
@@ -228,3 +236,26 @@ def test_a_sample_has_no_more_than_was_asked_for(told: list[tuple[str, int]], mo
     sample = book.to_tell(Random(2), most, besides={PeerId("p1")})
     assert len(sample) <= most
     assert all(not one.signature.startswith(b"p1 ") for one in sample)
+
+
+def stored_record(run_id: str = "run-1", expires: float = NOW + 100.0) -> pb.Signed:
+    identity = Identity.generate()
+    return sign_record(PeerRecord(RunId(run_id), identity.peer_id, "peer", 1, ("a:1",), int(expires)), identity)
+
+
+def test_what_was_written_is_read_and_what_does_not_count_is_left_out(tmp_path: Path) -> None:
+    file = BookFile(tmp_path / "book.pb", RunId("run-1"))
+    assert file.read(NOW) == []
+    good, changed = stored_record(), stored_record()
+    changed.signature = bytes(64)
+    file.write(pb.PeerRecords(records=[stored_record("run-2"), good, stored_record(expires=NOW - 1), changed]))
+    assert [signed for signed, _ in file.read(NOW)] == [good]
+    assert stat.S_IMODE((tmp_path / "book.pb").stat().st_mode) == 0o600
+
+
+def test_a_file_that_cannot_be_read_or_written_costs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "book.pb").write_bytes(b"\xff\xff\xff")
+    assert BookFile(tmp_path / "book.pb", RunId("run-1")).read(NOW) == []
+    nowhere = BookFile(tmp_path / "no folder" / "book.pb", RunId("run-1"))
+    nowhere.write(pb.PeerRecords(records=[stored_record()]))
+    assert nowhere.read(NOW) == []

@@ -1,4 +1,4 @@
-"""What is concluded from how a machine is seen, and what it is told to do."""
+"""What is concluded from how a machine is seen and from who got through to it, and what it is told to do."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.reachability.nat_kind import NatKind, Seen, four_steps, nat_kind, sentence, way_round
+from peer.reachability.summary import ReachabilitySummary
+from rollcast.wire.proto import rollcast_pb2 as pb
 
 HOME, ROUTER = "192.168.7.2", "203.0.113.9"
+
 KINDS: tuple[NatKind, ...] = get_args(NatKind)
 
 
@@ -84,3 +87,54 @@ def test_what_is_done_about_it_meanwhile(kind: NatKind, punch: bool, p2p: bool, 
 @pytest.mark.parametrize("kind", ["open", "mapped", "unknown"])
 def test_nothing_is_promised_where_nothing_is_needed_or_known(kind: NatKind) -> None:
     assert way_round(kind, punch=True, p2p=True) == ""
+
+
+HOME_NETWORK = Seen("10.0.0.2", "192.0.2.1", 4000, 4000, reached=False)
+
+FOUND = pb.DialVerdict(address="192.0.2.1:7", dialable=True, asked=4, reached=3)
+
+REFUTED = pb.DialVerdict(address="192.0.2.1:7", dialable=False, asked=4, reached=1, problem="no answer")
+
+
+@pytest.mark.parametrize(
+    ("seen", "verdict", "kind"),
+    [
+        (None, None, "unknown"),
+        (None, FOUND, "unknown"),
+        (HOME_NETWORK, None, "port-restricted"),
+        (HOME_NETWORK, FOUND, "mapped"),
+        (HOME_NETWORK, REFUTED, "port-restricted"),
+        (Seen("192.0.2.1", "192.0.2.1", 4000, 4000, reached=True), None, "open"),
+        (Seen("192.0.2.1", "192.0.2.1", 4000, 4000, reached=False), REFUTED, "firewall"),
+        (Seen("10.0.0.2", "192.0.2.1", 4000, 4001, reached=False), None, "symmetric"),
+    ],
+)
+def test_the_kind(seen: Seen | None, verdict: pb.DialVerdict | None, kind: NatKind) -> None:
+    assert ReachabilitySummary(seen, verdict).nat == kind
+
+
+def test_it_is_said_in_words() -> None:
+    summary, told = ReachabilitySummary(), pb.Reachability()
+    assert summary.describe(told, "")["reachability"] == "only outwards"
+    assert summary.describe(told, "192.0.2.1:7")["checked"] == "not dialled back yet"
+    summary.verdict = FOUND
+    found = summary.describe(told, "192.0.2.1:7")
+    assert (found["reachability"], found["checked"]) == ("dialable", "3 of 4 got through to 192.0.2.1:7")
+    summary.verdict = REFUTED
+    found = summary.describe(told, "192.0.2.1:7")
+    assert (found["reachability"], found["checked"]) == (
+        "only outwards",
+        "1 of 4 got through to 192.0.2.1:7: no answer",
+    )
+    summary.verdict = pb.DialVerdict(address="192.0.2.1:7", dialable=True, problem="its session comes from elsewhere")
+    found = summary.describe(told, "192.0.2.1:7")
+    assert (found["reachability"], found["checked"]) == ("dialable", "not checked: its session comes from elsewhere")
+
+
+def test_holes_need_a_port_that_others_can_know() -> None:
+    summary = ReachabilitySummary(HOME_NETWORK, REFUTED)
+    told = pb.Reachability(nat="port-restricted", punch_address="192.0.2.1:9", circuits=["one"])
+    found = summary.describe(told, "192.0.2.1:7")
+    assert (found["reachability"], found["nat"], found["relays"]) == ("hole-punchable", "port-restricted", 1)
+    told.nat = "symmetric"
+    assert summary.describe(told, "")["reachability"] == "only outwards"

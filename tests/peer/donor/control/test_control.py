@@ -1,16 +1,27 @@
+"""The owner's commands to a running peer: what they say, what limits they set, and what is saved of them."""
+
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
 import stat
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from peer.config import PeerConfig
+from peer.donor.control.commands import LimitsCommand
 from peer.donor.control.control import Control, seconds_of
-from rollcast.runtime.errors import DaemonAway, RunFolderError
+from peer.donor.control.limits import FILE, OwnerLimits, OwnerLimitsBook
+from peer.donor.control.saved_state import FILE as STATE_FILE
+from peer.donor.control.saved_state import SavedState
+from peer.limits.config import LimitsConfig
+from peer.limits.decide import OwnerRequest
+from peer.limits.quota import MonthUse
+from rollcast.runtime.errors import ConfigError, DaemonAway, MalformedMessage, RunFolderError
 from rollcast.wire.donor_socket import REQUEST_BYTES_MAX, request, socket_path
 from rollcast.wire.joining.error_json import error_from_json
 
@@ -69,3 +80,115 @@ def test_an_error_of_ours_reaches_the_owner() -> None:
     error = error_from_json(Control(COMMANDS).answer(line)["error"])
     assert error is not None
     assert (error.code, error.what, error.cause, error.fix) == ("RC104", "cannot write", "disk full", "free some space")
+
+
+class World:
+    def __init__(self, folder: Path) -> None:
+        self.book = OwnerLimitsBook(PeerConfig(state_folder=folder))
+        self.taken_up = 0
+        self.command = LimitsCommand(self.book, self._changed)
+
+    def _changed(self) -> None:
+        self.taken_up += 1
+
+
+def test_they_are_shown_set_and_reset(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    shown = world.command({"do": "limits"})
+    assert (shown["limits"]["upload_mbit_s_max"], shown["changed"], shown["at_restart"]) == (None, [], [])
+    assert world.taken_up == 0
+    reply = world.command({"do": "limits", "set": {"upload_mbit_s_max": 3, "vram_share_max": 0.5}})
+    assert reply["limits"]["upload_mbit_s_max"] == 3.0
+    assert (reply["changed"], reply["at_restart"]) == (["upload_mbit_s_max", "vram_share_max"], ["vram_share_max"])
+    assert world.command({"do": "limits", "reset": ["vram_share_max"]})["at_restart"] == []
+    assert world.command({"do": "limits", "reset": True})["changed"] == []
+    assert world.taken_up == 3
+
+
+@pytest.mark.parametrize("values", [{"set": 3}, {"reset": "all"}, {"set": {}, "reset": []}, {"reset": False}])
+def test_what_is_no_request_is_refused(tmp_path: Path, values: dict[str, Any]) -> None:
+    world = World(tmp_path)
+    with pytest.raises(MalformedMessage):
+        world.command({"do": "limits", **values})
+    with pytest.raises(ConfigError):
+        world.command({"do": "limits", "set": {"quota_reset_day": 40}})
+    assert world.taken_up == 0
+
+
+def configured(folder: Path) -> PeerConfig:
+    return PeerConfig.model_validate(
+        {"state_folder": folder, "link": {"upload_mbit_s_max": 5.0}, "limits": {"gpu_celsius_max": 80.0}}
+    )
+
+
+def test_without_changes_the_configuration_counts(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    book = OwnerLimitsBook(config)
+    assert (book.limits.upload_mbit_s_max, book.limits.gpu_celsius_max, book.changed) == (5.0, 80.0, [])
+    assert book.config == config
+    assert OwnerLimits.model_fields.keys() > LimitsConfig.model_fields.keys()
+
+
+def test_changes_outlive_the_process_and_may_take_a_limit_away(tmp_path: Path) -> None:
+    book = OwnerLimitsBook(configured(tmp_path))
+    book.change({"upload_mbit_s_max": 2, "compute_hours": ["mon-fri 22:00-07:00"]})
+    book.change({"gpu_celsius_max": None})
+    assert stat.S_ISREG((tmp_path / FILE).stat().st_mode)
+    again = OwnerLimitsBook(configured(tmp_path))
+    assert again.limits == book.limits
+    assert again.changed == ["compute_hours", "gpu_celsius_max", "upload_mbit_s_max"]
+    config = again.config
+    assert (config.link.upload_mbit_s_max, config.limits.gpu_celsius_max) == (2.0, None)
+    assert config.limits.compute_hours == ("mon-fri 22:00-07:00",)
+    again.reset(["gpu_celsius_max"])
+    assert OwnerLimitsBook(configured(tmp_path)).limits.gpu_celsius_max == 80.0
+    again.reset()
+    assert OwnerLimitsBook(configured(tmp_path)).changed == []
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"upload_mbit_s_max": -1}, {"speed": 1}, {"compute_hours": ["someday"]}, {"vram_share_max": "much"}],
+)
+def test_what_is_no_limit_changes_nothing(tmp_path: Path, values: dict[str, object]) -> None:
+    book = OwnerLimitsBook(configured(tmp_path))
+    before = book.limits
+    with pytest.raises(ConfigError, match="problem"):
+        book.change({"download_mbit_s_max": 1, **values})
+    assert (book.limits, book.changed) == (before, [])
+    with pytest.raises(ConfigError, match="no limit 'speed'"):
+        book.reset(["speed"])
+
+
+@pytest.mark.parametrize("text", ["nonsense", "[1]", '{"upload_mbit_s_max": -1}', '{"speed": 1}'])
+def test_a_damaged_file_ends_the_start(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(ConfigError):
+        OwnerLimitsBook(configured(tmp_path))
+
+
+def test_what_was_asked_for_and_moved_is_there_after_a_restart(tmp_path: Path) -> None:
+    asked, use = OwnerRequest("pause", datetime(2026, 11, 23, 12)), MonthUse("2026-11", 5, 7)
+    SavedState(tmp_path).save(asked, use)
+    again = SavedState(tmp_path)
+    assert (again.asked, again.use) == (asked, use)
+
+
+def test_a_new_machine_remembers_nothing(tmp_path: Path) -> None:
+    assert SavedState(tmp_path).asked == OwnerRequest()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"wish": "explode", "until": null, "month": "", "sent_bytes": 0, "received_bytes": 0}'],
+)
+def test_a_damaged_file_counts_as_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / STATE_FILE).write_text(text)
+    memory = SavedState(tmp_path)
+    assert (memory.asked, memory.use) == (OwnerRequest(), MonthUse())
+
+
+def test_a_folder_that_is_gone_is_an_error(tmp_path: Path) -> None:
+    memory = SavedState(tmp_path / "gone")
+    with pytest.raises(RunFolderError):
+        memory.save(OwnerRequest("pause"), MonthUse())

@@ -1,3 +1,5 @@
+"""Joining a run and leaving it: what is written, and what is removed again."""
+
 from __future__ import annotations
 
 import tomllib
@@ -18,6 +20,7 @@ from peer.donor.install.join import (
     peer_paths,
     write_configuration,
 )
+from peer.donor.install.leave import clear_up
 from rollcast.runtime.config import load_config
 from rollcast.runtime.errors import ConfigError, JoinRefused
 from rollcast.wire.ids import Role, RunId
@@ -120,3 +123,46 @@ def test_any_path_can_stand_in_a_configuration(word: str) -> None:
     here = PeerPaths(Path("/c.toml"), Path("/s") / word.replace("\0", "_"))
     values = tomllib.loads(new_configuration(here, "shed", ListenSettings()))
     assert values["state_folder"] == str(here.state_folder)
+
+
+@pytest.fixture
+def joined_places(tmp_path: Path) -> PeerPaths:
+    """State as a peer leaves it, and a file of somebody else's in the same folder."""
+    here = PeerPaths(tmp_path / "peer.toml", tmp_path / "state")
+    for name in ("versions/run-1/5", "cache/jax", "logs", "receipts"):
+        (here.state_folder / name).mkdir(parents=True)
+    for name in ("identity.key", "credentials.pem", "invite.txt", "donor.json", "lock", "my-photos.tar"):
+        (here.state_folder / name).write_text("x")
+    here.config_file.write_text("x")
+    return here
+
+
+def left(joined_places: PeerPaths) -> list[str]:
+    return sorted(path.name for path in joined_places.state_folder.iterdir())
+
+
+def test_who_it_is_and_what_it_did_stay(joined_places: PeerPaths) -> None:
+    gone = clear_up(joined_places, forget_identity=False)
+    assert left(joined_places) == ["identity.key", "my-photos.tar", "receipts"]
+    assert joined_places.config_file.exists()
+    assert len(gone) == 7
+    assert clear_up(joined_places, forget_identity=False) == []
+
+
+def test_for_good(joined_places: PeerPaths) -> None:
+    clear_up(joined_places, forget_identity=True)
+    assert left(joined_places) == ["my-photos.tar"]  # what is not ours is nobody's to remove
+    assert not joined_places.config_file.exists()
+    (joined_places.state_folder / "my-photos.tar").unlink()
+    clear_up(joined_places, forget_identity=True)
+    assert not joined_places.state_folder.exists()
+
+
+def test_a_link_is_removed_and_what_it_points_to_is_not(joined_places: PeerPaths, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "disk2"
+    elsewhere.mkdir()
+    (elsewhere / "precious").write_text("x")
+    (joined_places.state_folder / "tokenizers").symlink_to(elsewhere)
+    clear_up(joined_places, forget_identity=False)
+    assert (elsewhere / "precious").exists()
+    assert not (joined_places.state_folder / "tokenizers").is_symlink()
