@@ -1,11 +1,8 @@
-"""One archive with what a bug report needs: what this machine is, does, was told and wrote down; and no secrets.
+"""Write the archive of `rollcast peer bugreport`: facts, status, configuration and logs of this machine, no secrets.
 
-Only what is named here goes in, each text through Redactor. Keys, certificates, invites, prompts, rollouts and weights
-do not.
-
-Redactor takes secrets out of texts that go to other people. What is known to be secret on this machine is looked for
-as it stands; what looks like a secret is taken out by its
-form. Better a word too many than one too few.
+Only the files that are named here are included. Keys, certificates, prompts, rollouts and weights are not, and every
+text goes through Redactor: it removes each secret that is known on this machine wherever it stands, and anything that
+has the form of a secret. When in doubt it removes too much.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ from rollcast.wire.donor_socket import request
 from rollcast.wire.joining.invite import Invite
 
 REDACTED = "[redacted]"
-_LENGTH_LEAST = 8  # a shorter "secret" would take ordinary words out
+_LENGTH_LEAST = 8  # a shorter "secret" would remove ordinary words
 
 _NAMES = (
     r"[\w.-]*(?:secret|passw(?:or)?d|api[_-]?key|access[_-]?key|authorization|cookie|private|credential|token|invite)"
@@ -63,9 +60,11 @@ _FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 class Redactor:
-    """Args:
-    secrets: texts that must not be in the result, in any place.
-    home: this user's home folder, which has a name in it; it becomes ``~``.
+    """Remove secrets from texts that other people will read.
+
+    Args:
+        secrets: texts that must not occur anywhere in the result.
+        home: this user's home folder, whose path may hold a name; it becomes ``~``.
     """
 
     def __init__(self, secrets: Iterable[str], *, home: str = "") -> None:
@@ -74,7 +73,7 @@ class Redactor:
         self._home = home.rstrip("/")
 
     def clean(self, text: str) -> str:
-        """The text without them."""
+        """Return the text without secrets."""
         for secret in self._secrets:
             text = text.replace(secret, REDACTED)
         for form, put in _FORMS:
@@ -91,10 +90,10 @@ It holds no keys, certificates, invites or tokens, no prompts, rollouts or weigh
 
 
 def bug_report(places: PeerPaths, config_home: Path, *, out: Path) -> list[str]:
-    """Write the archive; names of the files in it.
+    """Write the archive, and return the names of the files in it.
 
     Raises:
-        RunFolderError: it cannot be written.
+        RunFolderError: the archive cannot be written.
     """
     redactor = Redactor(secrets_of(places), home=str(Path.home()))
     files = {name: redactor.clean(text) for name, text in _texts(places, config_home).items()}
@@ -128,7 +127,7 @@ def _texts(places: PeerPaths, config_home: Path) -> dict[str, str]:
 
 
 def _safely(make: Callable[[], str]) -> str:
-    """A report of a broken machine has to work too."""
+    """Return the text, or the reason why there is none: a report must work on a broken machine too."""
     try:
         return make()
     except FileNotFoundError as error:
@@ -138,14 +137,14 @@ def _safely(make: Callable[[], str]) -> str:
 
 
 def secrets_of(places: PeerPaths) -> list[str]:
-    """What is secret in this peer's files: invites and their tokens, keys, headers for mirrors, tokens of its page."""
+    """Return the secrets in this peer's files: invites and their tokens, keys, headers for mirrors, page tokens."""
     texts = [_secret(path) for path in _secret_files(places)]
     found = [line for text in texts for line in text.splitlines() if not line.startswith("-----")]
     found += [value for text in texts for value in _json_values(text)]
     try:
         config = load_config(places.config_file, PeerConfig)
     except RollcastError:
-        config = PeerConfig()  # what it would have told is still taken out by its form
+        config = PeerConfig()  # secrets of a broken configuration are still removed by their form
     texts.append(config.invite.get_secret_value())
     if config.invite_file is not None:
         texts.append(_secret(config.invite_file))
@@ -157,7 +156,7 @@ def secrets_of(places: PeerPaths) -> list[str]:
 
 
 def _secret(path: Path) -> str:
-    """Of a file with secrets; empty where there is none."""
+    """Return the text of a file with secrets; empty: it cannot be read."""
     try:
         return _read(path)
     except OSError:
@@ -202,7 +201,7 @@ def _values(values: Any) -> Iterable[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Variables that change what a peer does, by name; others are nobody's business."""
+    """Return the environment variables that change what a peer does; all others are private."""
     wanted = ("ROLLCAST_", "JAX_", "XLA_", "CUDA_VISIBLE", "XDG_", "LANG", "TZ")
     return {name: value for name, value in sorted(os.environ.items()) if name.startswith(wanted)}
 
@@ -227,7 +226,7 @@ def _unit(config_home: Path) -> str:
 
 
 def _read(path: Path, most: int = _SMALL_BYTES_MAX) -> str:
-    """The end of a file."""
+    """Return the last ``most`` bytes of a file as text."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - most))

@@ -107,9 +107,9 @@ class P2pTransport:
         self._circuits: tuple[str, ...] = ()
         self._may_relay = True
         self.on_circuits: Callable[[tuple[str, ...]], None] | None = None
-        """Called with the addresses at which we can be reached through relays, whenever they change."""
+        """Called with this peer's addresses through relays, whenever they change."""
         self.on_found: Callable[[PeerId, tuple[str, ...]], None] | None = None
-        """Called with whom the table of members names, and their addresses: hints."""
+        """Called with a peer that the DHT names and its addresses, which are hints."""
 
     @property
     def running(self) -> bool:
@@ -118,7 +118,7 @@ class P2pTransport:
 
     @property
     def state(self) -> str:
-        """ "running", with what it has passed on for others, or why it does not, in words."""
+        """Text for screens: "running", with the bytes relayed for others, or the reason why libp2p does not run."""
         if not self.running:
             return self._trouble or "not begun"
         passed_bytes = self._passing.passed_bytes if self._passing is not None else 0
@@ -126,30 +126,30 @@ class P2pTransport:
 
     @property
     def relays_for_others(self) -> bool:
-        """Whether others may hold reservations here, as far as our configuration goes."""
+        """Whether the configuration lets other peers hold reservations here."""
         return self._caps is not None
 
     def expect(self, peer_ids: Iterable[PeerId]) -> None:
-        """The coordinator names these as members of the run, in place of those before."""
+        """Replace the peers that the coordinator names as members of the run."""
         self._expected = frozenset(peer_ids)
         if self._thread is not None:
             self._thread.expect(self._expected)
 
     def keep_out(self, banned: frozenset[PeerId]) -> None:
-        """These are members no more, whatever they show; in place of those before."""
+        """Replace the banned peers, which are no members whatever certificate they show."""
         self._banned = banned
         if self._thread is not None:
             self._thread.keep_out(banned)
 
     def want_relays(self, addresses: Iterable[str]) -> None:
-        """Be reachable through some of these relays, the preferred first; ``on_circuits`` hears where."""
+        """Reserve at some of these relays, the preferred first; ``on_circuits`` is called with the addresses."""
         found = (parse_relay(address) for address in islice(addresses, RELAYS_MOST))
         self._relays = tuple(relay for relay in found if relay is not None and relay.peer_id != self._identity.peer_id)
         if self._thread is not None:
             self._thread.want_relays(self._relays)
 
     def seek(self, seeds: Iterable[str], own: Iterable[str]) -> None:
-        """Look for members, beginning with these libp2p hosts, and say at which addresses we can be reached."""
+        """Search the DHT for members, starting from these hosts, and publish this peer's own addresses in it."""
         self._sought = tuple(seeds), tuple(own)
         if self._thread is not None:
             self._thread.seek(*self._sought)
@@ -161,7 +161,7 @@ class P2pTransport:
                 self.on_found(peer_id, addresses)
 
     def allow_relaying(self, *, allowed: bool) -> None:
-        """Whether the owner lets anything pass for others at the moment."""
+        """Whether the owner's limits allow relaying for others now."""
         self._may_relay = allowed
         if self._thread is not None:
             self._thread.allow_relaying(allowed=allowed)
