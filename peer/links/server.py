@@ -10,7 +10,8 @@ from peer.links.acceptor import LinkAcceptor
 from peer.links.stream_link import StreamLink
 from peer.links.traffic import LinkTraffic
 from peer.links.transport import Admission, LinkHandler
-from rollcast.runtime.errors import PortInUse, RollcastError
+from rollcast.runtime.errors import RollcastError
+from rollcast.runtime.process import bind_error
 from rollcast.wire.identity.tls import Caller, TlsCredentials
 from rollcast.wire.ids import RunId
 from rollcast.wire.links.handshake import LinkLimits
@@ -68,11 +69,7 @@ class LinkServer:
         except OSError as error:
             if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
                 raise
-            raise PortInUse(
-                f"cannot listen for chunk links on {host}:{port}",
-                cause=str(error),
-                fix="stop the other process, or set another link.host or link.port (0 lets the system choose)",
-            ) from None
+            raise bind_error(f"{host}:{port}", error, setting="link.port") from None
         bound: int = self._listener.sockets[0].getsockname()[1]
         return bound
 
