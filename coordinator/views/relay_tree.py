@@ -1,4 +1,4 @@
-"""The relay plan in force as nodes and edges: every member up to a number, regions beyond it."""
+"""Draw the relay plan in force as nodes and edges: of members up to a number, of regions beyond it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class SlowestBranch:
 
 @dataclass(slots=True)
 class _Sum:
-    """What goes from one node to another."""
+    """What one node sends to another."""
 
     stripes: set[int] = field(default_factory=set)
     transports: set[str] = field(default_factory=set)
@@ -96,7 +96,7 @@ class _Sum:
 
 
 class Shape:
-    """What of a plan stays the same until the next one: edges by their ends, and depths. Regions' edges for a while."""
+    """Caches what stays the same until the next plan: edges by their ends, and depths; regions' edges for a while."""
 
     def __init__(self) -> None:
         self._plan: Plan | None = None
@@ -106,7 +106,7 @@ class Shape:
         self.depths: Mapping[PeerId, int] = {}
 
     def follow(self, plan: Plan | None) -> None:
-        """Take a new plan in."""
+        """Replace the cached plan by a new one."""
         if plan is self._plan:
             return
         self._plan, self.region_edges_until = plan, float("-inf")
@@ -120,7 +120,7 @@ class Shape:
 
 
 def depths_of(plan: Plan) -> dict[PeerId, int]:
-    """Hops from the root down the tree of announcements and chunk lists."""
+    """Return each member's number of hops from the root in the tree of announcements and chunk lists."""
     depths = {plan.root: 0}
     for child in plan.list_parents:
         path = []
@@ -133,7 +133,7 @@ def depths_of(plan: Plan) -> dict[PeerId, int]:
 
 
 def build_tree(state: CoreState, shape: Shape, now: float) -> Tree:
-    """The plan in force with the rates that were measured on its hops; between regions up to REGION_EDGES_S ago."""
+    """Return the plan in force with the measured rates of its hops; those between regions may be REGION_EDGES_S old."""
     shape.follow(state.relay.plan)
     members = [one for one in state.members if one.role != "peer" or not one.standing.dark]
     by_region = sum(one.role == "peer" for one in members) > PEERS_DRAWN_MAX
@@ -147,7 +147,7 @@ def build_tree(state: CoreState, shape: Shape, now: float) -> Tree:
 
 
 def group_of(member: Member) -> str:
-    """The node that stands for a member where regions are drawn: origins stand for themselves."""
+    """Return the node that stands for a member when regions are drawn: an origin stands for itself."""
     return str(member.peer_id) if member.role != "peer" else f"region:{member.region or NO_REGION}"
 
 
@@ -181,7 +181,7 @@ def _node(state: CoreState, shape: Shape, node_id: str, members: list[Member]) -
 
 
 def _edges(state: CoreState, shape: Shape, groups: Mapping[PeerId, str]) -> tuple[TreeEdge, ...]:
-    """Within a region nothing is drawn."""
+    """Return the edges between the nodes that are drawn; hops within a region are left out."""
     sums: dict[Edge, _Sum] = {}
     links = _Links(state)
     for (parent, child), stripes in shape.edges.items():
@@ -222,7 +222,7 @@ def _edge(ends: Edge, one: _Sum) -> TreeEdge:
 
 
 class _Links:
-    """Links by their sending end, looked up once a sender."""
+    """Looks up links by their sending end, once for each sender."""
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
@@ -243,7 +243,7 @@ class _Links:
 
 
 def slowest_branch(state: CoreState, now: float) -> SlowestBranch | None:
-    """The way to the member that the newest version reaches last; None before anybody received one."""
+    """Return the path to the member that the newest version reaches last; None before any member received one."""
     plan, last = state.relay.plan, _last_member(state, now)
     if plan is None or last is None:
         return None
@@ -258,7 +258,7 @@ def slowest_branch(state: CoreState, now: float) -> SlowestBranch | None:
 
 
 def _last_member(state: CoreState, now: float) -> tuple[Member, float, int | None] | None:
-    """Who lacks the newest version longest, or got its newest one latest."""
+    """Return the member that has lacked the newest version longest, or else received it last."""
     broadcast = state.dissemination.newest
     if broadcast is not None and broadcast.missing:
         missing = [one for one in map(state.members.get, broadcast.missing) if one is not None]
@@ -275,7 +275,7 @@ def _last_member(state: CoreState, now: float) -> tuple[Member, float, int | Non
 
 
 def _path(parents: Mapping[PeerId, PeerId], root: PeerId, last: PeerId) -> tuple[PeerId, ...]:
-    """From the root to this member; empty where the stripe does not reach it."""
+    """Return the path from the root to this member; empty if the stripe does not reach it."""
     path = [last]
     while path[-1] != root:
         parent = parents.get(path[-1])
@@ -286,7 +286,7 @@ def _path(parents: Mapping[PeerId, PeerId], root: PeerId, last: PeerId) -> tuple
 
 
 def _rate_of(links: _Links, path: tuple[PeerId, ...]) -> float:
-    """Of its slowest measured hop; unmeasured ones limit nothing."""
+    """Return the rate of the path's slowest measured hop; hops that were not measured do not count."""
     rates = []
     for source, target in pairwise(path):
         link = links.get(source, target)

@@ -27,7 +27,7 @@ FILES_KEPT = 4  # other runs whose steps stay in memory
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """One run. ``steps``: the newest that it wrote down. ``began_unix_s``: of the oldest file in its folder."""
+    """One run. ``steps``: its newest recorded step. ``began_unix_s``: time of the oldest file in its folder."""
 
     name: str
     current: bool
@@ -37,7 +37,7 @@ class RunView:
 
 @dataclass(frozen=True, slots=True)
 class RunsView:
-    """The newest first."""
+    """Runs, newest first."""
 
     runs: tuple[RunView, ...]
 
@@ -57,7 +57,7 @@ class StepsView:
 
 
 def steps_view(run: str, steps: Sequence[dict[str, Any]], *, from_step: int = 0, points: int = 2000) -> StepsView:
-    """The steps from ``from_step`` on, thinned to about so many rows."""
+    """Return the steps from ``from_step`` on, thinned to about ``points`` rows."""
     wanted = [one for one in steps if one["step"] >= from_step]
     every = max(1, -(-len(wanted) // max(1, min(points, POINTS_MAX))))
     thinned = [one for number, one in enumerate(wanted, 1) if number % every == 0 or number == len(wanted)]
@@ -67,7 +67,7 @@ def steps_view(run: str, steps: Sequence[dict[str, Any]], *, from_step: int = 0,
 
 
 def _worst_kl(step: Mapping[str, Any]) -> dict[str, Any]:
-    """The peer whose log-probabilities are furthest from the learner's; nothing where the step names none."""
+    """Return the peer whose log-probabilities differ most from the learner's; empty if the step names none."""
     by_peer = {name.removeprefix(KL_KEY): value for name, value in step.items() if name.startswith(KL_KEY)}
     known = {peer: value for peer, value in by_peer.items() if isinstance(value, int | float)}
     if not known:
@@ -77,7 +77,7 @@ def _worst_kl(step: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Runs:
-    """This run's folder and those beside it; may be asked by several threads at once."""
+    """Reads this run's folder and those beside it. Several threads may call it at once."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
@@ -124,7 +124,7 @@ class Runs:
         return file
 
     def _beside(self, name: str) -> Path:
-        """metrics.jsonl of the run of this name: a folder right beside ours, no link, and no way out of there."""
+        """Return metrics.jsonl of the run with this name: a folder beside this run's, without links or ".."."""
         parent = self._folder.root.resolve().parent
         path = parent / name / self._own.path.name
         if NAME.fullmatch(name) is None or not _is_plain(path.parent, path):
