@@ -60,7 +60,7 @@ def test_peers_that_are_all_quarantined_are_none() -> None:
     assert core.handle(Tick(), 50.0)[-1:] == []
     core.handle(PeerLeft(PeerId("b"), "gone"), 50.0)
     core.handle(joined("a"), 55.0)  # a new session does not wash it clean
-    assert core.waiting(56.0).text == "another peer to join, as those here are quarantined"
+    assert core.waiting(56.0).text == "another peer to join, as all connected peers are quarantined"
     failure = FailRun("RC202", "every peer has been quarantined for 10 s", NO_PEER_FIX)
     assert core.handle(Tick(), 60.0)[-1:] == [failure]
 
