@@ -1,4 +1,4 @@
-"""A rollout engine whose completions follow from seeds and whose time follows from their lengths."""
+"""Simulate a rollout engine: its completions follow from seeds, its time from their lengths."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STOP_TOKEN = 1
 
 
 def tokens_of(seed: int, start: int, end: int) -> list[int]:
-    """The tokens that a slot's seed draws at these positions, whoever draws them."""
+    """Return the tokens of a slot's seed from position ``start`` to ``end``, the same on every peer."""
     return [2 + (seed + position * 2654435761) % 61 for position in range(start, end)]
 
 
@@ -28,10 +28,10 @@ class _Row:
 
 
 class Engine:
-    """Draws batches slice by slice; a slice takes as long as its longest part.
+    """Generates batches slice by slice; a slice takes as long as its longest row.
 
     Args:
-        token_s: seconds a token of the whole batch.
+        token_s: seconds per token position of the whole batch.
     """
 
     def __init__(self, peer_id: PeerId, lengths: Lengths, token_s: float) -> None:
@@ -43,13 +43,13 @@ class Engine:
         self._weights: VersionKey | None = None
 
     def begin(self, work: Sequence[SlotWork]) -> None:
-        """Forget the batch before and begin with these slots, with the active version."""
+        """Discard the batch before and begin a batch of these slots with the active version."""
         self._weights = self.active
         self._rows = []
         self.add(work)
 
     def add(self, work: Sequence[SlotWork]) -> None:
-        """More slots beside those there are."""
+        """Add slots to the batch."""
         for item in work:
             slot = item.slot
             known = sum(len(segment.token_ids) for segment in slot.prefix)
@@ -57,16 +57,16 @@ class Engine:
             self._rows.append(_Row(item.lease.lease_id, slot.sample_index, slot.seed, known, length))
 
     def renew(self) -> None:
-        """Go on with the active version."""
+        """Continue the batch with the active version."""
         self._weights = self.active
 
     def slice_s(self, tokens_max: int) -> float:
-        """How long the next slice takes."""
+        """Return how many seconds the next slice takes."""
         longest = max((row.length - row.position for row in self._rows), default=0)
         return self.token_s * max(1, min(tokens_max, longest))
 
     def draw(self, tokens_max: int) -> tuple[DrawnTokens, ...]:
-        """The next slice."""
+        """Generate the next slice of every row; finished rows leave the batch."""
         drawn = tuple(self._draw_row(row, tokens_max) for row in self._rows)
         self._rows = [row for row in self._rows if row.position < row.length]
         return drawn

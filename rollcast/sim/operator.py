@@ -1,4 +1,4 @@
-"""Somebody who pins, drains, bans and enables peers, and changes prices, S, kappa and the budget of a run."""
+"""Simulate an operator who pins, drains, bans and enables peers, and changes prices, S, kappa and the budget."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ _PRICE_FACTORS = (0.5, 0.8, 1.25, 2.0)
 
 
 class Operator:
-    """Acts every ``operator_every_s`` on average; one peer at most is pinned at a time, and one drained or banned, so
-    that the run can go on.
+    """An operator who gives a random order every ``operator_every_s`` seconds on average.
+
+    At most one peer is pinned, and at most one drained or banned, at a time, so that the run can go on.
     """
 
     def __init__(self, ground: Ground, coordinator: CoordinatorNode) -> None:
@@ -59,7 +60,7 @@ class Operator:
         self._coordinator.give(PricesChanged(tuple(self._prices)))
 
     def _pin(self) -> None:
-        """Unpin the one that is pinned, else pin one."""
+        """Unpin the pinned peer; if none is pinned, pin one."""
         if self._pinned:
             self._coordinator.give(PeerPinned(PeerId(self._pinned), ""))
             self._pinned = ""
@@ -74,7 +75,7 @@ class Operator:
         self._coordinator.give(StalenessLimitChanged(limit))
 
     def _keep_out(self) -> None:
-        """Enable the one that is drained or banned, else drain or ban one."""
+        """Enable the drained or banned peer; if there is none, drain or ban one."""
         if self._kept_out:
             self._coordinator.give(PeerEnabled(PeerId(self._kept_out), "tried again"))
             self._kept_out = ""

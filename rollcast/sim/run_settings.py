@@ -1,4 +1,4 @@
-"""The coordinator core's settings in a simulated run."""
+"""Derive the coordinator core's settings from those of a simulated fleet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ VOCABULARY = 64
 
 
 def core_settings(settings: FleetSettings, seed: int) -> CoreSettings:
-    """Missing roles are never given up on: a simulation judges that itself."""
+    """Return the core's settings for a fleet and a seed.
+
+    The timeouts for missing peers and learners are infinite: invariant I10 judges how long the run may stand still.
+    """
     return CoreSettings(
         run_id=RUN_ID,
         run_name=RUN_ID,

@@ -1,4 +1,4 @@
-"""A plan replayed by the simulator: the same workers, links and demand under the real cores, beside the prediction."""
+"""Validate a prediction: simulate a plan's workers, links and demand under the real cores, and compare the figures."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from rollcast.sim.kernel.network import Line
 from rollcast.sim.nodes.peer import PeerNode
 from rollcast.sim.settings import EngineSettings, FleetSettings, Lengths
 
-_MEDIAN_TOKENS = 64.0  # of a simulated completion: a token stands for some dozens
-_SLICES = 32  # in a rollout of median length, where rollouts are uploaded one by one
-_VERIFY_MEAN = math.exp(0.5 * 0.5**2)  # mean / median of what a simulated verifier takes
-NOTICE_S = 0.07  # there and back over two simulated access links, with the jitter and a sync to disk
-_HASH_S = 0.1  # what a simulated learner does to a version besides pushing it
+_MEDIAN_TOKENS = 64.0  # of a simulated completion; one simulated token stands for some dozens
+_SLICES = 32  # slices of a rollout of median length, if rollouts are uploaded one by one
+_VERIFY_MEAN = math.exp(0.5 * 0.5**2)  # mean / median of a simulated verifier's log-normal time (sigma 0.5)
+NOTICE_S = 0.07  # a round trip over two simulated access links, with the jitter and a sync to disk
+_HASH_S = 0.1  # a simulated learner's work on a version besides the push
 _LOST = ("stale", "group_stale", "late_duplicate", "returned", "lease_expired")
 
 WorkersOn = Sequence[tuple[Worker, Speed]]
@@ -30,10 +30,10 @@ WorkersOn = Sequence[tuple[Worker, Speed]]
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """Predicted beside simulated, over the same learner steps of the same run.
+    """The predicted and the simulated figures of the same learner steps of one run.
 
     Args:
-        violations: invariants that the simulator's judge saw broken; must be 0.
+        violations: broken invariants that the simulator's judge found; must be 0.
     """
 
     seed: int
@@ -45,7 +45,7 @@ class Validation:
     violations: int
 
     def errors(self) -> dict[str, float]:
-        """|predicted - simulated| / simulated of the figures; a figure that is 0 in the simulation is left out."""
+        """Return |predicted - simulated| / simulated by figure; a figure that is 0 in the simulation is left out."""
         pairs = (
             ("utilisation", self.predicted.utilisation, self.simulated.utilisation),
             ("t_bcast_s", self.predicted.t_bcast_s, self.simulated.t_bcast_s),
@@ -54,19 +54,19 @@ class Validation:
         return {name: abs(predicted - found) / found for name, predicted, found in pairs if found > 0}
 
     def to_json(self) -> dict[str, Any]:
-        """For ``--json``."""
+        """Return the validation as ``--json`` prints it."""
         return asdict(self) | {"errors": self.errors()}
 
 
 def validate_plan(plan: Plan, *, seed: int, steps: int = STEPS, conduct: Conduct | None = None) -> Validation:
-    """Replay the chosen set for so many steps of the learner, after a warm-up.
+    """Simulate the workers that a plan chose, for ``steps`` learner steps after a warm-up, beside their prediction.
 
     Args:
-        conduct: how the run is operated; None: as by default, whole batches drawn together, the push on the learner's
-            uplink.
+        conduct: how the run is operated; None means the default: whole batches generated together, and versions
+            pushed on the learner's uplink.
 
     Raises:
-        ValueError: nobody is chosen.
+        ValueError: the plan chose no worker.
     """
     workers_on = [(one.worker, one.speed) for one in plan.chosen if one.speed is not None]
     if conduct is None:
@@ -83,9 +83,13 @@ def validate(
     warm_up_steps: int = WARM_UP_STEPS,
     steps: int = STEPS,
 ) -> Validation:
-    """Predict what these workers give, and simulate them."""
+    """Predict the figures of a run with these workers, simulate the run, and return both.
+
+    Raises:
+        ValueError: there are no workers.
+    """
     if not workers_on:
-        raise ValueError("there is nobody to simulate: the plan has no workers")
+        raise ValueError("the plan has no workers to simulate")
     predicted = predict(demand, workers_on, conduct, warm_up_steps=warm_up_steps, steps=steps)
     simulated, violations = simulate_workers(
         demand, workers_on, conduct, seed=seed, warm_up_steps=warm_up_steps, steps=steps
@@ -94,14 +98,14 @@ def validate(
 
 
 def publish_s(demand: Demand) -> float:
-    """How long a simulated learner takes to publish: up the line that serves versions, then down the origin's."""
+    """Return the seconds that a simulated learner takes to publish: up its own line, then down the origin's."""
     return _HASH_S + 2.0 * demand.update_bytes / demand.learner_upload_bytes_per_second
 
 
 def simulate_workers(
     demand: Demand, workers_on: WorkersOn, conduct: Conduct, *, seed: int, warm_up_steps: int, steps: int
 ) -> tuple[Prediction, int]:
-    """What the simulator makes of them, and how many invariants were broken."""
+    """Simulate the workers. Returns the measured figures and the number of broken invariants."""
     fleet = Fleet(fleet_settings(demand, workers_on, conduct), seed)
     _preempt(fleet, workers_on, conduct)
     oracle, tables = fleet.ground.oracle, fleet.coordinator.tables
@@ -124,7 +128,7 @@ def simulate_workers(
 
 
 def fleet_settings(demand: Demand, workers_on: WorkersOn, conduct: Conduct) -> FleetSettings:
-    """The simulated fleet of these workers: engines as fast, lines as wide, and the run operated in the same way."""
+    """Return the settings of the fleet with the same engine speeds, line rates and conduct as these workers."""
     sigma = _sigma(workers_on, conduct)
     median_tokens, most = _MEDIAN_TOKENS, round(LONGEST * _MEDIAN_TOKENS)
     slowest_p90_s = max(speed.t_gen_p90_s for _, speed in workers_on)
@@ -161,7 +165,7 @@ def fleet_settings(demand: Demand, workers_on: WorkersOn, conduct: Conduct) -> F
     )
 
 
-#: The time scale of real runs: heartbeats each 10 s, disks that take milliseconds, nobody gives anybody up.
+#: The time scale of real runs: heartbeats every 10 s, disks that take milliseconds, timeouts that no live process hits.
 _MINUTES: dict[str, Any] = {
     "heartbeat_s": 10.0,
     "heartbeat_timeout_s": 30.0,
@@ -178,7 +182,7 @@ _MINUTES: dict[str, Any] = {
 
 
 def _sigma(workers_on: WorkersOn, conduct: Conduct) -> float:
-    """Of the logarithm of a rollout's length: what the workers' speeds say, the faster ones the more."""
+    """Return the sigma of the logarithm of rollout lengths that the workers' speeds imply, weighted by their rates."""
     rates = [speed.rollouts_per_second for _, speed in workers_on]
     fits = [fit_log_normal(_mean_s(one), one.t_gen_p90_s, _longest_of(one, conduct))[1] for _, one in workers_on]
     return sum(rate * sigma for rate, sigma in zip(rates, fits, strict=True)) / sum(rates)
@@ -203,7 +207,7 @@ def _longest_of(speed: Speed, conduct: Conduct) -> int:
 
 
 def _preempt(fleet: Fleet, workers_on: WorkersOn, conduct: Conduct) -> None:
-    """Each worker is killed as often as it is said to be, and stays away for what it loses besides its batch."""
+    """Kill each worker at its preemption rate; it stays away for the time that it loses besides its batch."""
     for peer, (worker, speed) in zip(fleet.peers, workers_on, strict=True):
         if worker.preemptions_per_hour <= 0:
             continue

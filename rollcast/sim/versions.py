@@ -1,4 +1,4 @@
-"""Versions of a simulated learner: states that follow from what was trained, signed as real ones are."""
+"""Make the versions of a simulated learner: states that follow from what was trained, signed as real ones are."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from rollcast.wire.versions.records import (
 from rollcast.wire.versions.tensors import tensor_table
 
 RUN_ID = RunId("simulated")
-CHUNK_BYTES = 1024  # of the real bytes that stand for a version's
+CHUNK_BYTES = 1024  # real bytes of a chunk; the simulated network counts the size of the settings instead
 
 
 def first_state(seed: int) -> bytes:
-    """The learner's state before its first step."""
+    """Return the learner's state before its first step."""
     return blake3(f"rollcast/sim/state/{seed}".encode()).digest()
 
 
 def next_state(state: bytes, rollouts: Sequence[tuple[int, float]], hardware: int) -> bytes:
-    """The state after a step on these (rollout id, reward); other hardware rounds otherwise."""
+    """Return the state after a step on these pairs (rollout id, reward); other hardware gives another state."""
     return blake3(state + repr((rollouts, hardware)).encode()).digest()
 
 
@@ -46,7 +46,7 @@ class Published:
 
 
 class Signer:
-    """Makes versions; the key follows from the seed, so that the same run signs the same bytes."""
+    """Signs versions with a key that follows from the seed, so that the same run signs the same bytes."""
 
     def __init__(self, seed: int, *, chunks: int) -> None:
         key = blake3(f"rollcast/sim/key/{seed}".encode()).digest()
@@ -56,11 +56,11 @@ class Signer:
         self._parsed: dict[bytes, VerifiedVersion] = {}
 
     def state_hash(self, state: bytes) -> bytes:
-        """What the record of a version of this state says."""
+        """Return the state hash that the record of a version of this state holds."""
         return state_hash(blake3(state).digest(length=self._size_bytes))
 
     def sign(self, epoch: Epoch, version: Version, state: bytes) -> Published:
-        """The version that a state becomes."""
+        """Return the signed version of a state."""
         data = blake3(state).digest(length=self._size_bytes)
         record = VersionRecord(RUN_ID, epoch, version, b"", state_hash(data), len(data), self._tensors, "{}")
         hashes = chunk_list(data, CHUNK_BYTES)
@@ -68,7 +68,7 @@ class Signer:
         return Published(parse_announcement(announcement), data, hashes)
 
     def parsed(self, announcement: bytes) -> VerifiedVersion:
-        """An announcement as receivers read it."""
+        """Return an announcement as receivers parse it; cached, because every peer receives the same one."""
         found = self._parsed.get(announcement)
         if found is None:
             found = self._parsed[announcement] = parse_announcement(pb.VersionAnnouncement.FromString(announcement))

@@ -1,8 +1,8 @@
-"""A wide-area network in virtual time: access links shared by flows, as ideal congestion control would share them.
+"""Simulate the bandwidth of a wide-area network: flows share access links as under ideal congestion control.
 
 A node's uplink serves its open flows in turns, a piece at a time; a piece then travels for the one-way delays of both
 ends and queues at the receiver's downlink. A flow waits while its receiver's downlink already has a full queue on its
-way, so a slow downlink holds back those who send to it and nobody else. Nothing is lost and each flow stays in order.
+way, so a slow downlink holds back only the flows towards it. Nothing is lost and each flow stays in order.
 """
 
 from __future__ import annotations
@@ -13,14 +13,19 @@ from dataclasses import dataclass, field
 
 from rollcast.sim.kernel.event_queue import Agenda
 
-WOKEN_AT_ONCE = 16  # senders that wait for a downlink, and may go on when something of its queue has been taken
-WATCH_S = 1.0
-QUEUE_S = 0.05  # of the downlink's rate: what may wait in front of it
+WOKEN_AT_ONCE = 16  # waiting senders that may go on when a downlink's queue shrinks; waking all of them costs too much
+WATCH_S = 1.0  # after which further senders are woken, in case that none of the woken ones sends
+QUEUE_S = 0.05  # length of the queue in front of a downlink, in seconds at its rate
 
 
 @dataclass(slots=True)
 class Frame:
-    """``sent`` is called once less than the port's low water is left here, ``arrived`` at the other end."""
+    """A message of a flow.
+
+    Attributes:
+        sent: called once no more than the port's low-water mark of the frame is left to send.
+        arrived: called when the whole frame has arrived at the other end.
+    """
 
     left_bytes: float
     sent: Callable[[], None] | None
@@ -35,7 +40,7 @@ class Flow:
     receiver: Port
     frames: deque[Frame] = field(default_factory=deque)
     open: bool = True
-    waiting: bool = False  # for the receiver's downlink
+    waiting: bool = False  # whether the flow waits for room in the queue of the receiver's downlink
 
     @property
     def delay_s(self) -> float:
@@ -46,10 +51,10 @@ class Port:
     """One node's access link.
 
     Args:
-        up_bytes_s, down_bytes_s: rates; may change at any time.
-        delay_s: one way, to the middle of the network.
-        piece_bytes: what a flow sends before the next one has its turn.
-        low_water_bytes: a frame counts as sent when no more of it is left.
+        up_bytes_s, down_bytes_s: rates in bytes per second; they may be changed at any time.
+        delay_s: one-way delay to the middle of the network, in seconds.
+        piece_bytes: bytes that a flow sends before the next flow has its turn.
+        low_water_bytes: a frame counts as sent when no more than this is left of it.
     """
 
     def __init__(
@@ -71,13 +76,13 @@ class Port:
         self._low_water_bytes = low_water_bytes
         self._turns: deque[Flow] = deque()
         self._sending = False
-        self._coming_bytes = 0.0  # left the senders' uplinks, not received
+        self._coming_bytes = 0.0  # have left the senders' uplinks and are not received yet
         self._down_free_s = 0.0
         self._waiting: list[Flow] = []
         self._watched = False
 
     def send(self, flow: Flow, frame: Frame) -> None:
-        """Queue a frame behind those that the flow has already."""
+        """Queue a frame behind the flow's earlier ones."""
         flow.frames.append(frame)
         if len(flow.frames) == 1 and not flow.waiting:
             self._turns.append(flow)
@@ -97,7 +102,7 @@ class Port:
             self._agenda.after(piece_bytes / self.up_bytes_s, self._piece_left, flow, piece_bytes)
 
     def full(self, flow: Flow) -> bool:
-        """Whether as much is on its way to this downlink as it takes in the flow's delay, and a full queue."""
+        """Whether the bytes on their way to this downlink fill the flow's delay and the queue in front of it."""
         return self._coming_bytes > self.down_bytes_s * (QUEUE_S + flow.delay_s)
 
     def _piece_left(self, flow: Flow, piece_bytes: float) -> None:
@@ -120,9 +125,9 @@ class Port:
         self._serve()
 
     def _wake(self) -> None:
-        """Let some of those send that wait for this downlink, the longest waiting first."""
+        """Wake some of the flows that wait for this downlink, the longest waiting first."""
         woken, self._waiting = self._waiting[:WOKEN_AT_ONCE], self._waiting[WOKEN_AT_ONCE:]
-        if self._waiting and not self._watched:  # in case that none of those does
+        if self._waiting and not self._watched:  # the woken flows may have nothing left to send
             self._watched = True
             self._agenda.after(WATCH_S, self._watch)
         for other in woken:

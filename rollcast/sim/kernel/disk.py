@@ -1,4 +1,4 @@
-"""A disk that forgets at power loss what was not synced, fills up, and takes its time."""
+"""Simulate a disk that loses unsynced changes at power loss, can be full, and takes time to sync."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from rollcast.sim.kernel.process import Process, Wait
 
 
 class DiskFull(Exception):
-    """No room for what was to be written."""
+    """A write failed because the disk is full."""
 
 
 @dataclass(slots=True)
 class DiskState:
-    """What faults change."""
+    """The state of a disk that faults change."""
 
     full: bool = False
-    sync_s: float = 0.004  # of one fsync
-    slow_s: float = 0.0  # added to each while something else keeps the disk busy
+    sync_s: float = 0.004  # median duration of one fsync
+    slow_s: float = 0.0  # added to every fsync while other work keeps the disk busy
 
 
 class Disk:
-    """Files by name. A process that dies leaves what it wrote; a machine that dies only what it synced.
+    """Files by name. What a killed process wrote stays; a power loss keeps only what was synced.
 
-    At power loss each file that was changed since its last sync keeps its old or its new content by chance.
+    At a power loss each file that was changed since its last sync keeps its old or its new content by chance.
     """
 
     def __init__(self, random: Random) -> None:
@@ -37,14 +37,14 @@ class Disk:
         self._changed: dict[str, None] = {}
 
     def sync_s(self) -> float:
-        """How long a sync begun now takes."""
+        """Return how many seconds a sync that begins now takes."""
         return self.state.sync_s * (0.5 + self._random.random()) + self.state.slow_s
 
     def write(self, name: str, content: Any) -> None:
-        """Change a file in the page cache; the content must not be changed afterwards.
+        """Write a file to the page cache; the caller must not change ``content`` afterwards.
 
         Raises:
-            DiskFull: it is.
+            DiskFull: the disk is full.
         """
         if self.state.full:
             raise DiskFull(name)
@@ -52,25 +52,25 @@ class Disk:
         self._changed[name] = None
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name; durable once ``target`` is synced (the folder's fsync)."""
+        """Rename a file; the rename is durable once ``target`` is synced, which stands for the folder's fsync."""
         self._files[target] = self._files.pop(source)
         self._changed[target] = self._changed[source] = None
 
     def remove(self, name: str) -> None:
-        """Forget a file; whether a power loss brings it back is chance until the name is synced."""
+        """Remove a file; until its name is synced, a power loss may bring it back."""
         self._files.pop(name, None)
         self._changed[name] = None
 
     def read(self, name: str) -> Any:
-        """A file's content, None where there is none."""
+        """Return a file's content; None if there is no such file."""
         return self._files.get(name)
 
     def names(self, prefix: str = "") -> list[str]:
-        """Names that begin so, sorted."""
+        """Return the names of files that begin with ``prefix``, sorted."""
         return sorted(name for name in self._files if name.startswith(prefix))
 
     def sync(self, name: str) -> None:
-        """An fsync of this file has ended."""
+        """Make a file's content, or its removal, durable."""
         self._changed.pop(name, None)
         if name in self._files:
             self._synced[name] = self._files[name]
@@ -78,11 +78,11 @@ class Disk:
             self._synced.pop(name, None)
 
     def synced(self, name: str) -> Any:
-        """What a power loss leaves of it for certain."""
+        """Return a file's durable content; None if there is none."""
         return self._synced.get(name)
 
     def lose_power(self) -> None:
-        """The page cache is gone; some of it happened to be written."""
+        """Lose the page cache; the kernel happened to have written some of it."""
         for name in list(self._changed):
             if self._random.random() < 0.5:
                 self.sync(name)
@@ -90,7 +90,7 @@ class Disk:
         self._changed.clear()
 
     def fsync(self, process: Process, name: str) -> Wait:
-        """Sync a file; takes its time."""
+        """Return a wait for an fsync of a file."""
 
         def begin(go_on: Callable[[Any], None]) -> None:
             process.later(self.sync_s(), self._synced_now, name, go_on)

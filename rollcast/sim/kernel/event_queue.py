@@ -1,4 +1,4 @@
-"""Virtual time: what happens when. Things of one moment happen in the order in which they were put in."""
+"""Advance virtual time. Calls at the same moment happen in the order in which they were scheduled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ Call = Callable[..., None]
 
 
 class Agenda:
-    """A heap of calls by (time, order of arrival). ``now`` is virtual seconds and never goes back."""
+    """The queue of scheduled calls, ordered by time and then by order of scheduling.
+
+    Attributes:
+        now: virtual seconds since the simulation began; it never decreases.
+        done: calls made so far.
+    """
 
     __slots__ = ("_count", "_heap", "done", "now")
 
@@ -21,15 +26,15 @@ class Agenda:
         self._count = 0
 
     def after(self, seconds: float, call: Call, *arguments: Any) -> None:
-        """Make this call so many seconds from now."""
+        """Schedule a call ``seconds`` from now."""
         self._count = count = self._count + 1
         heapq.heappush(self._heap, (self.now + seconds, count, call, arguments))
 
     def run(self, until_s: float, done: Callable[[], bool] | None = None) -> bool:
-        """Let things happen until ``done``, asked after each of them, or until virtual time ``until_s``.
+        """Make the scheduled calls until ``done`` holds, checked after each call, or until virtual time ``until_s``.
 
         Returns:
-            whether it is done.
+            Whether ``done`` holds; False if it is None.
         """
         if done is None:
             self._run_all(until_s)

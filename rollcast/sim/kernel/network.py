@@ -1,7 +1,8 @@
-"""The simulated internet between processes: ordered streams that wait while nothing gets through, and calls.
+"""Simulate the internet between processes: ordered streams that wait while nothing gets through.
 
-A byte stream over TCP does not lose or reorder what it carries: loss shows as a later arrival, a partition as silence.
-Different streams overtake each other. What has a size takes its time at the fair share of both access links (ports.py).
+A byte stream over TCP neither loses nor reorders what it carries: loss shows as a later arrival, a partition as
+silence. Different streams overtake each other. A message with a size takes the time that the fair share of both access
+links gives it (bandwidth.py).
 """
 
 from __future__ import annotations
@@ -21,29 +22,29 @@ _KeyT = TypeVar("_KeyT")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """An access link. Rates in bytes per second, delay one way to the middle of the network, in seconds."""
+    """An access link: rates in bytes per second, and the one-way delay to the middle of the network in seconds."""
 
     up_bytes_s: float = 1.25e7
     down_bytes_s: float = 2.5e7
     delay_s: float = 0.02
     dialable: bool = True
-    relays: bool = True  # whether fluid broadcasts count its upload
+    relays: bool = True  # whether fluid broadcasts count the link's upload
 
 
 @dataclass(slots=True)
 class Weather:
-    """What the network does to messages."""
+    """How the network delays messages at the moment."""
 
-    loss: float = 0.0  # share of messages that are sent again after a while
+    loss: float = 0.0  # share of messages that TCP must retransmit
     resend_s: float = 0.3
-    jitter_s: float = 0.0  # at most so much later than the delays say
+    jitter_s: float = 0.0  # the most that a message arrives later than the delays say
 
 
 class Network:
-    """Named places, and who cannot reach whom at the moment.
+    """The nodes of the network, and which of them cannot reach which at the moment.
 
     Args:
-        piece_bytes: what a flow sends before the next one has its turn.
+        piece_bytes: bytes that a flow sends before the next flow has its turn.
     """
 
     def __init__(self, agenda: Agenda, random: Random, weather: Weather, *, piece_bytes: float = 65536.0) -> None:
@@ -53,26 +54,26 @@ class Network:
         self._piece_bytes = piece_bytes
         self.ports: dict[str, Port] = {}
         self.lines: dict[str, Line] = {}
-        self._deaf: dict[str, int] = {}  # nothing reaches them
-        self._mute: dict[str, int] = {}  # nothing leaves them
+        self._deaf: dict[str, int] = {}  # nodes that nothing reaches, with the number of cuts
+        self._mute: dict[str, int] = {}  # nodes that nothing leaves, with the number of cuts
         self._apart: dict[tuple[str, str], int] = {}
         self._waiting: list[Stream] = []
         self.cuts = 0
-        """Places and pairs that are cut off: while there are none everybody reaches everybody."""
+        """Nodes and pairs that are cut off. While this is 0 every node reaches every other, which is the fast path."""
 
     def add(self, name: str, line: Line) -> None:
-        """A place with its access link."""
+        """Add a node with its access link."""
         self.lines[name] = line
         self.ports[name] = Port(
             self.agenda, line.up_bytes_s, line.down_bytes_s, line.delay_s, piece_bytes=self._piece_bytes
         )
 
     def delay_s(self, source: str, target: str) -> float:
-        """One way, in good weather."""
+        """Return the one-way delay between two nodes in seconds, without jitter or loss."""
         return self.lines[source].delay_s + self.lines[target].delay_s
 
     def message_s(self, delay_s: float) -> float:
-        """How long one small message takes now, if it takes so long in good weather."""
+        """Return the seconds that one small message takes now, given the delay without jitter or loss."""
         weather, seconds = self.weather, delay_s
         if weather.jitter_s:
             seconds += weather.jitter_s * self._random.random()
@@ -83,13 +84,13 @@ class Network:
     # ---------------------------------------------------------------- partitions
 
     def reaches(self, source: str, target: str) -> bool:
-        """Whether packets get from one to the other."""
+        """Whether packets get from one node to the other."""
         if not self.cuts:
             return True
         return (source, target) not in self._apart and source not in self._mute and target not in self._deaf
 
     def cut(self, source: str, target: str) -> None:
-        """Nothing gets from one to the other until ``mend``; an empty name stands for everybody."""
+        """Drop everything from ``source`` to ``target`` until ``mend``; an empty name stands for all nodes."""
         if not source:
             self._deaf[target] = self._deaf.get(target, 0) + 1
         elif not target:
@@ -99,7 +100,7 @@ class Network:
         self._count_cuts()
 
     def mend(self, source: str, target: str) -> None:
-        """Undo one ``cut``; what waited is sent again."""
+        """Undo one ``cut``; waiting messages are sent again."""
         if not source:
             _less(self._deaf, target)
         elif not target:
@@ -115,7 +116,7 @@ class Network:
         self.cuts = len(self._apart) + len(self._mute) + len(self._deaf)
 
     def wait(self, stream: Stream) -> None:
-        """Told when something may get through again."""
+        """Resume a stream when a cut is mended."""
         self._waiting.append(stream)
 
 
@@ -128,7 +129,7 @@ def _less(counts: dict[_KeyT, int], key: _KeyT) -> None:
 
 
 class Stream:
-    """One direction of a connection: what is sent arrives in order, unless the connection ends before.
+    """One direction of a connection: messages arrive in order, unless the connection ends before.
 
     Args:
         deliver: called at the other end with each message.
@@ -148,7 +149,11 @@ class Stream:
         self._flow: Flow | None = None
 
     def send(self, message: Any, size_bytes: float = 0.0, sent: Callable[[], None] | None = None) -> None:
-        """Send a message; one without a size takes the delay only. ``sent``: called once it has left our uplink."""
+        """Send a message; one without a size takes the delay only.
+
+        Args:
+            sent: called once a message with a size has left the sender's uplink.
+        """
         if not self.open:
             return
         if not size_bytes:
@@ -161,14 +166,14 @@ class Stream:
             network.ports[self.source].send(self._flow, Frame(size_bytes, sent, arrived))
 
     def close(self) -> None:
-        """What is still on its way is lost."""
+        """Close the stream; messages on their way are lost."""
         self.open = False
         self._held.clear()
         if self._flow is not None:
             self._flow.open = False
 
     def resume(self) -> None:
-        """Something may get through again: what waited is sent anew."""
+        """Send the waiting messages again, after a cut was mended."""
         held, self._held = self._held, deque()
         for message in held:
             self._post(message)

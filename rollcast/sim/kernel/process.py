@@ -1,4 +1,4 @@
-"""Processes of simulated machines: they start, die at any moment, and stand still under SIGSTOP."""
+"""Simulate processes: they start, are killed at any moment, and stand still under SIGSTOP."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any
 
 from rollcast.sim.kernel.event_queue import Agenda, Call
 
-#: Something to wait for: is given what to call with the outcome.
+#: Something to wait for: a function that takes the callback to call with the outcome.
 Wait = Callable[[Callable[[Any], None]], None]
-#: What a process does one step after the other: yields what it waits for and is sent the outcome.
+#: A sequence of steps of a process: a generator that yields what it waits for and is sent the outcome.
 Script = Generator[Wait, Any, None]
 
 
 class Process:
-    """One process after another on one machine. Calls made for a life that is over never happen.
+    """The successive lives of one process on one machine.
 
-    A frozen process takes nothing in; what comes due meanwhile happens, in order, when it goes on.
+    Calls that were scheduled in an earlier life never happen. A frozen process handles nothing; calls that become due
+    meanwhile happen in order when it continues.
     """
 
     def __init__(self, name: str, agenda: Agenda) -> None:
@@ -25,12 +26,16 @@ class Process:
         self.agenda = agenda
         self.running = False
         self.frozen = False
-        self.life = 0  # rises with every start
-        self.on_end: Callable[[Process], None] | None = None  # a supervisor
+        self.life = 0  # increases with every start
+        self.on_end: Callable[[Process], None] | None = None  # called when the process ends, by its supervisor
         self._due: deque[tuple[Call, tuple[Any, ...]]] = deque()
 
     def start(self) -> None:
-        """Start the process; it must not run."""
+        """Start the process.
+
+        Raises:
+            ValueError: the process is running.
+        """
         if self.running:
             raise ValueError(f"{self.name} runs already")
         self.life += 1
@@ -38,7 +43,7 @@ class Process:
         self._begin()
 
     def kill(self) -> None:
-        """SIGKILL: nothing more happens in this life."""
+        """Kill the process, as SIGKILL does: nothing more happens in this life."""
         if self.running:
             self.running = self.frozen = False
             self._due.clear()
@@ -47,11 +52,11 @@ class Process:
                 self.on_end(self)
 
     def freeze(self) -> None:
-        """SIGSTOP."""
+        """Freeze the process, as SIGSTOP does."""
         self.frozen = self.running
 
     def thaw(self) -> None:
-        """SIGCONT."""
+        """Continue a frozen process, as SIGCONT does, with the calls that became due meanwhile."""
         if not self.frozen:
             return
         self.frozen = False
@@ -60,20 +65,20 @@ class Process:
             call(*arguments)
 
     def later(self, seconds: float, call: Call, *arguments: Any) -> None:
-        """Make this call in the life that the process lives now."""
+        """Make a call after ``seconds``, unless the process's current life has ended by then."""
         self.agenda.after(seconds, self._call, self.life, call, arguments)
 
     def here(self, life: int, call: Call, *arguments: Any) -> None:
-        """Something arrives for this life of the process."""
+        """Make a call now if the process still lives this life; later if it is frozen, never if that life is over."""
         if life == self.life and self.running and not self.frozen and not self._due:
             call(*arguments)
         else:
             self._call(life, call, arguments)
 
-    # ---------------------------------------------------------------- what takes several steps
+    # ---------------------------------------------------------------- scripts: work in several steps
 
     def follow(self, script: Script) -> None:
-        """Go through a script, in this life only."""
+        """Run a script; it stops silently when this life of the process ends."""
         self._go_on(script, None)
 
     def _go_on(self, script: Script, outcome: Any) -> None:
@@ -84,7 +89,7 @@ class Process:
         wait(lambda next_outcome: self._go_on(script, next_outcome))
 
     def sleep(self, seconds: float) -> Wait:
-        """Wait so long."""
+        """Return a wait of ``seconds``."""
         return lambda go_on: self.later(seconds, go_on, None)
 
     def _call(self, life: int, call: Call, arguments: tuple[Any, ...]) -> None:
@@ -95,31 +100,31 @@ class Process:
         else:
             call(*arguments)
 
-    # ---------------------------------------------------------------- of each kind of process
+    # ---------------------------------------------------------------- hooks of the kinds of processes
 
     def _begin(self) -> None:
-        """What a process does when it starts."""
+        """Start working; overridden by each kind of process."""
 
     def _killed(self) -> None:
-        """What the machine notices when its process dies."""
+        """Clean up after the process died; overridden by each kind of process."""
 
 
 class Latch:
-    """Something that happens once, and who waits for it."""
+    """An event that happens once and releases every script that waits for it."""
 
     def __init__(self) -> None:
         self.is_set = False
         self._waiting: list[Callable[[Any], None]] = []
 
     def set(self) -> None:
-        """It happened."""
+        """Mark the event as happened and release the waiting scripts."""
         self.is_set = True
         waiting, self._waiting = self._waiting, []
         for go_on in waiting:
             go_on(None)
 
     def wait(self) -> Wait:
-        """Wait for it."""
+        """Return a wait for the event; over at once if it has happened."""
 
         def begin(go_on: Callable[[Any], None]) -> None:
             if self.is_set:

@@ -1,4 +1,7 @@
-"""All chance of a simulation from one seed, split by concern: a new concern changes no other one's draws."""
+"""Derive all randomness of a simulation from one seed, with a stream per concern.
+
+Streams are independent, so that code which adds a concern or samples more often leaves all other streams as they were.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,14 @@ from blake3 import blake3
 
 
 class Chance:
-    """Streams of random numbers by name."""
+    """The random streams of one simulation, by name."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._streams: dict[str, Random] = {}
 
     def of(self, concern: str) -> Random:
-        """The stream of this concern; asking again gives the same object."""
+        """Return the stream of a concern; the same object at every call."""
         stream = self._streams.get(concern)
         if stream is None:
             digest = blake3(f"rollcast/sim/{self.seed}/{concern}".encode()).digest(length=8)

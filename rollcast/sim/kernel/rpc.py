@@ -1,6 +1,6 @@
-"""Requests and replies between simulated processes, with deadlines, and failures as clients see them.
+"""Simulate calls between processes, with deadlines, and with failures as clients see them.
 
-The server may have done what it was asked for although the client hears of a failure: clients ask again.
+A server may have carried out a call that fails at the client, so clients repeat calls and servers must tolerate that.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Failed:
 
 
 class Reply:
-    """The server's end of a call: answered once at most."""
+    """The server's end of a call; it is answered at most once."""
 
     __slots__ = ("_answer", "open")
 
@@ -31,14 +31,14 @@ class Reply:
         self.open = True
 
     def send(self, outcome: Any) -> None:
-        """Answer; a second answer, or one to a client that is gone, goes nowhere."""
+        """Answer the call; a second answer, or one to a client that ended, is discarded."""
         if self.open:
             self.open = False
             self._answer(outcome)
 
 
 class Server(Process):
-    """A process that answers calls. Those that are open when it dies fail soon at their clients."""
+    """A process that answers calls. When it dies, its open calls fail at their clients."""
 
     def __init__(self, name: str, network: Network) -> None:
         super().__init__(name, network.agenda)
@@ -46,11 +46,11 @@ class Server(Process):
         self._open_calls: dict[Reply, None] = {}
 
     def opened(self, reply: Reply) -> None:
-        """A call arrived."""
+        """Note that a call arrived and is open."""
         self._open_calls[reply] = None
 
     def closed(self, reply: Reply) -> None:
-        """A call was answered, or given up."""
+        """Note that a call was answered or abandoned."""
         self._open_calls.pop(reply, None)
 
     def _killed(self) -> None:
@@ -66,8 +66,8 @@ class Call:
     """One call, from the client's side.
 
     Args:
-        handler: the server's, given the request and where to reply.
-        times: how often the transport carries the request out: above 1 it was repeated under way.
+        handler: the server's handler, called with the request and its reply.
+        times: how often the transport delivers the request; more than 1 simulates a repeated delivery.
     """
 
     __slots__ = ("_client", "_go_on", "_handler", "_life", "_network", "_request", "_server", "_times", "_up")
@@ -86,7 +86,7 @@ class Call:
         self._up = Stream(network, client.name, server.name, self._arrived)
 
     def begin(self, go_on: Callable[[Any], None], timeout_s: float, size_bytes: float = 0.0) -> None:
-        """Send the request; ``go_on`` is given the reply, or Failed."""
+        """Send the request; ``go_on`` is called with the reply, or with Failed after ``timeout_s``."""
         self._go_on = go_on
         self._up.send(self._request, size_bytes)
         self._network.agenda.after(timeout_s, self._ended, Failed(f"no answer for {timeout_s:g} s"))
@@ -121,5 +121,5 @@ def call(
     timeout_s: float,
     size_bytes: float = 0.0,
 ) -> Wait:
-    """Ask a server and wait for its reply, or for Failed."""
+    """Return a wait for a server's reply to a call, or for Failed."""
     return lambda go_on: Call(network, client, server, handler, request).begin(go_on, timeout_s, size_bytes)

@@ -1,4 +1,4 @@
-"""A peer's control stream to the coordinator: two ordered streams, and an end that each side learns of by itself."""
+"""Simulate a peer's control session with the coordinator: two ordered streams whose end each side notices by itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rollcast.sim.kernel.process import Process
 
 
 class PeerEnd(Protocol):
-    """What a peer's process does with what it is told."""
+    """How a peer's process handles messages from the coordinator."""
 
     def told(self, session: Session, kind: str, content: Any) -> None: ...
 
@@ -17,7 +17,7 @@ class PeerEnd(Protocol):
 
 
 class CoordinatorEnd(Protocol):
-    """What the coordinator's process does with what a peer says."""
+    """How the coordinator's process handles messages from a peer."""
 
     def heard(self, session: Session, message: Any) -> None: ...
 
@@ -28,7 +28,7 @@ class Session:
     """One session, from Hello to its end.
 
     Args:
-        peer, coordinator: the processes; what arrives after their life is over goes nowhere.
+        peer, coordinator: the two processes; messages that arrive after their current lives ended are discarded.
     """
 
     __slots__ = ("_coordinator", "_coordinator_end", "_down", "_lives", "_peer", "_peer_end", "_up", "name", "open")
@@ -47,20 +47,20 @@ class Session:
         self._down = Stream(network, coordinator.name, peer.name, self._came_back)
 
     def say(self, message: Any) -> None:
-        """From the peer."""
+        """Send a message from the peer to the coordinator."""
         self._up.send(message)
 
     def tell(self, kind: str, content: Any = None) -> None:
-        """From the coordinator."""
+        """Send a message from the coordinator to the peer."""
         self._down.send((kind, content))
 
     def hang_up(self, reason: str, *, finished: bool = False) -> None:
-        """The peer closes the connection, after Goodbye if it is finished; nothing more reaches it."""
+        """Close the connection from the peer, after Goodbye if ``finished``; nothing more reaches the peer."""
         self._up.send(_End(reason, finished))
         self._down.close()
 
     def dismiss(self, reason: str) -> None:
-        """The coordinator closes the connection; nothing more reaches it."""
+        """Close the connection from the coordinator; nothing more reaches the coordinator."""
         self._down.send(_End(reason, False))
         self._up.close()
 
@@ -83,7 +83,7 @@ class Session:
 
 
 class _End:
-    """Closes a stream."""
+    """The message that closes a stream."""
 
     __slots__ = ("finished", "reason")
 

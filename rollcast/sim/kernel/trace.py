@@ -1,4 +1,4 @@
-"""What happened, as a digest that the same seed always gives, and the newest of it in words."""
+"""Record what happens in a simulation: a digest that is the same for the same seed, and the newest entries as text."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from blake3 import blake3
 
 _encoder = msgspec.msgpack.Encoder()
 
-_GATHERED = 512  # entries hashed at once
-_KEPT = 20_000
+_GATHERED = 512  # entries encoded and hashed at once, because a call for each entry would cost more
+_KEPT = 20_000  # newest entries kept for the stories of violations
 
 
 class Trace:
-    """Entries (time, kind, subject, ...) of numbers, texts, and tuples of them."""
+    """Entries (time, kind, subject, ...) of numbers, strings, and tuples of them."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -24,19 +24,19 @@ class Trace:
         self._newest: deque[tuple[Any, ...]] = deque(maxlen=_KEPT)
 
     def add(self, *entry: Any) -> None:
-        """One more entry."""
+        """Append an entry."""
         self.count += 1
         self._gathered.append(entry)
         if len(self._gathered) >= _GATHERED:
             self._gather()
 
     def digest(self) -> str:
-        """Of everything so far: 16 hexadecimal digits."""
+        """Return the digest of all entries so far, as 16 hexadecimal digits."""
         self._gather()
         return self._hash.hexdigest(length=8)
 
     def story(self, subject: object, count: int = 12) -> list[str]:
-        """The newest entries that name a subject, oldest first."""
+        """Return up to ``count`` of the newest entries that name a subject, oldest first."""
         self._gather()
         found = [entry for entry in self._newest if subject in entry]
         return [f"{entry[0]:.3f} " + " ".join(map(str, entry[1:])) for entry in found[-count:]]

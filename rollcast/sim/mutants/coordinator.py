@@ -1,4 +1,4 @@
-"""Bugs planted into the coordinator's core, its restart and its store."""
+"""Define the bugs to plant into the coordinator's core, its restart and its store."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _any_token(received: Any) -> Any:
 
 
 def _late_is_welcome(received: Any) -> Any:
-    """Dedup by what is remembered only: an attempt that ended is taken for one that never answered."""
+    """Deduplicate by memory only: an attempt that ended is treated as one that never answered."""
 
     def mutated(self: Rollouts, event: Any, now: float) -> Any:
         book, rollout = self._state.book, event.rollout

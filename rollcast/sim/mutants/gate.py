@@ -1,4 +1,4 @@
-"""The mutation gate: how many seeds it takes until a planted bug is found."""
+"""Run the mutation gate: count the seeds until the simulator finds a planted bug."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SEEDS_MAX = 400
 
 @dataclass(frozen=True, slots=True)
 class Hunt:
-    """What became of one planted bug. ``seed`` is the first that finds it; None: none did."""
+    """The search for one planted bug. ``seed`` is the first seed that finds it; None if no seed does."""
 
     mutant: Mutant
     seed: int | None
@@ -23,7 +23,10 @@ class Hunt:
 
 
 def hunt(mutant: Mutant, seeds_max: int = SEEDS_MAX) -> Hunt:
-    """Simulate with the bug, seed after seed, until the judge finds it; what cores assert of themselves is left out."""
+    """Simulate with the bug, seed after seed, until the judge finds it.
+
+    The cores' own assertions are switched off: the gate measures what the independent judge finds.
+    """
     with planted(mutant):
         for seed in range(seeds_max):
             violations = simulate_standard(seed, own_checks=False).violations

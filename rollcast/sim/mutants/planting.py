@@ -1,4 +1,4 @@
-"""How a bug is planted into the real code, and taken out again."""
+"""Plant a bug into the real code, and remove it again."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-#: Given what is there, gives what takes its place.
+#: Takes the original attribute and returns its replacement.
 Change = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """One attribute of a module or a class, and what becomes of it."""
+    """One attribute of a module or a class, and its change."""
 
     owner: Any
     name: str
@@ -32,7 +32,7 @@ class Mutant:
 
 @contextmanager
 def planted(mutant: Mutant) -> Iterator[None]:
-    """The bug is in the code for as long as the body runs."""
+    """Plant the bug while the body runs."""
     before = [(patch, vars(patch.owner)[patch.name]) for patch in mutant.patches]
     try:
         for patch, original in before:
@@ -44,10 +44,10 @@ def planted(mutant: Mutant) -> Iterator[None]:
 
 
 def always(value: Any) -> Change:
-    """A function that looks at nothing and returns this."""
+    """Return a change that replaces a function by one that ignores its arguments and returns ``value``."""
     return lambda _original: lambda *_args, **_kwargs: value
 
 
 def plain(value: Any) -> Change:
-    """Another value."""
+    """Return a change that replaces an attribute by ``value``."""
     return lambda _original: value

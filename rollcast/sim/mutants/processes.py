@@ -1,4 +1,4 @@
-"""Bugs planted into peers, relays and the learner."""
+"""Define the bugs to plant into peers, relays and the learner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A peer's versions received chunk by chunk by the real relay."""
+"""Let a simulated peer receive versions chunk by chunk, through the real relay core."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollcast.wire.versions.records import VerifiedVersion
 
 
 class ChunkReceiver:
-    """The relay of a peer's process, as its worker sees it."""
+    """The relay of a peer's process, in the form that the peer expects of a receiver."""
 
     def __init__(self, node: PeerNode, hosts: dict[str, RelayHost]) -> None:
         self._node = node

@@ -1,4 +1,4 @@
-"""A process's session with the coordinator, opened again whenever it is lost, with heartbeats."""
+"""Keep a simulated process's session with the coordinator open, with heartbeats and reconnects."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ _FIRST_S, _MOST_S = 0.2, 5.0  # between two attempts, as in peer/session/session
 
 
 class ControlLink:
-    """One for each life of a process.
+    """The connection to the coordinator during one life of a process.
 
     Args:
-        joined: the first word.
-        heartbeat: what to say once a heartbeat.
-        on_told: called with each message but the welcome and the end.
-        on_open, on_lost: called with the welcome's content, and with the reason.
+        joined: returns the first message of a session.
+        heartbeat: returns the message to send at every heartbeat.
+        on_told: called with each message except the welcome and the end of a session.
+        on_open: called with the welcome's content.
+        on_lost: called with the reason for which an open session ended.
     """
 
     def __init__(
@@ -54,11 +55,11 @@ class ControlLink:
 
     @property
     def open(self) -> bool:
-        """Whether there is a session."""
+        """Whether the coordinator has welcomed the current session."""
         return self._session is not None and self._session.open
 
     def dial(self) -> None:
-        """Open a session."""
+        """Begin a session; the link retries until the coordinator welcomes one."""
         session = Session(self._ground.network, self._process, self, self._coordinator, self._coordinator)
         self._session = session
         handshake_s = HANDSHAKE_ROUND_TRIPS * 2.0 * self._ground.network.delay_s(session.name, self._coordinator.name)
@@ -66,7 +67,7 @@ class ControlLink:
         self._process.later(handshake_s + self._ground.settings.connection_timeout_s, self._no_welcome, session)
 
     def say(self, message: Any) -> None:
-        """Say something, if there is a session: all is said anew at its opening."""
+        """Send a message if a session is open; else discard it, since a new session reports everything again."""
         if self._session is not None and self._session.open:
             self._session.say(message)
 
@@ -77,7 +78,7 @@ class ControlLink:
             session.hang_up(reason, finished=finished)
 
     def told(self, session: Session, kind: str, content: Any) -> None:
-        """A message of the coordinator."""
+        """Handle a message from the coordinator."""
         if self._session is not session:
             return
         if kind == "welcome":
@@ -88,7 +89,7 @@ class ControlLink:
             self._on_told(kind, content)
 
     def ended(self, session: Session, reason: str) -> None:
-        """The session is over; another one is opened after a while."""
+        """Handle the end of a session: open another one after a backoff."""
         if self._session is not session:
             return
         was_open, session.open, self._session = session.open, False, None
@@ -113,7 +114,7 @@ class ControlLink:
             self._process.later(self._ground.settings.heartbeat_s, self._beat, session)
 
     def _unheard(self) -> bool:
-        """Whether nothing has got through for longer than a connection lives."""
+        """Whether nothing has got through for longer than the connection timeout."""
         network, here, there = self._ground.network, self._process.name, self._coordinator.name
         if not network.cuts:
             self._silent_since = None

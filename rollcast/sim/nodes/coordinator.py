@@ -1,4 +1,4 @@
-"""The coordinator's process: its real core, its store on a simulated disk, verifiers that take time."""
+"""Simulate the coordinator's process: its real core, its store on a simulated disk, verifiers that take time."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from rollcast.wire.rollouts import Rollout
 from rollcast.wire.versions.records import VerifiedVersion
 
 NAME = "coordinator"
-STEPS_STORED = 64  # batches and their rollouts that the simulated store keeps
+STEPS_STORED = 64  # steps whose batches and rollouts the simulated store keeps; older ones would only use memory
 _INCARNATION = resume.INCARNATION
 
 
 @dataclass(slots=True)
 class Upload:
-    """A call with rollouts that waits for their verdicts."""
+    """A call with rollouts that is answered once each has its verdict."""
 
     reply: Reply
     missing: int
@@ -48,7 +48,7 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """Stands for bytes that are no rollout."""
+    """An upload whose bytes do not decode to a rollout; only the fields that name the attempt are known."""
 
     lease_id: int
     fencing_token: int
@@ -56,7 +56,7 @@ class Malformed:
 
 
 class CoordinatorNode(Server):
-    """Its machine's disk outlives the process."""
+    """The coordinator's process and its machine. The disk outlives the process."""
 
     def __init__(self, ground: Ground) -> None:
         super().__init__(NAME, ground.network)
@@ -67,7 +67,7 @@ class CoordinatorNode(Server):
         self.store: MemoryStore | None = None
         self.sessions: dict[str, Session] = {}
         self.events = 0
-        self.wall_offset_s = 0.0  # of its wall clock, which nothing may depend on
+        self.wall_offset_s = 0.0  # of its wall clock; no decision may depend on it, and a fault changes it
         self._queue: deque[ev.Event] = deque()
         self._applying = False
         self._cause: ev.Event = ev.Started()
@@ -78,7 +78,7 @@ class CoordinatorNode(Server):
         self.verifiers = Verifiers(ground.settings, self, ground.chance.of("verifiers"))
         self._prompts = 0
         self._orders = Orders()
-        self._standby: dict[PeerId, tuple[str, bool]] = {}  # as it was written down last
+        self._standby: dict[PeerId, tuple[str, bool]] = {}  # the standby set as last persisted
 
     # ---------------------------------------------------------------- lives
 
@@ -125,7 +125,7 @@ class CoordinatorNode(Server):
             session.dismiss("connection reset")
 
     def fail(self, error: BaseException | None) -> None:
-        """The process ends by itself: its disk is full, or a bug of ours."""
+        """End the process by itself, because its disk is full or because of a bug, which the judge reports."""
         if "disk is full" not in str(error):
             self.ground.oracle.failed(f"the coordinator ends: {error!r}", self.agenda.now)
         self.ground.trace.add(self.agenda.now, "ended", NAME)
@@ -139,7 +139,10 @@ class CoordinatorNode(Server):
         self.later(self.ground.settings.tick_s, self._tick)
 
     def apply(self, event: ev.Event) -> None:
-        """Tell the core, and do what it asks for, as the real shell does."""
+        """Pass an event to the core and carry out its actions, as the real shell does.
+
+        Events that arrive while actions are carried out are queued: the core handles one event at a time.
+        """
         self._queue.append(event)
         if self._applying:
             return
@@ -167,7 +170,7 @@ class CoordinatorNode(Server):
     # ---------------------------------------------------------------- sessions
 
     def hello(self, session: Session, joined: ev.PeerJoined) -> None:
-        """A peer opens a session."""
+        """Open a session for a peer; it replaces an earlier session of the same peer."""
         if self.core is None:  # not listening yet
             session.dismiss("connection refused")
             return
@@ -179,21 +182,21 @@ class CoordinatorNode(Server):
         self.apply(joined)
 
     def heard(self, session: Session, message: Any) -> None:
-        """A message of an open session: the event that it becomes."""
+        """Turn a message of an open session into an event; messages of a replaced session are discarded."""
         if isinstance(message, ev.PeerJoined):
             self.hello(session, message)
         elif self.sessions.get(session.name) is session:
             self.apply(message)
 
     def give(self, order: Order) -> None:
-        """An operator's order: carried out, and written down for the coordinator after this one."""
+        """Carry out an operator's order, and persist it so that a restarted coordinator resumes with it."""
         self.apply(order)
         if self.store is not None:
             self._orders.take(order)
             self._kept(self.store.set_meta(ORDERS, self._orders.to_json()))
 
     def hung_up(self, session: Session, reason: str, *, finished: bool) -> None:
-        """The peer closed its session."""
+        """Handle that a peer closed its session."""
         if self.sessions.get(session.name) is session:
             del self.sessions[session.name]
             self.apply(ev.PeerLeft(PeerId(session.name), reason, finished))
@@ -206,7 +209,7 @@ class CoordinatorNode(Server):
     # ---------------------------------------------------------------- calls
 
     def upload(self, request: tuple[PeerId, tuple[Rollout | Malformed, ...]], reply: Reply) -> None:
-        """Rollouts come in; answered once each has its verdict."""
+        """Receive rollouts of a peer; the call is answered once each has its verdict."""
         peer_id, rollouts = request
         if self.core is None:
             reply.send(Failed("not listening yet"))
@@ -223,7 +226,7 @@ class CoordinatorNode(Server):
                 self.apply(ev.MalformedRollout(upload_id, peer_id, *fields, "no rollout"))  # type: ignore[arg-type]
 
     def next_batch(self, step: Step, reply: Reply) -> None:
-        """The learner asks for a batch; answered when it is recorded."""
+        """Receive the learner's request for a batch; the call is answered when the batch is recorded."""
         if self.core is None:
             reply.send(Failed("not listening yet"))
             return
@@ -232,7 +235,7 @@ class CoordinatorNode(Server):
         self.apply(ev.BatchRequested(step))
 
     def run_info(self, _request: None, reply: Reply) -> None:
-        """The learner's first question: where epochs began, batches recorded, the newest announced version."""
+        """Answer the learner's first call: the starts of epochs, the number of recorded batches, the newest version."""
         if self.core is None or self.store is None:
             reply.send(Failed("not listening yet"))
             return
@@ -242,7 +245,7 @@ class CoordinatorNode(Server):
         reply.send((starts, self.tables.recorded_batches(), verified))
 
     def announce(self, verified: VerifiedVersion, reply: Reply) -> None:
-        """The learner announces a version that the origin holds."""
+        """Record and announce a version that the learner has pushed to the origin."""
         if self.store is None or self.core is None:
             reply.send(Failed("not listening yet"))
             return
@@ -265,7 +268,7 @@ class CoordinatorNode(Server):
         change.add_done_callback(stored)
 
     def open_epoch(self, request: tuple[Step, Version | None], reply: Reply) -> None:
-        """The learner reached another state than the published one."""
+        """Open an epoch for a resumed learner whose replay reached another state than the published one."""
         if self.core is None:
             reply.send(Failed("not listening yet"))
             return
@@ -274,7 +277,7 @@ class CoordinatorNode(Server):
         self.apply(ev.EpochRequested(self._last_upload, *request))
 
     def step_done(self, step: Step, reply: Reply) -> None:
-        """The learner reports a finished step."""
+        """Record a step that the learner reports as finished."""
         if self.core is not None and self.store is not None:
             self.apply(ev.StepFinished(step, {}))
             self._kept(self.store.record_step(step, {}))
@@ -286,7 +289,7 @@ class CoordinatorNode(Server):
         store = self.store
         if store is None:  # the process ended while it carried out the actions before
             return
-        match action:  # the most frequent ones first
+        match action:  # the most frequent ones first: this is the simulator's hottest dispatch
             case act.RecordAttempt():
                 self._kept(store.record_attempt(action))
             case act.StoreRollout():
@@ -310,7 +313,7 @@ class CoordinatorNode(Server):
             case act.WantWorker() | act.SetBudget():
                 pass  # no provider is simulated
             case act.SendToPeer() | act.TryAddress():
-                pass  # simulated peers reach each other, or do not: they try nothing
+                pass  # the simulated network decides who can be dialled; no NAT traversal is simulated
             case act.PlanActivation():
                 self.later(self.ground.settings.plan_s, self._plan_activation, action)
             case act.StopPeer():

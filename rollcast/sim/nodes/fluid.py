@@ -1,6 +1,6 @@
-"""Broadcasts of large fleets without their chunks: each peer has its copy when the fluid bound says that it can.
+"""Simulate broadcasts of large fleets without chunks: each peer has its copy when the fluid bound says that it can.
 
-The bound and what eight stripes lose of it are those of the planner (capacity/model/broadcast_bound.py).
+The bound, and the factor by which eight stripes miss it, are the planner's (capacity/model/broadcast_bound.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _STRIPES_LOSE = stripe_factor(Topology("stripes", 8))  # over the fluid bound
 
 
 class FluidBroadcast:
-    """What the running peers' access links give together."""
+    """The broadcast time that the access links of all running peers allow together."""
 
     def __init__(self, ground: Ground, origin: OriginNode) -> None:
         self.ground = ground
@@ -28,33 +28,33 @@ class FluidBroadcast:
         self._up_bytes_s = 0.0
 
     def joined(self, node: PeerNode) -> None:
-        """One more that receives and relays."""
+        """Count a peer that receives and relays from now on."""
         self._peers += 1
         self._up_bytes_s += node.line.up_bytes_s * node.line.relays
 
     def left(self, node: PeerNode) -> None:
-        """One less."""
+        """Remove a peer from the count."""
         self._peers -= 1
         self._up_bytes_s -= node.line.up_bytes_s * node.line.relays
 
     def seconds(self, node: PeerNode) -> float:
-        """From the announcement to this peer's copy."""
+        """Return the seconds from a version's announcement to this peer's copy."""
         size, up = self.ground.settings.version_bytes, self.ground.settings.server_line.up_bytes_s
         together = common_seconds(size, up, self._up_bytes_s, self._peers)
         return _STRIPES_LOSE * max(together, size / node.line.down_bytes_s)
 
 
 class FluidReceiver:
-    """One peer's copies, and how far the one on its way has come."""
+    """One peer's copies of versions, and the progress of the version that is being received."""
 
     def __init__(self, broadcast: FluidBroadcast, node: PeerNode) -> None:
         self._broadcast = broadcast
         self._node = node
         self._receiving: VerifiedVersion | None = None
         self._next: VerifiedVersion | None = None  # the newest that was announced meanwhile
-        self._keeps = (
-            False  # it took the place of another one, and is not given up in turn (peer/relay/version_book.py)
-        )
+        # Whether the version being received has replaced another one: then it is not replaced in turn, as in
+        # peer/relay/version_book.py; else frequent announcements could keep a slow peer from ever completing one.
+        self._keeps = False
         self._from_s = self._until_s = self._received_s = 0.0
 
     def begin(self) -> None:
@@ -122,7 +122,7 @@ class FluidReceiver:
             self.announced(following)
 
     def _keep(self, verified: VerifiedVersion) -> None:
-        """It is here, unless a newer one is."""
+        """Store a received version, unless a newer one is stored already."""
         node = self._node
         held, name = node.disk.names("version-"), f"version-{verified.version:09d}"
         if held and held[-1] > name:

@@ -1,7 +1,7 @@
-"""The learner's process: trains on batches, publishes and saves in the real one's order, and resumes by replay.
+"""Simulate the learner's process: it trains on batches, publishes and saves in the real order, and resumes by replay.
 
-Its arithmetic is a hash: the state after a step follows from the state before and the batch, and from the hardware.
-The order of what it does is that of learner/loop.py, publisher.py and saves.py; epochs are judged by the real Replay.
+Its arithmetic is a hash: the state after a step follows from the state before, the batch and the hardware. It does
+everything in the order of the real learner's loop, publisher and checkpoints; epochs are judged by the real Replay.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rollcast.sim.world import Ground
 from rollcast.wire.ids import Epoch, RolloutId, Step, Version
 
 NAME = "learner"
-CALL_TIMEOUT_S = 10.0  # also how long a batch is waited for at once
+CALL_TIMEOUT_S = 10.0  # of each call; a request for a batch that takes longer is repeated
 PUSH_TIMEOUT_S = 60.0
 HASH_S = 0.05
 RECORDS_KEPT = 64
@@ -34,7 +34,7 @@ Batch = list[tuple[RolloutId, Stored]]
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Everything that a resumed learner needs."""
+    """Everything that a resumed learner needs to go on exactly as before."""
 
     step: int
     epoch: int
@@ -44,7 +44,11 @@ class Checkpoint:
 
 
 class LearnerNode(Process):
-    """Its machine's disk outlives the process. ``hardware`` stands for what rounds as it does."""
+    """The learner's process and its machine. The disk outlives the process.
+
+    Attributes:
+        hardware: enters the result of each step; other hardware rounds differently, so a replay on it diverges.
+    """
 
     def __init__(self, ground: Ground, coordinator: CoordinatorNode, origin: OriginNode) -> None:
         super().__init__(NAME, ground.agenda)
@@ -56,7 +60,7 @@ class LearnerNode(Process):
         self.hardware = 0
         self._random = ground.chance.of("learner")
         self._reset(first_state(ground.chance.seed))
-        self.busy_s = 0.0  # spent in training steps, those of earlier lives and replays included
+        self.busy_s = 0.0  # seconds in training steps, including earlier lives and replays
 
     def _reset(self, state: bytes) -> None:
         self.step = self.epoch = self.newest_version = 0
@@ -66,7 +70,7 @@ class LearnerNode(Process):
         self._announced_hash: bytes | None = None
         self._common: int | None = None
         self._diverged = False
-        self._kappa = 1  # said with every batch
+        self._kappa = 1  # the publish period, which comes with every batch
         self._published = self._kept = self._saved = _set()
 
     # ---------------------------------------------------------------- lives
@@ -110,7 +114,7 @@ class LearnerNode(Process):
                 yield from self._publish_kept(self._newest_known())
                 request = (Step(self.step), None if self._common is None else Version(self._common))
                 opened = yield from self._ask(self.coordinator, self.coordinator.open_epoch, request)
-                if opened.epoch == self.epoch:  # batches were recorded since: they come first
+                if opened.epoch == self.epoch:  # batches were recorded since: they are trained on first
                     replay.extend(opened.step)
                     return
                 self.ground.trace.add(self.agenda.now, "epoch", opened.epoch, opened.step)
@@ -191,7 +195,7 @@ class LearnerNode(Process):
             self.disk.remove(name)
 
     def _write(self, name: str, content: Any) -> Script:
-        """Write beside, sync, rename, sync the folder; a full disk is waited for."""
+        """Write a file atomically and durably: write a new one, sync, rename, sync the folder; wait while full."""
         while True:
             try:
                 self.disk.write(f"new-{name}", content)
@@ -241,7 +245,7 @@ class LearnerNode(Process):
         published.set()
 
     def _publish_kept(self, until: int) -> Script:
-        """Publish what an earlier life kept but did not announce."""
+        """Publish the versions that an earlier life kept on disk but did not announce."""
         for name in self.disk.names("record-"):
             kept: Published = self.disk.read(name)
             if self._newest_announced < kept.verified.version <= until:
@@ -268,7 +272,7 @@ class LearnerNode(Process):
         timeout_s: float = CALL_TIMEOUT_S,
         size_bytes: float = 0.0,
     ) -> Generator[Wait, Any, Any]:
-        """Ask until there is an answer."""
+        """Repeat a call with backoff until it is answered."""
         for delay_s in backoff_delays_s(self._random, most_s=3.0):
             network = self.ground.network
             answer = yield call(network, self, server, handler, request, timeout_s=timeout_s, size_bytes=size_bytes)

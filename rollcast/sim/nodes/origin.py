@@ -1,4 +1,4 @@
-"""The origin's process: holds what the learner pushed, durably, before it says so."""
+"""Simulate the origin's process: it stores a version durably before it acknowledges the learner's push."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from rollcast.wire.ids import PeerId
 
 NAME = "origin"
 VERSIONS_KEPT = 8
-DISK_RETRY_S = 2.0  # of a version that could not be stored
+DISK_RETRY_S = 2.0  # between two attempts to store a version on a full disk
 
 
 class OriginNode(Server):
-    """Its machine's disk outlives the process."""
+    """The origin's process and its machine. The disk outlives the process."""
 
     def __init__(self, ground: Ground, coordinator: CoordinatorNode) -> None:
         super().__init__(NAME, ground.network)
@@ -69,11 +69,11 @@ class OriginNode(Server):
 
     @property
     def has_session(self) -> bool:
-        """Whether the coordinator is there."""
+        """Whether the session with the coordinator is open."""
         return self.link is not None and self.link.open
 
     def push(self, published: Published, reply: Reply) -> None:
-        """The learner pushes a version; answered once it is durable."""
+        """Receive a version from the learner; the call is answered once the version is durable."""
         self.follow(self._store(published, reply))
 
     def _store(self, published: Published, reply: Reply) -> Script:
@@ -97,6 +97,6 @@ class OriginNode(Server):
         reply.send(True)
 
     def holds(self, version: int) -> bool:
-        """Whether it survives a power loss."""
+        """Whether a version is whole on disk and would survive a power loss; for the judge."""
         kept = self.versions.durable(version)
         return kept is not None and kept.whole

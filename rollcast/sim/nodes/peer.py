@@ -1,4 +1,4 @@
-"""A peer's process: the real worker's core with a session, an engine that takes time, and a receiver of versions."""
+"""Simulate a peer's process: the real worker core with a session, an engine that takes time, and a receiver."""
 
 from __future__ import annotations
 
@@ -61,50 +61,50 @@ UPLOAD_TIMEOUT_S = 20.0
 
 
 class Receiver(Protocol):
-    """How versions come to a peer."""
+    """How a peer receives versions."""
 
     def begin(self) -> None:
-        """The process starts with what its disk holds."""
+        """Start with what the process's disk holds."""
         ...
 
     def killed(self) -> None:
-        """The process is gone."""
+        """Discard what the process held in memory."""
         ...
 
     def announced(self, verified: VerifiedVersion) -> None:
-        """The coordinator announced a version."""
+        """Handle the coordinator's announcement of a version."""
         ...
 
     def planned(self, plan: Any) -> None:
-        """The coordinator sent a relay plan."""
+        """Handle a relay plan from the coordinator."""
         ...
 
     def loadable(self, version: Version) -> bool:
-        """Whether all of a version is here as it was signed: the engine's last look before it uses it."""
+        """Whether a version is complete and as signed: the engine's last check before it loads it."""
         ...
 
     def as_signed(self, version: Version) -> bool:
-        """The truth about the bytes of a version: for the judge."""
+        """Whether the bytes of a version are truly the signed ones; for the judge only."""
         ...
 
     def complete(self, version: Version) -> bool:
-        """The truth about the chunks of a version: for the judge."""
+        """Whether every chunk of a version is truly present; for the judge only."""
         ...
 
     def received_s(self, now: float) -> float:
-        """For how long versions were on their way here in this life, in seconds; 0 where nobody counts it."""
+        """Return how many seconds of this life were spent receiving versions; 0 if the receiver does not count them."""
         ...
 
     def facts(self) -> dict[str, Any]:
-        """Its part of a heartbeat."""
+        """Return the receiver's fields of a heartbeat."""
         ...
 
 
 class PeerNode(Process):
-    """Its machine's disk outlives the process.
+    """A peer's process and its machine. The disk outlives the process.
 
     Args:
-        engine: how fast it is, and how many rollouts it draws at once.
+        engine: how fast the engine is, and how many rollouts it generates at once.
     """
 
     def __init__(
@@ -121,9 +121,9 @@ class PeerNode(Process):
         self.disk.state.sync_s = ground.settings.sync_s
         self.receiver: Receiver | None = None
         self.worker: WorkerCore | None = None
-        self.hostile = False  # uploads what cannot be, now and then
+        self.hostile = False  # uploads invalid rollouts now and then, and accuses other peers
         self.hung = False  # the engine returns no slice until the process is restarted
-        self.repeats_uploads = 0.0  # share of uploads that the transport carries out twice
+        self.repeats_uploads = 0.0  # share of uploads that the transport delivers twice
         self._random: Random = ground.chance.of(f"peer {name}")
         self._engine = self._new_engine()
         self.link: ControlLink | None = None
@@ -222,26 +222,26 @@ class PeerNode(Process):
         )
 
     def accuse(self, culprit: PeerId, version: Version, index: int, reason: str) -> None:
-        """Say what another peer sent."""
+        """Report to the coordinator that another peer sent a wrong chunk."""
         self._say(ev.PeerAccused(self.peer_id, culprit, version, index, reason))
 
     # ---------------------------------------------------------------- the worker
 
     def stop(self, reason: str) -> None:
-        """SIGTERM: drain, then end."""
+        """Drain, then end, as on SIGTERM."""
         if self.worker is not None:
             self.tell(StopRequested(reason))
 
     def slow_down(self, factor: float) -> None:
-        """Its engine takes so many times as long as usual."""
+        """Let the engine take ``factor`` times as long a token as usual."""
         self._engine.token_s = self.ground.settings.token_s / self.speed * factor
 
     def verified(self, verified: VerifiedVersion) -> None:
-        """All of a version is here."""
+        """Tell the worker that all of a version has been received and verified."""
         self.tell(VersionVerified(VersionKey(verified.version, verified.record.epoch)))
 
     def tell(self, event: Event) -> None:
-        """Tell the core, and do what it asks for, as the real shell does."""
+        """Pass an event to the worker's core and carry out its actions, as the real shell does."""
         worker = self.worker
         if worker is None:
             return
@@ -256,7 +256,7 @@ class PeerNode(Process):
             return
         self._wake_at = None
         wake_s = self.worker.next_wake_s()
-        if wake_s is not None and wake_s > self.agenda.now:  # what it was for has come about otherwise
+        if wake_s is not None and wake_s > self.agenda.now:  # another event has done what this timer was set for
             self._wake_by(wake_s)
         else:
             self.tell(Tick())
@@ -312,7 +312,7 @@ class PeerNode(Process):
     def _loaded(self, key: VersionKey) -> None:
         if self.receiver is not None and not self.receiver.loadable(key.version):
             self.ground.trace.add(self.agenda.now, "not as signed", self.name, key.version)
-            self.kill()  # it does not generate with weights that it cannot vouch for
+            self.kill()  # a peer never generates with weights that do not match their signature
             return
         self.tell(VersionLoaded(key))
 
@@ -329,13 +329,13 @@ class PeerNode(Process):
         if self.hung:
             return
         paused_s = self._paused_s()
-        if paused_s - paused_before_s > 1e-6:  # it stood still meanwhile
+        if paused_s - paused_before_s > 1e-6:  # generation paused for receiving: the slice takes that much longer
             self.later(paused_s - paused_before_s, self._drawn, batch_id, tokens_max, paused_s)
             return
         self.tell(SliceDrawn(batch_id, self._engine.draw(tokens_max)))
 
     def _paused_s(self) -> float:
-        """For how long it has received so far, where it makes nothing meanwhile."""
+        """Return the seconds spent receiving if generation pauses meanwhile; else 0."""
         pauses = self.ground.settings.pauses_while_receiving
         return self.receiver.received_s(self.agenda.now) if pauses and self.receiver is not None else 0.0
 
@@ -353,7 +353,7 @@ class PeerNode(Process):
         call.begin(lambda outcome: self._uploaded(action, outcome), UPLOAD_TIMEOUT_S, size_bytes)
 
     def _accuse_somebody(self) -> None:
-        """Of a corrupt chunk of the newest version: a lie."""
+        """Accuse a random peer of having sent a corrupt chunk of the active version, which is a lie."""
         culprit = PeerId(f"peer-{self._random.randrange(self.ground.settings.peers)}")
         active = None if self.worker is None else self.worker.status(self.agenda.now).active
         if active is not None and culprit != self.peer_id:

@@ -1,8 +1,7 @@
-"""A relay in a simulated process: the real core and the real version book over simulated links and disk.
+"""Run a relay in a simulated process: the real core and the real version book over simulated links and disk.
 
-It does what peer/relay/relay.py and peer/relay/versions.py do, in their order, without an event loop. Versions
-travel as
-keyframes of a few chunks whose bytes are real and whose sizes on the wire are those of the settings.
+It does what peer/relay/relay.py and peer/relay/versions.py do, in their order, without an event loop. Versions travel
+as keyframes of a few chunks whose bytes are real and whose sizes on the wire are those of the settings.
 """
 
 from __future__ import annotations
@@ -36,21 +35,21 @@ from rollcast.wire.versions.records import KEYFRAME_ID, VerifiedVersion
 
 _TICK_S, _IDLE_TICK_S = 0.1, 0.5
 _MESSAGE_BYTES = 100.0
-_EARLY_MOST = 16  # chunks that came before their list
+_EARLY_MOST = 16  # chunks kept that arrived before their chunk list
 _WRITE_S = 0.005
 _LEARNER_LINK = LinkId(0)
-_RETRY_S = 2.0  # of a version that could not be stored
+_RETRY_S = 2.0  # between two attempts to store a version
 
 Chunk = tuple[actions.SendChunk, bytes]
 
 
 class Relay:
-    """One process's relay; a new core and book in each life.
+    """One process's relay; each life of the process has a new core and version book.
 
     Args:
-        report: told of versions that are announced and whole.
-        accuse: told of peers that sent wrong bytes.
-        has_session: whether the coordinator is there.
+        report: called with each version that is announced and whole.
+        accuse: called with the peer that sent wrong bytes.
+        has_session: returns whether the session with the coordinator is open.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class Relay:
         self.name = process.name
         self.role = role
         self.process = process
-        self.lies = 0.0  # share of the chunks that it serves that are wrong
+        self.lies = 0.0  # share of the served chunks whose bytes are wrong
         self.disk = RelayDisk(disk)
         self._ground = ground
         self._report = report
@@ -84,15 +83,15 @@ class Relay:
         self.book = VersionBook(self.role, self._progress)
         self._lists: dict[EncodingKey, bytes] = {}
         self._early: list[tuple[LinkId, Chunk]] = []
-        self._heard_at = self.process.agenda.now  # of the coordinator
+        self._heard_at = self.process.agenda.now  # when a session with the coordinator was last open
         self._arriving: bytes = b""
         self._memory: dict[EncodingKey, dict[int, bytes]] = {}  # verified chunks that are not on the disk yet
-        self._had: dict[int, frozenset[int]] = {}  # chunks that were durable when this life began
+        self._had: dict[int, frozenset[int]] = {}  # by version: chunks on disk when this life began (judged by I12)
 
     # ---------------------------------------------------------------- lives
 
     def begin(self) -> None:
-        """Offer what the disk holds."""
+        """Offer the whole versions that the disk holds to other relays."""
         self._new_life()
         kept = self.disk.all()
         self._had = {one.verified.version: frozenset(one.chunks) for one in kept}
@@ -108,7 +107,7 @@ class Relay:
         self._tick()
 
     def killed(self) -> None:
-        """The process is gone."""
+        """Break all links of a killed process."""
         self.links.killed()
 
     def _tick(self) -> None:
@@ -125,14 +124,18 @@ class Relay:
             self._carry_out(self.book.coordinator_gone(gone))
             self.handle(events.CoordinatorGone(gone))
 
-    # ---------------------------------------------------------------- what it is told
+    # ---------------------------------------------------------------- inputs
 
     def planned(self, action: SendPlan) -> None:
-        """The coordinator's plan."""
+        """Handle a relay plan from the coordinator."""
         self.handle(plan_of(plan_message(action).relay_plan))
 
     def heard(self, verified: VerifiedVersion, *, announced: bool, link: LinkId | None = None) -> bool:
-        """An announcement, by the coordinator (``announced``), a relay, or the learner; False: it contradicts one."""
+        """Handle an announcement from the coordinator (``announced``), a relay or the learner.
+
+        Returns:
+            False if the announcement contradicts an earlier one of the same version.
+        """
         known = self.book.verified(verified.version)
         if known is not None and known.record_hash != verified.record_hash:
             return False
@@ -142,7 +145,7 @@ class Relay:
         return True
 
     def pushed(self, published: Published) -> bool:
-        """The learner gave us all of a version, and it is durable here."""
+        """Handle a version that the learner pushed and that is durable now. Returns False as ``heard`` does."""
         verified = published.verified
         key = _key(verified.version)
         if not self.heard(verified, announced=False):
@@ -152,12 +155,12 @@ class Relay:
         return self.heard(verified, announced=False, link=_LEARNER_LINK)
 
     def handle(self, event: events.Event) -> None:
-        """Tell the core, and do what it asks for."""
+        """Pass an event to the core and carry out its actions."""
         for action in self.core.handle(event, self.process.agenda.now):
             self._do(action)
 
     def received(self, link: LinkId, message: Any) -> None:
-        """A message on a link."""
+        """Handle a message that arrived on a link."""
         match message:
             case tuple():
                 self._chunk_arrived(link, message)
@@ -233,7 +236,7 @@ class Relay:
             return 0, 0
         return encoding.have.count, encoding.chunk_count
 
-    # ---------------------------------------------------------------- what the core asks for
+    # ---------------------------------------------------------------- actions of the core
 
     def _do(self, action: actions.Action) -> None:
         match action:
@@ -265,7 +268,7 @@ class Relay:
             case actions.Accuse():
                 self._accuse(action)
             case actions.ListChunks() | actions.Warn():
-                pass  # no state is made of a delta here; warnings are for whoever runs the process
+                pass  # versions travel as keyframes here; warnings are for the person who runs the process
             case _:
                 self.links.send(action.link, action, _MESSAGE_BYTES)
 
@@ -279,7 +282,7 @@ class Relay:
         payload = self._memory.get(action.key, {}).get(action.index)
         if payload is None and kept is not None:
             payload = kept.chunks.get(action.index)
-        if payload is None:  # pruned
+        if payload is None:  # pruned since the core decided to send it
             self.process.later(0.0, sent)
             return
         hashes = self._list(action.key)
@@ -336,7 +339,7 @@ class Relay:
             self._carry_out(self.book.not_to_be_had(key))
 
     def prune(self, keep: int) -> None:
-        """Remove what is older than the newest ``keep`` whole versions, unless somebody fetches it from here."""
+        """Remove versions older than the newest ``keep`` whole ones, except those that a neighbour is fetching."""
         fetched = spared(self.core.state)
         gone = [version for version in self.disk.surplus(keep) if _key(version) not in fetched]
         for version in gone:
@@ -346,7 +349,7 @@ class Relay:
             self.book.removed(frozenset(keys))
             self.handle(events.VersionsRemoved(keys))
 
-    # ---------------------------------------------------------------- what the book decides
+    # ---------------------------------------------------------------- commands of the version book
 
     def _carry_out(self, commands: list[Command]) -> None:
         for command in commands:
@@ -382,7 +385,7 @@ def _key(version: Version) -> EncodingKey:
 
 
 def as_received(action: actions.Action, link: LinkId) -> events.Event:
-    """What the other end of a link is told when this is sent to it."""
+    """Return the event that the other end's core receives when this core sends ``action``."""
     match action:
         case actions.SendWant():
             return events.WantReceived(link, action.key, action.chunk_list, action.announcement)

@@ -1,6 +1,6 @@
-"""Versions on a simulated relay's disk: chunks of what is on its way, and what is whole.
+"""Keep versions on a simulated relay's disk: the chunks of incomplete versions, and whole versions.
 
-A chunk is on the disk once it is written and survives a power loss once it is synced; a version counts as held only
+A chunk is on the disk once it is written, and survives a power loss once it is synced. A version counts as held only
 with its record, which is written last.
 """
 
@@ -16,7 +16,12 @@ from rollcast.wire.versions.records import VerifiedVersion, state_hash
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One version on disk. ``chunks`` are as they came; ``whole`` once all of it was checked and finished."""
+    """One version on disk.
+
+    Attributes:
+        chunks: the bytes of each chunk as received.
+        whole: whether every chunk was checked and the version finished.
+    """
 
     verified: VerifiedVersion
     hashes: bytes
@@ -25,7 +30,7 @@ class Kept:
 
     @classmethod
     def of(cls, published: Published) -> Kept:
-        """All of a version, as its learner has it."""
+        """Return the whole version as its learner published it."""
         chunks = {
             index: published.data[start : start + CHUNK_BYTES]
             for index, start in enumerate(range(0, len(published.data), CHUNK_BYTES))
@@ -38,41 +43,41 @@ class Kept:
 
     @property
     def complete(self) -> bool:
-        """Whether every chunk is here, right or wrong."""
+        """Whether every chunk is present, right or wrong."""
         return len(self.chunks) == self.count
 
     @property
     def passes(self) -> bool:
-        """The store's own check: whether the bytes hash to the signed record."""
+        """Whether the store's own check passes: the bytes hash to the signed record."""
         return self.right
 
     @property
     def right(self) -> bool:
-        """The truth, for the judge."""
+        """Whether the bytes are truly the signed ones; for the judge, whatever a mutant makes of ``passes``."""
         data = b"".join(self.chunks[index] for index in sorted(self.chunks))
         return len(data) == self.count * CHUNK_BYTES and state_hash(data) == self.verified.record.state_hash
 
 
 class RelayDisk:
-    """The versions of one machine."""
+    """The versions on one machine's disk."""
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
 
     def get(self, version: int) -> Kept | None:
-        """What is here of a version."""
+        """Return what is stored of a version; None if nothing is."""
         found: Kept | None = self.disk.read(_name(version))
         return found
 
     def all(self) -> list[Kept]:
-        """Everything here, oldest first."""
+        """Return every stored version, oldest first."""
         return [self.disk.read(name) for name in self.disk.names("version-")]
 
     def begin(self, verified: VerifiedVersion, hashes: bytes) -> Kept:
-        """Open a version; what is here already stays.
+        """Open a version for writing; chunks that are stored already stay.
 
         Raises:
-            DiskFull: it is.
+            DiskFull: the disk is full.
         """
         kept = self.get(verified.version)
         if kept is None:
@@ -84,7 +89,7 @@ class RelayDisk:
         """Write one chunk.
 
         Raises:
-            DiskFull: it is.
+            DiskFull: the disk is full.
         """
         kept = self.get(version)
         if kept is not None and not kept.whole:
@@ -92,38 +97,38 @@ class RelayDisk:
             self.disk.write(_name(version), Kept(kept.verified, kept.hashes, chunks))
 
     def finish(self, version: Version) -> None:
-        """All of it was checked: from now on it is visible.
+        """Make a version visible as whole, once all of it was checked.
 
         Raises:
-            DiskFull: it is.
+            DiskFull: the disk is full.
         """
         kept = self.get(version)
         if kept is not None:
             self.disk.write(_name(version), Kept(kept.verified, kept.hashes, kept.chunks, whole=True))
 
     def put(self, kept: Kept) -> None:
-        """A whole version at once.
+        """Write a whole version at once.
 
         Raises:
-            DiskFull: it is.
+            DiskFull: the disk is full.
         """
         self.disk.write(_name(kept.verified.version), kept)
 
     def sync(self, version: Version) -> None:
-        """An fsync of a version's files ended."""
+        """Make what was written of a version durable; called when its fsync ends."""
         self.disk.sync(_name(version))
 
     def durable(self, version: int) -> Kept | None:
-        """What a power loss leaves of it."""
+        """Return what a power loss would leave of a version for certain; None if nothing."""
         found: Kept | None = self.disk.synced(_name(version))
         return found
 
     def discard(self, version: Version) -> None:
-        """Give its space back."""
+        """Delete a version."""
         self.disk.remove(_name(version))
 
     def surplus(self, keep: int) -> list[Version]:
-        """Whole versions beyond the newest ``keep``, and parts older than all of those."""
+        """Return the versions, whole or not, that are older than the newest ``keep`` whole ones."""
         whole = [kept.verified.version for kept in self.all() if kept.whole]
         if len(whole) <= keep:
             return []

@@ -1,4 +1,4 @@
-"""Links between simulated relays: dialled, accepted, broken by deaths and partitions."""
+"""Simulate links between relays: they are dialled, accepted, and broken by deaths and partitions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollcast.sim.kernel.process import Process
 from rollcast.wire.ids import PeerId
 
 HANDSHAKE_ROUND_TRIPS = 3.0  # of TCP and mutual TLS 1.3, for chunk links and control sessions alike
-SILENCE_S = 6.0  # without anything getting through a link counts as broken
+SILENCE_S = 6.0  # a link on which nothing gets through for this long counts as broken
 
 
 class RelayHost(Protocol):
@@ -43,12 +43,16 @@ class End:
         self.quiet_since: float | None = None
 
     def arrived(self, message: Any) -> None:
-        """Something from the other end."""
+        """Deliver a message from the other end, in the process's life that opened the link."""
         self.host.process.here(self.life, self.host.links.arrived, self, message)
 
 
 class Links:
-    """The links of one process. ``dialable``: whether others can reach it."""
+    """The links of one process.
+
+    Attributes:
+        dialable: whether other processes can open links to this one.
+    """
 
     def __init__(self, host: RelayHost, network: Network, hosts: dict[str, RelayHost], random: Random) -> None:
         self.dialable = True
@@ -60,7 +64,7 @@ class Links:
         self._last = 0
 
     def dial(self, peer_id: PeerId) -> None:
-        """Open a link: LinkUp or DialFailed follows."""
+        """Open a link; the event LinkUp or DialFailed follows."""
         process = self._host.process
         target = self._hosts.get(peer_id)
         if target is None:
@@ -70,25 +74,25 @@ class Links:
         process.later(HANDSHAKE_ROUND_TRIPS * round_trip_s, self._connect, target)
 
     def send(self, link: LinkId, message: Any, size_bytes: float, sent: Callable[[], None] | None = None) -> None:
-        """Send on a link that may be gone."""
+        """Send a message; if the link has ended, the message is discarded."""
         end = self._ends.get(link)
         if end is not None and end.stream is not None:
             end.stream.send(message, size_bytes, sent)
 
     def close(self, link: LinkId) -> None:
-        """The core wants it closed, and has forgotten it."""
+        """Close a link at the core's request; the core hears no more of it."""
         end = self._ends.pop(link, None)
         if end is not None:
             self._cut(end)
 
     def killed(self) -> None:
-        """The process is gone: the other ends hear of it as far as packets get there."""
+        """Close every link of a killed process; the other ends notice if packets still reach them."""
         ends, self._ends = self._ends, {}
         for end in ends.values():
             self._cut(end)
 
     def look(self, now: float) -> None:
-        """Give links up on which nothing gets through any more."""
+        """Break the links on which nothing has got through for ``SILENCE_S``."""
         for end in list(self._ends.values()):
             assert end.other is not None
             here, there = self._host.process.name, end.other.host.name
@@ -101,7 +105,7 @@ class Links:
                 self._lost(end)
 
     def arrived(self, end: End, message: Any) -> None:
-        """Something came on a link; what comes after its end goes nowhere."""
+        """Handle a message on a link; messages after the link's end are discarded."""
         if self._ends.get(end.link) is not end:
             return
         if message is _CLOSED:
@@ -148,7 +152,7 @@ class Links:
 
 
 class _Closed:
-    """Ends a stream."""
+    """The message that ends a stream."""
 
 
 _CLOSED = _Closed()

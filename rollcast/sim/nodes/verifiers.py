@@ -1,4 +1,4 @@
-"""The coordinator's pool of verifier processes: so many at once, each item takes its time, some crash on it."""
+"""Simulate the coordinator's pool of verifier processes: a number of them, the time of each item, and crashes."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from coordinator.core.events.actions import ScoreRollout
 from rollcast.sim.kernel.process import Process
 from rollcast.sim.settings import FleetSettings
 
-_SPREAD = 0.5  # sigma of the logarithm of an item's time
+_SPREAD = 0.5  # sigma of the logarithm of an item's time; rollcast/sim/validation.py assumes the same
 
 Scored = Callable[[ScoreRollout, float], None]
 
 
 class Verifiers:
-    """Scores rollouts in the life of one process.
+    """Scores rollouts during one life of the coordinator's process.
 
     Args:
-        process: dies with what is being verified.
+        process: the coordinator's process; items in progress are lost when it dies.
     """
 
     def __init__(self, settings: FleetSettings, process: Process, random: Random) -> None:
-        self.crashes = 0.0  # share of items during which a verifier dies: they are verified once more
+        self.crashes = 0.0  # share of items during which a verifier dies; each is verified a second time
         self._settings = settings
         self._process = process
         self._random = random
@@ -31,12 +31,12 @@ class Verifiers:
         self._busy = 0
 
     def clear(self) -> None:
-        """Everything is forgotten."""
+        """Discard every waiting item."""
         self._waiting.clear()
         self._busy = 0
 
     def score(self, item: ScoreRollout, scored: Scored) -> None:
-        """Verify a completion; ``scored`` is told its reward."""
+        """Verify a completion; ``scored`` is called with its reward."""
         self._waiting.append((item, scored))
         self._begin()
 

@@ -1,6 +1,6 @@
-"""The coordinator's store on a simulated disk: group commit, and a crash that loses what was not committed.
+"""Simulate the coordinator's store on a disk: group commit, and a crash that loses what was not committed.
 
-Awaited outside a simulation, a change is committed at once: that is how the conformance tests of stores use it.
+A change that is awaited outside a simulation is committed at once; the conformance tests of stores use it in this way.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class Change(Generic[T]):
-    """A change on its way to the disk: as much of a future as its callers use."""
+    """A change on its way to the disk, with the part of a future's interface that callers use."""
 
     __slots__ = ("_arguments", "_callbacks", "_change", "_error", "_finished", "_result", "_store")
 
@@ -75,18 +75,18 @@ class Change(Generic[T]):
         return self.result()
 
     def make(self) -> None:
-        """Change the tables."""
+        """Apply the change to the tables."""
         try:
             self._result = self._change(*self._arguments)
         except RollcastError as error:
             self._error = error
 
     def refuse(self, error: Exception) -> None:
-        """It will not be made."""
+        """Refuse the change: it will not be made."""
         self._error = error
 
     def tell(self) -> None:
-        """The change is durable, or refused: call back."""
+        """Call back, because the change is durable or refused."""
         self._finished = True
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
@@ -111,25 +111,25 @@ class MemoryStore:
 
     @property
     def waiting(self) -> int:
-        """Changes that are not durable yet."""
+        """Return how many changes are not durable yet."""
         return len(self._queue) + len(self._committing)
 
     def crash(self, random: Random) -> None:
-        """The process died: the transaction under way is durable or not, what waited behind it is lost."""
+        """Crash: the transaction in progress becomes durable or not by chance, and all later changes are lost."""
         if self._committing and random.random() < 0.5:
             for change in self._committing:
                 change.make()
         self._committing, self._queue = [], []
 
     def flush(self) -> None:
-        """Make everything that waits durable now."""
+        """Make every waiting change durable now."""
         while self._queue or self._committing:
             self._committing += self._queue
             self._queue = []
             self._committed()
 
     def submit(self, change: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-        """Queue a change, in the order of calls."""
+        """Queue a change; changes are applied in the order of calls."""
         waiting = Change(self, change, arguments)
         if self._failure is not None or self._closed:
             waiting.refuse(self._failure or StoreError("the store is closed"))
@@ -294,7 +294,7 @@ class MemoryStore:
 
 
 def run_now(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that waits for nothing but this store."""
+    """Return the result of a coroutine that waits for nothing except this store."""
     try:
         coroutine.send(None)
     except StopIteration as done:
@@ -304,7 +304,7 @@ def run_now(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def answer_of(change: asyncio.Future[T]) -> T:
-    """What the store answered already."""
+    """Return the result of a call that the store has answered already."""
 
     async def result() -> T:
         return await change

@@ -1,4 +1,4 @@
-"""What a run's store holds, as plain dictionaries with the rules of the real tables. Durable: see store.py."""
+"""Hold the tables of a run's store as dictionaries with the rules of the real tables; store.py adds durability."""
 
 from __future__ import annotations
 
@@ -57,10 +57,12 @@ class Stored:
 
 
 class Tables:
-    """Each method is one change, or one question; a change that contradicts what is here raises and changes nothing.
+    """The tables of one run. Each method makes one change or answers one question.
+
+    A change that contradicts the tables raises StoreError and changes nothing.
 
     Args:
-        steps_kept: groups that were over so many steps ago are deleted; 0: never.
+        steps_kept: steps after which a finished group is deleted; 0 keeps all groups.
     """
 
     def __init__(self, *, steps_kept: int = 0) -> None:
@@ -213,11 +215,11 @@ class Tables:
         self._recorded = max(self._recorded, action.step_to)
 
     def epochs(self) -> list[RecordEpoch]:
-        """Every epoch that was opened, oldest first."""
+        """Return every epoch that was opened, oldest first."""
         return list(self._epochs)
 
     def trained_in(self, step: Step) -> list[tuple[RolloutId, Stored]]:
-        """The rollouts of a recorded batch, in its order."""
+        """Return the rollouts of a recorded batch, in its order."""
         return [(rollout_id, self._rollouts[rollout_id]) for rollout_id in self._batches.get(step, ())]
 
     def batch_size(self, step: Step) -> int:
