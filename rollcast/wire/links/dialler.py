@@ -1,4 +1,4 @@
-"""Dials chunk links: one HTTPS request each, upgraded to a stream of frames."""
+"""Dial chunk links: one HTTPS request each, upgraded to a stream of frames."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def _anyone(_caller: Caller) -> str:
 
 
 class LinkDialler:
-    """Opens links with our credentials. Make it inside a running event loop.
+    """Opens links with this process's credentials. Construct it inside a running event loop.
 
     Args:
-        connector: where connections come from; None: they are dialled.
+        connector: where connections come from; None dials TCP connections.
     """
 
     def __init__(
@@ -58,16 +58,19 @@ class LinkDialler:
     async def dial(
         self, peer_id: PeerId, address: str, *, role: str = "", admit: Callable[[Caller], str] = _anyone
     ) -> tuple[LinkStream, Caller]:
-        """A greeted link to exactly this peer, with this role if one is named.
+        """Open a greeted link to exactly this peer, with this role unless ``role`` is empty.
 
         Args:
-            admit: why the other end may have no link after all; empty where it may.
+            admit: returns why the authenticated caller may have no link; empty if it may.
+
+        Returns:
+            The link and the caller that the other end's certificate names.
 
         Raises:
-            Unreachable: nobody answers there, or refuses, or ``admit`` does.
-            WrongKey: somebody else answers there.
-            ProtocolMismatch: the two sides speak no common protocol version.
-            MalformedMessage: it does not greet.
+            Unreachable: no process answers there, or the other end or ``admit`` refuses the link.
+            WrongKey: another process answers there.
+            ProtocolMismatch: the two ends speak no common protocol version.
+            MalformedMessage: the other end's first frame is no greeting.
             WaitTimedOut: the dial took too long.
         """
         async with deadline(self._limits.dial_timeout_s, f"a chunk link to {peer_id} at {address}"):
@@ -87,11 +90,11 @@ class LinkDialler:
             return stream, caller
 
     def renew(self, credentials: TlsCredentials) -> None:
-        """Show this certificate from the next dial on."""
+        """Use these credentials from the next dial on."""
         self._tls = credentials.ssl_client_context()
 
     async def close(self) -> None:
-        """End all links, once what they have written has left or two seconds have passed."""
+        """End all links once their written bytes have left, after two seconds at the latest."""
         for stream in self._streams:
             stream.end("the link was closed here")
         try:

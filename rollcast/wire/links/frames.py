@@ -1,4 +1,4 @@
-"""Frames of a chunk link, over any stream of bytes. No I/O here.
+"""Encode and parse the frames of a chunk link, over any stream of bytes. This module does no I/O.
 
 frame   = kind (1 byte) length (4 bytes, big-endian) body (length bytes)
 kind 1  = a serialized LinkMessage
@@ -24,9 +24,9 @@ _CHUNK_HEADER = struct.Struct(">QIIH")
 _MESSAGE, _CHUNK = 1, 2
 
 DIRECT_STRIPE = StripeId(0)
-"""Chunks that the origin sends to every neighbour itself: nobody passes them on."""
+"""The stripe of chunks that the origin sends to every neighbour itself; receivers do not forward them."""
 NO_STRIPE = StripeId(0xFFFF)
-"""Chunks that were asked for: nobody passes them on."""
+"""The stripe of chunks that were requested; receivers do not forward them."""
 
 _LENGTH_RANGE = {
     _MESSAGE: (1, limits.LINK_CONTROL_BYTES_MAX),
@@ -37,21 +37,21 @@ _LONG_TAGS = frozenset(
     pb.LinkMessage.DESCRIPTOR.fields_by_name[name].number << 3 | 2 for name in ("announcement", "chunk_list")
 )
 
-# Memory taken for a body before any of it came: for a chunk all, so that it is received where it stays; a long control
-# message gets more as it comes, not as it claims.
+# Memory allocated for a body before any of it arrives: for a chunk all of it, so that it is received where it stays. A
+# control message gets more memory only as its bytes arrive, so that a false length costs the receiver little.
 _FIRST_PIECE_BYTES = {_MESSAGE: 64 << 10, _CHUNK: _CHUNK_HEADER.size + limits.CHUNK_SIZE_BYTES_MAX}
 
 
 @dataclass(frozen=True, slots=True)
 class LinkMessageFrame:
-    """A control message; sizes inside it are within limits."""
+    """A control message; the sizes inside it are within limits."""
 
     message: pb.LinkMessage
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkFrame:
-    """A chunk, not verified yet. ``payload`` has memory of its own and may be kept."""
+    """A chunk that is not verified yet. ``payload`` has memory of its own and may be kept."""
 
     version: Version
     encoding_id: EncodingId
@@ -64,10 +64,10 @@ LinkFrame = LinkMessageFrame | ChunkFrame
 
 
 def encode_message(message: pb.LinkMessage) -> bytes:
-    """One control frame.
+    """Return the frame of a control message.
 
     Raises:
-        MalformedMessage: it is longer than receivers accept.
+        MalformedMessage: the message is longer than receivers accept.
     """
     body = message.SerializeToString()
     if not 1 <= len(body) <= limits.LINK_CONTROL_BYTES_MAX:
@@ -76,14 +76,14 @@ def encode_message(message: pb.LinkMessage) -> bytes:
 
 
 def encode_error(reason: str, code: str) -> bytes:
-    """The control frame that says why a link ends; a long reason is cut."""
+    """Return the control frame that reports why a link ends; a long reason is cut."""
     return encode_message(pb.LinkMessage(error=pb.LinkError(code=code, what=reason[: limits.TEXT_LENGTH_MAX])))
 
 
 def encode_chunk(
     version: int, encoding_id: int, index: int, payload: BytesLike, stripe: StripeId = NO_STRIPE
 ) -> list[BytesLike]:
-    """One chunk frame as [header, payload], so that the payload is not copied.
+    """Return one chunk frame as [header, payload], so that the payload is not copied.
 
     Raises:
         MalformedMessage: the payload is empty or longer than receivers accept.
@@ -98,9 +98,9 @@ def encode_chunk(
 
 
 class FrameParser:
-    """Turns bytes as they come into frames. Holds at most one unfinished frame.
+    """Turns a stream of bytes into frames; it holds at most one unfinished frame.
 
-    Whoever reads puts bytes into ``buffer`` and says how many with ``filled``: a chunk's bytes are never copied.
+    The reader puts bytes into ``buffer`` and reports how many with ``filled``, so a chunk's bytes are never copied.
     """
 
     def __init__(self) -> None:
@@ -113,19 +113,19 @@ class FrameParser:
 
     @property
     def missing_bytes(self) -> int:
-        """Bytes that must still come before the unfinished frame can be used; 0 where its length is not known."""
+        """Return the bytes missing from the unfinished frame; 0 if its length is not known yet."""
         return self._length - self._came if self._body is not None else 0
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of memory that the unfinished frame takes."""
+        """Return the bytes of memory that the unfinished frame takes."""
         return len(self._body) if self._body is not None else self._came
 
     def buffer(self) -> memoryview:
-        """Where the next bytes belong; never empty.
+        """Return the memory for the next bytes; never empty.
 
         Raises:
-            MalformedMessage: the stream cannot be used any more.
+            MalformedMessage: the stream was malformed before and cannot be used any more.
         """
         if self._failed:
             raise MalformedMessage("this link sent nonsense before")
@@ -138,10 +138,10 @@ class FrameParser:
         return memoryview(self._body)[self._came :]
 
     def filled(self, size_bytes: int) -> LinkFrame | None:
-        """So many bytes were put into ``buffer``; the frame that they complete, if they do.
+        """Take ``size_bytes`` that were put into ``buffer``. Returns the frame that they complete, or None.
 
         Raises:
-            MalformedMessage: a frame is not one; the stream cannot be used any more.
+            MalformedMessage: the frame is malformed; the stream cannot be used any more.
         """
         self._came += size_bytes
         try:
@@ -156,10 +156,10 @@ class FrameParser:
         return None
 
     def feed(self, data: BytesLike) -> list[LinkFrame]:
-        """The frames that ``data`` completes, in order.
+        """Return the frames that ``data`` completes, in order.
 
         Raises:
-            MalformedMessage: a frame is not one; the stream cannot be used any more.
+            MalformedMessage: a frame is malformed; the stream cannot be used any more.
         """
         frames: list[LinkFrame] = []
         view = memoryview(data)
@@ -209,7 +209,7 @@ def _parse_message(body: bytearray) -> pb.LinkMessage:
 
 
 def _is_long_kind(body: bytearray) -> bool:
-    """Whether this is nothing but one field of a kind that may be long (protobuf's encoding: a tag, its length)."""
+    """Whether the body is a single field of a kind that may be long (protobuf encodes a tag and a length)."""
     if body[0] not in _LONG_TAGS:
         return False
     length = 0
@@ -221,7 +221,11 @@ def _is_long_kind(body: bytearray) -> bool:
 
 
 def _check_message(message: pb.LinkMessage) -> None:
-    """Sizes and ranges inside; announcements are checked by ``records.verify_announcement``."""
+    """Check sizes and ranges inside a message; ``records.verify_announcement`` checks announcements.
+
+    Raises:
+        MalformedMessage: a size or number is out of range.
+    """
     match message.WhichOneof("body"):
         case None:
             raise MalformedMessage("a link message without a body")

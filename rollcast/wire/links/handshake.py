@@ -1,7 +1,7 @@
-"""How a chunk link begins, the same for both ends and for everybody who has one.
+"""Begin a chunk link: the exchange is the same for both ends and for every kind of process.
 
-A caller asks for the upgrade of an HTTPS request (mutual TLS 1.3) and sends nothing until it is granted; then it
-greets, and the other end answers with its own greeting. Frames follow in both directions.
+A caller asks to upgrade an HTTPS request (mutual TLS 1.3) and sends nothing until the upgrade is granted. Then it sends
+its greeting, and the other end answers with its own. Frames follow in both directions.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ UPGRADE_HEADERS = {"Connection": "Upgrade", "Upgrade": "rollcast-link/2"}
 
 @dataclass(frozen=True, slots=True)
 class LinkLimits:
-    """Deadlines and bounds of links; every one closes the link or refuses it.
+    """Timeouts and bounds of links; a link that exceeds one is closed or refused.
 
     Args:
-        dial_timeout_s: from the dial to the authenticated, greeted link.
-        handshake_timeout_s: a caller's TLS handshake, and then its request line and headers.
-        hello_timeout_s: the other end's greeting.
-        write_timeout_s: until the other end takes some of what waits.
-        silence_timeout_s: a host that does not even acknowledge is given up (by the kernel's own probes).
-        links_most: accepted links open at a time.
+        dial_timeout_s: the most from the dial to the authenticated, greeted link.
+        handshake_timeout_s: the most for a caller's TLS handshake, and again for its request line and headers.
+        hello_timeout_s: the most until the other end's greeting.
+        write_timeout_s: the most until the other end takes some of the waiting bytes.
+        silence_timeout_s: a host that acknowledges nothing for this long is given up (by the kernel's own probes).
+        links_most: the most accepted links that are open at a time.
     """
 
     dial_timeout_s: float = 10.0
@@ -47,10 +47,10 @@ class LinkLimits:
 
 
 def caller_of(transport: asyncio.BaseTransport) -> Caller:
-    """The other end's certificate, which TLS has verified against the run CA.
+    """Return the caller that the other end's certificate names; TLS has verified it against the run CA.
 
     Raises:
-        WrongKey: there is none, or it names nobody.
+        WrongKey: the other end showed no certificate, or one that names no caller.
     """
     tls = transport.get_extra_info("ssl_object")
     der = tls.getpeercert(binary_form=True) if tls is not None else None
@@ -60,7 +60,7 @@ def caller_of(transport: asyncio.BaseTransport) -> Caller:
 
 
 class GreetedStream(Protocol):
-    """What a greeting needs of a stream of frames (see rollcast.wire.links.stream.LinkStream)."""
+    """The part of a stream of frames that a greeting needs (see rollcast.wire.links.stream.LinkStream)."""
 
     def send(self, message: pb.LinkMessage) -> None: ...
 
@@ -72,7 +72,7 @@ class GreetedStream(Protocol):
 
 
 def _pass(_hello: pb.LinkHello) -> None:
-    """TLS has said who the other end is."""
+    """Accept any greeting: TLS has authenticated the other end already."""
 
 
 async def greet(
@@ -85,18 +85,18 @@ async def greet(
     certificate_der: bytes = b"",
     check: Callable[[pb.LinkHello], None] = _pass,
 ) -> None:
-    """Exchange LinkHello, the caller first, and agree on a protocol version; the other end hears what displeases us.
+    """Exchange LinkHello, the caller first, and agree on a protocol version; a refusal is sent with its reason.
 
     Args:
-        certificate_der: what we show where the stream itself shows none.
-        check: looks at the other end's greeting before it is answered; raises what the other end is to hear.
+        certificate_der: our certificate, if the stream itself shows none (no TLS); else empty.
+        check: checks the other end's greeting before it is answered; the error that it raises is sent to the other end.
 
     Raises:
         WrongKey: the other end belongs to another run.
         ProtocolMismatch: no common version; the message names the side to upgrade.
-        MalformedMessage: the other end does not greet.
-        Unreachable: the other end refuses us, or closed.
-        WaitTimedOut: the other end says nothing.
+        MalformedMessage: the other end's first frame is no greeting.
+        Unreachable: the other end refused the link or closed it.
+        WaitTimedOut: the other end sent nothing in time.
     """
     software = f"rollcast {__version__}"
     hello = pb.LinkMessage(

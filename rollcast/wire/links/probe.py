@@ -1,4 +1,4 @@
-"""Whether a peer answers at an address: a TLS handshake that shows its PeerId, and nothing else. No link is opened."""
+"""Probe whether a peer answers at an address: a TLS handshake that shows its peer id, without opening a link."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ async def probe_link(
     """Return once this peer of this run has shown its certificate at host:port.
 
     Raises:
-        Unreachable: nobody answers there, or not in TLS.
-        WrongKey: somebody else does.
+        Unreachable: no process answers there, or the address is no host:port.
+        WrongKey: another process answers there, or it shows no certificate of this run.
         WaitTimedOut: the handshake takes too long.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise Unreachable(f"{address!r} is no host:port")
-    context = await asyncio.to_thread(credentials.ssl_client_context)  # it writes a file, and reads it
+    context = await asyncio.to_thread(credentials.ssl_client_context)  # in a thread, because it writes and reads a file
     async with deadline(deadline_s, f"{peer_id} to answer at {address}"):
         try:
             _, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context, server_hostname="")
@@ -46,7 +46,7 @@ async def probe_link(
 
 
 def problem_in(error: RollcastError) -> str:
-    """Why a probe failed, in few words that are the same for the same reason."""
+    """Return why a probe failed, in few words; the same reason gives the same words, so that they can be counted."""
     if isinstance(error, WaitTimedOut):
         return "no answer"
     return error.what if isinstance(error, WrongKey) else error.cause or error.what

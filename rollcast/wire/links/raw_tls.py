@@ -1,11 +1,11 @@
-"""TLS of an established asyncio connection, taken into our own hands.
+"""Take over the TLS of an established asyncio connection.
 
 asyncio's own TLS protocol wakes the process for every packet, copies everything twice and holds 256 KiB per connection.
-Here the bytes of the socket come as they are, and OpenSSL is asked only when a record is complete.
+Here the encrypted bytes of the socket arrive directly, and OpenSSL is called only when a record is complete.
 
-TLS 1.3 records are counted as their bytes arrive (RFC 8446 section 5), without decrypting them: their lengths are not
-encrypted. Whoever waits for a number of plaintext bytes can tell from them how many
-bytes the socket must deliver at the least: waking for fewer is of no use.
+TLS 1.3 records are counted as their bytes arrive (RFC 8446 section 5) without decrypting them: their lengths are not
+encrypted. From the lengths follows how many bytes the socket must deliver, at the least, before a number of plaintext
+bytes is complete; waking the process for fewer is of no use.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _PLAINTEXT_BYTES_MAX = 16 << 10
 
 
 class TlsRecords:
-    """Position in one direction of a connection; begins at the border of a record."""
+    """The position within the TLS records of one direction; it must begin at the start of a record."""
 
     def __init__(self) -> None:
-        self._header = bytearray()  # of the next record, where it came in part
+        self._header = bytearray()  # the part of the next record's header that has arrived
         self._length = 0  # of the current record, without its header
-        self._left = 0  # of it, still to come
+        self._left = 0  # bytes of the current record that have not arrived
 
     def feed(self, data: memoryview) -> None:
-        """Note the next bytes that came."""
+        """Advance the position by bytes that arrived."""
         at, size = 0, len(data)
         while at < size:
             if self._left:
@@ -51,7 +51,7 @@ class TlsRecords:
                     self._header.clear()
 
     def bytes_to_come(self, plaintext_bytes: int) -> int:
-        """Bytes that must still come, at the least, before so many bytes of plaintext not yet decrypted are complete.
+        """Return the fewest bytes that must still arrive before ``plaintext_bytes`` not yet decrypted are complete.
 
         At least 1: within a record, nothing can be decrypted before the record is complete.
         """
@@ -67,18 +67,18 @@ def _encrypted(plaintext_bytes: int) -> int:
 
 
 READ_BYTES = 256 << 10
-"""Taken from a socket at once, and the most that is left to collect in it."""
+"""The most bytes taken from a socket at once, and the most that are left to collect in it."""
 
 _buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, memoryview] = WeakKeyDictionary()
 
 
 class TakenTls:
-    """The encryption of one connection whose handshake is done.
+    """The TLS encryption of one connection after its handshake.
 
-    asyncio keeps the parts to itself; they have had the same names from Python 3.11 to 3.14.
+    It uses private attributes of asyncio, which have had the same names from Python 3.11 to 3.14.
 
     Args:
-        transport: as asyncio gave it to the protocol above TLS; of no use to that one any more.
+        transport: the transport that asyncio gave to the protocol above TLS; that protocol must not use it any more.
     """
 
     def __init__(self, transport: asyncio.BaseTransport) -> None:
@@ -88,38 +88,38 @@ class TakenTls:
         self._outgoing: ssl.MemoryBIO = self._handshaker._outgoing
         self._records = TlsRecords()
         self.buffer = _buffer_of(asyncio.get_running_loop())
-        """Where the socket's bytes go before ``receive``."""
+        """The memory that the socket's bytes are received into, before ``receive`` is called."""
         self.socket: asyncio.Transport | None = self._handshaker._transport
-        """The connection below; None where it is gone already."""
+        """The TCP connection below TLS; None if it has closed already."""
 
     @property
     def readable(self) -> bool:
-        """Whether bytes came that were not read yet; part of a record may not be readable after all."""
+        """Whether unread bytes have arrived; an incomplete record among them cannot be read yet."""
         return bool(self._incoming.pending or self._object.pending())
 
     def take_over(self, protocol: asyncio.BufferedProtocol) -> None:
-        """Hand what the socket receives to ``protocol`` from now on, encrypted."""
+        """Deliver the socket's encrypted bytes to ``protocol`` from now on."""
         assert self.socket is not None
         _shrink(self._handshaker)
         self.socket.set_protocol(protocol)
 
     def receive(self, size_bytes: int) -> None:
-        """So many bytes came from the socket into ``buffer``."""
+        """Take ``size_bytes`` that the socket has put into ``buffer``."""
         data = self.buffer[:size_bytes]
         self._records.feed(data)
         self._incoming.write(data)
 
     def read(self, buffer: memoryview) -> int:
-        """Decrypt into ``buffer``; 0 at the end.
+        """Decrypt into ``buffer``. Returns the number of bytes; 0 at the end of the connection.
 
         Raises:
             ssl.SSLWantReadError: no record is complete.
-            ssl.SSLError: the other end does not speak TLS.
+            ssl.SSLError: the received bytes are not valid TLS.
         """
         return cast(int, self._object.read(len(buffer), buffer))
 
     def bytes_to_come(self, plaintext_bytes: int) -> int:
-        """See TlsRecords; counts from the first plaintext byte not read yet."""
+        """Return the figure of TlsRecords, counted from the first plaintext byte that is not read yet."""
         return self._records.bytes_to_come(plaintext_bytes)
 
     def write(self, data: BytesLike) -> None:
@@ -133,23 +133,23 @@ class TakenTls:
             view = view[self._object.write(view) :]
 
     def say_goodbye(self) -> None:
-        """Write our close_notify; the other end's is not waited for."""
+        """Write our close_notify without waiting for the other end's."""
         with contextlib.suppress(ssl.SSLError, ValueError):
             self._object.unwrap()
 
     def output(self) -> bytes:
-        """What is to be sent, encrypted."""
+        """Return the encrypted bytes to send; empty if there are none."""
         return self._outgoing.read() if self._outgoing.pending else b""
 
     def lost(self, error: Exception | None) -> None:
-        """The socket is gone: let whoever had the connection before clean up as well."""
+        """Let asyncio's own TLS protocol clean up after the socket has closed."""
         self._handshaker.connection_lost(error)
 
 
 def shrink(transport: asyncio.BaseTransport) -> None:
-    """Give back the 256 KiB that asyncio keeps to read one TLS connection; the next bytes that come take them again.
+    """Free the 256 KiB that asyncio holds to read one TLS connection; the next bytes that arrive allocate them again.
 
-    For connections that stay open and whose other end has said what it had to; without TLS there is nothing to do.
+    It is meant for connections that stay open while the other end sends nothing; without TLS it does nothing.
     """
     handshaker = getattr(transport, "_ssl_protocol", None)
     if handshaker is not None:
@@ -162,7 +162,7 @@ def _shrink(handshaker: Any) -> None:
 
 
 def _buffer_of(loop: asyncio.AbstractEventLoop) -> memoryview:
-    """What all connections of an event loop receive into: OpenSSL copies it before the loop goes on."""
+    """Return the buffer that all connections of an event loop share: OpenSSL copies it before the loop goes on."""
     buffer = _buffers.get(loop)
     if buffer is None:
         buffer = _buffers[loop] = memoryview(bytearray(READ_BYTES))

@@ -1,4 +1,4 @@
-"""What a chunk link tells whoever uses it."""
+"""Define what a chunk link reports to its user."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from rollcast.wire.links.frames import LinkFrame
 
 
 class LinkClosed(Exception):
-    """The link ended; what was on its way is lost.
+    """The link ended; frames that were in flight are lost.
 
     Args:
-        reason: in words.
-        code: of the error that the other end reported or made; empty otherwise.
+        reason: a text for people.
+        code: the error code that the other end reported or caused; empty if there is none.
     """
 
     def __init__(self, reason: str, code: str = "") -> None:
@@ -23,13 +23,13 @@ class LinkClosed(Exception):
 
 
 class LinkReceiver(Protocol):
-    """Whoever uses a link. All calls come on the event loop, none from within a call of the link."""
+    """The user of a link. The link calls it on the event loop, never from within a call that the user makes."""
 
     def frames(self, frames: Sequence[LinkFrame]) -> None:
-        """These came, in order; at least one."""
+        """Handle frames that arrived, in order; at least one."""
 
     def drained(self) -> None:
-        """Every chunk sent so far has left this process, and the socket has room again."""
+        """Handle that every chunk sent so far has left this process, so that the socket has room again."""
 
     def closed(self, reason: str, code: str) -> None:
-        """The link ended. Called once; ``code`` is of the error that the other end reported or made."""
+        """Handle the end of the link; called once, with ``reason`` and ``code`` as in LinkClosed."""

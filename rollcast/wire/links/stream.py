@@ -1,7 +1,8 @@
-"""A chunk link on an established TLS connection: frames in, frames out, nothing in between.
+"""Run a chunk link on an established TLS connection: frames in and frames out.
 
-The connection comes from asyncio, its TLS handshake done. From then on this class is the protocol right above the
-socket: no stream reader, no task and no copy per frame, and the process wakes about once a chunk (see TlsRecords).
+The connection comes from asyncio after its TLS handshake. From then on this class is the protocol right above the
+socket: there is no stream reader, no task and no copy per frame, and the process wakes about once a chunk (see
+TlsRecords).
 """
 
 from __future__ import annotations
@@ -20,17 +21,15 @@ from rollcast.wire.links.tcp import SocketFigures, SocketOptions, measure, set_r
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.chunks import BytesLike
 
-# Of one batch: other connections get their turn in between.
-_MESSAGES_PER_BATCH = 256
-# After our last byte: until the other end closes too.
-_LINGER_S = 1.0
+_MESSAGES_PER_BATCH = 256  # frames handled at once; other connections have their turn between two batches
+_LINGER_S = 1.0  # the most that an ended link waits for its last bytes to leave and the other end to close
 
 
 class LinkStream(asyncio.BufferedProtocol):
-    """One connection. Make it with ``take_over``.
+    """One link; ``take_over`` makes it.
 
     Args:
-        write_timeout_s: what waits for the socket must move within this time, or the link ends.
+        write_timeout_s: the link ends if bytes wait for the socket and none is taken within this time.
         on_lost: called once, when the connection is gone for good.
     """
 
@@ -51,11 +50,11 @@ class LinkStream(asyncio.BufferedProtocol):
         self._parser = FrameParser()
         self._wake_bytes = 1
         self._receiver: LinkReceiver | None = None
-        self._early: list[LinkFrame] = []  # before start()
+        self._early: list[LinkFrame] = []  # frames that arrived before start()
         self._first: asyncio.Future[None] | None = None
-        self._paused = False  # by the receiver
+        self._paused = False  # whether the receiver has paused reading
         self._behind = False  # decrypted bytes wait for the next batch
-        self._full = False  # something waits for the socket
+        self._full = False  # bytes wait for the socket
         self._undrained = False  # a chunk was sent since drained() was called last
         self._written_bytes = 0
         self._ended: LinkClosed | None = None
@@ -75,12 +74,12 @@ class LinkStream(asyncio.BufferedProtocol):
         write_timeout_s: float,
         on_lost: Callable[[], None] = lambda: None,
     ) -> LinkStream:
-        """Take a TLS connection away from the protocol that it has.
+        """Take a TLS connection over from the protocol that asyncio gave it.
 
-        Both ends must have read all that was sent before, and nothing may be sent before the other end took over too.
+        Both ends must have read all earlier bytes, and neither may send before the other has taken over too.
 
         Raises:
-            LinkClosed: the connection is gone, or the other end did not wait.
+            LinkClosed: the connection has closed, or the other end sent bytes too early.
         """
         if transport.is_closing():
             raise LinkClosed("the connection was closed at once")
@@ -93,29 +92,29 @@ class LinkStream(asyncio.BufferedProtocol):
         stream._attach()
         return stream
 
-    # ------------------------------------------------------------- for whoever uses the link
+    # ------------------------------------------------------------- for the user of the link
 
     @property
     def remote_address(self) -> str:
-        """IP address of the other end; empty once the connection is gone."""
+        """Return the IP address of the other end; empty once the connection has closed."""
         peer = self._socket.get_extra_info("peername")
         return str(peer[0]) if peer else ""
 
     @property
     def full(self) -> bool:
-        """Whether something waits for the socket."""
+        """Whether bytes wait for the socket."""
         return self._full
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that wait in this process for the socket."""
+        """Return the number of bytes that wait in this process for the socket."""
         return self._socket.get_write_buffer_size()
 
     async def first_frame(self) -> LinkFrame:
-        """The first frame; nothing more is read before ``start``.
+        """Wait for the first frame and return it; nothing more is read before ``start``.
 
         Raises:
-            LinkClosed: the link ended before.
+            LinkClosed: the link ended before a frame arrived.
         """
         if not self._early and self._ended is None:
             self._first = self._loop.create_future()
@@ -126,22 +125,25 @@ class LinkStream(asyncio.BufferedProtocol):
         return self._early.pop(0)
 
     def start(self, receiver: LinkReceiver) -> None:
-        """Deliver everything to ``receiver`` from now on."""
+        """Deliver all frames, and the end of the link, to ``receiver`` from now on."""
         self._receiver = receiver
         self._loop.call_soon(self._deliver_early)
 
     def limit_receive_buffer(self, size_bytes: int) -> None:
-        """Let at most about this much wait in the kernel to be read: what waits there has used the downlink already."""
+        """Let at most about ``size_bytes`` wait unread in the kernel.
+
+        A limit on received bytes is only as tight as this: what waits there has used the downlink already.
+        """
         if self._ended is None and not self._socket.is_closing():
-            set_wake_bytes(self._sock, 1)  # never more than the buffer holds
+            set_wake_bytes(self._sock, 1)  # a mark above the buffer's size would never be reached
             self._wake_bytes = 1
             set_receive_bytes(self._sock, size_bytes)
 
     def send(self, message: pb.LinkMessage) -> None:
-        """Send a control message; where too much waits already, the link ends instead.
+        """Send a control message; if too many bytes wait already, end the link instead.
 
         Raises:
-            MalformedMessage: it is longer than receivers accept.
+            MalformedMessage: the message is longer than receivers accept.
         """
         frame = encode_message(message)
         if self._ended is not None:
@@ -151,7 +153,7 @@ class LinkStream(asyncio.BufferedProtocol):
             self._cut("too many messages wait to be taken")
 
     def send_chunk(self, frame: Sequence[BytesLike]) -> None:
-        """Send the buffers of one chunk frame; ``drained`` follows."""
+        """Send the buffers of one chunk frame; the receiver's ``drained`` is called when they have left."""
         if self._ended is not None:
             return
         self._undrained = True
@@ -162,13 +164,13 @@ class LinkStream(asyncio.BufferedProtocol):
             self._loop.call_soon(self._tell_drained)
 
     def pause_reading(self) -> None:
-        """Deliver nothing more; the other end is held back once the kernel's buffers are full."""
+        """Stop delivering frames; the other end is held back once the kernel's buffers are full."""
         if not self._paused:
             self._paused = True
             self._steer_reading()
 
     def resume_reading(self) -> None:
-        """Go on delivering."""
+        """Deliver frames again."""
         if self._paused:
             self._paused = False
             if self._behind:
@@ -176,17 +178,20 @@ class LinkStream(asyncio.BufferedProtocol):
             self._steer_reading()
 
     def measure(self) -> SocketFigures:
-        """The kernel's figures of this connection."""
+        """Return the kernel's figures of this connection."""
         return measure(self._sock)
 
     def close(self, reason: str, code: str = "") -> None:
-        """End the link, telling the other end why unless ``reason`` is empty. ``closed`` follows, without the code."""
+        """End the link, and send the other end the reason unless it is empty.
+
+        The receiver's ``closed`` is called without the code: the error is ours, not the other end's.
+        """
         if self._ended is None and reason:
             self._write(encode_error(reason, code))
         self.end(reason or "the link was closed here")
 
     def end(self, reason: str, code: str = "") -> None:
-        """End the link: what is written still leaves, within a second."""
+        """End the link; bytes that are written already still leave, within a second."""
         if self._ended is not None:
             return
         self._ended = LinkClosed(reason, code)
@@ -194,7 +199,7 @@ class LinkStream(asyncio.BufferedProtocol):
         self._tls.say_goodbye()
         self._flush()
         with contextlib.suppress(OSError):
-            self._socket.write_eof()  # after what still waits
+            self._socket.write_eof()  # sent after the bytes that still wait
         self._steer_reading()
         self._linger = self._loop.call_later(_LINGER_S, self._socket.abort)
 
@@ -205,7 +210,7 @@ class LinkStream(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._ended is not None:
-            return  # read and dropped: closing a socket with unread bytes would reset what we sent last
+            return  # read and discard: closing a socket with unread bytes would reset it and lose what we sent last
         self._tls.receive(nbytes)
         self._read()
 
@@ -256,7 +261,7 @@ class LinkStream(asyncio.BufferedProtocol):
             self._socket.write(data)
 
     def _read(self) -> None:
-        """Decrypt what came, and deliver the frames that it completes."""
+        """Decrypt the received bytes and deliver the frames that they complete."""
         frames: list[LinkFrame] = []
         problem: LinkClosed | None = None
         try:
@@ -269,7 +274,7 @@ class LinkStream(asyncio.BufferedProtocol):
             problem = error
         except RollcastError as error:
             problem = LinkClosed(error.what, error.code)
-        self._flush()  # an answer of TLS itself
+        self._flush()  # TLS itself may have an answer to send
         if frames:
             self._deliver(frames)
         if problem is not None:
@@ -328,13 +333,13 @@ class LinkStream(asyncio.BufferedProtocol):
         return not self._paused and (self._receiver is not None or not self._early)
 
     def _fail(self, problem: LinkClosed) -> None:
-        """The other end reported an error, made one, or closed."""
+        """End the link because the other end reported an error, caused one, or closed."""
         if problem.code == MalformedMessage.code and self._ended is None:
             self._write(encode_error(problem.reason, problem.code))
         self.end(problem.reason, problem.code)
 
     def _cut(self, reason: str) -> None:
-        """End a link whose other end would not take what is written anyway."""
+        """End a link at once, because its other end takes no bytes."""
         self.end(reason)
         self._socket.abort()
 
@@ -348,9 +353,9 @@ class LinkStream(asyncio.BufferedProtocol):
             self._socket.pause_reading()
 
     def _set_wake_bytes(self) -> None:
-        """Nothing can be done with less than the rest of a record or of a chunk, so nothing is lost by waiting for it.
+        """Let the kernel wake this process only when the rest of the TLS record or chunk has arrived.
 
-        Less than that never comes for good: the end of the connection wakes us whatever was set.
+        Fewer bytes are of no use. The end of the connection wakes the process whatever is set, so it cannot hang.
         """
         wake_bytes = min(self._tls.bytes_to_come(self._parser.missing_bytes), READ_BYTES)
         if wake_bytes != self._wake_bytes:
@@ -377,7 +382,7 @@ class LinkStream(asyncio.BufferedProtocol):
             self._first.set_result(None)
 
     def _check_progress(self, taken_before: int) -> None:
-        """Give up on an other end that takes nothing."""
+        """End the link if the other end has taken no bytes since the last check."""
         waiting = self.waiting_bytes
         taken = self._written_bytes - waiting
         if waiting and taken == taken_before:

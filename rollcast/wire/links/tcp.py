@@ -1,5 +1,7 @@
-"""What chunk links set on their TCP sockets, and what they read from them. Linux knows all of it; elsewhere it stays
-as the system has it."""
+"""Set the TCP options of chunk links and read the kernel's figures of them.
+
+Only Linux has all of these options and figures; on other systems the defaults stay and the figures are 0.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from pathlib import Path
 
 from rollcast.runtime.errors import ConfigError
 
-# Bytes that the kernel takes before it has begun to send them. What is sent next is decided as late as this.
+# Bytes that the kernel takes before it has begun to send them. Few, so that the next chunk is chosen late.
 _NOTSENT_LOWAT_BYTES = 16 << 10
 # Of the receive window, from the start. Since Linux 6.16 a window grows by what is read in a round trip less what still
 # lay unread when reading began (tcp_rcv_space_adjust): who sleeps until most of it has come, as a link does for the
@@ -34,12 +36,12 @@ _LINUX = sys.platform == "linux"
 
 @dataclass(frozen=True, slots=True)
 class SocketOptions:
-    """How the sockets of links are set.
+    """The options of a link's socket.
 
     Args:
-        silence_timeout_s: a host that does not acknowledge for this long is given up, also when nothing is sent.
-        congestion_control: by name; empty: the system's.
-        pacing_bytes_per_second: most that one link sends; any value turns on TCP's own pacing. 0: neither.
+        silence_timeout_s: a host that does not acknowledge for this long is given up, even if nothing is sent.
+        congestion_control: the name of the algorithm; empty for the system's.
+        pacing_bytes_per_second: the most that one link sends; any value turns on TCP's own pacing. 0 for neither.
     """
 
     silence_timeout_s: float = 30.0
@@ -49,11 +51,11 @@ class SocketOptions:
 
 @dataclass(frozen=True, slots=True)
 class SocketFigures:
-    """What the kernel knows of a connection.
+    """The kernel's figures of a connection.
 
     Args:
-        rtt_s: smallest round trip seen lately; 0: not known.
-        unsent_bytes: taken by the kernel and not sent even once.
+        rtt_s: the smallest round-trip time seen lately, in seconds; 0 if it is unknown.
+        unsent_bytes: bytes that the kernel has taken and not sent even once.
     """
 
     rtt_s: float = 0.0
@@ -64,7 +66,7 @@ def tune(sock: socket.socket, options: SocketOptions) -> str:
     """Set a connected socket up for a link.
 
     Returns:
-        The congestion control that it uses; empty where the system does not say.
+        The name of the congestion control that the socket uses; empty if the system does not report it.
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -88,10 +90,10 @@ def tune(sock: socket.socket, options: SocketOptions) -> str:
 
 
 def check_congestion_control(name: str) -> None:
-    """That sockets of this process may use it.
+    """Check that sockets of this process may use a congestion control; an empty name is the system's.
 
     Raises:
-        ConfigError: the kernel refuses it.
+        ConfigError: the kernel refuses it, or the system offers no choice.
     """
     if not name:
         return
@@ -111,7 +113,7 @@ def check_congestion_control(name: str) -> None:
 
 
 def set_wake_bytes(sock: socket.socket, size_bytes: int) -> None:
-    """Let the socket become readable only when so many bytes wait in it, or no more can come."""
+    """Let the socket become readable only when ``size_bytes`` wait in it, or when no more can come."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)
 
 
@@ -123,13 +125,13 @@ def _open_window(sock: socket.socket) -> None:
 
 
 def set_receive_bytes(sock: socket.socket, size_bytes: int) -> None:
-    """Let the kernel take no more than about this from the network ahead of us; by itself it takes megabytes."""
+    """Limit the bytes that the kernel receives ahead of this process to about this; the default is megabytes."""
     # The kernel doubles it for its own bookkeeping (socket(7)), of which full segments need little.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size_bytes // 2 if _LINUX else size_bytes)
 
 
 def measure(sock: socket.socket) -> SocketFigures:
-    """Ask the kernel; zeros where it does not say, or the socket is closed."""
+    """Return the kernel's figures of a connection; zeros if the system has none or the socket is closed."""
     if not _LINUX or sock.fileno() < 0:
         return SocketFigures()
     try:
