@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 
-from coordinator.core.leases.groups import Attempt, AttemptKey, Finished, Group, Prefix, slot_seed
+from coordinator.core.leases.groups import Attempt, AttemptKey, Finished, Group, Prefix
 from coordinator.core.leases.lease_book import LeaseBook
 from coordinator.core.leases.partials import Partials, bare, cut, joined, tokens_of
 from coordinator.core.leases.reconnect_grace import ReconnectGrace
@@ -29,13 +29,6 @@ def filled(leases: LeaseBook, group: Group, attempt: Attempt, rollout_id: int, v
     leases.mark_stored(RolloutId(rollout_id))
     leases.mark_scored(RolloutId(rollout_id))
     leases.validate()
-
-
-def test_a_seed_depends_on_run_group_and_sample_and_has_64_bits() -> None:
-    seeds = {slot_seed(run, GroupId(group), sample) for run in (1, 2**63 - 1) for group in (1, 2) for sample in (0, 1)}
-    assert len(seeds) == 8
-    assert all(0 <= seed < 2**64 for seed in seeds)
-    assert slot_seed(1, GroupId(2), 3) == slot_seed(1, GroupId(2), 3) == 0x36F41223BB3FDC0C
 
 
 def test_a_lease_is_a_slice_and_the_rest_stays_vacant() -> None:
