@@ -1,7 +1,7 @@
-"""Who a certificate of the run CA names.
+"""Read the caller that a certificate of the run CA names.
 
-Each names run, role and peer id in one URI, ``rollcast://{run_id}/{role}/{peer_id}``. The keys are P-256 because grpcio
-cannot use Ed25519 certificates; the Ed25519 identity is bound in by its peer id.
+Each certificate names run, role and peer id in one URI, ``rollcast://{run_id}/{role}/{peer_id}``. The keys are P-256
+because grpcio cannot use Ed25519 certificates; the peer id binds the Ed25519 identity to the certificate.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from rollcast.wire.identity.identity import public_key_of
 from rollcast.wire.ids import PeerId, Role, RunId
 
 COORDINATOR_NAME = "coordinator.rollcast"
-"""DNS name in the coordinator's certificate and in no other; clients check it whatever address they dial."""
+"""The DNS name in the coordinator's certificate and in no other; clients check it whatever address they dial."""
 COORDINATOR_ID = PeerId("coordinator")
-"""Stands where other certificates name a peer: the coordinator has no Ed25519 identity."""
+"""The coordinator's name in place of a peer id, because the coordinator has no Ed25519 identity."""
 
 
 _RUN_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
@@ -33,7 +33,7 @@ _NAME_URI = re.compile(rf"rollcast://({_RUN_ID})/(coordinator|learner|origin|pee
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who a certificate of the run CA names."""
+    """The run, role and peer that a certificate of the run CA names."""
 
     run_id: RunId
     role: Role
@@ -41,12 +41,12 @@ class Caller:
 
     @property
     def uri(self) -> str:
-        """As it stands in the certificate."""
+        """Return the URI that names the caller in its certificate."""
         return f"rollcast://{self.run_id}/{self.role}/{self.peer_id}"
 
 
 def caller_from_san_uris(names: Iterable[str]) -> Caller:
-    """The caller among a certificate's subject alternative names; names of other kinds are passed over.
+    """Return the caller among a certificate's subject alternative names; names of other kinds are ignored.
 
     Raises:
         WrongKey: not exactly one name is a well-formed ``rollcast://`` URI.
@@ -57,7 +57,7 @@ def caller_from_san_uris(names: Iterable[str]) -> Caller:
     return _caller_of_name(ours[0])
 
 
-@lru_cache(maxsize=1 << 14)  # the same few peers call again and again
+@lru_cache(maxsize=1 << 14)  # the same peers call again and again, and decoding a peer id is slow
 def _caller_of_name(name: str) -> Caller:
     match = _NAME_URI.fullmatch(name)
     if match is None:
@@ -72,10 +72,10 @@ def _caller_of_name(name: str) -> Caller:
 
 
 def caller_from_der(der: bytes) -> Caller:
-    """The caller of a certificate that TLS has already verified against the run CA.
+    """Return the caller of a certificate that TLS has already verified against the run CA.
 
     Raises:
-        WrongKey: no certificate, or see ``caller_from_san_uris``.
+        WrongKey: the bytes are no certificate, or see ``caller_from_san_uris``.
     """
     try:
         certificate = x509.load_der_x509_certificate(der)
@@ -85,11 +85,11 @@ def caller_from_der(der: bytes) -> Caller:
 
 
 def caller_issued_by(ca_pem: bytes, der: bytes, now: datetime) -> Caller:
-    """The caller of a certificate that nobody has verified yet.
+    """Verify a certificate from outside TLS and return its caller.
 
     Args:
-        ca_pem: certificate of the run CA.
-        now: with a time zone.
+        ca_pem: the certificate of the run CA.
+        now: the time to check the validity at, with a time zone.
 
     Raises:
         WrongKey: the run CA did not issue it, or it is not valid at this time, or see ``caller_from_der``.
@@ -109,24 +109,24 @@ def caller_issued_by(ca_pem: bytes, der: bytes, now: datetime) -> Caller:
 
 
 def caller_from_certificate_pem(pem: bytes) -> Caller:
-    """``caller_from_der`` for the PEM form."""
+    """Return the caller of a certificate in PEM form; see ``caller_from_der``."""
     return _caller(parse_certificate(pem))
 
 
 def fingerprint_of(certificate_pem: bytes) -> str:
-    """SHA-256 of the DER form, hex: how invites pin the run CA.
+    """Return the SHA-256 of a certificate's DER form in hex, by which invites pin the run CA.
 
     Raises:
-        WrongKey: no certificate.
+        WrongKey: the text holds no certificate.
     """
     return parse_certificate(certificate_pem).fingerprint(hashes.SHA256()).hex()
 
 
 def parse_certificate(pem: bytes) -> x509.Certificate:
-    """The first certificate of a PEM text.
+    """Return the first certificate of a PEM text.
 
     Raises:
-        WrongKey: there is none.
+        WrongKey: the text holds no certificate.
     """
     try:
         return x509.load_pem_x509_certificate(pem)

@@ -1,6 +1,6 @@
-"""Identities: Ed25519 keys, the peer ids derived from them, and signatures bound to a purpose.
+"""Define identities: Ed25519 keys, the peer ids derived from them, and signatures bound to a purpose.
 
-A signature covers ``domain || 0x00 || payload``, so that one made for a purpose is worthless for another.
+A signature covers ``domain || 0x00 || payload``, so that a signature for one purpose is invalid for every other.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Identity:
 
     @classmethod
     def generate(cls) -> Identity:
-        """A new one."""
+        """Return an identity with a new random key."""
         return cls(Ed25519PrivateKey.generate())
 
     @classmethod
@@ -52,7 +52,7 @@ class Identity:
         """Read a key file.
 
         Raises:
-            WrongKey: no such file, readable by others, or not an Ed25519 key.
+            WrongKey: the file does not exist, is open to other users, or holds no Ed25519 key.
         """
         try:
             mode = path.stat().st_mode
@@ -74,11 +74,11 @@ class Identity:
 
     @classmethod
     def load_or_create(cls, path: Path) -> Identity:
-        """Read a key file, or make it (0600) where there is none.
+        """Read a key file, or create it (mode 0600) if it does not exist.
 
         Raises:
             WrongKey: see ``load``.
-            RunFolderError: it cannot be written.
+            RunFolderError: the file cannot be written.
         """
         if path.exists():
             return cls.load(path)
@@ -92,23 +92,23 @@ class Identity:
         return identity
 
     def seed(self) -> bytes:
-        """The private key (32 bytes), for what makes a handshake of its own with it. Never logged, never sent."""
+        """Return the private key (32 bytes), for a component with a handshake of its own. Never log or send it."""
         return self._private_key.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
 
     def sign_bytes(self, domain: str, payload: bytes) -> bytes:
-        """Signature (64 bytes) of ``payload`` for one purpose."""
+        """Return the signature (64 bytes) of ``payload`` for the purpose ``domain``."""
         return self._private_key.sign(_message(domain, payload))
 
     def sign(self, domain: str, payload: bytes) -> pb.Signed:
-        """``payload`` with its signature and our public key."""
+        """Return ``payload`` with its signature and this identity's public key."""
         return pb.Signed(payload=payload, signature=self.sign_bytes(domain, payload), public_key=self.public_key)
 
 
 def peer_id_of(public_key: bytes) -> PeerId:
-    """The libp2p form of an Ed25519 public key: 52 characters, ``12D3KooW...``.
+    """Return the peer id of an Ed25519 public key in libp2p's form: 52 characters, ``12D3KooW...``.
 
     Raises:
-        WrongKey: not 32 bytes.
+        WrongKey: the key has not 32 bytes.
     """
     if len(public_key) != PUBLIC_KEY_BYTES:
         raise WrongKey(f"an Ed25519 public key has {PUBLIC_KEY_BYTES} bytes, not {len(public_key)}")
@@ -116,12 +116,12 @@ def peer_id_of(public_key: bytes) -> PeerId:
 
 
 def public_key_of(peer_id: str) -> bytes:
-    """The Ed25519 public key that a peer id spells.
+    """Return the Ed25519 public key (32 bytes) that a peer id encodes.
 
     Raises:
-        WrongKey: it is no peer id.
+        WrongKey: the text is no peer id.
     """
-    # The length first: decoding base58 costs the square of it.
+    # Check the length first: decoding base58 takes time quadratic in it, and the text may come from a stranger.
     try:
         raw = base58.b58decode(peer_id) if len(peer_id) == 52 else b""
     except ValueError:
@@ -135,8 +135,8 @@ def verify_bytes(public_key: bytes, domain: str, payload: bytes, signature: byte
     """Check a signature made by ``Identity.sign_bytes``.
 
     Raises:
-        BadSignature: it is not ``public_key``'s signature of this payload for this domain.
-        WrongKey: ``public_key`` is none.
+        BadSignature: the signature is not ``public_key``'s of this payload for this domain.
+        WrongKey: ``public_key`` is no Ed25519 public key.
     """
     try:
         key = Ed25519PublicKey.from_public_bytes(public_key)
@@ -149,10 +149,10 @@ def verify_bytes(public_key: bytes, domain: str, payload: bytes, signature: byte
 
 
 def verify_signed(signed: pb.Signed, domain: str, expected_public_key: bytes) -> bytes:
-    """The payload of a signed object, once it is known to be ``expected_public_key``'s.
+    """Verify that ``expected_public_key`` signed an object, and return its payload.
 
     Raises:
-        WrongKey: signed with another key.
+        WrongKey: the object is signed with another key.
         BadSignature: the signature does not verify.
     """
     if signed.public_key != expected_public_key:

@@ -1,7 +1,7 @@
-"""Showing a coordinator over HTTP that one is a member of its run: the identity signs what is asked, and when.
+"""Prove to a coordinator over HTTP that a request comes from a member: the identity signs the path and the time.
 
-For requests that the session cannot carry because they are about the connection itself. A proof is good for one path
-and an hour or two; it goes over the coordinator's TLS, and whoever took one could ask the same thing again, no more.
+It serves requests that the session cannot carry because they are about the connection itself. A proof is valid for one
+path and for an hour or two. It travels over the coordinator's TLS; a stolen proof could only repeat the same request.
 """
 
 from __future__ import annotations
@@ -13,22 +13,25 @@ from rollcast.wire.ids import PeerId
 SCHEME = "Member"
 DOMAIN = "rollcast/member/1"
 GOOD_FOR_S = 3600.0
-"""To either side of the coordinator's clock: certificates ask the same of a machine's clock."""
+"""How far a proof's time may lie from the coordinator's clock; certificates demand the same of a machine's clock."""
 _LENGTH_MAX = 256
 
 
 def member_proof(identity: Identity, run_id: str, path: str, now_unix_s: float) -> dict[str, str]:
-    """Headers for a request of this path: ``Authorization: Member KEY.SECONDS.SIGNATURE``, in hex."""
+    """Return the headers for a request of this path: ``Authorization: Member KEY.SECONDS.SIGNATURE``, in hex."""
     seconds = int(now_unix_s)
     signature = identity.sign_bytes(DOMAIN, _payload(run_id, path, seconds))
     return {"Authorization": f"{SCHEME} {identity.public_key.hex()}.{seconds}.{signature.hex()}"}
 
 
 def proved_member(text: str, run_id: str, path: str, now_unix_s: float) -> PeerId:
-    """Whose proof this is; ``text`` is what follows the scheme. Whether they are a member is not looked at.
+    """Verify a proof and return the peer that made it; the caller must check that the peer is a member.
+
+    Args:
+        text: the part of the header after the scheme.
 
     Raises:
-        BadSignature: it is no proof, or one for another path, run or time.
+        BadSignature: the text is no proof, or a proof for another path, run or time.
     """
     key, seconds, signature = _parts(text)
     if abs(now_unix_s - seconds) > GOOD_FOR_S:

@@ -1,7 +1,7 @@
-"""Peer records: what a peer says of itself to whoever meets it, signed with its own key.
+"""Sign and verify peer records, in which a peer states its own addresses to other peers.
 
-A record proves that whoever holds the key of its peer id named these addresses; not that the peer is a member of the
-run, nor that anybody answers there: the handshake of a link shows both.
+A record proves that the holder of the peer id's key named these addresses. It does not prove that the peer is a member
+of the run, nor that it answers there: the handshake of a link shows both.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 
 RECORD_DOMAIN = "rollcast/peer-record/1"
 LIFETIME_S = 6 * 3600
-"""How long a new record counts: over a night without the coordinator, and no longer than addresses usually last."""
+"""How long a new record is valid: over a night without the coordinator, and no longer than addresses usually last."""
 LIFETIME_S_MAX = 7 * 86400
-"""A record that wants to count for longer is refused: whoever signed it could never take it back."""
+"""The longest validity that is accepted: a signed record cannot be revoked."""
 
 _ROLES = frozenset({"peer", "origin"})
 
 
 @dataclass(frozen=True, slots=True)
 class PeerRecord:
-    """Where a peer can be reached.
+    """The addresses at which a peer can be reached.
 
     Args:
-        sequence: rises with every record of a peer; the highest counts.
-        addresses: in the forms of the relay plan (host:port, "punch", libp2p's), one each, the preferred first; none
-            where it dials others only.
-        expires_unix_s: from then on it counts no more.
+        sequence: a number that increases with every record of a peer; the record with the highest one is valid.
+        addresses: addresses in the forms of the relay plan (host:port, "punch", libp2p's), the preferred one first;
+            empty if the peer only dials others.
+        expires_unix_s: the Unix time at which the record expires.
     """
 
     run_id: RunId
@@ -47,15 +47,15 @@ class PeerRecord:
 
     @property
     def address(self) -> str:
-        """All addresses as one text, as a relay plan has them."""
+        """Return all addresses as one text, separated by spaces as in a relay plan."""
         return " ".join(self.addresses)
 
 
 def sign_record(record: PeerRecord, identity: Identity) -> pb.Signed:
-    """Sign our own record.
+    """Sign a peer's own record.
 
     Raises:
-        MalformedMessage: receivers would refuse it.
+        MalformedMessage: receivers would refuse the record.
     """
     _check(record)
     require(record.peer_id == identity.peer_id, "a peer record is signed by the peer that it names")
@@ -71,12 +71,12 @@ def sign_record(record: PeerRecord, identity: Identity) -> pb.Signed:
 
 
 def verify_record(signed: pb.Signed, *, run_id: RunId, now_unix_s: float) -> PeerRecord:
-    """Check a record from the network: bounds, signature, run and time.
+    """Verify a record from the network: bounds, signature, run and time.
 
     Raises:
-        MalformedMessage: of another run, expired, lasting too long, or a bound is exceeded.
-        BadSignature: not signed by the peer that it names.
-        WrongKey: signed with what is no key.
+        MalformedMessage: the record is of another run, has expired, is valid for too long, or exceeds a bound.
+        BadSignature: the peer that the record names did not sign it.
+        WrongKey: the public key beside the record is no key.
     """
     record = read_record(signed)
     require(record.run_id == run_id, "a peer record is of another run")
@@ -86,12 +86,12 @@ def verify_record(signed: pb.Signed, *, run_id: RunId, now_unix_s: float) -> Pee
 
 
 def read_record(signed: pb.Signed) -> PeerRecord:
-    """Everything that ``verify_record`` checks except run and time: for who hands it on to those that check them.
+    """Verify a record's bounds and signature, but not run and time, which its final receiver checks.
 
     Raises:
-        MalformedMessage: a bound is exceeded.
-        BadSignature: not signed by the peer that it names.
-        WrongKey: signed with what is no key.
+        MalformedMessage: the record exceeds a bound.
+        BadSignature: the peer that the record names did not sign it.
+        WrongKey: the public key beside the record is no key.
     """
     require(len(signed.payload) <= limits.PEER_RECORD_BYTES_MAX, "a peer record is too long")
     try:
@@ -113,10 +113,10 @@ def read_record(signed: pb.Signed) -> PeerRecord:
 
 
 def bounded(records: pb.PeerRecords) -> Iterable[pb.Signed]:
-    """The records of one message.
+    """Return the records of one message.
 
     Raises:
-        MalformedMessage: it has more than any may have.
+        MalformedMessage: the message has too many records.
     """
     require(len(records.records) <= limits.PEER_RECORDS_MAX, "too many peer records in one message")
     return records.records
@@ -132,6 +132,6 @@ def _check(record: PeerRecord) -> None:
 
 
 def _is_address(text: str) -> bool:
-    """One word of visible ASCII, and no mirror's: those are the operator's to name."""
+    """Whether the text is one word of visible ASCII and no mirror's URL: only the operator may name mirrors."""
     visible = text.isascii() and text.isprintable() and " " not in text
     return 0 < len(text) <= limits.PEER_ADDRESS_LENGTH_MAX and visible and "://" not in text

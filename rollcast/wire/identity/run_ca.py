@@ -1,4 +1,4 @@
-"""The run CA: issues the certificates of one run. Kept by the coordinator alone."""
+"""Issue the certificates of one run as its certificate authority (CA), which only the coordinator holds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CLOCK_SKEW = timedelta(hours=1)  # certificates are valid from this long ago, f
 
 
 class RunCA:
-    """Key and certificate of the authority of one run."""
+    """The key and certificate of one run's certificate authority."""
 
     def __init__(self, run_id: RunId, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
         self.run_id = run_id
@@ -42,10 +42,10 @@ class RunCA:
 
     @classmethod
     def create(cls, folder: Path, run_id: RunId) -> RunCA:
-        """Make one and keep it in ``folder`` (key 0600).
+        """Create a CA and store it in ``folder`` (mode 0600).
 
         Raises:
-            RunFolderError: it cannot be written.
+            RunFolderError: the folder cannot be written.
             WrongKey: the run id cannot stand in a certificate.
         """
         caller_from_san_uris([_caller_uri(run_id, "coordinator", COORDINATOR_ID)])
@@ -63,10 +63,10 @@ class RunCA:
 
     @classmethod
     def load(cls, folder: Path) -> RunCA:
-        """Read what ``create`` kept.
+        """Read the CA that ``create`` stored.
 
         Raises:
-            WrongKey: there is none, or it is damaged.
+            WrongKey: the file does not exist or is damaged.
         """
         try:
             bundle = _path(folder).read_bytes()
@@ -81,11 +81,11 @@ class RunCA:
 
     @classmethod
     def load_or_create(cls, folder: Path, run_id: RunId) -> RunCA:
-        """The CA in ``folder``, made for ``run_id`` where there is none.
+        """Read the CA in ``folder``, or create one for ``run_id`` if there is none.
 
         Raises:
-            WrongKey: the one that is there is damaged or of another run.
-            RunFolderError: it cannot be written.
+            WrongKey: the stored CA is damaged or of another run.
+            RunFolderError: the folder cannot be written.
         """
         if not _path(folder).exists():
             return cls.create(folder, run_id)
@@ -95,13 +95,13 @@ class RunCA:
         return authority
 
     def issue(self, csr_pem: bytes, *, peer_id: PeerId, role: Role, lifetime_s: float) -> bytes:
-        """A certificate (PEM) for the key of ``csr_pem``, valid from now for ``lifetime_s`` seconds.
+        """Return a certificate (PEM) for the key of ``csr_pem``, valid from now for ``lifetime_s`` seconds.
 
-        Nothing but the key is taken from the request.
+        Only the key is taken from the request; the caller decides about every name.
 
         Raises:
-            MalformedMessage: the request is none, does not prove its key, or is not of a P-256 key.
-            WrongKey: the peer id is none.
+            MalformedMessage: the bytes are no request, or it does not prove its key, or its key is not P-256.
+            WrongKey: ``peer_id`` is no peer id.
         """
         caller = caller_from_san_uris([_caller_uri(self.run_id, role, peer_id)])
         return self._issue(csr_pem, caller, [], lifetime_s)
@@ -109,11 +109,14 @@ class RunCA:
     def issue_coordinator(
         self, csr_pem: bytes, hosts: Iterable[str], *, lifetime_s: float = _COORDINATOR_LIFETIME_S
     ) -> bytes:
-        """The coordinator's certificate (PEM): ``coordinator.rollcast``, loopback, and ``hosts`` (names, addresses).
+        """Return the coordinator's certificate (PEM), for ``coordinator.rollcast``, loopback, and ``hosts``.
+
+        Args:
+            hosts: further DNS names and IP addresses.
 
         Raises:
             MalformedMessage: see ``issue``.
-            WrongKey: a host is no name.
+            WrongKey: a host is neither a DNS name nor an address.
         """
         names: list[x509.GeneralName] = []
         for host in dict.fromkeys([COORDINATOR_NAME, "localhost", "127.0.0.1", "::1", *hosts]):

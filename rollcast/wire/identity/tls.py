@@ -1,4 +1,4 @@
-"""Mutual TLS of a run: what a process shows and trusts, in the forms that gRPC and the ssl module take."""
+"""Hold a process's credentials for a run's mutual TLS, in the forms that gRPC and the ssl module take."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ CHANNEL_OPTIONS: tuple[tuple[str, str | int], ...] = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 5_000),
-    ("grpc.enable_http_proxy", 0),  # an http_proxy in the environment is not for the control connection
+    ("grpc.enable_http_proxy", 0),  # an http_proxy in the environment must not carry the control connection
 )
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", GRPC_MESSAGE_BYTES_MAX),
@@ -72,9 +72,9 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.max_connection_idle_ms", 600_000),  # a member that forgets a connection answers its pings all the same
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),  # below the clients' keepalive time
-    ("grpc.so_reuseport", 0),  # else a second coordinator would share the port in silence
+    ("grpc.max_connection_idle_ms", 600_000),  # keepalive cannot find connections that a live member has abandoned
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),  # must be below the clients' keepalive time
+    ("grpc.so_reuseport", 0),  # otherwise a second coordinator would silently share the port
 )
 
 _PEM_BYTES_MAX = 64 << 10
@@ -82,26 +82,26 @@ _PEM_BYTES_MAX = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class TlsKey:
-    """A P-256 key for TLS, made anew for every certificate."""
+    """A P-256 key for TLS; every certificate has a new one."""
 
     private_pem: bytes = field(repr=False)
 
     def csr_pem(self) -> bytes:
-        """A signing request. It carries the key only: the CA decides about every name."""
+        """Return a certificate signing request. It carries only the key: the CA decides about every name."""
         key = cast(ec.EllipticCurvePrivateKey, load_pem_private_key(self.private_pem, password=None))
         request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
         return request.public_bytes(Encoding.PEM)
 
 
 def new_tls_key() -> TlsKey:
-    """A new P-256 key."""
+    """Return a new P-256 key."""
     key = ec.generate_private_key(ec.SECP256R1())
     return TlsKey(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
 
 
 @dataclass(frozen=True, slots=True)
 class TlsCredentials:
-    """What one process shows and trusts."""
+    """The certificate and key that one process presents, and the run CA that it trusts."""
 
     ca_pem: bytes
     certificate_pem: bytes
@@ -109,46 +109,56 @@ class TlsCredentials:
 
     @property
     def caller(self) -> Caller:
-        """Who we are to others. Raises WrongKey where our own certificate names nobody."""
+        """Return the caller that other processes see in this one.
+
+        Raises:
+            WrongKey: the certificate names no caller.
+        """
         return caller_from_certificate_pem(self.certificate_pem)
 
     @property
     def certificate_der(self) -> bytes:
-        """Our certificate as links carry it that have no TLS."""
+        """Return the certificate in DER form, which links without TLS carry in their greeting."""
         return parse_certificate(self.certificate_pem).public_bytes(Encoding.DER)
 
     @property
     def valid_for_s(self) -> float:
-        """Seconds until the certificate expires by this machine's clock; negative afterwards."""
+        """Return the seconds until the certificate expires by this machine's clock; negative afterwards."""
         certificate = parse_certificate(self.certificate_pem)
         return (certificate.not_valid_after_utc - datetime.now(UTC)).total_seconds()
 
     def grpc_channel_credentials(self) -> grpc.ChannelCredentials:
-        """For a client of the coordinator."""
+        """Return the credentials of a client's channel to the coordinator."""
         return grpc.ssl_channel_credentials(self.ca_pem, self.private_key_pem, self.certificate_pem)
 
     def grpc_server_credentials(self) -> grpc.ServerCredentials:
-        """For the coordinator: callers without a certificate of the run CA are refused."""
+        """Return the coordinator's server credentials, which refuse callers without a certificate of the run CA."""
         pair = (self.private_key_pem, self.certificate_pem)
         return grpc.ssl_server_credentials([pair], self.ca_pem, require_client_auth=True)
 
     def ssl_client_context(self) -> ssl.SSLContext:
-        """For dialling a chunk link. TLS 1.3, run CA only. Names are not checked: check the Caller."""
+        """Return the context for dialling a chunk link: TLS 1.3, trusting only the run CA.
+
+        Host names are not checked, because peers have no stable names: the caller must check the ``Caller``.
+        """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         return self._dress(context)
 
     def ssl_server_context(self, *, ask_client: bool = True) -> ssl.SSLContext:
-        """For accepting chunk links (mutual TLS 1.3); without ``ask_client``, for pages that browsers open."""
+        """Return the context for accepting chunk links (mutual TLS 1.3).
+
+        Without ``ask_client`` it asks for no client certificate, which is for pages that browsers open.
+        """
         context = self._dress(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
         context.verify_mode = ssl.CERT_REQUIRED if ask_client else ssl.CERT_NONE
         return context
 
     def save(self, folder: Path) -> None:
-        """Write ``credentials.pem`` (0600) in one piece: key, certificate and CA never disagree.
+        """Write ``credentials.pem`` (mode 0600) atomically, so that key, certificate and CA never disagree.
 
         Raises:
-            RunFolderError: it cannot be written.
+            RunFolderError: the file cannot be written.
         """
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -159,10 +169,10 @@ class TlsCredentials:
 
     @classmethod
     def load(cls, folder: Path) -> TlsCredentials:
-        """Read what ``save`` wrote.
+        """Read the credentials that ``save`` wrote.
 
         Raises:
-            WrongKey: there is none, it is damaged, or key and certificate do not belong together.
+            WrongKey: the file does not exist or is damaged, or key and certificate do not belong together.
         """
         path = folder / "credentials.pem"
         try:
@@ -178,10 +188,10 @@ class TlsCredentials:
         return credentials
 
     def check(self) -> None:
-        """That key, certificate and CA belong together.
+        """Check that key, certificate and CA belong together.
 
         Raises:
-            WrongKey: they do not.
+            WrongKey: they do not belong together.
         """
         certificate = parse_certificate(self.certificate_pem)
         authority = parse_certificate(self.ca_pem)
@@ -198,7 +208,7 @@ class TlsCredentials:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(cadata=self.ca_pem.decode("ascii"))
-        # The ssl module reads a private key from a file only. mkdtemp's folder is ours alone (0700).
+        # The ssl module reads a private key only from a file. The temporary folder is open to this user alone (0700).
         with tempfile.TemporaryDirectory(prefix="rollcast-") as folder:
             path = Path(folder) / "credentials.pem"
             path.touch(mode=0o600)

@@ -1,13 +1,13 @@
-"""Lossless deltas: the state of one version from the state of another with the same tensors.
+"""Encode and decode lossless deltas, which turn the state of one version into that of another with the same tensors.
 
     encoded = b"".join(encode_delta(tensors, old_state, new_state))
     decoder = DeltaDecoder(tensors, InPlace(state))  # state holds the old one
     decoder.feed(encoded)                            # in pieces of any size
     decoder.finish()                                 # state holds the new one
 
-A stream is a magic number and the records of all blocks (``delta_format``) in the order of the tensor table. It names
-neither its base nor its result: the signed manifest and record do, and whoever decodes compares the hash of the state.
-No I/O, and nothing is kept but the block at hand.
+A stream is a magic number and the records of all blocks (``delta_blocks``) in the order of the tensor table. It names
+neither its base nor its result: the signed manifest and record do, and the receiver compares the hash of the state.
+This module does no I/O and holds only the current block in memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MAGIC = b"RCD\x01"  # the last byte is the format's number
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A stretch of one tensor."""
+    """A contiguous part of one tensor."""
 
     offset_bytes: int  # in the state
     item_size_bytes: int
@@ -38,28 +38,28 @@ class _Block:
 
     @property
     def stop(self) -> int:
-        """Where the next block begins, in bytes."""
+        """Return the offset of the end of the block in the state, in bytes."""
         return self.offset_bytes + self.count * self.item_size_bytes
 
     def items(self, block: memoryview) -> Items:
-        """[count] unsigned integers that share memory with ``block``."""
+        """Return the items of the block: [count] unsigned integers that share memory with ``block``."""
         return np.frombuffer(block, np.dtype(f"<u{self.item_size_bytes}"), self.count)
 
 
 class StateBlocks(Protocol):
-    """A state that is turned into another one, block by block in ascending order."""
+    """A state that is changed into another one, block by block in ascending order."""
 
     size_bytes: int
 
     def load(self, start: int, stop: int) -> memoryview:
-        """The old bytes [start, stop) in memory that may be changed; at most ``DELTA_BLOCK_BYTES``."""
+        """Return the old bytes [start, stop) in writable memory; at most ``DELTA_BLOCK_BYTES``."""
 
     def store(self, start: int, block: memoryview) -> None:
-        """``block``, which was loaded last, holds the new bytes now."""
+        """Store the new bytes, which ``block``, the block loaded last, now holds."""
 
 
 class InPlace:
-    """A state in memory that is changed where it is."""
+    """A state in memory that is changed in place."""
 
     def __init__(self, state: memoryview | bytearray) -> None:
         self._state = memoryview(state).cast("B")
@@ -68,22 +68,22 @@ class InPlace:
         self.size_bytes = len(self._state)
 
     def load(self, start: int, stop: int) -> memoryview:
-        """See StateBlocks."""
+        """Return the block as a part of the state; see StateBlocks."""
         return self._state[start:stop]
 
     def store(self, start: int, block: memoryview) -> None:
-        """Nothing to do: the block is part of the state."""
+        """Do nothing: the block is part of the state."""
 
 
 def encode_delta(tensors: Sequence[TensorSpec], old_state: BytesLike, new_state: BytesLike) -> Iterator[bytes]:
-    """The delta that turns ``old_state`` into ``new_state``, in pieces of at most one block.
+    """Yield the delta that turns ``old_state`` into ``new_state``, in pieces of at most one block.
 
-    One thread: handing blocks to two, on two cores, gained nothing.
+    It uses one thread: two threads on two cores were not faster.
 
     Args:
-        tensors: the table of both states.
-        old_state: what the receiver holds.
-        new_state: what it shall hold.
+        tensors: the tensor table of both states.
+        old_state: the state that the receiver holds.
+        new_state: the state that the receiver is to hold.
 
     Raises:
         MalformedMessage: the tensors do not fill the states.
@@ -99,7 +99,7 @@ def encode_delta(tensors: Sequence[TensorSpec], old_state: BytesLike, new_state:
 
 
 def delta_bytes_max(tensors: Sequence[TensorSpec]) -> int:
-    """The longest delta between two states of ``tensors``; a manifest that names more cannot be honest."""
+    """Return the size of the longest possible delta between two states; a manifest that names more is not honest."""
     return len(_MAGIC) + sum(_tensor_bytes_max(ITEM_SIZE_BYTES[one.dtype], one.size_bytes) for one in tensors)
 
 
@@ -112,18 +112,18 @@ def _tensor_bytes_max(item_size_bytes: int, size_bytes: int) -> int:
 
 
 class DeltaDecoder:
-    """Turns a state into another one, block by block, while the delta arrives.
+    """Changes a state into another one, block by block, while the delta arrives.
 
-    Beside the state it needs memory for one block: at most seven times ``limits.DELTA_BLOCK_BYTES``, whatever
+    Besides the state it needs memory for one block: at most seven times ``limits.DELTA_BLOCK_BYTES``, whatever
     arrives. Each block is checked in full before it is applied, but the blocks before it have been applied by then:
     after a refusal, or before ``finish``, the state is neither the old nor the new one, and the caller discards it.
 
     Args:
-        tensors: the table of both states.
+        tensors: the tensor table of both states.
         state: the old state.
 
     Attributes:
-        done_bytes: so much of the state, from its beginning, is new.
+        done_bytes: the bytes of the state, from its beginning, that are new.
 
     Raises:
         MalformedMessage: the tensors do not fill the state.
@@ -143,10 +143,10 @@ class DeltaDecoder:
         self._refused = False
 
     def feed(self, data: BytesLike) -> None:
-        """Take the next bytes of the delta, however many.
+        """Take the next bytes of the delta, any number of them.
 
         Raises:
-            MalformedMessage: they are not those of a delta between states of these tensors, or earlier ones were not.
+            MalformedMessage: these bytes, or earlier ones, are not part of a delta between states of these tensors.
         """
         require(not self._refused, "delta: refused before")
         try:
@@ -163,10 +163,10 @@ class DeltaDecoder:
             raise
 
     def finish(self) -> None:
-        """Say that the delta has ended; the state is the new one, to be compared with its hash.
+        """Declare the end of the delta. The state is then the new one; the caller compares it with its hash.
 
         Raises:
-            MalformedMessage: bytes are missing, or it was refused before.
+            MalformedMessage: bytes are missing, or the delta was refused before.
         """
         require(not self._refused, "delta: refused before")
         require(self._wanted_bytes == 0, "delta: cut short")
@@ -218,7 +218,11 @@ def _blocks(tensors: Sequence[TensorSpec]) -> Iterator[_Block]:
 
 
 def _check_table(tensors: Sequence[TensorSpec], state_bytes: int) -> None:
-    """That the tensors lie one after the other and fill the state: the whole safety of what follows."""
+    """Check that the tensors lie one after the other and fill the state; all later indexing relies on this.
+
+    Raises:
+        MalformedMessage: they do not.
+    """
     end = 0
     for tensor in tensors:
         require(tensor.dtype in ITEM_SIZE_BYTES, f"delta: tensor {tensor.name} has an unknown dtype")
