@@ -1,6 +1,6 @@
-"""``python -m bench NAME [options] [--json]``: run one benchmark and print its figures.
+"""Run one benchmark and print its figures: ``python -m bench NAME [options] [--json]``.
 
-With --json, stdout holds one object {"bench", "settings", "machine", "figures": {key: number}} and nothing else.
+With --json, stdout holds only one object {"bench", "settings", "machine", "figures": {key: number}}.
 """
 
 from __future__ import annotations
@@ -13,71 +13,67 @@ import sys
 from bench.machine import describe_machine
 from rollcast.runtime.errors import RollcastError
 
-#: Folder -> name -> what it shows. bench.FOLDER.NAME has add_arguments(parser) and run(arguments) -> Outcome.
+#: Folder -> name -> help text. bench.FOLDER.NAME has add_arguments(parser) and run(arguments) -> Outcome.
 BENCHES = {
     "learner": {
-        "demo": "the main job: reward before and after, staleness, share of bytes from peers, accounting of rollouts",
+        "demo": "Run the main job; report reward before and after, staleness, bytes from peers, and rollout accounts.",
         "pacing": (
-            "rollouts dropped and learner utilisation with half as many workers again as needed; goodput under kills"
+            "Measure dropped rollouts and utilisation with 1.5 times the needed workers, and goodput under kills."
         ),
-        "staleness": "the demonstration task trained with rollouts exactly S steps old, by several algorithms",
-        "parity": "logits against Hugging Face transformers: three families, cache included, tied and untied",
-        "precision": "log-probabilities of learner and rollout apart, by precision; whether naive fp8 harms training",
-        "sampler": "tokens a second against transformers generate at batch 1 to 256, and the share of the roofline",
-        "learner": "the learner's step against the matmul roofline, memory while publishing, loss on several devices",
-        "roofline": "milliseconds per token from one timed decode, against engines measured and modelled by others",
+        "staleness": "Train the demonstration task with rollouts exactly S steps old, by several algorithms.",
+        "parity": "Compare logits with Hugging Face transformers: three families, with cache, tied and untied.",
+        "precision": "Compare log-probabilities of learner and rollout by precision; train with naive fp8.",
+        "sampler": "Compare tokens per second with transformers' generate at batch 1 to 256, and with the roofline.",
+        "learner": "Compare the learner's step with the matmul roofline; measure memory and multi-device loss.",
+        "roofline": "Estimate milliseconds per token from one timed decode; compare with engines that others measured.",
     },
     "durability": {
-        "churn": "the main job with a peer killed half way and one joining late, beside a clean run",
-        "chaos": "the main job with every process killed, stopped or suspended on the way, beside a clean run",
-        "resume": "the learner killed at every labelled point and restarted: is its trajectory the same to the bit",
-        "load": "the coordinator under thousands of peers: acknowledgement times, processor, memory, and what is lost",
-        "crash": "the coordinator killed by SIGKILL under load: what was acknowledged, and how soon it works again",
-        "powerloss": "power losses of a forgetful disk under the ledger: is everything there that was acknowledged",
-        "mutants": "bugs planted into the real code, and how many of them the simulator finds within so many seeds",
-        "away": "the coordinator killed for five minutes while versions are published: who holds them, and how soon",
+        "churn": "Run the main job with a peer killed half way and one joining late; compare with a clean run.",
+        "chaos": "Run the main job while every process is killed, stopped or suspended; compare with a clean run.",
+        "resume": "Kill the learner at every labelled point and restart it; check that it goes on bit by bit the same.",
+        "load": "Load the coordinator with thousands of peers; report ack times, CPU, memory and losses.",
+        "crash": "Kill the coordinator under load; report lost acknowledged rollouts and the time to recover.",
+        "powerloss": "Cut the power of a disk under the ledger; check that every acknowledged change survives.",
+        "mutants": "Plant bugs into the real code; report how many the simulator finds, and within how many seeds.",
+        "away": "Kill the coordinator for five minutes while versions are published; report who holds them when.",
     },
     "broadcast": {
-        "delta": "lossless deltas between versions: bytes, speed and memory on synthetic updates",
-        "plan": "relay plans for many peers: seconds, and the fluid bound / what the plan sustains",
-        "golden": "8 GB from Virginia to nine AWS regions: direct, and over the tree of widest paths",
-        "shapes": "what stripes, a tree, a chain and a star cost over the fluid bound of a broadcast",
-        "transports": "one chunk link on raw sockets, direct and over libp2p: MB/s, and per second of processor time",
+        "delta": "Measure lossless deltas between versions: bytes, speed and memory on synthetic updates.",
+        "plan": "Compute relay plans for many peers; report the seconds, and fluid bound / sustained rate.",
+        "golden": "Compute 8 GB from Virginia to nine AWS regions: over direct links, and over widest paths.",
+        "shapes": "Compare stripes, a tree, a chain and a star with the fluid bound of a broadcast.",
+        "transports": "Compare one chunk link on raw sockets, direct and over libp2p: MB/s, and MB per CPU second.",
         "broadcast": (
-            "time until the last peer holds a verified copy / physical limit, in an emulated wide-area network"
+            "Measure the time until the last peer holds a verified copy / physical limit, in an emulated network."
         ),
     },
     "planner": {
-        "simspeed": "the simulator: virtual seconds per CPU second, every invariant judged",
-        "prediction": "utilisation, T_bcast and staleness predicted against simulated, or against a run with --local",
-        "capacity": "plans for 10,000 workers: seconds, gap to the bound, and what simpler rules cost",
-        "capacity_cli": "rollcast capacity plan on the shipped pool, from the start of the process to its table",
+        "simspeed": "Measure the simulator's virtual seconds per CPU second, with every invariant checked.",
+        "prediction": "Compare predicted utilisation, T_bcast and staleness with a simulation or a run (--local).",
+        "capacity": "Plan for 10,000 workers; report the seconds, the gap to the bound, and the cost of simpler rules.",
+        "capacity_cli": "Time `rollcast capacity plan` on the shipped pool, from process start to its table.",
         "activation": (
-            "half of the workers killed, then the rest doubled in price: how soon the set settles, utilisation"
+            "Kill half of the workers, then double the price of the rest; report utilisation and time to settle."
         ),
-        "replan": "worker starts an hour and utilisation on recorded and drawn availability, with memory and without",
+        "replan": "Replan on recorded and sampled availability; report worker starts and utilisation.",
     },
     "people": {
-        "startup": "milliseconds until `rollcast peer status` and `rollcast --help` have answered",
+        "startup": "Measure the milliseconds until `rollcast peer status` and `rollcast --help` have answered.",
         "dashboard": (
-            "the dashboard of 1,000 workers: first paint, an update's main-thread time, server cost of 20 viewers"
+            "Measure the dashboard of 1,000 workers: first paint, main-thread time per update, cost of 20 viewers."
         ),
-        "caps": "how far measured rates are from a peer's caps, and how quiet it is a second after a pause",
-        "newcomer": (
-            "from a clean environment to the first accepted rollout: install, check, join; commands and seconds"
-        ),
+        "caps": "Measure how far a peer's rates are from its caps, and its traffic a second after a pause.",
+        "newcomer": ("Go from a clean environment to the first accepted rollout; count the commands and the seconds."),
     },
     "reach": {
-        "holes": "homes behind routers that dial each other at the same time: the share that gets through, TCP and UDP",
-        "relayed": "a link between two homes through a third peer: seconds until it is open, what comes through",
+        "holes": "Punch holes between homes behind routers; report the share that succeeds, over TCP and UDP.",
+        "relayed": "Link two homes through a third peer; report the seconds until the link is open, and its rate.",
     },
     "longrun": {
-        "hour": (
-            "an hour of churn with 16 peers, half of them behind routers: what grows, and who goes without versions"
-        ),
+        "hour": ("Run an hour of churn with 16 peers, half of them behind routers; report growth and missed versions."),
     },
     "structure": {
-        "house": ("how easily code is found and followed: folders, circles of imports, file borders on an event's way"),
+        "house": "Measure how easily code is found: modules per folder, import circles, files on an event's way.",
     },
 }
 
