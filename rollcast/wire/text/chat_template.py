@@ -1,4 +1,4 @@
-"""Chat templates: what a published model was taught to expect around a question, in jinja.
+"""Render chat templates: the jinja text that a published model was trained to expect around a question.
 
 A template is a program from the model's folder. It runs in jinja's sandbox, which gives it no attribute of Python's own
 and no way to change what it is given; what it writes is bounded.
@@ -19,7 +19,7 @@ Message = Mapping[str, str]
 
 
 class ChatTemplate:
-    """A template with the arguments that stay the same.
+    """A chat template with its constant arguments.
 
     Raises:
         ModelError: it is no template.
@@ -48,7 +48,7 @@ class ChatTemplate:
             raise ModelError("the model's chat template cannot be read", cause=str(error)[:300]) from None
 
     def render(self, messages: Sequence[Message]) -> str:
-        """The text of a conversation, ready for the model's answer.
+        """Return the text of a conversation, up to where the model's answer begins.
 
         Raises:
             TaskError: the template refuses these messages, fails, or writes too much.

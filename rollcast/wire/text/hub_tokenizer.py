@@ -1,4 +1,4 @@
-"""The tokenizer of a published model: tokenizer.json through the library `tokenizers`, and its chat template."""
+"""Load the tokenizer of a published model: tokenizer.json through the library `tokenizers`, and its chat template."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from rollcast.wire.text.tokenizer import SIZE_MAX, UNKNOWN
 
 @dataclass(frozen=True, slots=True)
 class ChatSettings:
-    """How a problem becomes a prompt."""
+    """The settings by which a problem's text becomes a prompt."""
 
-    enabled: bool = True  # render the model's chat template, where it has one
+    enabled: bool = True  # render the model's chat template if it has one
     system: str = ""  # system message; empty: none
     arguments: Mapping[str, Any] = field(default_factory=dict)  # of the template, such as enable_thinking
 
 
 class HubDecoder:
-    """Text of token ids, all that a peer needs of a published tokenizer.
+    """Decodes token ids to text, which is all that a peer needs of a published tokenizer.
 
     Args:
         library: see parse_tokenizer.
@@ -46,7 +46,7 @@ class HubDecoder:
         self._known = known_ids(library)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text up to the first stop id, special tokens included; ids without text give U+FFFD each."""
+        """Return the text up to the first stop id, with special tokens; each id without text becomes U+FFFD."""
         texts: list[str] = []
         run: list[int] = []
         for token_id in ids:
@@ -67,7 +67,7 @@ class HubDecoder:
 class HubTokenizer:
     """See rollcast.wire.text.tokenizer.TextTokenizer.
 
-    Special tokens in a problem's own text are refused: they would let it speak for somebody else.
+    Special tokens in a problem's own text are refused: with them the text could pose as another speaker of the chat.
 
     Args:
         folder: with tokenizer.json, and tokenizer_config.json, generation_config.json, config.json as far as there.
@@ -96,10 +96,10 @@ class HubTokenizer:
         self._template = ChatTemplate(source, special | dict(self._chat.arguments)) if source else None
         self._json = self._describe(data, source)
         if self._template is not None:
-            self.encode_prompt("1 + 1 = ?")  # a template that cannot be used is found now
+            self.encode_prompt("1 + 1 = ?")  # so that a template that cannot be used fails here, at startup
 
     def encode_prompt(self, text: str) -> list[int]:
-        """Token ids of the problem in the chat template, or where there is none behind the tokens that begin a text."""
+        """Return the token ids of a problem in the chat template; without one, behind the tokens that begin a text."""
         self._check(text)
         if self._template is None:
             return list(self._tokenizer.encode(text, add_special_tokens=True).ids)
@@ -108,16 +108,16 @@ class HubTokenizer:
         return list(self._tokenizer.encode(rendered, add_special_tokens=False).ids)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of text as it is."""
+        """Return the token ids of a text, without template and special tokens."""
         self._check(text)
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """See HubDecoder."""
+        """Decode token ids as HubDecoder does."""
         return self._decoder.decode(ids)
 
     def to_json(self) -> str:
-        """Hashes of what it is made of: the files stay where they are."""
+        """Return the hashes of the tokenizer's parts as JSON; the files themselves are not included."""
         return self._json
 
     def __eq__(self, other: object) -> bool:
@@ -136,7 +136,7 @@ class HubTokenizer:
             )
 
     def _size(self, files: ModelFolder, folder: Path) -> int:
-        """The model's own number of logits where it is known: it may be padded beyond the tokenizer's ids."""
+        """Return the model's number of logits if config.json has it: it may be padded beyond the tokenizer's ids."""
         needed = max(self._known, default=-1) + 1
         size = files.read_json_if_there(CONFIG).get("vocab_size", needed)
         if type(size) is not int or not needed <= size <= SIZE_MAX or not needed:
@@ -175,12 +175,12 @@ class HubTokenizer:
 
 
 def known_ids(library: Any) -> frozenset[int]:
-    """Ids that have a text."""
+    """Return the token ids that have a text."""
     return frozenset(library.get_vocab(with_added_tokens=True).values())
 
 
 def parse_tokenizer(data: bytes, source: str) -> Any:
-    """The library's own tokenizer of a tokenizer.json; ``source`` says where that is from.
+    """Parse a tokenizer.json into the library's tokenizer; ``source`` names the file in errors.
 
     Raises:
         ModelError: the data is no tokenizer.
@@ -198,7 +198,7 @@ def parse_tokenizer(data: bytes, source: str) -> Any:
 
 
 def _template_source(files: ModelFolder, settings: Mapping[str, Any]) -> str:
-    """The template of its own file, or of tokenizer_config.json: one text, or several by name."""
+    """Return the chat template from its own file or from tokenizer_config.json, which holds one or several by name."""
     if (files.root / CHAT_TEMPLATE).exists():
         return files.read_bytes(CHAT_TEMPLATE, 1 << 20).decode("utf-8", "replace")
     found = settings.get("chat_template")
@@ -209,6 +209,6 @@ def _template_source(files: ModelFolder, settings: Mapping[str, Any]) -> str:
 
 
 def _content(token: Any) -> str:
-    """A special token's text: given as it is, or as an object with its flags."""
+    """Return a special token's text, which is given as a string or as an object with flags; empty if it is neither."""
     value = token.get("content") if isinstance(token, dict) else token
     return value if isinstance(value, str) else ""

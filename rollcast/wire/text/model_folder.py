@@ -1,6 +1,6 @@
-"""A folder with a model as the Hugging Face Hub has them: config.json, a tokenizer, weights as safetensors.
+"""Read a model's folder in the Hugging Face Hub's format: config.json, a tokenizer, weights as safetensors.
 
-Anybody may have made it: sizes are limited, names stay inside the folder, and nothing in it is executed or unpickled.
+The folder is not trusted: sizes are limited, names stay inside the folder, and nothing in it is executed or unpickled.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ SMALL_FILES = (
     "merges.txt",
 )
 JSON_BYTES_MAX = 4 << 20
-"""Of every JSON file but the tokenizer."""
+"""The largest accepted size of every JSON file except the tokenizer's."""
 TOKENIZER_BYTES_MAX = 64 << 20
-"""Of tokenizer.json: the largest vocabularies known take some 35 MB."""
+"""The largest accepted size of tokenizer.json; the largest known vocabularies take some 35 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,12 @@ class PlacedTensor:
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """What is in a folder. Every method raises ModelError where the folder is not what it should be."""
+    """The files of a model's folder. Every method raises ModelError if a file is missing or malformed."""
 
     root: Path
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """A JSON object of the folder."""
+        """Return the JSON object in a file of the folder."""
         try:
             value = json.loads(self.read_bytes(name, JSON_BYTES_MAX))
         except (ValueError, RecursionError) as error:
@@ -72,11 +72,11 @@ class ModelFolder:
         return value
 
     def read_json_if_there(self, name: str) -> dict[str, Any]:
-        """A JSON object of the folder, empty where there is no such file."""
+        """Return the JSON object in a file of the folder; empty if there is no such file."""
         return self.read_json(name) if (self.root / name).exists() else {}
 
     def read_bytes(self, name: str, bytes_max: int) -> bytes:
-        """A file of the folder, of at most so many bytes."""
+        """Return the content of a file of the folder, which must not be larger than the given size."""
         path = self.root / name
         try:
             with path.open("rb") as file:
@@ -90,7 +90,7 @@ class ModelFolder:
         return data
 
     def tensors(self) -> dict[str, PlacedTensor]:
-        """Every tensor of the weights by name: of one file, or of all files of the index."""
+        """Return every tensor of the weights by name, from the single file or from all files of the index."""
         found: dict[str, PlacedTensor] = {}
         for file in self._weight_files():
             path = self.root / file
@@ -105,7 +105,7 @@ class ModelFolder:
         return found
 
     def copy_small_files(self, target: Path) -> None:
-        """Copy configuration and tokenizer, as far as they are there, to a folder that is made."""
+        """Copy the configuration and tokenizer files that exist to ``target``, which is created."""
         try:
             target.mkdir(parents=True, exist_ok=True)
             for name in SMALL_FILES:

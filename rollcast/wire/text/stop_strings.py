@@ -1,4 +1,4 @@
-"""Where a completion's text first holds one of the strings that end it. Plain."""
+"""Find where a completion's text first holds one of the strings that end it. This module is pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BYTES_OF_A_CHARACTER = 4
 
 
 class StopStrings:
-    """Looks at new tokens as they come, and at no more before them than a string may reach back."""
+    """Checks new tokens as they arrive, together with only as many earlier ones as a string may reach back."""
 
     def __init__(self, strings: Sequence[str], decode: Decode) -> None:
         """
@@ -28,9 +28,9 @@ class StopStrings:
         self._reach = max((len(text.encode()) for text in strings), default=0) + _BYTES_OF_A_CHARACTER
 
     def end(self, drawn: Sequence[int], known: int) -> int | None:
-        """Tokens up to the first that completes a string, if one does; the first ``known`` tokens complete none.
+        """Return the number of tokens up to the first that completes a string; None if no token does.
 
-        However the tokens come in, the same token is found: it is the first with which the text holds a string.
+        The first ``known`` tokens complete none. The result does not depend on how the tokens are split over calls.
         """
         start = max(0, known - self._reach)
         if not self._strings or known >= len(drawn) or not self._held(drawn[start:]):
@@ -42,7 +42,7 @@ class StopStrings:
         return many
 
     def cut(self, tokens: Sequence[int]) -> Sequence[int]:
-        """The tokens up to their end by text; all of them where there is none."""
+        """Return the tokens up to the one that completes a string; all tokens if none does."""
         return tokens[: self.end(tokens, 0)]
 
     def _held(self, tokens: Sequence[int]) -> bool:
@@ -51,7 +51,7 @@ class StopStrings:
 
 
 def stop_strings(sampling: Sampling, decode: Decode | None) -> StopStrings | None:
-    """What ends completions of this sampling by their text; None: nothing does.
+    """Return the finder of a sampling's stop strings; None if the sampling has none.
 
     Raises:
         ValueError: there are stop strings and no tokenizer.

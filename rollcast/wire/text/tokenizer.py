@@ -1,4 +1,4 @@
-"""What turns prompts into token ids and completions into text: what every tokenizer does, and a small one of our own.
+"""Define what every tokenizer does, and a small tokenizer of our own.
 
 Ours has whole pieces for a task's fixed wording and single characters for the rest. Those of published models are in
 rollcast.wire.text.hub_tokenizer.
@@ -15,31 +15,31 @@ from rollcast.runtime.errors import MalformedMessage, TaskError
 from rollcast.wire.limits import TOKENIZER_JSON_LENGTH_MAX
 
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
-"""What an id without text decodes to, so that no answer is made of invisible tokens."""
+"""The character that an id without text decodes to, so that no answer consists of invisible tokens."""
 SIZE_MAX = 1 << 21
-"""Ids of a tokenizer; the largest known have some 260,000."""
+"""The most ids that a tokenizer may have; the largest known have some 260,000."""
 
 
 class TextTokenizer(Protocol):
-    """Text to token ids and back; everything about it follows from ``to_json`` and the files that it names."""
+    """Turns text into token ids and back; ``to_json`` and the files that it names determine it completely."""
 
     @property
     def size(self) -> int:
-        """Number of ids that the model gives logits for."""
+        """Return the number of ids that the model gives logits for."""
         ...
 
     @property
     def eos_id(self) -> int:
-        """What a demonstration ends with."""
+        """Return the id that ends a demonstration."""
         ...
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """Each of them ends a completion; eos_id is among them."""
+        """Return the ids that end a completion, eos_id among them."""
         ...
 
     def encode_prompt(self, text: str) -> list[int]:
-        """Token ids of what the policy is given for a problem's text.
+        """Return the token ids of the prompt for a problem's text.
 
         Raises:
             TaskError: the text cannot be encoded.
@@ -47,7 +47,7 @@ class TextTokenizer(Protocol):
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of text as it is.
+        """Return the token ids of a text alone.
 
         Raises:
             TaskError: the text cannot be encoded.
@@ -55,24 +55,24 @@ class TextTokenizer(Protocol):
         ...
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text up to the first end of a completion; defined for any ids, those without text give U+FFFD."""
+        """Return the text up to the first end of a completion; it is defined for any ids, also those without text."""
         ...
 
     def to_json(self) -> str:
-        """As it travels to the learner and is kept: equal texts are equal tokenizers."""
+        """Return the form that is sent to the learner and stored: equal texts mean equal tokenizers."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerRecord:
-    """What the learner must know of the run's tokenizer."""
+    """The facts that the learner needs of the run's tokenizer."""
 
     size: int
     sha256: str  # of the published model's tokenizer.json; empty for our own
 
 
 def read_record(text: str) -> TokenizerRecord:
-    """The record of any tokenizer's ``to_json``.
+    """Parse the facts from any tokenizer's ``to_json``.
 
     Raises:
         MalformedMessage: it is none.
@@ -90,7 +90,7 @@ def read_record(text: str) -> TokenizerRecord:
 
 
 class _TextOf(dict[int, str]):
-    """Text of each id."""
+    """The text of each id."""
 
     def __missing__(self, token_id: int) -> str:
         return UNKNOWN
@@ -124,30 +124,30 @@ class Tokenizer:
 
     @property
     def pad_id(self) -> int:
-        """Fills rows of a batch; never part of a text."""
+        """Return the id that fills rows of a batch; it is never part of a text."""
         return 0
 
     @property
     def eos_id(self) -> int:
-        """Ends a completion."""
+        """Return the id that ends a completion."""
         return 1
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """Ends of a completion."""
+        """Return the ids that end a completion."""
         return (self.eos_id,)
 
     @property
     def size(self) -> int:
-        """Number of ids."""
+        """Return the number of ids."""
         return len(self._texts) + 2
 
     def encode_prompt(self, text: str) -> list[int]:
-        """The same as ``encode``: there is no chat."""
+        """Return the same as ``encode``, because this tokenizer has no chat template."""
         return self.encode(text)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of ``text``: at each place the longest piece that fits, else the character. No end of sequence.
+        """Return the token ids of ``text``: at each place the longest fitting piece, else the character; no end id.
 
         Raises:
             TaskError: a character is in no piece and not in the alphabet.
@@ -168,7 +168,7 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text up to the first end of sequence; defined for any ids, those without text give U+FFFD."""
+        """Return the text up to the first end of sequence; each id without text becomes U+FFFD."""
         known = list(ids)
         if self.eos_id in known:
             del known[known.index(self.eos_id) :]
@@ -176,11 +176,11 @@ class Tokenizer:
         return "".join(map(self._text_of.__getitem__, known))
 
     def to_json(self) -> str:
-        """As it travels to learner and peers."""
+        """Return the form that is sent to learner and peers."""
         return json.dumps({"pieces": list(self.pieces), "characters": self.characters})
 
     def to_hub(self) -> dict[str, dict[str, Any]]:
-        """The same tokenizer as `tokenizer.json` and `tokenizer_config.json` of the Hugging Face Hub, by file name."""
+        """Return the tokenizer as the Hub's `tokenizer.json` and `tokenizer_config.json`, by file name."""
         special = ("<pad>", "<eos>")
         ids = {text: number for number, text in enumerate((*special, *self._texts))}
         flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
@@ -202,7 +202,7 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, text: str) -> Tokenizer:
-        """Inverse of ``to_json``.
+        """Return the tokenizer that ``to_json`` wrote.
 
         Raises:
             MalformedMessage: it is not what ``to_json`` writes.
