@@ -1,8 +1,8 @@
-"""Which keys a query sees, and what it makes of them.
+"""Compute attention: decide which keys a query sees, and mix their values.
 
-The model hands each layer's queries, keys and values to an `Attend`; training, prompts and caches differ in nothing
+The model passes each layer's queries, keys and values to an `Attend`; training, prompts and caches differ in nothing
 else. Queries are [batch, time, query_heads, head_size], normalised and rotated; keys and values [batch, slots,
-key_value_heads, head_size]; what comes back is like the queries.
+key_value_heads, head_size]; the result has the shape of the queries.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Attend = Callable[[int, jax.Array, jax.Array, jax.Array], jax.Array]
 #: dense: scores of whole rows. blocks: rollcast.policy.flash. cudnn: NVIDIA's fused kernel. splash: jax's for TPUs.
 Kernel = Literal["dense", "blocks", "cudnn", "splash"]
 
-_LANE = 128  # what sizes must be multiples of on a TPU
-_DENSE_TOKENS_MAX = 512  # up to here scores of whole rows are small, and faster than blocks
+_LANE = 128  # sizes must be multiples of this on a TPU
+_DENSE_TOKENS_MAX = 512  # up to this length the scores of whole rows are small, and faster than blocks
 
 # Score of a masked key: far below any real score, and finite so that rows without a single key stay finite.
 MASKED_SCORE = -1e30
 
 
 def attend_where(queries: jax.Array, keys: jax.Array, values: jax.Array, allowed: jax.Array) -> jax.Array:
-    """Grouped-query attention with a mask bool [batch, time, slots]; scores and softmax in float32."""
+    """Compute grouped-query attention with a mask bool [batch, time, slots]; scores and softmax are float32."""
     batch, time, query_heads, head_size = queries.shape
     key_value_heads = keys.shape[2]
     grouped = queries.reshape(batch, time, key_value_heads, query_heads // key_value_heads, head_size)
@@ -41,7 +41,7 @@ def attend_where(queries: jax.Array, keys: jax.Array, values: jax.Array, allowed
 
 
 def within_segments(segments: jax.Array) -> jax.Array:
-    """Mask bool [batch, time, time]: each token sees itself and what is before it in its own sequence.
+    """Return the mask bool [batch, time, time] in which each token sees itself and the earlier ones of its sequence.
 
     segments: i32 [batch, time], 0 on padding, one number for each sequence in a row.
     """
@@ -74,7 +74,7 @@ def segment_attend(segments: jax.Array, kernel: Kernel | None = None, mesh: Mesh
 
 
 def kernel_for(backend: str, time: int, head_size: int, dtype: Any) -> Kernel:
-    """Which kernel a backend ("cpu", "gpu", "tpu") gets for rows of ``time`` tokens."""
+    """Return the kernel that a backend ("cpu", "gpu", "tpu") uses for rows of ``time`` tokens."""
     if backend == "gpu" and jnp.dtype(dtype) in (jnp.bfloat16, jnp.float16) and head_size % 8 == 0:
         return "cudnn"
     if backend == "tpu" and time % _LANE == 0 and head_size % _LANE == 0:
@@ -83,7 +83,7 @@ def kernel_for(backend: str, time: int, head_size: int, dtype: Any) -> Kernel:
 
 
 def splash(queries: jax.Array, keys: jax.Array, values: jax.Array, segments: jax.Array, mesh: Mesh | None) -> jax.Array:
-    """jax's TPU kernel, one call a row; each device has its own rows and heads where there is a mesh."""
+    """Call jax's TPU kernel once a row; on a mesh each device has its own rows and heads."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
 
     def rows(queries: jax.Array, keys: jax.Array, values: jax.Array, segments: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""jax's persistent compilation cache: several processes of one machine compile the same functions once."""
+"""Set up jax's persistent compilation cache, so that the processes of one machine compile each function once."""
 
 from __future__ import annotations
 

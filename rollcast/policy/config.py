@@ -1,4 +1,4 @@
-"""Architecture of the policy, as it travels in every version record."""
+"""Define the policy's architecture, which every version record holds."""
 
 from __future__ import annotations
 

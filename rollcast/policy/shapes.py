@@ -1,4 +1,4 @@
-"""Names and shapes of a model's parameters, from its configuration alone: nothing is imported that computes."""
+"""Derive the names and shapes of a model's parameters from its configuration alone, without importing jax."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def parameter_shapes(config: ModelConfig) -> Shapes:
-    """Name to shape of every parameter, sorted by name; the same as rollcast.policy.params.abstract_params."""
+    """Return the shape of every parameter by name, sorted; the same as rollcast.policy.params.abstract_params."""
     shapes: Shapes = {"embedding": (config.vocabulary_size, config.width), "final_norm.scale": (config.width,)}
     if not config.tied_embeddings:
         shapes["head.kernel"] = (config.width, config.vocabulary_size)
@@ -21,7 +21,7 @@ def parameter_shapes(config: ModelConfig) -> Shapes:
 
 
 def parameter_count(config: ModelConfig) -> int:
-    """Numbers in all parameters."""
+    """Return the count of numbers in all parameters."""
     return sum(math.prod(shape) for shape in parameter_shapes(config).values())
 
 

@@ -1,4 +1,4 @@
-"""`config.json` of the Hugging Face Hub: read as our ModelConfig, and written from it.
+"""Read the Hugging Face Hub's `config.json` as our ModelConfig, and write it from one.
 
 transformers 4 and before has `rope_theta` and `rope_scaling` at the top, transformers 5 both in `rope_parameters`.
 """

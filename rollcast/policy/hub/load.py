@@ -1,4 +1,4 @@
-"""Weights from the Hugging Face Hub's safetensors, one tensor at a time.
+"""Load weights from the Hugging Face Hub's safetensors, one tensor at a time.
 
 Files are mapped, not read: a tensor is widened to float32 and transposed on its way to the device, and its pages are
 given back before the next one. On the host there is never more than one tensor beyond what ``place`` keeps.
@@ -102,13 +102,13 @@ class _Mapped:
         self._map.close()
 
     def _give_back(self, start_bytes: int, size_bytes: int) -> None:
-        """The pages count as this process's memory until somebody needs them; we do not any more."""
+        """Release the mapped pages, which otherwise count as this process's memory after they were read."""
         start = start_bytes - start_bytes % mmap.PAGESIZE
         self._map.madvise(mmap.MADV_DONTNEED, start, start_bytes + size_bytes - start)
 
 
 def _wanted(config: ModelConfig, found: dict[str, PlacedTensor], folder: Path) -> dict[str, PlacedTensor]:
-    """Where each of our parameters is; all are there, and nothing else is."""
+    """Return the place of each of our parameters, after checking that all of them exist and no other tensor does."""
     shapes = parameter_shapes(config)
     names = {hf_name(name): name for name in shapes}
     missing = sorted(names.keys() - found.keys())

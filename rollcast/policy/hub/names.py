@@ -1,4 +1,4 @@
-"""Our tensor names and those of the Hugging Face Hub, for Qwen3, Qwen2.5 and Llama 3."""
+"""Map our tensor names to those of the Hugging Face Hub, for Qwen3, Qwen2.5 and Llama 3."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _IGNORED = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
 
 
 def hf_name(name: str) -> str:
-    """The Hub's name of a parameter.
+    """Return the Hub's name of a parameter.
 
     Raises:
         KeyError: it is no parameter of ours.

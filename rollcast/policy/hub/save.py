@@ -1,4 +1,4 @@
-"""Weights as the Hugging Face Hub has them: safetensors, cut into files by size, with an index and a config.json."""
+"""Save weights in the Hugging Face Hub's format: safetensors files cut by size, an index and a config.json."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def save_model(
 
 
 def _cut(shapes: Mapping[str, tuple[int, ...]], item_bytes: int, file_bytes_max: int) -> list[_File]:
-    """Files in the order in which a forward pass meets their tensors."""
+    """Return the files in the order in which a forward pass reads their tensors."""
     groups: list[list[str]] = [[]]
     room = file_bytes_max
     for name in sorted(shapes, key=_forward_order):

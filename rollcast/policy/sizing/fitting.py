@@ -1,4 +1,4 @@
-"""Which hardware holds a learner or a peer, and how much must be spread over several devices."""
+"""Decide which hardware holds a learner or a peer, and over how many devices a learner must be spread."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rollcast.policy.sizing.hardware import CATALOGUE, Hardware
 from rollcast.policy.sizing.memory import LearnerShape, PeerShape, learner_memory, peer_memory
 
 ROLLOUTS_MAX = 4096
-"""Rollouts drawn at once beyond which nobody is interested."""
+"""The most rollouts at once that the search for the largest concurrency considers."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerFit:
-    """How a learner lies on one kind of device; ``fsdp`` 0: on none of its sizes."""
+    """How a learner fits one kind of device; ``fsdp`` is 0 if it fits no number of devices."""
 
     hardware: Hardware
     as_configured: bool  # the mesh of the configuration is enough
@@ -25,7 +25,7 @@ class LearnerFit:
 
 @dataclass(frozen=True, slots=True)
 class PeerFit:
-    """How a peer lies on one device; ``rollouts_max`` 0: not at all."""
+    """How a peer fits one device; ``rollouts_max`` is 0 if it does not fit."""
 
     hardware: Hardware
     as_configured: bool
@@ -36,12 +36,12 @@ class PeerFit:
 def learner_fits(
     model: ModelConfig, shape: LearnerShape, catalogue: Iterable[Hardware] = CATALOGUE
 ) -> list[LearnerFit]:
-    """For each kind of device: whether the configured mesh is enough, and the least fsdp that is."""
+    """Return for each kind of device whether the configured mesh is enough, and the least fsdp that is."""
     return [_learner_fit(model, shape, hardware) for hardware in catalogue]
 
 
 def peer_fits(model: ModelConfig, shape: PeerShape, catalogue: Iterable[Hardware] = CATALOGUE) -> list[PeerFit]:
-    """For each kind of device: whether the configured concurrency fits, and the most that does."""
+    """Return for each kind of device whether the configured concurrency fits, and the highest that does."""
     return [_peer_fit(model, shape, hardware) for hardware in catalogue]
 
 

@@ -1,4 +1,4 @@
-"""What people train and draw on: a catalogue of accelerators with their memory, and what of it a model can use."""
+"""List the accelerators that people train and generate on, with their memory and the share that a model can use."""
 
 from __future__ import annotations
 

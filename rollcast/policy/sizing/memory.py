@@ -42,7 +42,7 @@ _OFFLOADED_STEP_COPIES = 8
 
 @dataclass(frozen=True, slots=True)
 class LearnerShape:
-    """What a learner's memory follows from, beside the model."""
+    """The settings besides the model that determine a learner's memory."""
 
     row_tokens: int  # longest row
     micro_batch_tokens: int
@@ -58,13 +58,13 @@ class LearnerShape:
 
     @property
     def devices(self) -> int:
-        """That the mesh has."""
+        """Return the number of devices in the mesh."""
         return self.data * self.fsdp * self.tensor
 
 
 @dataclass(frozen=True, slots=True)
 class PeerShape:
-    """What a peer's memory follows from, beside the model."""
+    """The settings besides the model that determine a peer's memory."""
 
     concurrent_rollouts: int
     row_tokens: int  # longest prompt and completion
@@ -81,17 +81,17 @@ class Estimate:
 
     @property
     def peak(self) -> int:
-        """Bytes of the device at the worst moment."""
+        """Return the bytes of the device at the worst moment."""
         return sum(self.resident.values()) + max((sum(phase.values()) for phase in self.phases.values()), default=0)
 
     @property
     def host_peak(self) -> int:
-        """Bytes of the host."""
+        """Return the bytes of the host."""
         return sum(self.host.values())
 
 
 def parameter_bytes(model: ModelConfig, item_bytes: int = 4) -> int:
-    """All parameters at so many bytes each."""
+    """Return the bytes of all parameters at a number of bytes each."""
     return sum(map(math.prod, parameter_shapes(model).values())) * item_bytes
 
 
@@ -139,19 +139,19 @@ def activation_bytes(model: ModelConfig, shape: LearnerShape) -> int:
 
 
 def tokens_per_device(shape: LearnerShape) -> int:
-    """Tokens of a micro-batch on one device, one whole row at least."""
+    """Return the tokens of a micro-batch on one device, at least one whole row."""
     rows = max(1, shape.micro_batch_tokens // shape.row_tokens // (shape.data * shape.fsdp))
     return rows * shape.row_tokens
 
 
 def cache_bytes_per_token(model: ModelConfig) -> int:
-    """Keys and values of one token in all layers."""
+    """Return the bytes of one token's keys and values in all layers."""
     item = 4 if model.carrier_dtype == "float32" else 2
     return 2 * model.layers * model.key_value_heads * model.head_size * item
 
 
 def learner_memory(model: ModelConfig, shape: LearnerShape) -> Estimate:
-    """A learner, each device of its mesh and the host."""
+    """Estimate the memory of a learner, for each device of its mesh and for the host."""
     shards = shape.fsdp * shape.tensor
     masters, moments = _shared(parameter_bytes(model), shards), moment_bytes(model, shape.state_dtype)
     snapshot = snapshot_bytes(model)
@@ -182,7 +182,7 @@ def learner_memory(model: ModelConfig, shape: LearnerShape) -> Estimate:
 
 
 def peer_memory(model: ModelConfig, shape: PeerShape) -> Estimate:
-    """A peer with its engine on one device."""
+    """Estimate the memory of a peer with its engine on one device."""
     snapshot = snapshot_bytes(model)
     pages = -(-shape.row_tokens // _PAGE_TOKENS) + 1
     tokens = shape.cache_tokens or shape.concurrent_rollouts * pages * _PAGE_TOKENS
