@@ -1,4 +1,4 @@
-"""How long until the last peer holds a verified copy, against the physical limit, in an emulated wide-area network."""
+"""Measure the time until the last peer holds a verified copy, against the physical limit, in an emulated network."""
 
 from __future__ import annotations
 

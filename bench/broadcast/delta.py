@@ -1,4 +1,4 @@
-"""Sizes and speeds of deltas on updates as reinforcement learning makes them (``bench.broadcast.updates``).
+"""Measure sizes and speeds of deltas on updates as reinforcement learning makes them (``bench.broadcast.updates``).
 
 Sizes are bytes of the delta / bytes of the bf16 keyframe, also for fp8. ``changed_`` is the share of bf16 values or fp8
 codes that changed. Speeds are MB (10^6 bytes) of state a second of CPU time on one core, medians over layers, beside a

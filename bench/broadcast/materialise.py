@@ -1,4 +1,4 @@
-"""How fast a state is made on disk from an older one and a delta, and how much of it is left after the last chunk."""
+"""Measure how fast a state is made on disk from an older one and a delta, and the work left after the last chunk."""
 
 from __future__ import annotations
 

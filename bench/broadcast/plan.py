@@ -1,4 +1,4 @@
-"""Relay plans for many peers: how long they take, and how close they come to the fluid bound.
+"""Measure how long relay plans for many peers take to compute, and how close they come to the fluid bound.
 
 The pool is synthetic: cable and fibre homes, labs, rented machines and metered mobile links in the shares below, each
 rate with a log-normal spread, in five regions. ``seconds`` is the time on one core from measurements to every peer's

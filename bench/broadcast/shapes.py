@@ -1,4 +1,4 @@
-"""What each shape of a broadcast costs over the fluid bound, in the pool of ``bench plan``: T / bound.
+"""Compare each shape of a broadcast with the fluid bound, in the pool of ``bench plan``: T / bound.
 
 Only uplinks limit here: with them all shapes differ, and a slow downlink would limit all alike.
 

@@ -1,4 +1,4 @@
-"""What carries chunks from one process to another, side by side: raw sockets, direct links (TLS), p2p links (libp2p).
+"""Compare what carries chunks between two processes: raw sockets, direct links (TLS) and p2p links (libp2p).
 
 On loopback, or with --wan over an emulated link between two network namespaces. The rounds of the ways are interleaved:
 what else the machine does meets all of them. ``mb_s_*`` is one link's rate, slow start and all, ``mb_s_steady_*`` that

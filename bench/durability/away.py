@@ -1,4 +1,4 @@
-"""The coordinator killed for some minutes while versions are published: who holds them, and how soon.
+"""Kill the coordinator for some minutes while versions are published: measure which peers hold them, and how soon.
 
 The fleet of the benchmark `hour`: an origin and peers, every second one behind a router of its own. Some versions are
 published with the coordinator there; then it is killed, and started again after the time.

@@ -1,4 +1,4 @@
-"""The main job with real processes under real kills, beside a clean run of the same length.
+"""Run the main job with real processes under real kills, beside a clean run of the same length.
 
 The coordinator is killed by SIGKILL again and again, the learner in the middle of training, the origin and a peer once
 each; one peer is told to stop and started again, one is suspended until it counts as gone and its leases have expired.

@@ -1,4 +1,4 @@
-"""The main job with one of three peers killed by SIGKILL half way and another joining late, beside a clean run.
+"""Run the main job with one of three peers killed half way and another joining late, beside a clean run.
 
 The peer that holds the most leases at that moment is killed; ``rollouts_lost`` are those that it had under way. They
 are given out again.

@@ -1,4 +1,4 @@
-"""The coordinator killed by SIGKILL again and again under load: what was acknowledged, and how soon it works again.
+"""Kill the coordinator by SIGKILL again and again under load: check what it acknowledged, and time its recovery.
 
 A real coordinator process with mutual TLS, a SQLite ledger and a verifier; peers and a learner in this process, which
 remember what they were told. Some kills come while it is still starting, the others at a random moment after it took

@@ -1,4 +1,4 @@
-"""A coordinator under the load of thousands of peers: how long acknowledgements take, what it uses, and what is lost.
+"""Load a coordinator with thousands of peers: measure acknowledgement times, resources and losses.
 
 One real coordinator process with mutual TLS and a SQLite ledger on one core; the peers, the learner and the verifiers
 on the others. Peers send heartbeats and upload rollouts of 20 KB at given rates, whatever the coordinator does. With

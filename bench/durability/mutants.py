@@ -1,4 +1,4 @@
-"""The mutation gate: planted bugs, and how many of them the simulator finds within so many seeds.
+"""Run the mutation gate: plant bugs and count how many of them the simulator finds, within how many seeds.
 
 Every bug is hunted with the standard fault mix and the judge alone: what the cores assert of themselves does not count.
 Before that the same seeds are run without a bug: there must be nothing to find. Writes the table of docs/simulator.md.

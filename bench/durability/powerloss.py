@@ -1,4 +1,4 @@
-"""Power losses of a forgetful disk under the coordinator's ledger: is everything there that was acknowledged.
+"""Cut the power of a disk under the coordinator's ledger, and check that every acknowledged change survives.
 
 The ledger's own code runs over SQLite on a disk in memory that forgets by chance what was not synced, torn in pieces of
 512 bytes. The power goes at a random write, sync or deletion, also while the ledger opens; then it opens what is left,

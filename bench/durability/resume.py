@@ -1,4 +1,4 @@
-"""The learner killed with SIGKILL at every labelled point, and restarted: does it go on to the same bits?
+"""Kill the learner with SIGKILL at every labelled point and restart it: check that it reaches the same bits.
 
 A recorded stream of batches feeds a real learner process over TLS: the batch of a step is random tokens under versions
 that follow from the step alone. Each trial kills the learner at one label, kills it again at another one drawn at

@@ -1,4 +1,4 @@
-"""What clients of a coordinator were told, append-only, and whether the ledger agrees with it afterwards."""
+"""Record what a coordinator answered to its clients, and check afterwards that the ledger agrees."""
 
 from __future__ import annotations
 

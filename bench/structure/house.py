@@ -1,4 +1,4 @@
-"""How easily code is found and followed: modules per folder, circles of folders, file borders on the way of an event.
+"""Measure how easily code is found: modules per folder, circles of folders, file borders on the way of an event.
 
 The folder graph and its terms are those of ``bench.structure.import_graph``. ``upward_imports`` counts the imports
 that must go

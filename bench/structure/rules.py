@@ -1,4 +1,4 @@
-"""The rules of the house: who may import whom, what is pure, and how full a folder may be.
+"""Check the rules of the source tree: which folder may import which, what is pure, and how full a folder may be.
 
 Each rule is a function of a root folder that returns its breaches as readable lines, so that the tests can plant a
 breach in a small tree as well as check the real one. ``docs/architecture.md`` explains the rules.

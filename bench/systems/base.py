@@ -1,4 +1,4 @@
-"""What every system is given, what it answers, and the lines in which node programs report."""
+"""Define the input and output of every system, and the lines in which node programs report."""
 
 from __future__ import annotations
 

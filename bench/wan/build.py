@@ -1,4 +1,4 @@
-"""What the emulated network needs of the machine, and its C programs compiled when they are first used."""
+"""Check what the emulated network needs of the machine, and compile its C programs at their first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one broadcast cost: bytes, processor time, and how far the emulator itself was behind."""
+"""Measure what one broadcast cost: bytes, processor time, and how far the emulator itself was behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who has which links in each scenario, and the physical limit of a broadcast there."""
+"""Define the links of every node in each scenario, and the physical limit of a broadcast there."""
 
 from __future__ import annotations
 

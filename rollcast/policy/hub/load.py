@@ -108,7 +108,7 @@ class _Mapped:
 
 
 def _wanted(config: ModelConfig, found: dict[str, PlacedTensor], folder: Path) -> dict[str, PlacedTensor]:
-    """Return the place of each of our parameters, after checking that all of them exist and no other tensor does."""
+    """Return the place of each of our parameters, checked to be complete and without tensors that do not belong."""
     shapes = parameter_shapes(config)
     names = {hf_name(name): name for name in shapes}
     missing = sorted(names.keys() - found.keys())
