@@ -16,13 +16,13 @@ class RopeScaling(ConfigModel):
     """Rotary frequencies stretched for longer contexts, as in Llama 3.1 and later (The Llama 3 Herd, section 3.4)."""
 
     factor: float = Field(8.0, ge=1.0)
-    """Wavelengths that the original context hardly ever turned through are this much longer."""
+    """How many times longer the longest wavelengths become, those above original_context / low_frequency_factor."""
     low_frequency_factor: float = Field(1.0, gt=0.0)
-    """Wavelengths above original_context / this are stretched wholly."""
+    """Wavelengths above original_context / this factor are stretched by ``factor``."""
     high_frequency_factor: float = Field(4.0, gt=0.0)
-    """Wavelengths below original_context / this stay; between the two it is interpolated."""
+    """Wavelengths below original_context / this factor are unchanged; those between the two are interpolated."""
     original_context: int = Field(8192, ge=1)
-    """Tokens of context that the model was first trained with."""
+    """The context length of the model's first training, in tokens."""
 
     @model_validator(mode="after")
     def _in_order(self) -> RopeScaling:
@@ -32,24 +32,25 @@ class RopeScaling(ConfigModel):
 
 
 class ModelConfig(ConfigModel):
-    """A decoder-only transformer of the Qwen3, Qwen2.5 and Llama 3 families. Defaults: the 0.3 M demonstration model.
+    """The architecture of a decoder-only transformer of the Qwen3, Qwen2.5 and Llama 3 families.
 
-    Qwen3 normalises queries and keys, Qwen2.5 adds biases to queries, keys and values, Llama 3 does neither.
+    The defaults are those of the demonstration model with 0.3 million parameters. Qwen3 normalises queries and keys,
+    Qwen2.5 adds biases to queries, keys and values, Llama 3 does neither.
     """
 
     preset: str = ""
-    """A published architecture by name, for example qwen3-4b: its values count where none is given here. Empty once
-    they are taken over."""
+    """The name of a published architecture, for example qwen3-4b, whose values apply where none is given here. It is
+    empty once those values have been taken over."""
     vocabulary_size: int = Field(0, ge=0)
-    """Tokens; 0 until the tokenizer is known."""
+    """The number of tokens; 0 until the tokenizer is known."""
     layers: int = Field(2, ge=1)
-    """Transformer blocks."""
+    """The number of transformer blocks."""
     width: int = Field(128, ge=8)
     """Size of the residual stream."""
     query_heads: int = Field(8, ge=1)
-    """Attention heads."""
+    """The number of attention heads."""
     key_value_heads: int = Field(4, ge=1)
-    """Heads of keys and values (grouped-query attention)."""
+    """The number of heads of keys and values (grouped-query attention)."""
     head_size: int = Field(16, ge=2)
     """Size of one head."""
     feed_forward_width: int = Field(256, ge=8)
@@ -57,22 +58,22 @@ class ModelConfig(ConfigModel):
     rope_base: float = Field(10_000.0, gt=0.0)
     """Base of the rotary position embedding."""
     rope_scaling: RopeScaling | None = None
-    """How rotary frequencies are stretched; none: not."""
+    """How rotary frequencies are stretched; none: they are not."""
     qk_norm: bool = True
-    """Whether queries and keys are RMS-normalised, each head by itself."""
+    """Whether queries and keys are RMS-normalised, each head separately."""
     attention_bias: bool = False
     """Whether queries, keys and values have a bias."""
     context_tokens_max: int = Field(32_768, ge=1)
-    """Longest sequence that the model is meant for; positions beyond it were never trained."""
+    """The longest sequence that the model is meant for, in tokens; positions beyond it were never trained."""
     rms_epsilon: float = Field(1e-6, gt=0.0)
-    """Added inside RMSNorm's root."""
+    """The constant that is added inside RMSNorm's root."""
     tied_embeddings: bool = True
     """Whether the output head is the embedding's transpose."""
     precision: Literal["float32", "bfloat16", "fp8", "fp8-naive"] = "float32"
-    """Of the forward pass and of the snapshot. fp8: kernels and their activations in E4M3, the same in learner and
-    rollout. fp8-naive, to compare with: a bfloat16 learner whose rollouts read E4M3."""
+    """The precision of the forward pass and of the snapshot. fp8: kernels and their activations are E4M3, the same in
+    learner and rollout. fp8-naive, for comparisons: a bfloat16 learner whose rollouts read E4M3."""
     carrier: Literal["float32", "bfloat16"] = "float32"
-    """dtype of the values between the layers, and of all weights but the kernels, with precision fp8."""
+    """With precision fp8, the dtype of the values between the layers and of all weights except the kernels."""
 
     @model_validator(mode="before")
     @classmethod
@@ -87,17 +88,17 @@ class ModelConfig(ConfigModel):
 
     @property
     def carrier_dtype(self) -> str:
-        """dtype of the values between the layers: float32 or bfloat16."""
+        """Return the dtype of the values between the layers: float32 or bfloat16."""
         if self.precision == "fp8-naive":
             return "bfloat16"
         return self.carrier if self.precision == "fp8" else self.precision
 
 
 def described_model(record: VersionRecord) -> ModelConfig:
-    """The architecture that a version is of.
+    """Return the architecture that a version's record describes.
 
     Raises:
-        MalformedMessage: this release does not know it.
+        MalformedMessage: this release does not know the architecture.
     """
     try:
         return ModelConfig.model_validate_json(record.model_json)

@@ -1,8 +1,9 @@
-"""Attention in blocks, for rows of many tokens: scores are never whole (Dao et al. 2022, FlashAttention, algorithm 1).
+"""Compute attention block by block for rows of many tokens (Dao et al. 2022, FlashAttention, algorithm 1).
 
-Plain XLA, for every platform; what a platform's own kernel does better, rollcast.policy.attention chooses. Blocks of
-keys behind the queries' are skipped. The backward pass computes scores again from the row sums that the forward one
-kept (Dao 2023, FlashAttention-2, section 3.1).
+The whole matrix of scores never exists. This is XLA without a kernel of its own, for every platform;
+rollcast.policy.attention chooses a platform's kernel where that is better. Blocks of keys that come after the queries
+are skipped. The backward pass recomputes scores from the row sums that the forward pass kept (Dao 2023,
+FlashAttention-2, section 3.1).
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ _LOWEST = -1e30
 
 
 def flash_attention(queries: jax.Array, keys: jax.Array, values: jax.Array, segments: jax.Array) -> jax.Array:
-    """Causal attention within segments, like rollcast.policy.attention.segment_attend.
+    """Compute causal attention within segments, like rollcast.policy.attention.segment_attend.
 
     queries: [batch, time, query_heads, head_size]. keys, values: [batch, time, key_value_heads, head_size]. segments:
-    i32 [batch, time]. Any time: it is filled up to whole blocks. Scores and sums are float32.
+    i32 [batch, time]. ``time`` may be any length: it is padded to whole blocks. Scores and sums are float32. The result
+    has the shape and dtype of the queries.
     """
     time = queries.shape[1]
     spare = -time % BLOCK
@@ -39,7 +41,7 @@ def _forward(queries: jax.Array, keys: jax.Array, values: jax.Array, segments: j
     grouped = _grouped(queries, keys.shape[2])
 
     def rows(index: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """One block of queries against all blocks of keys up to its own."""
+        """Attend from one block of queries to all blocks of keys up to its own; also return log sums of the rows."""
         own = _block(grouped, index)
         shape = (own.shape[0], own.shape[2], own.shape[3], BLOCK)  # batch, kv heads, group, time
 
@@ -81,7 +83,7 @@ def _backward(residuals: Any, cotangent: jax.Array) -> tuple[Any, ...]:
     scale = queries.shape[-1] ** -0.5
 
     def columns(by_queries: jax.Array, other: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        """One block of keys and values against all blocks of queries from its own on."""
+        """Accumulate the gradients of one block of keys and values over all blocks of queries from its own on."""
         key, value = _block(keys, other), _block(values, other)
 
         def add(index: Any, sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
@@ -115,7 +117,10 @@ _attend.defvjp(_forward, _backward)
 
 
 def _scores(own: jax.Array, key: jax.Array, segments: jax.Array, index: Any, other: Any) -> jax.Array:
-    """f32 [batch, kv heads, group, time, slots] of a block of queries and one of keys, very low where not allowed."""
+    """Return the scores f32 [batch, kv heads, group, time, slots] of a block of queries and a block of keys.
+
+    Pairs that may not attend get _LOWEST.
+    """
     scores = jnp.einsum("btkgh,bskh->bkgts", own, key, preferred_element_type=jnp.float32) * own.shape[-1] ** -0.5
     within = jnp.arange(BLOCK, dtype=jnp.int32)
     before = index * BLOCK + within[:, None] >= other * BLOCK + within[None, :]
@@ -124,7 +129,7 @@ def _scores(own: jax.Array, key: jax.Array, segments: jax.Array, index: Any, oth
 
 
 def _grouped(heads: jax.Array, key_value_heads: int) -> jax.Array:
-    """[batch, time, heads, head] as [batch, time, kv heads, group, head]."""
+    """Reshape [batch, time, heads, head] to [batch, time, kv heads, group, head]."""
     return heads.reshape(*heads.shape[:2], key_value_heads, -1, heads.shape[-1])
 
 

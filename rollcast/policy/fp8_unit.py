@@ -1,7 +1,7 @@
-"""Products of E4M3 codes on the FP8 unit of a GPU: scaled block by block while they are added up.
+"""Multiply E4M3 codes on the FP8 unit of a GPU and scale the products block by block while they are added up.
 
-Tiles of 128 x 128; the sum over 128 of the contraction comes from the unit, is scaled, and is added up in float32,
-which the unit itself would do with fewer bits (DeepSeek-V3 Technical Report, section 3.3.2).
+Tiles are 128 x 128. The unit gives the sum over 128 elements of the contraction; it is scaled and then added up in
+float32, because the unit itself would add up with fewer bits (DeepSeek-V3 Technical Report, section 3.3.2).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _log = structlog.get_logger()
 
 _COMPUTE_CAPABILITY_MIN = 8.9  # Ada and Hopper are the first with an FP8 unit
 _WARPS, _STAGES = 8, 3
-_CHECK_SHAPE = (160, 300, 200)  # rows, inner, columns: ragged
-_CHECK_DIFFERENCE_MAX = 1e-3  # relative to the largest; a Hopper unit adds up with 14 bits
+_CHECK_SHAPE = (160, 300, 200)  # rows, inner, columns; no multiples of 128, so that padding is checked too
+_CHECK_DIFFERENCE_MAX = 1e-3  # relative to the largest value; a Hopper unit adds up with 14 bits
 
 
 @functools.cache
 def is_there() -> bool:
-    """Whether this process has one GPU with an FP8 unit, on which `multiply` gives what it should.
+    """Return whether this process has exactly one GPU, with an FP8 unit on which `multiply` gives correct products.
 
-    Several devices share arrays, and a kernel of our own would gather them: there bfloat16 units do the work.
+    With several devices arrays are sharded and a kernel of our own would gather them, so bfloat16 units do the work.
     """
     devices = jax.local_devices()
     if jax.device_count() != 1 or devices[0].platform != "gpu":
@@ -39,7 +39,7 @@ def is_there() -> bool:
         return False
     try:
         difference = _difference()
-    except Exception as error:  # whatever a compiler may say: the work goes on without it
+    except Exception as error:  # compilers raise many kinds; whatever it is, training continues without the unit
         _log.warning("fp8_unit_unused", cause=f"{type(error).__name__}: {error}"[:500])
         return False
     right = difference <= _CHECK_DIFFERENCE_MAX
@@ -49,9 +49,10 @@ def is_there() -> bool:
 
 
 def multiply(left: Quantised, right: Quantised, *, interpret: bool = False) -> jax.Array:
-    """left [rows, inner] @ right [inner, columns], f32.
+    """Return left [rows, inner] @ right [inner, columns] as f32.
 
-    left has groups along its columns; right groups along its rows, or square blocks. interpret: on any device, slowly.
+    ``left`` has groups along its columns; ``right`` has groups along its rows, or square blocks. ``interpret`` runs the
+    kernel on any device, slowly.
     """
     (rows, inner), columns = left.codes.shape, right.codes.shape[1]
     tiles = [-(-size // GROUP) for size in (rows, inner, columns)]
@@ -81,7 +82,7 @@ def multiply(left: Quantised, right: Quantised, *, interpret: bool = False) -> j
 
 
 def _tile(left: Any, left_scales: Any, right: Any, right_scales: Any, out: Any, *, steps: int) -> None:
-    """One tile of the product; scales f32 [steps, 128]."""
+    """Compute one 128 x 128 tile of the product into ``out``; the scales are f32 [steps, 128]."""
 
     def step(index: jax.Array, total: jax.Array) -> jax.Array:
         inner = pl.ds(index * GROUP, GROUP)
@@ -105,10 +106,10 @@ def _power(exponents: jax.Array) -> jax.Array:
 
 
 def _difference() -> float:
-    """Largest difference between the unit's product and that of float64, relative to the largest value."""
+    """Return the largest difference between the unit's product and a float64 product, relative to the largest value."""
     rows, inner, columns = _CHECK_SHAPE
     random = np.random.default_rng(0)
-    with jax.ensure_compile_time_eval():  # whoever asks may be tracing
+    with jax.ensure_compile_time_eval():  # the caller may be tracing, and values are needed here
         left = quantise(jnp.asarray(random.standard_normal((rows, inner)), jnp.float32), ALONG_COLUMNS)
         right = quantise(jnp.asarray(random.standard_normal((inner, columns)), jnp.float32), ALONG_ROWS)
         exact = np.asarray(dequantise(left, ALONG_COLUMNS), np.float64) @ np.asarray(dequantise(right, ALONG_ROWS))

@@ -1,10 +1,11 @@
-"""The one place where a kernel meets an activation, and the precision in which it does.
+"""Multiply activations with kernels; this is the one place that does, and it decides the precision.
 
 In the fp8 flow all three matrix products of a layer have E4M3 operands: x @ kernel, and in the backward pass
 dy @ kernel.T and x.T @ dy. Each operand is rounded along its own contraction (see rollcast.policy.quantise; Jet-RL,
-sections 3 and 4), products are added up in float32, and what leaves a layer is in the carrier's dtype. Rounding counts
-as the identity in the backward pass (a straight-through estimate), so that the float32 master gets the gradient of the
-rounded kernel. A rollout's kernel comes as the codes that the same rounding made: its forward pass is the learner's.
+sections 3 and 4), products are added up in float32, and a layer's output has the carrier's dtype. Rounding counts as
+the identity in the backward pass (a straight-through estimate), so that the float32 master gets the gradient of the
+rounded kernel. A rollout's kernel consists of the codes that the same rounding made, so that its forward pass equals
+the learner's.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from rollcast.policy.quantise import (
     rounded,
 )
 
-#: What a kernel is: read in the activations' dtype; a float32 master rounded to E4M3 on the way; or E4M3 codes.
+#: How a kernel is read: in the activations' dtype; as a float32 master that is rounded to E4M3; or as E4M3 codes.
 Flow = Literal["carrier", "fp8-master", "fp8-codes"]
 
 
 class Linear(nnx.Module):  # type: ignore[misc]
-    """x @ kernel (+ bias); kernel is [inputs, outputs], bias [outputs].
+    """Computes x @ kernel (+ bias); the kernel is [inputs, outputs], the bias [outputs].
 
-    With codes there is a kernel_scale too: int8 exponents [blocks of inputs, blocks of outputs].
+    In the flow "fp8-codes" there is a kernel_scale too: int8 exponents [blocks of inputs, blocks of outputs].
     """
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool = False) -> None:
@@ -46,7 +47,7 @@ class Linear(nnx.Module):  # type: ignore[misc]
         self.bias = nnx.Param(jnp.zeros((outputs,), jnp.float32)) if bias else None
 
     def set_flow(self, flow: Flow) -> None:
-        """Read the kernel as ``flow`` says from now on; with codes, the kernel becomes a place for them."""
+        """Set how the kernel is read; for "fp8-codes" the kernel is replaced by zero codes and zero exponents."""
         self.flow = flow
         if flow == "fp8-codes":
             shape = self.kernel.shape
@@ -68,15 +69,15 @@ class Linear(nnx.Module):  # type: ignore[misc]
 
 
 def carried(weights: jax.Array, dtype: Any) -> jax.Array:
-    """Weights, masters or a snapshot's, in the carrier's dtype; see settled."""
+    """Return weights, the masters or a snapshot's, in the carrier's dtype; see settled."""
     return settled(weights, dtype).astype(dtype)
 
 
 def settled(weights: jax.Array, dtype: Any) -> jax.Array:
-    """Weights with the values that they have in ``dtype``, in their own dtype; gradients pass as they are.
+    """Round weights to the values of ``dtype`` but keep their own dtype; gradients pass unchanged.
 
-    XLA may leave out a conversion to bfloat16 where float32 follows, and the learner's masters would then differ from
-    the snapshot; an explicit rounding stays.
+    XLA may drop a conversion to bfloat16 if a conversion to float32 follows, and the learner's masters would then
+    differ from the snapshot; it keeps an explicit rounding.
     """
     if weights.dtype != jnp.float32 or dtype != jnp.bfloat16:
         return weights
@@ -86,9 +87,9 @@ def settled(weights: jax.Array, dtype: Any) -> jax.Array:
 
 @jax.custom_vjp  # type: ignore[untyped-decorator]
 def fp8_matmul(x: jax.Array, master: jax.Array) -> jax.Array:
-    """x [..., inputs] in the carrier's dtype @ master f32 [inputs, outputs], both rounded to E4M3; like x.
+    """Return x [..., inputs] @ master f32 [inputs, outputs], both rounded to E4M3, in x's dtype, the carrier's.
 
-    Gradients: of x in the carrier's dtype, of the master in f32; of operands rounded to E4M3 too.
+    The gradient of x has the carrier's dtype, that of the master is f32; their products have E4M3 operands too.
     """
     return _forward(x, master)
 
@@ -108,16 +109,16 @@ fp8_matmul.defvjp(_fp8_forward, _fp8_backward)
 
 
 def _forward(x: jax.Array, kernel: jax.Array | Quantised) -> jax.Array:
-    """x @ kernel, like x; the learner's masters and the rollout's codes both come through here."""
+    """Return x @ kernel in x's dtype; the learner's masters and the rollout's codes both take this path."""
     product = _product(_rows(x), kernel, WEIGHT_BLOCK)
     return product.astype(x.dtype).reshape(*x.shape[:-1], product.shape[1])
 
 
 def _product(left: jax.Array, right: jax.Array | Quantised, right_block: Block) -> jax.Array:
-    """left [rows, inner], rounded in groups of its columns, @ right [inner, columns], rounded in its blocks; f32.
+    """Return left @ right f32: left [rows, inner] rounded in column groups, right [inner, columns] in its blocks.
 
-    Without an FP8 unit the values of the codes are multiplied. They are bfloat16 numbers: every product is exact, in
-    bfloat16 units too, and only the sum is float32's.
+    Without an FP8 unit the values of the codes are multiplied. They are bfloat16 numbers, so every product is exact, in
+    bfloat16 units too, and only the sum has float32's rounding.
     """
     if fp8_unit.is_there():
         codes = right if isinstance(right, Quantised) else quantise(right, right_block)

@@ -1,8 +1,8 @@
-"""How likely tokens are, and their distributions' entropy and spread, from hidden states, a tile of logits at a time.
+"""Score tokens from hidden states, a tile of logits at a time: log-probability, entropy and spread.
 
 The logits of a long batch over a large vocabulary are far larger than the model: 32,768 tokens over 151,936 words are
 20 GB. Softmax and its gradient need only a few sums over the vocabulary (Milakov and Gimelshein 2018, "Online
-normalizer calculation for softmax"), so tiles are made, summed and forgotten; the backward pass makes them again.
+normalizer calculation for softmax"), so each tile is computed, summed and discarded; the backward pass recomputes it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-# Start of a running maximum: below any logit, and finite so that differences of it are numbers.
+# The start of a running maximum: below any logit, and finite so that differences with it are numbers.
 _LOWEST = -1e30
 # Columns are cut at multiples of this: the width of vector and matrix units.
 _LANE = 128
@@ -22,10 +22,10 @@ _LANE = 128
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """How large a tile is.
+    """The size of a tile.
 
-    elements: logits that exist at a time, at most about so many (float32).
-    vocabulary_shards: devices that the vocabulary lies on; each works on its own columns.
+    elements: about how many logits (float32) exist at a time at most.
+    vocabulary_shards: devices that the vocabulary is divided among; each works on its own columns.
     """
 
     elements: int = 1 << 24
@@ -33,7 +33,7 @@ class Tiles:
 
 
 class _Sums(NamedTuple):
-    """Running sums over the vocabulary, f32 [rows, time]; x is logit / temperature."""
+    """Holds running sums over the vocabulary, f32 [rows, time]; x is logit / temperature."""
 
     highest: jax.Array  # m, the highest x so far
     total: jax.Array  # sum of exp(x - m)
@@ -43,9 +43,9 @@ class _Sums(NamedTuple):
 
 
 class TokenScores(NamedTuple):
-    """Per token, f32 [rows, time]."""
+    """The scores of each token, f32 [rows, time]."""
 
-    logprobs: jax.Array  # of the target
+    logprobs: jax.Array  # of the target, nats
     entropies: jax.Array  # of its distribution, nats
     variances: jax.Array  # of log p under its distribution, nats squared; not differentiated
 
@@ -53,7 +53,7 @@ class TokenScores(NamedTuple):
 def token_scores(
     hidden: jax.Array, weights: jax.Array, targets: jax.Array, temperature: jax.Array, tiles: Tiles
 ) -> TokenScores:
-    """Each target under its distribution, softmax(hidden @ weights / temperature).
+    """Score each target under its distribution, softmax(hidden @ weights / temperature).
 
     hidden: [rows, time, width]. weights: [width, vocabulary], read in hidden's dtype. targets: i32 [rows, time].
     temperature: f32 [rows, time], not differentiated. Logits are float32.
@@ -93,7 +93,7 @@ def _scores_at_once(hidden: jax.Array, weights: jax.Array, targets: jax.Array, t
     picked = jnp.take_along_axis(distribution, targets[..., None], axis=-1)[..., 0]
     p = jnp.exp(distribution)
     entropies = -jnp.sum(p * distribution, axis=-1)
-    # The variance is a gauge: nothing is to follow its gradient.
+    # The variance is only a measurement: training must not follow its gradient.
     fixed, logs, centre = jax.lax.stop_gradient((p, distribution, entropies))
     variances = jnp.sum(fixed * jnp.square(logs + centre[..., None]), axis=-1)
     return TokenScores(picked, entropies, variances)
@@ -107,7 +107,7 @@ def _tiled_scores(
 
 
 class _Tile(NamedTuple):
-    """One tile: columns [shards, columns] of the vocabulary."""
+    """One tile, which covers columns [shards, columns] of the vocabulary."""
 
     start: jax.Array  # first column within each shard
     kernel: jax.Array  # [width, shards, columns] in hidden's dtype
@@ -124,7 +124,7 @@ def _tile(
     targets: jax.Array,
     temperature: jax.Array,
 ) -> _Tile:
-    """The last tile begins early enough to be whole, so some of its columns are not fresh."""
+    """Compute a tile. The last one begins early enough to be whole, so some of its columns are not fresh."""
     columns, shards = shape
     size = weights.shape[1] // shards
     start = jnp.minimum(index * columns, size - columns).astype(jnp.int32)
@@ -174,7 +174,7 @@ def _forward(
 
 
 def _backward(shape: tuple[int, int], residuals: Any, cotangents: TokenScores) -> tuple[Any, ...]:
-    """d log p / dx = [target] - p and d entropy / dx = -p (x - E[x])."""
+    """Compute gradients by d log p / dx = [target] - p and d entropy / dx = -p (x - E[x])."""
     hidden, weights, targets, temperature, log_normaliser, mean = residuals
     of_logprob, of_entropy = (one[..., None, None] for one in (cotangents.logprobs, cotangents.entropies))
     columns, shards = shape

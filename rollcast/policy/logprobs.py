@@ -1,4 +1,4 @@
-"""Log-probabilities of given tokens under the policy: one definition for learner, audits and tests."""
+"""Compute log-probabilities of given tokens under the policy: one definition for learner, audits and tests."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rollcast.policy.params import Params, bind
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """How the training forward is computed. It decides about time and memory, and about values only by rounding.
+    """How the training forward is computed. It affects time and memory, and values only by rounding.
 
-    remat: forget what is inside a block and compute it again in the backward pass.
-    tiles: how much of the logits exists at a time.
-    rows: where rows of activations lie; None: on one device.
-    kernel: of attention; see segment_attend.
+    remat: whether activations inside a block are discarded and recomputed in the backward pass.
+    tiles: how many logits exist at a time.
+    rows: the sharding of the rows of activations; None: all are on one device.
+    kernel: the attention kernel; see segment_attend.
     """
 
     remat: bool = False
@@ -32,11 +32,11 @@ class Forward:
     kernel: Kernel | None = None
 
     def attend(self, segments: jax.Array) -> Attend:
-        """Attention as this says."""
+        """Return the attention function for a batch's segments, with the configured kernel and sharding."""
         return segment_attend(segments, self.kernel, None if self.rows is None else self.rows.mesh)
 
     def around(self, run: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
-        """A block's computation as this says; for Decoder."""
+        """Wrap a block's computation with the configured sharding and rematerialisation; for Decoder."""
 
         def placed(x: jax.Array) -> jax.Array:
             return self._placed(run(self._placed(x)))
@@ -51,10 +51,10 @@ PLAIN = Forward()
 
 
 class TokenStatistics(NamedTuple):
-    """Per token, f32 [rows, time]; all are 0 for the first token of a sequence, which nothing predicts."""
+    """The statistics of each token, f32 [rows, time]; 0 for the first token of a sequence, which nothing predicts."""
 
     logprobs: jax.Array  # log p(token | tokens before it) at the token's temperature
-    entropies: jax.Array  # of the distribution that the token was drawn from, nats
+    entropies: jax.Array  # of the distribution that the token was sampled from, nats
     variances: jax.Array  # of log p under that distribution, nats squared; not differentiated
 
 
@@ -69,13 +69,13 @@ def completion_logprobs(
 ) -> TokenStatistics:
     """Run the training forward on tokens i32 [rows, time] and score every token.
 
-    segments: see segment_attend. temperature: f32 [rows], or [rows, time] where a row holds several sequences; that of
-    padding may be anything.
+    segments: see segment_attend. temperature: f32 [rows], or [rows, time] if a row holds several sequences; padding may
+    have any temperature.
     """
     model = bind(config, params)
     hidden = model(tokens, positions, forward.attend(segments), forward.around)
     per_token = jnp.where(segments > 0, temperature if temperature.ndim == 2 else temperature[:, None], 1.0)
-    # What stands at t predicts the token at t + 1; the last column predicts nothing, and only keeps the shape.
+    # The hidden state at t predicts the token at t + 1; the last column predicts nothing and only keeps the shape.
     following = ((0, 0), (0, 1))
     targets, scale = jnp.pad(tokens[:, 1:], following), jnp.pad(per_token[:, 1:], following, constant_values=1.0)
     scores = token_scores(hidden, model.output_weights(), targets, scale, forward.tiles)

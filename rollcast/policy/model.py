@@ -1,12 +1,12 @@
 """A decoder-only transformer in flax.nnx: Qwen3 (Qwen3 Technical Report, section 2), Qwen2.5 and Llama 3 by flags.
 
-RMSNorm before each block, rotary positions, grouped-query attention, SwiGLU. Queries and keys are normalised (Qwen3),
-or have biases as the values do (Qwen2.5), or neither (Llama 3). One forward pass serves training, prompts and decoding:
-they differ in the `Attend` that they hand in.
+It has RMSNorm before each block, rotary positions, grouped-query attention and SwiGLU. Queries and keys are normalised
+(Qwen3), or have biases as the values do (Qwen2.5), or neither (Llama 3). One forward pass serves training, prompts and
+decoding: they differ in the `Attend` that they pass.
 
-Weights are read in the configured precision: the learner's float32 masters are rounded on the way in, the rollout's
-snapshot already is. Both therefore compute with the same numbers. Norms, softmax and logits are float32 throughout.
-The modules here only say what there is and how it is used; `rollcast.policy.params` fills in the weights.
+Weights are read in the configured precision: the learner's float32 masters are rounded when they are read, the
+rollout's snapshot is rounded already. Both therefore compute with the same numbers. Norms, softmax and logits are
+float32 throughout. The modules here only define tensors and how they are used; `rollcast.policy.params` fills them in.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from rollcast.policy.attention import Attend
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.linear import Linear, carried, settled
 
-#: Takes a function of the residual stream [batch, time, width], gives one of the same values.
+#: Takes a function of the residual stream [batch, time, width] and returns one that computes the same values.
 Around = Callable[[Callable[[jax.Array], jax.Array]], Callable[[jax.Array], jax.Array]]
 
 
 class RMSNorm(nnx.Module):  # type: ignore[misc]
-    """Root-mean-square normalisation over the last axis, in float32."""
+    """Normalises by the root mean square over the last axis, in float32."""
 
     def __init__(self, size: int, epsilon: float) -> None:
         self.scale = nnx.Param(jnp.zeros((size,), jnp.float32))
@@ -43,14 +43,15 @@ class RMSNorm(nnx.Module):  # type: ignore[misc]
 
 
 def rotary_frequencies(config: ModelConfig) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Radians per position f32 [head_size / 2] (RoFormer, section 3.2.2), stretched as the configuration says.
+    """Return radians per position f32 [head_size / 2] (RoFormer, section 3.2.2), stretched as configured.
 
-    In NumPy, because a float32 power on a device may be off by several units, which long positions multiply.
+    NumPy computes them, because a float32 power on a device may be off by several units in the last place, and long
+    positions multiply that error.
     """
     frequencies = config.rope_base ** -(np.arange(0, config.head_size, 2) / config.head_size)
     scaling = config.rope_scaling
     if scaling is not None:
-        # Where between the two borders a wavelength lies: 1 stays as it is, 0 is stretched wholly.
+        # ``kept`` is where a wavelength lies between the two borders: 1 leaves it as it is, 0 stretches it by factor.
         turns = scaling.original_context * frequencies / (2.0 * np.pi)
         low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
         kept = np.clip((turns - low) / (high - low), 0.0, 1.0)
@@ -61,13 +62,13 @@ def rotary_frequencies(config: ModelConfig) -> np.ndarray[Any, np.dtype[np.float
 def rotary_angles(
     positions: jax.Array, frequencies: np.ndarray[Any, np.dtype[np.float32]]
 ) -> tuple[jax.Array, jax.Array]:
-    """Cosines and sines f32 [batch, time, head_size / 2] of positions [batch, time]; see rotary_frequencies."""
+    """Return cosines and sines f32 [batch, time, head_size / 2] of positions [batch, time]; see rotary_frequencies."""
     angles = positions.astype(jnp.float32)[..., None] * jnp.asarray(frequencies)[None, None, :]
     return jnp.cos(angles), jnp.sin(angles)
 
 
 def rotate(x: jax.Array, rotary: tuple[jax.Array, jax.Array]) -> jax.Array:
-    """Rotate halves of each head, [batch, time, heads, head_size]; computed in float32."""
+    """Rotate the halves of each head of x [batch, time, heads, head_size], in float32; the result has x's dtype."""
     cosine, sine = rotary[0][:, :, None, :], rotary[1][:, :, None, :]
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     turned = jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
@@ -75,7 +76,7 @@ def rotate(x: jax.Array, rotary: tuple[jax.Array, jax.Array]) -> jax.Array:
 
 
 class Attention(nnx.Module):  # type: ignore[misc]
-    """Grouped-query attention, with RMS-normalised queries and keys or with biases as the configuration says."""
+    """Grouped-query attention, with RMS-normalised queries and keys or with biases if so configured."""
 
     def __init__(self, config: ModelConfig) -> None:
         self.heads = (config.query_heads, config.key_value_heads, config.head_size)
@@ -88,7 +89,7 @@ class Attention(nnx.Module):  # type: ignore[misc]
         self.key_norm = RMSNorm(config.head_size, config.rms_epsilon) if config.qk_norm else None
 
     def __call__(self, x: jax.Array, rotary: tuple[jax.Array, jax.Array], layer: int, attend: Attend) -> jax.Array:
-        """x [batch, time, width]; rotary: see rotary_angles."""
+        """Return the attention output like x [batch, time, width]; rotary: see rotary_angles."""
         batch, time, _ = x.shape
         query_heads, key_value_heads, head_size = self.heads
         queries = self.query(x).reshape(batch, time, query_heads, head_size)
@@ -101,7 +102,7 @@ class Attention(nnx.Module):  # type: ignore[misc]
 
 
 class FeedForward(nnx.Module):  # type: ignore[misc]
-    """SwiGLU (Shazeer 2020)."""
+    """The feed-forward layer, a SwiGLU (Shazeer 2020)."""
 
     def __init__(self, config: ModelConfig) -> None:
         self.gate = Linear(config.width, config.feed_forward_width)
@@ -113,7 +114,7 @@ class FeedForward(nnx.Module):  # type: ignore[misc]
 
 
 class Block(nnx.Module):  # type: ignore[misc]
-    """Attention and feed-forward, each on a normalised copy and added back."""
+    """A transformer block: attention and feed-forward, each on a normalised copy and added to the residual stream."""
 
     def __init__(self, config: ModelConfig) -> None:
         self.attention_norm = RMSNorm(config.width, config.rms_epsilon)
@@ -127,7 +128,7 @@ class Block(nnx.Module):  # type: ignore[misc]
 
 
 class Decoder(nnx.Module):  # type: ignore[misc]
-    """The policy: token ids in, hidden states out; `logits` makes float32 logits of them."""
+    """The policy, which turns token ids into hidden states; `logits` turns those into float32 logits."""
 
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
@@ -140,11 +141,11 @@ class Decoder(nnx.Module):  # type: ignore[misc]
     def __call__(
         self, tokens: jax.Array, positions: jax.Array, attend: Attend, around: Around = lambda run: run
     ) -> jax.Array:
-        """Hidden states [batch, time, width] after the last norm.
+        """Return hidden states [batch, time, width] after the last norm.
 
         tokens: i32 [batch, time]. positions: i32 [batch, time], index in the sequence without padding. attend: see
-        rollcast.policy.attention; what it does not let be seen may be anything. around: what to make of each block's
-        computation on the residual stream, for example to forget and compute again what it keeps for its gradient.
+        rollcast.policy.attention; tokens that it masks may be anything. around: wraps each block's computation on the
+        residual stream, for example to recompute in the backward pass instead of keeping activations.
         """
         x = carried(self.embedding[...], self.compute_dtype)[tokens]
         rotary = rotary_angles(positions, rotary_frequencies(self.config))
@@ -153,10 +154,10 @@ class Decoder(nnx.Module):  # type: ignore[misc]
         return self.final_norm(x)
 
     def output_weights(self) -> jax.Array:
-        """What hidden states are multiplied with, [width, vocabulary], in the dtype in which it is stored."""
+        """Return the output head's weights [width, vocabulary], in the dtype in which they are stored."""
         weights: jax.Array = self.embedding[...].T if self.head is None else self.head.kernel[...]
         return settled(weights, self.compute_dtype)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
-        """f32 [..., vocabulary] of the token after each; hidden [..., width]."""
+        """Return logits f32 [..., vocabulary] of the token after each hidden state [..., width]."""
         return jnp.matmul(hidden, self.output_weights().astype(hidden.dtype), preferred_element_type=jnp.float32)

@@ -1,7 +1,7 @@
-"""Parameters as a flat dictionary of dotted tensor names, and the model bound to them.
+"""Hold parameters as a flat dictionary by dotted tensor name, and bind the model to them.
 
-This is the one form that optimiser, sampler, snapshot and checkpoint share. Inside jit it is an ordinary pytree with
-its keys in sorted order.
+Optimiser, sampler, snapshot and checkpoint all share this one form. Inside jit it is an ordinary pytree with its keys
+in sorted order.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from rollcast.policy.model import Decoder
 
 Params = dict[str, Any]
 
-# A snapshot's kernel in E4M3 has its exponents beside it: "....kernel" and "....kernel_scale".
+# A snapshot's kernel in E4M3 is two tensors, codes and exponents: "....kernel" and "....kernel_scale".
 EXPONENTS_SUFFIX = ".kernel_scale"
 
-# Small against what the blocks add, so that computed features dominate the residual stream from the start: with unit
-# embeddings the demonstration model is about twice as slow to learn sums.
+# It is small against what the blocks add, so that computed features dominate the residual stream from the start: with
+# embeddings of deviation 1 the demonstration model is about twice as slow to learn sums.
 EMBEDDING_DEVIATION = 0.02
 
 
 def initial_params(config: ModelConfig, seed: int) -> Params:
-    """Fresh float32 parameters by tensor name; the same seed gives the same bits on every platform.
+    """Return fresh float32 parameters by tensor name; the same seed gives the same bits on every platform.
 
-    Embedding: normal with EMBEDDING_DEVIATION. Kernels [inputs, outputs]: normal with variance 1 / inputs. Scales: 1,
-    biases: 0.
+    The embedding is normal with EMBEDDING_DEVIATION, kernels [inputs, outputs] are normal with variance 1 / inputs,
+    scales are 1 and biases 0.
 
     Raises:
         ValueError: the vocabulary size is not set, or the heads do not divide.
@@ -54,7 +54,7 @@ def _initial_value(name: str, shape: tuple[int, ...], random: np.random.Generato
 
 
 def bind(config: ModelConfig, params: Params) -> Decoder:
-    """The model that computes with ``params``, masters or a thawed snapshot; inside jit too.
+    """Return the model that computes with ``params``, masters or a thawed snapshot; it works inside jit too.
 
     Raises:
         KeyError: a tensor is missing.
@@ -66,7 +66,7 @@ def bind(config: ModelConfig, params: Params) -> Decoder:
 
 
 def abstract_params(config: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
-    """Name to shape and (float32) dtype of every parameter, without allocating any.
+    """Return shape and (float32) dtype of every parameter by name, without allocating any.
 
     Raises:
         ValueError: see initial_params.
@@ -75,9 +75,9 @@ def abstract_params(config: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def abstract_snapshot(config: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
-    """Name to shape and dtype of every tensor that a rollout reads.
+    """Return shape and dtype by name of every tensor that a rollout reads.
 
-    Codes and exponents of the kernels where the precision says so, all else in the carrier's dtype.
+    With an fp8 precision kernels are codes and exponents; all other tensors have the carrier's dtype.
 
     Raises:
         ValueError: see initial_params.
@@ -101,7 +101,7 @@ def _skeleton(config: ModelConfig, *, frozen: bool) -> tuple[Any, list[tuple[tup
 
 
 def _decoder(config: ModelConfig, *, frozen: bool) -> Decoder:
-    """The kernels of the blocks follow the precision; embedding, norms and head stay in the carrier's dtype."""
+    """Build a decoder; its blocks' kernels follow the precision, embedding, norms and head keep the carrier's dtype."""
     model = Decoder(config)
     flow = _flow(config, frozen=frozen)
     for _, module in nnx.iter_modules(model.layers):

@@ -1,4 +1,4 @@
-"""Published architectures by name: the values of their `config.json`, as fields of ModelConfig."""
+"""List published architectures by name: the values of their `config.json`, as fields of ModelConfig."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def _qwen3(width: int, layers: int, query_heads: int, feed_forward_width: int, *, tied: bool) -> dict[str, Any]:
-    """Qwen3 Technical Report (2025), table 1."""
+    """Return the values of a Qwen3 model (Qwen3 Technical Report, 2025, table 1)."""
     return {
         "vocabulary_size": 151_936,
         "layers": layers,
@@ -36,7 +36,7 @@ def _qwen25(
     head_size: int = 128,
     vocabulary_size: int = 151_936,
 ) -> dict[str, Any]:
-    """Qwen2.5 Technical Report (2024), table 1; the values of the instruction-tuned models."""
+    """Return the values of an instruction-tuned Qwen2.5 model (Qwen2.5 Technical Report, 2024, table 1)."""
     return {
         "vocabulary_size": vocabulary_size,
         "layers": layers,
@@ -65,7 +65,7 @@ def _llama3(
     head_size: int = 128,
     rope_factor: float | None,
 ) -> dict[str, Any]:
-    """The Llama 3 Herd of Models (2024), table 3, and the model cards of 3.1, 3.2 and 3.3."""
+    """Return the values of a Llama 3 model (The Llama 3 Herd of Models, 2024, table 3; model cards of 3.1 to 3.3)."""
     scaling = {"factor": rope_factor} if rope_factor is not None else None
     return {
         "vocabulary_size": 128_256,
@@ -86,7 +86,7 @@ def _llama3(
     }
 
 
-#: Name -> values. Qwen2.5's 7B and larger models have a larger, padded vocabulary.
+#: The values of each architecture by its name. Qwen2.5's 7B and larger models have a larger, padded vocabulary.
 ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "qwen3-0.6b": _qwen3(1024, 28, 16, 3072, tied=True),
     "qwen3-1.7b": _qwen3(2048, 28, 16, 6144, tied=True),

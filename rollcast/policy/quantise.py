@@ -1,13 +1,13 @@
-"""E4M3 with power-of-two scales: the one rounding that training, snapshot and rollout share.
+"""Round to E4M3 with power-of-two scales: the one rounding that training, snapshot and rollout share.
 
-A matrix is cut into blocks; the numbers of a block share one scale 2^exponent, the least power of two under which the
+A matrix is cut into blocks; the numbers of a block share one scale 2^exponent, the least power of two with which the
 largest of them fits into E4M3. Kernels have blocks of 128 x 128, activations and gradients groups of 128 along the
 contraction (DeepSeek-V3 Technical Report, section 3.3.2). Powers of two make scaling exact: the scaled value of a code
 is a float32, and a bfloat16 too, so that a product of scaled values is what an FP8 unit computes and scales afterwards.
 
-The edges: a ragged last block is a smaller block. A block of zeros has the least exponent. Numbers below float32's
+Edge cases: a ragged last block is a smaller block. A block of zeros has the least exponent. Numbers below float32's
 normal range become zero, whether or not the device flushes them by itself; the few beyond 448 * 2^119 become that. NaN
-and infinities become NaN, and do not count for their block's scale.
+and infinities become NaN and do not count for their block's scale.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ WEIGHT_BLOCK: Block = (GROUP, GROUP)
 ALONG_COLUMNS: Block = (1, GROUP)  # for a contraction over columns
 ALONG_ROWS: Block = (GROUP, 1)  # for a contraction over rows
 
-# Under the least exponent all that float32 holds below its normal range rounds to zero; under the largest, 448 is
-# finite in float32 and in bfloat16.
+# With the least exponent every number below float32's normal range rounds to zero; with the largest, 448 is finite in
+# float32 and in bfloat16.
 EXPONENT_MIN, EXPONENT_MAX = -116, 119
 
 _FLOAT32_BIAS, _FLOAT32_MANTISSA_BITS = 127, 23
@@ -43,7 +43,7 @@ class Quantised(NamedTuple):
 
 
 def quantise(matrix: jax.Array, block: Block) -> Quantised:
-    """Codes and exponents of a matrix f32 or bf16 [rows, columns]."""
+    """Return the codes and exponents of a matrix f32 or bf16 [rows, columns]."""
     wide = matrix.astype(jnp.float32)
     exponents = _exponents(wide, block)
     codes = _on_grid(wide, _spread(exponents, block, wide.shape)).astype(CODE)
@@ -51,25 +51,25 @@ def quantise(matrix: jax.Array, block: Block) -> Quantised:
 
 
 def dequantise(quantised: Quantised, block: Block) -> jax.Array:
-    """The values f32 [rows, columns] that codes and exponents stand for; exact."""
+    """Return the values f32 [rows, columns] that codes and exponents stand for, exactly."""
     exponents = quantised.exponents.astype(jnp.int32)
     return quantised.codes.astype(jnp.float32) * _power(_spread(exponents, block, quantised.codes.shape))
 
 
 def rounded(matrix: jax.Array, block: Block) -> jax.Array:
-    """f32 [rows, columns]: to the bit what quantise and dequantise give, without the way through 8 bits."""
+    """Round a matrix to f32 [rows, columns], to the bit as quantise and dequantise do, without the step to 8 bits."""
     wide = matrix.astype(jnp.float32)
     exponents = _spread(_exponents(wide, block), block, wide.shape)
     return _on_grid(wide, exponents) * _power(exponents)
 
 
 def blocks_of(shape: tuple[int, int], block: Block) -> tuple[int, int]:
-    """How many blocks a matrix of this shape has, by rows and by columns."""
+    """Return how many blocks a matrix of this shape has, by rows and by columns."""
     return -(-shape[0] // block[0]), -(-shape[1] // block[1])
 
 
 def _exponents(matrix: jax.Array, block: Block) -> jax.Array:
-    """i32 [blocks of rows, blocks of columns]: least e with max |finite x| <= 448 * 2^e, within the limits."""
+    """Return i32 [blocks of rows, blocks of columns]: the least e with max |finite x| <= 448 * 2^e, within limits."""
     rows, columns = blocks_of(matrix.shape, block)
     sizes = jnp.where(jnp.isfinite(matrix), jnp.abs(matrix), 0.0)
     padded = jnp.pad(sizes, ((0, rows * block[0] - matrix.shape[0]), (0, columns * block[1] - matrix.shape[1])))
@@ -81,7 +81,7 @@ def _exponents(matrix: jax.Array, block: Block) -> jax.Array:
 
 
 def _spread(exponents: jax.Array, block: Block, shape: tuple[int, ...]) -> jax.Array:
-    """One exponent for each number: i32 [rows, columns], or with 1 where a single block spans the axis."""
+    """Repeat exponents to one per number: i32 [rows, columns], with 1 for an axis that a single block spans."""
     for axis in (0, 1):
         if exponents.shape[axis] > 1 and block[axis] > 1:
             exponents = jnp.repeat(exponents, block[axis], axis=axis)[
@@ -91,7 +91,7 @@ def _spread(exponents: jax.Array, block: Block, shape: tuple[int, ...]) -> jax.A
 
 
 def _on_grid(matrix: jax.Array, exponents: jax.Array) -> jax.Array:
-    """x / 2^exponent rounded to a code's value (to nearest, ties to even), as f32."""
+    """Round x / 2^exponent to a code's value (to nearest, ties to even), as f32."""
     scaled = jnp.clip(matrix * _power(-exponents), -LARGEST, LARGEST)
     coarse = jax.lax.reduce_precision(scaled, exponent_bits=8, mantissa_bits=3)
     fine = jnp.round(scaled * _STEPS_PER_UNIT) / _STEPS_PER_UNIT
@@ -100,5 +100,5 @@ def _on_grid(matrix: jax.Array, exponents: jax.Array) -> jax.Array:
 
 
 def _power(exponents: jax.Array) -> jax.Array:
-    """2^exponent as f32, exact."""
+    """Return 2^exponent as f32, exactly."""
     return jax.lax.bitcast_convert_type((exponents + _FLOAT32_BIAS) << _FLOAT32_MANTISSA_BITS, jnp.float32)

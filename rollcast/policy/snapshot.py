@@ -1,7 +1,7 @@
-"""Snapshots: the parameters exactly as the rollout's forward pass reads them, as bytes.
+"""Freeze parameters into snapshots: the bytes exactly as the rollout's forward pass reads them.
 
 `freeze` rounds the learner's masters to the configured precision once, with the code by which the training forward
-reads them (rollcast.policy.linear); everybody then reads those same bytes. A kernel in E4M3 is two tensors: its codes,
+reads them (rollcast.policy.linear); all roles then read those same bytes. A kernel in E4M3 is two tensors: its codes,
 and an int8 exponent for each of their blocks. Tensors follow each other without gaps, in sorted order of their names,
 row-major and little-endian.
 """
@@ -25,7 +25,7 @@ from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.versions.chunks import BytesLike
 from rollcast.wire.versions.tensors import TensorSpec, tensor_table
 
-# By TensorSpec.dtype, which are the names that NumPy has for them.
+# The dtypes by TensorSpec.dtype, which holds NumPy's names.
 _DTYPES: dict[str, np.dtype[Any]] = {
     "float32": np.dtype("<f4"),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
@@ -38,26 +38,26 @@ _quantise = jax.jit(functools.partial(quantise, block=WEIGHT_BLOCK))
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a version's state is: specs in the order of the bytes, and the bytes."""
+    """The state of a version: the tensors' specs in the order of the bytes, and the bytes."""
 
     tensors: tuple[TensorSpec, ...]
     state_bytes: BytesLike
 
 
 class FrozenPart(NamedTuple):
-    """A tensor of a snapshot, still to be cast: on the host, because devices may flush subnormal numbers."""
+    """A tensor of a snapshot before its cast, which the host does because devices may flush subnormal numbers."""
 
     value: Any
     dtype: Any
 
 
 def freeze(config: ModelConfig, params: Mapping[str, Any]) -> Snapshot:
-    """Copy parameters (masters or a thawed snapshot, on any device) out as a snapshot in the configured precision.
+    """Copy parameters (masters or a thawed snapshot, on any device) into a snapshot in the configured precision.
 
-    One tensor after the other: beside the snapshot there is a copy of one at a time.
+    Tensors are copied one after the other, so that memory holds the snapshot and a copy of one tensor.
     """
     specs: list[TensorSpec] = []
-    state = io.BytesIO()  # grows in place, and gives its bytes away without a copy
+    state = io.BytesIO()  # grows in place, and getvalue does not copy the bytes
     for master in sorted(params):
         for name, part in frozen_parts(config, master, params[master]):
             value = np.asarray(jax.device_get(part.value)).astype(part.dtype, copy=False)
@@ -68,13 +68,13 @@ def freeze(config: ModelConfig, params: Mapping[str, Any]) -> Snapshot:
 
 
 def frozen_parts(config: ModelConfig, name: str, value: Any) -> list[tuple[str, FrozenPart]]:
-    """One parameter as the tensors of a snapshot, by name and in order: its codes and exponents, or itself.
+    """Return one parameter as the tensors of a snapshot, by name and in order: codes and exponents, or the value.
 
-    They are where the parameter is. A tensor of a snapshot stays as it is.
+    The tensors stay on the parameter's device. A parameter that is a snapshot's tensor already stays as it is.
     """
     dtype = abstract_snapshot(config)[name].dtype
     if dtype == CODE and value.dtype != CODE:
-        # What the naive flow quantises is the learner's own copy in the carrier's dtype.
+        # The naive flow quantises the learner's copy in the carrier's dtype, because its learner computes with that.
         master = value if config.precision == "fp8" else value.astype(config.carrier_dtype)
         codes, exponents = _quantise(master)
         return [(name, FrozenPart(codes, CODE)), (f"{name}_scale", FrozenPart(exponents, np.int8))]
@@ -82,12 +82,12 @@ def frozen_parts(config: ModelConfig, name: str, value: Any) -> list[tuple[str, 
 
 
 def tensor_specs(config: ModelConfig) -> tuple[TensorSpec, ...]:
-    """The specs that a snapshot of this architecture must have."""
+    """Return the specs that a snapshot of this architecture must have."""
     return tensor_table((name, leaf.dtype.name, leaf.shape) for name, leaf in sorted(abstract_snapshot(config).items()))
 
 
 def thaw(config: ModelConfig, tensors: Sequence[TensorSpec], state_bytes: Any) -> Params:
-    """Parameters on the default device from a state (bytes, memoryview or memory map).
+    """Load parameters onto the default device from a state (bytes, memoryview or memory map).
 
     On a CPU the result may share memory with ``state_bytes``, which must not change afterwards.
 

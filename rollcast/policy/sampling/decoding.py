@@ -49,8 +49,11 @@ class _Loop(NamedTuple):
 def decode_slice(
     model: Decoder, pages: Pages, controls: Controls, steps: int, limit: jax.Array, floor: jax.Array
 ) -> tuple[Slice, Pages]:
-    """Generate until every row has ended or has ``limit`` new tokens, at most ``steps``, or only ``floor`` rows are
-    left."""
+    """Generate until every row has ended or has ``limit`` new tokens, or only ``floor`` rows still run.
+
+    steps: the most tokens per row that the slice has room for; ``limit`` is at most that. Returns the slice and the
+    pages with the new tokens' keys and values.
+    """
     rows = controls.last.shape[0]
     shape = (steps, rows)
     made = Slice(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32), jnp.zeros(rows, jnp.int32))
@@ -88,8 +91,8 @@ def sample_tokens(logits: jax.Array, positions: jax.Array, controls: Controls) -
     """Sample tokens i32 [rows] for ``positions`` from logits f32 [rows, vocabulary], and log p f32 [rows] of each."""
     vocabulary = logits.shape[-1]
     scaled = logits / controls.temperatures[:, None]
-    # Kept from being computed again for each of its readers: the noise costs more than all of them. And argmax is
-    # what XLA does slowly on a CPU; the first index of the highest value is the same.
+    # The barrier keeps XLA from recomputing this for each of its uses: the noise costs more than all of them. XLA's
+    # argmax is slow on a CPU; the first index of the highest value is the same.
     noisy = jax.lax.optimization_barrier(scaled + controls.noise_scale * gumbel(controls.seeds, positions, vocabulary))
     indices = jnp.arange(vocabulary, dtype=jnp.int32)[None, :]
     highest = noisy.max(axis=-1, keepdims=True)
@@ -99,12 +102,12 @@ def sample_tokens(logits: jax.Array, positions: jax.Array, controls: Controls) -
 
 
 def gumbel(seeds: jax.Array, positions: jax.Array, vocabulary_size: int) -> jax.Array:
-    """Noise f32 [batch, vocabulary] for seeds uint32 [batch, 2] (see seed_words) and positions i32 [batch]."""
+    """Return noise f32 [batch, vocabulary] for seeds uint32 [batch, 2] (see seed_words) and positions i32 [batch]."""
     tokens = jnp.arange(vocabulary_size, dtype=jnp.uint32)[None, :]
     bits, _ = threefry2x32(seeds[:, :1], seeds[:, 1:], positions.astype(jnp.uint32)[:, None], tokens)
     return -jnp.log(-jnp.log(uniforms(bits)))
 
 
 def stop_row(stop_token_ids: Sequence[int]) -> list[int]:
-    """Stop tokens as a row of Controls.stop_tokens."""
+    """Return stop tokens as a row of Controls.stop_tokens, filled up with -1."""
     return [*stop_token_ids, *[_NO_TOKEN] * (STOP_TOKENS_MAX - len(stop_token_ids))]

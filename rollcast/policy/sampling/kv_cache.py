@@ -1,13 +1,13 @@
-"""Keys and values in pages: reading tokens into them, and attending to them through block tables.
+"""Keep keys and values in pages: write tokens into them, and attend to them through block tables.
 
-One pool of pages serves all sequences (Kwon et al. 2023, section 4.2). A sequence's block table names the pages that
-hold its tokens in order, so that sequences with the same beginning share its pages. Page 0 is nobody's: what must go
-nowhere is written there.
+One pool of pages serves all sequences (Kwon et al. 2023, section 4.2). A sequence's block table lists the pages that
+hold its tokens in order, so that sequences with the same beginning share its pages. Page 0 belongs to no sequence:
+writes that must have no effect, such as those of padding, go there.
 
 New tokens' keys and values are written first, layer by layer, and then attended to like all before them, through an
 online softmax (Milakov and Gimelshein 2018), a run of pages at a time and only as far as the longest sequence reaches.
 A run that a sequence does not reach changes nothing for it, not even a rounding: its result does not depend on the
-lengths of others. Each layer has arrays of its own that are written before they are read: in any other order the
+lengths of others. Each layer has its own arrays, which are written before they are read: in any other order the
 compiler copies all pages at every step.
 """
 
@@ -22,17 +22,17 @@ from rollcast.policy.attention import MASKED_SCORE
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.model import Decoder
 
-# Tokens of a sequence that one turn of the attention loop reads. A CPU wants what it copies to stay in its cache;
-# an accelerator few turns.
+# How many tokens of a sequence one turn of the attention loop reads. On a CPU the copied pages should fit into its
+# cache; an accelerator is faster with few turns.
 RUN_TOKENS = {"cpu": 64}
 RUN_TOKENS_ELSEWHERE = 1024
 
 
 class Pages(NamedTuple):
-    """All pages, an array a layer, in the model's carrier dtype.
+    """All pages, one array per layer, in the model's carrier dtype.
 
-    Keys lie [pages, key_value_heads, head_size, page_tokens]: scores then are sums of whole vectors of tokens.
-    Values lie [pages, key_value_heads, page_tokens, head_size].
+    Keys are [pages, key_value_heads, head_size, page_tokens], so that scores are sums of whole vectors of tokens.
+    Values are [pages, key_value_heads, page_tokens, head_size].
     """
 
     keys: tuple[jax.Array, ...]
@@ -40,12 +40,12 @@ class Pages(NamedTuple):
 
     @property
     def page_tokens(self) -> int:
-        """Tokens of one page."""
+        """Return the number of tokens that one page holds."""
         return int(self.values[0].shape[2])
 
 
 def empty_pages(config: ModelConfig, pages: int, page_tokens: int) -> Pages:
-    """A pool of ``pages`` pages, the page that is nobody's included."""
+    """Return a pool of ``pages`` empty pages, including page 0, which belongs to no sequence."""
     start, dtype = (pages, config.key_value_heads), jnp.dtype(config.carrier_dtype)
     return Pages(
         tuple(jnp.zeros((*start, config.head_size, page_tokens), dtype) for _ in range(config.layers)),
@@ -54,13 +54,13 @@ def empty_pages(config: ModelConfig, pages: int, page_tokens: int) -> Pages:
 
 
 def page_bytes(config: ModelConfig, page_tokens: int) -> int:
-    """Memory of one page."""
+    """Return the memory of one page over all layers, in bytes."""
     itemsize = jnp.dtype(config.carrier_dtype).itemsize
     return 2 * config.layers * config.key_value_heads * config.head_size * page_tokens * itemsize
 
 
 def copy_pages(pages: Pages, sources: Any, targets: Any) -> Pages:
-    """Copy whole pages, i32 [copies] each; 0 to 0 where there is nothing to copy."""
+    """Copy whole pages from ``sources`` to ``targets``, i32 [copies] each; an unused place copies page 0 to page 0."""
     copied: Pages = jax.tree.map(lambda layer: layer.at[targets].set(layer[sources]), pages)
     return copied
 
@@ -70,8 +70,9 @@ def extend(
 ) -> tuple[jax.Array, Pages]:
     """Read tokens i32 [batch, time] that follow the ``starts`` i32 [batch] tokens that each sequence has in its pages.
 
-    tables: i32 [batch, pages of a sequence]. counts: i32 [batch], tokens that count; the rest is padding and its keys
-    and values go nowhere. Returns hidden states [batch, time, width] (those of padding mean nothing) and the pages.
+    tables: i32 [batch, pages of a sequence]. counts: i32 [batch], how many tokens of each row are valid; the rest is
+    padding, and its keys and values are written to page 0. Returns hidden states [batch, time, width], meaningless for
+    padding, and the pages.
     """
     time, size = tokens.shape[1], pages.page_tokens
     steps = jnp.arange(time, dtype=jnp.int32)[None, :]
@@ -95,7 +96,7 @@ def extend(
 
 
 class _Softmax(NamedTuple):
-    """An online softmax, f32 [batch, key_value_heads, queries of a head]; mixed has head_size behind."""
+    """An online softmax's state, f32 [batch, key_value_heads, queries of a head]; mixed also has a head_size axis."""
 
     highest: jax.Array
     total: jax.Array
@@ -105,9 +106,9 @@ class _Softmax(NamedTuple):
 def attend_to_pages(
     queries: jax.Array, keys: jax.Array, values: jax.Array, tables: jax.Array, positions: jax.Array
 ) -> jax.Array:
-    """Grouped-query attention of queries at ``positions`` i32 [batch, time] to all tokens up to there.
+    """Attend from queries at ``positions`` i32 [batch, time] to all tokens up to there, with grouped queries.
 
-    queries [batch, time, query_heads, head_size]; keys, values: one layer of Pages. Scores and softmax in float32.
+    queries: [batch, time, query_heads, head_size]. keys, values: one layer of Pages. Scores and softmax are float32.
     Returns what attention.Attend does.
     """
     batch, time, query_heads, head_size = queries.shape
@@ -131,7 +132,7 @@ def attend_to_pages(
         new = jnp.einsum("bkqns,bnksh->bkqh", parts, values[chosen], preferred_element_type=jnp.float32)
         return _Softmax(highest, state.total * kept + weights.sum(-1), state.mixed * kept[..., None] + new)
 
-    # Every query sees the first slot of the first run, so that no maximum stays at this.
+    # Every query sees the first slot of the first run, so no maximum stays at this value.
     highest = jnp.full(rows.shape[:3], MASKED_SCORE, jnp.float32)
     nothing = _Softmax(highest, jnp.zeros_like(highest), jnp.zeros(rows.shape, jnp.float32))
     state = jax.lax.fori_loop(0, jnp.max(positions) // turn_tokens + 1, turn, nothing)
@@ -141,6 +142,6 @@ def attend_to_pages(
 
 
 def _turn_pages(page_tokens: int, table_pages: int) -> int:
-    """Pages that one turn reads: a divisor of the table, so that its last slice is whole."""
+    """Return how many pages one turn reads: a divisor of the table's length, so that the last slice is whole."""
     most = max(1, RUN_TOKENS.get(jax.default_backend(), RUN_TOKENS_ELSEWHERE) // page_tokens)
     return next(pages for pages in range(min(most, table_pages), 0, -1) if table_pages % pages == 0)

@@ -1,8 +1,8 @@
-"""Which pages of the cache belong to which sequences: counted references, and prompts that sequences share.
+"""Assign pages of the cache to sequences, with counted references to the prompts that sequences share.
 
-Plain bookkeeping. A sequence reserves every page that it can ever need before it begins, so that nothing that has
-begun is ever thrown out. Its first pages are those of its prompt, which all sequences with that prompt share; where
-the prompt ends within a page, each has a copy of that page of its own, because it goes on writing there.
+The pool holds page numbers only, no arrays. A sequence reserves every page that it can ever need before it begins, so
+that no sequence is evicted. Its first pages are those of its prompt, which all sequences with that prompt share; if the
+prompt ends within a page, each sequence has its own copy of that page, because it continues to write there.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from rollcast.runtime.errors import CacheTooSmall
 
 Tokens = tuple[int, ...]
 
-NOBODY = 0  # the page that is written where nothing should be
+NOBODY = 0  # the page that belongs to no sequence and takes writes that must have no effect
 
 
 @dataclass(slots=True)
 class SharedPrompt:
-    """A prompt's pages, and how many sequences use them."""
+    """The pages of a prompt, and how many sequences use them."""
 
     tokens: Tokens
     pages: tuple[int, ...]
@@ -32,17 +32,17 @@ class Reservation:
     prompt: SharedPrompt
     own: tuple[int, ...]
     first: bool
-    """The prompt's pages are new: they have to be filled before anyone reads them."""
+    """Whether the prompt's pages are new, so that they have to be filled before a sequence reads them."""
     copy: tuple[int, int] | None
-    """The page to copy, and to where, before the sequence begins."""
+    """The page to copy before the sequence begins and the page to copy it to; None: no copy is needed."""
 
     def table(self, whole_pages: int) -> tuple[int, ...]:
-        """Its pages in the order of its tokens; ``whole_pages`` of the prompt's are shared."""
+        """Return the sequence's pages in the order of its tokens; the prompt's first ``whole_pages`` are shared."""
         return (*self.prompt.pages[:whole_pages], *self.own)
 
 
 class PagePool:
-    """``pages`` pages of ``page_tokens`` tokens, the page that is nobody's not counted."""
+    """A pool of ``pages`` pages of ``page_tokens`` tokens; page 0, which belongs to no sequence, is not counted."""
 
     def __init__(self, pages: int, page_tokens: int) -> None:
         self.pages = pages
@@ -52,20 +52,20 @@ class PagePool:
 
     @property
     def free_pages(self) -> int:
-        """Pages that nobody holds."""
+        """Return the number of pages that no sequence holds."""
         return len(self._free)
 
     def pages_of(self, tokens: int) -> int:
-        """Pages that so many tokens need."""
+        """Return how many pages ``tokens`` tokens need."""
         return -(-tokens // self.page_tokens)
 
     def require(self, tokens: int) -> None:
         """Refuse a sequence that would not fit into an empty pool.
 
         Raises:
-            CacheTooSmall: it needs more pages than there are.
+            CacheTooSmall: the sequence needs more pages than the pool has.
         """
-        # A prompt that ends within a page takes one page more: the shared one and its copy.
+        # A prompt that ends within a page takes one page more: the shared page and its copy.
         if self.pages_of(tokens) + 1 > self.pages:
             raise CacheTooSmall(
                 f"a rollout of up to {tokens} tokens does not fit into a cache of {self.pages * self.page_tokens}",
@@ -74,7 +74,10 @@ class PagePool:
             )
 
     def reserve(self, prompt: Tokens, tokens: int) -> Reservation | None:
-        """Pages for a sequence of up to ``tokens`` tokens that begins with ``prompt``; None: not now."""
+        """Reserve pages for a sequence of up to ``tokens`` tokens that begins with ``prompt``.
+
+        Returns None if too few pages are free now.
+        """
         shared = self._prompts.get(prompt)
         whole = len(prompt) // self.page_tokens
         own = self.pages_of(tokens) - whole
@@ -91,7 +94,7 @@ class PagePool:
         return Reservation(shared, pages, first, copy)
 
     def release(self, reservation: Reservation) -> None:
-        """The sequence has ended."""
+        """Free the pages of a sequence that has ended, and the prompt's pages when their last sequence ends."""
         self._free += reservation.own
         shared = reservation.prompt
         shared.users -= 1
