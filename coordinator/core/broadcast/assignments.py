@@ -1,4 +1,4 @@
-"""Turn a plan into each member's part: its links, which end dials, and its children in each stripe."""
+"""Turn a plan into each member's assignment: its links, which end dials, and its children in each stripe."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _Key = tuple[PeerId, bool, bool, bool]  # the other end, whether this one dials,
 
 
 class _Edges:
-    """A plan's edges by their ends."""
+    """Index a plan's edges by their ends."""
 
     def __init__(self, plan: Plan) -> None:
-        self.sources: dict[PeerId, set[PeerId]] = {}  # child -> those that send it chunks
-        self.above: dict[PeerId, set[PeerId]] = {}  # the same, and those that send it announcements and lists
+        self.sources: dict[PeerId, set[PeerId]] = {}  # child -> the members that send it chunks
+        self.above: dict[PeerId, set[PeerId]] = {}  # child -> the same, and its parent for announcements and lists
         self.below: dict[PeerId, set[PeerId]] = {}
         self.relays: dict[PeerId, list[tuple[Stripe, list[PeerId]]]] = {}  # parent -> its children by stripe
         for stripe in plan.stripes:
@@ -37,7 +37,7 @@ class _Edges:
 
 
 def children_of(parents: Parents) -> dict[PeerId, list[PeerId]]:
-    """Parent -> its children."""
+    """Return each parent's children, in the order in which ``parents`` has them."""
     children: dict[PeerId, list[PeerId]] = {}
     for child, parent in parents.items():
         children.setdefault(parent, []).append(child)
@@ -53,9 +53,9 @@ def _add(above: dict[PeerId, set[PeerId]], parents: Parents) -> None:
 
 
 class PartsMaker:
-    """Makes the parts of one plan after another.
+    """Makes the assignments of all members for one plan after another.
 
-    Neighbours that did not change stay the same objects from plan to plan, so that most parts are soon compared.
+    Neighbours that did not change stay the same objects from plan to plan, so that comparing assignments is fast.
     """
 
     def __init__(self, shape: PlanShape) -> None:
@@ -63,11 +63,11 @@ class PartsMaker:
         self._mirrors = tuple(
             Neighbour(PeerId(f"mirror-{number}"), "mirror", url, True) for number, url in enumerate(shape.mirrors)
         )
-        self._known: dict[_Key, Neighbour] = {}  # of the plan that is being made
+        self._known: dict[_Key, Neighbour] = {}  # the neighbours of the plan that is being made
         self._before: dict[_Key, Neighbour] = {}
 
     def make(self, nodes: Sequence[RelayNode], plan: Plan) -> dict[PeerId, PlanPart]:
-        """Return the parts of all members, the root included, in the order in which they joined."""
+        """Return the assignments of all members, the root included, in the order in which they joined."""
         self._before, self._known = self._known, {}
         by_id = {node.peer_id: node for node in nodes}
         edges = _Edges(plan)
@@ -76,7 +76,7 @@ class PartsMaker:
     def _part(self, node: RelayNode, plan: Plan, edges: _Edges, by_id: Mapping[PeerId, RelayNode]) -> PlanPart:
         own_id = node.peer_id
         above, below = edges.above.get(own_id, _NOBODY), edges.below.get(own_id, _NOBODY)
-        links = sorted(above | below)  # whatever the order in which they joined, or joined again
+        links = sorted(above | below)  # sorted, so that the order in which members joined or rejoined changes nothing
         index_of = dict(zip(links, range(len(links)), strict=True))
         sources = edges.sources.get(own_id, _NOBODY)
         is_root = own_id == plan.root
@@ -118,7 +118,7 @@ class PartsMaker:
     def _fallbacks(
         self, node: RelayNode, plan: Plan, by_id: Mapping[PeerId, RelayNode], links: Mapping[PeerId, int]
     ) -> tuple[Neighbour, ...]:
-        """Return its fallback sources: its parents' parents, which hold chunks sooner, the origin, then mirrors."""
+        """Return a member's fallback sources: its parents' parents, as they hold chunks sooner, the origin, mirrors."""
         root, own_id = plan.root, node.peer_id
         with_root = root not in links and (bool(by_id[root].address) or _by_other_means(node, by_id[root]))
         usable: list[PeerId] = []
@@ -138,9 +138,10 @@ class PartsMaker:
 
 
 def _dials(node: RelayNode, other: RelayNode, *, is_above: bool, is_below: bool) -> bool:
-    """The child dials, if its parent has an address; of two that are both to each other, the one with the larger id.
+    """Whether ``node`` dials ``other``: the child dials if its parent has an address.
 
-    Where neither has one, the larger id asks for the punch, or dials through the relay.
+    Of two members that are each other's parent, the one with the larger id dials. Where neither has an address, the one
+    with the larger id asks for the hole punch, or dials through the relay.
     """
     if not other.address or not node.address:
         return bool(other.address) or (not node.address and node.peer_id > other.peer_id)
@@ -155,10 +156,11 @@ def _by_other_means(node: RelayNode, other: RelayNode) -> bool:
 
 
 def _address(other: RelayNode, *, dials: bool, lan: bool, punch: bool) -> str:
-    """Where to dial a member, the best way first. Relays come last: bytes pass them twice.
+    """Return the addresses at which to dial a member, separated by spaces, the best one first.
 
-    Where the other one dials it is empty, unless that may take a hole: then both do. Only members of its site hear of
-    its address in the local network. One that cannot be dialled there is asked for a hole next, which also tells us.
+    Relays come last, because every byte passes them twice. The result is empty if the other member dials, unless the
+    link may need a hole punch, for which both ends dial. Only members of its site receive a member's address in the
+    local network; if dialing there fails, a hole punch is requested next, which also reports the failure to us.
     """
     if not dials:
         return PUNCH if punch else ""

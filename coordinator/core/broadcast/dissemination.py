@@ -1,4 +1,4 @@
-"""Measure T_bcast: the time from a version's announcement to the last active peer's verified copy, and each peer's."""
+"""Measure T_bcast, the time from a version's announcement to the last active peer's verified copy, and each peer's."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from rollcast.wire.ids import PeerId, PlanId, Version
 
 SECONDS_BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 150.0, 300.0, 900.0, 3600.0)
 _VERSIONS_WATCHED = 64  # a peer that lags further behind is a slow peer, not a broadcast in progress
-_PEERS_REMEMBERED = 16384  # identities; beyond the fleets that are planned for
+_PEERS_REMEMBERED = 16384  # identities; larger than any fleet that the design plans for
 _VERSIONS_REMEMBERED = 60  # the newest ones, for the status
-_PEER_WINDOW = 32  # versions that a peer's percentiles are taken over
+_PEER_WINDOW = 32  # newest versions over which a peer's percentiles are computed
 
 
 @dataclass(slots=True)
 class Broadcast:
-    """One announced version on its way. Times are the core's clock in seconds.
+    """One announced version that peers are receiving. Times are the core's clock in seconds.
 
     Args:
-        receivers: peers that were active at its announcement.
-        missing: those of them that are still here and lack it.
-        plan_id: the relay plan at its announcement.
+        receivers: number of peers that were active at its announcement.
+        missing: those receivers that are still connected and lack the version.
+        plan_id: the relay plan at its announcement; None if there was none.
     """
 
     version: Version
@@ -39,7 +39,7 @@ class Broadcast:
 
     @property
     def bytes_per_peer(self) -> float | None:
-        """Mean bytes that a peer received for it; None before the first report."""
+        """Mean bytes that a peer received for this version; None before the first report."""
         return self.bytes_reported / self.reports if self.reports else None
 
 
@@ -48,7 +48,7 @@ class PeerTimes:
     """The seconds in which one peer held the versions that it received, counted from their announcements."""
 
     seconds: Window = field(default_factory=lambda: Window(_PEER_WINDOW))
-    times_last: int = 0  # versions for which all others had to be waited for
+    times_last: int = 0  # versions that this peer held last, so that the broadcast waited for it
     newest_held: Version | None = None
 
 
@@ -56,7 +56,7 @@ class Dissemination:
     """Watches each announced version until the last peer that was active at its announcement holds it.
 
     Peers that leave meanwhile do not count. A peer that holds a newer version counts as holding the older ones; its own
-    times are of the versions that it received.
+    times cover only the versions that it received.
     """
 
     def __init__(self) -> None:

@@ -9,24 +9,24 @@ from statistics import median
 from coordinator.core.events.events import PeerFacts
 from rollcast.wire.ids import PeerId
 
-_IDENTITIES_KEPT = 16384  # whose figures are remembered, those of peers that left among them
-_TRUSTED_AFTER_S = 0.25  # of full uplink behind a figure: then its confidence is 0.5
-_HALF_LIFE_S = 1800.0  # of confidence: links of homes change with the hour
+_IDENTITIES_KEPT = 16384  # identities whose rates are remembered, those of peers that left included
+_TRUSTED_AFTER_S = 0.25  # seconds of full uplink after which a measurement's confidence is 0.5
+_HALF_LIFE_S = 1800.0  # of confidence: home links change with the hour
 _CONFIDENCE_MIN = 0.05  # below it a rate counts as unknown
-_NEWER_S = 0.25  # ages in two heartbeats that differ by less are of the same measurement
-_SLOW_DOWNLINK_SHARE = 0.5  # of what most receive of the same broadcasts: below it the downlink is the limit
-_RECEIVERS_MIN = 3  # with fewer there is no saying what most receive
+_NEWER_S = 0.25  # two heartbeats whose ages place a measurement closer together report the same one
+_SLOW_DOWNLINK_SHARE = 0.5  # share of the median rate of the same broadcasts, below which the downlink is the limit
+_RECEIVERS_MIN = 3  # with fewer the median says little
 
 
 @dataclass(frozen=True, slots=True)
 class LinkEstimate:
-    """One peer's links. Rates in bytes a second, None: not known.
+    """Estimates of one peer's links. Rates are in bytes a second, None if not known.
 
     Args:
-        uplink_confidence: 0 to 1, from how long it was measured and how long ago.
-        uplink_age_s: since its last measurement.
-        downlink_bytes_per_second: only where it limits what the peer receives.
-        rtt_s: median of its links, 0: not known.
+        uplink_confidence: 0 to 1, from how long the uplink was measured and how long ago.
+        uplink_age_s: seconds since its last measurement.
+        downlink_bytes_per_second: downlink; None unless it limits what the peer receives.
+        rtt_s: median round trip of its links in seconds; 0 if not known.
     """
 
     uplink_bytes_per_second: float | None
@@ -47,7 +47,7 @@ class _Record:
 
 
 class LinkRates:
-    """Estimates by peer. Times are the core's clock in seconds."""
+    """Keeps the estimates of each peer's links. Times are the core's clock in seconds."""
 
     def __init__(self) -> None:
         self._records: OrderedDict[PeerId, _Record] = OrderedDict()

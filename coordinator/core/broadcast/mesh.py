@@ -15,24 +15,24 @@ from rollcast.wire import limits
 from rollcast.wire.ids import PeerId, StripeId
 from rollcast.wire.links.frames import DIRECT_STRIPE
 
-_WORTH_SHARE = 1 / 20  # of the mean uplink: what is slower only adds latency
-_SERVICE_S_MAX = 5.0  # for one chunk's copies to all others, unless all relays are so slow
+_WORTH_SHARE = 1 / 20  # share of the mean uplink below which a relay only adds latency
+_SERVICE_S_MAX = 5.0  # most seconds for sending one chunk to all others, unless all relays are slower
 _CHUNK_BYTES = 64 << 10  # the usual chunk, for that bound
-_REACHED_SHARE = 0.5  # of the others: whoever reaches fewer leaves most copies of its stripe to the uplinks of others
+_REACHED_SHARE = 0.5  # a relay that reaches fewer of the others leaves most copies of its stripe to their uplinks
 _GAIN_WORTH = 0.98  # peers behind NAT relay where the others alone stay below this share of what is possible
-_SURELY = 1.1  # uplinks are measured, and one that is taken for too fast must not leave the origin idle for a whole run
+_SURELY = 1.1  # a margin: uplinks are measured, and one estimated too fast must not leave the origin idle for a run
 _LIST_DEGREE = 8  # copies of a chunk list that the origin sends itself
 
 
 def plan_mesh(
     nodes: Sequence[RelayNode], root: RelayNode, uplinks: Mapping[PeerId, float], before: Mapping[PeerId, StripeId]
 ) -> tuple[Plan, dict[PeerId, StripeId]]:
-    """The plan, and each relay's stripe.
+    """Return the plan, and each relay's stripe.
 
     Args:
         nodes: members without the root, in the order they joined.
-        uplinks: of all, in bytes a second.
-        before: stripes in use, so that a relay keeps its own and none gets another's while chunks are under way.
+        uplinks: uplink of every member, the root included, in bytes a second.
+        before: stripes in use, so that a relay keeps its own and none gets another's while chunks are in flight.
     """
     relays = _relays(nodes, root, uplinks)
     ids = _stripe_ids(relays, before)

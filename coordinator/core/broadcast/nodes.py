@@ -1,4 +1,4 @@
-"""What relay planning works on: members and plans."""
+"""Define the data that relay planning works on: members and plans."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ PlanMode = Literal["none", "mesh", "trees"]
 
 @dataclass(frozen=True, slots=True)
 class RelayNode:
-    """What planning needs to know of a member.
+    """One member, as relay planning sees it.
 
     Args:
-        address: host:port that others may dial, empty if none or if nobody gets through there.
-        may_relay: False for those that are quarantined, paused or leaving.
-        uplink_bytes_per_second: as measured, within its owner's cap; None: not known.
-        uplink_confidence: 0 to 1, how far to trust that figure.
-        downlink_bytes_per_second: the limit of what it receives; None: none was seen.
-        metered: its upload costs money.
-        region: as configured, empty: not known.
-        site: the same for those that share a local network, empty: not known.
-        rtt_s: median of its links, 0: not known.
-        hole: class of coordinator.core.reach.holes: between whom holes can be punched.
-        avoid: members to whom neither a hole nor the local network led lately.
+        address: host:port that others may dial; empty if there is none, or if dialing it fails.
+        may_relay: whether it may relay; False while it is quarantined, paused or leaving.
+        uplink_bytes_per_second: measured uplink, within its owner's cap; None if not known.
+        uplink_confidence: confidence in that figure, 0 to 1.
+        downlink_bytes_per_second: limit of what it receives; None if no limit was seen.
+        metered: whether its upload costs money.
+        region: region as configured; empty if not known.
+        site: the same for members that share a local network; empty if not known.
+        rtt_s: median round trip of its links in seconds; 0 if not known.
+        hole: class of coordinator.core.reach.holes, which tells to whom holes can be punched.
+        avoid: members to which neither a hole punch nor the local network led lately.
         circuits: its addresses through relays of libp2p.
-        local_address: where others of its site dial it, empty if nowhere.
+        local_address: address that others of its site dial; empty if there is none.
     """
 
     peer_id: PeerId
@@ -51,11 +51,11 @@ class RelayNode:
 
     @property
     def lan(self) -> str:
-        """The same for those that reach each other within their site; empty: nobody does."""
+        """Local network, the same for all members that reach each other within their site; empty if there is none."""
         return self.site if self.local_address else ""
 
     def reaches(self, other: RelayNode) -> bool:
-        """Whether there can be a link of its own between the two, whoever dials."""
+        """Whether there can be a direct link between the two, whichever end dials."""
         if self.address or other.address:
             return True
         if not can_punch(self.hole, other.hole) and not self.shares_lan_with(other):
@@ -67,20 +67,20 @@ class RelayNode:
         return self.lan != "" and self.lan == other.lan
 
     def is_relayed_to(self, other: RelayNode) -> bool:
-        """Whether there can be one through a relay of libp2p: a last resort, as all bytes pass somebody's twice."""
+        """Whether a link through a libp2p relay is possible: a last resort, as every byte crosses the relay twice."""
         return bool(self.circuits and other.circuits)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanShape:
-    """How plans are made.
+    """Settings of relay planning.
 
     Args:
-        mesh_peers_max: up to so many members besides the origin everybody relays to everybody.
-        stripes: trees above that number.
-        fallbacks_max: members named as fallbacks to each.
-        unknown_uplink_bytes_per_second: taken for an uplink that nobody measured, unless most known ones are slower.
-        mirrors: https URLs, named to everybody as the last fallbacks.
+        mesh_peers_max: most members besides the origin for which plans are meshes, in which all relay to all.
+        stripes: number of trees in plans for more members.
+        fallbacks_max: most members that are named to each member as fallbacks.
+        unknown_uplink_bytes_per_second: assumed for an uplink without a measurement, unless most known ones are slower.
+        mirrors: https URLs, named to every member as its last fallbacks.
     """
 
     mesh_peers_max: int = 24
@@ -92,7 +92,7 @@ class PlanShape:
 
 @dataclass(frozen=True, slots=True)
 class Stripe:
-    """One tree over the members, rooted at the origin. Its chunks are the ``share`` of all."""
+    """One tree over the members, rooted at the origin; ``share`` is the share of all chunks that it carries."""
 
     stripe: StripeId
     parents: Parents
@@ -101,10 +101,10 @@ class Stripe:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Stripes whose shares add up to 1; DIRECT_STRIPE among them where the origin may send to all itself.
+    """Stripes whose shares add up to 1, with DIRECT_STRIPE among them if the origin may send to all members itself.
 
     Args:
-        bytes_per_second: what everybody receives if rates are as planned with.
+        bytes_per_second: rate at which every member receives if rates are as the plan assumes.
         list_parents: the tree down which announcements and chunk lists go.
     """
 

@@ -1,7 +1,7 @@
-"""Who relays versions to whom: stripes, each a tree rooted at the origin, that change as little as possible.
+"""Plan which members relay versions to which: stripes, each a tree rooted at the origin, that change little.
 
-Up to a few dozen members everybody relays to everybody (relay_mesh.py); above that stripes are interior-disjoint trees
-of bounded degree (relay_trees.py). Both are made from measured uplinks.
+Up to a few dozen members all relay to all (mesh.py); above that stripes are interior-disjoint trees of bounded degree
+(trees.py). Both are made from measured uplinks.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from rollcast.wire.ids import PeerId, PlanId, StripeId
 
 __all__ = ["PlanShape", "RelayNode", "RelayPlanner"]
 
-_MOVED_SHARE = 0.25  # a rate that changed by less is planned with as before
-_SLOWED_SHARE = 0.5  # of what was planned with: below it the plan is wrong enough to be changed soon
-_MESH_AGAIN_SHARE = 0.75  # of mesh_peers_max: a set that shrinks returns to a mesh only below it
+_MOVED_SHARE = 0.25  # a rate that changed by a smaller share keeps its value in plans
+_SLOWED_SHARE = 0.5  # share of the planned rate below which the plan is wrong enough to be changed soon
+_MESH_AGAIN_SHARE = 0.75  # share of mesh_peers_max below which a shrinking fleet returns to a mesh: no flapping
 _UPLINK_MIN = 1.0  # bytes a second; no plan divides by zero
 
 Drift = Literal["none", "moved", "slowed"]
 
 
 class RelayPlanner:
-    """The plan in force, and who has been told which part of it."""
+    """Keeps the plan in force, and the assignment that each member was sent last."""
 
     def __init__(self, shape: PlanShape, after: int = 0) -> None:
         self._shape = shape
         self._parts_maker = PartsMaker(shape)
         self._told: dict[PeerId, PlanPart] = {}
-        self._previous: dict[PeerId, PlanPart] = {}  # what a member was told before its sources last changed
-        self._uplinks: dict[PeerId, float] = {}  # planned with, in bytes a second
-        self._measured: set[PeerId] = set()  # those of them that are not assumed
-        self._assumed = shape.unknown_uplink_bytes_per_second  # for uplinks that nobody measured
-        self._stripe_ids: dict[PeerId, StripeId] = {}  # of a mesh
-        self._groups: Groups | None = None  # of trees
+        self._previous: dict[PeerId, PlanPart] = {}  # a member's assignment before its sources last changed
+        self._uplinks: dict[PeerId, float] = {}  # assumed by the plan, in bytes a second
+        self._measured: set[PeerId] = set()  # members whose uplink in the plan was measured
+        self._assumed = shape.unknown_uplink_bytes_per_second  # for uplinks without a measurement
+        self._stripe_ids: dict[PeerId, StripeId] = {}  # if the plan is a mesh
+        self._groups: Groups | None = None  # if the plan is of trees
         self.plan: Plan | None = None
         self._after = after
         self.plan_id = PlanId(after)
@@ -60,20 +60,20 @@ class RelayPlanner:
 
     @property
     def plans_made(self) -> int:
-        """By this coordinator; ids go on from those of the coordinators before it."""
+        """Number of plans that this coordinator made; their ids continue those of earlier coordinators."""
         return self.plan_id - self._after
 
     def part_of(self, peer_id: PeerId) -> PlanPart | None:
-        """What this member was told last; None if nothing."""
+        """Return the assignment that this member was sent last; None if there is none."""
         return self._told.get(peer_id)
 
     def parents_of(self, peer_id: PeerId) -> tuple[PeerId, ...]:
-        """Who sends this member chunks of some stripe."""
+        """Return the members that send this member chunks of some stripe."""
         part = self._told.get(peer_id)
         return () if part is None else tuple(part.neighbours[index].peer_id for index in part.parents)
 
     def children_of(self, peer_id: PeerId) -> tuple[PeerId, ...]:
-        """To whom this member passes chunks of some stripe on, the origin's direct copies included."""
+        """Return the members to which this member sends chunks of some stripe, the origin's direct copies included."""
         part = self._told.get(peer_id)
         if part is None:
             return ()
@@ -87,7 +87,7 @@ class RelayPlanner:
         return any(source in _sources(parts.get(peer_id)) for parts in (self._told, self._previous))
 
     def drift(self, peer_id: PeerId, uplink_bytes_per_second: float | None, confidence: float) -> Drift:
-        """How far this member's uplink is from what was planned with."""
+        """Return how far this member's uplink has departed from the rate that the plan assumes."""
         planned = self._uplinks.get(peer_id)
         if planned is None or uplink_bytes_per_second is None:
             return "none"
@@ -100,7 +100,10 @@ class RelayPlanner:
     # ---------------------------------------------------------------- changes
 
     def replan(self, nodes: Sequence[RelayNode]) -> list[SendPlan]:
-        """The parts that changed, in the order the nodes joined. Without an origin everything stays as it is."""
+        """Make a new plan and return the assignments that changed, in the order the nodes joined.
+
+        Without an origin the plan stays as it is, and nothing is returned.
+        """
         present = {node.peer_id for node in nodes}
         self._told = {peer_id: part for peer_id, part in self._told.items() if peer_id in present}
         root = next((node for node in nodes if node.role == "origin"), None)
@@ -137,7 +140,7 @@ class RelayPlanner:
         return plan
 
     def _effective_uplinks(self, nodes: Sequence[RelayNode]) -> dict[PeerId, float]:
-        """What to plan with: measurements as far as they are trusted, as before where they moved little."""
+        """Return the uplinks to plan with: measurements as far as they are trusted, unchanged if they moved little."""
         known = [node.uplink_bytes_per_second for node in nodes if node.uplink_bytes_per_second is not None]
         self._assumed = self._shape.unknown_uplink_bytes_per_second
         if known:
@@ -157,11 +160,11 @@ class RelayPlanner:
         return max(_UPLINK_MIN, confidence * uplink + (1 - confidence) * min(uplink, self._assumed))
 
     def forget(self, peer_id: PeerId) -> None:
-        """A new session was opened: whatever its peer was told before, tell it again."""
+        """Discard what this peer was sent, because it opened a new session and needs its assignment again."""
         self._told.pop(peer_id, None)
 
     def validate(self) -> None:
-        """Raise AssertionError when a stripe of the plan is no tree below the origin, or shares do not add up."""
+        """Raise AssertionError if a stripe of the plan is no tree below the origin, or shares do not add up to 1."""
         if self.plan is None:
             return
         shares = sum(stripe.share for stripe in self.plan.stripes)
@@ -176,12 +179,12 @@ class RelayPlanner:
 
 
 def _sources(part: PlanPart | None) -> frozenset[PeerId]:
-    """From whom the member may receive chunks."""
+    """Return the peers from which the member may receive chunks; empty if it has no assignment."""
     return frozenset() if part is None else frozenset(one.peer_id for one in (*part.neighbours, *part.fallbacks))
 
 
 def _as_good(told: PlanPart | None, part: PlanPart) -> bool:
-    """Whether a member that was told the one need not be told the other: expected rates may differ a little."""
+    """Whether a member that was sent one assignment need not be sent the other: expected rates may differ a little."""
     if told is None or told == part:
         return told is not None
     if len(told.stripes) != len(part.stripes) or replace(told, stripes=part.stripes) != part:

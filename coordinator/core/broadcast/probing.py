@@ -1,4 +1,4 @@
-"""Which peer measures its uplink next: few at a time, spaced, and never while a version is on its way to it."""
+"""Choose which peer measures its uplink next: few at a time, spaced, and never while it receives a version."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from coordinator.core.events.actions import SendProbe
 from rollcast.wire import limits
 from rollcast.wire.ids import PeerId
 
-_MEMBERS_A_PROBE = 64  # among so many one probe is under way at a time
-_ANSWER_WITHIN_S = 15.0  # beyond the probe's own time: heartbeats bring the result
-_CONFIDENCE_ENOUGH = 0.3  # in an uplink's rate
-_AGAIN_AFTER_S = 600.0  # doubled with every probe of the same peer that brought nothing
+_MEMBERS_A_PROBE = 64  # members for each probe that may run at the same time
+_ANSWER_WITHIN_S = 15.0  # beyond the probe's own time, because the result arrives with a heartbeat
+_CONFIDENCE_ENOUGH = 0.3  # in an uplink's rate; at this confidence it is not probed
+_AGAIN_AFTER_S = 600.0  # doubled with every probe of the same peer that brought no result
 _DOUBLINGS_MAX = 6
-_LOOK_AGAIN_S = 10.0  # after nobody needed a probe
+_LOOK_AGAIN_S = 10.0  # after no peer could be probed
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeSettings:
-    """Bounds of probing. ``bytes_max`` 0: nobody is asked to send padding."""
+    """Bounds of probing. With ``bytes_max`` 0 no peer is asked to send padding."""
 
     bytes_max: int = limits.PROBE_BYTES_MAX
     seconds_max: float = 2.0
@@ -32,7 +32,7 @@ class ProbeSettings:
 
 @dataclass(slots=True)
 class _Asked:
-    """A peer's newest probe. ``doublings``: of the time until its next one."""
+    """A peer's newest probe. ``doublings`` is how often the time until its next one was doubled."""
 
     probe_id: int
     to_peer: PeerId
@@ -42,7 +42,7 @@ class _Asked:
 
 
 class Probing:
-    """The probes under way, and those before them. Times are the core's clock in seconds."""
+    """Keeps each peer's newest probe, running or over, and chooses the next. Times are the core's clock in seconds."""
 
     def __init__(self, settings: ProbeSettings) -> None:
         self.settings = settings
@@ -53,11 +53,11 @@ class Probing:
 
     @property
     def running(self) -> list[PeerId]:
-        """Who is measuring its uplink."""
+        """The peers that are measuring their uplinks."""
         return list(self._running)
 
     def is_time(self, member_count: int, now: float) -> bool:
-        """Whether another probe may start, if anybody needs one."""
+        """Whether another probe may start, if some peer needs one."""
         if now < self._not_before or not self.settings.enabled:
             return False
         for peer_id in [peer_id for peer_id, asked in self._running.items() if now >= asked.until]:
@@ -65,7 +65,7 @@ class Probing:
         return len(self._running) <= member_count // _MEMBERS_A_PROBE
 
     def reported(self, peer_id: PeerId, probe_id: int) -> None:
-        """This is the last probe that the peer carried out: if it is the one that it was asked for, it is over."""
+        """Note the last probe that the peer carried out; if that is the one it was asked for, the probe is over."""
         asked = self._running.get(peer_id)
         if asked is not None and asked.probe_id == probe_id:
             asked.doublings = -1
@@ -79,15 +79,15 @@ class Probing:
         is_idle: Callable[[PeerId], bool],
         targets_of: Callable[[PeerId], Iterable[PeerId]],
     ) -> list[SendProbe]:
-        """The next probe, if anybody needs one: asked of the uplink that is known least.
+        """Return the next probe, of the idle peer whose uplink is known least; empty if no peer needs one.
 
-        Few need one: whether a member is idle and whom it may send to is asked only of those that do.
+        Few peers need one, so ``is_idle`` and ``targets_of`` are called for these alone.
 
         Args:
             uplinks: members whose uplink matters to the plan and whose upload costs nothing, with the confidence in
                 what is known of it, 0 to 1.
             is_idle: whether the member holds the newest version, and receives and relays nothing.
-            targets_of: neighbours that it may send padding to, the best first.
+            targets_of: neighbours to which the member may send padding, the best first.
         """
         self._not_before = now + self.settings.spacing_s
         busy = {one for peer_id, asked in self._running.items() for one in (peer_id, asked.to_peer)}
@@ -118,6 +118,6 @@ class Probing:
         return SendProbe(peer_id, self._last_id, to_peer, bytes_max, self.settings.seconds_max)
 
     def left(self, peer_id: PeerId) -> None:
-        """This peer is gone; so is its probe."""
+        """Discard the probe of a peer that left."""
         self._asked.pop(peer_id, None)
         self._running.pop(peer_id, None)

@@ -1,7 +1,7 @@
-"""For many members: the rate that interior-disjoint trees can carry, and who relays in which of them.
+"""Compute, for many members, the rate that interior-disjoint trees can carry, and choose the relays of each tree.
 
 A relay with uplink u carries floor(u K / R) copies of one of K stripes of rate R / K. R is the largest rate at which
-these copies suffice for everybody in every stripe; what the rounding costs falls with K.
+these copies suffice for every member in every stripe; what the rounding costs falls with K.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from coordinator.core.broadcast.nodes import RelayNode
 from coordinator.core.reach.holes import ANYBODY, RESTRICTED, can_punch
 from rollcast.wire.ids import PeerId
 
-_STEPS = 12  # of the search for the rate: to 1e-4 of it
-_SETTLE_FOR = 0.99  # of the best rate: leaves room, so that a join or leave need not change the rate for all
+_STEPS = 12  # bisections in the search for the rate, which find it to 1e-4 of its value
+_SETTLE_FOR = 0.99  # share of the best rate that is used, so that a join or leave need not change the rate for all
 _KEEP_ABOVE = 0.92  # a rate that still fits is kept while it is above this share of the best
 _GAIN_WORTH = 0.98  # see _interior
 _HOLES = range(ANYBODY + 1)
-_NEARLY_ALL = 0.9  # of the members
-_FEW_SHARE = 0.5  # of those copies: so few find takers wherever they are
-_HIDDEN_SHARE = 0.95  # of the copies that those whom peers behind NAT reach need: from them they take no more
+_NEARLY_ALL = 0.9  # share of the members from which a local network counts as holding all of them
+_FEW_SHARE = 0.5  # share of the copies that reachable members need, up to which hidden relays find takers anywhere
+_HIDDEN_SHARE = 0.95  # share of the copies that members reachable by peers behind NAT need which such peers may carry
 
 
 @dataclass(slots=True)
 class Groups:
-    """Who relays in which stripe, and how much.
+    """The relays of each stripe, and the copies that each carries.
 
     Args:
-        bytes_per_second: R, of all stripes together.
+        bytes_per_second: R, the rate of all stripes together.
         stripe_of: relay -> stripe, 0 to K - 1.
         copies: relay -> copies of its stripe that it carries.
-        root_copies: the same of the origin, by stripe.
-        costs: of members whose downlink is slower than R: the share of a copy that they take.
+        root_copies: copies that the origin carries, by stripe.
+        costs: member -> share of a copy that it takes, for members whose downlink is slower than R.
     """
 
     bytes_per_second: float
@@ -49,17 +49,17 @@ class Groups:
 
 @dataclass(slots=True)
 class _Pool:
-    """Members as the search for the rate needs them."""
+    """Summarises the members for the search for the rate. Rates are in bytes a second."""
 
     stripes: int
     source: float
-    count: int  # of members without the origin
-    downlinks: list[float]  # those that are known, in bytes a second, rising
-    downlink_sums: list[float]  # of the first 0, 1, 2 ... of them
-    uplinks: list[float]  # of the relays: those that can be dialled, then by falling class of their holes
+    count: int  # members without the origin
+    downlinks: list[float]  # known downlinks, ascending
+    downlink_sums: list[float]  # sums of the first 0, 1, 2 ... of them
+    uplinks: list[float]  # the relays': those that can be dialled, then by descending class of their holes
     dialable_relays: int
-    hidden_relays: list[int]  # by class of their holes
-    reached: list[int]  # members whom those of a class reach
+    hidden_relays: list[int]  # relays that cannot be dialled, by class of their holes
+    reached: list[int]  # members that peers with this class of hole reach
 
     def copies(self, rate: float) -> list[int]:
         return [int(uplink * self.stripes / rate) for uplink in self.uplinks]
@@ -68,12 +68,12 @@ class _Pool:
         return max(self.stripes, int(self.source * self.stripes / rate))
 
     def needed(self, rate: float) -> float:
-        """Copies of each stripe."""
+        """Return the copies of each stripe that the members need at this rate."""
         slower = bisect_left(self.downlinks, rate)
         return self.count - slower + self.downlink_sums[slower] / rate
 
     def capacity(self, rate: float) -> float:
-        """Copies of all stripes."""
+        """Return the usable copies, over all stripes, that the origin and the relays carry at this rate."""
         copies = self.copies(rate)
         end, hidden = len(copies), []
         for count in self.hidden_relays:
@@ -82,7 +82,12 @@ class _Pool:
         return self.root_copies(rate) + sum(copies[: self.dialable_relays]) + self.usable(hidden, self.stripes)
 
     def usable(self, hidden: Sequence[int], stripes: int) -> float:
-        """Of copies of so many stripes, which relays of each class behind NAT carry, those that somebody can take."""
+        """Return how many copies that relays behind NAT carry some member can take.
+
+        Args:
+            hidden: copies that they carry, by class of their holes.
+            stripes: number of stripes to which these copies belong.
+        """
         usable = 0.0
         for count, reached in zip(hidden, self.reached, strict=True):  # each class reaches those that lower ones do
             usable += count
@@ -91,12 +96,12 @@ class _Pool:
         return usable
 
     def bound(self) -> float:
-        """What the fluid model allows, in bytes a second."""
+        """Return the rate that the fluid model allows, in bytes a second."""
         unlimited = [float("inf")] * (self.count - len(self.downlinks))
         return fluid_rate(self.source, self.uplinks, self.downlinks + unlimited)
 
     def best_rate(self) -> float:
-        """The largest rate at which all copies together suffice."""
+        """Return the largest rate at which all copies together suffice, in bytes a second."""
         high = self.bound()
         if self.fits(high):
             return high
@@ -113,8 +118,11 @@ class _Pool:
 
 
 def in_one_lan(nodes: Sequence[RelayNode], root: RelayNode) -> Sequence[RelayNode]:
-    """The members as ``make_groups`` takes them. Those of a local network in which nearly all are count as if others
-    could dial them, since nearly all can; in smaller ones the few links that there are more change no rate."""
+    """Return the members as ``make_groups`` takes them, with local addresses where nearly all share a local network.
+
+    Members of such a network count as dialable, since nearly all others can dial them; in smaller networks the few
+    additional links do not change the rate.
+    """
     lans = Counter(node.lan for node in nodes if node.lan)
     lan, count = max(lans.items(), key=lambda one: (one[1], one[0]), default=("", 0))
     if count < _NEARLY_ALL * len(nodes) or not (root.address or root.lan == lan):
@@ -129,11 +137,12 @@ def make_groups(
     stripes: int,
     before: Groups | None,
 ) -> Groups:
-    """Relays, rate and groups; as much as possible stays as it was before.
+    """Choose the relays, the rate and the groups; as much as possible stays as it was before.
 
     Args:
         nodes: members without the root, in the order they joined.
-        uplinks: of all, in bytes a second.
+        uplinks: uplink of every member, the root included, in bytes a second.
+        before: the previous groups; None for a first plan.
     """
     relays = _interior(nodes, root, uplinks, stripes)
     pool = _pool(nodes, relays, uplinks[root.peer_id], uplinks, stripes)
@@ -166,7 +175,7 @@ def make_groups(
 def _by_reach(
     relays: Sequence[RelayNode], pool: _Pool, copies: Mapping[PeerId, int]
 ) -> tuple[list[RelayNode], list[list[RelayNode]]]:
-    """Relays that find takers for all their copies, and the others by class of their holes."""
+    """Return the relays that find takers for all their copies, and the others by class of their holes."""
     free = [relay for relay in relays if relay.address]
     limited: list[list[RelayNode]] = [[] for _ in range(ANYBODY + 1)]
     for relay in relays:
@@ -185,11 +194,11 @@ def _by_reach(
 def _interior(
     nodes: Sequence[RelayNode], root: RelayNode, uplinks: Mapping[PeerId, float], stripes: int
 ) -> list[RelayNode]:
-    """Who relays. Kinds that are better as leaves relay only where the others cannot do it alone.
+    """Return the members that relay. Less suitable kinds relay only where the others alone reach too low a rate.
 
-    First those that can be dialled and were measured; then those that nobody measured; then those behind NAT that punch
-    holes to each other; then others behind NAT, which can send only to peers that can be dialled. Never one whose
-    downlink would hold back those below it.
+    The kinds are, in order: members that can be dialled and were measured; those that were not measured; members behind
+    NAT that punch holes to each other; other members behind NAT, which can send only to peers that can be dialled. A
+    member whose downlink would hold back those below it never relays.
     """
     able = [node for node in nodes if node.may_relay and not node.metered and root.reaches(node)]
     bound = _pool(nodes, able, uplinks[root.peer_id], uplinks, stripes).bound()
@@ -209,7 +218,7 @@ def _interior(
     enough = next(index for index, rate in enumerate(rates) if rate >= _GAIN_WORTH * max(rates))
     chosen = choices[enough]
     if not chosen and not all(root.reaches(node) for node in nodes):
-        return [node for node in nodes if node.may_relay and node.address]  # metered ones, where nobody else can
+        return [node for node in nodes if node.may_relay and node.address]  # metered ones, as no other member can
     return chosen
 
 
@@ -249,7 +258,7 @@ def _hidden_by_class(nodes: Sequence[RelayNode]) -> list[int]:
 def _totals(
     relays: Sequence[RelayNode], stripe_of: Mapping[PeerId, int], copies: Mapping[PeerId, int], stripes: int
 ) -> list[int]:
-    """Copies that these relays carry of each stripe."""
+    """Return how many copies of each stripe these relays carry."""
     totals = [0] * stripes
     for relay in relays:
         if relay.peer_id in stripe_of:
@@ -260,7 +269,7 @@ def _totals(
 def _assign(
     relays: Sequence[RelayNode], stripe_of: dict[PeerId, int], copies: Mapping[PeerId, int], stripes: int
 ) -> None:
-    """Give new relays a stripe, the strongest first: where copies are fewest, and its region has no relay yet."""
+    """Assign a stripe to each new relay, the strongest first: one with few copies, and none yet in its region."""
     totals = _totals(relays, stripe_of, copies, stripes)
     heads = {(relay.region, stripe_of[relay.peer_id]) for relay in relays if relay.peer_id in stripe_of}
     fresh = [relay for relay in relays if relay.peer_id not in stripe_of]
@@ -275,7 +284,7 @@ def _assign(
 
 
 def _share_root(count: int, totals: Sequence[int], needs: Sequence[float]) -> list[int]:
-    """The origin's copies: one of each stripe, the rest to those that lack most."""
+    """Return the origin's copies by stripe: one of each, and the rest of ``count`` for the stripes that lack most."""
     root_copies = [1] * len(totals)
     lacks = [(total + 1 - need, stripe) for stripe, (total, need) in enumerate(zip(totals, needs, strict=True))]
     heapify(lacks)
@@ -289,7 +298,7 @@ def _share_root(count: int, totals: Sequence[int], needs: Sequence[float]) -> li
 def _balance(
     relays: Sequence[RelayNode], stripe_of: dict[PeerId, int], copies: Mapping[PeerId, int], needs: Sequence[float]
 ) -> None:
-    """Move relays from stripes with copies to spare to those that lack some, as few as possible."""
+    """Move as few relays as possible from stripes with copies to spare to stripes that lack some."""
     members: list[list[PeerId]] = [[] for _ in needs]
     margins = [-need for need in needs]
     for relay in relays:

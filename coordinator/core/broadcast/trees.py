@@ -1,4 +1,4 @@
-"""Plans for many members: interior-disjoint trees of bounded degree, one a stripe, that change as little as possible.
+"""Plan for many members: interior-disjoint trees of bounded degree, one a stripe, that change as little as possible.
 
 Every relay is interior in one stripe and a leaf in the others, so that its whole uplink carries its own stripe. Trees
 are filled level by level, the strongest relays first. Source: SplitStream (Castro et al. 2003) for the shape.
@@ -15,15 +15,15 @@ from coordinator.core.broadcast.tree_groups import Groups, in_one_lan, make_grou
 from coordinator.core.reach.holes import ANYBODY, ENOUGH, can_punch
 from rollcast.wire.ids import PeerId, StripeId
 
-_DETOUR_HOPS = 2  # a parent nearby may be so much deeper than the shallowest one
-_ROUNDING = 1e-9
+_DETOUR_HOPS = 2  # a nearby parent may be this many hops deeper than the shallowest one
+_ROUNDING = 1e-9  # copies; absorbs the rounding of sums of shares
 
 Place = tuple[int, int, int]  # depth, order, index of a node with copies to spare
 
 
 @dataclass(slots=True)
 class _Members:
-    """The members as arrays, the root first, and what is the same in all stripes."""
+    """Holds the members as arrays, the root first, with the data that all stripes share."""
 
     ids: list[PeerId]
     dialable: list[bool]
@@ -33,7 +33,7 @@ class _Members:
     index_of: dict[PeerId, int] = field(default_factory=dict)
     rtts: list[float] = field(default_factory=list)
     holes: list[int] = field(default_factory=list)
-    avoid: dict[int, frozenset[PeerId]] = field(default_factory=dict)  # of those that failed with somebody
+    avoid: dict[int, frozenset[PeerId]] = field(default_factory=dict)  # members to which a link failed lately, by index
     lans: list[str] = field(default_factory=list)
 
 
@@ -44,12 +44,12 @@ def plan_trees(
     stripes: int,
     before: tuple[Plan, Groups] | None,
 ) -> tuple[Plan, Groups]:
-    """The plan, and who relays in which stripe.
+    """Return the plan, and the groups of members that relay each stripe.
 
     Args:
         nodes: members without the root, in the order they joined.
-        uplinks: of all, in bytes a second.
-        before: the result for the members as they were; what still holds of it is kept.
+        uplinks: uplink of every member, the root included, in bytes a second.
+        before: the previous result, of which every edge that is still possible is kept; None for a first plan.
     """
     groups = make_groups(in_one_lan(nodes, root), root, uplinks, stripes, None if before is None else before[1])
     everybody = [root, *nodes]
@@ -78,7 +78,7 @@ def plan_trees(
 
 
 class _Tree:
-    """One stripe's tree: edges kept from before, then the others attached one by one."""
+    """Grows one stripe's tree: keeps edges of the previous plan, then attaches the other members one by one."""
 
     def __init__(self, members: _Members, capacities: list[float]) -> None:
         count = len(members.ids)
@@ -87,16 +87,16 @@ class _Tree:
         self.spare = list(capacities)
         self.parents = [-1] * count
         self.children: list[list[int]] = [[] for _ in range(count)]
-        self.depths = [-1] * count  # of what is connected to the root
-        self.places: list[Place] = []  # under those that can be dialled
-        self.hidden_places: list[list[Place]] = [[] for _ in range(ANYBODY + 1)]  # that cannot, by their hole's class
-        self.by_lan: dict[str, list[Place]] = {}  # of hidden ones that others of their site can dial
+        self.depths = [-1] * count  # hops from the root; -1 while not connected to it
+        self.places: list[Place] = []  # under members that can be dialled
+        self.hidden_places: list[list[Place]] = [[] for _ in range(ANYBODY + 1)]  # under the others, by class of hole
+        self.by_lan: dict[str, list[Place]] = {}  # under hidden members that others of their site can dial
         self.by_site: dict[str, list[Place]] = {}
         self.by_region: dict[str, list[Place]] = {}
         self.overloaded: list[tuple[float, int, int]] | None = None
 
     def grow(self, before: Parents) -> Parents:
-        """Parents of all that can be reached."""
+        """Return the parent of every member that can be reached, keeping edges of ``before``."""
         order = self._order()
         self._keep(order, before)
         self._connect(0, 0)
@@ -107,13 +107,13 @@ class _Tree:
         return {ids[child]: ids[parent] for child, parent in enumerate(self.parents) if parent >= 0}
 
     def _order(self) -> list[int]:
-        """Relays first, the strongest before the others and those behind NAT after them; then leaves."""
+        """Return the members' indices: relays first, the strongest foremost and those behind NAT last; then leaves."""
         capacities, dialable, rtts = self.capacities, self.members.dialable, self.members.rtts
         holes = self.members.holes
         relays = [index for index in range(1, len(capacities)) if capacities[index] > 0]
         relays.sort(key=lambda index: (not dialable[index], -capacities[index], rtts[index]))
         leaves = [index for index in range(1, len(capacities)) if capacities[index] <= 0]
-        # Those that fewer can reach come later: the others take the places that they cannot have.
+        # Leaves that fewer members can reach come later: those before them fill the places that these cannot use.
         leaves.sort(key=lambda index: (not dialable[index], -holes[index], -self.members.costs[index]))
         return relays + leaves
 
@@ -135,7 +135,7 @@ class _Tree:
         return bool(possible) and not self._avoids(child, parent)
 
     def _avoids(self, child: int, parent: int) -> bool:
-        """Whether no hole could be punched between the two lately, nor was there a way in their local network."""
+        """Whether a hole punch between the two failed lately, and their local network led nowhere either."""
         avoid = self.members.avoid.get(child)
         return avoid is not None and self.members.ids[parent] in avoid
 
@@ -148,7 +148,7 @@ class _Tree:
         self.spare[parent] -= self.members.costs[child]
 
     def _connect(self, top: int, depth: int) -> None:
-        """This node and what is below it hang on the root now: they may become parents."""
+        """Offer this node and its descendants, which are connected to the root now, as parents."""
         level = [top]
         while level:
             for one in level:
@@ -173,7 +173,10 @@ class _Tree:
             heappush(self.by_region.setdefault(region, []), place)
 
     def _attach(self, child: int) -> None:
-        """To the best place; else, for a relay, to that of a leaf; else where the overload is least."""
+        """Attach a member at the best place; else, if it relays, at a leaf's place; else where the overload is least.
+
+        A leaf that loses its place is attached again elsewhere. A member that no relay can reach stays unattached.
+        """
         parent, leaf = self._best_place(child), -1
         if parent < 0 and self.capacities[child] > 0:
             parent, leaf = self._place_of_a_leaf(child)
@@ -186,7 +189,10 @@ class _Tree:
             self._attach(leaf)
 
     def _best_place(self, child: int) -> int:
-        """Same site, same region, anywhere; the nearby ones unless they are much deeper. -1 if all are full."""
+        """Return the index of the best parent with room; -1 if every possible one is full.
+
+        A parent of the same site is preferred, then one of the same region, unless it is much deeper than the others.
+        """
         members = self.members
         lan = members.lans[child]
         in_lan = self.by_lan.get(lan) if lan else None
@@ -206,7 +212,10 @@ class _Tree:
         return anywhere[2]
 
     def _hidden_place(self, child: int) -> Place | None:
-        """Under one that cannot be dialled; first under those that the fewest others reach."""
+        """Return a place under a member that cannot be dialled; None if none has room.
+
+        Relays that the fewest members reach come first, which keeps the others free for members with less choice.
+        """
         least = 0 if self.members.dialable[child] else ENOUGH - self.members.holes[child]
         for places in self.hidden_places[least:]:
             place = self._first(places, child) if places else None
@@ -215,7 +224,10 @@ class _Tree:
         return None
 
     def _first(self, places: list[Place], child: int) -> Place | None:
-        """The shallowest with room. A place too small for this child is too small for those that come later."""
+        """Return the shallowest place with room; None if there is none.
+
+        A place without any room left is removed for good; one that is only too small for this child is kept.
+        """
         cost = self.members.costs[child] - _ROUNDING
         passed: list[Place] = []
         found: Place | None = None
@@ -234,7 +246,10 @@ class _Tree:
         return found
 
     def _place_of_a_leaf(self, child: int) -> tuple[int, int]:
-        """Make room for a relay: the shallowest possible parent that has a leaf, and the leaf, which must move."""
+        """Make room for a relay: return the shallowest possible parent that has a leaf, and the leaf, which must move.
+
+        Both are -1 if no leaf can make room.
+        """
         costs = self.members.costs
         level = [0]
         while level:
@@ -249,7 +264,10 @@ class _Tree:
         return -1, -1
 
     def _least_loaded(self, child: int) -> int:
-        """Nobody has room: the relay, or the origin, whose load for its uplink grows least."""
+        """Return the relay, or the origin, whose load relative to its uplink grows least, as none has room.
+
+        -1 if no relay can reach the child.
+        """
         if self.overloaded is None:
             self.overloaded = [self._load(index) for index in self._relays() if self.depths[index] >= 0]
             heapify(self.overloaded)
