@@ -1,4 +1,4 @@
-"""What people see of a broadcast: how far each peer is, over which hops, how fast, and what is waited for."""
+"""Describe a broadcast for people: how far each peer is, over which hops, how fast, and what it waits for."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rollcast.wire.ids import Version
 from rollcast.wire.limits import HEAT_MAP_CELLS_MAX
 
 PEERS_SHOWN_MAX = 512
-"""Peers listed one by one; those furthest behind are among them."""
+"""Most peers that are listed one by one; those furthest behind are among them."""
 _SILENT_S = 2.5  # heartbeats come every second
-_PACE_KNOWN_SHARE = 0.05  # of a version: before that much is held its pace says little
+_PACE_KNOWN_SHARE = 0.05  # share of a version below which the pace so far says little
 
 
 @dataclass(frozen=True, slots=True)
 class EncodingStatus:
-    """One encoding of the newest version; ``receiving``: peers that receive it at this moment."""
+    """One encoding of the newest version; ``receiving`` is the number of peers that receive it at this moment."""
 
     encoding_id: int
     kind: str
@@ -38,7 +38,7 @@ class EncodingStatus:
 
 @dataclass(frozen=True, slots=True)
 class PeerCounts:
-    """Peers that take part: all that are here and not quarantined, and those that hold the newest version."""
+    """Number of peers that take part (connected, not quarantined), and of those that hold the newest version."""
 
     have: int
     total: int
@@ -46,7 +46,7 @@ class PeerCounts:
 
 @dataclass(frozen=True, slots=True)
 class BroadcastSeconds:
-    """T_bcast in seconds; None without a measurement."""
+    """T_bcast of the last version and percentiles over versions, in seconds; None without a measurement."""
 
     last: float | None
     p50: float | None
@@ -58,8 +58,8 @@ class PlanStatus:
     """The relay plan.
 
     Args:
-        made: plans since the coordinator started.
-        replans: those of them since the newest version was announced.
+        made: number of plans since the coordinator started.
+        replans: number of them since the newest version was announced.
     """
 
     made: int
@@ -70,7 +70,10 @@ class PlanStatus:
 
 @dataclass(frozen=True, slots=True)
 class BroadcastTotals:
-    """Since the coordinator started, of all peers, those that left included. Bytes of chunks, and counts."""
+    """Chunk bytes and counts of all peers since the coordinator started, including peers that left.
+
+    ``origin_share`` is None before the first byte.
+    """
 
     bytes_from_origin: int
     bytes_from_peers: int
@@ -84,7 +87,10 @@ class BroadcastTotals:
 
 @dataclass(frozen=True, slots=True)
 class BroadcastPeer:
-    """One member. Seconds from announcement to verified copy; rates in bytes a second, None while not measured."""
+    """One member of a broadcast. Rates are in bytes a second, None while not measured.
+
+    ``t_last_s``, ``t_p50_s`` and ``t_p95_s`` are seconds from announcement to verified copy.
+    """
 
     peer_id: str
     name: str
@@ -92,8 +98,8 @@ class BroadcastPeer:
     state: str
     version: int | None
     share_held: float
-    heat_map: str  # two hex digits a cell: share held of that part of the newest version, 00 to ff; empty: not known
-    encoding_id: int | None  # being received
+    heat_map: str  # two hex digits a cell: held share of that section of the version, 00 to ff; empty if not known
+    encoding_id: int | None  # that it is receiving; None if none
     t_last_s: float | None
     t_p50_s: float | None
     t_p95_s: float | None
@@ -108,7 +114,7 @@ class BroadcastPeer:
 
 @dataclass(frozen=True, slots=True)
 class BroadcastStatus:
-    """The broadcast of the newest version at one moment. Durations in seconds; heat maps as in BroadcastPeer."""
+    """The broadcast of the newest version at one moment; durations in seconds, heat maps as in BroadcastPeer."""
 
     run_name: str
     version: int | None
@@ -116,7 +122,7 @@ class BroadcastStatus:
     started_s_ago: float | None
     waiting_for: str
     next: str
-    encoding: EncodingStatus | None  # the one most received now, else the smallest
+    encoding: EncodingStatus | None  # the one that most peers are receiving, else the smallest
     encodings: tuple[EncodingStatus, ...]
     bytes_per_peer: float | None
     peers_holding: PeerCounts
@@ -133,22 +139,25 @@ class BroadcastStatus:
     hops_left_out: int
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dicts, lists, strings and numbers, for json.dumps."""
+        """Return the status as plain dicts, lists, strings and numbers, for json.dumps."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return plain
 
 
 @dataclass(frozen=True, slots=True)
 class BroadcastHistogram:
-    """Each peer's seconds from announcement to verified copy, since the start: how many were at most each bound."""
+    """Histogram of each peer's seconds from announcement to verified copy since the start.
+
+    ``at_most`` counts the values up to each bound, and last all of them.
+    """
 
     bounds: tuple[float, ...]
-    at_most: tuple[int, ...]  # one more than bounds: all of them
+    at_most: tuple[int, ...]  # one longer than bounds
     sum: float
 
 
 def build_broadcast_status(state: CoreState, *, now: float) -> BroadcastStatus:
-    """The status from the core's parts."""
+    """Build the status of the broadcast from the core's state."""
     newest, broadcast = state.newest_version, _broadcast_of(state)
     taking_part = [one for one in state.members if one.role == "peer" and not one.standing.quarantined and one.receives]
     missing = [one for one in taking_part if share_held(one, newest) < 1.0]
@@ -183,7 +192,10 @@ def build_broadcast_status(state: CoreState, *, now: float) -> BroadcastStatus:
 
 
 def share_held(member: Member, newest: Version | None) -> float:
-    """Share of the newest version's chunks that a member holds, of the encoding that it receives; 1 once verified."""
+    """Return the share, 0 to 1, of the newest version's chunks that a member holds; 1 only once it is verified.
+
+    The share is of the chunks of the encoding that the member receives; without a newest version it is 0.
+    """
     if newest is None:
         return 0.0
     if member.version is not None and member.version >= newest:
@@ -199,11 +211,11 @@ def furthest_behind(members: Sequence[Member], newest: Version | None) -> Member
     return min(members, key=lambda one: (share_held(one, newest), one.order))
 
 
-# ---------------------------------------------------------------- parts
+# ---------------------------------------------------------------- components
 
 
 def _broadcast_of(state: CoreState) -> Broadcast | None:
-    """The newest version's; None before the first one, and for one that another coordinator announced."""
+    """Return the newest version's broadcast; None before the first one, and if another coordinator announced it."""
     broadcast = state.dissemination.newest
     return broadcast if broadcast is not None and broadcast.version == state.newest_version else None
 
@@ -244,7 +256,7 @@ def _totals(state: CoreState) -> BroadcastTotals:
 
 
 def _shown(state: CoreState) -> tuple[list[Member], int]:
-    """The members that are listed, and how many are not."""
+    """Return the members that are listed, and the number of those that are not."""
     newest, times_of = state.newest_version, state.dissemination.times_of
 
     def worst_first(member: Member) -> tuple[bool, float, float, int]:
@@ -285,7 +297,7 @@ def _peer(state: CoreState, member: Member, now: float) -> BroadcastPeer:
 
 
 def _mean_heat_map(missing: Sequence[Member], taking_part: int, newest: Version | None) -> str:
-    """How much of each part of the newest version its receivers hold on average; empty before anything is known."""
+    """Return the mean heat map of the newest version over its receivers; empty before the first version."""
     if newest is None or not taking_part:
         return ""
     maps = [
@@ -304,7 +316,7 @@ def _mean_heat_map(missing: Sequence[Member], taking_part: int, newest: Version 
 
 
 def _waiting(state: CoreState, taking_part: Sequence[Member], missing: Sequence[Member], now: float) -> tuple[str, str]:
-    """What the broadcast waits for, empty for nothing, and what happens next."""
+    """Return what the broadcast waits for, empty if nothing, and what happens next."""
     newest = state.newest_version
     if state.ended:
         return "", f"the run is over: {state.ended}"
@@ -330,7 +342,7 @@ def _waiting(state: CoreState, taking_part: Sequence[Member], missing: Sequence[
 
 
 def _how_far(state: CoreState, member: Member, now: float) -> str:
-    """How much of the newest version it holds and, at the pace so far, how long the rest takes."""
+    """Return how much of the newest version a member holds and, at the pace so far, how long the rest takes."""
     newest, broadcast = state.newest_version, _broadcast_of(state)
     share = share_held(member, newest)
     if share == 0.0:

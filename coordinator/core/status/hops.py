@@ -1,4 +1,4 @@
-"""The hops of a broadcast: chunk links as their ends measure them."""
+"""List the hops of a broadcast: chunk links as their ends measure them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from rollcast.runtime.windows import percentile_of
 from rollcast.wire.reach_words import path_of
 
 HOPS_SHOWN_MAX = 256
-"""Hops listed one by one, the slowest first."""
+"""Most hops that are listed one by one, the slowest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """Chunks that went one way over one open link. ``bytes_per_s``: while chunks waited for it; None: not measured.
+    """One direction of one open chunk link, with the chunks that went over it.
 
-    ``transport``: in the words of rollcast.wire.reach_words.
+    Args:
+        bytes_per_s: rate while chunks waited for the link; None if not measured.
+        bytes: chunk bytes that went this way since the link opened.
+        transport: path of the link, in the words of rollcast.wire.reach_words.
     """
 
     from_peer_id: str
@@ -36,7 +39,7 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class HopRates:
-    """Of the hops that were measured, in bytes a second."""
+    """Rates of the hops that were measured, in bytes a second, and how many these are; None if there are none."""
 
     measured: int
     slowest: float | None
@@ -46,7 +49,7 @@ class HopRates:
 
 @dataclass(frozen=True, slots=True)
 class Hops:
-    """Listed ones the slowest first: measured ones, then the others from the busiest."""
+    """The hops of a broadcast: listed are the measured ones, slowest first, then the others from the busiest."""
 
     rates: HopRates
     listed: tuple[Hop, ...]
@@ -54,13 +57,13 @@ class Hops:
 
 
 _Found = tuple[bool, float, int, int, Member, LinkFacts, bool]
-"""What hops are ordered by (not measured, rate, bytes below 0, number), who reports it, and whether as its sender."""
+"""A hop's sort key (not measured, rate, negated bytes, number), the member that reports it, and whether as sender."""
 
 
 def find_hops(state: CoreState, shown: Iterable[Member]) -> Hops:
-    """Of the listed members and of those that the plan lets them receive from: links as their sending ends see them.
+    """Return the hops of the shown members and of their parents in the plan, as their sending ends report them.
 
-    Where the sending end does not report to us (a mirror, the learner) the receiving end's count stands in.
+    Where the sending end does not report to us (a mirror, the learner), the receiving end's count is used.
     """
     members = {one.peer_id: one for one in shown}
     for peer_id in list(members):
@@ -74,7 +77,7 @@ def find_hops(state: CoreState, shown: Iterable[Member]) -> Hops:
 
 
 def _found(state: CoreState, members: Iterable[Member]) -> Iterator[_Found]:
-    """Only what they are ordered by is made of each: of a large fleet most are not listed."""
+    """Yield each hop's sort key and source only: in a large fleet most hops are not listed."""
     is_here, number = state.members.get, 0
     for member in members:
         own_id = member.peer_id

@@ -1,4 +1,4 @@
-"""Members as every screen shows them: one by one as far as they are listed, and counted by state."""
+"""Describe the members as every screen shows them: one by one as far as they are listed, and counted by state."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from coordinator.core.traversal.status import reachability
 from rollcast.wire.ids import Version
 
 PEERS_SHOWN_MAX = 512
-"""Members listed one by one; those furthest behind are among them."""
+"""Most members that are listed one by one; those furthest behind are among them."""
 DEPARTED = ("left", "lost")
 """States of members that are listed although they have no session."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeersInState:
-    """How many members of a role are in a state, those that are not listed included."""
+    """Number of members of a role that are in a state, including members that are not listed."""
 
     role: str
     state: str
@@ -31,7 +31,7 @@ class PeersInState:
 
 @dataclass(frozen=True, slots=True)
 class PeerStatus:
-    """One member. Byte counters are its own and start with its process."""
+    """Status of one member. Byte counters are the member's own and start at 0 with its process."""
 
     peer_id: str
     name: str
@@ -51,40 +51,40 @@ class PeerStatus:
     t_bcast_s: float | None  # from the announcement to its newest verified copy
     hardware: str
     region: str  # as its operator names it, empty if not known
-    concurrent_rollouts: int  # that it draws at once
+    concurrent_rollouts: int  # that it generates at once
     parents: tuple[str, ...]
     quarantined: bool
     standby: bool  # switched off by the capacity model or the operator
-    pin: str  # on or off where the operator decided that, else empty
+    pin: str  # "on" or "off" if the operator pinned it, else empty
     usd_per_hour: float
     reachability: str  # dialable, hole-punchable or only outwards
-    nat: str  # what is between it and those who would dial it: one of coordinator.core.reach.holes.NAT_KINDS
+    nat: str  # NAT in front of it: one of coordinator.core.reach.holes.NAT_KINDS
 
 
 def tokens_per_s(member: Member) -> float:
-    """What it says it generates; 0 before its first heartbeat."""
+    """Return the tokens per second that the member reports to generate; 0 before its first heartbeat."""
     return 0.0 if member.facts is None else member.facts.tokens_per_second
 
 
 def version_lag(member: Member, newest: Version | None) -> int | None:
-    """Return how many learner steps its version is behind the newest; None while either is not known."""
+    """Return how many learner steps a member's version is behind the newest; None while either is not known."""
     return None if member.version is None or newest is None else newest - member.version
 
 
 def took_s(state: CoreState, member: Member) -> float | None:
-    """Return the seconds from announcement to verified copy of its newest version; None before it has one."""
+    """Return the seconds from announcement to verified copy of a member's newest version; None before it has one."""
     times = state.dissemination.times_of(member.peer_id)
     return None if times is None else times.seconds.last
 
 
 def accept_share(member: Member) -> float | None:
-    """Return the share of its ended attempts that was accepted; None before one ended."""
+    """Return the share of a member's ended attempts that was accepted; None before one ended."""
     ended = member.standing.accepted + member.standing.dropped
     return member.standing.accepted / ended if ended else None
 
 
 def shown_members(state: CoreState) -> list[Member]:
-    """The members that are listed, in the order they joined: all of them, or those that most need to be looked at."""
+    """Return the members to list, in the order they joined: all, or in a large fleet those that most need attention."""
     if len(state.members) <= PEERS_SHOWN_MAX:
         return list(state.members)
 
@@ -96,7 +96,7 @@ def shown_members(state: CoreState) -> list[Member]:
 
 
 def peers_by_state(state: CoreState) -> tuple[PeersInState, ...]:
-    """Of those here, of those that left last, and of all that are banned."""
+    """Count by role and state the connected members, those that left last, and all banned ones."""
     here = Counter((member.role, member.state) for member in state.members)
     banned = state.members.banned()
     gone = Counter(
@@ -114,7 +114,7 @@ def workers_here(listed: Iterable[Mapping[str, Any]]) -> int:
 
 
 def peer_rows(state: CoreState, shown: Sequence[Member], now: float) -> tuple[PeerStatus, ...]:
-    """These members, then those that left last."""
+    """Return the status of the shown members, then of those that left last."""
     gone = [
         replace(_peer_status(state, departed.member, now), state=departed.how, reason=departed.reason, tokens_per_s=0.0)
         for departed in state.members.departed()

@@ -1,4 +1,4 @@
-"""What people see of staleness: limits in force, what was done about late rollouts, and what ages are made of."""
+"""Describe staleness for people: limits in force, what was done about late rollouts, and what ages consist of."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ STEPS_SHOWN = 64
 
 @dataclass(frozen=True, slots=True)
 class LateStatus:
-    """What the policy did: ``corrected`` counts rollouts trained beyond S, the rest batches that were held back."""
+    """What the late policy did: ``corrected`` counts rollouts trained beyond S, the rest batches that were held back.
+
+    ``waits_in_vain`` counts waits after which the group was left out; ``waited_s`` is their total in seconds.
+    """
 
     corrected: int
     waits: int
@@ -23,10 +26,11 @@ class LateStatus:
 
 @dataclass(frozen=True, slots=True)
 class SplitStatus:
-    """Mean age in learner steps and seconds, and the mean seconds of its parts; of rollouts that were trained.
+    """Mean age of trained rollouts, in learner steps and seconds, and the mean seconds of its components.
 
-    ``last`` is of the newest batch, None before it; ``total`` of the whole run. ``steps`` has the newest ones.
-    ``parts`` has, since we started, in how many rollouts each part took at most each of ``bounds_s``, and its sum.
+    ``last`` covers the newest batch, and is None before the first one; ``total`` covers the whole run; ``steps`` has
+    the newest steps. ``parts`` counts, since the coordinator started, the rollouts in which each component took at most
+    each of ``bounds_s``, and has its sum in seconds.
     """
 
     last: dict[str, Any] | None
@@ -51,7 +55,7 @@ class StalenessStatus:
 
 
 def build_staleness_status(state: CoreState) -> StalenessStatus:
-    """From the core's parts."""
+    """Build the status of staleness from the core's state."""
     rules, late = state.rules, state.late
     return StalenessStatus(
         limit=rules.limit,
