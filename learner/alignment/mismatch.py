@@ -1,7 +1,7 @@
-"""How far the log-probabilities that peers report are from those recomputed for the same tokens and version.
+"""Measure how far reported log-probabilities are from those recomputed for the same tokens and version.
 
-It is zero up to rounding where an engine computes what the learner computes. An engine with another precision, a stale
-or wrong set of weights, or another temperature shows here, and peer by peer. Reported values are evidence only: they
+The difference is zero up to rounding if an engine computes what the learner computes. An engine with another precision,
+stale or wrong weights, or another temperature shows up here, peer by peer. Reported values are evidence only: they
 never enter the loss.
 """
 
@@ -18,17 +18,23 @@ from learner.config import MismatchConfig
 from learner.training.packing import PackedBatch, TrainingRow
 from rollcast.wire.ids import PeerId
 
-# The clip of DAPO, whatever the run's objective clips at: figures of runs can be compared.
+# DAPO's clip, independent of the run's objective, so that figures of different runs can be compared.
 CLIP = (0.8, 1.28)
-# Differences are cut here: a peer may report any number, and one of them should not hide all others.
+# Differences are clipped here, in nats: a peer may report any number, and one of them must not hide all others.
 DIFFERENCE_MAX = 20.0
 PEERS_MAX = 16  # peers with a figure of their own in a report
-PEER_KEY = "kl_k3:"  # before a peer's id
+PEER_KEY = "kl_k3:"  # prefix of a figure's name, before a peer's id
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Of the tokens that were reported with a log-probability; ratio is learner / engine."""
+    """The mismatch over the tokens that were reported with a log-probability.
+
+    tokens: how many there are.
+    kl_k3: estimator k3 of the KL divergence, the mean of ratio - 1 - log ratio, in nats; ratio is p learner / p engine.
+    ratio_mean: mean of the ratio.
+    outside_share: share of the tokens whose ratio lies outside CLIP.
+    """
 
     tokens: int
     kl_k3: float
@@ -36,7 +42,7 @@ class Mismatch:
     outside_share: float
 
     def alarms(self, config: MismatchConfig) -> bool:
-        """Whether a threshold is crossed."""
+        """Return whether any figure is beyond its configured threshold."""
         return (
             self.kl_k3 > config.kl_k3_max
             or abs(self.ratio_mean - 1.0) > config.ratio_mean_off_max
@@ -47,7 +53,11 @@ class Mismatch:
 def compare(
     rows: Sequence[TrainingRow], packed: PackedBatch, behaviour: np.ndarray[Any, Any]
 ) -> dict[PeerId, Mismatch]:
-    """By peer; peers that reported nothing are left out. behaviour: f32 [rows, time], laid out like ``packed``."""
+    """Compare reported with recomputed log-probabilities and return the mismatch by peer.
+
+    Peers that reported no log-probabilities are left out. behaviour: f32 [rows, time], recomputed log-probabilities in
+    the layout of ``packed``.
+    """
     differences: dict[PeerId, list[np.ndarray[Any, Any]]] = {}
     for row, (line, span) in zip(rows, packed.places, strict=True):
         at = span.start + len(row.prompt_token_ids)
@@ -64,7 +74,7 @@ def compare(
 
 
 def figures(by_peer: Mapping[PeerId, Mismatch], tokens: int, config: MismatchConfig) -> dict[str, float]:
-    """What a step's report says of a batch of ``tokens`` trained tokens; empty where nobody reported anything."""
+    """Return a step's figures for a batch of ``tokens`` trained tokens; empty if no peer reported log-probabilities."""
     reported = sum(one.tokens for one in by_peer.values())
     if not reported:
         return {}
@@ -92,7 +102,7 @@ def figures(by_peer: Mapping[PeerId, Mismatch], tokens: int, config: MismatchCon
 
 
 def _mismatch(differences: np.ndarray[Any, Any]) -> Mismatch:
-    """From log p learner - log p engine; what is no number counts as far off."""
+    """Compute the mismatch from log p learner - log p engine; NaN and infinities count as DIFFERENCE_MAX."""
     finite = np.nan_to_num(differences, nan=DIFFERENCE_MAX, posinf=DIFFERENCE_MAX, neginf=-DIFFERENCE_MAX)
     cut = np.clip(finite, -DIFFERENCE_MAX, DIFFERENCE_MAX)
     ratios = np.exp(cut)

@@ -1,13 +1,13 @@
-"""Whether tokens were drawn with the probabilities that the policy gives them, peer by peer.
+"""Check, peer by peer, whether tokens were sampled with the probabilities that the policy gives them.
 
-An engine that reports honest log-probabilities and draws greedily, at another temperature than asked for or from the
-likeliest tokens only agrees with the learner in every value that it reports. What it draws does not: given what comes
-before a token, log p of an honest draw has the mean -H, H being the distribution's entropy, and a variance that follows
-from the distribution too. So the sum of log p + H over any tokens is a martingale with known variance, and Freedman
-("On tail probabilities for martingales", 1975, theorem 1.6) bounds how far above zero chance brings it.
+An engine that reports honest log-probabilities but samples greedily, at another temperature than requested or from the
+likeliest tokens only, agrees with the learner in every value that it reports. Its tokens do not: given the tokens
+before it, log p of an honestly sampled token has the mean -H, H being the distribution's entropy, and a variance that
+follows from the distribution too. So the sum of log p + H over any tokens is a martingale with known variance, and
+Freedman ("On tail probabilities for martingales", 1975, theorem 1.6) bounds how far above zero chance brings it.
 
-Only too likely tokens count: batches are made of finished rollouts and of groups whose rewards differ, and such a
-choice favours what is unlikely.
+Only tokens that are too likely count: batches consist of finished rollouts and of groups whose rewards differ, and that
+selection favours unlikely tokens.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ from learner.training.packing import PackedBatch, TrainingRow
 from rollcast.policy.logprobs import TokenStatistics
 from rollcast.wire.ids import PeerId
 
-PEER_KEY = "lacks:"  # before a peer's id
+PEER_KEY = "lacks:"  # prefix of a figure's name, before a peer's id
 PEERS_MAX = 16  # peers with a figure of their own in a report
-PEER_LENGTH_MAX = 58  # of an id: a figure's name has at most 64 characters
-WATCHED_MAX = 4096  # peers remembered; those that made nothing for longest are forgotten
+PEER_LENGTH_MAX = 58  # characters of an id, because a figure's name has at most 64
+WATCHED_MAX = 4096  # peers remembered; those without trained tokens for the longest time are discarded first
 
 
 @dataclass(frozen=True, slots=True)
 class Surplus:
-    """Sums over tokens, of older batches with less weight."""
+    """Sums over a peer's tokens; tokens of older batches have less weight."""
 
     surplus: float = 0.0  # of log p + entropy, nats
     entropy: float = 0.0  # nats
-    variance: float = 0.0  # of the surplus, had the tokens been drawn honestly
-    highest: float = 0.0  # entropy of any one token: no draw adds more
+    variance: float = 0.0  # of the surplus if the tokens were sampled honestly, nats squared
+    highest: float = 0.0  # highest entropy of a token, nats: no token adds more than this to the surplus
 
     @property
     def share(self) -> float:
-        """Of the randomness that the tokens should have, what they lack: 0 is honest."""
+        """Return the share of the expected randomness that the tokens lack; an honest peer's is about 0."""
         return self.surplus / self.entropy if self.entropy > 0.0 else 0.0
 
     @property
     def sigmas(self) -> float:
-        """How far above zero, in standard errors of a normal distribution with a tail as heavy as the bound's."""
+        """Return how far the surplus is above 0, in standard errors of a normal tail as heavy as Freedman's bound."""
         if self.surplus <= 0.0:
             return 0.0
         return self.surplus / math.sqrt(self.variance + self.highest * self.surplus / 3.0)
 
     def alarms(self, config: SamplingCheckConfig) -> bool:
-        """Whether it is both much and more than chance."""
+        """Return whether the lacking share is both above its threshold and beyond chance."""
         return self.share > config.lacking_share_max and self.sigmas > config.sigmas
 
     def faded(self, keep: float) -> Surplus:
-        """With less weight on all that was."""
+        """Return these sums with every earlier token's weight multiplied by ``keep``."""
         return Surplus(keep * self.surplus, keep * self.entropy, keep * keep * self.variance, keep * self.highest)
 
     def __add__(self, other: Surplus) -> Surplus:
@@ -69,7 +69,7 @@ class Surplus:
 
 
 class SamplingWatch:
-    """What each peer's tokens of the last batches say."""
+    """Accumulates each peer's surplus over its last batches."""
 
     def __init__(self, config: SamplingCheckConfig) -> None:
         self._config = config
@@ -78,9 +78,10 @@ class SamplingWatch:
     def figures(
         self, rows: Sequence[TrainingRow], packed: PackedBatch, statistics: TokenStatistics
     ) -> dict[str, float]:
-        """Take a batch in; what its report says of those that made it. statistics: f32 [rows, time], like ``packed``.
+        """Add a batch and return the report's figures for the peers that sampled it; empty if there are none.
 
-        `sampling_lacks_share`: of all peers' tokens; `sampling_peers_alarming`; and the share of the worst peers.
+        statistics: f32 [rows, time], in the layout of ``packed``. The figures are `sampling_lacks_share` over all these
+        peers' tokens, `sampling_peers_alarming`, their number that alarms, and the lacking share of the worst peers.
         """
         new = surpluses(rows, packed, statistics)
         for peer, found in new.items():
@@ -94,7 +95,7 @@ class SamplingWatch:
         whole = sum(seen.values(), Surplus())
         alarming = [peer for peer in seen if seen[peer].alarms(self._config)]
         named = [peer for peer in seen if len(peer) <= PEER_LENGTH_MAX]
-        # Few tokens have a large share by chance: those that alarm come first.
+        # A peer with few tokens may have a large share by chance, so peers that alarm come first.
         worst = sorted(named, key=lambda peer: (peer not in alarming, -seen[peer].share))[:PEERS_MAX]
         return {
             "sampling_lacks_share": whole.share,
@@ -104,7 +105,7 @@ class SamplingWatch:
 
 
 def surpluses(rows: Sequence[TrainingRow], packed: PackedBatch, statistics: TokenStatistics) -> dict[PeerId, Surplus]:
-    """Of the trained tokens of each peer; what is no number is left out."""
+    """Sum the surplus of each peer's trained tokens; tokens with a NaN or infinite value are left out."""
     found: dict[PeerId, Surplus] = {}
     for row, (line, span) in zip(rows, packed.places, strict=True):
         at = span.start + len(row.prompt_token_ids)

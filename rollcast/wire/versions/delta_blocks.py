@@ -1,23 +1,24 @@
-"""One block of a delta: how the new items of a stretch of one tensor follow from the old ones.
+"""Encode and decode one block of a delta: how the new items of a stretch of one tensor follow from the old ones.
 
 A tensor is cut into blocks of ``limits.DELTA_BLOCK_BYTES``; each becomes one record: kind (1 byte), length of the
 payload (4 bytes), payload. All numbers are little-endian. Items are compared as unsigned integers of their size, so
-that every dtype and every bit pattern (NaN, -0.0) is kept.
+that every dtype and every bit pattern (NaN, -0.0) is preserved.
 
     unchanged   no payload
     sparse      header, then six streams: gaps, their low bits, signs, flags, magnitudes, wide differences
-    dense       new - old of all items, zig-zag coded; one stream a byte of the item: all first bytes, then all others
-    whole       the new items, in streams as those of dense
+    dense       new - old of all items, zig-zag coded; one stream per byte of the item: all first bytes, then all others
+    whole       the new items, in streams like those of dense
 
-A stream is stored as it is, or as one zstd frame where that is shorter. Bytes of unlike distribution are in streams of
-their own, because each then gets its own Huffman table; and what is nearly always the same is a bit and not a byte,
-because a Huffman code cannot be shorter than one bit. On updates of training this is 3-8 % above the entropy of
+A stream is stored raw, or as one zstd frame if that is shorter. Bytes of unlike distribution are in separate streams,
+because each stream then gets its own Huffman table; values that are nearly always the same take a bit and not a byte,
+because a Huffman code cannot be shorter than one bit. On updates of training the result is 3-8 % above the entropy of
 independent changes.
 
-- A gap is the number of unchanged items before a changed one, without its lowest bits, in one byte; 255 means "255 on,
-  and more follows". The low bits are uniform in practice and stand apart; how many they are follows from the mean gap.
-- new - old, modulo the item's size, has a sign and a flag whether it is more than 1 off. Where it is, the magnitude
-  byte is its size - 2; 255 means that new - old stands in full among the wide differences.
+- A gap is the number of unchanged items before a changed one, without its lowest bits, in one byte; 255 means "advance
+  by 255, and more follows". The low bits are uniform in practice and stored separately; their number follows from the
+  mean gap.
+- new - old, modulo the item's size, has a sign and a flag that is set if the difference is more than 1. If it is set,
+  the magnitude byte is the difference's size - 2; 255 means that new - old is stored in full in the wide differences.
 
 A block is decoded and checked in full before an item of the state changes.
 """
@@ -48,24 +49,24 @@ ZSTD_LEVEL = 1  # higher levels save under 1 % and cost three times the time
 _ESCAPE = 0xFF
 _SHIFT_MAX = 8
 _MEAN_GAP_MAX = 128  # after the shift: leaves an eighth of the gaps to be escaped
-_SPARSE_SHARE_MAX = 1 / 2  # of items changed: bounds the memory that positions take, and above it dense is shorter
-_CHOOSE_FROM_SHARE = 1 / 8  # of items changed; below it sparse always wins
-_SAMPLE_ITEMS = 1 << 15  # on which the forms are compared
+_SPARSE_SHARE_MAX = 1 / 2  # share of changed items; it bounds the memory of positions, and above it dense is shorter
+_CHOOSE_FROM_SHARE = 1 / 8  # share of changed items below which sparse is always the shortest
+_SAMPLE_ITEMS = 1 << 15  # items on which the kinds are compared
 
 
 def payload_bytes_max(item_size_bytes: int, count: int) -> int:
-    """The longest payload of a block of ``count`` items: whole, no stream compressible."""
+    """Return the size of the longest payload of a block of ``count`` items: kind whole, with no compressible stream."""
     return 4 * item_size_bytes + item_size_bytes * count
 
 
 class BlockEncoder:
-    """Encodes blocks one after the other; not for use by two threads at once."""
+    """Encodes blocks one after the other; an encoder must not be used by two threads at once."""
 
     def __init__(self) -> None:
         self._zstd = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
 
     def encode(self, old: Items, new: Items) -> bytes:
-        """The record of one block. ``old`` and ``new``: [n] unsigned integers, of the same dtype and length."""
+        """Return the record of one block. ``old`` and ``new``: [n] unsigned integers, of the same dtype and length."""
         is_changed = old != new
         changed = int(np.count_nonzero(is_changed))
         if not changed:
@@ -77,7 +78,7 @@ class BlockEncoder:
         return RECORD_HEADER.pack(kind, len(payload)) + payload
 
     def _best_kind(self, old: Items, new: Items, is_changed: Mask) -> int:
-        """The kind that makes a stretch from the middle of the block the shortest."""
+        """Return the kind that encodes a stretch from the middle of the block in the fewest bytes."""
         start = max(0, (len(new) - _SAMPLE_ITEMS) // 2)
         stretch = slice(start, start + _SAMPLE_ITEMS)
         sample = old[stretch], new[stretch], is_changed[stretch]
@@ -106,32 +107,32 @@ class BlockEncoder:
 
 
 def _shift_of(changed: int, count: int) -> int:
-    """How many low bits of the gaps stand apart where ``changed`` of ``count`` items differ."""
+    """Return how many low bits of the gaps are stored separately if ``changed`` of ``count`` items differ."""
     return min((count // changed // _MEAN_GAP_MAX).bit_length(), _SHIFT_MAX)
 
 
 def _planes(items: Items) -> list[Bytes]:
-    """The bytes of each significance apart, least first: one array of [n] a byte of the item."""
+    """Split items into byte planes, least significant first: one array [n] per byte of the item."""
     rows = np.ascontiguousarray(items).view(np.uint8).reshape(len(items), items.itemsize)
     return [np.ascontiguousarray(rows[:, byte]) for byte in range(items.itemsize)]
 
 
 def _gaps_of(positions: Positions, shift: int) -> tuple[Bytes, Bytes]:
-    """Ascending positions -> gaps with escapes, and their low bits, packed."""
+    """Return the gaps of ascending positions with escapes, and the gaps' low bits, packed."""
     gaps = np.diff(positions, prepend=np.int32(-1)) - np.int32(1)
     low_bits = np.packbits(np.unpackbits(gaps.astype(np.uint8)[:, None], axis=1, count=shift, bitorder="little"))
     gaps >>= shift
     if gaps.max() < _ESCAPE:
         return gaps.astype(np.uint8), low_bits
     escapes = gaps // _ESCAPE
-    ends = np.cumsum(escapes + np.int32(1), dtype=np.int32) - np.int32(1)  # where the last byte of each gap stands
+    ends = np.cumsum(escapes + np.int32(1), dtype=np.int32) - np.int32(1)  # index of each gap's last byte
     result = np.full(int(ends[-1]) + 1, _ESCAPE, np.uint8)
     result[ends] = gaps - escapes * _ESCAPE
     return result, low_bits
 
 
 def _differences_of(old: Items, new: Items) -> tuple[Bytes, Bytes, Bytes, Bytes]:
-    """Signs (bits), flags (bits), magnitudes, wide differences (byte planes)."""
+    """Return the streams of the differences: signs (bits), flags (bits), magnitudes, wide differences (byte planes)."""
     up, down = new - old, old - new
     is_negative = down < up
     sizes = np.minimum(up, down)
@@ -144,7 +145,7 @@ def _differences_of(old: Items, new: Items) -> tuple[Bytes, Bytes, Bytes, Bytes]
 
 
 class BlockDecoder:
-    """Decodes blocks in place."""
+    """Decodes blocks in place, one after the other."""
 
     def __init__(self) -> None:
         self._zstd = zstandard.ZstdDecompressor(max_window_size=limits.DELTA_WINDOW_BYTES_MAX)
@@ -153,7 +154,7 @@ class BlockDecoder:
         """Turn old items into new ones; ``items``: [n] unsigned integers, writable.
 
         Raises:
-            MalformedMessage: not the record of a block of n items; ``items`` is as it was.
+            MalformedMessage: the payload is not a record of a block of n items; ``items`` is unchanged.
         """
         if kind == SPARSE:
             self._apply_sparse(payload, items)
@@ -168,7 +169,7 @@ class BlockDecoder:
         require(len(payload) >= _SPARSE_HEADER.size, "delta: a block is cut short")
         count, gap_count, *stored = _SPARSE_HEADER.unpack_from(payload)
         require(0 < count <= _SPARSE_SHARE_MAX * len(items), "delta: number of changes out of range")
-        # Every escape goes at least 255 items on: this bounds the memory of what follows.
+        # Every escape advances by at least 255 items, so this bounds the memory that the streams below may take.
         require(count <= gap_count <= count + len(items) // _ESCAPE, "delta: number of gaps out of range")
         shift = _shift_of(count, len(items))
         streams = _Streams(self._zstd, payload[_SPARSE_HEADER.size :], stored)
@@ -187,7 +188,7 @@ class BlockDecoder:
 
 
 class _Streams:
-    """The streams of one payload, in order."""
+    """Reads the streams of one payload in order."""
 
     def __init__(self, zstd: zstandard.ZstdDecompressor, data: memoryview, stored: Any) -> None:
         self._zstd = zstd
@@ -195,14 +196,18 @@ class _Streams:
         self._stored = iter(stored)
 
     def take(self, raw_bytes: int) -> Bytes:
-        """The next stream, which must have ``raw_bytes``; nothing larger is ever allocated."""
+        """Return the next stream, which must have ``raw_bytes`` bytes; nothing larger is ever allocated.
+
+        Raises:
+            MalformedMessage: the stream is cut short, has another size or cannot be decompressed.
+        """
         size = next(self._stored)
         require(size <= min(raw_bytes, len(self._data)), "delta: length of a stream out of range")
         packed, self._data = self._data[:size], self._data[size:]
         if size == raw_bytes:
             return np.frombuffer(packed, np.uint8)
         try:
-            # The frame says its size; the decompressor would believe it.
+            # The decompressor allocates the size that the frame's header states, so it is checked first.
             require(zstandard.frame_content_size(packed) == raw_bytes, "delta: size of a stream")
             raw = self._zstd.decompress(packed, max_output_size=raw_bytes, allow_extra_data=False)
         except zstandard.ZstdError as error:
@@ -211,20 +216,20 @@ class _Streams:
         return np.frombuffer(raw, np.uint8)
 
     def take_bits(self, count: int) -> Bytes:
-        """The next stream, of ``count`` packed bits: each 0 or 1."""
+        """Return the next stream of ``count`` packed bits as one byte per bit, 0 or 1."""
         return np.unpackbits(self.take(-(-count // 8)), count=count)
 
     def finish(self) -> None:
-        """That nothing is left.
+        """Check that no bytes are left.
 
         Raises:
-            MalformedMessage: something is.
+            MalformedMessage: there are bytes after the last stream.
         """
         require(not self._data, "delta: a block goes on after its streams")
 
 
 def _zigzag(differences: Items) -> Items:
-    """Small numbers of either sign -> small unsigned ones: 0, -1, 1, -2 become 0, 1, 2, 3."""
+    """Map small numbers of either sign to small unsigned ones: 0, -1, 1, -2 become 0, 1, 2, 3."""
     signed = differences.view(np.dtype(f"<i{differences.itemsize}"))
     result: Items = ((signed << 1) ^ (signed >> (8 * differences.itemsize - 1))).view(differences.dtype)
     return result
@@ -236,7 +241,7 @@ def _unzigzag(codes: Items) -> Items:
 
 
 def _joined(planes: list[Bytes], width: int) -> Items:
-    """Byte planes, least significant first -> items of ``width`` bytes."""
+    """Join byte planes, least significant first, to items of ``width`` bytes."""
     rows = np.empty((len(planes[0]), width), np.uint8)
     for byte, plane in enumerate(planes):
         rows[:, byte] = plane
@@ -245,13 +250,17 @@ def _joined(planes: list[Bytes], width: int) -> Items:
 
 
 def _positions_of(gaps: Bytes, low_bits: Bytes, shift: int, count: int, item_count: int) -> Items:
-    """Gaps with escapes, and their low bits -> [count] strictly ascending positions below ``item_count``."""
+    """Return [count] strictly ascending positions below ``item_count`` from gaps with escapes and their low bits.
+
+    Raises:
+        MalformedMessage: the gaps are not ``count``, or reach beyond ``item_count``.
+    """
     is_end = gaps != _ESCAPE
     require(bool(is_end[-1]) and int(np.count_nonzero(is_end)) == count, "delta: number of gaps")
     low = np.packbits(low_bits.reshape(count, shift), axis=1, bitorder="little").reshape(-1) if shift else None
     low_sum = 0 if low is None else int(low.sum(dtype=np.int64))
     last = (int(gaps.sum(dtype=np.int64)) << shift) + low_sum + count - 1
-    require(last < item_count, "delta: a position beyond the tensor")  # so that 32 bits are enough from here on
+    require(last < item_count, "delta: a position beyond the tensor")  # so 32 bits are enough below
     reached = np.cumsum(gaps, dtype=np.int32)
     if count != len(gaps):
         reached = reached[is_end]
@@ -261,7 +270,7 @@ def _positions_of(gaps: Bytes, low_bits: Bytes, shift: int, count: int, item_cou
 
 
 def _differences(streams: _Streams, count: int, item_size_bytes: int) -> Items:
-    """What to add to each of ``count`` changed items, modulo its size."""
+    """Return the difference to add to each of ``count`` changed items, modulo the item's size."""
     is_negative = streams.take_bits(count).view(np.bool_)
     is_more = streams.take_bits(count).view(np.bool_)
     magnitudes = streams.take(int(np.count_nonzero(is_more)))
