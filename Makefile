@@ -2,13 +2,16 @@
 PYTHON ?= python3
 PIP_INSTALL = .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+# One worker more than cores, five at most: many tests wait for processes that they started.
+TEST_WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 5)))
+
 .PHONY: demo test lint interop proto screenshots release clean
 
 demo: .venv/.installed-all
 	.venv/bin/rollcast up configs/local.toml
 
 test: .venv/.installed-dev lint
-	.venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	.venv/bin/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: .venv/.installed-dev
 	.venv/bin/ruff check .

@@ -18,7 +18,7 @@ async def test_what_the_page_reads(tmp_path: Path) -> None:
         limits = await (await session.get("/api/v1/limits")).json()
         assert limits["weeks"]["network_hours"] == []
         assert limits["weeks"]["compute_hours"][0] == [1320, 1860]
-        assert limits["meanings"]["upload_mbit_s_max"].startswith("Cap on chunks")
+        assert limits["meanings"]["upload_mbit_s_max"].startswith("Cap on the chunks")
         assert limits["limits"]["upload_gb_month"] == 200.0
         identity = await (await session.get("/api/v1/identity")).json()
         assert (identity["peer_id"], identity["public_name"]) == (PEER_ID, "")
