@@ -1,4 +1,7 @@
-"""The phases around the RL steps: warm start and evaluation on held-out problems. Blocking; for the worker thread."""
+"""Run the phases around the RL steps: warm start and evaluation on held-out problems.
+
+The functions block, so the worker thread calls them.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,10 @@ def run_warm_start(
     row_tokens: int,
     stop: threading.Event,
 ) -> None:
-    """Warm start the trainer, reporting progress.
+    """Warm start the trainer and report progress.
 
     Raises:
-        Stopped: the process was told to stop.
+        Stopped: the process is to stop.
     """
     progress = _WarmStartProgress(config.warm_start, fetch, held_out, reporter, stop)
     figures = warm_start(
@@ -52,7 +55,7 @@ def run_warm_start(
 
 
 class _WarmStartProgress:
-    """What the warm start asks for, and its course in words."""
+    """Supplies the warm start with examples and accuracies, and reports its progress."""
 
     def __init__(
         self,
@@ -71,7 +74,7 @@ class _WarmStartProgress:
         self._reached = ""
 
     def examples(self, count: int, flawed: bool) -> Sequence[Example]:
-        """The examples of a stage, which begins with this."""
+        """Begin a stage and fetch ``count`` examples for it, with flawed or correct answers."""
         steps = self._config.flawed_steps if flawed else self._config.steps_max
         kind = "flawed answers, so that RL has something to repair" if flawed else "correct answers"
         self._stage, self._reached = f"of at most {steps} on {kind}", ""
@@ -79,24 +82,30 @@ class _WarmStartProgress:
         return [(tuple(example.prompt_token_ids), tuple(example.answer_token_ids)) for example in fetched]
 
     def on_step(self, step: int) -> None:
-        """Say which step begins, or leave with Stopped."""
+        """Report that a step begins.
+
+        Raises:
+            Stopped: the process is to stop.
+        """
         if self._stop.is_set():
             raise Stopped
         kill_point("warm_starting")
         self._reporter.say("warm_start", f"step {step + 1} {self._stage}{self._reached}")
 
     def accuracy(self, params: Params) -> float:
-        """Held-out exact match."""
+        """Measure the share of held-out problems that are answered exactly, and show it in the next reports."""
         reached = self._held_out.measure(params).exact
         self._reached = f"; held-out accuracy {reached:.2f}, to reach {self._config.accuracy_gate:.2f}"
         return reached
 
 
 def run_evaluation(trainer: Trainer, held_out: HeldOut, reporter: StatusReporter, *, when: str) -> None:
-    """Measure the policy and report it as ``reward_{when}`` ("before" or "after" RL).
+    """Measure the policy on held-out problems and report ``reward_{when}`` and ``exact_{when}``.
+
+    ``when`` is "before" or "after" RL.
 
     Raises:
-        Stopped: the process was told to stop.
+        Stopped: the process is to stop.
     """
     started_s = time.monotonic()
     reporter.say("evaluating", f"held-out problems {when} RL")

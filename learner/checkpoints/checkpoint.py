@@ -1,7 +1,7 @@
-"""Checkpoints: everything that a resumed learner needs to go on as if it had never stopped.
+"""Save and restore checkpoints: everything that a resumed learner needs to continue as if it had never stopped.
 
-Orbax writes beside and renames, but does not fsync; we do, and only then does a checkpoint count. Each carries the hash
-of its arrays: one that a power loss tore is found out and left for the one before.
+Orbax writes to a temporary folder and renames it, but does not fsync; we do, and a checkpoint counts only afterwards.
+Each carries the hash of its arrays, so that one torn by a power loss is detected and the one before it is used.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from rollcast.runtime.errors import CheckpointError
 from rollcast.runtime.run_folder import fsync_folder
 
 _FORMAT = 2  # of HostState; rises when its fields change meaning
-_UNFINISHED = ".orbax-checkpoint-tmp"  # part of the name of what is being written
+_UNFINISHED = ".orbax-checkpoint-tmp"  # orbax has this in the name of a folder while it writes it
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """What a checkpoint says beside the arrays. JSON values only.
+    """The part of a checkpoint beside the arrays, in JSON values only.
 
     The position in the prompt mixture needs no field: the coordinator records batches by step and serves them again.
-    Nor do random streams: steps draw nothing, and the noise of warm start and evaluations is named by ``seed``.
+    Random streams need none either: steps use no randomness, and ``seed`` determines the noise of warm start and
+    evaluations.
     """
 
     step: int  # learner steps completed
@@ -54,7 +55,7 @@ class HostState:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A checkpoint that was read whole."""
+    """A checkpoint that was read completely, with its hash checked."""
 
     host: HostState
     state: Any
@@ -66,15 +67,15 @@ class _Torn(Exception):
 
 
 class Checkpoints:
-    """A folder of checkpoints, the newest ``keep`` of them. Blocking; one call at a time.
+    """A folder that keeps the newest ``keep`` checkpoints. Methods block, and one may be called at a time.
 
     Args:
-        folder: made if missing.
-        keep: how many to keep; two at least, because the newest may be torn by a power loss.
-        read_only: leave what a running learner is writing alone.
+        folder: where checkpoints are; created if missing.
+        keep: how many to keep; at least two, because the newest may be torn by a power loss.
+        read_only: remove nothing, because a running learner may be writing to the folder.
 
     Raises:
-        CheckpointError: from every method, when the folder cannot be written or no checkpoint can be read.
+        CheckpointError: every method raises it if the folder cannot be written or no checkpoint can be read.
     """
 
     def __init__(self, folder: Path, *, keep: int, read_only: bool = False) -> None:
@@ -91,12 +92,12 @@ class Checkpoints:
             raise _cannot_write(self._folder, error) from None
 
     def steps(self) -> list[int]:
-        """Steps of the durable checkpoints, oldest first. May be called beside ``save``."""
+        """Return the steps of the durable checkpoints, oldest first. It may be called while ``save`` runs."""
         found = sorted(int(entry.name) for entry in self._folder.iterdir() if entry.name.isdigit())
         return [step for step in found if step != self._writing]
 
     def save(self, state: Mapping[str, np.ndarray[Any, Any]], host: HostState) -> None:
-        """Save arrays by name and the host state; returns once both are durable. The same step is replaced."""
+        """Save arrays by name and the host state; return once both are durable. It replaces one of the same step."""
         again = host.step in self.steps()
         self._writing = host.step
         try:
@@ -117,9 +118,10 @@ class Checkpoints:
         kill_point("checkpoint_durable")
 
     def restore(self, like: Callable[[HostState], Any]) -> Restored | None:
-        """The newest checkpoint that can be read whole, or None where there is none at all. Torn ones are removed.
+        """Return the newest checkpoint that can be read completely, and remove the torn ones after it.
 
-        like: gives the structure, shapes and dtypes of the arrays; may refuse a host state by raising.
+        Returns None if the folder has no checkpoint at all. like: returns the structure, shapes and dtypes of the
+        arrays, or raises to reject a host state.
         """
         steps = self.steps()
         problem = ""
@@ -167,7 +169,7 @@ class Checkpoints:
 
 
 def _context() -> Any:
-    """How orbax reads and writes: our two parts, and no other process of the learner takes part."""
+    """Configure orbax for our two items, state and host, and without the learner's other processes."""
     registry = ocp.handlers.local_registry(include_global_registry=False)
     registry.add(ocp.handlers.JsonHandler, checkpointable_name="host")
     registry.add(ocp.handlers.PyTreeHandler, checkpointable_name="state")
@@ -182,7 +184,7 @@ def _context() -> Any:
 
 
 def digest_of(state: Mapping[str, Any]) -> str:
-    """BLAKE3 over names, dtypes, shapes and bytes of arrays: equal for equal states only."""
+    """Return the BLAKE3 hash of names, dtypes, shapes and bytes of arrays in hex; only equal states have equal ones."""
     digest = blake3(max_threads=blake3.AUTO)
     for name in sorted(state):
         array = np.ascontiguousarray(state[name])

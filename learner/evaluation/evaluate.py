@@ -1,4 +1,4 @@
-"""Evaluation: completions of held-out prompts, and pass@k. Scoring is the coordinator's, which owns the tasks."""
+"""Complete held-out prompts and estimate pass@k. The coordinator, which owns the tasks, scores the completions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollcast.policy.params import Params
 from rollcast.policy.sampling.sampler import Completion, Sampler, SampleRequest
 from rollcast.wire.rollouts import Sampling
 
-NORMAL_95 = 1.96  # standard errors that a 95 % interval reaches to each side
+NORMAL_95 = 1.96  # standard errors to each side of a 95 % interval of a normal distribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Estimate:
 
 
 def evaluation_seed(seed: int, prompt_index: int, sample_index: int) -> int:
-    """64-bit noise seed of one evaluation sample; the domain keeps it apart from training's slot seeds."""
+    """Return the 64-bit noise seed of one evaluation sample; its prefix separates it from training's slot seeds."""
     text = f"rollcast/evaluation/{seed}/{prompt_index}/{sample_index}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
@@ -40,9 +40,9 @@ def complete_prompts(
     greedy: bool = False,
     numbers: Sequence[int] | None = None,
 ) -> list[list[Completion]]:
-    """``samples`` completions for each prompt, in the order of the prompts.
+    """Generate ``samples`` completions for each prompt and return them in the order of the prompts.
 
-    ``numbers``: what each prompt's noise follows from; its place, where they are not given.
+    ``numbers``: the number of each prompt from which its noise follows; None: its index in ``prompts``.
     """
     requests = [
         SampleRequest(prompt, evaluation_seed(seed, number, sample_index))
@@ -54,7 +54,7 @@ def complete_prompts(
 
 
 def pass_at_k(samples: int, correct: int, k: int) -> float:
-    """Unbiased chance that at least one of k completions is right (Chen et al. 2021, equation 1).
+    """Estimate without bias the chance that at least one of k completions is right (Chen et al. 2021, equation 1).
 
     Raises:
         ValueError: not 0 <= correct <= samples, or not 1 <= k <= samples.
@@ -65,14 +65,14 @@ def pass_at_k(samples: int, correct: int, k: int) -> float:
 
 
 def estimate_pass_at_k(samples: int, correct: Sequence[int], k: int) -> Estimate:
-    """Mean of pass@k over problems, ``correct`` of each one's ``samples`` being right.
+    """Estimate the mean of pass@k over problems, of whose ``samples`` completions each has ``correct`` right ones.
 
-    The interval is that of the mean over problems as independent draws (Miller 2024, "Adding error bars to evals",
-    section 2): the samples of one problem are not, so they enter through its own unbiased estimate only. With one
-    problem nothing is known of the spread.
+    The interval is that of the mean over problems as independent samples (Miller 2024, "Adding error bars to evals",
+    section 2). The completions of one problem are not independent, so they enter only through that problem's unbiased
+    estimate. With one problem the spread is unknown, and the interval is [0, 1].
 
     Raises:
-        ValueError: there is no problem; see pass_at_k.
+        ValueError: there is no problem; see also pass_at_k.
     """
     if not correct:
         raise ValueError("no problem was evaluated")

@@ -1,4 +1,4 @@
-"""A run's policy as a model for the Hugging Face Hub: what `rollcast export` writes."""
+"""Export a run's policy as a model for the Hugging Face Hub, for `rollcast export`."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from rollcast.wire.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A policy out of a run folder."""
+    """A policy that was read from a run folder."""
 
     step: int
     model: ModelConfig
-    params: Params  # by our names; f32, or as the version has them
-    tokenizer_json: str  # of the run; empty where only a version was read
+    params: Params  # by Rollcast's tensor names; f32, or in the version's dtypes
+    tokenizer_json: str  # of the run; empty if only a version was read
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written."""
+    """The result of an export: the policy's step, the folder written and the size of its weights."""
 
     step: int
     folder: Path
@@ -51,19 +51,19 @@ def export(
     tokenizer_folder: Path | None = None,
     file_bytes_max: int = FILE_BYTES_MAX,
 ) -> Exported:
-    """Write the newest checkpoint, or a published version, into a new folder. All of it is there, or nothing.
+    """Write the newest checkpoint, or a published version, into a new folder, atomically.
 
     Args:
-        run_folder: the learner's.
-        target: made; must not hold anything yet.
-        version: one that the run still keeps; None: the newest checkpoint.
-        dtype: of the weights. A checkpoint has float32, a version what peers read.
-        tokenizer_folder: where tokenizer files are taken from; None: what the run started from.
-        file_bytes_max: of one file of weights.
+        run_folder: the learner's run folder.
+        target: the folder to create; it may exist if it is empty.
+        version: a version that the run still keeps; None: the newest checkpoint.
+        dtype: the dtype of the written weights. A checkpoint has float32, a version the dtypes that peers read.
+        tokenizer_folder: the folder that tokenizer files are taken from; None: the model that the run started from.
+        file_bytes_max: the largest size of one file of weights.
 
     Raises:
         CheckpointError: there is no checkpoint, or no such version.
-        ModelError: no published architecture is like this one, or the target cannot be written.
+        ModelError: the policy matches no published architecture, or the target is not empty or cannot be written.
     """
     _check_free(target)
     policy = _newest(run_folder) if version is None else _published(run_folder, Version(version))
@@ -111,7 +111,7 @@ def _published(run_folder: Path, version: Version) -> Policy:
 
 
 def _without_codes(frozen: Params) -> Params:
-    """E4M3 codes and their scales as the numbers that they stand for, which bfloat16 holds exactly."""
+    """Replace E4M3 codes and their scales by the numbers that they stand for, which bfloat16 holds exactly."""
     params: Params = {}
     for name, value in frozen.items():
         scale = frozen.get(f"{name}_scale")
@@ -123,7 +123,7 @@ def _without_codes(frozen: Params) -> Params:
 
 
 def _write_tokenizer(policy: Policy, folder: Path) -> None:
-    """Our own small tokenizer in the Hub's form, where the run has no published one."""
+    """Write our own small tokenizer in the Hub's format if the run does not use a published one."""
     if (folder / TOKENIZER).exists() or not policy.tokenizer_json or "pieces" not in json.loads(policy.tokenizer_json):
         return
     tokenizer = Tokenizer.from_json(policy.tokenizer_json)
@@ -134,6 +134,6 @@ def _write_tokenizer(policy: Policy, folder: Path) -> None:
 
 
 def _ends(folder: Path) -> dict[str, Any]:
-    """What config.json says of the tokens that end a text, from the files beside it."""
+    """Return config.json's entries for the tokens that begin, end and pad a text, from generation_config.json."""
     found = ModelFolder(folder).read_json_if_there(GENERATION_CONFIG)
     return {name: found[name] for name in ("eos_token_id", "pad_token_id", "bos_token_id") if name in found}

@@ -1,4 +1,4 @@
-"""Sets of held-out problems: completed by our own sampler as the peers would, scored by the coordinator."""
+"""Measure a policy on held-out problems: our own sampler completes them as peers would, the coordinator scores them."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from rollcast.runtime.errors import TaskError
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import Sampling
 
-EVALUATION_BATCH = 128  # completions drawn at a time
-KEPT_PROBLEMS = 16  # of a set, whose completions are kept for people to read
+EVALUATION_BATCH = 128  # completions sampled at a time
+KEPT_PROBLEMS = 16  # problems of a set whose completions are kept for people to read
 
 ScoreCompletions = Callable[[Sequence[pb.Completion]], list[pb.CompletionScore]]
 
 
 class Stopped(Exception):
-    """The process was told to stop; raised inside the worker thread to leave a long phase."""
+    """The process is to stop; this is raised inside the worker thread to leave a long phase."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOutScore:
-    """Means over the held-out problems, one completion each."""
+    """The means of reward and exact match over the held-out problems, with one completion for each."""
 
     reward: float
     exact: float
 
 
 class HeldOut:
-    """One set. Blocking; for the worker thread.
+    """One set of held-out problems. Its methods block, so the worker thread calls them.
 
     Args:
-        problems: the prompts.
-        sampler: of the policy; several sets share one.
-        sampling: as leases say it.
-        seed: of the noise; every measurement uses the same.
-        score: asks the coordinator.
-        stop: leaves a measurement with Stopped.
-        seeds: of each problem's noise; without them it follows from the problem's place.
+        problems: the problems with their prompts.
+        sampler: the policy's sampler; several sets share one.
+        sampling: the settings that leases carry.
+        seed: the seed of the noise; every measurement uses the same.
+        score: sends completions to the coordinator and returns their scores.
+        stop: when set, a measurement raises Stopped.
+        seeds: the seed of each problem's noise; None: the noise follows from the problem's index.
 
     Raises:
         TaskError: there is no held-out problem.
@@ -75,7 +75,11 @@ class HeldOut:
         return len(self._problems)
 
     def measure(self, params: Params) -> HeldOutScore:
-        """Sample one completion a problem and have it scored."""
+        """Sample one completion for each problem and return the mean scores.
+
+        Raises:
+            Stopped: the process is to stop.
+        """
         scores = self._scores(params, 1)
         return HeldOutScore(
             reward=sum(score.reward for score in scores) / len(scores),
@@ -83,25 +87,29 @@ class HeldOut:
         )
 
     def count_exact(self, params: Params, samples: int) -> list[int]:
-        """How many of ``samples`` completions of each problem are right."""
+        """Return how many of ``samples`` completions of each problem are right.
+
+        Raises:
+            Stopped: the process is to stop.
+        """
         return exact_counts(self._scores(params, samples), samples)
 
     def parts(self, samples: int) -> list[int]:
-        """Where the parts begin in which a measurement may be drawn, one after the other: ``complete`` takes them.
+        """Return the index of the first problem of each part into which a measurement is divided; see ``complete``.
 
-        A part has as many problems as keep its completions within one batch, one at least.
+        A part has as many problems as keep its completions within one batch of the sampler, and at least one.
         """
         return list(range(0, len(self._problems), max(1, self._sampler.batch_size // samples)))
 
     def complete(self, params: Params, start: int, samples: int, *, version: int) -> list[pb.Completion]:
-        """Completions of the part that begins at ``start``; the first problems' are marked to be kept."""
+        """Sample completions of the part that begins at ``start``; those of the first KEPT_PROBLEMS have ``keep``."""
         size = max(1, self._sampler.batch_size // samples)
         return self._complete(params, start, size, samples, version)
 
     def _scores(self, params: Params, samples: int) -> list[pb.CompletionScore]:
         completions: list[pb.Completion] = []
         size = self._sampler.batch_size
-        for start in range(0, len(self._problems), size):  # in parts, to notice soon that we are told to stop
+        for start in range(0, len(self._problems), size):  # in parts, so that ``stop`` is noticed soon
             if self._stop.is_set():
                 raise Stopped
             completions += self._complete(params, start, size, samples, None)
@@ -136,5 +144,5 @@ class HeldOut:
 
 
 def exact_counts(scores: Sequence[pb.CompletionScore], samples: int) -> list[int]:
-    """How many of each problem's ``samples`` scores are right."""
+    """Return how many of each problem's ``samples`` scores are right."""
     return [sum(score.exact for score in scores[start : start + samples]) for start in range(0, len(scores), samples)]

@@ -1,4 +1,4 @@
-"""Evaluation of a run's newest checkpoint, away from the run: what `rollcast eval` prints."""
+"""Evaluate a run's newest checkpoint outside of the run, for `rollcast eval`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rollcast.wire.rollouts import Sampling
 
 @dataclass(frozen=True, slots=True)
 class SetResult:
-    """Exact match on one set at the run's own sampling temperature: pass@k by k."""
+    """The exact match on one set at the run's sampling temperature, as pass@k by k."""
 
     problems: int
     samples: int
@@ -36,7 +36,7 @@ class SetResult:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """Every set's result."""
+    """The results of all sets, by name, and the time that they took."""
 
     step: int  # of the checkpoint
     sets: Mapping[str, SetResult]
@@ -53,16 +53,16 @@ def evaluate_run(
     seed: int = 0,
     progress: Callable[[str, int, int], None] = lambda name, done, total: None,
 ) -> EvaluationResult:
-    """Reload the newest checkpoint, sample, and estimate pass@k of every set without bias.
+    """Load the newest checkpoint, sample completions, and estimate pass@k of every set without bias.
 
     Args:
-        run_folder: the learner's.
+        run_folder: the learner's run folder.
         sets: problems by name of the set.
-        samples: completions a problem.
-        pass_at: the k.
-        score: verifies completions, in order; several carry the same example_id.
-        seed: of the noise.
-        progress: is told set, problems done, problems of it.
+        samples: completions per problem.
+        pass_at: the values of k.
+        score: scores completions, in order; several carry the same example_id.
+        seed: the seed of the noise.
+        progress: called with the set's name, its problems done so far, and its number of problems.
 
     Raises:
         ConfigError: some k is above the number of samples.
@@ -89,10 +89,14 @@ def _tell(progress: Callable[[str, int, int], None], name: str, total: int, done
 
 
 class Drawing:
-    """Completions of any problems by a checkpoint's policy, scored.
+    """Samples completions of any problems by a checkpoint's policy and has them scored.
 
     Args:
-        completions_most: how many are asked for at once at most; a sampler's batch is no larger.
+        host: the checkpoint's host state.
+        params: the checkpoint's parameters.
+        completions_most: the most completions of one call to ``correct``; the sampler's batch is no larger.
+        score: scores completions, in order.
+        seed: the seed of the noise.
     """
 
     def __init__(
@@ -114,9 +118,10 @@ class Drawing:
         progress: Callable[[int], None] = lambda done: None,
         seeds: Sequence[int] | None = None,
     ) -> list[int]:
-        """How many of each problem's completions are right.
+        """Return how many of each problem's completions are right.
 
-        ``seeds``: of each problem's noise, so that it does not depend on the other problems.
+        ``progress`` is called with the number of problems done. ``seeds``: the seed of each problem's noise, which then
+        does not depend on the other problems; None: the noise follows from the problem's index.
         """
         held_out = HeldOut(
             problems,
@@ -136,10 +141,10 @@ class Drawing:
 
 
 def load_policy(run_folder: Path) -> tuple[HostState, Params]:
-    """Host state and parameters of the newest checkpoint.
+    """Load the host state and the parameters of the newest checkpoint.
 
     Raises:
-        CheckpointError: there is none, or it cannot be read.
+        CheckpointError: there is no checkpoint, or none can be read.
     """
     folder = RunFolder(run_folder).checkpoints
     if not folder.is_dir():
@@ -152,17 +157,17 @@ def load_policy(run_folder: Path) -> tuple[HostState, Params]:
 
 
 def _parameters(state: Mapping[str, Any]) -> Params:
-    """The policy alone of a `Trainer.state`, whatever its optimiser and objective."""
+    """Return only the policy's parameters of a `Trainer.state`, for any optimiser and objective."""
     prefix = "parameters/"
     return {name.removeprefix(prefix): jnp.asarray(leaf) for name, leaf in state.items() if name.startswith(prefix)}
 
 
 def as_saved(_host: HostState) -> None:
-    """For Checkpoints.restore: all arrays with the names, shapes and dtypes that they were saved with."""
+    """Ask Checkpoints.restore for all arrays with the names, shapes and dtypes that they were saved with."""
 
 
 def sampling_of(host: HostState) -> Sampling:
-    """How the run samples."""
+    """Return the run's sampling settings."""
     values = host.sampling
     return Sampling(values["temperature"], values["max_new_tokens"], tuple(values["stop_token_ids"]))
 
