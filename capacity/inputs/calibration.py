@@ -1,9 +1,9 @@
-"""Speeds, T_train and T_bcast fitted from what a run recorded, with how sure they are; and the demand they make.
+"""Fit workers' speeds, T_train and T_bcast from a run's records, with their standard errors, and derive its demand.
 
-A peer's mu is concurrency / mean time of a rollout, with what passes between two of them: what it makes while it has
-as much to do as it can take. Its concurrency is what it was seen to make at once. T_train is what of a step the learner
-did not wait. T_bcast as recorded, over the fluid bound of the same links where these are known, gives what the bound
-leaves out.
+A peer's mu is its concurrency / the mean time of a rollout, pauses between rollouts included: the rate at which it
+generates while it has as much work as it can take. Its concurrency is the number of rollouts that it was observed to
+generate at once. T_train is the part of a step in which the learner did not wait. The recorded T_bcast / the fluid
+bound of the same links, where these are known, is the overhead that the bound leaves out.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from capacity.model.run_rules import Conduct
 from capacity.model.topologies import Topology
 from capacity.model.workers import Speed, Worker
 
-_ROLLOUTS_MIN = 5  # of a peer, before it is said to have a speed
+_ROLLOUTS_MIN = 5  # a peer with fewer rollouts gets no speed: their mean would be mostly noise
 _MEDIAN_ERROR = math.sqrt(math.pi / 2.0)  # standard error of a median / that of the mean, of a normal quantity
-_AT_ONCE_S = 0.05  # rollouts of one peer that came within so long were uploaded together
-_TOGETHER_SHARE = 0.9  # of rollouts that came in company, above which whole batches are uploaded
+_AT_ONCE_S = 0.05  # rollouts of one peer that arrive within this time count as uploaded together
+_TOGETHER_SHARE = 0.9  # share of pairs that arrived together above which peers count as uploading whole batches
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """One quantity: its value, the standard error of it, and of how many measurements."""
+    """One fitted quantity: its value, its standard error, and the number of measurements behind it."""
 
     value: float
     error: float
@@ -39,15 +39,18 @@ class Fitted:
 
     @property
     def relative_uncertainty(self) -> float:
-        """Two standard errors over the value; infinite where nothing was measured."""
+        """Return two standard errors / the value; infinite with fewer than two measurements or a value of 0."""
         return 2.0 * self.error / abs(self.value) if self.value and self.count > 1 else math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class FittedPeer:
-    """Args:
-    t_gen_s, t_gen_p90_s: of one rollout, in seconds.
-    pause: time with work / time at work, at least 1: swaps and waits between rollouts.
+    """The speed of one peer, fitted from its rollouts.
+
+    Args:
+        concurrency: rollouts that it generated at once.
+        t_gen_s, t_gen_p90_s: mean and 90th percentile of the time to generate one rollout, in seconds.
+        pause: time with leases / time spent generating, at least 1; the rest is swaps and waits between rollouts.
     """
 
     peer_id: str
@@ -58,20 +61,24 @@ class FittedPeer:
 
     @property
     def speed(self) -> Speed:
-        """What it makes when it has as much to do as it can take."""
+        """Return the peer's speed while it has as much work as it can take."""
         mean_s = self.t_gen_s.value * self.pause
         return Speed(self.concurrency, self.concurrency / mean_s, self.t_gen_p90_s * self.pause, mean_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What a run's records say. Durations in seconds.
+    """Everything fitted from a run's records. Durations are in seconds.
 
     Args:
-        busy_share: of a step without waiting, what the learner counts as training: the rest is publishing and saving.
-        t_load_s: from the last peer's copy to the first rollout that is begun with it, at least; swaps are in it.
-        utilisation: as the learner counts it, in the steps that were looked at.
-        mean_age: of the rollouts trained in them, in learner steps.
+        busy_share: training time / step time without waiting; the remainder is publishing and saving.
+        t_load_s: lower estimate of the time from the last peer's copy to the first rollout begun with that version,
+            swaps included.
+        whole_batches: whether peers upload the rollouts of a batch together rather than each as it ends.
+        update_bytes: bytes that a peer receives for one version.
+        utilisation: the learner's utilisation over the steps that were fitted, as the learner counts it.
+        mean_age: mean age of the rollouts trained in those steps, in learner steps.
+        run, lease: tables `run` and `lease` of the coordinator's configuration.
     """
 
     peers: tuple[FittedPeer, ...]
@@ -89,7 +96,7 @@ class Calibration:
     lease: Mapping[str, Any]
 
     def conduct(self) -> Conduct:
-        """How the run is operated."""
+        """Return the rules by which the run issues leases and publishes versions."""
         defaults = Conduct()
         return Conduct(
             samples_per_group=int(self.run.get("samples_per_group", 1)),
@@ -103,7 +110,7 @@ class Calibration:
         )
 
     def demand(self, links: Links | None = None) -> Demand:
-        """What the learner of this run needs; its origin's line as in ``links``, without a limit else."""
+        """Return what this run's learner needs; the origin's uplink is that of ``links``, or unlimited without them."""
         run = self.run
         return Demand(
             rollouts_per_step=int(run.get("groups_per_step", 1)) * int(run.get("samples_per_group", 1)),
@@ -118,19 +125,19 @@ class Calibration:
         )
 
     def overhead(self, links: Links, receivers: int) -> float:
-        """T_bcast as measured / the fluid bound of these links with so many receivers."""
+        """Return the measured T_bcast / the fluid bound of these links with ``receivers`` receivers."""
         return self.t_bcast_s.value / links.bound_s(self.update_bytes, receivers)
 
     def workers(self, links: Links | None = None) -> list[tuple[Worker, Speed]]:
-        """Every peer with a speed, at no price, its line as in ``links``."""
+        """Return every peer that has a speed, at a price of 0, with the rates of ``links``, or else unlimited ones."""
         up, down = (links.upload, links.download) if links else (_NO_LIMIT, _NO_LIMIT)
         return [(_worker(peer, up, down), peer.speed) for peer in self.peers]
 
     def with_bcast(self, links: Links | None, receivers: int) -> tuple[Demand, Conduct]:
-        """Demand and conduct that make T_bcast with this run's peers what was measured.
+        """Return a demand and rules with which T_bcast for this run's peers equals the measured one.
 
-        With known links the bytes grow by the overhead, so that the bound of another set follows its links. Without
-        them T_bcast is taken to be as measured, whoever receives.
+        With known links the bytes grow by the overhead, so that the bound for another set of workers follows its links.
+        Without them every set is assumed to have the measured T_bcast.
         """
         demand, conduct = self.demand(links), self.conduct()
         if links is None:
@@ -143,7 +150,12 @@ _NO_LIMIT = 1e15  # bytes per second
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Lines that are all alike, in bytes per second: caps of an experiment, or what an operator knows of his."""
+    """Access links with the same rates for every peer, in bytes per second: an experiment's caps, or known rates.
+
+    Args:
+        source: the origin's uplink.
+        upload, download: each peer's uplink and downlink.
+    """
 
     source: float
     upload: float
@@ -151,13 +163,13 @@ class Links:
     topology: Topology = field(default_factory=Topology)
 
     def bound_s(self, size_bytes: float, receivers: int) -> float:
-        """T_bcast by the fluid bound."""
+        """Return T_bcast by the fluid bound, in seconds, for ``size_bytes`` to ``receivers`` receivers."""
         uploads, downloads = np.full(receivers, self.upload), np.full(receivers, self.download)
         return broadcast_seconds(size_bytes, self.source, uploads, downloads, self.topology)
 
 
 def calibrate(records: RunRecords) -> Calibration:
-    """Fit what the records hold. What was measured never has no count and the value 0.
+    """Fit everything that the records hold. A quantity without measurements has the value 0 and the count 0.
 
     Raises:
         ValueError: no step was reported, or no peer made enough rollouts.
@@ -189,7 +201,7 @@ def calibrate(records: RunRecords) -> Calibration:
 
 
 def fitted(values: Iterable[float]) -> Fitted:
-    """Mean and its standard error; without a value 0 of no count."""
+    """Return the mean and its standard error; value and count are 0 where there are no values."""
     found = np.array(list(values), np.float64)
     if not found.size:
         return Fitted(0.0, math.inf, 0)
@@ -198,14 +210,17 @@ def fitted(values: Iterable[float]) -> Fitted:
 
 
 def fitted_median(values: Iterable[float]) -> Fitted:
-    """Median, for what a few connections that are made anew would spoil; its standard error as of a normal quantity."""
+    """Return the median and its standard error, the latter as of a normal quantity.
+
+    It replaces the mean where the few outliers that reconnections cause would distort that.
+    """
     found = list(values)
     mean = fitted(found)
     return replace(mean, value=float(np.median(found)), error=_MEDIAN_ERROR * mean.error) if found else mean
 
 
 def _step_s(step: LearnerStep) -> float:
-    """Wall time of a step without what was compiled in it."""
+    """Return the wall time of a step without its compilation: a calibrated run has compiled everything."""
     return float(step.figures["step_s"] - step.figures.get("compile_s", 0.0))
 
 
@@ -226,7 +241,7 @@ def _peer(peer_id: str, made: Sequence[MadeRollout]) -> FittedPeer:
 
 
 def _covered_s(intervals: Sequence[tuple[float, float]]) -> float:
-    """How long at least one of the intervals holds."""
+    """Return the length of the intervals' union, in seconds."""
     covered, until = 0.0, -math.inf
     for begin, end in sorted(intervals):
         covered += max(0.0, end - max(begin, until))
@@ -235,7 +250,10 @@ def _covered_s(intervals: Sequence[tuple[float, float]]) -> float:
 
 
 def _at_once(made: Sequence[MadeRollout]) -> int:
-    """Rollouts that are being made in the middle of one, the fullest tenth left out: uploads blur begins and ends."""
+    """Return the rollouts in flight at the middle of a rollout, as the 90th percentile over all of them, at least 1.
+
+    The highest tenth is left out because begins and ends, which are derived from uploads, are blurred.
+    """
     begins = np.sort(np.array([one.begun_s for one in made]))
     ends = np.sort(np.array([one.received_s for one in made]))
     middles = np.array([(one.begun_s + one.received_s) / 2.0 for one in made])
@@ -244,7 +262,7 @@ def _at_once(made: Sequence[MadeRollout]) -> int:
 
 
 def _together(by_peer: Mapping[str, Sequence[MadeRollout]]) -> bool:
-    """Whether rollouts that were begun together came together, whatever their lengths."""
+    """Whether rollouts that were begun together arrived together although their lengths differ."""
     pairs = same = 0
     for made in by_peer.values():
         ordered = sorted(made, key=lambda one: one.begun_s)
@@ -256,13 +274,13 @@ def _together(by_peer: Mapping[str, Sequence[MadeRollout]]) -> bool:
 
 
 def _publish_times(records: RunRecords) -> list[float]:
-    """From the report of a step to the announcement of its version."""
+    """Return the seconds from each step's report to the announcement of its version, at least 0."""
     reported = {one.step: one.reported_s for one in records.steps}
     return [max(0.0, at - reported[version]) for version, at in records.announced_s.items() if version in reported]
 
 
 def _first_use_lags(records: RunRecords) -> list[float]:
-    """From a version's announcement to the first rollout that was begun with it."""
+    """Return the seconds from each version's announcement to the first rollout that was begun with it."""
     first: dict[int, float] = {}
     for one in records.rollouts:
         first[one.oldest_version] = min(one.begun_s, first.get(one.oldest_version, math.inf))

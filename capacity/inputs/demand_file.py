@@ -1,4 +1,4 @@
-"""What a run needs, as a TOML file for the planner: sections [demand], [lengths] and [engine]."""
+"""Define the TOML file that states what a run needs of its workers: sections [demand], [lengths] and [engine]."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Encoding = Literal["keyframe", "delta"]
 MODEL_MEASURED = "measured"
 _TOPOLOGY = re.compile(r"stripes=([1-9]\d{0,3})|tree|chain|star")
 
-#: What other systems call S. Their units differ: docs/capacity.md has the dictionary.
+#: Another system's name for S -> that system. All of these count learner steps; docs/capacity.md has the dictionary.
 STALENESS_SYNONYMS: Mapping[str, str] = {
     "max_off_policy_steps": "prime-rl",
     "async_level": "INTELLECT-2",
@@ -42,8 +42,8 @@ class DemandSection(ConfigModel):
     """The learner, the staleness limit, and how versions travel."""
 
     model: str
-    """Whose rollouts are made: a name of the catalogue, for example qwen3-8b; `rollcast capacity offers models` lists
-    them. `measured`: workers give measured speeds, and update_bytes is given."""
+    """The model that generates: a name of the catalogue, for example qwen3-8b; `rollcast capacity offers models` lists
+    them. `measured`: every worker has a measured speed, and update_bytes is given."""
     rollouts_per_step: int = Field(ge=1)
     """R: rollouts in one batch."""
     t_train_s: float = Field(gt=0)
@@ -57,7 +57,7 @@ class DemandSection(ConfigModel):
     learning_rate: float = Field(1e-6, gt=0)
     """Highest learning rate of Adam: it decides how large a delta is."""
     delta_share: float | None = Field(None, gt=0, le=1)
-    """Bytes of a delta / bytes of a keyframe, where it was measured; none: reckoned from the learning rate."""
+    """Bytes of a delta / bytes of a keyframe, where it was measured; none: estimated from the learning rate."""
     update_bytes: float | None = Field(None, gt=0)
     """M: bytes of what each worker receives for one version; none: from the model and the encoding."""
     learner_upload_mbit_per_second: float = Field(gt=0)
@@ -90,7 +90,7 @@ class DemandSection(ConfigModel):
     @model_validator(mode="before")
     @classmethod
     def _other_names(cls, values: Any) -> Any:
-        """S under the name that another system gives it, where that counts learner steps too."""
+        """Accept S under another system's name where that name counts learner steps too, and reject it otherwise."""
         if not isinstance(values, dict):
             return values
         for name, system in STALENESS_SYNONYMS.items():
@@ -127,7 +127,7 @@ class LengthsSection(ConfigModel):
 
 
 class EngineSection(ConfigModel):
-    """How hardware that nobody measured is reckoned."""
+    """How the speed of hardware without a measurement is estimated."""
 
     efficiency: float | None = Field(None, gt=0, le=1)
     """Share of the roofline that the engine reaches, fitted from one timed decode; none: the catalogue's."""
@@ -136,7 +136,7 @@ class EngineSection(ConfigModel):
 
 
 class DemandFile(ConfigModel):
-    """The whole file."""
+    """The demand file: all of its sections."""
 
     demand: DemandSection
     lengths: LengthsSection = LengthsSection()
@@ -144,7 +144,7 @@ class DemandFile(ConfigModel):
 
 
 def topology_named(text: str) -> Topology:
-    """``stripes=8``, ``tree``, ``chain`` or ``star``.
+    """Parse a topology: ``stripes=N`` with N from 1 to 9999, ``tree``, ``chain`` or ``star``.
 
     Raises:
         ValueError: it is none of these.

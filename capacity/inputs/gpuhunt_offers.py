@@ -1,7 +1,7 @@
-"""Machines for rent, from the price catalogue of the optional package gpuhunt (https://github.com/dstackai/gpuhunt).
+"""List machines for rent from the price catalogue of the optional package gpuhunt (https://github.com/dstackai/gpuhunt).
 
-Its offers say nothing of links, traffic prices or preemptions: those are for the user to assume, and are reported as
-missing where nobody does.
+Its offers have no links, traffic prices or preemption rates: the user assumes those (``--assume``), and a row without
+them is reported as incomplete.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from capacity.inputs.pool_files import ROWS_MAX, Row
 from rollcast.runtime.errors import MissingExtra, OffersUnavailable
 
 DEADLINE_S = 60.0
-"""Its downloads have none of their own."""
+"""Limit on one query, in seconds: gpuhunt's downloads have no timeout of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferFilter:
-    """What to ask for; empty and None: anything.
+    """Restrict the offers; an empty tuple and None restrict nothing.
 
     Args:
-        spot: True: only machines that can be taken away, False: only others.
+        providers: names of providers, as gpuhunt spells them.
+        usd_per_hour_max: highest price of a machine.
+        spot: True: only machines that can be preempted, False: only others.
     """
 
     providers: tuple[str, ...] = ()
@@ -41,10 +43,11 @@ class _Answer:
 
 
 def rentable(wanted: OfferFilter, today: str, deadline_s: float = DEADLINE_S) -> list[Row]:
-    """Ask gpuhunt, which asks the network.
+    """Query gpuhunt, which downloads from the network, and return at most ROWS_MAX offers as rows of a pool.
 
     Args:
-        today: YYYY-MM-DD, for the date of the prices.
+        today: YYYY-MM-DD, the date that the prices carry.
+        deadline_s: seconds to wait for gpuhunt.
 
     Raises:
         MissingExtra: gpuhunt is not installed.
@@ -67,7 +70,7 @@ def rentable(wanted: OfferFilter, today: str, deadline_s: float = DEADLINE_S) ->
                 min_gpu_count=1,
                 spot=wanted.spot,
             )
-        except BaseException as error:  # of any of two dozen providers' clients; told below
+        except BaseException as error:  # any error of two dozen providers' clients; reported below
             answer.error = error
 
     thread = threading.Thread(target=ask, name="gpuhunt", daemon=True)
@@ -86,7 +89,7 @@ def rentable(wanted: OfferFilter, today: str, deadline_s: float = DEADLINE_S) ->
 
 
 def rows_of_items(items: Iterable[Any], source: str, today: str) -> list[Row]:
-    """Its catalogue items as rows of a pool."""
+    """Turn gpuhunt's catalogue items into rows of a pool; absent prices and GPU names stay absent."""
     records = [_record(item, source, today) for item in items]
     return [Row(f"{source} offer {record['worker_id']}", record) for record in records]
 

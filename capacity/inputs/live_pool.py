@@ -1,7 +1,7 @@
-"""A pool from what a running coordinator measured: rows for its peers, and what it knows of the demand.
+"""Build a pool from a running coordinator's measurements: rows for its peers, and the values of the demand it knows.
 
 Measured figures replace those of the user's own file for workers of the same name. A peer without a price in the run's
-configuration is donated, unless the file says what it costs.
+configuration counts as donated, unless the file gives its price.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _MEASURED = (
 
 @dataclass(frozen=True, slots=True)
 class LiveRun:
-    """What a coordinator says.
+    """A run as its coordinator reports it.
 
     Args:
-        rows: one for each worker that is here.
+        rows: one row for each connected worker that is not quarantined.
         demand: measured values by the key of the [demand] section; only those that are known.
-        unmeasured: workers that have not generated, or whose links carried nothing yet.
+        unmeasured: names of workers that have not generated yet, or whose links have carried nothing yet.
     """
 
     run_name: str
@@ -44,7 +44,7 @@ class LiveRun:
 
 
 def live_run(status: Mapping[str, Any], broadcast: Mapping[str, Any]) -> LiveRun:
-    """Read /api/v1/status and /api/v1/broadcast.
+    """Turn the answers of /api/v1/status and /api/v1/broadcast into rows of a pool and values of a demand.
 
     Raises:
         KeyError, TypeError, ValueError: the answers are not those of this version of Rollcast.
@@ -62,7 +62,7 @@ def live_run(status: Mapping[str, Any], broadcast: Mapping[str, Any]) -> LiveRun
 
 
 def merged(rows: Sequence[Row], live: Sequence[Row]) -> list[Row]:
-    """The user's rows with what was measured of workers with the same name, then the workers that only run."""
+    """Return the user's rows, updated from measured workers of the same name, then the workers that no row names."""
     measured = {row.values["worker_id"]: row for row in live}
     together = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""What of a pool is believed. A row with a missing, zero or absurd value is skipped and counted, never guessed."""
+"""Check the rows of a pool. A row with a missing, zero or absurd value is skipped and counted, never guessed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Reason = Literal[
 Origin = Literal["default", "assumption", "donated"]
 
 WORKERS_MAX = 200_000
-"""In a pool, each of ``count`` alike counted."""
+"""Most workers in a pool; a row counts as ``count`` of them."""
 
 _YES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _EXAMPLES_SHOWN = 3
@@ -35,7 +35,7 @@ _IS: dict[Reason, str] = {
 }
 _OPTIONAL = tuple(rule.name for rule in RULES.values() if not rule.needed and rule.default is None)
 _TOLD = ("gpus", "relays", "preemptions_per_hour", "lost_per_preemption_s")
-"""Columns whose defaults matter enough to be told when they were used."""
+"""Columns whose defaults change a plan enough to be reported where they were used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,11 @@ class Skipped:
     """One row that is not used.
 
     Args:
-        where: its place in the file; ``worker_id`` is empty where that is what is missing.
-        column: whose value is to blame, and ``value`` as it was read.
-        detail: what would have been believed, in words.
+        where: the row's place in the file.
+        worker_id: name of the row; empty where the name itself is missing.
+        column: the column whose value is rejected.
+        value: that value as it was read; empty where it is missing.
+        detail: the values that would be accepted, in words.
     """
 
     where: str
@@ -58,7 +60,12 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A value that so many rows did not have, and what was taken for it: the schema's default, or the user's."""
+    """A value that was filled in where rows had none.
+
+    Args:
+        rows: number of rows that it was filled into.
+        origin: the schema's default, the user's assumption, or 0 because the row is donated.
+    """
 
     column: str
     value: Value
@@ -68,7 +75,11 @@ class Filled:
 
 @dataclass(frozen=True, slots=True)
 class CheckedPool:
-    """Args: rows: how many there were; ``len(taken) + len(skipped) = rows``."""
+    """The rows of a pool that are used and those that are not.
+
+    Args:
+        rows: number of rows read; ``len(taken) + len(skipped) = rows``.
+    """
 
     rows: int
     taken: tuple[PoolRow, ...]
@@ -90,14 +101,14 @@ class _Progress:
 
 
 def check_pool(rows: Sequence[Row], assumed: Record | None = None) -> CheckedPool:
-    """Take what can be believed.
+    """Check every row, and separate those that can be used from those that cannot.
 
     Args:
-        rows: as read.
-        assumed: values for cells that are empty, by column; they are checked like any other.
+        rows: rows as read.
+        assumed: values for empty cells, by column; they are checked like any other.
 
     Raises:
-        PoolError: it has more than WORKERS_MAX workers.
+        PoolError: the pool has more than WORKERS_MAX workers.
     """
     progress = _Progress(assumed or {})
     taken: list[PoolRow] = []
@@ -136,7 +147,7 @@ def _why(members: Sequence[Skipped]) -> str:
 
 
 def filled_line(filled: Filled) -> str:
-    """What was taken where rows said nothing, in words."""
+    """Return in words which value was filled in, why, and in how many rows."""
     origin = {"default": "by default", "assumption": "as assumed", "donated": "as it is donated"}[filled.origin]
     value = (
         {True: "yes", False: "no"}.get(filled.value, filled.value) if isinstance(filled.value, bool) else filled.value
@@ -178,10 +189,10 @@ def _taken(row: Row, progress: _Progress) -> PoolRow:
 
 
 def _believed(rule: ColumnRule, value: Value) -> Value:
-    """The value in its type.
+    """Return the value in its column's type.
 
     Raises:
-        _Refusal: it is not believed.
+        _Refusal: the value is not one that the column may hold.
     """
     if rule.kind == "text":
         if rule.choices and value not in rule.choices:

@@ -1,6 +1,6 @@
-"""The columns of a pool of workers: their names with units, what they mean, and which values are believed.
+"""Define the columns of a pool of workers: their names with units, their meanings, and the values that are accepted.
 
-One table serves the reader of CSV and TOML, the checks, the documentation and what rentable offers are turned into.
+This one table serves the reader of CSV and TOML, the checks, the documentation, and the import of rentable offers.
 """
 
 from __future__ import annotations
@@ -11,18 +11,20 @@ from typing import Literal
 Kind = Literal["text", "number", "whole", "flag"]
 Value = str | float | int | bool
 Record = dict[str, Value]
-"""One row as read, by column; columns that are empty are absent."""
+"""One row as read: column -> value; empty cells are absent."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnRule:
-    """What one column holds.
+    """The values that one column may hold.
 
     Args:
-        needed: a row without it is skipped.
-        default: of a row without it, where it is not needed; None: it stays unknown.
-        low, high: of a number; beyond them it is absurd. Zero is told apart by ``zero_is_fine``.
-        choices: of a text that may only be one of these.
+        meaning: what the column states, for people.
+        needed: whether a row without a value is skipped.
+        default: value of a row without one, where it is not needed; None: the value stays unknown.
+        low, high: range of a number; values beyond it are absurd. Zero is judged by ``zero_is_fine`` alone.
+        zero_is_fine: whether 0 is a real value rather than a sign that the value is missing.
+        choices: the only texts that are accepted; empty: any text.
     """
 
     name: str

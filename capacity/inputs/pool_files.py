@@ -1,4 +1,4 @@
-"""A pool of workers as a file: CSV with a header, or TOML with one [[worker]] table each. Columns: pool_columns.py."""
+"""Read a pool of workers from CSV with a header, or TOML with a [[worker]] table each. Columns: pool_columns.py."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _COLUMNS_PAGE = "docs/capacity.md lists the columns with their units"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row, and where it is from: ``line 7``, or ``worker 3`` of a TOML file."""
+    """One row with its place in the file: ``line 7`` of a CSV file, or ``worker 3`` of a TOML file."""
 
     where: str
     values: Record
 
 
 def read_pool(path: Path) -> list[Row]:
-    """Rows of a .csv or .toml file, unchecked; see pool_checks.py.
+    """Read the rows of a .csv or .toml file, without checking their values; pool_checks.py does that.
 
     Raises:
-        PoolError: the file is missing, too large, of another kind, or has columns that no pool has.
+        PoolError: the file is missing, too large, empty, of another kind, or has columns that no pool has.
     """
     text = _text(path)
     if path.suffix == ".csv":
@@ -48,10 +48,11 @@ def read_pool(path: Path) -> list[Row]:
 
 
 def rows_of_csv(text: str, source: str) -> list[Row]:
-    """Rows of CSV text; lines that start with # are comments, empty cells are absent.
+    """Parse rows of CSV text; lines that start with # are comments, empty cells are absent.
 
     Raises:
-        PoolError: no header, an unknown column, or a row with another number of cells.
+        PoolError: the text is not CSV, a column is unknown or named twice, a row has another number of cells than the
+            header, or a cell has a line break in it.
     """
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip() and line[0] != "#"]
     reader = csv.reader(io.StringIO("\n".join(line for _, line in lines)), strict=True)
@@ -78,10 +79,10 @@ def rows_of_csv(text: str, source: str) -> list[Row]:
 
 
 def rows_of_toml(text: str, source: str) -> list[Row]:
-    """Rows of TOML text: ``[[worker]]`` tables, on top of a ``[defaults]`` table if there is one.
+    """Parse rows of TOML text: ``[[worker]]`` tables, on top of a ``[defaults]`` table if there is one.
 
     Raises:
-        PoolError: not TOML, other tables, or an unknown column.
+        PoolError: the text is not TOML, has other tables, an unknown column, or a value that is no text or number.
     """
     try:
         document = tomllib.loads(text)
@@ -100,10 +101,10 @@ def rows_of_toml(text: str, source: str) -> list[Row]:
 
 
 def assumed_values(assignments: Iterable[str]) -> Record:
-    """``column=value`` assignments, for rows that say nothing of their own.
+    """Parse ``column=value`` assignments, which fill the empty cells of rows.
 
     Raises:
-        PoolError: an unknown column, or no ``=``.
+        PoolError: an assignment has no ``=`` or no value, or its column is unknown or named twice.
     """
     values: Record = {}
     for assignment in assignments:

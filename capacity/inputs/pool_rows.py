@@ -1,4 +1,4 @@
-"""A row of a pool whose values have been checked, before its speed with a certain model is known."""
+"""Hold a pool's row whose values have been checked, before its speed with a certain model is known."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ BYTES_PER_MBIT = 1e6 / 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRow:
-    """Machines that can be had, or are there: ``count`` alike. Fields and units as in pool_columns.py.
+    """One row of a pool: ``count`` machines alike, rentable or already running. Fields and units: pool_columns.py.
 
     Args:
-        where: the place in the file, for messages.
-        t_gen_p90_s, rollouts_per_second, tokens_per_second, concurrency: as measured; None where nobody did.
+        where: the row's place in the file, for messages.
+        t_gen_p90_s, rollouts_per_second, tokens_per_second, concurrency: measured values; None: not measured.
     """
 
     where: str
@@ -46,7 +46,7 @@ class PoolRow:
 
     @property
     def worker_ids(self) -> tuple[str, ...]:
-        """Of each of the machines."""
+        """Return the id of each machine: the row's own for one machine, numbered from 1 for several."""
         if self.count == 1:
             return (self.worker_id,)
         return tuple(f"{self.worker_id}-{number}" for number in range(1, self.count + 1))

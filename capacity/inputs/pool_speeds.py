@@ -1,4 +1,4 @@
-"""From rows of a pool to workers: what each makes of a certain model's rollouts, as measured or by the roofline."""
+"""Turn rows of a pool into workers with their speeds for a certain model: measured, or estimated by the roofline."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from capacity.model.workers import Speed, Worker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollouts:
-    """What is generated, and how hardware that nobody measured is reckoned.
+    """The rollouts to generate, and how the speed of hardware without a measurement is estimated.
 
     Args:
-        model: None: only measured speeds count.
-        lengths: of the generated tokens, cut where the engine cuts.
-        prompt_tokens: mean.
-        efficiency: share of the roofline; None: of each hardware as the catalogue has it.
-        concurrencies: of one accelerator, among which the planner chooses.
+        model: the model that generates; None: only measured speeds count.
+        lengths: distribution of generated tokens, cut where the engine cuts.
+        prompt_tokens: mean length of a prompt.
+        efficiency: share of the roofline that every accelerator reaches; None: the catalogue's for each.
+        concurrencies: rollouts in flight on one accelerator among which the planner chooses.
     """
 
     model: ModelShape | None
@@ -36,7 +36,11 @@ class Rollouts:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Args: measured: workers whose speed is measured and not reckoned."""
+    """Workers with their speeds, and the rows that are left out.
+
+    Args:
+        measured: number of workers whose speed is measured rather than estimated.
+    """
 
     workers: tuple[Worker, ...]
     skipped: tuple[Skipped, ...]
@@ -44,7 +48,7 @@ class Pool:
 
 
 def workers_of(rows: Sequence[PoolRow], rollouts: Rollouts) -> Pool:
-    """Workers with their speeds; rows whose hardware is not known, or too small for the model, are skipped."""
+    """Return workers with their speeds; skip rows whose hardware is unknown, or too small for the model."""
     workers: list[Worker] = []
     skipped: list[Skipped] = []
     reckoned: dict[tuple[str, int], tuple[Speed, ...] | Skipped] = {}
@@ -67,8 +71,10 @@ def workers_of(rows: Sequence[PoolRow], rollouts: Rollouts) -> Pool:
 
 
 def _measured(row: PoolRow, lengths: LengthDistribution) -> Speed:
-    """By Little's law a rollout takes ``concurrency / rate`` seconds on average; its p90 is as much longer as the
-    lengths' p90 is above their mean, where it was not measured itself."""
+    """Return a speed from measurements: by Little's law a rollout takes ``concurrency / rate`` seconds on average.
+
+    A p90 that was not measured is that mean times the lengths' p90 / their mean.
+    """
     assert row.concurrency is not None
     if row.rollouts_per_second is not None:
         rate = row.rollouts_per_second

@@ -1,4 +1,4 @@
-"""What a run's folder says of its times: the ledger of rollouts, the learner's steps, versions and their broadcasts."""
+"""Read the times that a run's folder recorded: rollouts in the ledger, learner steps, versions and their broadcasts."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ class MadeRollout:
     """One rollout that was received. Times are seconds of the coordinator's wall clock.
 
     Args:
-        generate_s: as its peer says, and no more than its attempt took.
-        tokens: of its completion.
-        scored_s: None: it was not.
+        generate_s: seconds of generation as the peer reports them, at most the duration of its attempt.
+        tokens: tokens of the completion.
+        oldest_version: oldest version that generated any of its tokens.
+        scored_s: time of its score; None: it was not scored.
     """
 
     peer_id: str
@@ -37,7 +38,7 @@ class MadeRollout:
 
     @property
     def begun_s(self) -> float:
-        """When its peer began with it."""
+        """Return the time at which the peer began to generate it, as seconds of the coordinator's wall clock."""
         return self.received_s - self.generate_s
 
 
@@ -46,10 +47,11 @@ class LearnerStep:
     """One step as the learner reported it.
 
     Args:
-        step: how many steps were done then.
-        figures: ``step_s`` and its parts ``wait_s``, ``train_s``, ``behaviour_s``, ``compile_s`` ... among others.
-        t_bcast_s: T_bcast of the newest version that had reached everybody by then; None: of none.
-        mean_age: of the rollouts of its batch, in learner steps; None: not known.
+        step: number of steps done, this one included.
+        reported_s: time of the report, as seconds of the coordinator's wall clock.
+        figures: ``step_s`` and its components ``wait_s``, ``train_s``, ``behaviour_s``, ``compile_s`` among others.
+        t_bcast_s: T_bcast of the newest version that had reached every peer by then; None: there was none.
+        mean_age: mean age of the batch's rollouts, in learner steps; None: not known.
     """
 
     step: int
@@ -61,7 +63,12 @@ class LearnerStep:
 
 @dataclass(frozen=True, slots=True)
 class RunRecords:
-    """Everything that a calibration is made from. Sequences are in order of time; ``announced_s`` is by version."""
+    """The records that a calibration is fitted from; sequences are in order of time.
+
+    Args:
+        announced_s: version -> time of its announcement, as seconds of the coordinator's wall clock.
+        update_bytes: median over versions of the bytes that a peer receives; 0 without versions.
+    """
 
     run: Mapping[str, Any]  # the table `run` of the coordinator's configuration
     lease: Mapping[str, Any]  # the table `lease`
@@ -71,7 +78,10 @@ class RunRecords:
     update_bytes: float
 
     def between(self, first_step: int, end_step: int) -> RunRecords:
-        """What happened while these steps were made: from the report of the first to that of the last, exclusive."""
+        """Return the records of ``first_step`` up to but not including ``end_step``.
+
+        Rollouts and announcements count from the report of the first of these steps to that of the last, exclusive.
+        """
         steps = tuple(one for one in self.steps if first_step <= one.step < end_step)
         if not steps:
             return RunRecords(self.run, self.lease, (), (), {}, self.update_bytes)
@@ -89,7 +99,7 @@ ORDER BY r.rollout_id
 
 
 def read_run(root: Path) -> RunRecords:
-    """The records of the run in this folder; it may still go on.
+    """Read the records of the run in this folder; the run may still be going on.
 
     Raises:
         RunFolderError: there is no ledger or configuration, or one of them cannot be read.
@@ -132,7 +142,7 @@ def _made(row: tuple[str, float, float, bytes, int, float | None]) -> MadeRollou
 
 
 def _size_bytes(announcement: pb.VersionAnnouncement) -> int:
-    """Of the smallest encoding: what peers that hold the version before receive."""
+    """Return the bytes of the smallest encoding: the one that peers holding the previous version receive."""
     return min((pb.Manifest.FromString(one.payload).size_bytes for one in announcement.manifests), default=0)
 
 
