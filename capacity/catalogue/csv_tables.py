@@ -1,4 +1,4 @@
-"""Reads the CSV files that ship with the package."""
+"""Read the CSV files that ship with the package."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ DATA = "data"
 
 
 def read_text(folder: str, file: str) -> str:
-    """One shipped file as text."""
+    """Return a shipped file as text."""
     return (resources.files(__package__) / DATA / folder / file).read_text(encoding="utf-8")
 
 
 def read_rows(folder: str, file: str, columns: Sequence[str] | None = None) -> list[dict[str, str]]:
-    """Rows of a shipped CSV file by column name.
+    """Return the rows of a shipped CSV file, each as column name -> cell.
 
     Args:
-        columns: names of the columns where the file has no header.
+        columns: names of the columns for a file without a header; None: the first line has them.
     """
     return list(csv.DictReader(read_text(folder, file).splitlines(), fieldnames=columns))
 
 
 def number_or_none(cell: str) -> float | None:
-    """A figure, or None where the cell is empty: not known."""
+    """Return the number in a cell, or None where the cell is empty: the figure is not known."""
     return float(cell) if cell else None

@@ -1,4 +1,4 @@
-"""GPUs by their data sheets. Origin: data/gpus/README.md."""
+"""Look up GPUs and the figures of their data sheets. Origin: data/gpus/README.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MEMORY_TOLERANCE = 0.15  # drivers, vendors and shops round memory differently
 
 @functools.cache
 def gpus() -> Mapping[str, Gpu]:
-    """All of them by name."""
+    """Return every GPU of the catalogue by its name."""
     return {
         row["name"]: Gpu(
             name=row["name"],
@@ -28,10 +28,10 @@ def gpus() -> Mapping[str, Gpu]:
 
 
 def gpu_named(name: str, memory_gib: float | None = None) -> Gpu | None:
-    """The GPU of this name, or that others call so, whatever the case; None if there is none.
+    """Return the GPU with this name or alias, whatever the case; None if there is none.
 
     Args:
-        memory_gib: where given, its memory must be about that: an A100 with 40 GB is none with 80.
+        memory_gib: memory that the GPU must have within 15 %: an A100 with 40 GB is none with 80. None or 0: any.
     """
     found = gpus().get(_names().get(name.strip().lower(), ""))
     if found is None or not memory_gib:

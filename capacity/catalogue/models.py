@@ -1,4 +1,4 @@
-"""Models by size and shape. Origin: data/models/README.md."""
+"""Look up models by size and shape. Origin: data/models/README.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOLDER = "models"
 
 @functools.cache
 def models() -> Mapping[str, ModelShape]:
-    """All of them by name, in bf16."""
+    """Return every model of the catalogue by its name, with weights in bf16."""
     return {
         row["name"]: ModelShape(
             name=row["name"],
@@ -28,7 +28,10 @@ def models() -> Mapping[str, ModelShape]:
 
 
 def model_named(name: str) -> ModelShape | None:
-    """By its name here (``qwen3-8b``) or its repository (``Qwen/Qwen3-8B``), whatever the case; None if not known."""
+    """Return a model by its catalogue name (``qwen3-8b``) or repository (``Qwen/Qwen3-8B``), whatever the case.
+
+    Returns None if the catalogue has no such model.
+    """
     return models().get(_names().get(name.strip().lower(), ""))
 
 

@@ -1,4 +1,4 @@
-"""Where the shipped data are from: one line each; the README beside the files says more."""
+"""List the origin of each set of shipped data in one line; the README beside the files has the details."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Args: measured: when, YYYY, YYYY-MM or YYYY-MM-DD; relative_uncertainty: of one figure, one sigma; None: none."""
+    """The origin of one folder of shipped data.
+
+    Args:
+        measured: date of the measurement: YYYY, YYYY-MM or YYYY-MM-DD.
+        relative_uncertainty: one standard deviation of a figure / the figure; None: none is stated.
+    """
 
     folder: str
     what: str

@@ -1,4 +1,4 @@
-"""Offers of rented GPUs with the source of each. Origin: data/prices/README.md; take 50 % uncertainty."""
+"""List offers of rented GPUs with the source of each. Origin: data/prices/README.md; take 50 % uncertainty."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ FOLDER = "prices"
 
 @dataclass(frozen=True, slots=True)
 class GpuPrice:
-    """One offer.
+    """One offer of a machine with GPUs.
 
     Args:
-        gpus: devices in the machine.
+        gpus: GPUs in the machine.
         kind: marketplace, on-demand or spot.
-        usd_per_hour: of the machine.
+        usd_per_hour: price of the whole machine.
         source: file and commit of the price list.
-        read_on: YYYY-MM-DD.
+        read_on: date on which the price list was read, YYYY-MM-DD.
     """
 
     provider: str
@@ -38,7 +38,7 @@ class GpuPrice:
 
 @functools.cache
 def gpu_prices() -> tuple[GpuPrice, ...]:
-    """All offers, as listed."""
+    """Return all offers, in the order of the price list."""
     return tuple(
         GpuPrice(
             provider=row["provider"],

@@ -1,4 +1,4 @@
-"""Milliseconds per token of serving engines: measured (IOG, vLLM) and modelled (aiconfigurator, vLLM).
+"""Hold milliseconds per token of serving engines: measured (IOG, vLLM) and modelled (aiconfigurator, vLLM).
 
 Origin: data/iog-vllm and data/aiconfigurator.
 """
@@ -15,11 +15,11 @@ from capacity.catalogue.models import models
 from capacity.model.roofline import UNTIMED_EFFICIENCY, Gpu, ModelShape, TimedDecode, fit_efficiency
 
 TIMED_CONCURRENCY = 8
-"""Of the decode from which an efficiency is fitted: of 1, 8 and 32 the one that gives the others back best."""
+"""Concurrency of the decode that an efficiency is fitted from: of 1, 8 and 32 the one that predicts the others best."""
 
 _SYSTEMS = {"rtx_pro_6000_server": "rtx-pro-6000-server"}
 _SERVED_GPUS = {"H100-PCIe": "h100-pcie", "RTX-4090": "rtx-4090"}
-#: What the measured service calls a model -> one here of the same sizes.
+#: Name of a model in the measurements -> a model of the catalogue with the same sizes.
 _SERVED_MODELS = {
     "AceMath-7B-Instruct": "r1-distill-qwen-7b",
     "DeepSeek-R1-Distill-Llama-8B": "llama-3.1-8b",
@@ -32,13 +32,16 @@ _SERVED_MODELS = {
     "gemma-2-9b-it": "gemma-2-9b",
     "phi-4": "phi-4",
 }
-_REQUESTS = 200  # behind each measured row, whose column ``tok`` is their output tokens
-_PROMPT_TOKENS = 205.0  # their mean: total_input_tokens / completed of the results
+_REQUESTS = 200  # requests behind each measured row, whose column ``tok`` sums their output tokens
+_PROMPT_TOKENS = 205.0  # mean prompt of these requests: total_input_tokens / completed of the results
 
 
 @functools.cache
 def modelled_decodes() -> tuple[TimedDecode, ...]:
-    """Qwen3-8B on six GPU types by aiconfigurator, at 1 to 256 rollouts; half of the output is the mean context."""
+    """Return aiconfigurator's decodes of Qwen3-8B on six GPU types, at 1 to 256 rollouts in flight.
+
+    The mean context of a decode is the prompt and half of the output.
+    """
     return tuple(
         TimedDecode(
             gpu=_gpu_of_system(row["system"]),
@@ -53,10 +56,11 @@ def modelled_decodes() -> tuple[TimedDecode, ...]:
 
 @functools.cache
 def measured_decodes() -> tuple[TimedDecode, ...]:
-    """vLLM 0.8.5 on one RTX 4090 or H100 PCIe, ten models, 1 to 32 requests a second.
+    """Return measured decodes of vLLM 0.8.5 on one RTX 4090 or H100 PCIe: ten models, 1 to 32 requests a second.
 
-    How many rollouts were under way is not recorded; by Little's law it is tokens a second times seconds a token. That
-    is a mean over the run with its start and its end, so that at 32 requests a second the median pace belongs to more.
+    The number of requests in flight is not recorded; by Little's law it is tokens a second times seconds a token. That
+    is a mean over the run, its start and its end included, so that at 32 requests a second the median pace belongs to
+    a higher concurrency than the one given here.
     """
     return tuple(
         TimedDecode(
@@ -74,7 +78,11 @@ def measured_decodes() -> tuple[TimedDecode, ...]:
 
 @functools.cache
 def efficiencies() -> Mapping[str, float]:
-    """Efficiency by GPU, each fitted from one decode: modelled ones at 8 rollouts, else the median measured at 1/s."""
+    """Return the share of the roofline that each GPU reaches, by its name.
+
+    It is fitted from the modelled decode at 8 rollouts where the GPU has one; else it is the median over models of the
+    fits from each model's measured decode at the lowest concurrency.
+    """
     fitted = {
         decode.gpu.name: fit_efficiency(decode)
         for decode in modelled_decodes()
@@ -91,7 +99,7 @@ def efficiencies() -> Mapping[str, float]:
 
 
 def efficiency_of(gpu: Gpu) -> float:
-    """Of the roofline, for this GPU; the default where nobody timed one."""
+    """Return the share of the roofline that this GPU reaches; UNTIMED_EFFICIENCY for a GPU without a timed decode."""
     return efficiencies().get(gpu.name, UNTIMED_EFFICIENCY)
 
 

@@ -1,4 +1,4 @@
-"""Shipped length distributions. Origin: data/servegen-deepseek-r1 and data/azure-llm."""
+"""Look up the shipped length distributions. Origin: data/servegen-deepseek-r1 and data/azure-llm."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from capacity.model.lengths import LengthDistribution
 
 Field = Literal["output_tokens", "input_tokens"]
 
-#: Name -> folder, file, and for a table of several services which one.
+#: Name -> folder, file, and the service to select where the table has several, else empty.
 _TABLES = {
     "deepseek-r1": ("servegen-deepseek-r1", "pmf_logbins.csv", ""),
     "azure-chat": ("azure-llm", "token_counts.csv", "conv"),
@@ -20,7 +20,7 @@ LENGTH_NAMES = tuple(_TABLES)
 
 
 def lengths_named(name: str, field: Field = "output_tokens") -> LengthDistribution | None:
-    """A shipped distribution of what is generated, or of prompts; None if there is none of that name."""
+    """Return a shipped distribution of output or prompt lengths, in tokens; None if there is none of that name."""
     return _read(name, field) if name in _TABLES else None
 
 

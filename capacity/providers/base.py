@@ -24,7 +24,7 @@ class WorkerTag:
     """One life of one worker of one run: never used again.
 
     Raises:
-        ValueError: a part is not what it should be.
+        ValueError: an id has characters or a length that a tag cannot carry, or the incarnation is out of range.
     """
 
     run_id: str
@@ -45,7 +45,7 @@ class WorkerTag:
         """Parse a tag; the inverse of ``str``.
 
         Raises:
-            ValueError: it is no tag.
+            ValueError: the text is no tag.
         """
         parts = text.rsplit(".", 2)
         if len(parts) != 3 or not re.fullmatch(r"[1-9][0-9]{0,5}", parts[2]):
@@ -58,12 +58,12 @@ class Offer:
     """A worker that could be started, and how it would be billed.
 
     Args:
-        worker: what the planner sees of it. Its uplink is the cap that it is started with, and its ``worker_id`` is
-            unique among all providers.
-        minimum_s: billed at least.
-        granularity_s: the billed time is a multiple of it.
-        tail_s: how long it may cost money yet once we want it stopped, or once the coordinator is gone: what a stop
-            takes, and what it takes a worker to end by itself without a coordinator.
+        worker: the worker as the planner sees it. Its uplink is the cap that it is started with, and its ``worker_id``
+            is unique among all providers.
+        minimum_s: seconds that are billed however short the worker runs.
+        granularity_s: seconds of which the billed time is a multiple.
+        tail_s: seconds for which the worker may still cost money once a stop is wanted, or once the coordinator is
+            lost: the time that a stop takes, and the time after which a worker without a coordinator ends by itself.
     """
 
     worker: Worker
@@ -77,8 +77,8 @@ class Running:
     """A worker that runs, or is about to.
 
     Args:
-        where: for people: a process, a host, a cluster.
-        started_unix_s: by the clock of where it runs; 0: not known.
+        where: the process, host or cluster that it runs in, for people.
+        started_unix_s: Unix time of its start, by the clock of the machine that it runs on; 0: not known.
     """
 
     tag: WorkerTag
@@ -91,7 +91,7 @@ class Listing:
     """The running workers of one run, whichever coordinator started them.
 
     Args:
-        silent: workers of which nothing is known because their host does not answer, each with the reason.
+        silent: ids of workers whose state is unknown because their host does not answer -> the reason.
     """
 
     running: tuple[Running, ...] = ()
@@ -101,8 +101,8 @@ class Listing:
 class Provider(Protocol):
     """A source of workers. Every call returns, or raises, within ``deadline_s`` seconds.
 
-    Each raises ProviderFailed where the provider cannot be reached or refuses. Then it is not known whether the call
-    had its effect: ``list`` tells.
+    Each call raises ProviderFailed if the provider cannot be reached or refuses. Whether that call had its effect is
+    then unknown until ``list`` answers.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""Runs one command: input in, output out, bounded in bytes and in time."""
+"""Run one command with an input, and return its output, bounded in bytes and in time."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _REAP_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How a command ended."""
+    """The exit status of a command that ended by itself, with its stdout and stderr."""
 
     status: int
     output: bytes
     errors: bytes
 
     def last_words(self) -> str:
-        """The end of what it wrote on stderr, or else on stdout, in one line of printable characters."""
+        """Return the end of its stderr, or of its stdout if that is empty, as one line of printable characters."""
         text = (self.errors.strip() or self.output.strip())[-_QUOTED_BYTES:].decode(errors="replace")
         return " ".join("".join(one if one.isprintable() else " " for one in text).split())
 
@@ -37,15 +37,17 @@ async def run_command(
     deadline_s: float,
     environment: Mapping[str, str] | None = None,
 ) -> Done:
-    """Run a command, and kill it where it takes too long, says too much, or its caller is cancelled.
+    """Run a command, and kill it if it takes too long, prints too much, or its caller is cancelled.
 
     Args:
         command: the program and its arguments; no shell is involved.
-        data: its standard input.
-        environment: on top of ours.
+        data: bytes for the command's standard input.
+        deadline_s: seconds that the command may take.
+        environment: variables on top of those of this process.
 
     Raises:
-        ProviderFailed: it cannot be started, or was killed.
+        ProviderFailed: the command cannot be started, took longer than ``deadline_s``, or printed more than
+            OUTPUT_BYTES_MAX.
     """
     try:
         process = await asyncio.create_subprocess_exec(
@@ -69,7 +71,7 @@ async def run_command(
 
 
 class _TooLong(Exception):
-    """More output than anybody needs."""
+    """The command printed more than OUTPUT_BYTES_MAX on one of its outputs."""
 
 
 async def _converse(process: asyncio.subprocess.Process, data: bytes) -> Done:
@@ -90,7 +92,7 @@ async def _read(stream: asyncio.StreamReader) -> bytes:
 
 
 async def _write(stream: asyncio.StreamWriter, data: bytes) -> None:
-    with contextlib.suppress(ConnectionError):  # it ended without reading: its status says why
+    with contextlib.suppress(ConnectionError):  # the command ended without reading: its status has the reason
         stream.write(data)
         await stream.drain()
         stream.close()
@@ -104,6 +106,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_REAP_S):
                 await process.wait()
-    # Its pipes stay open where they were not read to their end, or a grandchild holds them; asyncio has no other way.
+    # Pipes stay open if they were not read to their end, or a grandchild holds them. asyncio's Process has no public
+    # way to close them.
     process._transport.close()  # type: ignore[attr-defined]
     await asyncio.sleep(0)

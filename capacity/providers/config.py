@@ -1,4 +1,4 @@
-"""Configuration of providers: which workers could be started, where, and at what price."""
+"""Define the configuration of providers: which workers they can start, where, and at what price."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ _NAME = r"^[a-z0-9][a-z0-9_-]{0,31}$"
 _PATH = r"^[A-Za-z0-9_./~+-]+$"
 _ADDRESS = r"^[A-Za-z0-9][A-Za-z0-9._:%-]{0,254}$"
 RECONNECT_TIMEOUT_S = 120.0
-"""After which a worker without its coordinator ends: other peers look for it for ever, and this one costs money."""
+"""Seconds after which a worker without its coordinator ends. Other peers retry for ever, but this one costs money."""
 _STOP_ALLOWANCE_S = 60.0
-"""For a worker to drain and to be stopped, or to give up its machine."""
+"""Seconds allowed for a worker to drain and be stopped, or to give up its machine."""
 
 
 class WorkerTerms(ConfigModel):
-    """What the planner and the budget know of a worker before it runs."""
+    """The terms of a worker that the planner and the budget know before it runs."""
 
     usd_per_hour: float = Field(0.0, ge=0.0)
     """Price of the machine while it is on."""
     egress_usd_per_gb: float = Field(0.0, ge=0.0)
     """Price of what it sends; 1 GB = 1e9 bytes. It is then capped at upload_mbit_per_second."""
     minimum_billing_s: float = Field(0.0, ge=0.0)
-    """Billed at least, however short it ran."""
+    """Seconds that are billed however short it ran."""
     billing_granularity_s: float = Field(1.0, gt=0.0)
-    """Billed time is a multiple of this."""
+    """Billed time is a multiple of this many seconds."""
     upload_mbit_per_second: float = Field(0.0, ge=0.0)
-    """Of its link; 0: not known."""
+    """Upload rate of its link; 0: not known."""
     download_mbit_per_second: float = Field(0.0, ge=0.0)
-    """Of its link; 0: not known."""
+    """Download rate of its link; 0: not known."""
     rollouts_per_second: float = Field(0.0, ge=0.0)
-    """What it makes, until it is measured; 0: not known, and a plan leaves it out."""
+    """Its speed until it is measured; 0: not known, and a plan leaves it out."""
     concurrent_rollouts: int = Field(64, ge=1)
-    """With so many rollouts under way."""
+    """Rollouts in flight at once at that speed."""
     t_gen_p90_s: float = Field(0.0, ge=0.0)
-    """Seconds of one rollout, 90th percentile, at that speed."""
+    """Seconds to generate one rollout at that speed, 90th percentile."""
     preemptions_per_hour: float = Field(0.0, ge=0.0)
-    """How often it is taken away."""
+    """Mean number of preemptions per hour."""
     hardware: str = Field("", max_length=128)
-    """For people."""
+    """Name of its hardware, shown to people."""
     region: str = Field("", max_length=64)
-    """Whose workers are lost together, and are close to each other."""
+    """Its region: workers of one region are lost together, and are close to each other."""
     peer: dict[str, Any] = Field(default_factory=dict, max_length=32)
     """Its peer's configuration (`rollcast config show --role peer`), on top of the pool's."""
 
@@ -61,11 +61,11 @@ class WorkerTerms(ConfigModel):
 
     @property
     def upload_cap_bytes_per_second(self) -> float:
-        """The cap that it is started with; 0: none, as what it sends is free."""
+        """Return the upload cap that it is started with; 0: no cap, because its egress is free."""
         return self.upload_mbit_per_second * 125_000.0 if self.egress_usd_per_gb else 0.0
 
     def offer(self, worker_id: str, provider: str, tail_s: float) -> Offer:
-        """As the planner and the budget take it."""
+        """Return the offer that the planner and the budget use for this worker."""
         speed = Speed(self.concurrent_rollouts, self.rollouts_per_second, self.t_gen_p90_s)
         worker = Worker(
             worker_id=worker_id,
@@ -91,12 +91,12 @@ class LocalPool(WorkerTerms):
     kind: Literal["local"] = "local"
     """This kind."""
     name: str = Field("local", pattern=_NAME)
-    """Under which spending is counted."""
+    """Name under which spending is counted."""
     workers: int = Field(1, ge=1, le=256)
-    """How many could run."""
+    """Most workers that may run at once."""
 
     def worker_ids(self) -> list[str]:
-        """Of all its workers."""
+        """Return the ids of all workers of this pool."""
         return [f"{self.name.replace('_', '-')}-{number}" for number in range(1, self.workers + 1)]
 
 
@@ -114,7 +114,7 @@ class SshHost(WorkerTerms):
     python: str = Field("python3", pattern=_PATH)
     """Interpreter there with Rollcast installed."""
     folder: str = Field("~/.rollcast/workers", pattern=_PATH)
-    """There, for identities, versions and logs of workers."""
+    """Folder on that machine for identities, versions and logs of workers."""
 
 
 class SshPool(ConfigModel):
@@ -123,9 +123,9 @@ class SshPool(ConfigModel):
     kind: Literal["ssh"] = "ssh"
     """This kind."""
     name: str = Field("ssh", pattern=_NAME)
-    """Under which spending is counted."""
+    """Name under which spending is counted."""
     ssh: str = Field("ssh", pattern=_PATH)
-    """OpenSSH's client."""
+    """Command of OpenSSH's client."""
     config_file: Path | None = None
     """Configuration for it; none: ssh's own choice."""
     known_hosts: Path | None = None
@@ -133,7 +133,7 @@ class SshPool(ConfigModel):
     identity_file: Path | None = None
     """Private key; none: ssh's own choice, the agent included."""
     connect_timeout_s: int = Field(10, ge=1, le=120)
-    """Until a connection must stand."""
+    """Seconds within which a connection must be established."""
     systemd: SystemdUse = "auto"
     """Whether workers are units of the user's systemd there (`loginctl enable-linger` lets them stay), or processes."""
     hosts: list[SshHost] = Field(min_length=1, max_length=1024)
@@ -142,7 +142,7 @@ class SshPool(ConfigModel):
     """Configuration of every peer, on top of that of [providers]."""
 
     def worker_ids(self) -> list[str]:
-        """Of all its workers."""
+        """Return the ids of all workers of this pool."""
         return [host.id for host in self.hosts]
 
 
@@ -152,12 +152,12 @@ class SkyOffer(WorkerTerms):
     id: str = Field(pattern=r"^[a-z][a-z0-9-]{0,20}$")
     """Beginning of its workers' names."""
     workers: int = Field(1, ge=1, le=256)
-    """How many could run."""
+    """Most workers of this kind that may run at once."""
     resources: dict[str, Any] = Field(default_factory=dict, max_length=32)
     """`resources` of SkyPilot's task: infra, accelerators, use_spot, disk_size, image_id ..."""
 
     def worker_ids(self) -> list[str]:
-        """Of all its workers."""
+        """Return the ids of all workers of this kind."""
         return [f"{self.id}-{number}" for number in range(1, self.workers + 1)]
 
 
@@ -167,22 +167,22 @@ class SkyPool(ConfigModel):
     kind: Literal["sky"] = "sky"
     """This kind."""
     name: str = Field("sky", pattern=_NAME)
-    """Under which spending is counted."""
+    """Name under which spending is counted."""
     sky: str = Field("sky", pattern=_PATH)
     """SkyPilot's command."""
     offers: list[SkyOffer] = Field(min_length=1, max_length=256)
-    """What may be rented."""
+    """The kinds of machines that may be rented."""
     setup: str = Field("pip install --quiet 'rollcast[peer]'", max_length=16_384)
     """Shell commands that install Rollcast on a new machine."""
     autodown_minutes: int = Field(10, ge=1, le=1440)
-    """A machine whose worker has ended takes itself down after so long, whatever became of us."""
+    """Minutes after which a machine whose worker has ended takes itself down, with or without a coordinator."""
     teardown_s: float = Field(300.0, gt=0.0)
-    """What it takes at most to give a machine back; it is paid for meanwhile."""
+    """Seconds that giving a machine back takes at most; it is paid for meanwhile."""
     peer: dict[str, Any] = Field(default_factory=dict, max_length=32)
     """Configuration of every peer, on top of that of [providers]."""
 
     def worker_ids(self) -> list[str]:
-        """Of all its workers."""
+        """Return the ids of all workers of this pool."""
         return [worker_id for offer in self.offers for worker_id in offer.worker_ids()]
 
 
@@ -190,10 +190,10 @@ Pool = Annotated[LocalPool | SshPool | SkyPool, Field(discriminator="kind")]
 
 
 def tail_s(peer: dict[str, Any], machine_s: float = 0.0) -> float:
-    """How long a worker may cost money once it should stop, or once the coordinator is gone.
+    """Return the seconds for which a worker may cost money once it should stop, or once the coordinator is lost.
 
     Args:
-        peer: its configuration: it gives up after its ``reconnect_timeout_s``.
-        machine_s: after that, until its machine is given back.
+        peer: the peer's configuration; without a coordinator it ends after its ``reconnect_timeout_s``.
+        machine_s: seconds from its end until its machine is given back.
     """
     return float(peer.get("reconnect_timeout_s", RECONNECT_TIMEOUT_S)) + _STOP_ALLOWANCE_S + machine_s

@@ -1,4 +1,4 @@
-"""Providers from their configuration."""
+"""Make providers from their configuration."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from capacity.providers.ssh import SshProvider
 
 
 def make_providers(pools: Sequence[Pool], folder: Path, peer: Mapping[str, Any]) -> dict[str, Provider]:
-    """By name.
+    """Return a provider for each pool, by its name.
 
     Args:
-        folder: in the run folder, for what they keep on this machine.
-        peer: configuration of every peer.
+        folder: folder within the run folder in which providers keep their files on this machine.
+        peer: configuration of every peer, below that of each pool.
     """
     return {pool.name: _make(pool, folder, peer) for pool in pools}
 
