@@ -1,11 +1,11 @@
-"""Starts, stops and lists workers on the machine where it runs: `python -m capacity.providers.host_agent`.
+"""Start, stop and list workers on the machine where this program runs: `python -m capacity.providers.host_agent`.
 
-It reads one request as JSON from standard input, writes one answer as JSON to standard output, and ends. Locally it is
-a child process; on other machines ssh runs it. Nothing secret is in its arguments. Each worker has a folder named by
-its tag. Uses nothing but the standard library, so that it starts in a moment.
+The agent reads one request as JSON from standard input, writes one answer as JSON to standard output, and ends. Locally
+it is a child process; on other machines ssh runs it. Its arguments carry nothing secret. Each worker has a folder named
+by its tag. The agent uses only the standard library, so that it starts quickly.
 
-Which process is a worker's: the one that holds the lock of its folder. It is signalled only if pid, start time and boot
-are those that it wrote down under the lock, through a descriptor that cannot come to mean another process.
+A worker's process is the one that holds the lock of the worker's folder. The agent signals it only if pid, start time
+and boot are those that the process recorded under the lock, and through a pidfd, which never refers to another process.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _LOG_TAIL_BYTES = 2000
 
 
 class Refused(Exception):
-    """The request cannot be met; its text is for people."""
+    """The request cannot be carried out; the message is for people."""
 
 
 def main() -> int:
-    """Answer the request on standard input; 0 if there was one, whatever the answer."""
+    """Answer the request on standard input; return 0, because errors are part of the answer."""
     try:
         request = json.loads(sys.stdin.buffer.read(REQUEST_BYTES_MAX + 1))
         answer = answer_to(request)
@@ -56,8 +56,8 @@ def answer_to(request: dict[str, Any]) -> dict[str, Any]:
     """Carry out one request.
 
     Raises:
-        Refused: it cannot be met.
-        OSError: the machine refuses.
+        Refused: the request cannot be carried out.
+        OSError: the operating system refuses.
     """
     root = Path(request["folder"]).expanduser()
     match request["do"]:
@@ -81,7 +81,11 @@ def _worker_folder(root: Path, tag: str) -> Path:
 
 
 def start(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
-    """Start a worker, or find it."""
+    """Start a worker unless it runs already, and return its tag, pid and start time.
+
+    Raises:
+        Refused: the worker has ended before, a file's name is not allowed, or it does not start within ``wait_s``.
+    """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not is_locked(folder):
         if (folder / STOPPED).exists() or (folder / PROCESS).exists():
@@ -95,7 +99,10 @@ def start(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _launch(folder: Path, program: list[str], systemd: str) -> None:
-    """As a unit of the user's systemd, which outlives this session and its cgroup, or else in a session of its own."""
+    """Launch the program as a unit of the user's systemd, or else as a process in a session of its own.
+
+    A unit outlives this login session and its cgroup.
+    """
     python = [sys.executable, "-m", "capacity.providers.launch", str(folder), *_own_python(program)]
     if systemd == "always" or (systemd == "auto" and _has_user_systemd()):
         log = folder / LOG
@@ -113,12 +120,12 @@ def _launch(folder: Path, program: list[str], systemd: str) -> None:
 
 
 def _own_python(program: list[str]) -> list[str]:
-    """ "{python}" in front is the interpreter that runs us."""
+    """Replace a leading "{python}" by the interpreter that runs this agent."""
     return [sys.executable, *program[1:]] if program[0] == "{python}" else program
 
 
 def _has_user_systemd() -> bool:
-    """Whether a user's service manager is there and keeps what it runs when we log out."""
+    """Whether the user's service manager answers: it keeps its units running after this session logs out."""
     if shutil.which("systemd-run") is None:
         return False
     try:
@@ -138,8 +145,15 @@ def _wait_for_process(folder: Path, wait_s: float) -> dict[str, Any]:
 
 
 def stop(folder: Path, grace_s: float) -> dict[str, Any]:
-    """End a worker, and keep it from starting. Its log stays; its keys, invite and versions do not."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # a start may be on its way
+    """End a worker and prevent it from starting; keep its log, and remove its keys, invite and versions.
+
+    Args:
+        grace_s: seconds between SIGTERM and SIGKILL.
+
+    Raises:
+        Refused: the process does not end, or the recorded process is not the worker's.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # a start may be in flight: STOPPED must precede it
     write_durably(folder / STOPPED, b"")
     if is_locked(folder):
         _until(lambda: (folder / PROCESS).exists() or not is_locked(folder), _KILL_S)
@@ -157,7 +171,7 @@ def stop(folder: Path, grace_s: float) -> dict[str, Any]:
 
 
 def _signal(folder: Path, number: signal.Signals, wait_s: float) -> None:
-    """Signal the worker's process if it still is that, and wait for its end."""
+    """Signal the worker's process if the pid is still its own, and wait up to ``wait_s`` for its end."""
     if not is_locked(folder):
         return
     process = json.loads((folder / PROCESS).read_text())
@@ -167,7 +181,7 @@ def _signal(folder: Path, number: signal.Signals, wait_s: float) -> None:
     except ProcessLookupError:
         return
     try:
-        # Checked with the descriptor open: from here on it means this process and no other.
+        # Checked with the descriptor open, because from here on the descriptor refers to this process and no other.
         if process["boot_id"] != boot_id() or start_ticks(pid) != process["start_ticks"]:
             raise Refused(f"process {pid} is not the worker's; it is left alone")
         signal.pidfd_send_signal(descriptor, number)
@@ -183,7 +197,7 @@ def _signal(folder: Path, number: signal.Signals, wait_s: float) -> None:
 
 
 def list_workers(root: Path, run_id: str) -> dict[str, Any]:
-    """Workers of one run whose process lives."""
+    """Return the workers of one run whose process lives."""
     found = []
     for folder in sorted(root.iterdir()) if root.exists() else []:
         if folder.name.startswith(f"{run_id}.") and is_locked(folder) and (folder / PROCESS).exists():
@@ -201,7 +215,7 @@ def _running(folder: Path) -> dict[str, Any]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a worker's process lives."""
+    """Whether a worker's process lives: the folder's lock is held."""
     try:
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Workers on one machine, ours or another, by way of the agent that a command starts there."""
+"""Manage workers on one machine, this one or another, through the agent that a command starts there."""
 
 from __future__ import annotations
 
@@ -26,20 +26,23 @@ PEER_PROGRAM = (
     "{folder}/peer.log",
 )
 STOP_GRACE_S = 5.0
-"""From SIGTERM to SIGKILL: a peer needs 2 s at most."""
+"""Seconds from SIGTERM to SIGKILL: a peer needs 2 s at most."""
 _START_WAIT_SHARE = 0.6
 _OVERHEAD_S = 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostAgent:
-    """Args:
-    where: the machine, for people.
-    command: what starts the agent there; its standard input and output reach it.
-    folder: on that machine, for the folders of workers; ``~`` is the home there.
-    systemd: whether workers are units of the user's systemd there.
-    remote: whether it is another machine than ours.
-    program: what a worker runs; {python} and {folder} stand for the agent's interpreter and the worker's folder.
+    """The client of the agent on one machine.
+
+    Args:
+        where: the machine's name, for people.
+        command: command that starts the agent there; its standard input and output reach the agent.
+        folder: folder on that machine for the folders of workers; ``~`` is the home there.
+        systemd: whether workers are units of the user's systemd there.
+        program: command that a worker runs; {python} and {folder} stand for the agent's interpreter and the worker's
+            folder.
+        remote: whether it is another machine than this one.
     """
 
     where: str
@@ -52,7 +55,7 @@ class HostAgent:
     async def start(
         self, tag: WorkerTag, invite: str, peer: Mapping[str, Any], upload_bytes_per_second: float, deadline_s: float
     ) -> Running:
-        """See Provider.start; ``peer`` is the worker's configuration as far as it is not decided here."""
+        """Start a worker: see Provider.start. ``peer`` is its configuration, which ``peer_config`` completes."""
         config = peer_config(tag, peer, upload_bytes_per_second, remote=self.remote)
         answer = await self._ask(
             {
@@ -68,17 +71,17 @@ class HostAgent:
         return self._running(answer)
 
     async def stop(self, tag: WorkerTag, deadline_s: float) -> None:
-        """See Provider.stop."""
+        """Stop a worker: see Provider.stop."""
         grace_s = max(0.5, min(STOP_GRACE_S, deadline_s - _OVERHEAD_S))
         await self._ask({"do": "stop", "tag": str(tag), "grace_s": grace_s}, deadline_s)
 
     async def list(self, run_id: str, deadline_s: float) -> tuple[Running, ...]:
-        """See Provider.list."""
+        """Return the running workers of a run: see Provider.list."""
         answer = await self._ask({"do": "list", "run_id": run_id}, deadline_s)
         return tuple(found for one in answer["running"] if (found := self._if_ours(one, run_id)) is not None)
 
     def _if_ours(self, one: Any, run_id: str) -> Running | None:
-        """Names of other runs may begin with that of ours."""
+        """Parse one answer; None if it belongs to another run, whose id may begin with this run's id."""
         try:
             found = self._running(one)
         except ProviderFailed:
@@ -113,10 +116,10 @@ class HostAgent:
 def peer_config(
     tag: WorkerTag, peer: Mapping[str, Any], upload_bytes_per_second: float, *, remote: bool
 ) -> dict[str, Any]:
-    """The configuration of a worker's peer process: the operator's, with an identity and a cap of its own.
+    """Return the configuration of a worker's peer process: the operator's, with a name and a cap of its own.
 
-    A worker whose traffic costs money is capped at what its offer says, towards its own network too: that is the bound
-    that the budget counts on. One on another machine cannot be dialled unless its configuration says how.
+    A worker whose traffic costs money is capped at its offer's rate, towards its own network too: the budget counts on
+    that bound. A worker on another machine advertises no address unless its configuration has one.
     """
     config = {
         "join_timeout_s": RECONNECT_TIMEOUT_S,

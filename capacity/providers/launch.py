@@ -1,8 +1,9 @@
-"""Becomes a worker's process: `python -m capacity.providers.launch FOLDER PROGRAM ARGUMENT...`.
+"""Become a worker's process: `python -m capacity.providers.launch FOLDER PROGRAM ARGUMENT...`.
 
-It locks the worker's folder, writes down which process it is, takes the lowest priority, and then turns into the
-program. The lock lasts as long as the process: who cannot take it knows that the worker runs, whatever became of those
-who started it, and a second launch of the same worker ends here. Uses nothing but the standard library.
+The launcher locks the worker's folder, records its process, takes the lowest priority, and then executes the program in
+its own place. The lock lasts as long as the process: a process that cannot take it knows that the worker runs, even if
+the coordinator that started it has ended, and a second launch of the same worker ends here. The launcher uses only the
+standard library.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ _LOCK_WAIT_S = 1.0
 
 
 def start_ticks(pid: int) -> int:
-    """When a process started, in clock ticks since boot; with its pid that names it for ever.
+    """Return when a process started, in clock ticks since boot; with pid and boot it identifies a process for ever.
 
     Raises:
         OSError: there is no such process.
     """
     stat = Path(f"/proc/{pid}/stat").read_text()
-    return int(stat.rpartition(")")[2].split()[19])  # field 22; the name before it may hold anything
+    return int(stat.rpartition(")")[2].split()[19])  # field 22; the name before it may hold any character
 
 
 def boot_id() -> str:
-    """Of this boot of this machine."""
+    """Return the kernel's random id of this machine's current boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Replace a file that only its owner may read."""
+    """Replace a file atomically, its content synced before; only the owner may read it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -48,7 +49,10 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def _locked(descriptor: int) -> bool:
-    """Take the lock. Who asks whether a worker runs holds it for an instant, hence the patience."""
+    """Take the lock, and return whether that succeeded within 1 s.
+
+    The wait is needed because an agent that checks whether a worker runs holds the lock for an instant.
+    """
     end = time.monotonic() + _LOCK_WAIT_S
     while True:
         try:
@@ -61,13 +65,13 @@ def _locked(descriptor: int) -> bool:
 
 
 def main(folder: Path, program: list[str]) -> int:
-    """Does not return if the program starts; 0 where it must not."""
+    """Execute the program in this process, which does not return; return 0 if the program must not start."""
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     if not _locked(descriptor):
-        return 0  # it runs already
+        return 0  # the worker runs already
     if not (folder / STOPPED).exists() and not (folder / PROCESS).exists():
         _become(folder, descriptor, program)
-    return 0  # it was stopped before it began, or it has ended: a tag is never used again
+    return 0  # the worker was stopped before it began, or it has ended: a tag is never used again
 
 
 def _become(folder: Path, descriptor: int, program: list[str]) -> NoReturn:

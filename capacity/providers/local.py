@@ -1,4 +1,4 @@
-"""Workers as processes of this machine, at the lowest priority, which outlive the coordinator that started them."""
+"""Run workers as processes of this machine, at the lowest priority; they outlive the coordinator that started them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,21 @@ from capacity.providers.hosts import AGENT, PEER_PROGRAM, HostAgent
 
 
 class LocalProvider:
-    """See Provider. Each worker has its own folder, and in it its identity, configuration, versions and log."""
+    """The provider of this machine; see Provider.
+
+    Each worker has a folder of its own, with its identity, configuration, versions and log.
+    """
 
     def __init__(
         self, pool: LocalPool, folder: Path, peer: Mapping[str, Any], *, program: Sequence[str] = PEER_PROGRAM
     ) -> None:
-        """``folder``: for the workers' folders. ``peer``: configuration of every peer, below that of the pool."""
+        """Prepare the agent; nothing is started.
+
+        Args:
+            folder: folder that holds the workers' folders.
+            peer: configuration of every peer, below that of the pool.
+            program: command that a worker runs.
+        """
         self._pool = pool
         self._peer = {**peer, **pool.peer}
         self._agent = HostAgent(

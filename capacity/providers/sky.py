@@ -1,8 +1,8 @@
-"""Workers on clouds, by way of SkyPilot's command: one cluster of one machine for each worker.
+"""Run workers on clouds through SkyPilot's command: one cluster of one machine for each worker.
 
-A task file is written and launched. The cluster's name is made of the tag, so that `sky status` finds it, and SkyPilot
-takes the machine down by itself once the worker has ended. The invite goes through the environment of the command, as
-one of SkyPilot's secrets: it is in no file and no argument.
+The provider writes a task file and launches it. The cluster's name is derived from the tag, so that `sky status` finds
+it, and SkyPilot takes the machine down by itself once the worker has ended. The invite goes through the environment of
+the command, as one of SkyPilot's secrets: it is in no file on this machine and in no argument.
 
 Source: SkyPilot's task YAML and command line, version 0.14 (docs.skypilot.co).
 """
@@ -41,10 +41,18 @@ _RUN_DIGITS = 10
 
 
 class SkyProvider:
-    """See Provider. What was started and stopped is remembered in a folder: clouds forget what is gone."""
+    """The provider of cloud machines; see Provider.
+
+    It keeps a folder for every tag that was started or stopped, because a cloud does not remember machines that ended.
+    """
 
     def __init__(self, pool: SkyPool, folder: Path, peer: Mapping[str, Any]) -> None:
-        """``folder``: for task files. ``peer``: configuration of every peer, below that of the pool and the offer."""
+        """Keep the configuration; nothing is started.
+
+        Args:
+            folder: folder for task files, one folder a tag.
+            peer: configuration of every peer, below that of the pool and the offer.
+        """
         self._pool = pool
         self._folder = folder
         self._peer = {**peer, **pool.peer}
@@ -126,7 +134,7 @@ class SkyProvider:
 
 
 def task_of(tag: WorkerTag, offer: SkyOffer, setup: str, peer_file: Path) -> dict[str, Any]:
-    """SkyPilot's task for one worker. Written as JSON, which is YAML too."""
+    """Return SkyPilot's task for one worker; written as JSON it is valid YAML."""
     return {
         "name": f"rollcast-{tag.worker_id}",
         "num_nodes": 1,
@@ -139,12 +147,12 @@ def task_of(tag: WorkerTag, offer: SkyOffer, setup: str, peer_file: Path) -> dic
 
 
 def cluster_name(tag: WorkerTag) -> str:
-    """Lower-case letters, digits and hyphens, the run as a hash of its name."""
+    """Return the cluster's name for a tag: lower-case letters, digits and hyphens, the run as a hash of its id."""
     return f"rc-{_run_digest(tag.run_id)}-{tag.worker_id}-{tag.incarnation}"
 
 
 def tag_of(name: str, run_id: str) -> WorkerTag | None:
-    """Whose cluster it is; None if it is not of this run."""
+    """Return the tag of the worker that a cluster belongs to; None if the cluster is not of this run."""
     found = re.fullmatch(rf"rc-{_run_digest(run_id)}-([a-z0-9-]+)-([1-9][0-9]{{0,5}})", name)
     try:
         return None if found is None else WorkerTag(run_id, found[1], int(found[2]))
@@ -157,7 +165,11 @@ def _run_digest(run_id: str) -> str:
 
 
 def _records(output: bytes) -> list[dict[str, Any]]:
-    """The JSON list; SkyPilot may print a line for people before it."""
+    """Parse the JSON list of clusters; SkyPilot may print a line for people before it.
+
+    Raises:
+        ValueError: the output has no JSON list.
+    """
     text = output.decode(errors="replace")
     records = json.loads(text[max(0, text.find("[")) :])
     if not isinstance(records, list):

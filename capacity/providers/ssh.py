@@ -1,7 +1,7 @@
-"""Workers on machines that ssh reaches: units of the user's systemd there, or plain processes.
+"""Run workers on machines that ssh reaches: as units of the user's systemd there, or as plain processes.
 
-OpenSSH's own client does the talking, so that its configuration, agent, jump hosts and known hosts hold. A host key
-that is not known is refused, and nothing is ever asked. What runs there is fixed; everything else, the invite too,
+OpenSSH's own client makes the connections, so that its configuration, agent, jump hosts and known hosts apply. An
+unknown host key is rejected, and ssh never prompts. The remote command is fixed; everything else, the invite included,
 goes through its standard input.
 """
 
@@ -23,10 +23,15 @@ _ALIVE_COUNT = 3
 
 
 class SshProvider:
-    """See Provider."""
+    """The provider of machines that ssh reaches, one worker on each; see Provider."""
 
     def __init__(self, pool: SshPool, peer: Mapping[str, Any], *, program: Sequence[str] = PEER_PROGRAM) -> None:
-        """``peer``: configuration of every peer, below that of the pool and of each host."""
+        """Prepare an agent for each host; nothing is started and no connection is made.
+
+        Args:
+            peer: configuration of every peer, below that of the pool and of each host.
+            program: command that a worker runs.
+        """
         self._pool = pool
         self._hosts = {host.id: host for host in pool.hosts}
         self._peers = {host.id: {**peer, **pool.peer, **host.peer} for host in pool.hosts}
@@ -83,7 +88,7 @@ def _agent(pool: SshPool, host: SshHost, program: Sequence[str]) -> HostAgent:
 
 
 def ssh_command(pool: SshPool, host: SshHost) -> list[str]:
-    """What starts the agent on a host. The last argument is for the shell there, hence quoted."""
+    """Return the command that starts the agent on a host; its last argument is quoted for the shell there."""
     options = {
         "BatchMode": "yes",
         "StrictHostKeyChecking": "yes",
@@ -107,6 +112,6 @@ def ssh_command(pool: SshPool, host: SshHost) -> list[str]:
 
 
 def _remote(host: SshHost) -> str:
-    """A leading ~/ is left for the shell there; all else is quoted."""
+    """Return the remote command, quoted except for a leading ~/, which the shell there expands."""
     home, rest = ("~/", host.python[2:]) if host.python.startswith("~/") else ("", host.python)
     return f"exec {home}{shlex.quote(rest)} {shlex.join(AGENT)}"
