@@ -1,4 +1,4 @@
-"""What a run's records say as rows of a pool and values of a demand, and as tables."""
+"""Report a calibration as rows of a pool, as values of a demand, and as tables."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from capacity.reports.tables import Cell, Column, Sheet
 
 
 def calibrated_run(calibration: Calibration, run_name: str) -> LiveRun:
-    """Rows of its peers, by their ids, and the demand; links and prices are not in the records."""
+    """Return a row for each fitted peer, named by its id, and the demand; the records hold no links and no prices."""
     rows = tuple(Row(f"peer {record['worker_id']}", record) for record in _records(calibration))
     return LiveRun(run_name, rows, demand_values(calibration))
 
 
 def demand_values(calibration: Calibration) -> dict[str, Any]:
-    """Values of the [demand] section that the records say."""
+    """Return the values of the [demand] section that the records determine."""
     demand = calibration.demand()
     return {
         "rollouts_per_step": demand.rollouts_per_step,
@@ -33,7 +33,7 @@ def demand_values(calibration: Calibration) -> dict[str, Any]:
 
 
 def calibration_sheets(calibration: Calibration) -> list[Sheet]:
-    """What was fitted: the learner and the versions, then the peers."""
+    """Return the fitted figures as tables: the learner and the versions first, then the peers."""
     columns = (
         Column("figure", "figure"),
         Column("value", "value", 3),

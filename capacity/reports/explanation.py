@@ -1,4 +1,4 @@
-"""An explained plan as people read it: what limits it, what its limits are worth, who comes next, what would help."""
+"""Report an explained plan: what limits it, the value of each limit, the next workers, and what would help."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from capacity.questions.inverse import Bought
 from capacity.reports.plan import row_sheet, totals_lines
 from capacity.reports.tables import Column, Sheet
 
-#: What S is called elsewhere. docs/capacity.md has the whole dictionary with units.
+#: System -> its name for S. docs/capacity.md has the whole dictionary with units.
 SYNONYMS: Mapping[str, str] = {
     "prime-rl": "max_off_policy_steps",
     "AReaL": "max_head_offpolicyness",
@@ -24,7 +24,7 @@ SYNONYMS: Mapping[str, str] = {
 
 
 def explanation_sheets(plan: Plan, explanation: Explanation, bought: Bought | None) -> list[Sheet]:
-    """Tables, the one of single changes last; of an infeasible plan only why, and what helps."""
+    """Return the explanation as tables, single changes last; for an infeasible plan only its reason and remedies."""
     if not plan.feasible:
         why = plan.infeasible.what if plan.infeasible is not None else ""
         remedy = Column("remedy", "any one of these makes it feasible, smallest change first")
@@ -37,7 +37,7 @@ def explanation_sheets(plan: Plan, explanation: Explanation, bought: Bought | No
 
 
 def staleness_line(plan: Plan) -> str:
-    """S and what others call it."""
+    """Return a line on S, how much of it the plan needs, and its names in other systems."""
     names = ", ".join(f"{name} in {system}" for system, name in SYNONYMS.items())
     return f"S = {plan.demand.staleness_limit}, of which {plan.staleness_needed} is needed; it is called {names}"
 
@@ -47,7 +47,7 @@ def _remedies(plan: Plan) -> tuple[tuple[str], ...]:
 
 
 def _neighbours(explanation: Explanation) -> list[str]:
-    """The last worker that is on, and the first that is off."""
+    """Return a line on the last worker that is on, and one on the first that is off, where there are such."""
     lines = []
     for words, one in (("last taken", explanation.last_taken), ("first left out", explanation.first_left_out)):
         if one is not None:

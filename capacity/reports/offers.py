@@ -1,4 +1,4 @@
-"""A pool as people read it: workers at their fastest, and rows that are not used with the reason."""
+"""Report a pool: its workers at their fastest, and the rows that are not used with the reason."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _COLUMNS = (
     Column("egress_usd_per_gb", "$/GB sent", 3),
     Column("preemptions_per_hour", "preempted/h", 2),
 )
-_PRICE_PLACE = 8  # of $/1000 rollouts
+_PRICE_PLACE = 8  # index of the column $/1000 rollouts
 
 
 def worker_sheet(workers: Sequence[Worker], *, alike_share_a_row: bool) -> Sheet:
-    """Workers at their fastest, the cheapest rollout first.
+    """Return a table of workers at their fastest, the cheapest rollout first.
 
     Args:
-        alike_share_a_row: as ``8 x NAME``, for screens.
+        alike_share_a_row: whether workers that are alike share a row ``8 x NAME``, for screens.
     """
     rows = sorted((_cells(worker) for worker in workers), key=lambda row: (row[_PRICE_PLACE], str(row[0])))
     if alike_share_a_row:
@@ -43,7 +43,7 @@ def worker_sheet(workers: Sequence[Worker], *, alike_share_a_row: bool) -> Sheet
 
 
 def skipped_sheet(inputs: Inputs) -> Sheet:
-    """Every row that is not used."""
+    """Return a table of every row that is not used, with the reason."""
     columns = (
         Column("where", "where"),
         Column("worker_id", "worker"),

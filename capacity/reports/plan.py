@@ -1,4 +1,4 @@
-"""A plan as people read it: assumptions, one row per candidate, the totals, and what would have to change."""
+"""Report a plan: its assumptions, one row per candidate, the totals, and the changes that would make it feasible."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from capacity.questions.plan_json import Inputs, totals_of
 from capacity.reports.tables import TICK, Cell, Column, Sheet
 
 ROWS_SHOWN = 40
-"""Rows of the text table; the others are counted. CSV, HTML and JSON have all."""
+"""Most rows of the text table; the others are counted. CSV, HTML and JSON have all."""
 
-_REASONS_SHOWN = 8  # under it: of pinned workers, and of those that cannot be chosen at any price
+_REASONS_SHOWN = 8  # most reasons under the table: of pinned workers, and of those that no price would make chosen
 
 CANDIDATE_COLUMNS = (
     Column("chosen", "on"),
@@ -33,7 +33,7 @@ CANDIDATE_COLUMNS = (
     Column("worth_usd_per_hour", "worth it by $/h", 3),
     Column("reason", "why", prose=True),
 )
-"""``worth_usd_per_hour``: minus the reduced cost: what it adds to the set is worth so much more than its price."""
+"""``worth_usd_per_hour`` is minus the reduced cost: by how much the worker's contribution exceeds its price."""
 
 _ROW_NAMES = {
     "rate": "rollouts made / needed",
@@ -47,7 +47,7 @@ _ROW_NAMES = {
 
 
 def assumption_sheet(assumptions: Sequence[Assumption]) -> Sheet:
-    """Every figure that the plan rests on, with where it is from."""
+    """Return a table of every figure that the plan rests on, with its source."""
     columns = (
         Column("name", "assumption"),
         Column("value", "value"),
@@ -71,7 +71,7 @@ def input_lines(inputs: Inputs) -> list[str]:
 
 
 def candidate_sheet(plan: Plan) -> Sheet:
-    """One row per candidate, chosen ones first, then by how far each is from being chosen."""
+    """Return a table with a row per candidate: chosen ones first, then by how far each is from being chosen."""
     return Sheet(
         "workers",
         CANDIDATE_COLUMNS,
@@ -82,9 +82,9 @@ def candidate_sheet(plan: Plan) -> Sheet:
 
 
 def short_sheet(plan: Plan, rows_max: int | None = ROWS_SHOWN) -> Sheet:
-    """The same for a screen: candidates that are alike share a row, and only the first ``rows_max`` rows are there.
+    """Return the table of candidates for a screen: those alike share a row, and only ``rows_max`` rows are shown.
 
-    Reasons are under the table, and only those that no column says.
+    Reasons stand under the table, and only those that no column shows. ``rows_max`` None shows every row.
     """
     rows: list[tuple[Cell, ...]] = []
     for _, members in groupby(in_order(plan.candidates), key=_likeness):
@@ -100,7 +100,7 @@ def short_sheet(plan: Plan, rows_max: int | None = ROWS_SHOWN) -> Sheet:
 
 
 def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Chosen first; then those nearest to being chosen; then those that cannot be."""
+    """Sort candidates: chosen ones first, then those nearest to being chosen, then those that cannot be chosen."""
 
     def place(candidate: Candidate) -> tuple[bool, bool, float, tuple[Cell, ...], str]:
         off = not candidate.chosen
@@ -116,7 +116,7 @@ def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 
 def totals_lines(plan: Plan) -> tuple[str, ...]:
-    """``k of n``, what they cost and give, and the certificate."""
+    """Return lines on the number of workers on, their cost and rate, and the bound that certifies the plan."""
     totals = totals_of(plan)
     if not plan.feasible:
         return (f"0 of {totals.candidates:,} workers: infeasible",)
@@ -131,13 +131,16 @@ def totals_lines(plan: Plan) -> tuple[str, ...]:
 
 
 def _of_whole(plan: Plan) -> str:
-    """What no set of whole workers can undercut, where that is known: few workers are far above the LP bound."""
+    """Return the bound for sets of whole workers, empty if unknown.
+
+    It is reported beside the LP bound because a set of few workers costs far more than the LP bound.
+    """
     bound = plan.integer_bound_usd_per_hour
     return f"; none of whole workers costs less than {bound:,.2f} $/h" if bound > 0 else ""
 
 
 def row_sheet(plan: Plan) -> Sheet:
-    """The programme's rows at the chosen set, those that cost most first."""
+    """Return a table of the programme's rows at the chosen set, those with the highest shadow price first."""
     columns = (
         Column("row", "limit"),
         Column("subject", "of"),
@@ -153,7 +156,7 @@ def row_sheet(plan: Plan) -> Sheet:
 
 
 def binding_line(plan: Plan) -> str:
-    """The row whose limit costs most, in words; empty where none costs anything."""
+    """Return a line on the row whose limit costs most; empty if no limit costs anything."""
     costly = max(plan.rows, key=lambda row: abs(row.shadow_usd_per_hour), default=None)
     if costly is None or not costly.shadow_usd_per_hour:
         return ""
@@ -165,7 +168,7 @@ def binding_line(plan: Plan) -> str:
 
 
 def infeasible_lines(plan: Plan) -> list[str]:
-    """Why there is no set, and what would help, smallest change first; nothing for a feasible plan."""
+    """Return lines on why no set is feasible and what would help, smallest change first; none for a feasible plan."""
     if plan.infeasible is None:
         return []
     lines = [f"infeasible: {plan.infeasible.what}"]
@@ -197,19 +200,19 @@ def _cells(candidate: Candidate) -> tuple[Cell, ...]:
 
 
 def _likeness(candidate: Candidate) -> tuple[Cell, ...]:
-    """What candidates of one line of the table have in common."""
+    """Return the cells that candidates must share to stand in one row of the table."""
     cells = _cells(candidate)
     return (*cells[:1], family(candidate.worker.worker_id), *cells[2:10])
 
 
 def family(worker_id: str) -> str:
-    """The row of the pool that a worker is from: without the number that ``count`` adds."""
+    """Return the id of the pool's row that a worker comes from: without the number that ``count`` adds."""
     head, dash, number = worker_id.rpartition("-")
     return head if dash and number.isdigit() else worker_id
 
 
 def _shared_cells(alike: list[Candidate]) -> tuple[Cell, ...]:
-    """What the columns say already is left out of the reason."""
+    """Return one row for candidates that are alike, its reason without what the columns show already."""
     cells, first = _cells(alike[0]), alike[0]
     name = first.worker.worker_id if len(alike) == 1 else f"{len(alike)} x {family(first.worker.worker_id)}"
     why = first.reason.partition(": ")[2] if first.barred or first.worker.pin else ""
@@ -223,7 +226,7 @@ def _row_cells(row: Row) -> tuple[Cell, ...]:
 
 
 def _unit(row: Row) -> tuple[float, str]:
-    """Bytes a second are shown as MB a second."""
+    """Return the factor and the unit in which a row is shown: bytes a second as MB a second."""
     return (1e-6, "MB/s") if row.unit == "bytes/s" else (1.0, row.unit)
 
 

@@ -1,4 +1,4 @@
-"""What differs between two plans: what was asked for, who is on, and what that costs and gives."""
+"""Compare two plans: what was asked for, which workers are on, and what they cost and give."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from capacity.reports.tables import Column, Sheet
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One figure in both plans, as text."""
+    """A figure that differs between two plans, as text."""
 
     name: str
     before: str
@@ -22,7 +22,12 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Switched:
-    """One worker that is on in one plan alone, with the reason that the second plan gives; or why it has none."""
+    """A worker that is on in only one of two plans.
+
+    Args:
+        on: whether it is on in the second plan.
+        reason: the second plan's reason, or that the worker is no longer in the pool.
+    """
 
     worker_id: str
     on: bool
@@ -31,7 +36,13 @@ class Switched:
 
 @dataclass(frozen=True, slots=True)
 class PlanDiff:
-    """Args: joined, left: workers that only the second, only the first plan knows."""
+    """The difference between two plans.
+
+    Args:
+        demand, totals: figures that differ.
+        switched: workers that are on in only one of the plans.
+        joined, left: ids of workers that only the second plan knows, and of those that only the first knows.
+    """
 
     demand: tuple[Change, ...]
     totals: tuple[Change, ...]
@@ -41,12 +52,12 @@ class PlanDiff:
 
     @property
     def set_changed(self) -> bool:
-        """Whether other workers are on."""
+        """Whether the plans differ in the workers that are on."""
         return bool(self.switched)
 
 
 def difference(before: PlanDocument, after: PlanDocument) -> PlanDiff:
-    """Compare two plans."""
+    """Return what changes from the plan ``before`` to the plan ``after``."""
     first, second = _by_id(before.plan), _by_id(after.plan)
     return PlanDiff(
         demand=tuple(_changes(_figures(before.plan.demand), _figures(after.plan.demand))),
@@ -58,7 +69,7 @@ def difference(before: PlanDocument, after: PlanDocument) -> PlanDiff:
 
 
 def diff_sheets(diff: PlanDiff) -> list[Sheet]:
-    """The difference as tables; the last one is who was switched."""
+    """Return the difference as tables: figures that differ, then the workers that were switched."""
     columns = (Column("name", "what"), Column("before", "before"), Column("after", "after"))
     demand = Sheet("asked for", columns, tuple((one.name, one.before, one.after) for one in diff.demand))
     totals = Sheet("comes out", columns, tuple((one.name, one.before, one.after) for one in diff.totals))

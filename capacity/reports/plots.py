@@ -1,4 +1,4 @@
-"""The planner's pictures of plans, as PNG or SVG files."""
+"""Plot plans and replays as PNG or SVG files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rollcast.runtime import charts
 
-_NAMED_MAX = 24  # points of a scatter that carry their names
+_NAMED_MAX = 24  # a scatter with more points carries no names: they would overlap
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What may be written into a pool or a demand: columns, keys, and names of the catalogue, with their units."""
+"""List what a pool or a demand may contain: columns, keys, and names of the catalogue, with their units."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNDEFINED = '"PydanticUndefined"'  # as describe() writes that a key has no def
 
 
 def column_sheet() -> Sheet:
-    """Columns of a pool."""
+    """Return a table of a pool's columns."""
     columns = (
         Column("column", "column"),
         Column("needed", "needed"),
@@ -31,14 +31,14 @@ def column_sheet() -> Sheet:
 
 
 def demand_sheet() -> Sheet:
-    """Keys of a demand."""
+    """Return a table of a demand file's keys."""
     columns = (Column("key", "key"), Column("default", "by default"), Column("meaning", "meaning", prose=True))
     rows = tuple((key, "needed" if value == _UNDEFINED else value, text) for key, value, text in describe(DemandFile))
     return Sheet("keys of a demand", columns, rows)
 
 
 def hardware_sheet() -> Sheet:
-    """Accelerators of the catalogue."""
+    """Return a table of the catalogue's accelerators."""
     columns = (
         Column("name", "name"),
         Column("memory_gb", "memory GB", 1),
@@ -58,7 +58,7 @@ def hardware_sheet() -> Sheet:
 
 
 def model_sheet() -> Sheet:
-    """Models of the catalogue."""
+    """Return a table of the catalogue's models."""
     columns = (
         Column("name", "name"),
         Column("billion_parameters", "billion parameters", 2),
@@ -73,7 +73,7 @@ def model_sheet() -> Sheet:
 
 
 def length_sheet() -> Sheet:
-    """Length distributions of the catalogue, in generated tokens."""
+    """Return a table of the catalogue's length distributions, in generated tokens."""
     columns = (
         Column("name", "name"),
         Column("mean_tokens", "mean tokens", 0),
@@ -86,7 +86,7 @@ def length_sheet() -> Sheet:
 
 
 def price_sheet() -> Sheet:
-    """Prices of the catalogue, each with its source."""
+    """Return a table of the catalogue's prices, each with its source."""
     columns = (
         Column("provider", "provider"),
         Column("offer", "offer"),

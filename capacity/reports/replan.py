@@ -14,12 +14,18 @@ from capacity.replan.replaying import PoolEvent, Replay, Replayed
 from capacity.reports.plots import Moment
 from capacity.reports.tables import Column, Sheet
 
-SAMPLES = 200  # of a timeline
+SAMPLES = 200  # points of a timeline
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """Args: moments: averages over equal stretches; started_first: workers that the first plan switched on."""
+    """The replay of a plan.
+
+    Args:
+        replayed: decisions, and sums over the replay.
+        moments: averages over SAMPLES equal intervals.
+        started_first: number of workers that the first plan switched on.
+    """
 
     replayed: Replayed
     moments: tuple[Moment, ...]
@@ -43,7 +49,9 @@ def follow(
     """Replay events with the replanner, with every worker off at first.
 
     Args:
-        start_s: from a worker's start to its first rollouts.
+        events: seconds since the start and the event, in order of time.
+        start_s: seconds from a worker's start to its first rollouts.
+        until_s: length of the replay in seconds.
     """
     replay = Replay(settings, start_s=start_s)
     moments: list[Moment] = []

@@ -1,4 +1,4 @@
-"""What a fleet cost by day and provider beside what was expected, from the rows of its journal."""
+"""Report a fleet's cost by day and provider beside the forecast, from the rows of its journal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ SCHEMA = "rollcast.capacity.cost/1"
 
 @dataclass(frozen=True, slots=True)
 class DaySpending:
-    """Args: day: of UTC, as 2026-01-31. spent: in US dollars."""
+    """The spending on one provider in one day.
+
+    Args:
+        day: the day in UTC, as 2026-01-31.
+        spent: cost and forecast in US dollars.
+    """
 
     day: str
     provider: str
@@ -25,10 +30,12 @@ class DaySpending:
 
 @dataclass(frozen=True, slots=True)
 class SpendReport:
-    """Args:
-    days: in order of day, then provider.
-    running: tags that are open, by provider; what they cost since the last mark is not in it yet.
-    accepted: rollouts that the run accepted.
+    """The spending of a run.
+
+    Args:
+        days: spending in order of day, then provider.
+        running: number of running workers by provider; their cost since the last mark is not in ``days`` yet.
+        accepted: rollouts that the run accepted.
     """
 
     days: tuple[DaySpending, ...]
@@ -37,7 +44,7 @@ class SpendReport:
 
     @property
     def total(self) -> Spent:
-        """Of all days and providers."""
+        """Return the sum over all days and providers."""
         found = NOTHING
         for one in self.days:
             found = plus(found, one.spent)
@@ -45,11 +52,11 @@ class SpendReport:
 
     @property
     def usd_per_accepted_rollout(self) -> float | None:
-        """None where none was accepted."""
+        """Return the cost per accepted rollout in US dollars; None if no rollout was accepted."""
         return spent_usd(self.total) / self.accepted if self.accepted else None
 
     def to_json(self) -> dict[str, Any]:
-        """A versioned document; keys have their unit."""
+        """Return the report as a versioned document whose keys carry their units."""
         return {
             "schema": SCHEMA,
             "days": [{"day": one.day, "provider": one.provider, **_usd(one.spent)} for one in self.days],
@@ -61,12 +68,12 @@ class SpendReport:
 
 
 def spent_usd(spent: Spent) -> float:
-    """Machine and egress together."""
+    """Return the cost of machines and egress together, in US dollars."""
     return spent.machine_usd + spent.egress_usd
 
 
 def spend_report(rows: Iterable[Row], accepted: int) -> SpendReport:
-    """Everything in marks by their day; what ended and is in no mark yet counts for the day when it ended.
+    """Sum the journal's marks by day and provider; a cost that no mark has yet counts for the day of the worker's end.
 
     Args:
         accepted: rollouts that the run accepted, from its ledger.

@@ -31,10 +31,10 @@ class Column:
     """One column.
 
     Args:
-        key: in CSV and JSON, with its unit.
-        heading: for people, with its unit.
-        digits: after the point of a number; None: text, a whole number, or yes and no.
-        prose: long text, which may be broken into lines.
+        key: name in CSV and JSON, with the unit.
+        heading: name for people, with the unit.
+        digits: digits after the decimal point; None: text, a whole number, or yes and no.
+        prose: whether the cells are long text, which may be broken into lines.
     """
 
     key: str
@@ -50,7 +50,7 @@ class Sheet:
     Args:
         rows: shape [rows][columns].
         marked: index of the column whose truth marks a row as chosen; None: there is none.
-        lines: what is said under it, one line each.
+        lines: lines of text under the table.
     """
 
     title: str
@@ -60,7 +60,7 @@ class Sheet:
     lines: tuple[str, ...] = ()
 
     def is_number(self, place: int) -> bool:
-        """Tell whether a column holds numbers."""
+        """Whether a column holds numbers: it has values, and all of them are numbers."""
         values = [row[place] for row in self.rows if row[place] is not None]
         return bool(values) and all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
 

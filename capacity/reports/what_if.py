@@ -18,7 +18,7 @@ VARIANTS_MAX = 400
 _RANGE = re.compile(r"(\d+)\.\.(\d+)(?:\.\.(\d+))?")
 
 Values = dict[str, str | int | float]
-"""One combination: option -> value."""
+"""One combination of options: option -> value."""
 
 _HEADINGS = {
     "staleness": "S",
@@ -43,10 +43,10 @@ class Variant:
 
 
 def listed(option: str, text: str) -> list[str | int | float]:
-    """Parse ``2..16``, ``2..16..2`` or ``0.5,1,2.5`` as values.
+    """Parse ``2..16``, ``2..16..2`` or ``0.5,1,2.5`` as values; a value named twice counts once.
 
     Raises:
-        ConfigError: a value is not what the option takes.
+        ConfigError: there is no value, or one is not of the option's type.
     """
     values: list[str | int | float] = []
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -78,18 +78,18 @@ def combinations(swept: Mapping[str, Sequence[str | int | float]]) -> list[Value
 
 
 def variants(every: Sequence[Values], plan_for: Callable[[Values], Plan]) -> list[Variant]:
-    """Plan each."""
+    """Plan every combination with ``plan_for``."""
     return [Variant(values, plan_for(values)) for values in every]
 
 
 def cheapest(found: Sequence[Variant]) -> Variant | None:
-    """The feasible variant of the least $/step; None if none is feasible."""
+    """Return the feasible variant with the lowest $/step; None if none is feasible."""
     feasible = [variant for variant in found if variant.plan.feasible]
     return min(feasible, key=lambda variant: totals_of(variant.plan).usd_per_step, default=None)
 
 
 def variant_sheet(found: Sequence[Variant]) -> Sheet:
-    """One row per variant, a tick on the cheapest step."""
+    """Return a table with a row per variant and a tick on the one with the cheapest step."""
     keys = list(found[0].values)
     columns = (
         Column("cheapest", "best"),
@@ -110,7 +110,7 @@ def variant_sheet(found: Sequence[Variant]) -> Sheet:
 
 
 def cost_curves(found: Sequence[Variant]) -> dict[str, list[Point]]:
-    """$/h by S, a curve for each combination of the other options."""
+    """Return $/h by S: a curve for each combination of the other options."""
     return _curves(
         found,
         apart="staleness",
@@ -121,7 +121,7 @@ def cost_curves(found: Sequence[Variant]) -> dict[str, list[Point]]:
 
 
 def broadcast_curves(found: Sequence[Variant]) -> dict[str, list[Point]]:
-    """$/step by T_bcast in the order of T_bcast, a curve for each value of what was varied last but one, or one."""
+    """Return $/step by ascending T_bcast: along the last option, a curve for each combination of the others."""
     apart = list(found[0].values)[-1]
 
     def point(variant: Variant) -> Point:
@@ -166,7 +166,7 @@ def _name(variant: Variant) -> str:
 
 
 def _said(key: str, value: str | int | float) -> str:
-    """One value in words."""
+    """Return one option's value in words, with its unit."""
     match key:
         case "topology" | "encoding" | "model":
             return str(value)
