@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from capacity.model.demand import Demand
 from capacity.model.workers import Speed, Worker
 
-_SHARE = 0.3  # of a new measurement in a factor
-_LEAST, _MOST = 0.25, 4.0  # of a factor: beyond, something else is wrong than the model
-_FADES = 0.05  # of a factor's distance from 1 that each interval without a measurement takes away
+_SHARE = 0.3  # weight of a new measurement in a factor
+_LEAST, _MOST = 0.25, 4.0  # bounds of a factor: beyond them the cause is not the model's error
+_FADES = 0.05  # share of a factor's distance from 1 that each interval without a measurement removes
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +17,9 @@ class Corrections:
     """Factors on the model's figures; 1 where the model is right.
 
     Args:
-        rate: on every worker's mu.
-        t_bcast: on the bytes of a version.
-        t_train: on the learner's step.
+        rate: factor on every worker's mu.
+        t_bcast: factor on the bytes of a version.
+        t_train: factor on the time of a learner step.
         overhead_s: seconds of a broadcast that no factor explains; added to the loading time.
     """
 
@@ -53,10 +53,15 @@ class Corrections:
         return replace(worker, speeds=speeds)
 
     def with_rate(self, measured: float, predicted: float, *, workers_limit: bool) -> Corrections:
-        """Return the corrections after measuring a rate; ``predicted``: the uncorrected model's, for the same set.
+        """Return the corrections after measuring a rate.
 
-        Where the workers were not what limits, they can do at least what they did: the factor only rises to that, and
-        otherwise fades, because what slowed them down may be over.
+        If something other than the workers limited the rate, the measurement is only a lower bound of theirs: the
+        factor rises at most to it, and otherwise fades towards 1, because an earlier slowdown may be over.
+
+        Args:
+            measured: rollouts a second of the current set.
+            predicted: the uncorrected model's rate for the same set.
+            workers_limit: whether every worker was busy while the learner waited.
         """
         if predicted <= 0.0:
             return self
@@ -69,13 +74,16 @@ class Corrections:
         return replace(self, rate=_within(rate))
 
     def with_too_little(self, needed: float, predicted: float) -> Corrections:
-        """The learner waits for busy workers: they make less than is needed, whatever the uncorrected model says."""
+        """Return the corrections after the learner waited for busy workers, which therefore make less than ``needed``.
+
+        ``predicted`` is the uncorrected model's rate for the same set, in rollouts a second.
+        """
         if predicted <= 0.0:
             return self
         return replace(self, rate=_within(min(self.rate, needed / predicted)))
 
     def with_t_bcast(self, measured_s: float, predicted_s: float) -> Corrections:
-        """Return the corrections after measuring T_bcast; ``predicted_s``: by the uncorrected bound."""
+        """Return the corrections after measuring T_bcast; ``predicted_s`` is the uncorrected bound."""
         if predicted_s <= 0.0:
             return replace(self, overhead_s=self.overhead_s + _SHARE * (measured_s - self.overhead_s))
         factor = _within(self.t_bcast + _SHARE * (measured_s / predicted_s - self.t_bcast))
@@ -83,7 +91,7 @@ class Corrections:
         return replace(self, t_bcast=factor, overhead_s=self.overhead_s + _SHARE * (left_s - self.overhead_s))
 
     def with_t_train(self, measured_s: float, declared_s: float) -> Corrections:
-        """Return the corrections after measuring T_train; ``declared_s``: of the uncorrected demand."""
+        """Return the corrections after measuring T_train; ``declared_s`` is that of the uncorrected demand."""
         return replace(self, t_train=_within(self.t_train + _SHARE * (measured_s / declared_s - self.t_train)))
 
 

@@ -1,8 +1,8 @@
-"""Answer a re-planning problem: the planner's set, free workers beside it, and what to do where no set is feasible.
+"""Answer a re-planning problem: the planner's set, free workers beside it, and a fallback where no set is feasible.
 
-Beyond the programme's own answer: workers that cost nothing stay on as long as versions still arrive in time; workers
-that are off go on receiving versions where that is cheap; and where no set will do, a learner that idles is worse than
-money, so that everything within the budget is on.
+Three rules go beyond the programme's own answer. Workers that cost nothing stay on as long as versions still arrive in
+time. Workers that are off go on receiving versions where that is cheap. Where no set is feasible, every worker within
+the budget is on, because an idle learner costs more than the workers do.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from capacity.planner.programme import usd_per_hour_of_a_copy
 from capacity.replan.events import Problem, Solved
 
 REASONS_MAX = 512
-"""Above so many workers only those that change are given reasons: nobody reads more, and the record is kept small."""
+"""Above this many workers only those that change are given reasons, which keeps the record small."""
 
 Planner = Callable[[Demand, Sequence[Worker], PlanOptions], Plan]
 
-#: Where S is too small, a set for an S that is so many steps larger is taken, with that headroom if there is one: short
-#: by one or two steps, half as many workers again as needed keep the learner busy all the same (docs/capacity.md).
+#: Where S is too small, the set for an S that is this many steps larger is used, with the headroom below if such a set
+#: exists: with S one or two steps short, 1.5 times the needed rate still keeps the learner busy (docs/capacity.md).
 _STEPS_SHORT = (1, 2, 4)
 _HEADROOM_WHERE_SHORT = 1.5
-_NO_SET_HELPS = frozenset({"relay", "learner_uplink", "downlink"})  # more workers make these worse
+_NO_SET_HELPS = frozenset({"relay", "learner_uplink", "downlink"})  # limits that more receivers make worse
 
 
 def decide(problem: Problem, planner: Planner = plan) -> Solved:
-    """Solve a problem; takes up to a second for 10,000 workers, and twice that where the current set may suffice.
+    """Solve a problem; this takes up to a second for 10,000 workers, and twice that where the current set may suffice.
 
     Raises:
-        ValueError: the demand or a worker is out of its range.
+        ValueError: a value of the demand or of a worker is out of its range.
     """
     made, kept = _made(problem, planner)
     reasons = {one.worker.worker_id: one.reason for one in made.candidates}
@@ -52,10 +52,10 @@ def decide(problem: Problem, planner: Planner = plan) -> Solved:
 
 
 def _made(problem: Problem, planner: Planner) -> tuple[Plan, set[str]]:
-    """Return the plan to follow, and which active workers stay on beside it.
+    """Return the plan to follow, and the ids of active workers that stay on beside it.
 
-    Workers stopped lately are left out if a set without them is feasible. Where the full headroom wants a worker
-    started, and less headroom does not, none is: speeds are measured with noise, and the set would follow that noise.
+    Workers stopped lately are left out if a set without them is feasible. If the full headroom requires a worker to
+    start and the kept headroom does not, none starts: speeds are measured with noise, and the set would follow that.
     """
     settings, demand = problem.settings, problem.demand
     options = PlanOptions(settings.incumbent_discount, settings.time_limit_s, remedies=False)
@@ -79,7 +79,7 @@ def _made(problem: Problem, planner: Planner) -> tuple[Plan, set[str]]:
 
 
 def _with_more_steps(problem: Problem, made: Plan, planner: Planner, reasons: dict[str, str]) -> set[str]:
-    """Return the set for a larger S, where S is the reason that no set is feasible; else empty."""
+    """Return the ids of a set for a larger S where S is the reason that no set is feasible; else an empty set."""
     assert made.infeasible is not None
     if made.infeasible.binding == "budget":
         return set()
@@ -102,7 +102,7 @@ def _starts(made: Plan) -> bool:
 
 
 def _free(problem: Problem, made: Plan, chosen: set[str], reasons: dict[str, str]) -> set[str]:
-    """Return workers beside the chosen that cost nothing and delay no version."""
+    """Return the ids of workers beside the chosen ones that cost nothing and delay no version."""
     allowed_s = made.split.t_bcast_s
     idle = [
         one for one in made.candidates
@@ -124,10 +124,10 @@ def _free(problem: Problem, made: Plan, chosen: set[str], reasons: dict[str, str
 
 
 def _that_fit(demand: Demand, on: list[Worker], more: list[Worker], allowed_s: float) -> set[str]:
-    """Return as many of ``more`` as can receive beside ``on`` without a version taking longer than ``allowed_s``."""
+    """Return the ids of as many of ``more`` as can receive beside ``on`` while T_bcast stays within ``allowed_s``."""
     ordered = sorted(more, key=lambda one: (-_upload(one), one.worker_id))
     ordered = [one for one in ordered if _seconds(demand, [one]) <= allowed_s]
-    low, high = 0, len(ordered)  # the more receive, the longer it takes: those with the best uplinks first
+    low, high = 0, len(ordered)  # bisection: T_bcast grows with the receivers, taken by descending uplink
     while low < high:
         middle = (low + high + 1) // 2
         if _seconds(demand, on + ordered[:middle]) <= allowed_s:
@@ -150,7 +150,10 @@ def _upload(worker: Worker) -> float:
 
 
 def _without_a_set(problem: Problem, made: Plan, reasons: dict[str, str]) -> set[str]:
-    """Decide where no set is feasible: active workers stay on; if more workers help, all within the budget start."""
+    """Return the ids of workers to have on where no set is feasible.
+
+    Active workers stay on, and if more workers help, all within the budget start, the cheapest for their rate first.
+    """
     assert made.infeasible is not None
     budget = problem.demand.usd_per_hour_max
     helps = made.infeasible.binding not in _NO_SET_HELPS or not any(one.active for one in problem.workers)
@@ -172,7 +175,7 @@ def _without_a_set(problem: Problem, made: Plan, reasons: dict[str, str]) -> set
 
 
 def _cheapest_first(one: Candidate) -> tuple[bool, bool, float, str]:
-    """Order workers: pinned ones, then by price for their rate; of equals, active ones first."""
+    """Return a worker's sort key: pinned ones first, then by price for their rate; of equals, active ones first."""
     worker = one.worker
     rate = max((speed.rollouts_per_second for speed in worker.speeds), default=0.0)
     price = worker.usd_per_hour / rate if rate else float("inf")
@@ -231,7 +234,7 @@ def _allowed_s(problem: Problem, made: Plan) -> float:
 
 
 def _is_cheap(problem: Problem, worker: Worker) -> bool:
-    """Tell whether sending it all versions costs at most a small share of its price, at the origin's price of bytes."""
+    """Whether sending the worker all versions, at the origin's egress price, costs a small share of its price."""
     demand = problem.demand
     usd_per_hour = usd_per_hour_of_a_copy(demand) * demand.learner_egress_usd_per_gb
     return usd_per_hour <= problem.settings.standby_usd_share * worker.usd_per_hour

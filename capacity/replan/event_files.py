@@ -73,7 +73,7 @@ def read_events(path: Path) -> list[Line]:
     """Read the lines in order of time.
 
     Raises:
-        PlanFileError: the file cannot be read, or a line is no event; the message has its number.
+        PlanFileError: the file cannot be read or is too large, or a line is no event; the message has its number.
     """
     try:
         if path.stat().st_size > FILE_BYTES_MAX:

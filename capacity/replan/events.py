@@ -1,4 +1,4 @@
-"""Define the replanner's events and actions. Plain data; times come with handle(event, now), never inside."""
+"""Define the replanner's events and actions as plain data; times come with handle(event, now), never inside."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from capacity.model.workers import Worker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplanSettings:
-    """How eagerly the set is changed. Durations in seconds.
+    """Settings that decide how readily the set of workers changes. Durations are in seconds.
 
     Args:
-        incumbent_discount: by which share the price of a worker that is on is taken lower than it is, so that another
-            one must be that much cheaper to replace it. 0.2 to 0.4 is what spot prices ask for (docs/activation.md).
-        dwell_s: a worker that was started stays on for so long, and one that was stopped stays off unless no set
-            without it will do.
-        interval_s: without any other cause the set is planned anew so often.
-        headroom_kept: share of the headroom above 1 with which the set that is on is still left as it is; 1: all of it.
-        gather_s: causes that come within so long are planned together.
-        price_change: share of a price that it must change by to be a cause.
-        speed_change: the same for a speed or a link.
-        time_limit_s: for the planner's search; the answer is near the bound without it already.
-        solve_timeout_s: after so long without an answer a problem counts as failed.
-        standby_usd_share: a worker that is off goes on receiving versions if that costs at most this share of its
-            price.
+        incumbent_discount: share by which the price of a worker that is on is reduced in the comparison, so that
+            another one must be that much cheaper to replace it. Spot prices need 0.2 to 0.4 (docs/activation.md).
+        dwell_s: time for which a started worker stays on, and a stopped one stays off unless no set without it is
+            feasible.
+        interval_s: time after which the set is planned again without any other cause.
+        headroom_kept: share of the headroom above 1 that suffices to leave the current set as it is; 1: all of it.
+        gather_s: time within which causes are gathered into one plan.
+        price_change: relative change of a price that is a cause to plan again.
+        speed_change: relative change of a speed or a link that is a cause to plan again.
+        time_limit_s: limit on the planner's search, which only refines an answer that is near the bound without it.
+        solve_timeout_s: time without an answer after which a problem counts as failed.
+        standby_usd_share: share of its price that sending versions to a worker that is off may cost; above it the
+            worker receives none.
     """
 
     incumbent_discount: float = 0.3
@@ -71,10 +71,11 @@ class Measured:
     """The rates and times of the current set over the last ``seconds``.
 
     Args:
-        rollouts_per_s: that reached the learner's side, wherever they ended.
-        workers_limit: whether the learner waited while every worker that is on was busy: then the rate is all that
-            they can make, else it is only what was asked of them.
-        t_bcast_s, t_train_s: None: not measured in that time.
+        seconds: length of the measurement.
+        rollouts_per_s: rollouts that reached the learner's side, trained or not.
+        workers_limit: whether the learner waited while every active worker was busy: then the rate is all that they
+            can make, else it is only the rate that was asked of them.
+        t_bcast_s, t_train_s: measured times; None: not measured in that time.
     """
 
     seconds: float
@@ -99,11 +100,13 @@ class Solved:
     """The answer to a problem.
 
     Args:
-        turn_on, turn_off: worker ids with the reason, for those that the problem had the other way round.
-        reasons: for the others, where there are few enough of them to be read.
-        dark: workers that are off and do not receive versions either.
+        number: number of the problem.
+        turn_on, turn_off: ids of workers to switch, each with the reason.
+        reasons: ids of the other workers with their reasons; empty for pools of more than REASONS_MAX workers.
+        dark: ids of workers that are off and do not receive versions either.
+        on, off: number of workers that are on and off afterwards.
         infeasible: why no set is feasible, in words; empty if this one is.
-        remedies: single changes that would help.
+        remedies: single changes that would make a set feasible.
     """
 
     number: int
@@ -143,11 +146,11 @@ class Problem:
     """A problem for capacity.replan.deciding.decide, with every correction applied.
 
     Args:
-        number: rises; the answer carries it.
-        trigger: why it is planned anew, in words.
-        workers: those started lately have ``pin="on"``.
-        dwelling: ids of these.
-        resting: ids of workers that were stopped lately: used only if no set without them will do.
+        number: ascending number, which the answer carries.
+        trigger: the cause of this plan, in words.
+        workers: every measured worker; those started less than a dwell ago have ``pin="on"``.
+        dwelling: ids of the workers started less than a dwell ago.
+        resting: ids of workers stopped less than a dwell ago: used only if no set without them is feasible.
     """
 
     number: int
@@ -161,7 +164,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Solve:
-    """Solve this problem; answered by Solved or SolveFailed. One at a time."""
+    """Solve this problem and answer with Solved or SolveFailed; one problem is in flight at a time."""
 
     problem: Problem
 

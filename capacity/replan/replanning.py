@@ -1,9 +1,9 @@
-"""Decide when to plan again which workers are on, and what to change then.
+"""Decide when to plan again which workers are on, and which of them to switch then.
 
 The programme itself is solved elsewhere (capacity.replan.deciding), because it may take a second: a `Solve` goes out, a
 `Solved` comes in. Memoryless re-planning starts workers at every change of the prices; discounted incumbents, a minimum
-dwell and gathered causes stop that (docs/activation.md has the figures). A learner that would wait comes first: every
-usable worker that is off is then started, whatever the dwell says.
+dwell and gathered causes prevent that (docs/activation.md has the figures). A waiting learner takes precedence: workers
+that are off are then started whatever the dwell says.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from capacity.replan.events import (
 
 _NEVER = float("inf")
 _FIRST = "the first plan"
-_STARVED_SHARE = 0.25  # of the needed rate that is started at once while the learner waits
-_DEMAND_CHANGE = 0.15  # share of T_train or of the bytes of a version that it must change by to be a cause
+_STARVED_SHARE = 0.25  # share of the needed rate that is started at once while the learner waits
+_DEMAND_CHANGE = 0.15  # relative change of T_train that is a cause; for the bytes of a version it is twice this
 
 
 @dataclass(slots=True)
 class _Known:
-    """A worker, and since when it is on or off by the replanner's decision."""
+    """A worker, and the time at which the replanner last switched it on or off."""
 
     worker: Worker
     reason: str = ""
     changed_at: float = -_NEVER
-    planned: Worker | None = None  # as it was when it was last planned with
+    planned: Worker | None = None  # the worker's figures in the last plan
 
     @property
     def measured(self) -> bool:
@@ -53,7 +53,7 @@ class _Known:
 
     @property
     def rate(self) -> float:
-        """Useful rollouts a second at its best concurrency, uncorrected."""
+        """Return the useful rollouts a second at its best concurrency, uncorrected; 0 if it was not measured."""
         best = max((speed.rollouts_per_second for speed in self.worker.speeds), default=0.0)
         return best * (1.0 - self.worker.preemption_loss)
 
@@ -86,13 +86,13 @@ class Replanner:
         return None if known is None else known.worker
 
     def reason(self, worker_id: str) -> str:
-        """Return in words why it is on or off; empty before the first plan with it."""
+        """Return in words why the worker is on or off; empty before the first plan with it."""
         known = self._workers.get(worker_id)
         return "" if known is None else known.reason
 
     @property
     def next_at(self) -> float:
-        """The time at which the next Tick changes something; inf: none does."""
+        """Return the time at which the next Tick has an effect; inf: none has."""
         if self._pending is not None:
             return self._asked_at + self.settings.solve_timeout_s
         return _NEVER if self._demand is None or not self._workers else self._due_at
@@ -140,9 +140,9 @@ class Replanner:
         return self._switch(worker.worker_id, worker.pin == "on", f"{worker.pin}: pinned by the operator", now)
 
     def _change(self, known: _Known) -> str:
-        """Return in words what changed since it was last planned with; empty: nothing that matters."""
+        """Return in words how the worker differs from the last plan; empty: in nothing that is a cause."""
         worker, planned, settings = known.worker, known.planned, self.settings
-        if planned is None:  # waits for the plan that its coming caused
+        if planned is None:  # its arrival was a cause already, and that plan is still due
             return ""
         if worker.pin != planned.pin:
             return f"is pinned {worker.pin}" if worker.pin else "is not pinned any more"
@@ -178,7 +178,7 @@ class Replanner:
             self._cause("the rules or the budget have changed", now)
 
     def _measured(self, event: Measured, now: float) -> None:
-        """Correct the model; only measurements of one and the same set say something about it."""
+        """Correct the model; a measurement during which the set changed is discarded, since no one set made it."""
         demand, plan = self._demand, self.plan
         if demand is None or plan is None or now - self._changed_at < event.seconds:
             return
@@ -200,7 +200,7 @@ class Replanner:
         if now - max(self._starved_at, self._changed_at) < max(step_s, self.settings.gather_s):
             return []
         self._starved_at = now
-        if demand is not None:  # else the plan would take back what is started here
+        if demand is not None:  # without the correction the next plan would stop the workers that are started here
             predicted = sum(known.rate for known in self._workers.values() if known.worker.active)
             self.corrections = self.corrections.with_too_little(self._needed() / demand.headroom, predicted)
         self._cause("the learner waits for rollouts", now)
@@ -217,7 +217,7 @@ class Replanner:
         if self._demand is None or self._pending is not None or now < self._due_at or not self._workers:
             return []
         known = [one for one in self._workers.values() if one.measured]
-        if not known:  # everybody is on until there is something to compare
+        if not known:  # all workers stay on until there are speeds to compare
             self._due_at = now + self.settings.interval_s
             return []
         self._number += 1
@@ -279,7 +279,7 @@ class Replanner:
         if known is None or known.worker.active is on or known.worker.pin == ("off" if on else "on"):
             return []
         if not on and now - known.changed_at < self.settings.dwell_s and known.worker.pin != "off":
-            return []  # it was started while the planner worked
+            return []  # the worker was started while the planner was solving
         known.worker, known.reason = replace(known.worker, active=on), reason
         known.changed_at = self._changed_at = now
         self.flips += 1
@@ -296,12 +296,12 @@ class Replanner:
     # ---------------------------------------------------------------- without the planner
 
     def _needed(self) -> float:
-        """Needed rollouts a second, with headroom."""
+        """Return the needed rollouts a second, with headroom; 0 without a demand."""
         demand = self._demand
         return 0.0 if demand is None else demand.headroom * demand.rollouts_per_step / demand.t_train_s
 
     def _start_best(self, missing: float, now: float, reason: str) -> list[Action]:
-        """Start workers until so many rollouts a second are added, the cheapest for what they make first."""
+        """Start workers until ``missing`` rollouts a second are added, those with the cheapest rollouts first."""
         off = [one for one in self._workers.values() if not one.worker.active and one.worker.pin != "off"]
         off.sort(key=lambda one: (one.worker.usd_per_hour / one.rate if one.rate else _NEVER, -one.rate))
         budget = None if self._demand is None else self._demand.usd_per_hour_max
@@ -323,7 +323,7 @@ def _moved(now: float, before: float, share: float) -> bool:
 
 
 def _others(demand: Demand) -> Demand:
-    """Return the demand without its measured figures, which change all the time."""
+    """Return the demand with its measured figures neutralised: they change all the time, which is no cause."""
     return replace(demand, t_train_s=1.0, update_bytes=1.0, t_swap_s=0.0, t_load_s=0.0, t_score_s=0.0,
                    learner_upload_bytes_per_second=1.0)  # fmt: skip
 

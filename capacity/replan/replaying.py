@@ -28,7 +28,7 @@ PoolEvent = WorkerSeen | WorkerGone | DemandSeen
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """One decision of a replay, at so many seconds since its start."""
+    """One decision of a replay; ``at_s`` is in seconds since its start."""
 
     at_s: float
     worker_id: str
@@ -41,13 +41,13 @@ class Replayed:
     """Sums over a replay.
 
     Args:
-        seconds: that it covers.
-        starts: workers that were switched on.
-        plans: problems that were solved.
-        infeasible: problems for which no set was feasible.
-        usd: for workers, while they were on, starting included.
+        seconds: length of the replay, from the first demand on.
+        starts: number of times that a worker was switched on.
+        plans: number of problems that were solved.
+        infeasible: number of problems for which no set was feasible.
+        usd: cost of workers while they were on, starting included.
         useful_s: seconds in which the learner trained.
-        switches: every decision, where they were asked for.
+        switches: every decision, in order of time.
     """
 
     seconds: float = 0.0
@@ -72,11 +72,11 @@ class Replayed:
 
 
 class Replay:
-    """Virtual time over a replanner.
+    """Drive a replanner through virtual time.
 
     Args:
-        start_s: from a worker's start to its first rollouts; it is paid for, and makes nothing.
-        solve: solves a problem; the answer takes no virtual time.
+        start_s: seconds from a worker's start to its first rollouts; they are paid for, and produce nothing.
+        solve: function that solves a problem; the answer takes no virtual time.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Replay:
                 self.result.switches.append(Switch(self._now, worker_id, False, reason))
 
     def _pass(self, to_s: float) -> None:
-        """Add up what happens until then; starts that end in between are handled one by one."""
+        """Add up cost and training until ``to_s``, piece by piece between the moments at which workers become ready."""
         while self._now < to_s:
             soonest = min((at for at in self._ready_at.values() if at > self._now), default=to_s)
             step_s = min(soonest, to_s) - self._now
