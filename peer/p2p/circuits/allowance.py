@@ -1,4 +1,4 @@
-"""How much a relay may pass on for others: asked for by the libp2p thread, granted by the event loop."""
+"""Count the bytes that a relay may pass on for others: the libp2p thread requests them, the event loop grants them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import trio
 
 
 class Allowance:
-    """Of all circuits of one relay together.
+    """The bytes that all circuits of one relay together may still pass on.
 
     Args:
-        ask: has the event loop grant another portion, sooner or later, with ``grant``. Called in the libp2p thread.
-        wake: makes a function that calls the one given in the libp2p thread, from any thread.
+        ask: requests that the event loop calls ``grant`` with another portion, sooner or later. Called in the libp2p
+            thread.
+        wake: returns a function that calls the given one in the libp2p thread and may be called from any thread.
     """
 
     def __init__(self, ask: Callable[[], None], wake: Callable[[Callable[[], None]], Callable[[], None]]) -> None:
@@ -25,12 +26,12 @@ class Allowance:
         self._more = trio.Event()
 
     async def take(self, size_bytes: int) -> None:
-        """Wait until so much may pass (libp2p thread)."""
+        """Wait until ``size_bytes`` may pass, and use them up (libp2p thread)."""
         while not self._try(size_bytes):
             await self._more.wait()
 
     def grant(self, size_bytes: int) -> None:
-        """So much more may pass (event loop)."""
+        """Let ``size_bytes`` more pass (event loop)."""
         with self._lock:
             self._bytes += size_bytes
             self._asked = False

@@ -1,4 +1,4 @@
-"""What a relay grants to others: reservations of peers that nobody can dial, and circuits to them. Decisions only."""
+"""Decide which reservations of peers that cannot be dialled, and circuits to them, a relay grants. Decisions only."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from enum import IntEnum
 from rollcast.wire.ids import PeerId
 
 RESERVATION_S = 600.0
-"""A reservation ends after this long unless it is renewed; it ends with the connection too."""
+"""Seconds after which a reservation ends unless it is renewed; it also ends with its connection."""
 
 
 class Answer(IntEnum):
-    """To a request: the numbers of circuit relay v2 (specs/relay/circuit-v2.md of libp2p, section Status codes)."""
+    """A relay's answer to a request: a status code of circuit relay v2 (libp2p's specs/relay/circuit-v2.md)."""
 
     OK = 100
     RESERVATION_REFUSED = 200
@@ -26,12 +26,12 @@ class Answer(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class CircuitCaps:
-    """What a peer's owner lets it pass on for others.
+    """The owner's limits on what a peer passes on for others.
 
     Args:
-        circuits_most: open at a time; as many peers again may hold a reservation, four for each circuit.
-        bytes_per_second: of all circuits together.
-        circuit_bytes, circuit_s: after which one circuit ends; its ends may open another.
+        circuits_most: circuits that may be open at the same time; four times as many peers may hold a reservation.
+        bytes_per_second: rate of all circuits together.
+        circuit_bytes, circuit_s: bytes and seconds after which one circuit ends; its ends may open another.
     """
 
     circuits_most: int = 8
@@ -41,15 +41,16 @@ class CircuitCaps:
 
     @property
     def reservations_most(self) -> int:
-        """Most peers do not use theirs most of the time."""
+        """Return how many peers may hold a reservation: four per circuit, since most use theirs rarely."""
         return 4 * self.circuits_most
 
 
 @dataclass(slots=True)
 class CircuitBook:
-    """Of one relay.
+    """The reservations and circuits that one relay has granted.
 
     Args:
+        caps: the owner's limits.
         open: whether anything is granted at the moment.
     """
 
@@ -60,7 +61,7 @@ class CircuitBook:
     _by_source: dict[PeerId, int] = field(default_factory=dict)
 
     def reserve(self, peer_id: PeerId, now: float) -> Answer:
-        """A peer wants to be reached through us, or still does."""
+        """Grant, renew or refuse the reservation of a peer that wants to be reached through this relay."""
         self._forget(now)
         full = len(self._expires_at_s) >= self.caps.reservations_most and peer_id not in self._expires_at_s
         if not self.open or full:
@@ -69,20 +70,20 @@ class CircuitBook:
         return Answer.OK
 
     def holds(self, peer_id: PeerId, now: float) -> bool:
-        """Whether it holds a reservation."""
+        """Return whether the peer holds a reservation that has not expired."""
         self._forget(now)
         return peer_id in self._expires_at_s
 
     def left(self, peer_id: PeerId) -> None:
-        """Its connection ended, and its reservation with it."""
+        """End the reservation of a peer whose connection ended."""
         self._expires_at_s.pop(peer_id, None)
 
     def connect(self, source: PeerId, target: PeerId, now: float) -> Answer:
-        """One peer wants a circuit to another. Where it is OK, ``ended`` must follow."""
+        """Grant or refuse a circuit from ``source`` to ``target``; after OK, the caller must call ``ended``."""
         if not self.holds(target, now) or source == target:
             return Answer.NO_RESERVATION
         mine = self._by_source.get(source, 0)
-        # Nobody takes more than half: the last ones are for somebody else.
+        # No source gets more than half of the circuits, so that one peer cannot shut out all others.
         if not self.open or self._circuits >= self.caps.circuits_most or mine >= max(1, self.caps.circuits_most // 2):
             return Answer.RESOURCE_LIMIT_EXCEEDED
         self._circuits += 1
@@ -90,7 +91,7 @@ class CircuitBook:
         return Answer.OK
 
     def ended(self, source: PeerId) -> None:
-        """A circuit that was granted is over, or never came about."""
+        """Release a granted circuit that is over or never came about."""
         self._circuits -= 1
         self._by_source[source] -= 1
         if not self._by_source[source]:
@@ -98,12 +99,12 @@ class CircuitBook:
 
     @property
     def circuits(self) -> int:
-        """Open now."""
+        """Return how many circuits are open now."""
         return self._circuits
 
     @property
     def reservations(self) -> int:
-        """Held, some of which may have run out."""
+        """Return how many reservations are recorded, some of which may have expired."""
         return len(self._expires_at_s)
 
     def _forget(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Reaching others through relays, and being reached: circuits that we open, take, and reserve (trio)."""
+"""Reach other peers through relays, and be reached: open, accept and reserve circuits (trio)."""
 
 from __future__ import annotations
 
@@ -29,17 +29,19 @@ from peer.p2p.streams.lanes import close_quietly
 from rollcast.runtime.errors import Unreachable
 from rollcast.wire.ids import PeerId
 
-# Of a reservation: often enough that no router forgets the connection, and that a frozen relay is noticed.
+# Seconds between renewals of a reservation: often enough that no router on the way drops the connection, and that a
+# frozen relay is noticed.
 _RENEW_S = 30.0
 
 
 class CircuitClient:
-    """For one host.
+    """The client side of circuit relay v2 for one libp2p host.
 
     Args:
-        host: libp2p host that runs.
-        certificate: of the run, in DER form; the newest.
-        own_id: ours.
+        host: a running libp2p host.
+        certificate: returns this peer's newest certificate of the run, in DER form.
+        own_id: PeerId of this peer.
+        opening_timeout_s: seconds for one request to a relay, and for accepting one circuit.
     """
 
     def __init__(self, host: Any, certificate: Callable[[], bytes], own_id: PeerId, opening_timeout_s: float) -> None:
@@ -53,21 +55,21 @@ class CircuitClient:
         host.set_stream_handler(STOP, self._stop)
 
     def holds(self, connection: Any) -> bool:
-        """Whether we are to be reached on this connection."""
+        """Return whether this peer holds a reservation on this connection."""
         return any(held is connection for held in self._relays.values())
 
     def forget_closed(self) -> None:
-        """Connections that ended need not be remembered."""
+        """Discard the records of connections that have ended."""
         self._shown = {key: held for key, held in self._shown.items() if not held.is_closed}
         self._meeting = {key: lock for key, lock in self._meeting.items() if lock.locked()}
 
     # ------------------------------------------------------------- to others
 
     async def dial(self, peer_id: PeerId, address: CircuitAddress) -> Any:
-        """A connection to exactly this peer, through the relay; the handshake with it is done.
+        """Return a connection to exactly this peer through the relay, with the handshake done.
 
         Raises:
-            Unreachable: the relay refuses. libp2p raises many others.
+            Unreachable: the relay refuses. libp2p raises many other exceptions.
         """
         connection = await self.connection_to(address.relay)
         ask = HopMessage(type=HopMessage.CONNECT)
@@ -87,7 +89,11 @@ class CircuitClient:
         return made
 
     async def connection_to(self, relay: P2pAddress) -> Any:
-        """An open one, or a new one, on which the relay knows us for a member of the run."""
+        """Return an open or a new connection on which the relay has accepted our certificate of the run.
+
+        Raises:
+            Unreachable: the relay does not accept it. libp2p raises many other exceptions.
+        """
         lock = self._meeting.setdefault(relay.peer_id, trio.Lock())
         async with lock:
             network = self._host.get_network()
@@ -108,10 +114,10 @@ class CircuitClient:
     # ------------------------------------------------------------- to us
 
     async def reserve(self, relay: P2pAddress, held: Callable[[], None]) -> None:
-        """Hold a reservation for as long as it can be held; ``held`` is called once it is.
+        """Hold a reservation for as long as the relay renews it; ``held`` is called once it is granted.
 
         Raises:
-            Unreachable: the relay refuses, at once or later. libp2p raises many others.
+            Unreachable: the relay refuses, at once or later. libp2p raises many other exceptions.
         """
         with trio.fail_after(2 * self._opening_timeout_s):
             connection = await self.connection_to(relay)
@@ -138,7 +144,7 @@ class CircuitClient:
             await close_quietly(stream.close)
 
     async def _stop(self, stream: Any) -> None:
-        """Somebody wants a circuit to us. libp2p closes the stream when this returns: it stays for as long as that."""
+        """Accept a circuit to this peer. libp2p closes the stream when this returns, so this waits for its end."""
         relay_id = str(stream.muxed_conn.peer_id)
         try:
             with trio.fail_after(self._opening_timeout_s):
@@ -150,7 +156,7 @@ class CircuitClient:
                     return
                 address = f"/p2p/{relay_id}/p2p-circuit/p2p/{self._own_id}"
                 circuit = await CircuitConn(stream, initiator=False, address=address).open()
-            # Who asked proves itself in the handshake; what the relay says of it means nothing.
+            # The other end proves its PeerId in the handshake; what the relay reports about it is not trusted.
             await self._host.get_network().upgrade_inbound_raw_conn(circuit, Multiaddr(address))
             await circuit.closed.wait()
         except Exception:  # libp2p raises many kinds; a stranger's circuit must not end the host, and is closed

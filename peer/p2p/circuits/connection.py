@@ -1,4 +1,4 @@
-"""A stream through a relay as libp2p's raw connection, on which noise and yamux run as on a socket (trio)."""
+"""Present a stream through a relay as libp2p's raw connection, so that noise and yamux run on it (trio)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from peer.p2p.streams.lanes import close_quietly
 from peer.p2p.streams.windowed import WindowedStream
 
 WINDOW_BYTES = 2 << 20
-"""Ahead on the way from the relay: what the link itself may send ahead, the relay would hold else."""
+"""Bytes that the relay may send ahead; of what the link itself sends ahead, the rest has to wait in the relay."""
 
 
 class CircuitConn(IRawConnection):  # type: ignore[misc]
     """One end of a circuit.
 
     Args:
-        stream: to the relay, on which nothing more is said but between the ends.
-        initiator: whether we asked for the circuit.
-        address: of the circuit, for libp2p to see that it is one.
+        stream: the stream to the relay, which carries only the bytes of the two ends from now on.
+        initiator: whether this peer requested the circuit.
+        address: the circuit's address, from which libp2p sees that it is one.
     """
 
     def __init__(self, stream: Any, *, initiator: bool, address: str) -> None:
@@ -36,14 +36,18 @@ class CircuitConn(IRawConnection):  # type: ignore[misc]
         self._address = Multiaddr(address)
 
     async def open(self) -> CircuitConn:
-        """Before anything else."""
+        """Open the stream's receive window and return this connection; call this before any other method."""
         await self._windowed.open()
         return self
 
     async def read(self, n: int | None = None) -> bytes:
-        """At most ``n`` bytes; empty at the end."""
+        """Return at most ``n`` bytes, or all that have arrived if ``n`` is None or negative; empty at the end.
+
+        Raises:
+            RawConnError: the circuit broke, or was closed here.
+        """
         if not self._came:
-            # libp2p forgets whoever waits for data of a stream that is reset.
+            # libp2p never wakes a task that waits for data of a stream that is reset, so ``close`` cancels it.
             with self._reading:
                 await self._receive()
             if self._reading.cancelled_caught:
@@ -58,15 +62,19 @@ class CircuitConn(IRawConnection):  # type: ignore[misc]
         try:
             data = await self._windowed.receive()
             await self._windowed.grant(len(data))
-        except Exception as error:  # libp2p raises many kinds; whoever reads knows this one
+        except Exception as error:  # libp2p raises many kinds; users of a raw connection handle this one
             raise RawConnError(f"the circuit broke: {error or type(error).__name__}") from error
         self._came += data
 
     async def write(self, data: bytes) -> None:
-        """Send all of it."""
+        """Send all of ``data``.
+
+        Raises:
+            RawConnError: the circuit broke.
+        """
         try:
             await self._windowed.send(data)
-        except Exception as error:  # see read
+        except Exception as error:  # see _receive
             raise RawConnError(f"the circuit broke: {error or type(error).__name__}") from error
 
     async def close(self) -> None:
@@ -77,14 +85,14 @@ class CircuitConn(IRawConnection):  # type: ignore[misc]
             await close_quietly(self._windowed.reset)
 
     def get_remote_address(self) -> tuple[str, int] | None:
-        """Of the relay: that is where the bytes go."""
+        """Return the relay's address, because the bytes go there; None if it is not known."""
         address: tuple[str, int] | None = self._stream.get_remote_address()
         return address
 
     def get_transport_addresses(self) -> list[Multiaddr]:
-        """The circuit's."""
+        """Return the circuit's address."""
         return [self._address]
 
     def get_connection_type(self) -> ConnectionType:
-        """Through a relay."""
+        """Return that this connection passes through a relay."""
         return ConnectionType.RELAYED

@@ -1,8 +1,8 @@
-"""A Kademlia table among the members of one run (trio), for peers that know of a few others and of no coordinator.
+"""Find members of a run in a Kademlia table that they keep (trio), for peers that know a few others and no coordinator.
 
-Each says in it where it can be reached, under the key of the run, and asks who else does. What it says is a
-hint: a link is opened by handshake and certificate as everywhere. py-libp2p 0.8 makes the lookups; what it would do
-besides is kept from it: it serves strangers, keeps whatever anybody stores, and answers a lookup with its own entry.
+Each member publishes its addresses under the key of the run, and looks up those of the others. An address found there
+is a hint: a link is opened by handshake and certificate as everywhere. py-libp2p 0.8 makes the lookups. Three of its
+habits are prevented here: it serves strangers, stores whatever any peer sends, and answers a lookup with its own entry.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from rollcast.runtime.errors import Unreachable
 from rollcast.wire.ids import PeerId
 
 ROUND_S = 300.0
-"""Between two rounds of asking and saying; the first ones come sooner, while nobody is known."""
+"""Seconds between two rounds of lookup and announcement; rounds come sooner while no other member is known."""
 FIRST_ROUND_S = 5.0
 _ROUND_TIMEOUT_S = 60.0
-_SERVED_S = 10.0  # one stream of another member
+_SERVED_S = 10.0  # limit for serving one stream of another member
 _FOUND_MOST = 64
 _ADDRESSES_MOST = 4
 _KNOWN_MOST = 1024
@@ -39,12 +39,15 @@ _Connects = Callable[[P2pAddress], Awaitable[Any]]
 
 
 class Dht:
-    """Of one libp2p host that runs.
+    """The table of members as one libp2p host keeps it.
 
     Args:
-        connection_to: an open connection to a host that names itself, on which it knows us for a member of the run.
-        is_member: whether a peer has shown that it is one.
-        found: told who says that they can be reached, and where.
+        host: a running libp2p host.
+        key: the run's key in the table, see run_key.
+        connection_to: returns an open connection to the host at this address, on which that host has accepted our
+            certificate of the run.
+        is_member: returns whether a peer has shown a certificate of the run.
+        found: called with the members that can be reached and their addresses.
     """
 
     def __init__(
@@ -66,11 +69,11 @@ class Dht:
         self._woken = trio.Event()
 
     def seek(self, seeds: Iterable[str], own: Iterable[str]) -> None:
-        """Begin with these, and say that we can be reached there.
+        """Start lookups from ``seeds``, and announce this peer's own addresses.
 
         Args:
-            seeds: addresses of libp2p hosts, each with its /p2p/ID; others are not looked at.
-            own: addresses of ours, of libp2p.
+            seeds: addresses of libp2p hosts, each with its /p2p/ID; others are ignored.
+            own: addresses of this peer; those that are not libp2p's are ignored.
         """
         before = self._seeds, self._host.own
         self._seeds = tuple(seed for one in seeds if (seed := parse_relay(one)) is not None)
@@ -79,7 +82,7 @@ class Dht:
             self._woken.set()
 
     async def run(self) -> None:
-        """Ask and say, for ever."""
+        """Make lookups and announcements until cancelled."""
         wait_s = FIRST_ROUND_S
         while True:
             self._woken = trio.Event()
@@ -93,13 +96,13 @@ class Dht:
                 await trio.sleep(FIRST_ROUND_S)  # what changes once often changes again at once
 
     async def round(self) -> None:
-        """One lookup, and one announcement of ours to those closest to the key."""
+        """Make one lookup, and announce this peer's addresses to the members closest to the key."""
         for seed in self._seeds:
             peer_id = ID.from_string(seed.peer_id)
             self._host.get_peerstore().add_addrs(peer_id, [Multiaddr(str(_bare(seed)))], int(2 * ROUND_S))
             await self._kad.routing_table.add_peer(peer_id, skip_server_mode_check=True)
         store = self._kad.provider_store
-        held = store.providers.pop(self._key, {})  # else it answers itself, and asks nobody
+        held = store.providers.pop(self._key, {})  # otherwise libp2p answers from these and asks no peer
         try:
             providers = await store.find_providers(self._key, _FOUND_MOST)
         finally:
@@ -116,7 +119,7 @@ class Dht:
             self._found(found)
 
     async def _serve(self, handler: Callable[[Any], Any], stream: Any) -> None:
-        """A stream that another host opened: members only, and not for long."""
+        """Serve a stream that another host opened, if that host is a member, for at most _SERVED_S."""
         try:
             if self._is_member(PeerId(str(stream.muxed_conn.peer_id))):
                 with trio.move_on_after(_SERVED_S):
@@ -131,8 +134,10 @@ class Dht:
             await close_quietly(stream.reset)
 
     def _prune(self) -> None:
-        """Forget what has nothing to do with the run's key, and what would grow without end: libp2p itself bounds only
-        how many peers it knows."""
+        """Discard entries under other keys, and all but the newest under the run's key.
+
+        libp2p itself bounds only the number of peers that it knows.
+        """
         store = self._kad.provider_store
         store.cleanup_expired()
         kept = store.providers.get(self._key, {})
@@ -141,10 +146,11 @@ class Dht:
 
 
 class _MembersHost:
-    """A libp2p host as the table may use it: it dials with our certificate, and is dialled by members.
+    """A libp2p host as the table may use it: it shows our certificate when it dials, and serves members only.
 
     Args:
-        serve: called with the table's handler and the stream.
+        connection_to: see Dht.
+        serve: called with the table's handler and the stream that another host opened.
     """
 
     def __init__(self, host: Any, connection_to: _Connects, serve: Callable[..., Awaitable[None]]) -> None:
@@ -152,17 +158,17 @@ class _MembersHost:
         self._connection_to = connection_to
         self._serve = serve
         self.own: tuple[str, ...] = ()
-        """Addresses at which we can be reached."""
+        """Addresses at which this peer can be reached."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._host, name)
 
     def get_addrs(self) -> list[Multiaddr]:
-        """Those that others can dial, which the host itself does not know."""
+        """Return the addresses that others can dial, which the host itself does not know."""
         return [Multiaddr(one) for one in self.own]
 
     def set_stream_handler(self, protocol: str, handler: Callable[[Any], Any]) -> None:
-        """With our check before it."""
+        """Register the table's handler behind ``serve``, which checks membership first."""
 
         async def checked(stream: Any) -> None:
             await self._serve(handler, stream)
@@ -170,10 +176,11 @@ class _MembersHost:
         self._host.set_stream_handler(protocol, checked)
 
     async def new_stream(self, peer_id: ID, protocols: Sequence[str]) -> Any:
-        """Of the table's own protocol, on a connection on which we have shown who we are.
+        """Return a stream of the table's protocol, on a connection on which our certificate was accepted.
 
         Raises:
-            Unreachable: none of its addresses can be dialled. libp2p raises many others.
+            Unreachable: another protocol is requested, or the peer has no address that can be dialled. libp2p raises
+                many other exceptions.
         """
         if list(protocols) != [PROTOCOL_ID]:
             raise Unreachable("the table of members speaks one protocol")
@@ -189,7 +196,7 @@ def _bare(address: P2pAddress) -> P2pAddress:
 
 
 def _readable(providers: Iterable[PeerInfo], own_id: str) -> Found:
-    """Who was found, as text; hints that are too long or of another kind are dropped."""
+    """Return the peers found and their addresses as text, without addresses that are too long or of another kind."""
     found: dict[PeerId, tuple[str, ...]] = {}
     for info in providers:
         peer_id = PeerId(str(info.peer_id))

@@ -1,6 +1,7 @@
-"""A willing peer's part of circuit relay v2: takes reservations, joins streams, keeps to its owner's caps (trio).
+"""Relay circuits for other members (circuit relay v2): grant reservations, join streams, keep the owner's caps (trio).
 
-libp2p's own relay keeps one circuit for each listener, closes it with the next one, and counts no bytes together.
+libp2p's own relay keeps only one circuit for each listener, which the next one closes, and does not count the bytes of
+all circuits together.
 """
 
 from __future__ import annotations
@@ -25,23 +26,24 @@ from peer.p2p.streams.windowed import WindowedStream
 from rollcast.wire.ids import PeerId
 
 HELD_BYTES = 1 << 20
-"""Of one circuit, each way: 10 MB/s at a round trip of 100 ms to the slower end."""
+"""Bytes held of one circuit, each way: enough for 10 MB/s at a round trip of 100 ms to the slower end."""
 
 
 @dataclass(slots=True)
 class Passed:
-    """Args: bytes: through one circuit so far, both ways."""
+    """The bytes that one circuit has passed on so far, both ways together."""
 
     bytes: int = 0
 
 
 class CircuitRelay:
-    """For members of the run only.
+    """The relay side of circuit relay v2 for one libp2p host; it serves only members of the run.
 
     Args:
-        host: libp2p host that runs.
-        allowance: what may pass.
-        is_member: whether a peer has shown a certificate of the run.
+        host: a running libp2p host.
+        book: decides which reservations and circuits are granted.
+        allowance: the bytes that all circuits together may pass on.
+        is_member: returns whether a peer has shown a certificate of the run.
     """
 
     def __init__(
@@ -58,23 +60,23 @@ class CircuitRelay:
         self._is_member = is_member
         self._opening_timeout_s = limits.opening_timeout_s
         self._silence_timeout_s = 2 * limits.silence_timeout_s  # the ends give signs of life more often
-        self._reserved: dict[PeerId, Any] = {}  # the connection to be reached on
+        self._reserved: dict[PeerId, Any] = {}  # the connection on which each peer is reached
         self._scopes: set[trio.CancelScope] = set()
         host.set_stream_handler(HOP, self._hop)
 
     def holds(self, connection: Any) -> bool:
-        """Whether somebody is to be reached on this connection."""
+        """Return whether the other end of this connection holds a reservation on it."""
         peer_id = PeerId(str(connection.muxed_conn.peer_id))
         return self._reserved.get(peer_id) is connection and self.book.holds(peer_id, trio.current_time())
 
     def forget_closed(self) -> None:
-        """Reservations end with their connections."""
+        """End the reservations whose connections have ended."""
         for peer_id in [peer_id for peer_id, connection in self._reserved.items() if connection.is_closed]:
             del self._reserved[peer_id]
             self.book.left(peer_id)
 
     def allow(self, *, allowed: bool) -> None:
-        """Whether the owner lets anything pass; where not, open circuits end."""
+        """Set whether the owner's limits allow relaying now; if not, open circuits end."""
         self.book.open = allowed
         if not allowed:
             for scope in list(self._scopes):
@@ -83,7 +85,7 @@ class CircuitRelay:
     # ------------------------------------------------------------- requests
 
     async def _hop(self, stream: Any) -> None:
-        """libp2p closes the stream when this returns: it stays for as long as the circuit."""
+        """Answer one request. libp2p closes the stream when this returns, so this waits for the circuit's end."""
         peer_id = PeerId(str(stream.muxed_conn.peer_id))
         try:
             with trio.fail_after(self._opening_timeout_s):
@@ -120,7 +122,7 @@ class CircuitRelay:
             return
         try:
             onward = await self._stop(connection, stream.muxed_conn.peer_id)
-            if onward is None:  # the stream is closed, not reset: what is said arrives
+            if onward is None:  # the stream is closed, not reset, so the answer arrives
                 await self._say(stream, Answer.CONNECTION_FAILED)
                 return
             try:
@@ -132,7 +134,7 @@ class CircuitRelay:
             self.book.ended(source)
 
     async def _stop(self, connection: Any, source_id: ID) -> Any:
-        """The stream to the target, once it has agreed; None: it does not."""
+        """Return a stream to the target once it has accepted the circuit; None if it does not."""
         onward = None
         try:
             with trio.fail_after(self._opening_timeout_s):
@@ -141,7 +143,7 @@ class CircuitRelay:
                 onward = await open_stream(connection, STOP, encoded(ask))
                 if status_of(await read_message(onward, StopMessage)) is Answer.OK:
                     return onward
-        except Exception:  # libp2p raises many kinds; whoever asked is told
+        except Exception:  # libp2p raises many kinds; the caller answers CONNECTION_FAILED
             pass
         if onward is not None:
             await close_quietly(onward.reset)
@@ -161,7 +163,7 @@ class CircuitRelay:
     # ------------------------------------------------------------- the circuit
 
     async def _join(self, one: Any, other: Any) -> None:
-        """Pass on both ways, until either end closes, says nothing, or has had what it may."""
+        """Pass data both ways until either end closes or stays silent, or the circuit reaches a cap."""
         first, second = (WindowedStream(stream, HELD_BYTES) for stream in (one, other))
         try:
             await self._join_opened(first, second)
@@ -172,7 +174,7 @@ class CircuitRelay:
         passed = Passed()
         with trio.move_on_after(self.book.caps.circuit_s) as scope:
             self._scopes.add(scope)
-            if not self.book.open:  # no more, since it was granted
+            if not self.book.open:  # the owner's limits changed after the circuit was granted
                 scope.cancel()
             try:
                 async with trio.open_nursery() as nursery:

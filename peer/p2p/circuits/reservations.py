@@ -1,4 +1,4 @@
-"""At which relays a peer that nobody can dial keeps a reservation (trio)."""
+"""Keep reservations at relays for a peer that cannot be dialled (trio)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ class Reserve(Protocol):
     """See CircuitClient.reserve."""
 
     def __call__(self, relay: P2pAddress, held: Callable[[], None]) -> Awaitable[None]:
-        """Hold one until it ends."""
+        """Hold a reservation until it ends."""
 
 
 class Reservations:
-    """Keeps reservations at so many of the relays that are named, the first first.
+    """Keep reservations at up to MOST of the named relays, preferring those named first.
 
     Args:
         reserve: see CircuitClient.reserve.
-        changed: called with the relays that hold one, in the order named.
-        jitter: between 0 and 1.
+        changed: called with the relays at which a reservation is held, in the order named, whenever they change.
+        jitter: returns a random number between 0 and 1.
     """
 
     MOST = 2
@@ -47,7 +47,7 @@ class Reservations:
         self._resting: set[P2pAddress] = set()
 
     def want(self, relays: tuple[P2pAddress, ...]) -> None:
-        """These are named now; reservations at others end."""
+        """Replace the named relays; reservations at others end."""
         self._named = tuple(dict.fromkeys(relays))
         for relay in [relay for relay in self._tried if relay not in self._named]:
             self._tried[relay].cancel()

@@ -1,7 +1,7 @@
-"""What is said on the streams of circuit relay v2 and, before, to show that one is a member of the run (trio).
+"""Read and write the messages of circuit relay v2, and the certificate that a peer shows before them (trio).
 
 Circuit relay v2 (libp2p's specs/relay/circuit-v2.md): a length as a varint and a protobuf message. Certificate: its
-length (2 bytes, big-endian) and its DER form; the answer is one byte, 1: seen and accepted.
+length (2 bytes, big-endian) and its DER form; the answer is one byte, 1 if it was accepted.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 
 async def open_stream(connection: Any, protocol: str, first: bytes = b"") -> Any:
-    """A stream of this protocol on exactly this connection, with the first bytes on it sent.
+    """Return a new stream of this protocol on exactly this connection, on which ``first`` has been sent.
 
-    What is asked is sent at once, ahead of the answers (multistream-select of libp2p's specifications, section
-    "Lazy negotiation"): libp2p's own takes two round trips more, of which opening a circuit has many.
+    The request is sent at once, ahead of the answers (multistream-select of libp2p's specifications, section
+    "Lazy negotiation"): libp2p's own negotiation takes two more round trips for each stream, and opening a circuit
+    takes several streams.
 
     Raises:
-        Unreachable: the other end does not speak it.
+        Unreachable: the other end does not speak the protocol.
     """
     stream = await connection.new_stream()
     stream.set_protocol(protocol)
@@ -46,7 +47,7 @@ async def open_stream(connection: Any, protocol: str, first: bytes = b"") -> Any
 
 
 def encoded(message: Message) -> bytes:
-    """One message as it is sent."""
+    """Return a message as it is sent: its length as a varint, and its bytes."""
     data = message.SerializeToString()
     return _varint(len(data)) + data
 
@@ -57,10 +58,10 @@ async def write_message(stream: Any, message: Message) -> None:
 
 
 async def read_message(stream: Any, kind: type[MessageT]) -> MessageT:
-    """One message, and not a byte more.
+    """Read one message of this kind, and not a byte more.
 
     Raises:
-        MalformedMessage: it is too long or no such message, or the stream ended.
+        MalformedMessage: the message is too long or of another kind, or the stream ended.
     """
     size = shift = 0
     while True:
@@ -82,7 +83,7 @@ async def read_message(stream: Any, kind: type[MessageT]) -> MessageT:
 
 
 async def show_certificate(connection: Any, certificate_der: bytes) -> bool:
-    """Show it; whether it was accepted."""
+    """Show a certificate on this connection, and return whether the other end accepted it."""
     stream = await open_stream(connection, CERTIFICATE, len(certificate_der).to_bytes(2, "big") + certificate_der)
     accepted = await read_exactly(stream, 1) == b"\x01"
     await close_quietly(stream.close)
@@ -90,7 +91,11 @@ async def show_certificate(connection: Any, certificate_der: bytes) -> bool:
 
 
 async def read_certificate(stream: Any) -> bytes:
-    """One that is shown; answer with ``answer_certificate``."""
+    """Read the certificate that the other end shows; the caller must reply with ``answer_certificate``.
+
+    Raises:
+        MalformedMessage: it is too long, or the stream ended.
+    """
     size = int.from_bytes(await read_exactly(stream, 2), "big")
     if size > MESSAGE_BYTES_MOST:
         raise MalformedMessage("a certificate is too long")
@@ -98,12 +103,12 @@ async def read_certificate(stream: Any) -> bytes:
 
 
 async def answer_certificate(stream: Any, *, accepted: bool) -> None:
-    """Say whether it was."""
+    """Report to the other end whether its certificate was accepted."""
     await stream.write(b"\x01" if accepted else b"\x00")
 
 
 async def read_exactly(stream: Any, size_bytes: int) -> bytes:
-    """So many bytes.
+    """Read exactly ``size_bytes`` bytes.
 
     Raises:
         MalformedMessage: the stream ended before.
@@ -118,12 +123,12 @@ async def read_exactly(stream: Any, size_bytes: int) -> bytes:
 
 
 def wire_status(answer: Answer) -> Any:
-    """The number of an answer, of the type that generated messages want."""
+    """Return the number of an answer, typed as generated messages need it."""
     return int(answer)
 
 
 def status_of(message: HopMessage | StopMessage) -> Answer:
-    """What was answered; one that is not known is a refusal."""
+    """Return the status of an answer; an unknown one counts as a refusal (UNEXPECTED_MESSAGE)."""
     try:
         return Answer(int(message.status))
     except ValueError:
