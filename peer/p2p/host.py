@@ -1,4 +1,4 @@
-"""The libp2p host of a peer at work: takes and opens links, dialled or through relays (trio)."""
+"""Accept and open links with the libp2p host of a peer at work, by dialling or through relays (trio)."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ if TYPE_CHECKING:
     from peer.p2p.circuits.dht import Dht
 
 _TIDY_S = 30.0
-# A link has two. Whoever has not shown a certificate of the run has one link to show it on; a member may open more, as
-# links are replaced, and leaves room for other members.
+# A link has two lanes. A peer that has not shown a certificate of the run has one link to show it on. A member may open
+# more, because links are replaced, but not so many that other members find no room.
 _STRANGERS_LANES_MOST = 2
 _MEMBERS_LANES_MOST = 16
 
 
 @dataclass(frozen=True, slots=True)
 class OpenLink:
-    """A link whose two lanes are open; nothing was read yet.
+    """A link whose two lanes are open and from which nothing has been read yet.
 
     Args:
         remote_address: IP address of the other end; empty: not known.
-        socket: of the connection that carries our frames, where it is a TCP socket of ours.
-        relayed: it passes through a relay, whose address ``remote_address`` is.
+        socket: TCP socket of the connection that carries the frames of this end; None: something else carries them.
+        relayed: whether the link passes through a relay; ``remote_address`` is the relay's then.
     """
 
     peer_id: PeerId
@@ -59,28 +59,28 @@ class OpenLink:
 
 
 class HostUser(Protocol):
-    """What the event loop's side does about a host. All calls come in the host's thread."""
+    """The event loop's side of a host. All its methods are called in the host's thread."""
 
     def buffers(self) -> LinkBuffers:
-        """Buffers of a new link."""
+        """Return the buffers of a new link."""
 
     def accepted(self, link: OpenLink) -> None:
-        """Somebody opened a link."""
+        """Take a link that another peer opened."""
 
     def certificate(self) -> bytes:
-        """Ours, of the run, in DER form."""
+        """Return this peer's certificate of the run, in DER form."""
 
     def judge(self, peer_id: PeerId, certificate_der: bytes, answer: Callable[[bool], None]) -> None:
-        """Whether this peer shows a certificate of the run that names it; ``answer`` may be called in any thread."""
+        """Check that a certificate is of the run and names this peer; ``answer`` may be called in any thread."""
 
     def reserved(self, circuits: tuple[str, ...]) -> None:
-        """At these addresses we can be reached through relays now."""
+        """Take the addresses at which this peer can be reached through relays now."""
 
     def found(self, found: Found) -> None:
-        """These say in the table of members that they can be reached."""
+        """Take the members that the DHT names, and their addresses."""
 
     def pass_on(self, grant: Callable[[int], None]) -> None:
-        """Let another portion pass for others, sooner or later; ``grant`` may be called in any thread."""
+        """Call ``grant`` with another portion to pass on for others, sooner or later and in any thread."""
 
 
 @dataclass(slots=True)
@@ -90,12 +90,13 @@ class _Lane:
 
 
 class Host:
-    """Give it a libp2p host that runs; then call ``serve`` and ``dial``.
+    """The links of one running libp2p host; call ``serve`` and ``dial``.
 
     Args:
-        wake: makes a function that calls the one given in this thread, from any thread.
-        caps: of what is passed on for others; None: nothing is.
-        dht_key: of the run in a table of its members; None: there is none.
+        host: a running libp2p host.
+        wake: returns a function that calls the given one in this thread and may be called from any thread.
+        caps: limits on what is passed on for others; None: nothing is passed on.
+        dht_key: key of the run in the table of its members; None: no table is kept.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class Host:
         self._nursery = nursery
         self._wake = wake
         self._waiting: dict[tuple[PeerId, bytes], tuple[LaneName, _Lane]] = {}
-        self._lanes: Counter[PeerId] = Counter()  # that others opened
+        self._lanes: Counter[PeerId] = Counter()  # lanes that others opened
         self._links = 0
         self.gate = ConnectionGate(host, limits, user.judge, nursery, wake)
         self._circuits = CircuitClient(host, user.certificate, self._own_id, limits.opening_timeout_s)
@@ -128,7 +129,7 @@ class Host:
         return CircuitRelay(self._host, CircuitBook(caps), allowance, self.gate.policy.is_member, self._limits)
 
     def _make_dht(self, key: bytes) -> Dht:
-        from peer.p2p.circuits.dht import Dht  # much of libp2p comes with it, and few want it
+        from peer.p2p.circuits.dht import Dht  # imports much of libp2p, and few peers use it
 
         is_member = self.gate.policy.is_member
         dht = Dht(
@@ -141,13 +142,13 @@ class Host:
         self._user.reserved(tuple(str(CircuitAddress(relay, self._own_id)) for relay in relays))
 
     async def serve(self) -> None:
-        """Take links, and close what strangers leave open, for ever."""
+        """Accept links, and close what strangers leave open, until cancelled."""
         self._host.set_stream_handler(PROTOCOL, self._lane_opened)
         self._nursery.start_soon(self._tidy)
         await self.gate.serve(self._in_use)
 
     async def _tidy(self) -> None:
-        """Forget what belongs to connections that ended: peers come and go for weeks."""
+        """Discard the records of connections that have ended, because peers come and go for weeks."""
         while True:
             await trio.sleep(_TIDY_S)
             self._circuits.forget_closed()
@@ -160,17 +161,17 @@ class Host:
         return any(stream.get_protocol() in (PROTOCOL, HOP, STOP) for stream in connection.get_streams())
 
     async def dial(self, peer_id: PeerId, address: P2pAddress | CircuitAddress) -> OpenLink:
-        """A link to exactly this peer.
+        """Return a link to exactly this peer.
 
         Raises:
-            Unreachable: nobody answers there, or too many links are open.
-            WrongKey: somebody else answers there.
+            Unreachable: no host answers there, or too many links are open.
+            WrongKey: another host answers there.
         """
         self._claim()
         connections: list[Any] = []
         try:
             if isinstance(address, CircuitAddress):
-                # One for both lanes: BoundedYamux, which is at both ends, keeps them from waiting for each other.
+                # One connection for both lanes: both ends run BoundedYamux, whose streams do not wait for each other.
                 connections.append(await self._circuits.dial(peer_id, address))
             else:
                 connections.append(await self._connect(peer_id, address))
@@ -205,7 +206,7 @@ class Host:
     # ------------------------------------------------------------- accepting
 
     async def _lane_opened(self, stream: Any) -> None:
-        """libp2p closes the stream when this returns: it stays for as long as the lane."""
+        """Accept a lane. libp2p closes the stream when this returns, so this waits for the lane's end."""
         lane = _Lane(stream, trio.Event())
         peer_id = PeerId(str(stream.muxed_conn.peer_id))
         self._lanes[peer_id] += 1
@@ -278,7 +279,7 @@ class Host:
 
 
 def _socket_of(stream: Any) -> Any:
-    """The TCP socket below a stream, or None where something else is: libp2p does not hand it out."""
+    """Return the TCP socket below a stream, which libp2p does not expose; None if there is something else."""
     part = stream.muxed_conn.secured_conn
     for name in ("conn", "read_writer", "read_write_closer", "stream", "stream", "socket"):
         part = getattr(part, name, None)
@@ -286,7 +287,7 @@ def _socket_of(stream: Any) -> Any:
 
 
 def _explained(peer_id: PeerId, address: P2pAddress | CircuitAddress, error: Exception) -> RollcastError:
-    """libp2p's exceptions hide what was wrong in their causes."""
+    """Return the error of a failed dial, which libp2p's exceptions hide in their causes."""
     root: BaseException = error
     while (cause := _cause_of(root)) is not None:
         if isinstance(root, RollcastError):

@@ -1,4 +1,4 @@
-"""A p2p link as the event loop sees it: frames in, frames out. The counterpart of rollcast.wire.links.stream."""
+"""Send and receive the frames of a p2p link on the event loop; the counterpart of rollcast.wire.links.stream."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from rollcast.wire.links.tcp import SocketFigures, SocketOptions, measure, tune
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.chunks import BytesLike
 
-# Of one batch: other links get their turn in between.
+# Messages delivered in one batch; other links get their turn between two batches.
 _MESSAGES_PER_BATCH = 256
 
 
 class P2pStream:
-    """One link; see rollcast.wire.links.stream.LinkStream, whose methods it has.
+    """One p2p link, with the methods of rollcast.wire.links.stream.LinkStream.
 
     Args:
-        socket: TCP socket of the lane that carries what we send, or None.
-        write_timeout_s: what waits must move within this time, or the link ends.
+        remote_address: IP address of the other end; empty: not known.
+        socket: TCP socket of the lane that carries what this end sends, or None.
+        write_timeout_s: seconds within which some of the waiting bytes must leave, or the link ends.
         on_lost: called once, when the link is gone for good.
     """
 
@@ -55,7 +56,7 @@ class P2pStream:
         self._paused = False
         self._scheduled = False
         self._undrained = False
-        self._problem: LinkClosed | None = None  # to be told once what came before is delivered
+        self._problem: LinkClosed | None = None  # reported once everything that came before is delivered
         self._ended: LinkClosed | None = None
         self._lost = False
         self._write_timeout_s = write_timeout_s
@@ -63,20 +64,20 @@ class P2pStream:
         buffers.on_change = self._changed
         self._loop.call_soon(self._changed)
 
-    # ------------------------------------------------------------- for whoever uses the link
+    # ------------------------------------------------------------- for users of the link
 
     @property
     def full(self) -> bool:
-        """Whether more than one piece waits for libp2p."""
+        """Return whether more than one piece waits for libp2p."""
         return self._buffers.full
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that wait in this process."""
+        """Return the bytes that wait in this process."""
         return self._buffers.leaving_bytes
 
     async def first_frame(self) -> LinkFrame:
-        """The first frame; nothing more is delivered before ``start``.
+        """Return the first frame; no other is delivered before ``start``.
 
         Raises:
             LinkClosed: the link ended before.
@@ -95,14 +96,14 @@ class P2pStream:
         self._schedule()
 
     def limit_receive_buffer(self, size_bytes: int) -> None:
-        """Let at most about this much wait here to be taken."""
+        """Let at most about ``size_bytes`` wait here to be taken."""
         self._buffers.limit_window(size_bytes)
 
     def send(self, message: pb.LinkMessage) -> None:
-        """Send a control message; where too much waits already, the link ends instead.
+        """Send a control message; if too much waits already, the link ends instead.
 
         Raises:
-            MalformedMessage: it is longer than receivers accept.
+            MalformedMessage: the message is longer than receivers accept.
         """
         frame = encode_message(message)
         if self._ended is not None:
@@ -112,7 +113,7 @@ class P2pStream:
             self._cut("too many messages wait to be taken")
 
     def send_chunk(self, frame: Sequence[BytesLike]) -> None:
-        """Send the buffers of one chunk frame; ``drained`` follows."""
+        """Send the buffers of one chunk frame; the receiver's ``drained`` is called once there is room for more."""
         if self._ended is None:
             self._undrained = True
             self._write(*frame)
@@ -124,23 +125,26 @@ class P2pStream:
         self._paused = True
 
     def resume_reading(self) -> None:
-        """Go on delivering."""
+        """Resume the delivery."""
         if self._paused:
             self._paused = False
             self._schedule()
 
     def measure(self) -> SocketFigures:
-        """The kernel's figures of the lane that carries what we send; zeros over a relay."""
+        """Return the kernel's figures of the lane that carries what this end sends; zeros over a relay."""
         return measure(self._socket) if self._socket is not None else SocketFigures()
 
     def close(self, reason: str, code: str = "") -> None:
-        """End the link, telling the other end why unless ``reason`` is empty. ``closed`` follows, without the code."""
+        """End the link, and report ``reason`` to the other end unless it is empty.
+
+        The receiver's ``closed`` follows, without the code.
+        """
         if self._ended is None and reason:
             self._write(encode_error(reason, code))
         self.end(reason or "the link was closed here")
 
     def end(self, reason: str, code: str = "") -> None:
-        """End the link: what was given still leaves, within a second."""
+        """End the link; what was given to send still leaves, within a second."""
         if self._ended is not None:
             return
         self._ended = LinkClosed(reason, code)
@@ -150,7 +154,7 @@ class P2pStream:
         self._loop.call_soon(self._tell_ended)
 
     def give_up(self, reason: str) -> None:
-        """The libp2p thread is gone."""
+        """End the link because the libp2p thread has ended."""
         self._buffers.end(reason)
 
     # ------------------------------------------------------------- inside
@@ -160,7 +164,7 @@ class P2pStream:
         self._buffers.give(buffers)
 
     def _changed(self) -> None:
-        """The libp2p thread has something for us."""
+        """Handle news of the libp2p thread: bytes came, bytes left, or the link ended."""
         if self._undrained and not self.full and self._ended is None:
             self._undrained = False
             if self._receiver is not None:
@@ -180,7 +184,7 @@ class P2pStream:
         self._deliver()
 
     def _deliver(self) -> None:
-        """One batch of what came; then what ended it, if it ended."""
+        """Deliver one batch of what came; after the last one, end the link if there is a reason to."""
         if self._ended is not None:
             self._drop()
             self._tell_ended()
@@ -210,7 +214,7 @@ class P2pStream:
             data = self._buffers.take()
             if data is None:
                 if self._buffers.over:
-                    # Said after the last bytes came: look once more.
+                    # ``over`` is set after the last bytes came, perhaps since the call of ``take`` above.
                     data = self._buffers.take()
                     if data is None:
                         self._problem = LinkClosed(self._buffers.over)
@@ -238,18 +242,18 @@ class P2pStream:
             self._frames.append(frame)
 
     def _fail(self, problem: LinkClosed) -> None:
-        """The other end reported an error, made one, or closed."""
+        """End the link because the other end reported an error, made one, or closed it."""
         if problem.code == MalformedMessage.code:
             self._write(encode_error(problem.reason, problem.code))
         self.end(problem.reason, problem.code)
 
     def _cut(self, reason: str) -> None:
-        """End a link whose other end would not take what is written anyway."""
+        """End the link at once, because its other end would not take what is still to be written."""
         self.end(reason)
         self._buffers.abort()
 
     def _drop(self) -> None:
-        """After the end: what still comes is taken and forgotten."""
+        """Discard what still comes after the end."""
         while (data := self._buffers.take()) is not None:
             self._buffers.consumed(len(data))
 
@@ -262,7 +266,7 @@ class P2pStream:
             receiver.closed(self._ended.reason, self._ended.code)
 
     def _check_progress(self, gone_before: int) -> None:
-        """Give up on an other end that takes nothing."""
+        """End the link if the other end took nothing since the last check; otherwise schedule the next check."""
         waiting, gone = self._buffers.leaving_bytes, self._buffers.gone_bytes
         if waiting and gone == gone_before:
             self._cut(f"the other end took no bytes for {self._write_timeout_s:g} s")

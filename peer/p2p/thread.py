@@ -1,4 +1,4 @@
-"""The thread in which libp2p runs, on trio, and the two ways across: calls in, calls out, both bounded."""
+"""Run libp2p, on trio, in a thread of its own; the calls into it and out of it are bounded."""
 
 from __future__ import annotations
 
@@ -29,38 +29,39 @@ _AWAY = "the libp2p thread does not run"
 
 
 class ThreadOwner(Protocol):
-    """Who hears of everything, on the event loop; only ``certificate_der`` is read in the thread."""
+    """The owner of the thread, called on the event loop; only ``certificate_der`` is read in the thread."""
 
     @property
     def certificate_der(self) -> bytes:
-        """Ours, of the run."""
+        """Return this peer's certificate of the run, in DER form."""
 
     def link_opened(self, link: OpenLink) -> None:
-        """Somebody opened a link."""
+        """Take a link that another peer opened."""
 
     def is_certificate_of(self, peer_id: PeerId, certificate_der: bytes) -> bool:
-        """Whether a certificate of the run names this peer."""
+        """Return whether the certificate is of the run and names this peer."""
 
     def reserved(self, circuits: tuple[str, ...]) -> None:
-        """At these addresses we can be reached through relays now."""
+        """Take the addresses at which this peer can be reached through relays now."""
 
     def found(self, found: Found) -> None:
-        """These say in the table of members that they can be reached."""
+        """Take the members that the DHT names, and their addresses."""
 
     def pass_on(self, grant: Callable[[int], None]) -> None:
-        """Have another portion passed on for others, sooner or later."""
+        """Call ``grant`` with another portion to pass on for others, sooner or later."""
 
     def thread_ended(self, error: BaseException | None) -> None:
-        """The thread is over: with what ended it, or None after ``stop``."""
+        """Handle the end of the thread; ``error`` is what ended it, or None after ``stop``."""
 
 
 class HostThread:
     """One life of the thread; make it on the event loop.
 
     Args:
-        listen: where to listen for TCP; None: nowhere.
-        caps: of what is passed on for others; None: nothing is.
-        dht_key: of the run in a table of its members; None: there is none.
+        listen: address to listen on for TCP; None: do not listen.
+        owner: notified on the event loop.
+        caps: limits on what is passed on for others; None: nothing is passed on.
+        dht_key: key of the run in the table of its members; None: no table is kept.
     """
 
     def __init__(
@@ -93,11 +94,13 @@ class HostThread:
     # ------------------------------------------------------------- event loop
 
     async def start(self) -> None:
-        """Run until ``stop``; where this is cancelled or raises, the thread ends, and its owner hears nothing of it.
+        """Start the thread, which runs until ``stop``, and wait until libp2p listens.
+
+        If this is cancelled or raises, the thread ends, and its owner's ``thread_ended`` is not called.
 
         Raises:
-            Unreachable: it ended before it ran.
-            WaitTimedOut: it did not begin to listen in time.
+            Unreachable: the thread ended before libp2p ran.
+            WaitTimedOut: libp2p did not begin to listen in time.
         """
         self._thread.start()
         try:
@@ -109,11 +112,11 @@ class HostThread:
             raise
 
     async def dial(self, peer_id: PeerId, address: P2pAddress | CircuitAddress, timeout_s: float) -> OpenLink:
-        """A link to exactly this peer.
+        """Return a link to exactly this peer.
 
         Raises:
-            Unreachable: nobody answers there, or the thread is over, or too many dials are under way.
-            WrongKey: somebody else answers there.
+            Unreachable: no host answers there, or the thread is over, or too many dials are under way.
+            WrongKey: another host answers there.
             WaitTimedOut: the dial took too long.
         """
         if self._dials >= self._limits.dials_most:
@@ -133,37 +136,37 @@ class HostThread:
             self._dials -= 1
 
     def expect(self, peer_ids: Iterable[PeerId]) -> None:
-        """These are members of the run."""
+        """Replace the peers that count as members because the coordinator or a verified record names them."""
         named = frozenset(peer_ids)
         self._tell_host(lambda host: host.gate.policy.expect(named))
 
     def keep_out(self, banned: frozenset[PeerId]) -> None:
-        """These are members no more, whatever they show."""
+        """Replace the banned peers, which are no members whatever certificate they show."""
         self._tell_host(lambda host: host.gate.policy.keep_out(banned))
 
     def member(self, peer_id: PeerId) -> None:
-        """It has shown a certificate of the run."""
+        """Accept a peer that has shown a certificate of the run."""
         self._tell_host(lambda host: host.gate.member(peer_id))
 
     def refuse(self, peer_id: PeerId) -> None:
-        """It has shown something else."""
+        """Refuse a peer that has shown something else than a certificate of the run."""
         self._tell_host(lambda host: host.gate.refuse(peer_id))
 
     def want_relays(self, relays: tuple[P2pAddress, ...]) -> None:
-        """Keep reservations at some of these."""
+        """Keep reservations at some of these relays."""
         self._tell_host(lambda host: host.reservations.want(relays))
 
     def seek(self, seeds: Iterable[str], own: Iterable[str]) -> None:
-        """See Dht."""
+        """Search for members, see Dht.seek; does nothing where no table is kept."""
         named = tuple(seeds), tuple(own)
         self._tell_host(lambda host: host.dht.seek(*named) if host.dht is not None else None)
 
     def allow_relaying(self, *, allowed: bool) -> None:
-        """Whether anything may be passed on for others."""
+        """Set whether anything may be passed on for others."""
         self._tell_host(lambda host: host.relay.allow(allowed=allowed) if host.relay is not None else None)
 
     async def stop(self) -> None:
-        """End it, and wait for a few seconds."""
+        """End the thread, and wait for its end at most _STOP_S."""
         self._ask_to_stop()
         if self._thread.is_alive() or self._token is not None:
             with contextlib.suppress(TimeoutError):
@@ -171,7 +174,7 @@ class HostThread:
                     await self._over.wait()
 
     def _ask_to_stop(self) -> None:
-        self._stop_asked = True  # before the look at the token: a thread that has none yet looks here once it has
+        self._stop_asked = True  # set before _stopping is read: a thread that has not set it yet checks this flag next
         if self._stopping is not None:
             self._call_host(self._stopping.set)
 
@@ -209,7 +212,7 @@ class HostThread:
         error: BaseException | None = None
         try:
             trio.run(self._serve)
-        except BaseException as problem:  # whatever it is, the daemon hears of it and goes on without
+        except BaseException as problem:  # whatever it is, the daemon is notified and goes on without libp2p
             error = problem
         self._call_loop(lambda: self._ended(error))
 
@@ -229,7 +232,7 @@ class HostThread:
                     self._call_loop(self._runs)
                     await self._stopping.wait()
                     nursery.cancel_scope.cancel()
-            finally:  # libp2p would close them while it is being cancelled, and whatever ends us, sockets are not left
+            finally:  # libp2p would close them while being cancelled; here no socket stays open, whatever ends this
                 await close_connections(host)
 
     async def _dial(
@@ -248,7 +251,7 @@ class HostThread:
                 link = await self._host.dial(peer_id, address)
         except Exception as error:
             problem = error
-        finally:  # whoever waits hears of it also where the thread ends
+        finally:  # the caller's future must be settled also if the thread ends
             self._call_loop(lambda: _settle(result, link, problem))
 
     def _spawn(self, work: Callable[..., Any], *args: Any) -> None:
@@ -280,7 +283,7 @@ class HostThread:
         return True
 
     def _call_loop(self, call: Callable[[], None]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to hear of it
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so there is nothing left to notify
             self._loop.call_soon_threadsafe(call)
 
     def _runs(self) -> None:
@@ -306,7 +309,7 @@ def _settle(result: asyncio.Future[OpenLink], link: OpenLink | None, problem: Ex
 
 
 def _shown(error: BaseException | None) -> str:
-    """The innermost of nested groups: nurseries wrap what a task raised."""
+    """Return the innermost error of nested groups as text, because nurseries wrap what a task raised; empty: none."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}" if error is not None else ""

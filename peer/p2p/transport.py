@@ -39,18 +39,18 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 RELAYS_MOST = 8
-"""Of those that are named; more are not looked at."""
+"""Relays considered, of those that are named; the rest is ignored."""
 
 
 class P2pTransport:
     """See peer.links.transport.ChunkTransport. Make it inside a running event loop.
 
     Args:
-        identity: libp2p proves it in its handshake; the certificate of the run must name it.
-        host, port: to listen on; port 0 lets the system choose.
-        traffic: of all links of the process.
-        caps: of what is passed on for others; None: nothing is.
-        dht: whether members of the run are looked for in a table that they keep (peer.p2p.circuits.dht).
+        identity: the key that libp2p proves in its handshake; the certificate of the run must name it.
+        host, port: address to listen on; port 0 lets the system choose.
+        traffic: the traffic of all links of the process.
+        caps: limits on what is passed on for others; None: nothing is passed on.
+        dht: whether to search for members of the run in a table that they keep (peer.p2p.circuits.dht).
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class P2pTransport:
         Raises:
             PortInUse: another process listens there.
             Unreachable: libp2p does not run.
-            WaitTimedOut: it did not begin to listen in time.
+            WaitTimedOut: libp2p did not begin to listen in time.
         """
         self._on_link = on_link
         host, port = self._address
@@ -188,7 +188,7 @@ class P2pTransport:
     async def dial(self, peer_id: PeerId, address: str) -> Link:
         where = parse(address, peer_id)
         async with self._beginning:
-            if not self._begun:  # those who only dial need no port
+            if not self._begun:  # a peer that only dials needs no port
                 await self._run_thread()
         if self._thread is None:
             raise Unreachable(f"cannot reach {peer_id} at {address}", cause="libp2p does not run at the moment")
@@ -243,7 +243,7 @@ class P2pTransport:
         self._thread = None
         self.reserved(())
         for stream in list(self._streams):
-            stream.give_up("the libp2p thread ended")  # where trio itself failed, nobody else has said so
+            stream.give_up("the libp2p thread ended")  # if trio itself failed, nothing else ends it
         self._start_again_later(repr(error))
 
     def _start_again_later(self, why: str) -> None:
@@ -300,7 +300,7 @@ class P2pTransport:
         return stream
 
     async def _greeted(self, stream: P2pStream, peer_id: PeerId, *, dialled: bool) -> Caller:
-        """Who the other end is, once both have greeted: noise proved the peer id, the certificate says the rest."""
+        """Return the other end's identity once both have greeted: noise proved the PeerId, the certificate the rest."""
         callers: list[Caller] = []
 
         def check(hello: pb.LinkHello) -> None:
@@ -367,10 +367,10 @@ class P2pTransport:
 
 
 def _thread_class() -> Callable[..., HostThread]:
-    """Imported where it is used: without the extra there is no libp2p.
+    """Return HostThread, imported only here because libp2p is missing where the extra is not installed.
 
     Raises:
-        MissingExtra: it is not installed.
+        MissingExtra: libp2p is not installed.
     """
     try:
         from peer.p2p.thread import HostThread

@@ -1,7 +1,7 @@
-"""What one p2p link has between its two threads: bytes that leave, bytes that came, both bounded.
+"""Pass the bytes of one p2p link between its two threads: bytes that leave and bytes that came, both bounded.
 
-The event loop and the libp2p thread share nothing else. Each side is woken once, not per piece: a hop between the
-threads costs 70 to 200 us.
+The event loop and the libp2p thread share nothing else. Each side is woken once, not for each piece, because a hop
+between the threads costs 70 to 200 us.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ from collections.abc import Callable, Sequence
 from rollcast.wire.versions.chunks import BytesLike
 
 ROOM_BYTES = 65_477
-"""Less than this waits: more may be given. As much as libp2p takes at once (peer/p2p/streams/lanes.py), so that what
-follows
-fills the next piece."""
-# A fast link has more room, so that one hop between the threads is for several pieces; what is sent next is decided so
-# much earlier, and no more.
+"""Bytes below which more may be given to send: as many as libp2p takes at once (peer/p2p/streams/lanes.py), so that
+what follows fills the next piece."""
+# A fast link has more room, as much as leaves within _ROOM_S, so that one hop between the threads serves several
+# pieces. It has no more than that, because what is sent next is decided that much earlier.
 _ROOM_S = 0.004
 _ROOM_BYTES_MOST = 4 * ROOM_BYTES
 _RATE_OVER_S = 0.05
-# Each piece that waits costs hundreds of bytes beside its data, and keeps the whole message that it was a part of: an
-# end that sends byte by byte would have a window's worth of bytes take gigabytes. Shorter ones are put together.
+# Each piece that waits costs hundreds of bytes beside its data, and keeps the whole message in memory of which it was a
+# part: if the other end sends byte by byte, one window of bytes would take gigabytes. So shorter pieces are joined.
 _PIECE_BYTES_LEAST = 1024
 Wake = Callable[[], None]
-"""Wakes the other thread; may be called when it is gone."""
+"""A function that wakes the other thread; it may be called after that thread has ended."""
 
 
 def _nobody() -> None:
@@ -34,12 +33,13 @@ def _nobody() -> None:
 
 
 class LinkBuffers:
-    """Thread-safe. Methods of the event loop first, then those of the libp2p thread.
+    """The thread-safe buffers of one link: methods of the event loop first, then those of the libp2p thread.
 
     Args:
-        window_bytes: the other end may send so much ahead of what was taken here. libp2p enforces no window of its own.
+        window_bytes: bytes that the other end may send ahead of what was taken here. libp2p enforces no window of its
+            own.
         call_loop: has the event loop call a function, from any thread.
-        clock: seconds, from any thread.
+        clock: returns seconds, in any thread.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class LinkBuffers:
         self._window_bytes = window_bytes
         self._call_loop = call_loop
         self._clock = clock
-        self.on_change: Wake = _nobody  # the event loop's: something came, or left, or ended
+        self.on_change: Wake = _nobody  # called on the event loop: bytes came or left, or the link ended
         self._wake_host: Wake = _nobody
         self._leaving: deque[memoryview] = deque()
         self._waiting_bytes = 0
@@ -71,7 +71,7 @@ class LinkBuffers:
     # ------------------------------------------------------------- event loop
 
     def give(self, buffers: Sequence[BytesLike]) -> None:
-        """Let these leave."""
+        """Queue these buffers to be sent."""
         with self._lock:
             for buffer in buffers:
                 view = memoryview(buffer).cast("B")
@@ -84,27 +84,27 @@ class LinkBuffers:
 
     @property
     def full(self) -> bool:
-        """Whether so much waits for the libp2p thread that more had better wait elsewhere."""
+        """Return whether so much waits for the libp2p thread that more should wait elsewhere."""
         return self._full
 
     @property
     def leaving_bytes(self) -> int:
-        """Given, and not with the kernel yet."""
+        """Return the bytes that were given and are not with the kernel yet."""
         return self._leaving_bytes
 
     @property
     def gone_bytes(self) -> int:
-        """Given, and with the kernel."""
+        """Return the bytes that were given and are with the kernel."""
         with self._lock:
             return self._given_bytes - self._leaving_bytes
 
     def take(self) -> BytesLike | None:
-        """The next that came, or None; say ``consumed`` once it is used."""
+        """Return the next piece that came, or None; the caller must call ``consumed`` once the piece is used."""
         with self._lock:
             return self._came.popleft() if self._came else None
 
     def consumed(self, size_bytes: int) -> None:
-        """So many bytes that came take no memory any more: as many others may come."""
+        """Note that ``size_bytes`` that came take no memory any more, so that as many others may come."""
         with self._lock:
             self._taken_bytes += size_bytes
             granted = self._taken_bytes + self._window_bytes
@@ -114,41 +114,41 @@ class LinkBuffers:
         self._wake_host()
 
     def limit_window(self, size_bytes: int) -> None:
-        """Let at most so much come ahead; what was granted already may still come."""
+        """Let at most ``size_bytes`` come ahead; what was granted already may still come."""
         with self._lock:
             self._window_bytes = size_bytes
 
     def finish(self) -> None:
-        """Close once all that was given has left."""
+        """Close the link once all that was given has left."""
         with self._lock:
             self._finishing = True
         self._wake_host()
 
     def abort(self) -> None:
-        """Close now."""
+        """Close the link now."""
         with self._lock:
             self._finishing = self._aborted = True
         self._wake_host()
 
     @property
     def over(self) -> str:
-        """Why nothing comes any more; empty while something may."""
+        """Return why nothing comes any more; empty while something may."""
         return self._over
 
     @property
     def broken(self) -> bool:
-        """Whether it ended otherwise than by the other end's saying so: what came before matters no more."""
+        """Return whether the link ended without the other end's announcing it; what came before is void then."""
         return self._broken
 
     # ------------------------------------------------------------- libp2p thread
 
     def attach(self, wake_host: Wake) -> None:
-        """From now on ``wake_host`` is called when there is something for the libp2p thread."""
+        """Call ``wake_host`` now, and from now on whenever there is something for the libp2p thread."""
         self._wake_host = wake_host
         wake_host()
 
     def parts(self, size_bytes_most: int) -> list[memoryview]:
-        """The next bytes to leave; empty where there are none. ``left`` follows."""
+        """Return the next bytes to leave, empty if there are none; the caller must call ``left`` once they have."""
         with self._lock:
             parts: list[memoryview] = []
             while self._leaving and size_bytes_most:
@@ -159,7 +159,7 @@ class LinkBuffers:
                 parts.append(view)
                 size_bytes_most -= len(view)
                 self._waiting_bytes -= len(view)
-            # For several pieces, not just for the next.
+            # The event loop is woken for several pieces, not just for the next.
             has_room = self._full and self._waiting_bytes < max(ROOM_BYTES, self._room_bytes // 2)
             self._full = self._full and not has_room
         if has_room:
@@ -167,7 +167,7 @@ class LinkBuffers:
         return parts
 
     def left(self, size_bytes: int) -> None:
-        """So many bytes are with the kernel."""
+        """Note that ``size_bytes`` more are with the kernel."""
         now = self._clock()
         with self._lock:
             self._leaving_bytes -= size_bytes
@@ -179,10 +179,10 @@ class LinkBuffers:
                 self._rate_since_s, self._rate_bytes = now, 0
 
     def opened(self, granted_bytes: int) -> int:
-        """What libp2p has granted the other end by itself.
+        """Note how many bytes libp2p has granted the other end by itself.
 
         Returns:
-            what is to be granted on top of it.
+            the bytes to grant on top of them.
         """
         with self._lock:
             more_bytes = max(0, self._window_bytes - granted_bytes)
@@ -190,7 +190,7 @@ class LinkBuffers:
             return more_bytes
 
     def came(self, data: BytesLike) -> bool:
-        """Keep what came; False where the other end sent more than it was granted. ``rest`` follows soon."""
+        """Keep what came; return False if the other end sent more than it was granted. ``rest`` must be called soon."""
         with self._lock:
             self._came_bytes += len(data)
             if self._came_bytes > self._granted_bytes:
@@ -206,28 +206,31 @@ class LinkBuffers:
         return True
 
     def rest(self) -> None:
-        """Nothing more is here for now: wake the loop for what came."""
+        """Wake the event loop for what came, because nothing more is here for now."""
         if self._ring_due:
             self._ring_due = False
             self._call_loop(self._ring)
 
     @property
     def granted_bytes(self) -> int:
-        """What the other end may have sent in all."""
+        """Return how many bytes the other end may have sent in all."""
         return self._granted_bytes
 
     @property
     def finishing(self) -> bool:
-        """No more will be given."""
+        """Return whether no more will be given."""
         return self._finishing
 
     @property
     def aborted(self) -> bool:
-        """Close at once."""
+        """Return whether the link is to be closed at once."""
         return self._aborted
 
     def end(self, reason: str, *, broken: bool = True) -> None:
-        """Nothing comes any more; the first reason stands. Not ``broken``: the other end said that it was done."""
+        """Note that nothing comes any more; the first reason stands.
+
+        ``broken`` is False if the other end announced the end.
+        """
         with self._lock:
             if not self._over:
                 self._over, self._broken = reason, broken

@@ -18,7 +18,7 @@ from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.stream_muxer.yamux.yamux import HEADER_SIZE, TYPE_DATA, YAMUX_HEADER_FORMAT
 
 _READ_BYTES = 256 << 10
-# From a frame's header to its end.
+# Seconds from a frame's header to its end.
 _BODY_TIMEOUT_S = 60.0
 _HEADER = struct.Struct(YAMUX_HEADER_FORMAT)
 _LENGTH = struct.Struct(">H")

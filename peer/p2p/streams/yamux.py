@@ -36,7 +36,7 @@ MEMBER_BYTES_MOST = 40 << 20
 
 
 class BoundedYamux(Yamux):  # type: ignore[misc]
-    """One connection.
+    """The muxer of one connection.
 
     ``held_bytes_most`` is the number of bytes, received and not taken on all its streams together, above which the
     connection is ended; for a stranger all received bytes count.
