@@ -1,4 +1,4 @@
-"""The learner's chunk link to the origin."""
+"""Push versions over the learner's chunk link to the origin."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rollcast.wire.links.stream import LinkStream
 from rollcast.wire.links.tcp import SocketOptions
 from rollcast.wire.versions.chunks import BytesLike
 
-STALL_TIMEOUT_S = 15.0  # an origin that says nothing for this long while nothing is sent is tried on a new link
+STALL_TIMEOUT_S = 15.0  # without progress for this long the link counts as broken
 LIMITS = LinkLimits(write_timeout_s=STALL_TIMEOUT_S)
 
 ChunkOf = Callable[[EncodingId, ChunkIndex], BytesLike]
 
 
 class LinkBroken(Exception):
-    """The link ended or stalled; a new one may work."""
+    """The link ended or stalled; a new link may work."""
 
 
 class OriginLink:
@@ -46,12 +46,12 @@ class OriginLink:
 
     @classmethod
     async def connect(cls, address: str, origin: PeerId, *, run_id: str, credentials: TlsCredentials) -> OriginLink:
-        """Open a link and greet; the other side must prove to be the run's origin.
+        """Open a link and complete the handshake, in which the other side must prove to be the run's origin.
 
         Raises:
-            LinkBroken: it cannot be reached, or does not answer in time.
-            WrongKey: somebody else answers there.
-            ProtocolMismatch: it speaks other protocol versions.
+            LinkBroken: the origin cannot be reached, or does not answer in time.
+            WrongKey: a process with another key answers at the address.
+            ProtocolMismatch: the origin speaks other protocol versions.
         """
         options = SocketOptions(silence_timeout_s=LIMITS.silence_timeout_s)
         dialler = LinkDialler(credentials, RunId(run_id), LIMITS, options)
@@ -69,11 +69,11 @@ class OriginLink:
         """Carry out one push until the origin holds the version durably.
 
         Args:
-            push: the protocol's state.
-            chunk: payload of a chunk of one of its encodings.
+            push: the state of the push protocol for one version.
+            chunk: returns the payload of a chunk of one of the version's encodings.
 
         Raises:
-            LinkBroken: the link ended, stalled, or the origin gave up on it.
+            LinkBroken: the link ended or stalled, or the origin gave up on it.
         """
         if self._broken:
             raise LinkBroken(self._broken)
@@ -93,7 +93,7 @@ class OriginLink:
             self._asked.clear()
 
     async def close(self) -> None:
-        """End the link; what was sent still leaves."""
+        """Close the link once its written bytes have left, after two seconds at the latest."""
         await self._dialler.close()
 
     async def __aenter__(self) -> OriginLink:

@@ -1,9 +1,9 @@
-"""The learner's own copies of published versions: what behaviour log-probabilities are recomputed with.
+"""Keep the learner's own copies of published versions, with which it recomputes behaviour log-probabilities.
 
 On disk a version is `N.state` (the raw state), `N.delta1` and so on (its deltas, by encoding) and `N.version` (the
 signed announcement, which carries the state's hash). The announcement is written last, so a version without one is
-unfinished and does not exist. Of a version whose bytes were removed the announcement stays as `N.record`: a
-learner that trains from an older checkpoint again must give the same bits, and signs nothing twice.
+unfinished and does not exist. The announcement of a version whose bytes were removed stays as `N.record`: a learner
+that repeats training from an older checkpoint must produce the same bits, and signs no version twice.
 """
 
 from __future__ import annotations
@@ -36,20 +36,21 @@ _FIX = "restore the run folder, or start the run anew in an empty one"
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFile(Snapshot):
-    """A snapshot whose bytes are a mapped file, which has no version's name yet."""
+    """A snapshot whose bytes are a mapped file under a temporary name."""
 
     path: Path
 
 
 class RetainedVersions:
-    """Published versions on disk, the last few that were used mapped into memory.
+    """Published versions on disk, of which the last few used are mapped into memory.
 
-    Different versions may be retained, read and removed at the same time by several threads. Stand-ins are states that
-    were reached again, differ from the published ones, and serve where those are gone; they have no name on disk.
+    Several threads may retain, read and remove different versions at the same time. Stand-ins are states that were
+    trained again after a restart and may differ from the published ones; they are used if the published bytes are gone, and
+    have no name on disk.
 
     Args:
-        folder: where the files are; exists.
-        mapped: how many versions' states stay mapped, so that they are checked against their hashes once.
+        folder: the folder of the files, which exists.
+        mapped: how many versions' states stay mapped, so that each is checked against its hash only once.
     """
 
     def __init__(self, folder: Path, *, mapped: int) -> None:
@@ -61,7 +62,7 @@ class RetainedVersions:
         self._lock = threading.Lock()  # of _states and _stand_ins
 
     def freeze(self, version: Version, write: Callable[[BinaryIO], tuple[TensorSpec, ...]]) -> SnapshotFile:
-        """A snapshot on our disk, which ``write`` writes: it takes no memory beside the page cache.
+        """Return a snapshot that ``write`` writes to our disk; it takes no memory except the page cache.
 
         Raises:
             RunFolderError: the disk is full or read-only.
@@ -97,7 +98,7 @@ class RetainedVersions:
         kill_point("version_kept")
 
     def stand_in(self, version: Version, snapshot: Snapshot) -> None:
-        """Use this if the version's own bytes are gone."""
+        """Use this snapshot for a version whose published bytes are gone; it is ignored if they are kept."""
         if self._announcement_path(version).exists():
             return
         with self._lock:
@@ -106,16 +107,16 @@ class RetainedVersions:
                 self._stand_ins.popitem(last=False)
 
     def discard(self, snapshot: Snapshot) -> None:
-        """Forget the file of a snapshot that became no version; whoever has its bytes mapped keeps them."""
+        """Delete the file of a snapshot that became no version; bytes that are still mapped stay readable."""
         if isinstance(snapshot, SnapshotFile):
             snapshot.path.unlink(missing_ok=True)
 
     def versions(self) -> list[Version]:
-        """Every complete version, oldest first."""
+        """Return every complete version, oldest first."""
         return sorted(Version(int(path.stem)) for path in self._folder.glob("*.version"))
 
     def signed(self, version: Version) -> VerifiedVersion | None:
-        """Record and manifests of a version, or None if it is not kept.
+        """Return record and manifests of a version; None if it is not kept.
 
         Raises:
             CheckpointError: the file is damaged.
@@ -123,7 +124,7 @@ class RetainedVersions:
         return _read_signed(self._announcement_path(version), version)
 
     def record(self, version: Version) -> VerifiedVersion | None:
-        """Record and manifests of a version that was ever kept, its bytes perhaps removed, or None.
+        """Return record and manifests of a version, also if its bytes were removed; None if it was never kept.
 
         Raises:
             CheckpointError: the file is damaged.
@@ -131,7 +132,7 @@ class RetainedVersions:
         return self.signed(version) or _read_signed(self._record_path(version), version)
 
     def state(self, version: Version) -> tuple[VersionRecord, BytesLike]:
-        """The record and the state of a version; from disk they are checked against the record's hash.
+        """Return the record and the state of a version; a state read from disk is checked against the record's hash.
 
         Raises:
             CheckpointError: the version is not kept, or its bytes are not the published ones.
@@ -146,7 +147,7 @@ class RetainedVersions:
         return found
 
     def used(self, version: Version) -> tuple[tuple[TensorSpec, ...], BytesLike]:
-        """Tensors and state of a version, or of its stand-in.
+        """Return the tensors and the state of a version's stand-in if there is one, and of the version otherwise.
 
         Raises:
             CheckpointError: see state.
@@ -159,7 +160,7 @@ class RetainedVersions:
         return record.tensors, state
 
     def base(self, version: Version) -> tuple[VersionRecord, BytesLike]:
-        """Record and state of a version to make a delta from; the place of another one is not taken for it.
+        """Return record and state of a version to make a delta from, without evicting another mapped version.
 
         Raises:
             CheckpointError: see state.
@@ -169,10 +170,10 @@ class RetainedVersions:
         return found or self._read(version)
 
     def delta(self, version: Version, manifest: Manifest) -> bytes:
-        """A delta of a version.
+        """Return the delta of a version that a manifest describes.
 
         Raises:
-            CheckpointError: it is not kept, or its bytes are not the signed ones.
+            CheckpointError: the delta is not kept, or its bytes are not the signed ones.
         """
         try:
             data = self._delta_path(version, manifest.encoding_id).read_bytes()
@@ -182,12 +183,13 @@ class RetainedVersions:
         return data
 
     def remove(self, gone: Collection[Version], *, oldest_replayed: int) -> None:
-        """Remove the bytes of these versions, and no other: one may be retained meanwhile.
+        """Remove the bytes of exactly these versions; another thread may retain others at the same time.
 
-        oldest_replayed: step of the oldest checkpoint; records of versions below are of no use any more.
+        oldest_replayed: step of the oldest checkpoint; records of older versions are removed, because no replay needs
+        them.
         """
         for version in gone:
-            # The announcement first: what is left without one counts as unfinished.
+            # The announcement goes first: files without one count as unfinished and are removed at the next start.
             with suppress(FileNotFoundError):
                 self._announcement_path(version).rename(self._record_path(version))
             kill_point("version_half_removed")
@@ -202,7 +204,7 @@ class RetainedVersions:
             fsync_folder(self._folder)
 
     def remove_unfinished(self) -> None:
-        """Clear away what a killed process left half written."""
+        """Remove files that a killed process left unfinished."""
         for path in (*self._folder.glob("*.state"), *self._folder.glob("*.delta*")):
             if not path.with_suffix(".version").exists():
                 path.unlink(missing_ok=True)
@@ -251,7 +253,7 @@ class RetainedVersions:
 
 
 def _move_durably(written: Path, path: Path) -> None:
-    """Make a file that was written durable, and then give it its name."""
+    """Fsync a written file and then rename it, so that the name never refers to an incomplete file."""
     descriptor = os.open(written, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -275,10 +277,11 @@ def _read_signed(path: Path, version: Version) -> VerifiedVersion | None:
 def no_longer_needed(
     versions: Collection[Version], *, newest: int, staleness_limit: int, checkpoints: Collection[int]
 ) -> list[Version]:
-    """Which of these versions may be removed, oldest first.
+    """Return which of these versions may be removed, oldest first.
 
-    The ``newest`` ones serve coming batches. A learner that resumes from a checkpoint at step c replays the batches
-    from c on, whose rollouts may come from any version in [c - S, c]; it makes the later ones again itself.
+    The ``newest`` most recent ones serve coming batches. A learner that resumes from a checkpoint at step c replays the
+    batches from c on, whose rollouts may come from any version in [c - S, c], S being the staleness limit; it trains
+    the later versions again itself.
     """
     older = sorted(versions)[:-newest]
     return [version for version in older if not any(step - staleness_limit <= version <= step for step in checkpoints)]

@@ -1,6 +1,6 @@
-"""The critic of PPO (Schulman et al. 2017, section 5): a model of the policy's shape that tells the reward to come.
+"""Train the critic of PPO (Schulman et al. 2017, section 5): a model of the policy's shape that predicts the reward.
 
-It has parameters and an optimiser of its own and starts from the policy's weights with a head of zeros.
+It has its own parameters and optimiser, and starts from the policy's weights with a head of zeros.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ BIAS = "value.bias"
 
 
 class Judgement(NamedTuple):
-    """What the critic says of a batch; f32 [rows, time] each, 0 off the trained tokens."""
+    """The critic's estimates for a batch, each f32 [rows, time] and 0 for tokens that are not trained."""
 
-    advantages: FloatArray  # mean 0 and standard deviation 1
-    returns: FloatArray  # what the values should have been
-    values: FloatArray
+    advantages: FloatArray  # normalised to mean 0 and standard deviation 1
+    returns: FloatArray  # the targets of the values
+    values: FloatArray  # the estimates before the update
 
 
 class Critic:
-    """Values, and how they are learned.
+    """Estimates values and learns them.
 
     Args:
-        config: of the learner; the critic has a learning rate of its own, and the policy's other settings.
-        mesh: where parameters and rows lie.
-        policy: parameters to start from.
+        model_config: the architecture, which is the policy's.
+        config: the learner's configuration; the critic has its own learning rate and the policy's other settings.
+        mesh: the mesh of devices that parameters and rows are divided among.
+        policy: the policy's parameters, from which the critic starts.
     """
 
     def __init__(self, model_config: ModelConfig, config: LearnerConfig, mesh: Mesh, policy: Params) -> None:
@@ -53,10 +54,10 @@ class Critic:
         self._gradients = Gradients(self._loss, mesh, micro_batch_tokens)
         params = placed_params(mesh, initial_critic(policy))
         self.state: tuple[Params, Any] = (params, self._updates.init(params))
-        """Parameters and optimiser state."""
+        """The critic's parameters and optimiser state."""
 
     def judge(self, batch: PackedBatch) -> Judgement:
-        """Advantages by GAE from the batch's rewards and the critic's present values."""
+        """Estimate advantages by GAE from the batch's rewards and the critic's present values."""
         mask, critic = batch.loss_mask, self._config.critic
         values = np.where(mask, self._values(self.state[0], batch), np.float32(0.0))
         advantages = generalised_advantages(
@@ -67,7 +68,7 @@ class Critic:
         return Judgement(normal.astype(np.float32), returns, values)
 
     def train_step(self, batch: PackedBatch, judgement: Judgement) -> dict[str, jax.Array]:
-        """One optimiser step towards the returns; gives value_loss and value_error, on the device."""
+        """Take one optimiser step towards the returns; return value_loss and value_error, on the device."""
         params, optimiser_state = self.state
         shares = (batch.loss_mask / max(batch.loss_mask.sum(), 1)).astype(np.float32)
         gradients, values = self._gradients.of(params, (inputs(batch), judgement, shares), batch.sequences_per_row)
@@ -88,7 +89,7 @@ class Critic:
 
 
 def initial_critic(policy: Params) -> Params:
-    """A copy of the policy's parameters (f32), and a head of zeros."""
+    """Return a copy of the policy's parameters (f32) with a head of zeros."""
     width = policy["embedding"].shape[1]
     head = {HEAD: jnp.zeros((width, 1), jnp.float32), BIAS: jnp.zeros((1,), jnp.float32)}
     return {name: jnp.array(value) for name, value in policy.items()} | head
@@ -102,7 +103,7 @@ def value_estimates(
     segments: jax.Array,
     forward: Forward,
 ) -> jax.Array:
-    """Value f32 [rows, time] before each token, from what comes before it; 0 for the first token of a row."""
+    """Return the value f32 [rows, time] before each token, from the tokens before it; 0 for the first of a row."""
     model = bind(config, params)
     hidden = model(tokens, positions, forward.attend(segments), forward.around).astype(jnp.float32)
     after = (hidden @ params[HEAD] + params[BIAS])[..., 0]
@@ -110,9 +111,9 @@ def value_estimates(
 
 
 def clipped_error(estimates: jax.Array, judgement: Judgement, clip: float) -> jax.Array:
-    """Half the squared error of values, or of values within ``clip`` of what they were, whichever is larger.
+    """Return half the squared error of values, or of values kept within ``clip`` of the old ones, if that is larger.
 
-    (The value loss of PPO's implementation, baselines/ppo2.)
+    It is the value loss of PPO's implementation in OpenAI Baselines (baselines/ppo2).
     """
     near = judgement.values + jnp.clip(estimates - judgement.values, -clip, clip)
     errors = jnp.square(estimates - judgement.returns)

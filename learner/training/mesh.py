@@ -1,10 +1,10 @@
-"""Where arrays lie: a mesh of devices with three axes, and a rule for each tensor by its name (GSPMD).
+"""Place arrays on a mesh of devices with three axes, with a rule for each tensor by its name (GSPMD).
 
-- data: copies of everything; each has its own rows of a batch.
-- fsdp: rows of a batch too, but parameters and optimiser states are divided among these devices and gathered for each
-  layer when it is computed (Rajbhandari et al. 2020, "ZeRO", stage 3).
+- data: each device has a copy of all parameters and its own rows of a batch.
+- fsdp: each device has its own rows of a batch too, but parameters and optimiser states are divided among these devices
+  and gathered for each layer when it is computed (Rajbhandari et al. 2020, "ZeRO", stage 3).
 - tensor: the inner size of each layer is divided, and so are heads and the vocabulary (Shoeybi et al. 2019,
-  "Megatron-LM", section 3); activations are added up over these devices twice a block, so they should be near.
+  "Megatron-LM", section 3); activations are added up over these devices twice per block, so their links should be fast.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from rollcast.runtime.errors import ConfigError
 
 DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
 ROWS = (DATA, FSDP)
-"""What the rows of a batch are divided among."""
+"""The axes that the rows of a batch are divided among."""
 
-# Kinds of placement remembered: a model has some ten of them.
+# The kinds of placement whose compiled functions are cached; a model has some ten of them.
 _PLACEMENTS_MAX = 256
 
-Axes = str | tuple[str, ...] | None  # what a dimension is divided among
+Axes = str | tuple[str, ...] | None  # the mesh axes that a dimension is divided among; None: it is not divided
 
-_INTO = (FSDP, TENSOR)  # [width, inner]: from the residual stream
-_BACK = (TENSOR, FSDP)  # [inner, width]: back into it
-#: End of a tensor's name -> axes of its dimensions; what is not named is on every device.
+_INTO = (FSDP, TENSOR)  # of kernels [width, inner], which read the residual stream
+_BACK = (TENSOR, FSDP)  # of kernels [inner, width], which write to it
+#: The axes of a tensor's dimensions by the end of its name; a tensor without an entry is copied to every device.
 RULES: dict[str, tuple[Axes, ...]] = {
-    "embedding": ((TENSOR, FSDP), None),  # by words only: rows of activations lie on fsdp, their width nowhere
+    "embedding": ((TENSOR, FSDP), None),  # by tokens only: activations are divided by rows (fsdp), never by width
     "head.kernel": (None, (TENSOR, FSDP)),
     "attention.query.kernel": _INTO,
     "attention.key.kernel": _INTO,
@@ -50,10 +50,11 @@ RULES: dict[str, tuple[Axes, ...]] = {
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
-    """The mesh over these devices (default: all), in their order.
+    """Return the mesh over these devices (None: all), in their order.
 
     Raises:
-        ConfigError: there are fewer devices than it has places, or several processes and not exactly as many.
+        ConfigError: there are fewer devices than the mesh has places, or several processes whose devices are not
+            exactly as many as its places.
     """
     found = jax.devices() if devices is None else list(devices)
     shape = (config.data, config.fsdp, config.tensor)
@@ -69,9 +70,9 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def sharding_of(mesh: Mesh, name: str, shape: tuple[int, ...]) -> NamedSharding:
-    """Where a tensor lies: by the end of its name; a dimension that an axis does not divide is not divided.
+    """Return a tensor's sharding by the end of its name; a dimension that an axis does not divide evenly stays whole.
 
-    The scales of a kernel, its blocks' or its moments', lie like the kernel.
+    The scales of a kernel's blocks or of its moments are sharded like the kernel.
     """
     axes = next((axes for end, axes in RULES.items() if name.removesuffix("_scale").endswith(end)), ())
     fitting = [_fitting(mesh, axis, size) for axis, size in zip(axes, shape, strict=False)]
@@ -79,7 +80,7 @@ def sharding_of(mesh: Mesh, name: str, shape: tuple[int, ...]) -> NamedSharding:
 
 
 def _fitting(mesh: Mesh, axes: Axes, size: int) -> Axes:
-    """As many of the axes, from the first on, as divide the dimension."""
+    """Return as many of the axes, from the first on, as divide the dimension evenly; None if none does."""
     own = (axes,) if isinstance(axes, str) else axes or ()
     kept = next(own[:count] for count in range(len(own), -1, -1) if size % _size(mesh, own[:count]) == 0)
     return kept or None
@@ -90,12 +91,12 @@ def _size(mesh: Mesh, axes: Sequence[str]) -> int:
 
 
 def params_shardings(mesh: Mesh, params: Mapping[str, Any]) -> dict[str, NamedSharding]:
-    """Where each parameter lies."""
+    """Return the sharding of each parameter by name."""
     return {name: sharding_of(mesh, name, leaf.shape) for name, leaf in params.items()}
 
 
 def state_shardings(mesh: Mesh, state: Any) -> Any:
-    """Where an optimiser's state lies: what belongs to a tensor by name lies like it, the rest on every device."""
+    """Return the shardings of an optimiser's state: a named tensor's lies like the tensor, the rest on every device."""
 
     def one(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
         names = [str(key.key) for key in path if isinstance(key, jax.tree_util.DictKey)]
@@ -105,20 +106,20 @@ def state_shardings(mesh: Mesh, state: Any) -> Any:
 
 
 def rows_sharding(mesh: Mesh, *, before: int = 0) -> NamedSharding:
-    """Rows over data and fsdp; ``before``: dimensions in front of the rows."""
+    """Return the sharding of rows over data and fsdp; ``before`` is the number of dimensions in front of the rows."""
     return NamedSharding(mesh, PartitionSpec(*(None,) * before, ROWS))
 
 
 def row_shards(mesh: Mesh) -> int:
-    """How many parts the rows of a batch are divided into."""
+    """Return how many parts the rows of a batch are divided into."""
     return _size(mesh, ROWS)
 
 
 def placed(value: Any, sharding: NamedSharding) -> jax.Array:
-    """A host array as a device array that shares no memory with it.
+    """Copy a host array to devices; the result shares no memory with it.
 
-    Where the sharding spans several processes, all of them must call this; the leader's value is sent to the others,
-    one array at a time, and theirs only tell shape and dtype.
+    If the sharding spans several processes, all of them must call this; the leader's value is sent to the others, one
+    array at a time, and only shape and dtype of their own value are used.
     """
     if len({device.process_index for device in sharding.device_set}) > 1:
         return _spread(value, sharding)
@@ -127,7 +128,7 @@ def placed(value: Any, sharding: NamedSharding) -> jax.Array:
 
 
 def _spread(value: Any, sharding: NamedSharding) -> jax.Array:
-    # As unsigned integers: whatever collective brings the values over, zeros added to them change no bit.
+    # The values travel as unsigned integers: a collective that adds the others' zeros to them then changes no bit.
     dtype = np.dtype(f"u{value.dtype.itemsize}")
     lead = jax.process_index() == 0
     own = np.asarray(value).view(dtype) if lead and value.ndim else np.zeros(value.shape, dtype)
@@ -142,14 +143,14 @@ def _spread(value: Any, sharding: NamedSharding) -> jax.Array:
     return array
 
 
-# jax compiles once for each function that it is given: these are the same ones for every tensor of a kind.
+# jax compiles once per function object, so the functions are cached and shared by every tensor of a kind.
 @functools.lru_cache(maxsize=_PLACEMENTS_MAX)
 def _first_piece(sharding: NamedSharding, dtype: np.dtype[Any]) -> Any:
     return jax.jit(lambda leaf: jax.lax.bitcast_convert_type(leaf[0], dtype), out_shardings=sharding)
 
 
 def placed_params(mesh: Mesh, params: Mapping[str, Any]) -> dict[str, jax.Array]:
-    """Parameters, or a snapshot's tensors, on the mesh: what lies there as it should stays, the rest is `placed`."""
+    """Place parameters, or a snapshot's tensors, on the mesh; those that already have their sharding are not copied."""
     where = params_shardings(mesh, params)
     return {
         name: leaf
@@ -160,7 +161,7 @@ def placed_params(mesh: Mesh, params: Mapping[str, Any]) -> dict[str, jax.Array]
 
 
 def everywhere(array: jax.Array) -> jax.Array:
-    """The array on each of its mesh's devices; all processes that these belong to must ask for it."""
+    """Return the array replicated on each of its mesh's devices; all processes with such a device must call this."""
     replicated: jax.Array = _replicate(array, NamedSharding(array.sharding.mesh, PartitionSpec()))
     return replicated
 

@@ -1,13 +1,13 @@
-"""Adam's moments in fewer bits: bfloat16, or 8 bits with a scale for each block.
+"""Store Adam's moments in fewer bits: bfloat16, or 8 bits with a scale for each block.
 
 A moving average changes by little at a time, often by less than the step between two numbers of such a format: rounded
-to the nearest one it would stand still. Rounding up or down by chance, with odds that make the mean right, keeps it
-moving (Gupta et al. 2015, section 3). The chance is a hash of step, tensor and element: training again gives the same
-bits, however many devices there are.
+to the nearest number it would never change. Stochastic rounding, up or down with odds that make the mean right, lets it
+follow (Gupta et al. 2015, section 3). The chance is a hash of step, tensor and element, so that repeating a training
+gives the same bits on any number of devices.
 
-8 bits: codes in blocks of up to 256 elements along the last axis, each block relative to its largest element (Dettmers
-et al. 2022, "8-bit optimizers via block-wise quantization", section 2), and closer together near 0: a code is the
-square root of the first moment's size, and the fourth root of the second moment.
+With 8 bits, codes are in blocks of up to 256 elements along the last axis, each block relative to its largest element
+(Dettmers et al. 2022, "8-bit optimizers via block-wise quantization", section 2). Codes are closer together near 0: a
+code is the square root of the first moment's size, and the fourth root of the second moment.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import jax
 import jax.numpy as jnp
 
 BLOCK = 256
-"""Elements that share a scale, at most; the largest divisor of the last axis below it is used."""
+"""The most elements that share a scale; the largest divisor of the last axis up to this is used."""
 _FIRST_CODES = 127
 _SECOND_CODES = 255
 
 
 class Coded(NamedTuple):
-    """A moment in 8 bits: codes like the tensor (int8 signed, uint8 where nothing is negative), a scale a block."""
+    """A moment in 8 bits: codes in the tensor's shape (int8; uint8 if none is negative) and one scale per block."""
 
     codes: jax.Array
     scales: jax.Array  # f32 [..., last axis / block]
 
 
 def chance(shape: tuple[int, ...], seed: jax.Array) -> jax.Array:
-    """f32 in [0, 1) for each element: MurmurHash3's finaliser of index and seed (uint32 scalar)."""
+    """Return f32 in [0, 1) for each element: MurmurHash3's finaliser of its index and the seed (uint32 scalar)."""
     bits = jnp.broadcast_to(seed.astype(jnp.uint32), shape)
     for axis in range(len(shape)):
         bits = _mixed(bits ^ (jax.lax.broadcasted_iota(jnp.uint32, shape, axis) + jnp.uint32(0x9E3779B9)))
@@ -39,14 +39,14 @@ def chance(shape: tuple[int, ...], seed: jax.Array) -> jax.Array:
 
 
 def to_bfloat16(values: jax.Array, chances: jax.Array) -> jax.Array:
-    """f32 to one of the two nearest bfloat16 numbers, right on average."""
+    """Round f32 stochastically to one of the two nearest bfloat16 numbers; the mean is the value."""
     bits = jax.lax.bitcast_convert_type(values, jnp.uint32)
     low = (chances * jnp.float32(65536.0)).astype(jnp.uint32)
     return jax.lax.bitcast_convert_type(((bits + low) >> 16).astype(jnp.uint16), jnp.bfloat16)
 
 
 def encode_first(values: jax.Array, chances: jax.Array) -> Coded:
-    """Signed values f32."""
+    """Encode signed values f32, the first moment, to int8 codes with scales."""
     blocks, scales = _blocks(values)
     size = jnp.abs(blocks) / _divisor(scales)
     code = _round(size, jnp.sqrt(size), _FIRST_CODES, 2, chances.reshape(blocks.shape))
@@ -54,13 +54,16 @@ def encode_first(values: jax.Array, chances: jax.Array) -> Coded:
 
 
 def decode_first(coded: Coded) -> jax.Array:
-    """f32, like the tensor."""
+    """Return the first moment f32 in the tensor's shape."""
     codes = _like_blocks(coded).astype(jnp.float32)
     return (codes * jnp.abs(codes) * (coded.scales[..., None] * _FIRST_CODES**-2)).reshape(coded.codes.shape)
 
 
 def encode_second(values: jax.Array, chances: jax.Array) -> Coded:
-    """Values f32 that are not negative. The lowest code is 1: Adam divides by them."""
+    """Encode values f32 >= 0, the second moment, to uint8 codes with scales.
+
+    The lowest code is 1 and not 0, because Adam divides by these values.
+    """
     blocks, scales = _blocks(values)
     size = blocks / _divisor(scales)
     code = _round(size, jnp.sqrt(jnp.sqrt(size)), _SECOND_CODES, 4, chances.reshape(blocks.shape))
@@ -68,18 +71,18 @@ def encode_second(values: jax.Array, chances: jax.Array) -> Coded:
 
 
 def decode_second(coded: Coded) -> jax.Array:
-    """f32, like the tensor."""
+    """Return the second moment f32 in the tensor's shape."""
     squares = jnp.square(_like_blocks(coded).astype(jnp.float32) * (1.0 / _SECOND_CODES))
     return (jnp.square(squares) * coded.scales[..., None]).reshape(coded.codes.shape)
 
 
 def block_size(last_axis: int) -> int:
-    """Elements that share a scale along an axis of this length."""
+    """Return how many elements share a scale along an axis of this length."""
     return next(size for size in range(min(BLOCK, last_axis), 0, -1) if last_axis % size == 0)
 
 
 def _round(size: jax.Array, root: jax.Array, codes: int, power: int, chances: jax.Array) -> jax.Array:
-    """The code below or above, with odds by which the decoded value is ``size`` on average."""
+    """Return the code below or above, with odds by which the decoded value is ``size`` on average."""
     below = jnp.clip(jnp.floor(root * codes), 0.0, codes - 1.0)
     low, high = (below / codes) ** power, ((below + 1.0) / codes) ** power
     return below + (chances < (size - low) / (high - low)).astype(jnp.float32)

@@ -1,7 +1,7 @@
-"""Tensors on devices, piece by piece in this host's memory, and frozen so into a file.
+"""Bring tensors from devices to this host's memory piece by piece, and freeze them into a file that way.
 
-A tensor may lie on the devices of many hosts, and none of them need have room for the whole of it: so many rows of each
-shard are brought together at a time, and written where they belong.
+A tensor may be divided among the devices of many hosts, none of which needs room for all of it: some rows of each shard
+are gathered at a time and written to their places in the file.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from rollcast.policy.snapshot import frozen_parts, tensor_specs
 from rollcast.wire.versions.tensors import TensorSpec
 
 PIECE_BYTES = 8 << 20
-"""Of a tensor that are gathered at a time, at most about so many."""
+"""About how many bytes of a tensor are gathered at a time at most."""
 
 Rows = np.ndarray[Any, Any]
 
 
 def freeze_into(config: ModelConfig, params: Mapping[str, Any], file: BinaryIO | None) -> tuple[TensorSpec, ...]:
-    """Write what `rollcast.policy.snapshot.freeze` makes of parameters, to the bit, into a file from its start on.
+    """Write the bits that `rollcast.policy.snapshot.freeze` makes of parameters into a file, from its start on.
 
-    Beside the parameters there is one of them, where it lies, and one piece of it. Where they lie on several processes'
-    devices, all processes must call this, those that have no file to write with None.
+    Beyond the parameters this takes memory for a copy of one of them on its devices and for one piece of it on the
+    host. If the parameters are on devices of several processes, all of these must call this; those without a file to
+    write pass None. Returns the specs of the tensors in the order of the bytes.
 
     Raises:
         OSError: the file cannot be written.
@@ -53,7 +54,10 @@ def _write(file: BinaryIO, spec: TensorSpec, first_row: int, rows: Rows) -> None
 
 
 def gathered(array: jax.Array) -> Rows:
-    """A copy in this host's memory; see pieces. Where nothing is to be kept of it, ask for its pieces only."""
+    """Return a copy of the whole array in this host's memory.
+
+    If several processes hold the array, all must take part; one that needs no copy iterates over `pieces` instead.
+    """
     whole = np.empty(array.shape, array.dtype)
     for first_row, rows in pieces(array):
         if array.ndim:
@@ -64,10 +68,10 @@ def gathered(array: jax.Array) -> Rows:
 
 
 def pieces(array: Any) -> Iterator[tuple[int, Rows]]:
-    """Each row of an array at least once: (first row, rows), at most about `PIECE_BYTES` at a time where it is large.
+    """Yield each row of an array at least once as (first row, rows), in pieces of at most about `PIECE_BYTES`.
 
-    Where the array lies on several processes' devices, all of them must ask for every piece. A piece is valid until the
-    next is asked for.
+    If the array is on devices of several processes, all of them must iterate over every piece. A piece is valid until
+    the next one is requested.
     """
     if not isinstance(array, jax.Array) or (array.is_fully_replicated and _on_cpu(array)):
         yield 0, np.asarray(array)
@@ -88,7 +92,7 @@ def pieces(array: Any) -> Iterator[tuple[int, Rows]]:
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def _cut(array: jax.Array, start: int, where: NamedSharding, take: int) -> jax.Array:
-    """Rows [start, start + take) of every shard, which stay where they are."""
+    """Return rows [start, start + take) of every shard, each on the shard's own device."""
 
     def rows(shard: jax.Array, start: jax.Array) -> jax.Array:
         return jax.lax.dynamic_slice_in_dim(shard, start, take)
@@ -98,14 +102,14 @@ def _cut(array: jax.Array, start: int, where: NamedSharding, take: int) -> jax.A
 
 
 def _here(array: jax.Array) -> Rows:
-    """The whole of a small array in this host's memory."""
+    """Return all of a small array in this host's memory."""
     if array.is_fully_addressable or array.is_fully_replicated:
         return np.asarray(array.addressable_data(0) if array.is_fully_replicated else array)
     return np.asarray(everywhere(array).addressable_data(0))
 
 
 def _on_device(array: jax.Array) -> jax.Array:
-    """The array, brought back from its devices' hosts if it was put there."""
+    """Return the array in its devices' default memory, also if it was offloaded to their hosts' memory."""
     usual = next(iter(array.devices())).default_memory().kind
     return (
         array if array.sharding.memory_kind == usual else jax.device_put(array, array.sharding.with_memory_kind(usual))
