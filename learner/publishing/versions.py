@@ -45,8 +45,8 @@ class RetainedVersions:
     """Published versions on disk, of which the last few used are mapped into memory.
 
     Several threads may retain, read and remove different versions at the same time. Stand-ins are states that were
-    trained again after a restart and may differ from the published ones; they are used if the published bytes are gone, and
-    have no name on disk.
+    trained again after a restart and may differ from the published ones; they are used if the published bytes are gone,
+    and have no name on disk.
 
     Args:
         folder: the folder of the files, which exists.
