@@ -1,9 +1,9 @@
-"""Peers are switched on and off: by the operator's pins, and by the capacity model from live measurements.
+"""Switch peers on and off, by the operator's pins and by the capacity model from live measurements.
 
-A peer on standby is given nothing new, finishes what it holds, and goes on receiving versions where that is cheap, so
-that it can start at once. Every switch has a reason in words, which the peer is told too, and which stays in the run's
-story. The programme is solved beside the event loop: PlanActivation goes out, ActivationPlanned comes back, so that a
-replay of the record needs no solver.
+A peer on standby gets no new work, finishes the leases that it holds, and continues to receive versions where that is
+cheap, so that it can start at once. Every switch has a reason in words, which is sent to the peer and stays in the
+run's story. The programme is solved outside the event loop: the action PlanActivation requests it, and the event
+ActivationPlanned brings the result, so that a replay of the record needs no solver.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from coordinator.core.staleness.epochs import NEWEST_KEPT
 from rollcast.wire.ids import PeerId
 
 _LOOK_S = 1.0
-_COME_BACK_S = 15.0  # for peers to reconnect to a restarted coordinator; they dial every 5 s
+_COME_BACK_S = 15.0  # time for peers to reconnect to a restarted coordinator; they dial every 5 s
 _MEMBERS_LOOKED_AT_A_SECOND = 1000  # so that measuring takes a small share of the coordinator's time
 _MEMBERS_LOOKED_AT_ONCE = 512  # so that no other event waits for long
-_MEASURED_LEAST_STEPS = 4  # over which a set's rollouts are added up, at least
-_LIMITED_SHARE = 0.05  # of the measurements: workers count as the limit if the learner waited at so many
+_MEASURED_LEAST_STEPS = 4  # fewest learner steps over which the rollouts of a set are counted
+_LIMITED_SHARE = 0.05  # workers limit the run if the learner waited at more than this share of the measurements
 
 
 class _Meter:
-    """The rollouts made since the last measurement. Times are the core's clock in seconds."""
+    """Counts the rollouts accepted since the last measurement. Times are the core's clock in seconds."""
 
     def __init__(self) -> None:
         self.running = False
@@ -78,7 +78,7 @@ class _Look:
 
     members: list[Member]  # still to be measured
     assumed: Assumed
-    idle: int = 0  # that are on and could hold more
+    idle: int = 0  # members measured so far that are on and could hold more slots
 
 
 class Activation:
@@ -101,12 +101,12 @@ class Activation:
     # ---------------------------------------------------------------- events
 
     def joined(self, peer_id: PeerId) -> list[Action]:
-        """Tell a peer that opened a session if it is switched off."""
+        """Inform a peer that opened a session if it is switched off."""
         off = self._state.members.standing(peer_id).switched_off
         return [TellActivation(peer_id, False, off)] if off else []
 
     def restored(self, event: StandbyRestored, now: float) -> None:
-        """Continue with the set that was on, until there is a plan; if the model does not act, every peer is on."""
+        """Continue with the restored set until there is a plan; if the model does not act, every peer is on."""
         if not self._acts:
             return
         self._restored, self._restored_at = tuple(event.peers), now
@@ -115,7 +115,7 @@ class Activation:
             standing.standby, standing.dark = reason, dark
 
     def _nobody_came_back(self, now: float) -> list[Action]:
-        """Switch peers on when those that were on have left and the learner waits: no plan is made before one works."""
+        """Switch restored peers on if all that were on have left and the learner waits: a plan needs a working peer."""
         state, replanner = self._state, self._replanner
         if replanner is None or replanner.plan is not None:
             self._restored = ()
@@ -149,7 +149,7 @@ class Activation:
         return [Note("activation_planned", f"plan {solved.number}", what), *self._handle(solved, now)]
 
     def plan_failed(self, number: int, why: str, now: float) -> list[Action]:
-        """Keep the set when the planner has no answer, and add to it where it is too slow."""
+        """Keep the set because the planner failed, and add peers if the set is too slow."""
         return [Note("activation_failed", f"plan {number}", why), *self._handle(SolveFailed(number, why), now)]
 
     def pinned(self, event: PeerPinned, now: float) -> list[Action]:
@@ -180,7 +180,7 @@ class Activation:
     # ---------------------------------------------------------------- measurements
 
     def _look(self, now: float) -> list[Action]:
-        """Report peers and their speeds to the replanner, of a large fleet some at a time, and the demand last."""
+        """Report peers and their speeds to the replanner, and the demand last; a large fleet takes several calls."""
         state, actions = self._state, list[Action]()
         demand = demand_of(state, now)
         if demand is None:
@@ -201,7 +201,10 @@ class Activation:
         return actions + self._measure(now, limited=not look.idle and state.batches.wanted is not None)
 
     def _see_offers(self, now: float) -> list[Action]:
-        """Report the workers on offer after the peers, since a peer may be one of them. All others have left."""
+        """Report the offered workers to the replanner after the peers, since a peer may be one of them.
+
+        Workers reported before that are neither offered nor usable members now are reported as gone.
+        """
         state, actions, offers = self._state, list[Action](), self._state.offers.workers
         for worker in offers.values():
             worker_id = PeerId(worker.worker_id)
@@ -229,7 +232,11 @@ class Activation:
         return self._handle(WorkerSeen(worker), now)
 
     def _measure(self, now: float, *, limited: bool) -> list[Action]:
-        """Measure what the set makes. Where nothing is switched, that says nothing about the set of a plan."""
+        """Measure the rollouts that the set of active peers makes, and report the result to the replanner.
+
+        Unless the model acts nothing is measured: the active set is not the planned one, so its pace says nothing about
+        the plan.
+        """
         state, meter = self._state, self._meter
         if not self._acts:
             return []
@@ -276,7 +283,7 @@ class Activation:
         return wants + self._switch(peer_id, on, reason, now, receives=receives)
 
     def _give_reasons(self, solved: Solved) -> None:
-        """Update the reasons, also of peers that stay as they are."""
+        """Update the reasons of all peers in the plan, including peers that stay as they are."""
         for worker_id, reason in solved.reasons:
             if worker_id in self._state.offers.workers:
                 continue
@@ -289,9 +296,9 @@ class Activation:
                 standing.switched = reason
 
     def _switch(self, peer_id: PeerId, on: bool, reason: str, now: float, *, receives: bool = True) -> list[Action]:
-        """Switch a peer on or off, and tell it."""
+        """Switch a peer on or off and inform it; if it is in that state already, nothing happens."""
         state, standing = self._state, self._state.members.standing(peer_id)
-        if on is not bool(standing.standby):  # it is so already
+        if on is not bool(standing.standby):  # it is in that state already
             return []
         was_dark = standing.dark
         standing.standby, standing.switched = ("", reason) if on else (reason, "")
@@ -300,7 +307,7 @@ class Activation:
         actions: list[Action] = [Note("activated" if on else "standby", peer_id, reason)]
         if state.members.get(peer_id) is None:
             return actions
-        if not standing.drained:  # else it is off all the same
+        if not standing.drained:  # a drained peer stays off whatever the model decides
             actions.append(TellActivation(peer_id, on, reason))
         state.members.changed([peer_id])
         if not on:
@@ -320,7 +327,7 @@ class Activation:
 
     @property
     def corrections(self) -> Corrections | None:
-        """Measured / predicted, as far as it was learned; None if nothing is planned."""
+        """The learned factors measured / predicted; None if the capacity model is off."""
         return None if self._replanner is None else self._replanner.corrections
 
     def status(self) -> ActivationStatus:

@@ -1,4 +1,4 @@
-"""The run as the capacity model sees it: peers and the learner's demand, from what was measured so far."""
+"""Describe the run to the capacity model: peers and the learner's demand, from what was measured so far."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from coordinator.core.members.membership import Member
 
 _NEW_SHARE = 0.3  # weight of a new measurement of a peer's speed: rollouts vary more than machines do
 _STEPS_TIMED_LEAST = 4
-_ALIKE = 0.75  # of another peer's speed: a difference that waiting for work explains
-_JUMP = 2.0  # by this factor it is believed at once
-_SPREAD_UNKNOWN = 1.5  # of the longest of ten rollouts over an ordinary one, before anything was measured
+_ALIKE = 0.75  # share of another peer's speed above which waiting for work explains the difference
+_JUMP = 2.0  # a speed that changed by this factor is taken as measured, without smoothing
+_SPREAD_UNKNOWN = 1.5  # assumed p90 of a rollout's duration over the mean, before anything was measured
 
 
 def is_usable(member: Member) -> bool:
@@ -26,7 +26,7 @@ def is_usable(member: Member) -> bool:
 
 
 def measure(state: CoreState, member: Member, now: float) -> None:
-    """Blend in the newest measurement of a member's speed; without one the old figure stays."""
+    """Blend in the newest measurement of a member's speed; without one the known speed stays."""
     per_s = state.forecast.slots_per_s(member.peer_id, now)
     is_new = now - member.joined_at < state.settings.activation.replan.dwell_s
     if not per_s or (is_new and not state.forecast.is_settled(member.peer_id)):
@@ -42,13 +42,13 @@ def price(prices: Sequence[Price], member: Member) -> Price:
 
 
 class Assumed:
-    """Speeds to assume of peers that had little to do: of the slowest that is on and like them.
+    """Assumes speeds for peers that had little to do: that of the slowest active peer with the same hardware.
 
-    What a peer makes that waits for work between its batches is less than it can make.
+    A peer that waits for work between its batches makes less than it can, so its own measurement would be too low.
     """
 
     def __init__(self, state: CoreState) -> None:
-        self._least: dict[str, float] = {}  # slots a second for each that it draws at once, by hardware
+        self._least: dict[str, float] = {}  # slots a second for each concurrent rollout, by hardware
         for member in state.members:
             per_s = member.standing.slots_per_s
             if per_s and member.role == "peer" and not member.standing.standby:
@@ -56,9 +56,10 @@ class Assumed:
                 self._least[member.hardware] = min(each, self._least.get(member.hardware, each))
 
     def slots_per_s(self, member: Member, *, had_nothing_to_do: bool) -> float:
-        """Of a peer that was measured, or is new: its own; of one on standby that was not much slower, that of others.
+        """Return the speed to assume for a peer, in slots per second; 0 if it is not known.
 
-        0 where nobody was measured.
+        A measured peer has its own speed, or on standby that of active peers like it if it was not much slower. A peer
+        without a measurement has the speed of others only after it had nothing to do for a while.
         """
         known, at_once = member.standing.slots_per_s, max(1, member.concurrent_rollouts)
         like_it = self._least.get(member.hardware, 0.0) * at_once
@@ -71,7 +72,7 @@ class Assumed:
 
 
 def worker_of(state: CoreState, member: Member, prices: Sequence[Price], now: float, slots_per_s: float) -> Worker:
-    """One column of the programme; without speeds where ``slots_per_s`` is 0: not known."""
+    """Return a member as the planner sees a worker; it has no speeds if ``slots_per_s`` is 0, which is not known."""
     costs = state.offers.price_of(member.peer_id) or price(prices, member)
     settings = state.settings.activation
     link = state.links.estimate(member.peer_id, now, upload_cap_bytes_per_second=member.upload_cap_bytes_per_second)
@@ -103,9 +104,9 @@ def _speeds(state: CoreState, member: Member, per_s: float) -> tuple[Speed, ...]
 
 
 def learner_step_s(state: CoreState) -> float | None:
-    """T_train: what a step takes without waiting; of a learner that never waits, what it takes.
+    """Return T_train, the seconds of a step without waiting for a batch, or of a whole step if that is shorter.
 
-    None in its first steps, which compile: a learner that seems slow is given too few peers.
+    It is None in the first steps, which compile: a learner that seems slow would be given too few peers.
     """
     if state.forecast.steps_timed < _STEPS_TIMED_LEAST:
         return None

@@ -1,9 +1,9 @@
-"""What would follow from an act, or from other settings: the run as it is measured now beside the run as it would be.
+"""Preview an operator's action or other settings: compare the run as it is measured now with the run as it would be.
 
-Both sides come from one model (capacity.predict.prediction), so that what it leaves out is left out of both. Where
-the capacity
-model acts, the set on the right is the one that it would choose; else it is the set that is on, less who is sent away.
-Previews are quick rather than exact: a large fleet is stood for by a sample, and few steps are modelled.
+Both sides come from one model (capacity.predict.prediction), so that its omissions affect both alike. Where the
+capacity model acts, the set after the change is the one that the model would choose; else it is the set that is on,
+less the peers that the action removes. Previews are quick rather than exact: a sample represents a large fleet, and few
+steps are modelled.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from coordinator.core.events.prices import Mode
 from coordinator.core.staleness.policy import RulesInForce, StalenessRules
 from rollcast.wire.ids import PeerId
 
-ROLLOUTS_MODELLED = 120  # of a step, about: a second or so for both sides
+ROLLOUTS_MODELLED = 120  # about so many a step: both sides together take a second or so
 WARM_UP_STEPS, STEPS, DRAWS = 10, 30, 1
 _WORKERS_LEAST, _WORKERS_MOST = 6, 48
 _OVERHEAD_LEAST, _OVERHEAD_MOST = 0.2, 20.0
@@ -46,7 +46,13 @@ _DOES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What would hold. Args: publish_every_steps: 0: auto. act, peers: empty where it is about settings only."""
+    """The settings that would hold, and an action on peers.
+
+    Args:
+        publish_every_steps: kappa; 0 for auto.
+        usd_per_hour_max: spending limit; None for no limit.
+        act, peers: the action and its peers; empty if only settings change.
+    """
 
     staleness_limit: int
     publish_every_steps: int
@@ -57,7 +63,12 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A peer that is here. Args: usable: it could be given work. held: slots that it works at."""
+    """A connected peer.
+
+    Args:
+        usable: whether it could be given work.
+        held: number of slots that it holds.
+    """
 
     worker: Worker
     usable: bool
@@ -66,12 +77,13 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """The run at one moment, plain enough to be looked at in a thread.
+    """The run at one moment, as plain data that a thread may read.
 
     Args:
-        demand: None before the learner's pace and a version are known.
-        rules: in force.
-        t_bcast_s, t_bcast_p95_s, t_gen_p90_s, step_period_s: as measured; None: not yet.
+        demand: the learner's demand; None before its pace and a version are known.
+        known: the connected peers.
+        rules: staleness rules in force.
+        t_bcast_s, t_bcast_p95_s, t_gen_p90_s, step_period_s: measured durations in seconds; None before a measurement.
     """
 
     mode: Mode
@@ -87,7 +99,7 @@ class Question:
 
 
 class Figures(BaseModel):
-    """What a set of workers makes of the run; null: not known."""
+    """Predicted figures of the run with a set of workers; null if not known."""
 
     utilisation: float | None = None
     usd_per_hour: float | None = None
@@ -98,7 +110,7 @@ class Figures(BaseModel):
 
 
 class Preview(BaseModel):
-    """Now beside then. Args: sentence: the same in words. warnings: what to think of before it is done."""
+    """The run's figures now and after the change; ``warnings`` are to be considered before it."""
 
     now: Figures
     then: Figures
@@ -107,7 +119,11 @@ class Preview(BaseModel):
 
 
 def question_of(state: CoreState, corrections: Corrections | None, now: float) -> Question:
-    """The run as it is now. Args: corrections: measured / predicted, where the capacity model learned them."""
+    """Return the run as it is now.
+
+    Args:
+        corrections: measured / predicted, as the capacity model learned them; None if it is off.
+    """
     settings, demand, assumed = state.settings, demand_of(state, now), Assumed(state)
     known = []
     for member in state.members:
@@ -189,7 +205,7 @@ def _set_after(question: Question, change: Change, demand: Demand) -> tuple[list
 
 
 def _changed(one: Known, change: Change) -> Worker | None:
-    """Return the peer after the act; None if it could not be given work."""
+    """Return the peer after the action; None if it could not be given work."""
     if PeerId(one.worker.worker_id) not in change.peers:
         return one.worker if one.usable else None
     if change.act in ("drain", "ban"):
@@ -204,7 +220,7 @@ def _stays_on(worker: Worker) -> bool:
 
 
 def _period(question: Question, change: Change) -> int:
-    """kappa; where it follows broadcasts, what it would be with those that were measured."""
+    """Return kappa after the change; if it follows broadcasts, its value for the measured ones."""
     rules = RulesInForce(StalenessRules(change.staleness_limit, change.publish_every_steps))
     if rules.follows_broadcasts:
         rules.follow(
@@ -219,7 +235,10 @@ def _period(question: Question, change: Change) -> int:
 
 
 def _overhead(question: Question, demand: Demand, on: Sequence[Worker]) -> float:
-    """T_bcast as measured / the fluid bound: bytes grow by it, so that the bound of another set follows its links."""
+    """Return measured T_bcast / its fluid bound, within bounds; 1 if not known.
+
+    A version's bytes are multiplied by it, so that the prediction for another set depends on that set's links.
+    """
     if question.t_bcast_s is None or not on:
         return 1.0
     uploads = np.array([one.upload_bytes_per_second * one.relays for one in on])
@@ -258,7 +277,11 @@ def _figures(question: Question, demand: Demand, on: Sequence[Worker]) -> Figure
 
 
 def thinned(demand: Demand, workers: Sequence[tuple[Worker, Speed]]) -> tuple[Demand, list[tuple[Worker, Speed]], int]:
-    """The same run with fewer rollouts a step: so many workers are to be modelled, each drawing fewer at once."""
+    """Scale the run down to fewer rollouts a step, as a model that takes about a second.
+
+    Returns:
+        The demand, the workers, each generating fewer rollouts at once, and the number of workers to model.
+    """
     share = ROLLOUTS_MODELLED / demand.rollouts_per_step
     most = min(_WORKERS_MOST, max(_WORKERS_LEAST, round(len(workers) * share)))
     fewer = max(1, int(1.0 / (share * max(1.0, len(workers) / most))))

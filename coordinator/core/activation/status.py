@@ -1,4 +1,4 @@
-"""The capacity model's decisions, for people."""
+"""Describe the capacity model's decisions for people."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PlannedSet:
-    """What the last plan came to; the model's words are those of docs/architecture.md.
+    """Result of the last plan; docs/architecture.md explains the model's terms.
 
     Args:
-        number: of the plan, as in the causes of the run's story.
-        infeasible: why no set will do; empty if this one does.
+        number: number of the plan, as in the causes of the run's story.
+        infeasible: why no set of peers will do; empty if this one does.
         remedies: single changes that would help.
     """
 
@@ -32,15 +32,15 @@ class PlannedSet:
 
 @dataclass(frozen=True, slots=True)
 class ActivationStatus:
-    """Peers that are on and off, and why.
+    """State of the capacity model, and how many peers are on and off.
 
     Args:
         mode: off, advise or act.
-        usd_per_hour: of the peers that are on.
-        switches: peers that were switched since the coordinator's start.
-        plan: None before the first one.
-        failed: why the last plan failed, empty if it did not.
-        usd_per_hour_max, usd_total_max: what may be spent; None: no limit.
+        usd_per_hour: price of the peers that are on.
+        switches: number of switches since the coordinator's start.
+        plan: the last plan; None before the first one.
+        failed: why the last plan failed; empty if it did not.
+        usd_per_hour_max, usd_total_max: spending limits in US dollars; None for no limit.
         rate_correction, t_bcast_correction, t_train_correction: measured / predicted.
     """
 

@@ -1,9 +1,9 @@
-"""What a machine would be worth to the run: whether its rollouts are young enough under S, and by how much. Pure.
+"""Judge a machine's value to the run: whether its rollouts are young enough under S, and by how much. Pure.
 
 It is judged as the planner judges a worker (capacity/model/staleness.py, docs/capacity.md): receiving a version and
-drawing a
-rollout, p90, must fit into ``(S - kappa) T_train`` less the time for scoring. Speeds are those that the machine
-measured of itself; the learner's step, the length of rollouts and their spread are the run's, as measured so far.
+generating a rollout, p90, must fit into ``(S - kappa) T_train`` less the time for scoring. Speeds are those that the
+machine measured of itself; the learner's step, the length of rollouts and their spread are the run's, as measured so
+far.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from coordinator.core.activation.pool import Assumed, demand_of, is_usable, work
 from coordinator.core.decisions.state import CoreState
 
 THIS_MACHINE = "this machine"
-_SPREAD_UNKNOWN = 1.5  # of a rollout's p90 over its mean, before the run measured it
-_VERSIONS_HELD = 2.0  # the one in use and the next
-_LARGER_MOST = 10.0  # times: beyond that the same step time says nothing
+_SPREAD_UNKNOWN = 1.5  # assumed p90 of a rollout's duration over the mean, before the run measured it
+_VERSIONS_HELD = 2.0  # the version in use and the next one
+_LARGER_MOST = 10.0  # times as many parameters, beyond which the same step time says nothing
 _MBIT = 125_000.0
 _MB = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What a machine measured of itself. Rates per second; None: not measured.
+    """What a machine measured of itself. Rates are per second; None if not measured.
 
     Args:
-        memory_bytes: of what it computes on.
+        memory_bytes: memory of the device on which it computes.
     """
 
     tokens_per_s: float
@@ -47,7 +47,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class RunModel:
-    """The model that the run trains. ``larger``: bytes in memory of larger published ones, by name, ascending."""
+    """The model that the run trains. ``larger`` has the bytes in memory of larger published models, ascending."""
 
     parameters: float
     state_bytes: float
@@ -55,20 +55,21 @@ class RunModel:
 
     @property
     def size(self) -> str:
-        """In words: 4B, 290K."""
+        """Its number of parameters in words, for example 4B or 290K."""
         return in_words(self.parameters)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:
-    """The answer; ``meets`` is None where the run does not know enough yet. Durations in seconds.
+    """The value of a machine to the run. Durations are in seconds.
 
     Args:
-        slack_share: of the time that S leaves, what is left over; negative where it does not fit.
-        share_of_need: of all rollouts that the learner takes, those that this machine would make.
-        sentence: for a person.
+        meets: whether the machine meets S; None where the run does not know enough yet.
+        slack_share: share of the time that S leaves which is left over; negative where it does not fit.
+        share_of_need: share of the rollouts that the learner takes which this machine would make.
+        sentence: the judgement in words.
         reasons: the figures behind it, a line each.
-        what_would_help: the smallest single changes with which it would meet S; empty where it does.
+        what_would_help: the smallest single changes with which the machine would meet S; empty where it does.
     """
 
     meets: bool | None
@@ -87,13 +88,14 @@ class Worth:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What worth needs of the run, taken out of the core's state at one moment.
+    """What ``worth_of`` needs to know about the run, taken out of the core's state at one moment.
 
     Args:
-        demand: None before a step was timed and a version announced.
-        workers: that the run has, with known speeds.
-        tokens_per_rollout: mean; where nothing was drawn yet the most that a rollout may have.
-        spread: p90 of a rollout over its mean.
+        demand: the learner's demand; None before a step was timed and a version announced.
+        workers: the run's workers whose speeds are known.
+        tokens_per_rollout: mean length; before anything was generated, the most tokens that a rollout may have.
+        tokens_measured: whether that length was measured.
+        spread: p90 of a rollout's duration over its mean.
     """
 
     staleness_limit: int
@@ -107,12 +109,12 @@ class Question:
 
 
 def question_of(state: CoreState, now: float) -> Question:
-    """What the run knows now."""
+    """Return what the run knows now."""
     assumed, settings = Assumed(state), state.settings.activation
     members = [member for member in state.members if is_usable(member)]
     workers, tokens_per_s, slots_per_s = [], 0.0, 0.0
     for member in members:
-        kept = assumed.slots_per_s(member, had_nothing_to_do=False)  # only where the capacity model looks
+        kept = assumed.slots_per_s(member, had_nothing_to_do=False)  # 0 unless the capacity model measures speeds
         per_s = kept or state.forecast.slots_per_s(member.peer_id, now) or 0.0
         if per_s:
             workers.append(worker_of(state, member, state.prices, now, per_s))
@@ -133,7 +135,7 @@ def question_of(state: CoreState, now: float) -> Question:
 
 
 def offered_worker(question: Question, offer: Offer) -> Worker:
-    """The machine as the planner sees a worker."""
+    """Return the machine as the planner sees a worker."""
     per_s = offer.tokens_per_s / question.tokens_per_rollout
     mean_s = offer.concurrent_rollouts / per_s if per_s > 0 else math.inf
     return Worker(
@@ -174,7 +176,7 @@ def worth_of(question: Question, offer: Offer, model: RunModel | None) -> Worth:
 
 
 class _Judged:
-    """One machine beside the run's workers."""
+    """Judges one machine that joins the run's workers; ``scale`` multiplies the model's size."""
 
     def __init__(self, demand: Demand, others: Sequence[Worker], me: Worker, *, scale: float = 1.0) -> None:
         self.demand, self.others, self.me = demand, others, me
@@ -205,7 +207,7 @@ class _Judged:
 
     @property
     def why_not(self) -> str:
-        """What takes most of the time."""
+        """What takes most of the time, in words."""
         if self.t_gen_s >= self.t_bcast_s:
             return "drawing is too slow"
         return "download too slow" if self.copy_s >= self.t_bcast_s else "too little upload among all peers"
@@ -223,7 +225,7 @@ class _Judged:
 
 
 def _fluid_s(demand: Demand, workers: Sequence[Worker], size_bytes: float) -> float:
-    """From announcement to the last copy, this machine's downlink apart: a slow one is late alone."""
+    """Return the seconds from announcement to the last copy, ignoring downlinks: a slow downlink delays only itself."""
     uploads = np.array([worker.upload_bytes_per_second * worker.relays for worker in workers])
     source = demand.learner_upload_bytes_per_second
     return broadcast_seconds(size_bytes, source, uploads, np.full_like(uploads, np.inf), demand.topology)
@@ -259,7 +261,10 @@ def _sentence(judged: _Judged, model: RunModel | None, offer: Offer) -> str:
 
 
 def _not_the_next(judged: _Judged, model: RunModel, offer: Offer) -> str:
-    """The smallest larger model that this machine would not be fit for, the learner's step taking as long."""
+    """Name the smallest larger model for which this machine would not do, if the learner's step took as long.
+
+    The result continues a sentence, and is empty if the machine would do for all of them.
+    """
     for name, state_bytes in model.larger.items():
         if offer.memory_bytes is not None and offer.memory_bytes < _memory_needed(state_bytes):
             return f"; not {name}: too little memory"
@@ -304,11 +309,12 @@ def _helps(judged: _Judged) -> tuple[str, ...]:
 
 
 def run_model(state_bytes: int, elements: float, published: Mapping[str, float]) -> RunModel:
-    """The run's model from its newest version record.
+    """Return the run's model, from its newest version record.
 
     Args:
-        elements: of all its tensors.
-        published: parameters of published dense models by name; those of about this size are compared with.
+        state_bytes: bytes of a version in memory.
+        elements: number of elements of all its tensors.
+        published: numbers of parameters of published dense models, by name; somewhat larger ones are compared.
     """
     bytes_each = state_bytes / max(1.0, elements)
     ascending = sorted(published.items(), key=lambda one: one[1])
@@ -317,7 +323,7 @@ def run_model(state_bytes: int, elements: float, published: Mapping[str, float])
 
 
 def in_words(count: float) -> str:
-    """4B, 290K."""
+    """Return a count in words, for example 4B or 290K."""
     for unit, size in (("B", 1e9), ("M", 1e6), ("K", 1e3)):
         if count >= size:
             return f"{count / size:.2g}{unit}" if count < 10 * size else f"{count / size:.0f}{unit}"

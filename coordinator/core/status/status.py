@@ -1,4 +1,4 @@
-"""What people see: the status that every screen shows, and what the run is waiting for."""
+"""Describe the run for people: the status that every screen shows, and what the run is waiting for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ _EVALUATION = re.compile(r"eval_([a-z0-9_-]+)_(pass_at_\d+(?:_low|_high)?|versio
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What the run waits for: empty text when it waits for nothing. ``since_s`` is how long already, in seconds."""
+    """What the run waits for; ``text`` is empty if it waits for nothing.
+
+    ``since_s`` is how long it has waited, in seconds; ``next`` says what happens when the wait is over.
+    """
 
     text: str
     since_s: float
@@ -48,7 +51,10 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True)
 class RolloutCounts:
-    """issued = trained + open + sum(dropped); ``uploads_refused`` counts uploads, not attempts."""
+    """Counts of attempts at rollouts: issued = trained + open + sum(dropped).
+
+    ``dropped`` has them by reason; ``uploads_refused`` counts uploads, not attempts.
+    """
 
     issued: int
     accepted: int
@@ -60,7 +66,7 @@ class RolloutCounts:
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """The run at one moment, without its members. Steps, versions and ages in learner steps, durations in seconds."""
+    """The run at one moment, without its members; steps, versions and ages in learner steps, durations in seconds."""
 
     run_name: str
     run_id: str
@@ -84,7 +90,7 @@ class RunStatus:
     staleness_histogram: dict[str, int]
     staleness_max_trained: int | None
     staleness_needed: int | None
-    t_train_s: float | None  # of a step without waiting, median
+    t_train_s: float | None  # median of a step, without waiting
     rollouts_per_step: int
     t_bcast_s: Seconds
     tokens_per_s: float
@@ -97,7 +103,7 @@ class RunStatus:
     peer_byte_share: float | None
     learner_utilisation: float | None
     mismatch: MismatchStatus | None
-    evaluations: dict[str, dict[str, float]]  # newest one beside training, by set
+    evaluations: dict[str, dict[str, float]]  # newest evaluation during training, by set
     reward_history: tuple[tuple[int, float], ...]
     elapsed_s: float
     activation: ActivationStatus
@@ -105,26 +111,29 @@ class RunStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status(RunStatus):
-    """The same with its members: in the order they joined, then those that left last."""
+    """The run at one moment with its members: in the order they joined, then those that left last."""
 
     peers: tuple[PeerStatus, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dicts, lists, strings and numbers, for json.dumps."""
+        """Return the status as plain dicts, lists, strings and numbers, for json.dumps."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return plain
 
 
 class WaitingWatch:
-    """Follows what the run waits for, and since when. Kinds are cheap to tell; texts are made only when asked for."""
+    """Follows what the run waits for, and since when.
+
+    The kind of a wait is cheap to determine, and is after every event; its text is built only when it is read.
+    """
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
-        self._kind: tuple[str, int] = ("start", 0)  # and the step that it is about
-        self._since: float | None = None  # before the first event
+        self._kind: tuple[str, int] = ("start", 0)  # the kind, and the step that it concerns
+        self._since: float | None = None  # None before the first event
 
     def observe(self, now: float) -> None:
-        """Called after every event that may change what the run waits for."""
+        """Note what the run waits for now; called after every event that may change it."""
         kind = self._current_kind()
         if kind != self._kind:
             self._kind, self._since = kind, now
@@ -143,7 +152,7 @@ class WaitingWatch:
         return ("step", state.batches.recorded) if wanted is None else ("batch", wanted)
 
     def describe(self, now: float, no_peer_since: float | None) -> Waiting:
-        """The text that people read, and what happens next."""
+        """Return the wait as people read it, with its duration and what happens next."""
         text, following = self._words(now, no_peer_since)
         since_s = now - self._since if text and self._since is not None else 0.0
         return Waiting(text, max(0.0, since_s), following)
@@ -230,7 +239,7 @@ _RUN_FIELDS = tuple(field.name for field in fields(RunStatus))
 def build_status(
     state: CoreState, waiting: Waiting, activation: ActivationStatus, *, now: float, elapsed_s: float
 ) -> Status:
-    """The status from the core's parts."""
+    """Build the status of the run and its members from the core's state."""
     run = build_run_status(state, waiting, activation, now=now, elapsed_s=elapsed_s)
     return Status(
         **{name: getattr(run, name) for name in _RUN_FIELDS}, peers=peer_rows(state, shown_members(state), now)
@@ -240,7 +249,7 @@ def build_status(
 def build_run_status(
     state: CoreState, waiting: Waiting, activation: ActivationStatus, *, now: float, elapsed_s: float
 ) -> RunStatus:
-    """The same without members: what is left is small, however many they are."""
+    """Build the status of the run without its members, which stays small however large the fleet is."""
     values, seconds = state.progress.values, state.dissemination.seconds
     return RunStatus(
         run_name=state.settings.run_name,
@@ -286,7 +295,7 @@ def build_run_status(
 
 
 def _evaluations(values: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """From eval_SET_NAME to {SET: {NAME: value}}; NAME begins with pass_at, version or problems."""
+    """Return figures named eval_SET_NAME as {SET: {NAME: value}}; NAME begins with pass_at, version or problems."""
     found: dict[str, dict[str, float]] = {}
     for key, value in values.items():
         if (match := _EVALUATION.fullmatch(key)) is not None:
@@ -295,14 +304,18 @@ def _evaluations(values: Mapping[str, float]) -> dict[str, dict[str, float]]:
 
 
 def _phase(state: CoreState) -> str:
-    """starting until the first version is announced, then training; finished by the learner, or stopped before."""
+    """Return the run's phase.
+
+    It is "starting" until the first version is announced, then "training"; at the end "finished" if the learner
+    finished the run, else "stopped".
+    """
     if state.ended:
         return "finished" if state.progress.phase == "finished" else "stopped"
     return "starting" if state.newest_version is None else "training"
 
 
 def _staleness_needed(state: CoreState) -> int | None:
-    """From what was measured so far; None before the first broadcast, rollout and timed step."""
+    """Return the smallest S that fits the measurements; None before the first broadcast, rollout and timed step."""
     t_bcast_s, t_gen_s = state.dissemination.seconds.percentile(95), state.forecast.generate_p90_s()
     t_train_s = state.progress.train_s.percentile(50)
     if t_bcast_s is None or t_gen_s is None or not t_train_s:
