@@ -1,8 +1,8 @@
 """Choose the next of the peers that wait for work, so that each gets a share in proportion to its speed.
 
-Stride scheduling (Waldspurger and Weihl, MIT/LCS/TM-528): each peer has a virtual time that advances by slots / speed
-with what it is given, and the one that is furthest behind is next. Idle peers come before those that only prefetch. The
-cost of a choice does not grow with the number of peers.
+Stride scheduling (Waldspurger and Weihl, MIT/LCS/TM-528): each peer has a virtual time, which advances by slots / speed
+with each lease, and the peer that is furthest behind is next. Idle peers come before those that only prefetch. The cost
+of a choice does not grow with the number of peers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 
 from rollcast.wire.ids import PeerId, Version
 
-_OUTDATED_MAX = 64  # entries of peers that have left their places, beyond as many as there are places
+_OUTDATED_MAX = 64  # outdated entries that are kept beyond the number of places, so that clearing them out is rare
 
 _Line = tuple[bool, Version]  # whether its peers only prefetch, and the version that they hold
 _Entry = tuple[float, int, PeerId]  # virtual time, order of joining
@@ -25,7 +25,7 @@ class _Place:
 
 
 class FairShare:
-    """Peers that wait, in lines by version: one heap of virtual times each."""
+    """Keeps the waiting peers in lines by version, each a heap of virtual times."""
 
     def __init__(self) -> None:
         self._lines: dict[_Line, list[_Entry]] = {}
@@ -36,9 +36,10 @@ class FairShare:
         self.clock = 0.0  # virtual time of the peer that was served last
 
     def wait(self, peer_id: PeerId, order: int, version: Version, virtual_time: float, *, ahead: bool) -> float:
-        """Put a peer that wants slots in line; where it is set aside it stays so until it holds another version.
+        """Put a peer that wants slots in line; a peer that is set aside stays so until it holds another version.
 
-        Returns its virtual time: a peer that was not in line is not paid for the time in which it was away.
+        Returns its virtual time, which for a peer that was not in line is at least the clock: waiting elsewhere earns
+        it no work.
         """
         if peer_id not in self.places:
             virtual_time = max(virtual_time, self.clock)

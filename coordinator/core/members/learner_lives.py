@@ -1,8 +1,9 @@
-"""The learner's wall time over all of its lives, from what each said of itself. Pure.
+"""Account for the learner's wall time over all of its lives, from what each life reported. Pure.
 
-A life says when it began, how many seconds it has accounted for, and what they went into (``life_s``, the sum of all
-``life_*_s``; see docs/metrics.md). It says so again and again, in the middle of a long stretch too, whose seconds come
-with its end. Between two lives the learner was away; what a life did after its last word counts as that too.
+A life is one process of the learner. It reports when it began, how many seconds it has accounted for, and what they
+were spent on (``life_s``, the sum of all ``life_*_s``; see docs/metrics.md). Reports repeat, also during a long
+activity, whose seconds are reported when it ends. Between two lives the learner was away; the time after a life's last
+report counts as away too.
 """
 
 from __future__ import annotations
@@ -11,36 +12,36 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-LEARNER_LIVES = "learner_lives"  # in the ledger's meta
+LEARNER_LIVES = "learner_lives"  # key in the ledger's meta table
 BEGAN = "life_began_unix_s"
 LIVED = "life_s"
-LIVES_MAX = 1_000  # kept one by one; the oldest are added up beyond
+LIVES_MAX = 1_000  # kept one by one; beyond that the oldest are added up
 
 
 @dataclass(slots=True)
 class _Life:
     began_unix_s: float  # the learner's wall clock; tells lives apart
-    said_unix_s: float  # up to where its seconds are accounted for
+    said_unix_s: float  # time up to which its seconds are accounted for
     seconds: dict[str, float]  # by cause; their sum is the life
 
 
 @dataclass(slots=True)
 class LearnerLives:
-    """What became of the learner's wall time, on the clocks of the machines that it lived on."""
+    """Keeps what the learner's wall time was spent on, by the clocks of the machines on which it ran."""
 
     lives: list[_Life] = field(default_factory=list)
 
     @classmethod
     def from_json(cls, text: str) -> LearnerLives:
-        """What ``to_json`` gave."""
+        """Return the lives that ``to_json`` wrote."""
         return cls([_Life(**one) for one in json.loads(text)])
 
     def to_json(self) -> str:
-        """For the ledger."""
+        """Return the lives as JSON for the ledger."""
         return json.dumps([asdict(life) for life in self.lives])
 
     def said(self, values: Mapping[str, float]) -> bool:
-        """The learner reported these figures; False if they say nothing new of its life."""
+        """Take over figures that the learner reported. Returns False if they contain nothing new about its life."""
         began_unix_s, lived_s = values.get(BEGAN), values.get(LIVED)
         if began_unix_s is None or lived_s is None:
             return False
@@ -52,17 +53,17 @@ class LearnerLives:
             self._add_up_oldest()
             return True
         if life.began_unix_s < last.began_unix_s or life.said_unix_s <= last.said_unix_s:
-            return False  # a word of an earlier life that comes late, or nothing new
+            return False  # a late report of an earlier life, or nothing new
         self.lives[-1] = life
         return True
 
     @property
     def wall_s(self) -> float:
-        """From the beginning of the first life to the last second that the newest accounts for."""
+        """Seconds from the beginning of the first life to the last moment that the newest one accounts for."""
         return self.lives[-1].said_unix_s - self.lives[0].began_unix_s if self.lives else 0.0
 
     def seconds(self) -> dict[str, float]:
-        """Wall time by cause, ``away`` among them: adds up to ``wall_s`` as far as the machines' clocks agree."""
+        """Return the wall seconds by cause, with ``away``; they add up to ``wall_s`` if the machines' clocks agree."""
         total: dict[str, float] = {}
         for life in self.lives:
             for cause, seconds in life.seconds.items():

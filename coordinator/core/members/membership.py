@@ -1,4 +1,4 @@
-"""Members with an open session, and the reputation of each identity across its sessions."""
+"""Keep the members with an open session, and the reputation of each identity across its sessions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from coordinator.core.members.fair_share import FairShare
 from rollcast.wire.ids import PeerId, Version
 
 _STANDINGS_KEPT = 16384  # identities remembered after they left; quarantined ones are kept beyond it
-_DEPARTED_KEPT = 16  # shown to the operator until they return or others leave
+_DEPARTED_KEPT = 16  # members that the operator still sees until they return or others leave
 _PEERS_FOR_SECOND_ACCUSER = 3  # with fewer there may be no other peer that could accuse
-_RESTING_STATES = frozenset({"draining", "finishing", "paused"})  # about to leave, or its owner needs the machine
+_RESTING_STATES = frozenset({"draining", "finishing", "paused"})  # it is about to leave, or its owner needs the machine
 _ACCUSED_CHUNKS_KEPT = 64  # per identity; far above any sensible quarantine threshold
 
 
@@ -27,33 +27,33 @@ class Standing:
     dropped: int = 0
     accused_chunks: set[tuple[Version, int]] = field(default_factory=set)
     accusers: set[PeerId] = field(default_factory=set)
-    demoted: str = ""  # why it may not relay for a while, empty if it may
+    demoted: str = ""  # why it may not relay for a while; empty if it may
     demoted_until: float = 0.0  # on the core's clock
-    quarantined: str = ""  # why, empty if it is not
-    returns: int = 0  # times that it returned leases since a rollout of its own was accepted
-    resting: str = ""  # why it gets no work for a while, empty if it may
-    standby: str = ""  # why it is switched off, empty if it is on
+    quarantined: str = ""  # why it is quarantined; empty if it is not
+    returns: int = 0  # how often it returned leases since a rollout of it was accepted
+    resting: str = ""  # why it gets no work for a while; empty if it may
+    standby: str = ""  # why the capacity model switched it off; empty if it is on
     dark: bool = False  # on standby, and not even sent new versions
     switched: str = ""  # why it is on, or what the capacity model would do with it; for people
-    pin: Pin = ""  # what the operator decided for it
-    name: str = ""  # that it joined with last
-    drained: str = ""  # why the operator gives it no new work, empty if it may get some
-    banned: str = ""  # why it may not take part, empty if it may
+    pin: Pin = ""  # the operator's pin
+    name: str = ""  # name with which it joined last
+    drained: str = ""  # why the operator gives it no new work; empty if it may get some
+    banned: str = ""  # why it may not take part; empty if it may
     slots_per_s: float = 0.0  # smoothed speed, kept while it generates nothing; 0: never measured
 
     @property
     def kept_out(self) -> str:
-        """Why it may not take part at all, empty if it may."""
+        """Why the identity may not take part at all; empty if it may."""
         return self.banned or self.quarantined
 
     @property
     def switched_off(self) -> str:
-        """Why it gets no new work, empty if it may: the operator's decision overrides the capacity model's."""
+        """Why the identity gets no new work; empty if it may. The operator's decision overrides the model's."""
         return self.drained or self.standby
 
     @property
     def ordered(self) -> bool:
-        """Whether an operator gave an order about it that outlives its sessions."""
+        """Whether an operator gave an order about the identity that outlives its sessions."""
         return bool(self.banned or self.drained or self.pin)
 
 
@@ -72,20 +72,23 @@ class Member:
     order: int  # rises with every join of this run
     standing: Standing
     free_slots: int = 0
-    virtual_time: float = 0.0  # of its share of the work, see fair_share.py
-    version: Version | None = None  # newest that it holds and generates, or is about to generate, with
+    virtual_time: float = 0.0  # its position in fair sharing, see fair_share.py
+    version: Version | None = None  # newest version that it holds, and generates with or is about to
     facts: PeerFacts | None = None
     region: str = ""
     site: str = ""
     metered: bool = False
-    upload_cap_bytes_per_second: float = 0.0  # 0: none
+    upload_cap_bytes_per_second: float = 0.0  # 0 for no cap
     software: str = ""
     public_name: str = ""
     host: str = ""  # IP address from which its session comes
 
     @property
     def state(self) -> str:
-        """The state that it is in, or that it reports; ``joined`` before its first heartbeat."""
+        """The state that the coordinator or operator put the member in, else the one it reports.
+
+        It is ``joined`` before the first heartbeat.
+        """
         standing = self.standing
         if standing.kept_out:
             return "banned" if standing.banned else "quarantined"
@@ -95,20 +98,20 @@ class Member:
 
     @property
     def reason(self) -> str:
-        """Why it is in that state."""
+        """Why the member is in that state; empty if there is no reason to name."""
         said = self.facts.reason if self.facts is not None else ""
         if self.standing.kept_out:
             return self.standing.kept_out
         demoted = f"relays to nobody for a while: {self.standing.demoted}" if self.standing.demoted else ""
         standing = self.standing
         if standing.switched_off and self.facts is not None and self.facts.state == "standby":
-            said = ""  # it repeats what it was told
+            said = ""  # the member repeats the reason that it was sent
         activation = standing.switched_off or standing.switched
         return "; ".join(part for part in (activation, said, demoted, standing.resting) if part)
 
     @property
     def may_relay(self) -> bool:
-        """Whether it may be assigned children to send chunks to."""
+        """Whether the member may be assigned children to send chunks to."""
         standing = self.standing
         if standing.kept_out or standing.demoted or standing.drained:
             return False
@@ -119,29 +122,29 @@ class Member:
 
     @property
     def part_in_plan(self) -> tuple[bool, bool]:
-        """Whether it relays, and whether it receives."""
+        """Whether the member relays, and whether it receives, in the relay plan."""
         return self.may_relay, self.receives
 
     @property
     def receives(self) -> bool:
-        """Whether it is to receive new versions, as a receiver in the relay plan."""
+        """Whether the member is to receive new versions, as a receiver in the relay plan."""
         return not self.standing.dark and not (self.facts is not None and self.facts.receiving_stopped)
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether T_bcast includes it: it works, and versions can reach it."""
+        """Whether T_bcast includes the member, because it works and versions can reach it."""
         return self.role == "peer" and not self.standing.kept_out and not self.standing.switched_off and self.receives
 
     @property
     def may_work(self) -> bool:
-        """Whether it may be given slots at all."""
+        """Whether the member may be given slots at all."""
         standing = self.standing
         if self.role != "peer" or self.version is None or standing.kept_out or standing.switched_off:
             return False
         return self.facts is None or self.facts.state != "draining"
 
     def holds(self, version: Version) -> bool:
-        """Note that it holds this version. Returns False if it is known to hold a newer one already (I5)."""
+        """Note that the member holds this version. Returns False if it is known to hold this or a newer one (I5)."""
         if self.version is not None and version <= self.version:
             return False
         self.version = version
@@ -150,7 +153,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Departed:
-    """A member as it was when it left, or when it was found silent."""
+    """A member as it was when it left, or when the coordinator ended its session because it was silent."""
 
     member: Member
     how: Literal["left", "lost"]
@@ -158,7 +161,7 @@ class Departed:
 
 
 class Members:
-    """Members in the order they joined."""
+    """Keeps the members in the order they joined."""
 
     def __init__(
         self,
@@ -169,11 +172,11 @@ class Members:
         quarantine_accusers: int,
         taken_over: bool = False,
     ) -> None:
-        """``taken_over``: whether this is a restart, after which earlier members may not have reconnected yet."""
+        """Start without members. ``taken_over``: whether this is a restart, after which members may yet reconnect."""
         self._heartbeat_timeout_s = heartbeat_timeout_s
         self._demotion_s = demotion_s
         self._taken_over = taken_over
-        self._company_at = float("-inf")  # when peers enough for a second accuser were last here
+        self._company_at = float("-inf")  # when enough peers for a second accuser were last connected
         self._quarantine_chunks = quarantine_chunks
         self._quarantine_accusers = quarantine_accusers
         self._members: dict[PeerId, Member] = {}
@@ -301,10 +304,10 @@ class Members:
     def accuse(self, culprit: Member, accuser: PeerId, chunk: tuple[Version, int], now: float) -> bool:
         """Count one corrupt chunk against a member. Returns whether this accusation quarantines it.
 
-        Until then each accusation demotes it for a while: it continues to work but does not relay, so that one lost bit
-        costs little and a broken relay is found out chunk by chunk. Where there are enough peers one accuser alone
-        cannot quarantine another one (I9). The origin is ours and is never demoted or quarantined: without it no peer
-        could receive anything.
+        Until it is quarantined each accusation demotes it for a while: it continues to work but does not relay, so that
+        one lost bit costs little and a broken relay is detected chunk by chunk. If there are enough peers, one accuser
+        alone cannot quarantine another peer (I9). The origin is ours and is never demoted or quarantined: without it no
+        peer could receive anything.
         """
         standing = culprit.standing
         if len(standing.accused_chunks) < _ACCUSED_CHUNKS_KEPT:
@@ -328,7 +331,7 @@ class Members:
     def peer_named(self, words: str) -> PeerId | None:
         """Return the id of the peer with this id, or of the only one with this name; None if there is none or several.
 
-        Peers that left lately, and absent ones that are drained, banned or pinned, are found too.
+        The search includes peers that left lately, and absent ones that are drained, banned or pinned.
         """
         member, standing = self._members.get(PeerId(words)), self._standings.get(PeerId(words))
         if (member is not None and member.role == "peer") or (standing is not None and standing.ordered):
@@ -374,7 +377,7 @@ class Members:
         return any(member.role == role for member in self)
 
     def end_demotions(self, now: float) -> bool:
-        """Let members relay again whose demotion is over. Returns whether there were any."""
+        """Let members relay again once their demotion is over. Returns whether there were any."""
         self._look_for_company(now)
         members = [self._members[peer_id] for peer_id in self._demoted]
         over = [one for one in members if now >= one.standing.demoted_until]
@@ -389,5 +392,5 @@ class Members:
 
 
 def _counts(member: Member) -> bool:
-    """Whether it is a peer that is not quarantined."""
+    """Whether a member counts as a worker: a peer that is not quarantined."""
     return member.role == "peer" and not member.standing.quarantined

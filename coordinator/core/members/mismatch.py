@@ -1,33 +1,38 @@
-"""What the learner says of peers' tokens and of the log-probabilities that they report, as people see it. Pure."""
+"""Describe for people what the learner reports about peers' tokens and their reported log-probabilities. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-KL_KEY = "kl_k3:"  # learner's figures of one peer: one of these and its id
+KL_KEY = "kl_k3:"  # prefix of the learner's figures about one peer, before its id
 LACKS_KEY = "lacks:"
 PEER_KEYS = (KL_KEY, LACKS_KEY)
 
 
 @dataclass(frozen=True, slots=True)
 class MismatchStatus:
-    """Of the newest batch: learner against engines. Ratios are learner / engine, KL in nats a token."""
+    """Learner against engines in the newest batch. Ratios are learner / engine, KL is in nats a token."""
 
     kl_k3: float
     ratio_mean: float
     outside_share: float
     reported_share: float
     peers_alarming: int
-    peers: dict[str, float]  # k3-KL of the worst, by name
-    sampling_lacks_share: float  # of the randomness that tokens should have; of the last batches
+    peers: dict[str, float]  # k3-KL of the worst peers, by name
+    sampling_lacks_share: float  # share of the randomness that tokens should have which is missing; of the last batches
     sampling_peers_alarming: int
-    sampling_peers: dict[str, float]  # the same share of the worst, by name
-    alarm: str  # empty: all is well
+    sampling_peers: dict[str, float]  # the same share of the worst peers, by name
+    alarm: str  # empty if all is well
 
 
 def mismatch_status(values: Mapping[str, float], engines: Iterable[tuple[str, str, str]]) -> MismatchStatus | None:
-    """From the figures of the newest step; None where it has none. engines: (peer id, name, hardware)."""
+    """Return the status from the figures of the newest step; None if it has none.
+
+    Args:
+        values: the learner's figures.
+        engines: (peer id, name, hardware) of each member.
+    """
     if "mismatch_kl_k3" not in values and "sampling_lacks_share" not in values:
         return None
     known = {peer_id: (name, hardware) for peer_id, name, hardware in engines}

@@ -1,4 +1,4 @@
-"""Workers that are not here yet but could be, and those that are here because they were: the capacity model's view."""
+"""Keep the workers that providers offer, and the peers that run at providers, as the capacity model sees them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from rollcast.wire.ids import PeerId
 
 
 class Offers:
-    """What providers offer beside the peers that are here. Ids of the two never mix: a worker's is short."""
+    """Holds what providers offer besides the connected peers. Ids of the two never collide: a worker's is short."""
 
     def __init__(self) -> None:
         self.workers: Mapping[str, Worker] = {}
-        """By worker id; ``active``: it is being started, or runs and has not joined yet."""
+        """Offered workers by id; an ``active`` one is being started, or runs and has not joined yet."""
         self.backed: Mapping[PeerId, Worker] = {}
-        """What each peer that runs at a provider was offered as."""
+        """The offer from which each peer that runs at a provider came."""
 
     def replace(self, workers: Iterable[Worker], backed: Mapping[PeerId, Worker], unknown: ActivationSettings) -> None:
-        """What is offered now; links that nobody knows are taken to be as those of peers that were not measured.
+        """Replace the offers by the present ones; unknown links get the rates assumed of peers without a measurement.
 
-        A worker of whom nobody says what it makes cannot be planned with.
+        Workers without a known speed are left out, because no plan can use them.
         """
         self.backed = backed
         self.workers = {
@@ -36,7 +36,7 @@ class Offers:
         }
 
     def price_of(self, peer_id: PeerId) -> Price | None:
-        """What a peer costs at its provider; None where it does not come from one."""
+        """Return a peer's price at its provider; None if it does not come from one."""
         worker = self.backed.get(peer_id)
         if worker is None:
             return None
@@ -47,6 +47,6 @@ class Offers:
         )
 
     def worker_id(self, switched: str) -> str:
-        """The offer that is meant by a worker's id or by its peer's; empty: neither."""
+        """Return the id of the offer that a worker's id or its peer's id stands for; empty if there is none."""
         backed = self.backed.get(PeerId(switched))
         return switched if switched in self.workers else "" if backed is None else backed.worker_id

@@ -1,4 +1,4 @@
-"""What the learner reports about itself, summed up for screens and the capacity model."""
+"""Summarise what the learner reports about itself, for screens and the capacity model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollcast.wire.ids import Step
 
 @dataclass(slots=True)
 class LearnerProgress:
-    """Figures of the learner. ``step`` counts the steps it completed."""
+    """Holds the learner's figures. ``step`` is the number of steps that it completed."""
 
     phase: str = ""  # empty until the learner first reports
     detail: str = ""
@@ -30,11 +30,11 @@ class LearnerProgress:
         self.values.update(values)
 
     def step_finished(self, step: Step, values: Mapping[str, float]) -> None:
-        """One more step. The first one seen compiles and is left out of all timing."""
+        """Take over the figures of a completed step. The first one seen compiles, and is left out of all timing."""
         if step <= self.step:
             return  # replayed after a restart: already counted
         self.step = step
-        # Peers come and go: their figures are those of the newest step and no others.
+        # Peers join and leave, so only the newest step's figures about peers are kept.
         self.values = {name: value for name, value in self.values.items() if not name.startswith(PEER_KEYS)}
         self.values.update(values)
         reward = values.get("reward_mean")

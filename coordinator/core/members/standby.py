@@ -1,4 +1,4 @@
-"""Who is switched off, as it is kept for a coordinator after us, which begins with the set that was on."""
+"""Persist the standby set so that a restarted coordinator resumes with the peers that were on."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from coordinator.core.events.events import StandbyRestored
 from coordinator.core.members.membership import Members
 from rollcast.wire.ids import PeerId
 
-STANDBY = "standby"  # in the ledger's meta: who is switched off, JSON
+STANDBY = "standby"  # key in the ledger's meta table, for the standby set as JSON
 PEERS_MAX = 16384
 
 
 def standby_of(members: Members) -> dict[PeerId, tuple[str, bool]]:
-    """Why, and whether the peer is not even sent versions. Pins are kept as orders."""
+    """Return, for each peer on standby, the reason, and whether it is not even sent versions.
+
+    Pinned peers are left out, because pins are kept as orders; of more than PEERS_MAX the last ones are kept.
+    """
     found = {
         peer_id: (standing.standby, standing.dark)
         for peer_id, standing in members.standings()
@@ -29,5 +32,5 @@ def to_json(standby: Mapping[PeerId, tuple[str, bool]]) -> str:
 
 
 def from_json(text: str) -> StandbyRestored:
-    """What the next coordinator's core is told."""
+    """Return the event with which a restarted coordinator's core takes over the set that ``to_json`` wrote."""
     return StandbyRestored(msgspec.json.decode(text, type=dict[PeerId, tuple[str, bool]]))
