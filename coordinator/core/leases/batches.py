@@ -1,4 +1,4 @@
-"""Choose the groups of each step's batch. A batch is recorded durably before it is served, and never formed twice."""
+"""Choose the groups of each step's batch, which is recorded durably before it is served, and never formed twice."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from coordinator.core.leases.groups import Group
 from rollcast.wire.ids import RolloutId, Step
 
-_USEFUL_WEIGHT = 0.05  # of the newest group in the moving share
-_USEFUL_SHARE_LEAST = 0.2  # of useful groups, at least, that is assumed: bounds how much more work is begun
+_USEFUL_WEIGHT = 0.05  # weight of the newest group in the moving share
+_USEFUL_SHARE_LEAST = 0.2  # least share of useful groups that is assumed, which bounds how much more work is begun
 
 
 @dataclass(frozen=True, slots=True)
 class FormedBatch:
-    """Groups of one step, on their way to the ledger. ``age_max`` was the hard gate when they were chosen."""
+    """The groups of one step, not yet recorded in the ledger. ``age_max`` was the hard gate when they were chosen."""
 
     step: Step
     groups: tuple[Group, ...]
@@ -22,23 +22,23 @@ class FormedBatch:
 
     @property
     def rollout_ids(self) -> tuple[RolloutId, ...]:
-        """By group, then by sample index."""
+        """Ids of the batch's rollouts, by group, then by sample index."""
         return tuple(filling.rollout_id for group in self.groups for filling in group.fillings())
 
     @property
     def ages(self) -> list[int]:
-        """Ages of the rollouts, in learner steps."""
+        """Ages of the batch's rollouts, in learner steps."""
         return [self.step - filling.oldest_version for group in self.groups for filling in group.fillings()]
 
 
 class Batches:
-    """Position in the sequence of batches: ``recorded`` batches of steps 0 .. recorded - 1 are durable."""
+    """Keeps the position in the sequence of batches: those of steps 0 .. recorded - 1 are durable."""
 
     def __init__(self, *, groups_per_step: int, recorded: int = 0) -> None:
         self._groups_per_step = groups_per_step
         self.recorded = recorded
-        self.next_step = Step(recorded)  # of the next batch to be formed
-        self.wanted: Step | None = None  # the learner waits for this one
+        self.next_step = Step(recorded)  # step of the next batch to be formed
+        self.wanted: Step | None = None  # step of the batch for which the learner waits
         self.recording: FormedBatch | None = None
 
     def is_recorded(self, step: Step) -> bool:
@@ -47,8 +47,8 @@ class Batches:
     def choose(self, ready: Sequence[Group], age_max: int) -> tuple[Group, ...]:
         """Return the groups for the wanted batch: first those that would be too old for the next one, then the oldest.
 
-        Empty if there are not enough. This is the hard gate (I3): every rollout's age is checked again here, whatever
-        was predicted when its lease was issued.
+        The result is empty if there are not enough. This is the hard gate (I3): every rollout's age is checked again
+        here, whatever was predicted when its lease was issued.
         """
         if self.wanted is None or self.recording is not None:
             return ()
@@ -69,7 +69,7 @@ class Batches:
         return self.recording
 
     def record(self) -> FormedBatch:
-        """Return the formed batch, which is durable now."""
+        """Count the formed batch as recorded, and return it; it is durable now."""
         if self.recording is None:
             raise ValueError("no batch is being recorded")
         batch, self.recording = self.recording, None
@@ -102,11 +102,11 @@ def too_old(group: Group, step: Step, age_max: int) -> bool:
 
 
 class Usefulness:
-    """Counts of online selection (see decisions/rollouts.py). A restarted coordinator counts from 0 again."""
+    """Keeps the counts of online selection (see decisions/rollouts.py); a restarted coordinator starts from 0."""
 
     def __init__(self) -> None:
         self.dropped = 0  # groups without advantage since the last batch
-        self.share = 1.0  # of useful groups, lately
+        self.share = 1.0  # moving share of useful groups
         self.groups_per_useful_one = 1.0
         """How many groups must be made for each that is trained on."""
 

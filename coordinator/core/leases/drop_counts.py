@@ -1,4 +1,4 @@
-"""Counts that must add up: every issued slot is trained, open, or dropped for a counted reason (I11)."""
+"""Keep counts that must add up: every issued slot is trained, open, or dropped for a counted reason (I11)."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from rollcast.wire.ids import PeerId
 
 DropReason = Literal[
     "lease_expired",  # no rollout before the deadline
-    "peer_left",  # it said goodbye, or came back without the lease
-    "returned",  # handed back by the peer, or interrupted half way
-    "revoked",  # taken away, for example at quarantine
+    "peer_left",  # the peer sent Goodbye, or reconnected without the lease
+    "returned",  # returned by the peer, or interrupted before its end
+    "revoked",  # revoked by the coordinator, for example at quarantine
     "stale",  # older than the staleness limit allows
     "group_stale",  # a sibling was too old, and a group is trained as a whole
     "no_advantage",  # every rollout of its group has the same reward, and the run drops such groups
-    "malformed",  # claims what cannot be
+    "malformed",  # it claims something impossible
     "late_duplicate",  # another attempt at the same slot was first
-    "rolled_back",  # made with a version that an epoch orphaned, or under way when it was opened
+    "rolled_back",  # made with a version that an epoch orphaned, or in flight when the epoch was opened
     "run_ended",  # not needed any more
 ]
 
-#: Reasons that tell how long an attempt took at least.
+#: Reasons for which an attempt's duration so far is a lower bound of its full duration.
 TOO_SLOW: frozenset[DropReason] = frozenset({"lease_expired", "stale", "group_stale", "late_duplicate"})
 
 RefusalReason = Literal[
-    "malformed",  # no rollout at all, and not for a slot that its sender holds
-    "fenced",  # not this peer's attempt, or one that is over
-    "late_duplicate",  # over, and its slot needs nothing more
+    "malformed",  # no valid rollout, and not for a slot that its sender holds
+    "fenced",  # not this peer's attempt, or an attempt that is over
+    "late_duplicate",  # the attempt is over, and its slot needs no other
     "busy",  # too many rollouts wait to be scored; the same upload may come again
     "run_ended",
 ]
@@ -37,13 +37,13 @@ RefusalReason = Literal[
 
 @dataclass(slots=True)
 class RolloutAccounts:
-    """Attempts by what became of them. ``accepted`` counts rollouts stored durably, whatever came after.
+    """Counts attempts by their outcome. ``accepted`` counts rollouts stored durably, whatever happened to them later.
 
-    Uploads refused for an attempt that is already counted (fenced, duplicates) are counted apart, per upload.
+    Uploads refused for an attempt that is already counted (fenced, duplicates) are counted separately, per upload.
     """
 
     issued: int = 0
-    second_attempts: int = 0  # of those issued: given to a second peer because the first is slow, since the start
+    second_attempts: int = 0  # issued to a second peer because the first is slow, since the start
     accepted: int = 0
     trained: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
@@ -51,7 +51,7 @@ class RolloutAccounts:
 
     @property
     def open(self) -> int:
-        """Attempts that are neither trained nor dropped yet."""
+        """Number of attempts that are neither trained nor dropped yet."""
         return self.issued - self.trained - self.dropped.total()
 
 
@@ -60,19 +60,19 @@ _IDENTITIES_KEPT = 16384  # identities whose last counters are remembered, to te
 
 @dataclass(frozen=True, slots=True)
 class TrafficTotals:
-    """What peers counted, those that left included. Bytes of chunks, and numbers of chunks or events."""
+    """Sums of what peers counted, including peers that left, in chunk bytes and numbers of chunks or events."""
 
     from_origin: int = 0
     from_peers: int = 0
     rejected: int = 0  # chunks that did not match their signed hash
     duplicate: int = 0  # chunks received though held already
-    hedged: int = 0  # chunks asked for from a second source
+    hedged: int = 0  # chunks requested from a second source
     reparentings: int = 0
     delta_bytes_saved: int = 0
 
 
 class ChunkTraffic:
-    """Sums of the peers' own counters, which start at 0 with every process."""
+    """Sums up the peers' own counters, which start at 0 with every process."""
 
     def __init__(self) -> None:
         self._sums = [0] * len(fields(TrafficTotals))
@@ -99,12 +99,12 @@ class ChunkTraffic:
 
     @property
     def totals(self) -> TrafficTotals:
-        """The sums by name."""
+        """The sums, by name."""
         return TrafficTotals(*self._sums)
 
     @property
     def peer_share(self) -> float | None:
-        """Share of chunk bytes that came from peers rather than the origin; None before the first byte."""
+        """Share of chunk bytes that came from peers and not from the origin; None before the first byte."""
         totals = self.totals
         received = totals.from_origin + totals.from_peers
         return totals.from_peers / received if received else None

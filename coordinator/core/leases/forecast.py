@@ -21,19 +21,19 @@ from rollcast.wire.ids import PeerId, Version
 _SPREAD_SORTED_EVERY = 32  # measurements between two sortings
 _LAGS_SORTED_EVERY = 16  # versions that reached peers
 _PEERS_REMEMBERED = 16384
-_FORGET_AFTER_S = 3600.0  # a peer that was too slow once may try again after so long
+_FORGET_AFTER_S = 3600.0  # a speed this old is discarded, so that a peer that was too slow may retry
 
 
 class _Sorted:
-    """The newest measurements of one quantity, sorted anew once for every few of them."""
+    """Keeps the newest measurements of one quantity, and sorts them again after every few new ones."""
 
     def __init__(self, size: int, sorted_every: int) -> None:
         self._values: deque[float] = deque()
         self._size = size
         self._sorted: list[float] = []
         self._every = sorted_every
-        self._unsorted = 0  # the newest so many are not among the sorted ones
-        self._quantiles: dict[float, float] = {}  # asked for since they were sorted
+        self._unsorted = 0  # number of newest measurements that are not among the sorted ones
+        self._quantiles: dict[float, float] = {}  # cached since the last sorting
 
     def __len__(self) -> int:
         return min(len(self._values), self._size)
@@ -45,7 +45,7 @@ class _Sorted:
             self._sort()
 
     def _sort(self) -> None:
-        """Remove the old ones one by one, then merge the few new ones into the rest, which is in order already."""
+        """Remove the oldest measurements one by one, then merge the few new ones into the rest, which is sorted."""
         while len(self._values) > self._size:
             del self._sorted[bisect_left(self._sorted, self._values.popleft())]
         self._sorted += islice(reversed(self._values), self._unsorted)
@@ -79,7 +79,7 @@ class _Speed:
 
     @property
     def is_settled(self) -> bool:
-        """Whether its median is of as many attempts as it will ever be."""
+        """Whether the median is over as many attempts as it will ever be."""
         return len(self._samples) == SPEED_WINDOW
 
     def add(self, per_s: float, now: float) -> bool:
@@ -92,11 +92,11 @@ class _Speed:
 
 
 class Forecast:
-    """Measured durations, and the predictions that follow from them."""
+    """Keeps measured durations, and makes the predictions that follow from them."""
 
     def __init__(self) -> None:
         self._speeds: OrderedDict[PeerId, _Speed] = OrderedDict()
-        self._spread = _Sorted(SPREAD_WINDOW, _SPREAD_SORTED_EVERY)  # turnaround / what the peer's speed let expect
+        self._spread = _Sorted(SPREAD_WINDOW, _SPREAD_SORTED_EVERY)  # turnaround / turnaround expected from the speed
         self._turnaround_s = _Sorted(SPREAD_WINDOW, _SPREAD_SORTED_EVERY)
         self._scoring_s = _Sorted(256, 16)
         self._lag_steps = _Sorted(LAGS_WINDOW, _LAGS_SORTED_EVERY)
@@ -106,8 +106,8 @@ class Forecast:
         self._recorded_at: float | None = None
         self._asked_at: float | None = None
         self._generate_s: deque[float] = deque(maxlen=WINDOW)
-        self.step_period_s: float | None = None  # batch recorded to batch recorded
-        self.learner_s: float | None = None  # the part of it in which the learner did not wait for a batch
+        self.step_period_s: float | None = None  # median from one recorded batch to the next
+        self.learner_s: float | None = None  # median of the seconds of it without waiting for a batch
         self._ended = (0, 0)
         self.caution = Caution()
 
@@ -116,7 +116,7 @@ class Forecast:
     def answered(self, attempt: Attempt, now: float, generate_s: float = 0.0) -> None:
         """Measure an attempt whose rollout was received. Its peer reports that it generated for ``generate_s``."""
         if not attempt.load:
-            return  # a coordinator before this one issued it at a time that is not known
+            return  # an earlier coordinator issued it, at a time that is not known
         # A peer may report anything, but it cannot have generated for longer than it held the attempt.
         self._generate_s.append(min(generate_s, now - attempt.issued_at))
         turnaround_s = max(now - attempt.issued_at, 1e-6)
@@ -176,13 +176,13 @@ class Forecast:
         self._asked_at = now if waits else None
 
     def _was_busy(self, now: float) -> None:
-        """Measure the learner's own time: until it requested this batch it worked on the one before."""
+        """Measure the learner's own time: until it requested this batch it worked on the previous one."""
         if self._recorded_at is not None:
             self._busy.append(now - self._recorded_at)
             self.learner_s = percentile_of(self._busy, 50)
 
     def _learn_caution(self, now: float, trained: int, stale: int) -> None:
-        """Learn from the step that ended: a learner that waits is worse than wasted work."""
+        """Adjust the caution after a step, on the assumption that a waiting learner costs more than wasted work."""
         waited_s = 0.0 if self._asked_at is None else now - self._asked_at
         waited_share = waited_s / max(self._periods[-1], 1e-9)
         self.caution.learn(waited_share, trained, stale, beginning=len(self._periods) < PERIODS)
@@ -234,16 +234,16 @@ class Forecast:
         return self._scoring_s.quantile(share)
 
     def learner_starves(self, now: float) -> bool:
-        """Whether the learner has waited for longer than attempts usually take: predictions let too little begin."""
+        """Whether the learner has waited longer than attempts usually take: predictions admit too little work."""
         usual_s = self._turnaround_s.quantile(0.5)
         return self._asked_at is not None and usual_s is not None and now - self._asked_at >= usual_s
 
     def spread(self, share: float) -> float | None:
-        """Return the factor by which attempts exceed what their peer's speed lets expect, at this quantile."""
+        """Return the factor by which attempts exceed their expected turnaround, at this quantile; None if unknown."""
         return self._spread.quantile(share) if len(self._spread) >= SPREAD_NEEDED else None
 
     def spread_beyond(self, factor: float) -> float | None:
-        """Return the factor to expect of an attempt that has reached this one; None if no attempt ever exceeded it."""
+        """Return the factor expected of an attempt that has reached ``factor``; None if no attempt ever exceeded it."""
         return self._spread.median_above(factor)
 
     def steps_under_way(self) -> float | None:

@@ -1,4 +1,4 @@
-"""Prompt groups, their slots, and the attempts at them, as plain data.
+"""Define prompt groups, their slots, and the attempts at them, as plain data.
 
 A group is one prompt with a fixed number of slots; a slot becomes one rollout. A lease gives slots of one group to one
 peer; each slot of a lease is an attempt. A slot has at most two live attempts (I6); the first one received fills it.
@@ -23,7 +23,7 @@ LIVE_ATTEMPTS_MAX = 2  # I6 of the threat model
 _SEED_OF = Struct("<QQQ")
 
 AttemptKey = tuple[LeaseId, int]  # lease and sample index: unique for ever
-Prefix = tuple[Segment, ...]  # what was generated of a slot already
+Prefix = tuple[Segment, ...]  # segments that earlier attempts at a slot generated
 
 
 def slot_seed(run_seed: int, group_id: GroupId, sample_index: int) -> int:
@@ -61,7 +61,7 @@ class Filling:
 
     rollout_id: RolloutId
     attempt: Attempt
-    oldest_version: Version  # of its segments
+    oldest_version: Version  # oldest version of its segments
     newest_version: Version
     stored: bool = False
     scored: bool = False
@@ -78,7 +78,7 @@ class SlotState:
     filling: Filling | None = None
 
     def open(self, lost: Container[AttemptKey]) -> bool:
-        """Whether it wants an attempt: none is in flight, or only one of a peer that is away for too long."""
+        """Whether the slot needs an attempt: none is in flight, or only one of a peer that was away for too long."""
         if self.filling is not None:
             return False
         return not self.live or (len(self.live) == 1 and self.live[0].key in lost)
@@ -93,7 +93,7 @@ class Group:
     slots: list[SlotState]
     unfilled: int  # slots without a rollout
     scored: int = 0
-    oldest_version: Version | None = None  # of its rollouts so far
+    oldest_version: Version | None = None  # oldest version of its rollouts so far; None without one
 
     @property
     def ready(self) -> bool:
@@ -111,7 +111,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What became of an attempt that is over."""
+    """The outcome of an attempt that is over."""
 
     peer_id: PeerId
     group_id: GroupId

@@ -1,4 +1,4 @@
-"""The open and ready prompt groups, and which peers hold leases on their slots."""
+"""Keep the open and ready prompt groups, and the leases that peers hold on their slots."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ NO_PREFIXES: Mapping[int, Prefix] = {}
 
 
 class LeaseBook:
-    """Every open or ready group, oldest first.
+    """Keeps every open or ready group, oldest first.
 
-    Each question has an index of its own, so that no answer costs more with more groups; ``validate`` compares them.
+    Each query has an index of its own, so that no query costs more with more groups; ``validate`` compares them.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class LeaseBook:
         return [(bisect_left(self._order, group_id), self._groups[group_id]) for group_id in self._open[:count]]
 
     def open_slots(self, group: Group) -> list[int]:
-        """Return the sample indices without a rollout that no peer works at, or only one that is away for too long."""
+        """Return the sample indices whose slots need an attempt: see SlotState.open."""
         lost = self._grace.lost
         if lost:
             return [index for index, slot in enumerate(group.slots) if slot.open(lost)]
@@ -172,7 +172,7 @@ class LeaseBook:
         self._grace.left(peer_id, self._live_by_peer.get(peer_id, ()), lost_at)
 
     def came_back(self, peer_id: PeerId) -> None:
-        """Give a peer that reconnected its attempts back."""
+        """Return the attempts of a peer that reconnected to it."""
         found = self._grace.came_back(peer_id, self._live_by_peer.get(peer_id, ()))
         self._index_all(found)
 
@@ -211,8 +211,8 @@ class LeaseBook:
 
         Args:
             indices: sample indices of the slots.
-            load: see Attempt.
-            prefixes: by sample index, what was generated of a slot already.
+            load: slots that the peer holds or generates at once, see Attempt.
+            prefixes: tokens that earlier attempts generated, by sample index.
 
         Raises:
             ValueError: a slot is filled, or has the most live attempts that it may have.
@@ -244,13 +244,13 @@ class LeaseBook:
         self._live_by_peer.setdefault(attempt.peer_id, {})[attempt.key] = attempt
 
     def take_freed(self) -> list[PeerId]:
-        """Return the peers of which an attempt ended since the last call."""
+        """Return the peers whose attempts ended since the last call, and clear that set."""
         freed = list(self._freed)
         self._freed.clear()
         return freed
 
     def close(self, attempt: Attempt) -> None:
-        """End a live attempt without a rollout; its slot is vacant again unless another attempt is at it."""
+        """End a live attempt without a rollout; its slot is vacant again unless another attempt at it is live."""
         group = self._groups[attempt.group_id]
         self._unlive(attempt)
         group.slots[attempt.sample_index].live.remove(attempt)

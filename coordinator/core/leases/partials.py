@@ -1,4 +1,4 @@
-"""Tokens that running attempts have generated so far, so that a lost one can be continued. In memory, and bounded."""
+"""Keep the tokens that running attempts have generated, so that a lost one can be continued; in memory, bounded."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rollcast.wire.limits import SEGMENTS_MAX
 from rollcast.wire.rollouts import Segment
 
 _SlotKey = tuple[GroupId, int]
-_ATTEMPTS_KEPT = 3  # of a slot, those that came furthest; two of them may be live
-_SEGMENTS_KEPT = SEGMENTS_MAX // 4  # of a prefix: the peer that continues it needs room for segments of its own
+_ATTEMPTS_KEPT = 3  # attempts of a slot, those with the most tokens; two of them may be live
+_SEGMENTS_KEPT = SEGMENTS_MAX // 4  # in a prefix: the peer that continues it needs room for segments of its own
 
 
 def tokens_of(prefix: Iterable[Segment]) -> int:
@@ -58,7 +58,7 @@ def _kind(segment: Segment) -> tuple[object, ...]:
 
 @dataclass(slots=True)
 class _Progress:
-    """Progress of one attempt: the tokens that it was given, and those that it generated."""
+    """Progress of one attempt: the tokens with which it began, and those that it generated."""
 
     peer_id: PeerId
     given: Prefix
@@ -75,30 +75,30 @@ class _Progress:
 
 @dataclass(slots=True)
 class _Share:
-    """Progress kept of one peer's attempts; the one that was unchanged for longest is first."""
+    """The progress kept of one peer's attempts; the one that was unchanged for longest is first."""
 
     tokens: int = 0
     slots: dict[AttemptKey, _SlotKey] = field(default_factory=dict)
 
 
 class Partials:
-    """Progress of attempts at unfilled slots, whether or not they are still live.
+    """Keeps the progress of attempts at unfilled slots, whether or not they are still live.
 
-    When memory is full, new tokens replace older ones of the same peer, once it has its share of the memory; until then
-    those of the peer that has most. So no peer can evict what others generated.
+    When memory is full, new tokens of a peer that has its share of the memory replace older ones of the same peer; else
+    they replace those of the peer that has most. So no peer can evict more than others hold beyond their share.
     """
 
     def __init__(self, tokens_max: int) -> None:
         self._tokens_max = tokens_max
         self.slots: dict[_SlotKey, dict[AttemptKey, _Progress]] = {}
-        """What is known of each slot; most slots have no entry."""
+        """The progress at each slot; most slots have no entry."""
         self._by_peer: dict[PeerId, _Share] = {}
         self.tokens = 0  # generated tokens that are kept
 
     def add(self, attempt: Attempt, position: int, segments: Prefix) -> bool:
-        """Keep tokens that the attempt generated after ``position`` others.
+        """Keep tokens that the attempt generated after its first ``position`` ones.
 
-        Returns False if they do not continue what is known, or consist of more segments than could be passed on.
+        Returns False if they do not continue the known tokens, or have more segments than a prefix may have.
         """
         given = attempt.prefix or ()
         before = self.slots.get((attempt.group_id, attempt.sample_index), {}).get(attempt.key)
@@ -142,7 +142,7 @@ class Partials:
             self._forget_attempt(slot, key)
 
     def forget(self, peer_id: PeerId) -> None:
-        """Discard everything that contains this peer's tokens: it is not trusted any more."""
+        """Discard all progress that contains tokens of this peer, because it is not trusted any more."""
         for slot, attempts in list(self.slots.items()):
             for key, one in list(attempts.items()):
                 if any(part.peer_id == peer_id for part in one.whole):
@@ -151,8 +151,8 @@ class Partials:
     def doubt(self, peer_id: PeerId) -> None:
         """Discard the progress of this peer's attempts, after it sent something malformed.
 
-        A peer that continued from there would be blamed for it. Tokens of this peer that others continue already stay:
-        they were given them, and must repeat them.
+        A peer that continued from there would be blamed for it. Tokens of this peer that other attempts already
+        continue are kept: those attempts began with them, and must repeat them.
         """
         share = self._by_peer.get(peer_id)
         for key, slot in [] if share is None else list(share.slots.items()):
@@ -173,9 +173,9 @@ class Partials:
     def prefixes(
         self, group_id: GroupId, indices: Iterable[int], oldest_useful: Version, epoch: Epoch
     ) -> dict[int, Prefix]:
-        """Return the longest prefix of each of these slots that is of this epoch and of versions young enough.
+        """Return the longest prefix of each of these slots, of this epoch and of versions that are young enough.
 
-        Slots without one are left out.
+        Slots without a prefix are left out.
         """
         found: dict[int, Prefix] = {}
         for index in indices:

@@ -1,4 +1,4 @@
-"""Prompts sampled from the mixture ahead of need, so that opening a group never waits; their number is bounded."""
+"""Keep a bounded stock of prompts sampled from the mixture ahead of need, so that opening a group never waits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from coordinator.core.events.events import Prompt
 
 
 class PromptQueue:
-    """Prompts in mixture order; at most one request to the source is outstanding."""
+    """Queues prompts in mixture order; at most one request to the source is outstanding."""
 
     def __init__(self, *, groups_per_step: int, ahead_max: int) -> None:
         self._target = min(2 * groups_per_step, ahead_max)
@@ -18,7 +18,7 @@ class PromptQueue:
         self.stock: deque[Prompt] = deque()
         self.exhausted = False
         self.low = True
-        """Whether at most half of the target is in stock, and more was not asked for."""
+        """Whether at most half of the target is in stock, no request is outstanding, and the source has more."""
 
     def take(self) -> Prompt | None:
         """Return the next prompt; None if there is none in stock."""
@@ -29,7 +29,7 @@ class PromptQueue:
         return prompt
 
     def ask(self, needed: int) -> list[SupplyPrompts]:
-        """Return a request if the stock is low, else nothing. At most ``needed`` prompts can still be used at all."""
+        """Return a request if the stock is low, else an empty list. At most ``needed`` prompts can still be used."""
         if not self.low:
             return []
         count = min(self._target, needed) - len(self.stock)

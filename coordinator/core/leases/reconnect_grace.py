@@ -1,4 +1,4 @@
-"""Attempts of peers that are away: still theirs until the deadline, and open to another peer after a short grace."""
+"""Keep the attempts of peers that are away: theirs until the deadline, and open to other peers after a short grace."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ class _Grace:
 
 
 class ReconnectGrace:
-    """Which live attempts belong to a peer that is away, since when, and which are of an earlier session.
+    """Tracks which live attempts belong to a peer that is away, until when, and which are of an earlier session.
 
     Times are the core's clock in seconds.
     """
 
     def __init__(self) -> None:
-        self._grace: OrderedDict[PeerId, _Grace] = OrderedDict()  # soonest over first
+        self._grace: OrderedDict[PeerId, _Grace] = OrderedDict()  # the one that ends first is first
         self._lost_by_peer: dict[PeerId, set[AttemptKey]] = {}
         self.lost: set[AttemptKey] = set()
-        """Attempts whose slots want a second attempt: their peers have been away for too long."""
+        """Attempts whose slots need a second attempt, because their peers have been away for too long."""
         self.earlier: dict[PeerId, set[AttemptKey]] = {}
         """Live attempts of peers from before their present session."""
         self.attempts: set[AttemptKey] = set()
-        """Every attempt that is known here. Most attempts never are: their peers stay connected."""
+        """Every attempt that is tracked here; most never are, because their peers stay connected."""
 
     def left(self, peer_id: PeerId, attempts: Iterable[AttemptKey], until: float) -> None:
         """Begin the grace of a peer that left with these attempts; they are lost at ``until``.
 
-        ``until`` must never fall from one call to the next: whose grace is over first is read off the order of calls.
+        ``until`` must not decrease from one call to the next, because graces are assumed to end in the order of calls.
         """
         self._grace.pop(peer_id, None)
         keys = set(attempts) - self.lost
@@ -54,7 +54,7 @@ class ReconnectGrace:
         return found
 
     def came_back(self, peer_id: PeerId, attempts: Iterable[AttemptKey]) -> set[AttemptKey]:
-        """Give a peer that is connected again its live attempts back. Returns those that were lost."""
+        """Return its live attempts to a peer that reconnected. Returns those that were lost."""
         self._grace.pop(peer_id, None)
         self.earlier.pop(peer_id, None)
         found = self._lost_by_peer.pop(peer_id, set())
@@ -82,7 +82,7 @@ class ReconnectGrace:
                     del by_peer[peer_id]
 
     def validate(self, live: Mapping[PeerId, Mapping[AttemptKey, object]]) -> None:
-        """Raise AssertionError unless everything here is about live attempts."""
+        """Raise AssertionError unless every tracked attempt is live."""
         known: set[AttemptKey] = set()
         graces = {peer_id: grace.attempts for peer_id, grace in self._grace.items()}
         for by_peer in (graces, self._lost_by_peer, self.earlier):
