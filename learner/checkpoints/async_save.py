@@ -13,7 +13,7 @@ State = Mapping[str, Any]
 
 
 class Saves:
-    """At most one save in flight; starting the next one waits for it, so that one copy of the state is in memory.
+    """Keeps at most one save in flight; the next one waits for it, so that one copy of the state is in memory.
 
     Args:
         checkpoints: the checkpoints to save to.
@@ -30,7 +30,7 @@ class Saves:
 
     @property
     def under_way(self) -> asyncio.Task[None] | None:
-        """The save in flight; None: none is."""
+        """Return the save in flight; None if there is none."""
         return self._task
 
     def steps(self) -> list[int]:

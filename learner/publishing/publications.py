@@ -11,7 +11,7 @@ from rollcast.wire.ids import Version
 
 
 class Publications:
-    """At most one publication in flight; starting the next one waits for it."""
+    """Keeps at most one publication in flight; starting the next one waits for it."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
@@ -21,7 +21,7 @@ class Publications:
 
     @property
     def under_way(self) -> asyncio.Task[None] | None:
-        """The publication in flight; None: none is."""
+        """Return the publication in flight; None if there is none."""
         return self._task
 
     async def start(self, version: Version, snapshot: Snapshot) -> None:

@@ -1,4 +1,4 @@
-"""Adam with gradient clipping, with moments in 32, 16 or 8 bits, on the devices or in host memory.
+"""Update parameters by Adam with gradient clipping, with moments in 32, 16 or 8 bits, on devices or in host memory.
 
 Large tensors are updated one after the other, so that the temporary memory of a step is that of one tensor.
 """
@@ -29,14 +29,14 @@ from learner.training.moments import (
 from rollcast.policy.params import Params
 
 ALONE_ELEMENTS = 1 << 18
-"""Tensors of at least so many elements are updated alone, smaller ones together, since each call has a fixed cost."""
+"""Tensors of at least this many elements are updated alone, smaller ones together: each call has a fixed cost."""
 _EPSILON = 1e-8
 
 Tensors = tuple[Any, ...]  # of a group, in the order of its names
 
 
 class Moments(NamedTuple):
-    """State of Adam: the number of steps (i32), and both moments by tensor name, in the form of state_dtype."""
+    """The state of Adam: the number of steps (i32), and both moments by tensor name, in the form of state_dtype."""
 
     count: jax.Array
     first: dict[str, Any]

@@ -1,4 +1,4 @@
-"""The short supervised warm start, which is reported apart from RL.
+"""Run the short supervised warm start, which is reported apart from RL.
 
 Stage 1 teaches the skill with correct answers until held-out accuracy passes a gate. Stage 2 teaches the task's flawed
 answers (for sums: forgotten carries). The policy then has the skill but rarely shows it, which RL can repair within
@@ -97,7 +97,7 @@ def _skill_optimiser(config: WarmStartConfig) -> Any:
 
 
 class _Supervised:
-    """Supervised training with cross-entropy on the answers."""
+    """Trains on examples with cross-entropy on the answers."""
 
     def __init__(self, model_config: ModelConfig, batch_size: int, optimiser: Any, params: Params) -> None:
         self.params = params

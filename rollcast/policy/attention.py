@@ -51,10 +51,10 @@ def within_segments(segments: jax.Array) -> jax.Array:
 
 
 def segment_attend(segments: jax.Array, kernel: Kernel | None = None, mesh: Mesh | None = None) -> Attend:
-    """Causal attention within each sequence of a row: for training, and for reading prompts (see within_segments).
+    """Return causal attention within each sequence of a row (see within_segments), for training and reading prompts.
 
-    kernel: how it is computed; None: what suits the device, the length and the dtype. mesh: what the rows are divided
-    among, for kernels that must be told.
+    kernel: how it is computed; None: the kernel that suits the device, the length and the dtype. mesh: the devices that
+    the rows are divided among, for kernels that need it.
     """
     allowed = within_segments(segments)
 

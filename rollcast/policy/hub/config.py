@@ -1,6 +1,6 @@
 """Read the Hugging Face Hub's `config.json` as our ModelConfig, and write it from one.
 
-transformers 4 and before has `rope_theta` and `rope_scaling` at the top, transformers 5 both in `rope_parameters`.
+transformers up to 4 writes `rope_theta` and `rope_scaling` at the top level, transformers 5 both in `rope_parameters`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pydantic import ValidationError
 from rollcast.policy.config import ModelConfig, RopeScaling
 from rollcast.runtime.errors import ModelError
 
-#: model_type -> architecture.
+#: The Hub's architecture by model_type.
 FAMILIES = {"qwen3": "Qwen3ForCausalLM", "qwen2": "Qwen2ForCausalLM", "llama": "LlamaForCausalLM"}
 LAYERS_MAX = 1024
 
 _MISSING = object()
-#: Keys whose value must be this where they are there: what our model does not have.
+#: Keys that, if present, must have one of these values, because our model lacks what other values ask for.
 _REQUIRED: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("hidden_act", ("silu",)),
     ("use_sliding_window", (False, None)),
@@ -31,10 +31,12 @@ _ROPE_KEYS |= {"original_max_position_embeddings", "partial_rotary_factor"}
 
 
 def read_config(values: Mapping[str, Any], source: str, **precision: Any) -> ModelConfig:
-    """The architecture that a config.json describes; ``precision``: fields of ModelConfig that it does not have.
+    """Return the architecture that a config.json describes.
+
+    ``source`` names the file in errors; ``precision`` are the fields of ModelConfig that no config.json has.
 
     Raises:
-        ModelError: it is another architecture, has a part that we lack, or a value out of range.
+        ModelError: the architecture is not supported, has a component that we lack, or a value is out of range.
     """
     family = values.get("model_type")
     if family not in FAMILIES:
@@ -73,7 +75,9 @@ def read_config(values: Mapping[str, Any], source: str, **precision: Any) -> Mod
 
 
 def write_config(config: ModelConfig, dtype: str, base: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """config.json of a model; dtype: of the weights beside it. ``base``: further keys, from the model it began as.
+    """Return the content of a model's config.json.
+
+    ``dtype`` is that of the weights next to it; ``base`` has further keys, from the model that training started from.
 
     Raises:
         ModelError: no family has this combination of biases and normalised queries.
@@ -115,10 +119,10 @@ def write_config(config: ModelConfig, dtype: str, base: Mapping[str, Any] | None
 
 
 def family_of(config: ModelConfig) -> str:
-    """The model_type whose parts these are.
+    """Return the model_type of the family that has this combination of biases and normalised queries.
 
     Raises:
-        ModelError: there is none.
+        ModelError: no family has it.
     """
     match (config.qk_norm, config.attention_bias):
         case (True, False):

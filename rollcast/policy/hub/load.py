@@ -1,7 +1,7 @@
 """Load weights from the Hugging Face Hub's safetensors, one tensor at a time.
 
 Files are mapped, not read: a tensor is widened to float32 and transposed on its way to the device, and its pages are
-given back before the next one. On the host there is never more than one tensor beyond what ``place`` keeps.
+released before the next one. The host never holds more than one tensor beyond those that ``place`` keeps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rollcast.policy.shapes import parameter_shapes
 from rollcast.runtime.errors import ModelError
 from rollcast.wire.text.model_folder import CONFIG, ModelFolder, PlacedTensor
 
-#: (name, f32 array in C order) -> what is kept as the parameter, for example an array that is spread over devices.
+#: Takes a name and its f32 array in C order and returns the parameter, for example an array sharded over devices.
 Place = Callable[[str, np.ndarray[Any, np.dtype[np.float32]]], Any]
 
 _DTYPES: dict[str, np.dtype[Any]] = {
@@ -34,24 +34,24 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 
 
 def model_config(folder: Path, **precision: Any) -> ModelConfig:
-    """The architecture of the model in a folder; ``precision``: the fields of ModelConfig that no config.json has.
+    """Return the architecture of the model in a folder; ``precision``: the fields that no config.json has.
 
     Raises:
-        ModelError: there is no config.json, or it is of another architecture.
+        ModelError: there is no config.json, or its architecture is not supported.
     """
     return read_config(ModelFolder(folder).read_json(CONFIG), str(folder / CONFIG), **precision)
 
 
 def load_params(config: ModelConfig, folder: Path, place: Place | None = None) -> Params:
-    """float32 parameters by our names, from model.safetensors or the files of its index.
+    """Load float32 parameters by our names, from model.safetensors or the files of its index.
 
     Args:
-        config: of this model; see model_config.
-        folder: with the files.
-        place: takes each tensor; by default it goes to the default device.
+        config: the configuration of this model; see model_config.
+        folder: the folder with the files.
+        place: places each tensor; None: on the default device.
 
     Raises:
-        ModelError: a tensor is missing, too many, misshaped, of a dtype that is no float, or not finite.
+        ModelError: a tensor is missing, unknown, of another shape, of a dtype that is no float, or not finite.
     """
     wanted = _wanted(config, ModelFolder(folder).tensors(), folder)
     keep = place or (lambda _name, value: jnp.asarray(value))
@@ -74,7 +74,7 @@ def load_params(config: ModelConfig, folder: Path, place: Place | None = None) -
 
 
 class _Mapped:
-    """One file in the address space."""
+    """A file of weights that is mapped into memory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -82,7 +82,11 @@ class _Mapped:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def tensor(self, name: str, placed: PlacedTensor) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """A copy in float32, transposed where the Hub has it the other way round."""
+        """Return a copy of a tensor in float32, transposed if the Hub stores it as [outputs, inputs].
+
+        Raises:
+            ModelError: the tensor holds numbers that are not finite.
+        """
         stored = placed.tensor
         dtype = _DTYPES[stored.dtype]
         count = stored.size_bytes // dtype.itemsize

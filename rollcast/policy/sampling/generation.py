@@ -34,7 +34,10 @@ class SampleRequest:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """New tokens (the stop token included, ``already_generated`` not) and log p of each at the temperature."""
+    """The new tokens of a request and log p of each at the temperature.
+
+    The stop token is included, ``already_generated`` is not.
+    """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]

@@ -28,7 +28,7 @@ from rollcast.wire.text.stop_strings import Decode
 
 __all__ = ["PAGE_TOKENS", "STOP_TOKENS_MAX", "Completion", "Generation", "SampleRequest", "Sampler"]
 
-# Most tokens that one slice draws for a row: what is fetched from the device after each has this size.
+# The most tokens that one slice samples for a row; the arrays fetched from the device after each slice have this size.
 SLICE_TOKENS_MAX = 256
 # Lengths that pieces of prompts are padded to, and tokens of all pieces that are read at once.
 LENGTH_BUCKETS = (16, 64, 256)

@@ -29,7 +29,7 @@ class PeerFit:
 
     hardware: Hardware
     as_configured: bool
-    rollouts_max: int  # drawn at once, at the configured length
+    rollouts_max: int  # sampled at once, at the configured length
     peak_bytes: int  # as configured
 
 

@@ -8,13 +8,13 @@ from typing import Literal
 GIB = 1 << 30
 
 USABLE_SHARE = 0.9
-"""Of a device's memory: the rest is the runtime's, and what fragmentation wastes. jax takes 0.75 on a GPU unless
-XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 is set."""
+"""The share of a device's memory that a model can use; the runtime and fragmentation take the rest. jax takes 0.75 on a
+GPU unless XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 is set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """One kind of device. ``devices_max``: that a learner can span, in one machine or one slice."""
+    """One kind of device. ``devices_max``: the most that a learner can span, in one machine or one slice."""
 
     name: str
     kind: Literal["consumer", "datacentre", "tpu"]
@@ -23,7 +23,7 @@ class Hardware:
 
     @property
     def usable_bytes(self) -> int:
-        """Of one device."""
+        """Return the bytes of one device's memory that a model may use."""
         return int(self.memory_gib * GIB * USABLE_SHARE)
 
 

@@ -1,9 +1,8 @@
-"""Bytes that a model takes in memory: of a learner's devices and host, and of a peer. Arithmetic only.
+"""Estimate the bytes that a model takes in the memory of a learner's devices and host, and of a peer.
 
-Parameters, moments and caches are counted exactly. What a forward and backward pass keeps is a count of numbers per
-token and layer that was fitted to what XLA reports for compiled steps (tests/policy/sizing/test_memory.py holds it
-to that
-within ACTIVATION_MARGIN).
+The module does arithmetic only. Parameters, moments and caches are counted exactly. The activations of a forward and
+backward pass are a count of numbers per token and layer that was fitted to what XLA reports for compiled steps;
+tests/policy/sizing/test_memory.py checks that it stays within ACTIVATION_MARGIN.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Literal
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.shapes import parameter_shapes
 
-Bytes = dict[str, int]  # part -> bytes
+Bytes = dict[str, int]  # bytes by the name of what takes them
 StateDtype = Literal["float32", "bfloat16", "int8"]
 
 ACTIVATION_MARGIN = 0.25
@@ -25,16 +24,16 @@ ACTIVATION_MARGIN = 0.25
 _MOMENT_BLOCK = 256  # elements that share a scale at most (learner.training.moments)
 _FP8_BLOCK = 128  # rows and columns that share a scale (rollcast.policy.quantise)
 _LOGIT_TILE = 1 << 24  # logits that exist at a time (rollcast.policy.logits)
-_TILE_COPIES = 3  # of a tile: logits, shares and their gradient
-_SAMPLED_COPIES = 3  # of a peer's logits: raw, with noise, log-probabilities
-_PAGE_TOKENS = 16  # of the paged cache
-_READ_TOKENS = 512  # of prompts that a peer reads at once (rollcast.policy.sampling.sampler)
+_TILE_COPIES = 3  # arrays of a tile's size: logits, shares and their gradient
+_SAMPLED_COPIES = 3  # arrays of the size of a peer's logits: raw, with noise, log-probabilities
+_PAGE_TOKENS = 16  # tokens of one page of the cache
+_READ_TOKENS = 512  # prompt tokens that a peer reads at once (rollcast.policy.sampling.sampler)
 
 # Bytes per token and layer that a backward pass needs, by what they are proportional to: width, query heads x size,
-# key-value heads x size, inner width, query heads x row length (attention that is not fused).
-# Of bfloat16: half, and room for norms and softmax, which are float32.
+# key-value heads x size, inner width, query heads x row length (attention that is not fused). For bfloat16 they are
+# about half, with room for norms and softmax, which stay float32.
 _KEPT = {"float32": (16, 12, 16, 20, 4), "bfloat16": (12, 8, 10, 10, 6)}
-_WIDTHS_UNDER_WAY = 11  # further float32 numbers per token and width at the peak, once and not in every layer
+_WIDTHS_UNDER_WAY = 11  # further float32 numbers per token and width at the peak, once and not for every layer
 # Copies of the largest tensor in float32 that an optimiser step makes, beside gradients, moments and results.
 _STEP_COPIES: Mapping[StateDtype, float] = {"float32": 1.05, "bfloat16": 1.6, "int8": 3.4}
 _OFFLOADED_STEP_COPIES = 8
@@ -96,7 +95,10 @@ def parameter_bytes(model: ModelConfig, item_bytes: int = 4) -> int:
 
 
 def snapshot_bytes(model: ModelConfig) -> int:
-    """A version as peers read it: rounded parameters, or codes and scales of kernels and the rest in the carrier."""
+    """Return the bytes of a version as peers read it.
+
+    These are rounded parameters; with fp8, codes and scales of kernels, and all other tensors in the carrier's dtype.
+    """
     item = 4 if model.carrier_dtype == "float32" else 2
     if not model.precision.startswith("fp8"):
         return parameter_bytes(model, item)
@@ -111,7 +113,7 @@ def snapshot_bytes(model: ModelConfig) -> int:
 
 
 def moment_bytes(model: ModelConfig, dtype: StateDtype) -> int:
-    """Adam's two moments and its counter. Vectors are float32 in every form."""
+    """Return the bytes of Adam's two moments and its counter. Vectors are float32 whatever the dtype."""
     total = 4
     for shape in parameter_shapes(model).values():
         size = math.prod(shape)
@@ -126,9 +128,9 @@ def moment_bytes(model: ModelConfig, dtype: StateDtype) -> int:
 
 
 def activation_bytes(model: ModelConfig, shape: LearnerShape) -> int:
-    """What one micro-batch needs on a device beside parameters and gradients, tiles of logits not counted.
+    """Return the bytes of one micro-batch's activations on a device, without tiles of logits.
 
-    With remat each layer keeps what enters it, and one layer at a time all the rest.
+    With remat each layer keeps only its input, and one layer at a time all its activations.
     """
     tokens = tokens_per_device(shape)
     kept = _layer_bytes(model, shape)
@@ -173,7 +175,7 @@ def learner_memory(model: ModelConfig, shape: LearnerShape) -> Estimate:
         "optimiser step": {"gradients (float32)": masters, "the step's own": _shared(int(copies), shards)},
         "publishing": {"a tensor's codes": _shared(largest * 4, shards)},
     }
-    # Versions are files, which the page cache holds as far as there is room.
+    # Versions are not counted: they are files, which the page cache holds only as far as there is room.
     host = {"state that a checkpoint is made of": parameter_bytes(model) * (1 + shape.reference + shape.critic)}
     host["moments in it"] = moments * (1 + shape.critic)
     if shape.offload:
@@ -198,7 +200,10 @@ def peer_memory(model: ModelConfig, shape: PeerShape) -> Estimate:
 
 
 def _layer_bytes(model: ModelConfig, shape: LearnerShape) -> int:
-    """Per token: what the backward pass of one layer needs on a device. Heads and inner size are shared by tensor."""
+    """Return the bytes per token that one layer's backward pass needs on a device.
+
+    Heads and inner size are divided along the mesh's tensor axis.
+    """
     width, query, key, inner, scores = _KEPT[model.carrier_dtype]
     shared = query * model.query_heads * model.head_size + key * model.key_value_heads * model.head_size
     shared += inner * model.feed_forward_width
@@ -208,7 +213,7 @@ def _layer_bytes(model: ModelConfig, shape: LearnerShape) -> int:
 
 
 def _without_backward(model: ModelConfig, shape: LearnerShape, passes: Bytes) -> Bytes:
-    """A forward pass alone keeps one layer's numbers, and no gradient of a tile."""
+    """Return the bytes of a forward pass alone, which keeps one layer's activations and no gradient of a tile."""
     one_layer = tokens_per_device(shape) * _layer_bytes(model, shape)
     return passes | {"activations": one_layer, "tiles of logits": passes["tiles of logits"] * 2 // _TILE_COPIES}
 
