@@ -1,7 +1,7 @@
-"""Attempts at a hole: both ends dial and listen on one port, and the first connection that proves itself is the link.
+"""Punch holes: both ends dial and listen on one port, and the first connection that proves itself becomes the link.
 
-Which end takes the server's part in TLS is agreed before: a connection that both dialled has no server. The client
-tries one connection after the other, so both ends choose the same.
+Which end takes the server's part in TLS is agreed before, because a connection that both dialled has no server. The
+client tries one connection after the other, so both ends choose the same.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from rollcast.wire.links.stream import LinkStream
 from rollcast.wire.links.tcp import SocketOptions
 
 CONNECTIONS_MOST = 4
-"""Of one attempt: an honest other end needs one."""
+"""Connections tried in one attempt; an honest other end needs one."""
 _DIAL_PAUSE_S = 0.2
 
 Opened = tuple[LinkStream, Caller]
 
 
 class Holes:
-    """All attempts of a process. Make it inside a running event loop.
+    """All attempts of a process to punch holes. Make it inside a running event loop.
 
     Args:
-        open_port: called once, at the first need.
+        open_port: opens the port of all attempts; called once, when it is first needed.
     """
 
     def __init__(
@@ -59,20 +59,20 @@ class Holes:
 
     @property
     def port(self) -> PunchPort:
-        """The port of all attempts.
+        """Return the port of all attempts, which the first call opens.
 
         Raises:
-            OSError: there is none to be had.
+            OSError: no port can be opened.
         """
         if self._port is None:
             self._port = self._open_port()
         return self._port
 
     async def punch(self, order: Order) -> Opened:
-        """A greeted link, not started.
+        """Return a link to the peer of this order, greeted and not started.
 
         Raises:
-            RollcastError: what went wrong last, or Unreachable: nobody came in time.
+            RollcastError: what went wrong last, or Unreachable: no connection came about in time.
         """
         attempt = _Attempt(order, self._admit)
         self._attempts.append(attempt)
@@ -103,13 +103,13 @@ class Holes:
         self._acceptor.renew(credentials)
 
     async def close(self) -> None:
-        """End every link, and let the port go."""
+        """End every link, and close the port."""
         if self._port is not None:
             self._port.close()
         await asyncio.gather(self._dialler.close(), self._acceptor.close())
 
     def _came(self, sock: socket.socket, remote: Address) -> None:
-        """Give a connection to the attempt that it is of: its router may have drawn another port for it."""
+        """Give a connection to the attempt with its remote host; the port may differ, because routers choose it."""
         matching = [one for one in self._attempts if one.matches(remote)]
         if not matching:
             sock.close()
@@ -117,7 +117,7 @@ class Holes:
         max(matching, key=lambda one: one.remote == remote).add(sock)
 
     async def _call(self, attempt: _Attempt) -> None:
-        """The client's part, one connection after the other."""
+        """Take the client's part: try one connection after the other."""
         for _ in range(CONNECTIONS_MOST):
             sock = await attempt.connections.get()
             try:
@@ -138,7 +138,7 @@ class Holes:
         attempt.give_up()
 
     async def _serve(self, attempt: _Attempt) -> None:
-        """The server's part; the other end chooses, so none waits for another."""
+        """Take the server's part; the other end chooses the connection, so none waits for another."""
         async with asyncio.TaskGroup() as group:
             for _ in range(CONNECTIONS_MOST):
                 sock = await attempt.connections.get()
@@ -152,7 +152,7 @@ class Holes:
 
 
 class _Attempt:
-    """One attempt."""
+    """One attempt to punch a hole."""
 
     def __init__(self, order: Order, admit: Admission) -> None:
         self.order = order
@@ -166,53 +166,53 @@ class _Attempt:
     async def dial(self, port: PunchPort) -> None:
         """Dial until cancelled; while a connection is open, dialling fails at once."""
         if self.remote is None or not self.remote[1]:
-            return  # its router draws a port for each remote: it has to come to us
+            return  # its router chooses a port for each remote, so the other end has to dial
         while True:
             with contextlib.suppress(OSError):
                 self.add(await port.dialled(self.remote))
             await asyncio.sleep(_DIAL_PAUSE_S)
 
     def matches(self, remote: Address) -> bool:
-        """Whether a connection from there may be of this attempt."""
+        """Return whether a connection from this address may belong to this attempt."""
         return self.remote is None or self.remote[0] == remote[0]
 
     def add(self, sock: socket.socket) -> None:
-        """A connection came about."""
+        """Queue a connection that came about; close it if too many wait."""
         try:
             self.connections.put_nowait(sock)
         except asyncio.QueueFull:
             sock.close()
 
     def take(self, stream: LinkStream, caller: Caller) -> None:
-        """The first link counts, while somebody waits for it."""
+        """Deliver a greeted link if it is the first and its caller still waits; otherwise end it."""
         if self.opened.done():
             stream.end("another connection was first")
         else:
             self.opened.set_result((stream, caller))
 
     def failed(self, error: RollcastError) -> None:
-        """A connection led nowhere; another one can only help where that may have been somebody else's, or cut."""
+        """Note a failed connection; another can only help if this one may have been a stranger's, or was cut."""
         self._last = error
         self._failures += 1
         if self._failures >= CONNECTIONS_MOST or isinstance(error, ProtocolMismatch):
             self.give_up()
 
     def give_up(self) -> None:
-        """No more connections are looked at."""
+        """End the attempt, because no more connections are tried."""
         if not self.opened.done():
             self.opened.set_exception(self.problem())
 
     def problem(self) -> RollcastError:
-        """Why there is no link."""
+        """Return why there is no link."""
         why = f"both dialled for {self.order.deadline_s:g} s and no connection came about"
         return self._last or Unreachable(f"no hole is punched to {self.order.peer_id}: {why}")
 
     def end(self) -> None:
-        """Close what nobody looked at."""
+        """Close the connections that were not tried."""
         while not self.connections.empty():
             self.connections.get_nowait().close()
         if self.opened.done() and not self.opened.cancelled():
-            self.opened.exception()  # whoever waited for it has heard of it
+            self.opened.exception()  # asyncio would log an exception that is never retrieved
         else:
             self.opened.cancel()
 
@@ -233,11 +233,11 @@ def _end_unwanted(opened: Opened) -> None:
 
 
 class _Arrival:
-    """Takes one connection's link: see LinkTaker. Which attempt it is of is known once the caller is.
+    """The LinkTaker of one connection; which attempt it belongs to is known once the caller is.
 
     Args:
-        attempts: those under way.
-        attempt: the one that its remote address speaks for.
+        attempts: the attempts under way.
+        attempt: the one that the connection's remote address suggests.
     """
 
     def __init__(self, attempts: Sequence[_Attempt], attempt: _Attempt) -> None:

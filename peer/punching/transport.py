@@ -1,4 +1,4 @@
-"""Chunk links through holes in two routers: direct links but for who dialled: both did (docs/reachability.md)."""
+"""Open chunk links through holes in two routers: direct links, except that both ends dial (docs/reachability.md)."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ log = structlog.get_logger()
 
 _ANY = "0.0.0.0"
 _UNWANTED = "nobody waits for it any more"
-_LATE_S = 1.0  # for the event loop, beyond all deadlines
+_LATE_S = 1.0  # allowance for a busy event loop, on top of all deadlines
 
 
 class PunchTransport:
     """See peer.links.transport.ChunkTransport; ``dial`` needs no address. Make it inside a running event loop.
 
     Args:
-        open_port: the port that holes are punched from; called at the first need.
+        open_port: opens the port that holes are punched from; called when it is first needed.
     """
 
     def __init__(
@@ -91,10 +91,10 @@ class PunchTransport:
 
     @property
     def port(self) -> PunchPort:
-        """The port that holes are punched from.
+        """Return the port that holes are punched from.
 
         Raises:
-            OSError: there is none to be had.
+            OSError: no port can be opened.
         """
         return self._holes.port
 
@@ -129,19 +129,19 @@ class PunchTransport:
     # ------------------------------------------------------------- the coordinator's part
 
     def opened(self, send: Callable[[pb.PeerMessage], None]) -> None:
-        """There is a session; ``send`` puts messages into it."""
+        """Handle a new session with the coordinator; ``send`` queues messages in it."""
         self._send = send
         self._handle(SessionOpened())
 
     def lost(self) -> None:
-        """There is no session: what is under way goes on, nothing new begins."""
+        """Handle the end of the session: attempts under way go on, and none begins."""
         self._handle(SessionLost())
 
     def told(self, punch: pb.Punch) -> None:
-        """The coordinator's word.
+        """Handle the coordinator's order or refusal.
 
         Raises:
-            MalformedMessage, WrongKey: it makes no sense.
+            MalformedMessage, WrongKey: the message is invalid.
         """
         event = event_of(punch)
         if not self._closed:
@@ -178,7 +178,7 @@ class PunchTransport:
         try:
             found = await self._holes.punch(order)
         except RollcastError as error:
-            level = log.debug if order.asked else log.info  # whoever asked for it says so itself
+            level = log.debug if order.asked else log.info  # the caller of ``dial`` logs it
             level("no hole punched", peer=order.peer_id, reason=error.what, cause=error.cause)
             self._handle(Failed(order.punch_id, error))
         else:
@@ -199,7 +199,7 @@ class PunchTransport:
 
 
 def _interface(host: str) -> str:
-    """Where the port for holes is: where links are listened for, unless that leads nowhere beyond this machine."""
+    """Return the interface of the port for holes: that of direct links, unless it is a loopback interface."""
     try:
         address = ipaddress.IPv4Address(host)
     except ValueError:
@@ -208,10 +208,10 @@ def _interface(host: str) -> str:
 
 
 def event_of(punch: pb.Punch) -> Told | Refused:
-    """The coordinator's word, its form checked.
+    """Return the event of the coordinator's message, whose form is checked.
 
     Raises:
-        MalformedMessage, WrongKey: it makes no sense.
+        MalformedMessage, WrongKey: the message is invalid.
     """
     public_key_of(punch.peer_id)
     peer_id = PeerId(punch.peer_id)
