@@ -1,7 +1,8 @@
-"""What a peer knows of where others are: bounded, and sorted by who said it. Decisions only.
+"""Keep the addresses of other peers, bounded in number and ranked by which peer vouches for them. Decisions only.
 
-The coordinator's word and a peer's word about itself weigh more than what third ones say: a member that makes up peers
-fills its own share of the book and no more, and what it says is not told on before somebody was met there.
+Records from the coordinator, and from a peer about itself, rank above those that third peers send: a member that
+invents peers fills its own share of the book and no more, and its records are not passed on before a link was opened
+with the peer that they name.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 
 ENTRIES_MOST = 256
 HEARSAY_MOST = 24
-"""Records about third ones that one peer may fill the book with."""
+"""Records about other peers with which one peer may fill the book."""
 NEARBY_MOST = 64
 NEARBY_S = 600.0
-"""How long an address that was found on the local network counts, unless it is found again."""
+"""Seconds after which an address on the local network expires, unless it is found again."""
 
 
 class Chance(Protocol):
-    """Of random.Random, which whoever draws hands in."""
+    """The methods of random.Random that the book needs; its callers pass the generator."""
 
     def sample(self, population: Sequence[_Entry], k: int) -> list[_Entry]: ...
 
@@ -34,10 +35,12 @@ class Chance(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Somebody who can be dialled.
+    """A peer that can be dialled.
 
     Args:
-        address: as in a relay plan: addresses separated by spaces, the first first.
+        role: "peer" or "origin".
+        address: addresses separated by spaces, the preferred first, as in a relay plan.
+        lan: whether it was found on the local network.
     """
 
     peer_id: PeerId
@@ -52,7 +55,7 @@ class _Entry:
     signed: pb.Signed
     told_by: PeerId | None  # None: the coordinator, or the peer itself
     met_unix_s: float = 0.0
-    failures: int = 0  # since it was met, or since it has these addresses
+    failures: int = 0  # dials that failed since the last link with it, or since it has these addresses
 
     @property
     def believed(self) -> bool:
@@ -60,7 +63,7 @@ class _Entry:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Those that can be a peer's: anything else may read as a mirror's, a path on our disk among them."""
+        """Return the addresses that can be a peer's; others may read as a mirror's, such as a path on this disk."""
         return tuple(filter(is_peer_address, self.record.addresses))
 
 
@@ -90,10 +93,11 @@ class AddressBook:
     # ------------------------------------------------------------ what is learnt
 
     def add(self, signed: pb.Signed, record: PeerRecord, *, told_by: PeerId | None) -> bool:
-        """Take in a verified record.
+        """Add a verified record, or replace an older one of the same peer.
 
         Args:
-            told_by: who sent it; None: the coordinator. A peer's record of itself is believed as the coordinator's.
+            told_by: the peer that sent it; None: the coordinator. A peer's record of itself is believed as the
+                coordinator's is.
 
         Returns:
             whether anything changed.
@@ -114,7 +118,7 @@ class AddressBook:
         return True
 
     def found_nearby(self, peer_id: PeerId, role: str, addresses: tuple[str, ...], now_unix_s: float) -> None:
-        """Addresses that somebody claims on our local network: tried first, believed after the handshake only."""
+        """Add addresses that a host on the local network claims: tried first, believed only after the handshake."""
         if self._is_of_no_use(peer_id) or not addresses:
             return
         self._nearby.pop(peer_id, None)
@@ -123,7 +127,7 @@ class AddressBook:
             del self._nearby[next(iter(self._nearby))]  # the oldest
 
     def hinted(self, peer_id: PeerId, addresses: tuple[str, ...], now_unix_s: float) -> None:
-        """Addresses that nobody vouches for: dialled where nothing better is known."""
+        """Add addresses that no trusted peer vouches for; they are dialled if nothing better is known."""
         if self._is_of_no_use(peer_id) or not addresses:
             return
         self._hinted.pop(peer_id, None)
@@ -132,34 +136,34 @@ class AddressBook:
             del self._hinted[next(iter(self._hinted))]  # the oldest
 
     def keep_out(self, banned: frozenset[PeerId]) -> None:
-        """The operator has sent these away, in place of those before: not to be dialled, and told to nobody."""
+        """Replace the peers that the operator has banned: they are neither dialled nor named to others."""
         self._banned = banned
         for known in (self._entries, self._nearby, self._hinted):
             for peer_id in banned & known.keys():
                 del known[peer_id]
 
     def has(self, signed: pb.Signed) -> bool:
-        """Whether exactly this record is here, verified and believed already."""
+        """Return whether exactly this record is in the book, verified and believed already."""
         same = (entry for entry in self._entries.values() if entry.signed.signature == signed.signature)
         return any(entry.signed == signed and entry.believed for entry in same)
 
     def met(self, peer_id: PeerId, now_unix_s: float) -> None:
-        """There is a link with it."""
+        """Note that a link with this peer is open."""
         if (entry := self._entries.get(peer_id)) is not None:
             entry.met_unix_s, entry.failures = now_unix_s, 0
 
     def failed(self, peer_id: PeerId) -> None:
-        """Nobody answered at any of its addresses."""
+        """Note that no address of this peer answered."""
         if (entry := self._entries.get(peer_id)) is not None:
             entry.failures += 1
 
     def addresses(self, peer_id: PeerId) -> tuple[str, ...]:
-        """Everything at which it may answer, those on our local network first."""
+        """Return all addresses at which the peer may answer, those on the local network first."""
         nearby, entry = self._nearby.get(peer_id), self._entries.get(peer_id)
         return (*(() if nearby is None else nearby.addresses), *(() if entry is None else entry.addresses))
 
     def forget_expired(self, now_unix_s: float) -> bool:
-        """Drop what counts no more; whether anything was dropped."""
+        """Discard what has expired; return whether a record or a nearby peer was discarded."""
         old = [peer_id for peer_id, one in self._entries.items() if one.record.expires_unix_s <= now_unix_s]
         gone = [peer_id for peer_id, one in self._nearby.items() if one.until_unix_s <= now_unix_s]
         for peer_id in old:
@@ -172,7 +176,7 @@ class AddressBook:
     # ------------------------------------------------------------ what is told and used
 
     def to_tell(self, random: Chance, most: int, *, besides: Container[PeerId] = ()) -> list[pb.Signed]:
-        """Records for another peer, drawn from those that the coordinator, their peer or our own links vouch for."""
+        """Return records for another peer, sampled from those vouched for by the coordinator, their peer or a link."""
         told = [
             entry
             for peer_id, entry in self._entries.items()
@@ -181,12 +185,15 @@ class AddressBook:
         return [entry.signed for entry in random.sample(told, min(most, len(told)))]
 
     def to_keep(self) -> pb.PeerRecords:
-        """What is worth reading again after a restart, those that were met last first."""
+        """Return the records to load again after a restart, those of the peers met last first."""
         kept = sorted((one for one in self._entries.values() if one.believed), key=lambda one: -one.met_unix_s)
         return pb.PeerRecords(records=[entry.signed for entry in kept])
 
     def holders(self, random: Chance, most: int, *, besides: Container[PeerId] = ()) -> list[Holder]:
-        """Whom to dial, the likeliest first: those on our local network, then by failures, then believed and met."""
+        """Return the peers to dial, the likeliest first.
+
+        Peers on the local network come first; then peers with fewer failures, believed ones and met ones; then hints.
+        """
         nearby = [
             Holder(peer_id, one.role, " ".join(self.addresses(peer_id)), True)
             for peer_id, one in self._nearby.items()
@@ -210,7 +217,7 @@ class AddressBook:
     # ------------------------------------------------------------ bounds
 
     def _insert(self, entry: _Entry) -> bool:
-        """Add a new entry; where there is no room, the worst goes, which may be the new one."""
+        """Add a new entry, and return whether it stays: if there is no room, the worst is dropped, perhaps itself."""
         if entry.told_by is not None and self._told_by(entry.told_by) >= HEARSAY_MOST:
             return False
         self._entries[entry.record.peer_id] = entry
@@ -226,7 +233,7 @@ class AddressBook:
         return sum(entry.told_by == peer_id and not entry.met_unix_s for entry in self._entries.values())
 
     def validate(self) -> None:
-        """Assert what must always hold; on in tests."""
+        """Assert what must always hold; called in tests."""
         assert len(self._entries) <= ENTRIES_MOST
         assert len(self._nearby) <= NEARBY_MOST
         assert self.own_peer_id not in self._entries
@@ -236,6 +243,6 @@ class AddressBook:
 
 
 def _worth(entry: _Entry) -> tuple[bool, bool, int, float, int]:
-    """What is worth least goes first."""
+    """Return the sort key of an entry: the smallest is dropped first."""
     has_address = bool(entry.addresses)
     return entry.believed, has_address, -entry.failures, entry.met_unix_s, entry.record.expires_unix_s

@@ -1,4 +1,4 @@
-"""The address book on disk, so that a peer that starts again without the coordinator finds somebody."""
+"""Save the address book to disk, so that a peer that restarts without the coordinator finds other peers."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class Exchange:
         self._loop = asyncio.get_running_loop()
         self._links: dict[int, _Linked] = {}
         self._senders = _Senders()
-        self._changed = False  # since it was written
+        self._changed = False  # since the book was written to disk
         self._kept_at_s = self._offered_at_s = float("-inf")
 
     # ------------------------------------------------------------ ConnectivityComponent
@@ -129,39 +129,39 @@ class Exchange:
                 self._file.write(self._book.to_keep())
 
     def opened(self, welcome: pb.Welcome) -> None:
-        """The coordinator hands our record to others."""
+        """Send this peer's record to the coordinator, which passes it on to others."""
         self._renew()
         self._give()
 
     def lost(self) -> None:
-        """What was learnt is kept."""
+        """Keep everything that was learnt."""
 
     def received(self, message: pb.CoordinatorMessage) -> None:
-        """Records from the coordinator.
+        """Add records from the coordinator.
 
         Raises:
-            MalformedMessage: too many of them.
+            MalformedMessage: there are too many records.
         """
         self._take(message.peer_records, told_by=None)
 
     # ------------------------------------------------------------ LinkWatcher
 
     def linked(self, link: Link) -> None:
-        """The other end is told soon: not at once, since many links open at the same moment."""
+        """Schedule the first message to the other end soon: not at once, since many links open at the same moment."""
         if link.role in ("peer", "origin"):
             self._links[id(link)] = _Linked(link, self._loop.time() + self._random.uniform(0.0, _LOOK_S))
             self._book.met(link.peer_id, self._unix_time())
 
     def unlinked(self, link: Link) -> None:
-        """It is told nothing more."""
+        """Send nothing more on this link."""
         self._links.pop(id(link), None)
 
     def not_reached(self, peer_id: PeerId) -> None:
-        """Others are dialled before it from now on."""
+        """Dial other peers before this one from now on."""
         self._book.failed(peer_id)
 
     def told(self, link: Link, records: pb.PeerRecords) -> None:
-        """What a member says of itself and of others; who sends too often is not listened to."""
+        """Add the records that a member sends about itself and others; a peer that sends too often is ignored."""
         if not self._senders.may(link.peer_id, self._loop.time()):
             return
         try:
@@ -172,28 +172,28 @@ class Exchange:
         self._book.met(link.peer_id, self._unix_time())
 
     def found_nearby(self, peer_id: PeerId, role: str, addresses: tuple[str, ...]) -> None:
-        """Somebody on the local network claims to be this peer."""
+        """Add a host on the local network that claims to be this peer."""
         self._book.found_nearby(peer_id, role, addresses, self._unix_time())
         self._learn(peer_id, self._book.addresses(peer_id))
         self._offered_at_s = float("-inf")
 
     def hinted(self, peer_id: PeerId, addresses: tuple[str, ...]) -> None:
-        """Somebody is said to be this peer, there; nobody vouches for it."""
+        """Add addresses at which this peer is said to be, which no trusted peer vouches for."""
         self._book.hinted(peer_id, addresses, self._unix_time())
 
     def keep_out(self, banned: frozenset[PeerId]) -> None:
-        """The operator has sent these away."""
+        """Replace the peers that the operator has banned."""
         self._book.keep_out(banned)
         self._changed, self._offered_at_s = True, float("-inf")
 
     def known(self, most: int) -> list[tuple[PeerId, str]]:
-        """Some whom we could dial, and their addresses."""
+        """Return at most ``most`` peers that this one could dial, each with its addresses separated by spaces."""
         return [(one.peer_id, one.address) for one in self._book.holders(self._random, most)]
 
     # ------------------------------------------------------------ inside
 
     def look(self) -> None:
-        """Do what is due."""
+        """Discard expired records, and send and offer what is due."""
         now = self._loop.time()
         if self._book.forget_expired(self._unix_time()):
             self._changed = True
@@ -221,7 +221,7 @@ class Exchange:
         linked.link.send(pb.LinkMessage(peer_records=pb.PeerRecords(records=[*own, *records])))
 
     def _take(self, records: pb.PeerRecords, *, told_by: PeerId | None) -> None:
-        """Take in what verifies; one that does not may have expired on the way, or be of a newer release."""
+        """Add the records that verify; one that does not may have expired on the way, or be of a newer release."""
         for signed in bounded(records):
             if self._book.has(signed):
                 continue

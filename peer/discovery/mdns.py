@@ -1,4 +1,4 @@
-"""The part of a peer that finds others on its local network and is found there (link.mdns), over multicast DNS."""
+"""Find other peers on the local network, and be found there, over multicast DNS (link.mdns)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 log = structlog.get_logger()
 
 NAMES_MOST = 64
-"""Services that are looked at; a network has as many machines, or somebody makes them up."""
+"""Services that are considered; a network has no more machines than this, or some host invents them."""
 AGAIN_S = 300.0
 """Seconds after which peers that are still announced are reported again; their addresses expire otherwise."""
 _RESOLVE_MS = 3000
 _RESOLVES_AT_ONCE = 4
-_LOOK_S = 60.0  # for other addresses of this machine
+_LOOK_S = 60.0  # seconds between two checks whether this machine's addresses changed
 _ANY = ("", "0.0.0.0")
 
 
@@ -62,7 +62,7 @@ class Mdns:
         self._due: asyncio.Queue[str] = asyncio.Queue(NAMES_MOST)
 
     async def run(self) -> None:
-        """Say where we are, and listen to others, until cancelled; anew where this machine's addresses change.
+        """Announce this peer and listen to others until cancelled; start anew when this machine's addresses change.
 
         Raises:
             MissingExtra: zeroconf is not installed.
@@ -77,7 +77,7 @@ class Mdns:
                 await asyncio.sleep(_LOOK_S)
 
     async def _serve(self, library: Any, interfaces: list[str]) -> None:
-        """Until this machine has other addresses."""
+        """Announce and listen until this machine has other addresses."""
         try:
             service = library.AsyncZeroconf(interfaces=interfaces, ip_version=library.IPVersion.V4Only)
         except OSError as error:
@@ -92,25 +92,25 @@ class Mdns:
             while self._interfaces() == interfaces:
                 done, _ = await asyncio.wait(working, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
-                    task.result()  # none ends but by a fault
+                    task.result()  # these tasks end only by an error, which this raises
         finally:
             for task in working:
                 task.cancel()
             await asyncio.gather(*working, return_exceptions=True)
             self._names.clear()
-            await service.async_close()  # it also says that we are gone
+            await service.async_close()  # it also announces that this peer is gone
 
     def _interfaces(self) -> list[str]:
         return [self._host] if self._host not in _ANY else _own_addresses()
 
     def opened(self, welcome: pb.Welcome) -> None:
-        """See ConnectivityComponent; it works without a coordinator."""
+        """See ConnectivityComponent; discovery works without a coordinator."""
 
     def lost(self) -> None:
         """See ConnectivityComponent."""
 
     def received(self, message: pb.CoordinatorMessage) -> None:
-        """See ConnectivityComponent; nothing is for it."""
+        """See ConnectivityComponent; no message is for this component."""
 
     def _info(self, library: Any, interfaces: list[str]) -> Any:
         return library.AsyncServiceInfo(
@@ -123,12 +123,12 @@ class Mdns:
         )
 
     def _changed(self, *, name: str, state_change: Any, **_: Any) -> None:
-        """A service came, changed or went; called on the event loop."""
+        """Queue a service that came or changed, or drop one that went; called on the event loop."""
         if state_change.name == "Removed":
             self._names.pop(name, None)
         elif name != instance_name(self._peer_id) and (name in self._names or len(self._names) < NAMES_MOST):
             self._names.setdefault(name, None)
-            if not self._due.full():  # whoever floods the network is looked at later, or not at all
+            if not self._due.full():  # a host that floods the network is resolved later, or not at all
                 self._due.put_nowait(name)
 
     async def _resolve(self, library: Any, running: Any) -> None:
@@ -138,7 +138,7 @@ class Mdns:
             if name not in self._names:
                 continue
             if not await info.async_request(running, _RESOLVE_MS):
-                if self._names.get(name) is None:  # made up, or gone: it takes no place from others
+                if self._names.get(name) is None:  # invented or gone: it must not take the place of others
                     self._names.pop(name, None)
                 continue
             near = heard(
@@ -165,7 +165,7 @@ class Mdns:
 
 
 def _own_addresses() -> list[str]:
-    """IPv4 addresses of this machine on local networks."""
+    """Return the IPv4 addresses of this machine on local networks."""
     return [
         one.address
         for found in psutil.net_if_addrs().values()

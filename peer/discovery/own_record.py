@@ -1,4 +1,4 @@
-"""What we say of ourselves: a record, signed anew when our addresses change and before the last one expires. Pure."""
+"""Sign this peer's own record, anew when its addresses change and before the last record expires. Pure."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from rollcast.wire.limits import PEER_ADDRESS_LENGTH_MAX, PEER_ADDRESSES_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 _RENEWED_AFTER = 0.5
-"""Share of its life after which a record is replaced: who hears of it late still has half."""
+"""Share of its lifetime after which a record is replaced: a peer that receives it late still has half of it."""
 
 
 def own_addresses(advertised: str, reachability: pb.Reachability, verdict: pb.DialVerdict | None) -> tuple[str, ...]:
-    """Where others can reach us without the coordinator's help, the preferred first.
+    """Return the addresses at which others can reach this peer without the coordinator's help, the preferred first.
 
     Args:
-        advertised: host:port and libp2p's, separated by spaces, as said at the start; empty: we cannot be dialled.
-        reachability: what was found out since.
-        verdict: of those who dialled; where nobody got through, the address is not passed on.
+        advertised: host:port and libp2p addresses, separated by spaces, as configured at startup; empty: this peer
+            cannot be dialled.
+        reachability: what was found out since startup.
+        verdict: result of the peers that dialled this one; an address that none of them reached is left out. None:
+            there is no result yet.
     """
     refuted = verdict.address if verdict is not None and verdict.asked and not verdict.dialable else ""
     direct = [one for one in (reachability.advertise or advertised).split() if one != refuted]
@@ -26,7 +28,7 @@ def own_addresses(advertised: str, reachability: pb.Reachability, verdict: pb.Di
 
 
 class OwnRecord:
-    """The newest of one peer. Times are seconds since 1970; the clock of the machine need not be right to the second.
+    """This peer's newest record. Times are seconds since 1970; the machine's clock need not be right to the second.
 
     Args:
         role: "peer" or "origin".
@@ -38,17 +40,17 @@ class OwnRecord:
         self._role = role
         self._record: PeerRecord | None = None
         self.signed: pb.Signed | None = None
-        """None until ``update`` was called."""
+        """The newest record with its signature; None until ``update`` was called."""
 
     def update(self, addresses: tuple[str, ...], now_unix_s: float) -> bool:
-        """Say where we can be reached; whether that made a new record."""
+        """Set the addresses at which this peer can be reached; return whether that made a new record."""
         addresses = tuple(one for one in addresses if len(one) <= PEER_ADDRESS_LENGTH_MAX)[:PEER_ADDRESSES_MAX]
         before = self._record
         if before is not None and before.addresses == addresses:
             left_s = before.expires_unix_s - now_unix_s
             if (1.0 - _RENEWED_AFTER) * LIFETIME_S < left_s <= LIFETIME_S:
                 return False
-        # Milliseconds rise from one life of the process to the next without anything being kept.
+        # Milliseconds since 1970 grow over restarts of the process without anything being saved.
         sequence = max(int(now_unix_s * 1e3), 1 if before is None else before.sequence + 1)
         expires = int(now_unix_s) + LIFETIME_S
         record = PeerRecord(self._run_id, self._identity.peer_id, self._role, sequence, addresses, expires)
