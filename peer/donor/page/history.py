@@ -1,4 +1,4 @@
-"""What the last hour was like, for the page's charts: one sample every few seconds, the oldest make room. Pure."""
+"""Keep the last hour's samples for the page's charts: one every few seconds, the oldest are dropped. Pure."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ COLUMNS = (
     "power_watts",
     "others_cpu_share",
 )
-"""Of every sample; null where this machine does not tell, and for rates at the first."""
+"""Columns of every sample; a value is null if this machine does not report it, and for rates in the first sample."""
 
 
 class History:
-    """Give it a report (peer.donor.report) every EVERY_S."""
+    """The samples of the last hour; call ``sample`` every EVERY_S seconds."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float | None, ...]] = deque(maxlen=_SAMPLES_KEPT)
         self._moved_before: tuple[float, float, float] | None = None  # when, bytes sent, bytes received
 
     def sample(self, report: Mapping[str, Any], now_unix_s: float) -> None:
-        """Take one; rates are means since the one before."""
+        """Add a sample of a report (peer.donor.report); its rates are means since the sample before."""
         sent, received = self._rates(report, now_unix_s)
         readings = report["readings"]
         seen = (readings[name] for name in ("cpu_celsius", "gpu_celsius", "power_watts", "others_cpu_share"))
         self._samples.append((now_unix_s, report["tokens_per_second"], sent, received, *seen))
 
     def newest(self) -> list[float | None]:
-        """The last sample; empty before the first."""
+        """Return the last sample, one value per column; empty before the first."""
         return list(self._samples[-1]) if self._samples else []
 
     def to_json(self) -> dict[str, Any]:
-        """{"columns": [...], "rows": [[...], ...]}, oldest first."""
+        """Return {"columns": [...], "rows": [[...], ...]} with the oldest sample first."""
         return {"columns": list(COLUMNS), "rows": [list(sample) for sample in self._samples]}
 
     def _rates(self, report: Mapping[str, Any], now_unix_s: float) -> tuple[float | None, float | None]:

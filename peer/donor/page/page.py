@@ -1,4 +1,4 @@
-"""What the owner's page shows and does, put together: report, the last hour, log, limits, identity, acts."""
+"""Put together what the owner's page shows and does: report, the last hour, log, limits, identity, acts."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ _BUG_REPORT_DEADLINE_S = 60.0
 
 
 class OwnersPage:
-    """Serves the owner's page, and keeps the last hour for it.
+    """Serve the owner's page, and keep the last hour's samples for it.
 
     Args:
-        report: see peer.donor.report.
-        commands: of the control socket.
-        identity: who this machine is.
-        local_now: the owner's wall clock, which names bug reports.
-        unix_now: seconds since 1970, for the last hour's samples.
+        limits: the owner's limits.
+        report: returns the peer's report, see peer.donor.report.
+        commands: commands of the control socket, by name.
+        identity: returns what ``identity_report`` returns.
+        local_now: returns the owner's wall clock, which names bug reports.
+        unix_now: returns seconds since 1970, for the last hour's samples.
     """
 
     def __init__(
@@ -59,10 +60,10 @@ class OwnersPage:
         )
 
     async def run(self) -> None:
-        """Serve until cancelled, and remember the last hour.
+        """Serve until cancelled, and take a sample every EVERY_S seconds.
 
         Raises:
-            RunFolderError: port and token cannot be kept.
+            RunFolderError: port and token cannot be saved.
         """
         async with self.server.serving():
             while True:
@@ -73,7 +74,7 @@ class OwnersPage:
         return {"lines": recent_lines()}
 
     def _limits_now(self) -> dict[str, Any]:
-        """The limits, what each means, and the hours as minutes of the week from Monday 00:00."""
+        """Return the limits, what each means, and the hours as minutes of the week from Monday 00:00."""
         limits = self._limits.limits
         hours = {"compute_hours": limits.compute_hours, "network_hours": limits.network_hours}
         return {
@@ -83,10 +84,10 @@ class OwnersPage:
         }
 
     async def _bug_report(self) -> tuple[str, bytes]:
-        """What `rollcast peer bugreport` writes, made by it.
+        """Return the name and the bytes of a bug report, which `rollcast peer bugreport` writes.
 
         Raises:
-            ProcessFailed, WaitTimedOut: it could not.
+            ProcessFailed, WaitTimedOut: the command failed or took too long.
         """
         name = f"rollcast-bugreport-{self._local_now():%Y%m%d-%H%M%S}.tar.gz"
         with tempfile.TemporaryDirectory(prefix="rollcast-") as folder:
@@ -109,7 +110,7 @@ class OwnersPage:
 
 
 def identity_report(folder: Path, report: Mapping[str, Any], instance_id: str, public_name: str) -> dict[str, Any]:
-    """Who this machine is, and where that is kept. The key itself never leaves through the page."""
+    """Return who this machine is, and where that is saved. The key itself never leaves through the page."""
     return {
         "peer_id": report["peer_id"],
         "run_id": report["run_id"],

@@ -1,4 +1,4 @@
-"""The page of this machine's owner: static files, its report as a stream, the commands. On loopback only."""
+"""Serve the page of this machine's owner, on loopback only: static files, its report as a stream, the commands."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ FILE = "page.json"
 PAGES = Path(__file__).parent / "pages"
 ACTS = ("pause", "resume", "finish", "limits", "leave")
 _FILE_BYTES_MAX = 4096
-_TICK_S = 1.0  # between two looks for news; stream.js takes a stream that is silent for 5 s for dead
+_TICK_S = 1.0  # between two checks for news; stream.js treats a stream that is silent for 5 s as dead
 _READERS_MAX = 16
 _WRITE_DEADLINE_S = 5.0
 _BEAT = b": nothing new\n\n"
 
-#: A topic's newest message, as plain data; None: there is none. Sent when it changed.
+#: Returns a topic's newest message, as plain data; None: there is none. It is sent when it has changed.
 Topic = Callable[[], Any]
-#: Makes a file: its name and its bytes.
+#: Makes a file, and returns its name and its bytes.
 MakeFile = Callable[[], Awaitable[tuple[str, bytes]]]
 
 
 class PageServer:
-    """Serves one owner.
+    """The server of one owner's page.
 
     Args:
-        folder: the peer's state folder, where port and token are kept, so that a bookmark goes on working.
-        commands: by name; those of ACTS can be asked for.
-        reads: what GET /api/v1/NAME answers.
-        topics: what the stream tells of.
-        bug_report: see MakeFile.
+        folder: the peer's state folder, where port and token are saved, so that a bookmark goes on working.
+        commands: commands of the control socket, by name; the page may request those of ACTS.
+        reads: functions that return what GET /api/v1/NAME answers, by name.
+        topics: topics of the stream, by name.
+        bug_report: makes a bug report.
     """
 
     def __init__(
@@ -70,15 +70,15 @@ class PageServer:
 
     @property
     def url(self) -> str:
-        """The page's address, with the token in its fragment, which no browser sends anywhere."""
+        """Return the page's address, with the token in its fragment, which no browser sends anywhere."""
         return f"http://{HOST}:{self._port}/#token={self._token}"
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """Listen while the body runs. Where the port of last time is taken, another one is found.
+        """Listen while the body runs. If the port of last time is taken, the system chooses another one.
 
         Raises:
-            RunFolderError: port and token cannot be kept.
+            RunFolderError: port and token cannot be saved.
         """
         runner = web.ServerRunner(web.Server(self._answer, access_log=None), handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
@@ -166,7 +166,7 @@ class PageServer:
                     await response.write(self._news(names, sent) or _BEAT)
                 await self._pause()
         except (TimeoutError, ConnectionError):
-            pass  # the reader is gone; it connects again by itself
+            pass  # the reader is gone; it reconnects by itself
         finally:
             self._readers -= 1
         return response
@@ -210,7 +210,7 @@ class PageServer:
 
 
 async def _listen(runner: web.ServerRunner, port: int) -> int:
-    """The port that it listens on."""
+    """Start to listen on this port, and return it; 0 lets the system choose."""
     await web.TCPSite(runner, HOST, port).start()
     bound: int = runner.addresses[-1][1]
     return bound
