@@ -1,6 +1,7 @@
-"""What became of every rollout that this machine handed in: counts by day and reason, and the verdicts one by one.
+"""Record the verdict on every rollout that this machine submitted: counts by day and reason, and each verdict.
 
-Verdicts go to one JSON-lines file a day; the oldest files make room. Counts are kept for good, in one small file.
+Verdicts go to one JSON-lines file per day; the oldest files are deleted to make room. The counts of the last 400 days
+stay in one small file.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Receipt:
 
     Args:
         at: local time, as 2026-11-22T08:00:00.
-        verdict: "accepted", or why it was not.
+        verdict: "accepted", or why the rollout was not.
         tokens: of the completion, those of an earlier attempt included.
     """
 
@@ -46,7 +47,7 @@ class Receipt:
 
 
 class Receipts:
-    """Reads its folder at the start; a damaged file of counts counts as none, and that is logged."""
+    """The receipts in one folder, read at startup; a damaged file of counts is logged and taken as empty."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -54,11 +55,11 @@ class Receipts:
         self.newest: deque[Receipt] = deque(maxlen=_NEWEST_KEPT)
 
     def today(self, local: datetime) -> dict[str, int]:
-        """Counts by verdict of this day."""
+        """Return the counts by verdict of this day; empty if there are none."""
         return dict(self._days.get(f"{local:%Y-%m-%d}", {}))
 
     def total(self) -> dict[str, int]:
-        """Counts by verdict since the beginning, of the days that are remembered."""
+        """Return the counts by verdict over all days that are kept."""
         total: Counter[str] = Counter()
         for counts in self._days.values():
             total.update(counts)
@@ -68,7 +69,7 @@ class Receipts:
         """Count verdicts and append them to the day's file.
 
         Raises:
-            RunFolderError: it cannot be written.
+            RunFolderError: the folder cannot be written.
         """
         day = f"{local:%Y-%m-%d}"
         new = list(receipts)

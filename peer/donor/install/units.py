@@ -1,7 +1,7 @@
-"""What a service manager is told about a peer: systemd units (user and system) and a launchd property list. Pure.
+"""Write what a service manager needs to run a peer: systemd units (user and system), a launchd property list. Pure.
 
 The sandbox leaves a peer its state folder, the network and the accelerator, and nothing else to write to. Options are
-those of systemd.exec(5) and systemd.resource-control(5), systemd 247 and later. What was tested is in docs/donor.md.
+those of systemd.exec(5) and systemd.resource-control(5), systemd 247 and later. docs/donor.md lists what was tested.
 The units in deploy/systemd/user and deploy/systemd/system are written by this module too; a test compares them.
 """
 
@@ -18,7 +18,7 @@ Kind = Literal["user", "system", "launchd"]
 UNIT_NAME = "rollcast-peer.service"
 LAUNCHD_LABEL = "org.rollcast.peer"
 MEMORY_MAX = "80%"
-STOP_S = 10  # a peer hands its work back within 2 s
+STOP_S = 10  # a peer returns its work within 2 s
 RESTART_S = 60
 #: Exit statuses that another start does not change: configuration, data, protocol, permission (docs/errors.md).
 NO_RESTART = (64, 65, 76, 77)
@@ -26,15 +26,15 @@ NO_RESTART = (64, 65, 76, 77)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """One peer to be run.
+    """One peer that a service manager runs.
 
     Args:
         command: program and arguments.
-        state_folder: the only place that it writes to.
-        log_file: for managers without a journal of their own; empty: one in the state folder.
-        home_hidden: whether nothing of what it runs is in a home folder.
-        memory_max: as systemd takes it: 80%, 12G.
-        drain_s: that its configuration leaves for begun rollouts when it is stopped.
+        state_folder: the only folder that the peer writes to.
+        log_file: log for managers without a journal of their own; empty: peer.log in the state folder.
+        home_hidden: whether home folders can be hidden, because nothing that the peer runs is in one.
+        memory_max: memory limit in systemd's form: 80%, 12G.
+        drain_s: seconds that the peer's configuration leaves for begun rollouts when it is stopped.
     """
 
     command: Sequence[str]
@@ -46,12 +46,12 @@ class Service:
 
     @property
     def stop_s(self) -> int:
-        """Seconds to wait for it to end."""
+        """Return the seconds to wait for the peer to end."""
         return STOP_S + math.ceil(self.drain_s)
 
 
 def unit_of(service: Service, kind: Kind) -> str:
-    """The file's text.
+    """Return the text of the unit file or property list.
 
     Raises:
         ValueError: a path or argument has a line break in it.
@@ -65,14 +65,14 @@ def unit_of(service: Service, kind: Kind) -> str:
 
 
 def quoted(word: str) -> str:
-    """A word of a unit file as it stands there: systemd expands neither % nor $ in it, and splits it nowhere."""
+    """Return a word in the form of a unit file, so that systemd neither expands % or $ in it nor splits it."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     plain = escaped == word and word and not any(character.isspace() or character in "';#" for character in word)
     return word if plain else f'"{escaped}"'
 
 
 def _path(path: str) -> str:
-    """As ReadWritePaths takes it: $ means nothing there."""
+    """Return a path in the form of ReadWritePaths, where $ has no meaning and is not doubled."""
     return quoted(path).replace("$$", "$")
 
 
@@ -181,7 +181,7 @@ def _system_unit(service: Service) -> str:
 
 
 def _caches(folder: str) -> str:
-    """Compilers keep what they made in the home folder by default, which cannot be written to."""
+    """Return the line that moves compilers' caches out of the home folder, which cannot be written to."""
     places = {"XDG_CACHE_HOME": "cache", "CUDA_CACHE_PATH": "cache/cuda", "TRITON_CACHE_DIR": "cache/triton"}
     words = (f"{name}={folder}/{place}" for name, place in places.items())
     return "Environment=" + " ".join(quoted(word).replace("$$", "$") for word in words)

@@ -1,4 +1,4 @@
-"""How fast this machine draws: the peer's own engine, a model of the run's shape, a few seconds.
+"""Measure how fast this machine generates: with the peer's own engine, a model of the run's shape, and a few seconds.
 
 The weights are zeros: what a token costs depends on shapes and dtypes, not on values. They need no download, and no
 machine's memory is touched before they are read.
@@ -22,26 +22,26 @@ from rollcast.wire.versions.records import VersionRecord, state_hash
 from rollcast.wire.versions.tensors import TensorSpec, tensor_table
 
 PROMPT_TOKENS = 64
-SECONDS = 6.0  # of drawing that count
-DEADLINE_S = 420.0  # with loading and compiling
-_SLICE_S = 0.5  # as a peer draws: between two slices it can stop
+SECONDS = 6.0  # of generation that are timed
+DEADLINE_S = 420.0  # for all of it, loading and compiling included
+_SLICE_S = 0.5  # as a peer at work generates, which can stop between two slices
 _SLICE_TOKENS_FIRST = 8
-_TOKEN = 3  # any: what is read does not matter
+_TOKEN = 3  # any token: the content of the prompt does not matter
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """One measurement.
+    """One measurement of decode speed.
 
     Args:
-        tokens_per_s: of all rollouts together, prompts not counted.
-        concurrent_rollouts: drawn at once.
-        parameters: of the model.
-        ready_s: until the first token: loading, compiling, reading prompts.
-        seconds, tokens: behind the figure.
-        hardware: as the engine names it.
+        tokens_per_s: rate of all rollouts together, prompts not counted.
+        concurrent_rollouts: rollouts generated at once.
+        parameters: number of the model's parameters.
+        ready_s: seconds until the first token: loading, compiling, reading prompts.
+        seconds, tokens: the time and the tokens from which ``tokens_per_s`` is computed.
+        hardware: the hardware as the engine names it.
     """
 
     tokens_per_s: float
@@ -54,7 +54,7 @@ class Decoded:
 
 
 def decode_record(model: ModelConfig) -> tuple[VersionRecord, bytes]:
-    """A version of zeros.
+    """Return the record and the state of a version whose weights are zeros.
 
     Raises:
         ValueError: the model has no vocabulary.
@@ -94,13 +94,16 @@ async def timed_decode(
     seconds: float = SECONDS,
     said: Progress = lambda _: None,
 ) -> Decoded:
-    """Draw rollouts for about so long.
+    """Generate rollouts for about ``seconds``, and return the speed.
 
     Args:
-        new_tokens: of each rollout at most.
+        concurrent_rollouts: rollouts generated at once.
+        new_tokens: tokens of each rollout at most.
+        seconds: seconds of generation that are timed.
+        said: called with each step as text.
 
     Raises:
-        WaitTimedOut: loading, compiling and drawing took longer than DEADLINE_S.
+        WaitTimedOut: loading, compiling and generating took longer than DEADLINE_S.
         MalformedMessage, CacheTooSmall: the engine cannot run this model.
     """
     sampling = Sampling(1.0, new_tokens, ())
@@ -129,7 +132,10 @@ async def timed_decode(
 
 
 async def _drawn(generation: Generation, rollouts: int, new_tokens: int, seconds: float) -> tuple[int, float]:
-    """Tokens, and the seconds they took; ends early where all rollouts have. The first slice compiles and is apart."""
+    """Return the tokens generated and the seconds they took; end early if all rollouts have ended.
+
+    The first slice is not counted, because it compiles, unless all rollouts end in it.
+    """
     tokens, took_s, size, ended = 0, 0.0, _SLICE_TOKENS_FIRST, 0
     warm = False
     while took_s < seconds and ended < rollouts:

@@ -1,4 +1,4 @@
-"""What this machine is: system, memory, disk, accelerators, and the packages that draw rollouts."""
+"""Describe this machine: system, memory, disk, accelerators, and the packages that generate rollouts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ENGINES = ("jax", "torch")
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """One device; bytes of its memory."""
+    """One device, with the bytes of its memory."""
 
     name: str
     memory_bytes: int
@@ -32,12 +32,12 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
-    """One look at a machine.
+    """The facts of a machine at one moment.
 
     Args:
-        engines: of jax and torch, those that are installed, with their release.
-        link_port_taken: whether somebody else listens on the configured port for chunk links.
-        disk_free_bytes: where the state folder is or will be.
+        engines: those of jax and torch that are installed, with their release.
+        link_port_taken: whether another process listens on the configured port for chunk links.
+        disk_free_bytes: free bytes of the disk where the state folder is or will be.
     """
 
     system: str
@@ -57,17 +57,17 @@ class MachineFacts:
 
     @property
     def compute_memory_bytes(self) -> int:
-        """Of what it computes on: the first accelerator, else the machine."""
+        """Return the memory of what the machine computes on: the first accelerator's, or else the machine's own."""
         return self.accelerators[0].memory_bytes if self.accelerators else self.memory_bytes
 
     @property
     def compute_memory_free_bytes(self) -> int:
-        """The part of it that nobody uses now."""
+        """Return the part of ``compute_memory_bytes`` that is free now."""
         return self.accelerators[0].memory_free_bytes if self.accelerators else self.memory_free_bytes
 
 
 def look_at_machine(state_folder: Path, *, link_host: str, link_port: int) -> MachineFacts:
-    """Look; nothing is started, and nothing is written."""
+    """Return the facts of this machine; nothing is started, and nothing is written."""
     memory = psutil.virtual_memory()
     packages = {name: release for name in _PACKAGES if (release := _release(name))}
     return MachineFacts(

@@ -1,4 +1,4 @@
-"""Temperature, power and memory of NVIDIA accelerators, through NVML where it is there."""
+"""Read temperature, power and memory of NVIDIA accelerators through NVML, if it is installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = structlog.get_logger()
 
 
 class GpuSensors:
-    """Readings over all devices; None where there is none, or it does not tell.
+    """Readings over all devices; a reading that no device reports is None.
 
     Args:
         nvml: the module ``pynvml`` (distribution nvidia-ml-py), initialised; None: no accelerator.
@@ -23,7 +23,7 @@ class GpuSensors:
 
     @classmethod
     def here(cls) -> GpuSensors:
-        """Of this machine."""
+        """Return the sensors of this machine."""
         try:
             nvml = importlib.import_module("pynvml")
             nvml.nvmlInit()
@@ -33,7 +33,7 @@ class GpuSensors:
         return cls(nvml)
 
     def devices(self) -> list[tuple[str, int, int]]:
-        """Each device's name, and the bytes of its memory in all and free."""
+        """Return each device's name, and the bytes of its memory in all and free."""
         nvml = self._nvml
         if nvml is None:
             return []
@@ -42,25 +42,25 @@ class GpuSensors:
             try:
                 device = nvml.nvmlDeviceGetHandleByIndex(index)
                 memory, name = nvml.nvmlDeviceGetMemoryInfo(device), nvml.nvmlDeviceGetName(device)
-            except nvml.NVMLError:  # it is lost, or another's
+            except nvml.NVMLError:  # the device is lost, or another user's
                 continue
             found.append((name if isinstance(name, str) else name.decode(), int(memory.total), int(memory.free)))
         return found
 
     def celsius(self) -> float | None:
-        """The hottest device."""
+        """Return the temperature of the hottest device; None if no device reports it."""
         nvml = self._nvml
         read = self._each(lambda device: nvml.nvmlDeviceGetTemperature(device, nvml.NVML_TEMPERATURE_GPU))
         return max(read, default=None)
 
     def watts(self) -> float | None:
-        """All devices together."""
+        """Return the power of all devices together; None if no device reports it."""
         nvml = self._nvml
         read = self._each(lambda device: nvml.nvmlDeviceGetPowerUsage(device) / 1000.0)
         return sum(read) if read else None
 
     def memory_used_bytes(self, pids: set[int]) -> int | None:
-        """By these processes, on all devices."""
+        """Return the bytes that these processes use on all devices; None if no device reports them."""
         nvml = self._nvml
 
         def used(device: Any) -> float:
@@ -77,6 +77,6 @@ class GpuSensors:
         for index in range(self._nvml.nvmlDeviceGetCount()):
             try:
                 found.append(float(read(self._nvml.nvmlDeviceGetHandleByIndex(index))))
-            except self._nvml.NVMLError:  # this device does not tell this
+            except self._nvml.NVMLError:  # this device does not report this reading
                 continue
         return found

@@ -1,6 +1,6 @@
-"""How long ago the owner last touched the machine: terminals, and graphical sessions as logind tells of them.
+"""Find how long ago the owner last touched the machine, from terminals and logind's graphical sessions.
 
-What was tested is Linux. Where neither terminals nor sessions tell anything there is no answer, rather than a guess.
+Only Linux was tested. If neither terminals nor sessions report anything, there is no answer rather than a guess.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 _LOGIND_DEADLINE_S = 2.0
 _SESSIONS_MAX = 64
 
-#: Runs a command and gives its standard output; empty when it fails or takes too long.
+#: Runs a command and returns its standard output; empty if it fails or takes too long.
 Ask = Callable[[list[str]], str]
 
 
@@ -27,7 +27,7 @@ def ask(command: list[str]) -> str:
 
 
 def terminal_touches(folders: Iterable[Path] = (Path("/dev/pts"), Path("/dev"))) -> list[float]:
-    """When terminals were last typed into, in seconds since 1970: what `w` shows."""
+    """Return when terminals were last typed into, in seconds since 1970: what `w` shows."""
     found: list[float] = []
     for folder in folders:
         pattern = "[0-9]*" if folder.name == "pts" else "tty[0-9]*"
@@ -40,10 +40,10 @@ def terminal_touches(folders: Iterable[Path] = (Path("/dev/pts"), Path("/dev")))
 
 
 def graphical_idle_s(monotonic_s: float, ask: Ask = ask) -> float | None:
-    """Shortest time since a touch in any graphical session; None: there is none, or logind does not tell.
+    """Return the seconds since the last touch in any graphical session; None if there is none, or logind has no data.
 
     Args:
-        monotonic_s: CLOCK_MONOTONIC, which logind's times are on.
+        monotonic_s: now on CLOCK_MONOTONIC, the clock of logind's times.
     """
     sessions = [line.split()[0] for line in ask(["loginctl", "list-sessions", "--no-legend"]).splitlines() if line]
     idle: list[float] = []
@@ -60,7 +60,7 @@ def graphical_idle_s(monotonic_s: float, ask: Ask = ask) -> float | None:
 
 
 def idle_s(ask: Ask = ask) -> float | None:
-    """Seconds since the owner last touched the machine; None: nothing tells."""
+    """Return the seconds since the owner last touched the machine; None if no terminal or session reports it."""
     now = time.time()
     times = [max(0.0, now - touched) for touched in terminal_touches()]
     graphical = graphical_idle_s(time.clock_gettime(time.CLOCK_MONOTONIC), ask)

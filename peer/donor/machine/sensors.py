@@ -1,7 +1,7 @@
-"""Looks at the machine: temperatures, power, battery, its owner's presence, memory and disk.
+"""Read the machine's sensors: temperatures, power, battery, its owner's presence, memory and disk.
 
-Linux is what was tested; psutil knows some of this on macOS too. Nothing here needs more than an ordinary user's
-rights. What a machine does not tell is None.
+Only Linux was tested; psutil reads some of this on macOS too. Nothing here needs more than an ordinary user's rights.
+A reading that the machine does not report is None.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ from peer.donor.machine.owner_presence import idle_s
 from peer.limits.readings import Readings
 
 _CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "soc_thermal", "acpitz")
-_IDLE_LOOK_S = 5.0  # between two looks for the owner: they start processes
-_FAMILY_LOOK_S = 10.0  # between two looks for processes of ours: they read the whole process table
+_IDLE_LOOK_S = 5.0  # between two checks for the owner, because they start processes
+_FAMILY_LOOK_S = 10.0  # between two searches for child processes, because they read the whole process table
 
 
 class Sensors:
-    """Call ``look`` now and then, always from the same thread; shares are of the time since the last look.
+    """The sensors of this machine. Call ``look`` from time to time, always from the same thread.
+
+    Shares are of the time since the last call.
 
     Args:
-        disk: a folder on the file system that counts.
-        find_idle_s: see peer.donor.machine.owner_presence; only called where ``wants_idle``.
+        disk: a folder on the file system whose free bytes are read.
+        wants_idle: see the attribute.
+        find_idle_s: see peer.donor.machine.owner_presence; only called if ``wants_idle``.
     """
 
     def __init__(
@@ -43,17 +46,17 @@ class Sensors:
         self._disk = disk
         self._gpu = gpu
         self.wants_idle = wants_idle
-        """Whether the owner's presence is looked for."""
+        """Whether to check for the owner's presence."""
         self._find_idle_s = find_idle_s
         self._idle: float | None = None
         self._idle_looked_s = float("-inf")
         self._me = psutil.Process()
         self._found_family: list[psutil.Process] = [self._me]
         self._family_looked_s = float("-inf")
-        self._cpu_before: tuple[float, float, float] | None = None  # seconds of all cores, of busy ones, of ours
+        self._cpu_before: tuple[float, float, float] | None = None  # seconds: all cores, busy, this peer
 
     def look(self) -> Readings:
-        """One look. A sensor that is not there is no error."""
+        """Return the readings of this moment. A missing sensor is no error."""
         family = self._family()
         battery = _battery()
         gpu = self._gpu
@@ -86,7 +89,7 @@ class Sensors:
         return self._idle
 
     def _others_cpu_share(self, family: list[psutil.Process]) -> float | None:
-        """Share of all cores that other processes used since the last look; None at the first."""
+        """Return the share of all cores that other processes used since the last call; None at the first."""
         times = psutil.cpu_times()
         total_s = float(sum(times[:8]))  # guests are counted in user and nice already
         busy_s = total_s - times.idle - getattr(times, "iowait", 0.0)
