@@ -1,4 +1,4 @@
-"""Which event led to what the coordinator did: the cause on every entry of the run's story."""
+"""Name the event that caused an action of the coordinator; every entry of the run's story has such a cause."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from coordinator.core.events.reach_events import (
 
 
 def cause_of(event: Event) -> str:
-    """The event in few words: what it is about, and its id."""
+    """Return a short name of the event: what it concerns, and the id of that."""
     match event:
         case PeerJoined() | PeerLeft() | HeartbeatReceived() | WorkRequested() | VersionHeld() | LeasesReturned():
             return f"peer {event.peer_id}"

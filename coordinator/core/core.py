@@ -1,8 +1,8 @@
-"""The coordinator's decisions: events in, actions out. No clock, no I/O, no randomness of its own.
+"""Make the coordinator's decisions: take events and return actions, without a clock, I/O or randomness of its own.
 
 Each concern has a module of its own: membership, leases, staleness, batches, accounting, relay plan, and so on.
 ``decisions/state.py`` holds their data together; this module routes each event to the modules that it concerns, in
-order. A rollout's way is read from top to bottom in ``decisions/rollouts.py``.
+order. ``decisions/rollouts.py`` handles a rollout's events, from top to bottom in the order in which they occur.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ _FREQUENT = frozenset({HeartbeatReceived, RolloutReceived, RolloutStored, WorkRe
 
 
 class CoordinatorCore:
-    """Decide which peers do what, and which rollouts count.
+    """Decides which peers do what, and which rollouts count.
 
-    ``now`` is any monotonic clock in seconds, the same for every call. Our own bugs raise ValueError or KeyError; what
-    peers or the learner do wrong becomes an action.
+    ``now`` is any monotonic clock in seconds, the same for every call. Our own bugs raise ValueError or KeyError;
+    errors of peers or the learner become actions.
     """
 
     def __init__(self, settings: CoreSettings, restored: Restored | None = None) -> None:
@@ -112,7 +112,7 @@ class CoordinatorCore:
 
     @property
     def epochs(self) -> EpochBook:
-        """Every epoch that was opened, and which versions are orphans."""
+        """The epochs that were opened, and which versions are orphans."""
         return self._state.epochs
 
     @property
@@ -122,7 +122,7 @@ class CoordinatorCore:
 
     @property
     def age_split(self) -> Split:
-        """The ages of all trained rollouts, split by what the time was spent on."""
+        """The ages of all trained rollouts, split by the activities on which the time was spent."""
         return self._state.ages.total
 
     @property
@@ -132,7 +132,7 @@ class CoordinatorCore:
 
     @property
     def recorded_batches(self) -> int:
-        """Batches of steps below this one are recorded."""
+        """Number of recorded batches, which are those of the steps below it."""
         return self._state.batches.recorded
 
     @property
@@ -179,12 +179,12 @@ class CoordinatorCore:
     def peer_named(self, words: str) -> PeerId | None:
         """Return the peer with this id, or the only one with this name; None if there is none or several.
 
-        Peers that left lately are found too.
+        The search includes peers that left lately.
         """
         return self._state.members.peer_named(words)
 
     def waiting(self, now: float) -> Waiting:
-        """Return what the run waits for."""
+        """Return what the run waits for, since when, and what happens next."""
         return self._waiting.describe(now, self._stalls.no_peer_since)
 
     def status(self, now: float) -> Status:
@@ -213,7 +213,7 @@ class CoordinatorCore:
         """Check every invariant.
 
         Raises:
-            AssertionError: one is broken; names it.
+            AssertionError: an invariant is broken; the message names it.
         """
         self._state.validate()
         self._rollouts.validate()
@@ -221,7 +221,7 @@ class CoordinatorCore:
     # ---------------------------------------------------------------- events
 
     def handle(self, event: Event, now: float) -> list[Action]:
-        """Return what the shell must do about this event, in order."""
+        """Decide about one event, and return the actions that the shell must carry out, in order."""
         if self._started_at is None:
             self._started_at = now
         self._state.now = now

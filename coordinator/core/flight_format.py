@@ -1,4 +1,4 @@
-"""The flight record as bytes: what the core was told and when, and a checksum of what it decided. Pure.
+"""Encode the flight record: each event of the core with its time, and a checksum of what the core decided. Pure.
 
 A segment is a sequence of frames; a frame is its length and CRC-32 (little-endian u32 each) and a zstd-compressed
 MessagePack array of entries. A segment that begins a coordinator's life has its ``Head`` as first entry. A torn last
@@ -26,7 +26,7 @@ from rollcast.wire.ids import RolloutId
 from rollcast.wire.rollouts import Rollout
 
 FORMAT = 1
-FRAME_BYTES_MAX = 64 << 20  # decompressed; a reader takes no more
+FRAME_BYTES_MAX = 64 << 20  # decompressed; readers reject larger frames
 _COMPRESSION_LEVEL = 3
 _FRAME_HEAD = struct.Struct("<II")  # length and CRC-32 of what follows
 
@@ -36,11 +36,11 @@ _encoder = msgspec.msgpack.Encoder(enc_hook=lambda message: message.SerializeToS
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a coordinator's core was made of, so that another one can be made the same."""
+    """The settings and state with which a coordinator's core was built, so that a replay can build the same core."""
 
     format: int
     software: str
-    started_unix_s: float  # at ``started``
+    started_unix_s: float  # wall clock at ``started``
     started: float  # on the core's clock
     settings: CoreSettings
     restored: Restored | None
@@ -48,17 +48,20 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One event, when it came on the core's clock, and the checksum of the actions that it led to."""
+    """One event, its time on the core's clock, and the checksum of the actions that followed from it."""
 
     now: float
     event: Event
     actions_crc: int
-    rollout_id: RolloutId | None = None  # set where the event's rollout is to be taken from the ledger
+    rollout_id: RolloutId | None = None  # set if the event's rollout must be read from the ledger
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Entries are missing here: the disk did not keep up. What comes after cannot be replayed."""
+    """A gap in the record, made when the disk did not keep up: later entries cannot be replayed.
+
+    ``events`` is the number of missing entries.
+    """
 
     events: int
 
@@ -67,7 +70,7 @@ Entry = Head | Told | Gap
 
 
 def checksum(actions: Sequence[Action]) -> int:
-    """CRC-32 of what the core decided; what is in a rollout that it stores was its peer's decision, and left out."""
+    """Return the CRC-32 of the core's actions, without the contents of rollouts, which a peer decided."""
     return zlib.crc32(_encoder.encode([(type(action).__name__, _decided(action)) for action in actions]))
 
 
@@ -80,7 +83,7 @@ def _bare(rollout: Rollout) -> Rollout:
 
 
 def told(now: float, event: Event, actions: Sequence[Action]) -> Told:
-    """The entry of one event, without the tokens that the ledger keeps anyway."""
+    """Return the entry of one event, without the tokens that the ledger keeps anyway."""
     crc = checksum(actions)
     if isinstance(event, RolloutReceived):
         for action in actions:
@@ -91,7 +94,7 @@ def told(now: float, event: Event, actions: Sequence[Action]) -> Told:
 
 
 def whole(entry: Told, stored: Callable[[RolloutId], Rollout]) -> Event:
-    """The event as it was, with the rollout that the ledger has."""
+    """Return an entry's event as the core received it, with the rollout that ``stored`` reads from the ledger."""
     if entry.rollout_id is None or not isinstance(entry.event, RolloutReceived):
         return entry.event
     return replace(entry.event, rollout=stored(entry.rollout_id))
@@ -101,22 +104,22 @@ def whole(entry: Told, stored: Callable[[RolloutId], Rollout]) -> Event:
 
 
 def pack(entry: Entry) -> bytes:
-    """One entry, to go into a frame later: cheap, and independent of what happens to the event afterwards."""
+    """Encode one entry for a later frame: this is cheap, and later changes of the event do not affect it."""
     return _encoder.encode(_plain(entry))
 
 
 def frame(packed: Sequence[bytes]) -> bytes:
-    """Packed entries as one frame."""
+    """Return packed entries as one frame."""
     array = _encoder.encode([msgspec.Raw(one) for one in packed])
     body = zstandard.ZstdCompressor(level=_COMPRESSION_LEVEL).compress(array)
     return _FRAME_HEAD.pack(len(body), zlib.crc32(body)) + body
 
 
 def entries_of(segment: bytes) -> Iterator[Entry]:
-    """Every entry of a segment up to its end or its first torn frame.
+    """Yield every entry of a segment up to its end or its first torn frame.
 
     Raises:
-        ValueError: a frame is whole and yet not what it should be: another release wrote it.
+        ValueError: a frame is whole but cannot be decoded, because another release wrote it.
     """
     at = 0
     while at + _FRAME_HEAD.size <= len(segment):

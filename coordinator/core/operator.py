@@ -1,9 +1,9 @@
 """Carry out the operator's orders: drain, ban and enable peers, and change S, kappa and the budget.
 
 A drained peer finishes its leases, gets no new work and does not relay: its children get another parent with the next
-plan. It continues to receive versions, so that enabling it takes effect at once. A banned peer loses its leases to
-others, its session ends, and its identity is refused from then on. Rollouts that either of them delivered before are
-trained on.
+plan. It continues to receive versions, so that enabling it takes effect at once. A banned peer's leases go to other
+peers, its session ends, and its identity is rejected from then on. Rollouts that either of them delivered before are
+still trained on.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Presence:
         self._traversal = traversal
 
     def joined(self, event: PeerJoined, now: float) -> list[Action]:
-        """Add a peer that opened a session; the leases that it held before stay its own."""
+        """Add a peer that opened a session; it keeps the leases that it held before."""
         if self._state.ended:
             return [self._state.dismiss(event.peer_id)]
         banned = self._state.members.banned_because(event.peer_id)
@@ -54,7 +54,7 @@ class Presence:
         return self._state.close_attempts(lost, "peer_left", tell_peers=False)
 
     def left(self, event: PeerLeft, now: float) -> list[Action]:
-        """Remove a peer whose session ended. Unless it sent Goodbye it keeps its leases, in case that it reconnects."""
+        """Remove a peer whose session ended. Unless it sent Goodbye it keeps its leases, as it may reconnect."""
         if self._state.members.get(event.peer_id) is None:
             return []
         actions: list[Action] = []
@@ -94,12 +94,12 @@ class Presence:
             return []
         could_work, part_before = member.may_work, member.part_in_plan
         version_before, member.facts = member.version, event.facts
-        if member.role == "peer":  # the origin receives from the learner, which is not part of a broadcast
+        if member.role == "peer":  # the origin receives from the learner, outside a broadcast
             self._state.traffic.observe(member.peer_id, event.facts)
         active = event.facts.active_version
         if active is not None:
             self._active(member, active, now)
-        if not member.receives:  # by its owner's limits, or ours: no broadcast waits for it
+        if not member.receives:  # by its owner's limits or on standby: no broadcast waits for it
             self._state.dissemination.left(member.peer_id)
         actions = self._broadcasts.observe(member, now, before=part_before)
         if member.receives and not part_before[1]:  # versions announced while it did not receive
@@ -147,7 +147,7 @@ class Presence:
         self._state.members.changed([member.peer_id])
 
     def accused(self, event: PeerAccused, now: float) -> list[Action]:
-        """Handle a report of a corrupt chunk; it is believed only if it can be true."""
+        """Handle a peer's report that another peer sent a corrupt chunk; it is believed only if it can be true."""
         accuser = self._state.members.seen(event.accuser, now)
         culprit = self._state.members.get(event.culprit)
         if accuser is None or culprit is None or accuser is culprit:
@@ -169,7 +169,7 @@ class Presence:
         return actions + self._broadcasts.replan(now) + issue(self._state, now)
 
     def _doubt(self, event: PeerAccused, accuser: Member) -> str:
-        """Return why this accusation cannot be true or is not trusted; empty if it is believed."""
+        """Return why an accusation cannot be true or is not trusted; empty if it is believed."""
         chunk_count = self._state.announced.chunk_count(event.version)
         if chunk_count is None:
             return f"version {event.version} is not among those announced lately"

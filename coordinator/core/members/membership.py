@@ -392,5 +392,5 @@ class Members:
 
 
 def _counts(member: Member) -> bool:
-    """Whether a member counts as a worker: a peer that is not quarantined."""
+    """Whether a member counts as a worker: a peer, and not quarantined."""
     return member.role == "peer" and not member.standing.quarantined
