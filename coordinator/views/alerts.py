@@ -69,7 +69,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Everything that alerts are found from. ``cloned``: recent refusals of a second copy of an identity."""
+    """The data from which alerts are found. ``cloned`` has recent rejections of a second copy of an identity."""
 
     state: CoreState
     status: RunStatus
@@ -81,7 +81,7 @@ class Seen:
 
 
 class AlertBook:
-    """Remembers since when each alert has lasted. Times are the core's clock in seconds."""
+    """Keeps the time since which each alert has lasted. Times are the core's clock in seconds."""
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}

@@ -12,7 +12,7 @@ from coordinator.views.versions import VersionHistory, VersionView
 
 @dataclass(frozen=True, slots=True)
 class BroadcastView(BroadcastStatus):
-    """The broadcast's status and what else its page draws."""
+    """The data of the Broadcast page: its status, relay tree, slowest branch and earlier versions."""
 
     tree: Tree
     history: tuple[VersionView, ...]

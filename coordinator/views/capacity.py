@@ -34,8 +34,8 @@ DECISIONS_SHOWN = 50
 class CapacityWorker:
     """One worker as the capacity model sees it.
 
-    ``reason``: why it is on or off; in mode advise, what the model would do. ``rollouts_per_s``: measured rate, None
-    before its first rollout.
+    ``reason`` says why it is on or off, in mode advise what the model would do. ``rollouts_per_s`` is the measured
+    rate, None before its first rollout.
     """
 
     peer_id: str
@@ -51,7 +51,10 @@ class CapacityWorker:
 
 @dataclass(frozen=True, slots=True)
 class CapacityView:
-    """The Capacity page. ``providers`` and ``spending``: None if no worker is rented. ``decisions``: newest first."""
+    """The data of the Capacity page. ``providers`` and ``spending`` are None if no worker is rented.
+
+    ``decisions`` are newest first.
+    """
 
     mode: str
     activation: ActivationStatus

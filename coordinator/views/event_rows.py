@@ -1,4 +1,4 @@
-"""The run's events from ledger and archive: filtered, a page at a time, newest first. Reads files: not for the loop."""
+"""Read the run's events from ledger and archive: filtered, a page at a time, newest first; not on the event loop."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from coordinator.ledger.story import reading
 from rollcast.runtime.run_folder import RunFolder
 
 LIMIT_MAX = 500
-SEGMENTS_READ_MAX = 8  # of the archive, for one page
+SEGMENTS_READ_MAX = 8  # segments of the archive that are read for one page
 _COLUMNS = "event_order, at_unix_s, kind, subject, detail, cause"
 
 
 @dataclass(frozen=True, slots=True)
 class EventView:
-    """One event. ``name``: name of the peer that it is about; empty if it is not about a peer that ever joined."""
+    """One event. ``name`` is the name of the peer that it is about; empty if that is no peer that ever joined."""
 
     id: int
     at_unix_s: float
@@ -36,7 +36,7 @@ class Wanted:
     ``subject`` may also be a peer's name.
 
     Args:
-        before, after: ids that they are below and above; 0: no such bound.
+        before, after: exclusive upper and lower bounds of the events' ids; 0 for no bound.
     """
 
     kinds: Collection[str] = ()
@@ -49,7 +49,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class EventsPage:
-    """One page. ``next_before``: where the next page begins, None if there is none. ``kinds``: all in the ledger."""
+    """One page. ``next_before`` is ``before`` of the next page, or None; ``kinds`` are all kinds in the ledger."""
 
     events: tuple[EventView, ...]
     kinds: tuple[str, ...] = field(default=())
@@ -57,9 +57,9 @@ class EventsPage:
 
 
 class StoryRows:
-    """Reads beside a live coordinator.
+    """Reads events while the coordinator writes the ledger.
 
-    Raises, all methods: StoreError: the ledger or its archive cannot be read.
+    Every method raises StoreError if the ledger or its archive cannot be read.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -99,7 +99,7 @@ class StoryRows:
         return page.events[0] if page.events else None
 
     def _archived(self, wanted: Wanted, subjects: Collection[str], count: int, oldest: int) -> list[StoryEntry]:
-        """Return events from before the oldest of the ledger, newest first, from the newest segments of the archive."""
+        """Return events older than the ledger's oldest, newest first, from the newest segments of the archive."""
         found: list[StoryEntry] = []
         read = 0
         for segment in reversed(segments(self._archive)):

@@ -26,7 +26,7 @@ class LineView:
 
 @dataclass(frozen=True, slots=True)
 class ExplainView:
-    """``facts`` are the present ones; ``lines`` are the newest LINES_MAX in order of time."""
+    """An explanation: ``facts`` are the present ones; ``lines`` are the newest LINES_MAX in order of time."""
 
     title: str
     facts: dict[str, Any]
@@ -34,10 +34,12 @@ class ExplainView:
 
 
 def explain(folder: RunFolder, of: Of, words: str) -> ExplainView:
-    """Reads the ledger: not for the loop.
+    """Return the explanation of an event, rollout, lease, peer, version or step; it reads the ledger.
+
+    It must not run on the event loop.
 
     Raises:
-        MalformedMessage: the run knows nothing of that name.
+        MalformedMessage: the run has nothing of that name.
         StoreError: the ledger cannot be read.
     """
     if of == "event":
@@ -80,7 +82,7 @@ def _of_row(event: EventView) -> LineView:
 
 
 def _of_cause(folder: RunFolder, event: EventView) -> list[LineView]:
-    """What happened to the cause until then, where it has a story."""
+    """Return what happened to the cause until then, if it has a story."""
     kind, _, subject = event.cause.partition(" ")
     if kind not in ("rollout", "lease", "group", "version", "step") or not subject.isdigit():
         return []

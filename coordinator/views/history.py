@@ -43,7 +43,7 @@ class SampleView:
 
 
 class History:
-    """Two rings of samples."""
+    """Keeps the samples in two rings, a fine and a coarse one."""
 
     def __init__(self) -> None:
         self._fine: deque[tuple[float, Sample]] = deque(maxlen=round(FINE_KEPT_S / SAMPLE_S))
@@ -69,7 +69,7 @@ class History:
         return SampleView(round(unix_s, 3), values)
 
     def view(self, span_s: float, unix_s: float) -> HistoryView:
-        """Return the samples of the last ``span_s`` seconds; older than the fine ring they are coarse."""
+        """Return the samples of the last ``span_s`` seconds; those older than the fine ring are coarse."""
         taken = list(self._between(unix_s - span_s, unix_s))
         return HistoryView(
             tuple(round(at, 3) for at, _ in taken),

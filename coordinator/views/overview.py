@@ -13,9 +13,9 @@ from coordinator.core.status.status import RunStatus
 from coordinator.views.alerts import Alert
 from coordinator.views.phrases import sentence
 
-#: Seconds for which the learner may wait for a batch before the page speaks of it: some do at every step.
+#: Seconds for which the learner may wait for a batch before the page shows it: some learners wait at every step.
 BATCH_WAIT_SHOWN_S = 5.0
-#: The learner's own step is spoken of once it takes so many times the median, and so many seconds.
+#: The learner's own step is shown as a wait once it takes so many times the median, and so many seconds.
 STEP_SHOWN_TIMES, STEP_SHOWN_S = 3.0, 30.0
 
 WaitingView = TypedDict("WaitingView", {"for": str, "since_s": float, "next": str, "sentence": str})
@@ -25,8 +25,8 @@ WaitingView = TypedDict("WaitingView", {"for": str, "since_s": float, "next": st
 class WorkerCounts:
     """Number of workers in each state; each is counted once, except that ``idle`` workers are also counted as ``on``.
 
-    ``total``: connected workers. ``lost``: of those that left most recently, the ones that stopped sending heartbeats.
-    ``banned``: all banned workers, connected or not.
+    ``total`` counts connected workers, ``lost`` those among the last to leave that stopped sending heartbeats, and
+    ``banned`` all banned workers, connected or not.
     """
 
     on: int
@@ -41,10 +41,10 @@ class WorkerCounts:
 
 @dataclass(frozen=True, slots=True)
 class Overview(RunStatus):
-    """The run's status, and what the Overview has besides. Money in US dollars, None where nothing has a price.
+    """The run's status with the Overview's other figures. Money is in US dollars, None where nothing has a price.
 
-    ``usd_per_accepted_rollout``: spent over accepted where workers are rented, else the price of an hour over what is
-    accepted in one at the rate of the last minutes.
+    ``usd_per_accepted_rollout`` is spent over accepted where workers are rented, else the price of an hour over the
+    rollouts accepted in an hour at the rate of the last minutes.
     """
 
     workers: WorkerCounts
@@ -87,7 +87,7 @@ def build_overview(
 
 
 def waiting_view(state: CoreState, status: RunStatus) -> WaitingView:
-    """Return what the run waits for; ``sentence`` speaks of it only where the wait costs the run something."""
+    """Return what the run waits for; ``sentence`` mentions the wait only if it costs the run something."""
     return {
         "for": status.waiting_for,
         "since_s": round(status.waiting_since_s, 1),
@@ -101,7 +101,7 @@ def waiting_view(state: CoreState, status: RunStatus) -> WaitingView:
 
 
 def _wait_costs(state: CoreState, status: RunStatus) -> bool:
-    """Whether training is held up: nearly always something is waited for, mostly the learner that computes its step."""
+    """Whether a wait holds training up: the run nearly always waits for something, mostly for the learner's step."""
     if status.phase != "training" or status.step >= status.steps:
         return True
     if state.members.origin is None or not state.members.worker_count:

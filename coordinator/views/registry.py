@@ -25,7 +25,7 @@ LATELY_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class ViewedRun:
-    """Sources of the views. ``clock``: the core's, in seconds; ``spending``: of rented workers, None without any."""
+    """Sources of the views. ``clock`` is the core's, in seconds; ``spending`` is None without rented workers."""
 
     core: CoordinatorCore
     clock: Callable[[], float]

@@ -1,4 +1,4 @@
-"""Draw the relay plan in force as nodes and edges: of members up to a number, of regions beyond it."""
+"""Draw the relay plan in force as nodes and edges: of members in a small fleet, of regions in a large one."""
 
 from __future__ import annotations
 
@@ -27,10 +27,12 @@ class TreeNode:
     """A member, or all workers of a region.
 
     Args:
-        version: that it holds; of a region the oldest one.
-        share_held: of the newest version; of a region the mean.
-        depth: hops from the origin in the tree of announcements, of a region the least; None outside the plan.
-        slowest_s: from announcement to verified copy, of the newest version that it received; of a region the most.
+        version: version that it holds, for a region the oldest one; None if none.
+        share_held: share of the newest version that it holds, for a region the mean.
+        depth: hops from the origin in the tree of announcements, for a region the fewest; None outside the plan.
+        peers: number of members.
+        slowest_s: seconds from announcement to verified copy of the newest version that it received, for a region the
+            most; None before the first version.
     """
 
     id: str
@@ -46,9 +48,10 @@ class TreeNode:
 
 @dataclass(frozen=True, slots=True)
 class TreeEdge:
-    """Chunks from source to target. ``bytes_per_s``: as its sending end measured it, None if it did not.
+    """A hop, or all hops, from ``source`` to ``target``.
 
-    Between regions: the sum of the measured rates, and the mean round trip.
+    ``bytes_per_s`` is the rate that the sending end measured, None if it did not. Between regions it is the sum of the
+    measured rates, and ``rtt_s`` is the mean round trip.
     """
 
     source: str
@@ -62,7 +65,7 @@ class TreeEdge:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """``by_region``: nodes are origins and regions."""
+    """The drawn relay plan. With ``by_region`` the nodes are origins and regions, else all members."""
 
     by_region: bool
     nodes: tuple[TreeNode, ...]
@@ -71,9 +74,9 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class SlowestBranch:
-    """From the origin to whom a version reached last, along the stripe with the slowest hop.
+    """The path from the origin to the member that a version reached last, along the stripe with the slowest hop.
 
-    ``seconds``: since the announcement, where the version is still on its way.
+    ``seconds`` runs from the announcement to the verified copy, or until now if the member still lacks the version.
     """
 
     path: tuple[str, ...]
@@ -83,7 +86,7 @@ class SlowestBranch:
 
 @dataclass(slots=True)
 class _Sum:
-    """What one node sends to another."""
+    """Sums up the hops from one node to another."""
 
     stripes: set[int] = field(default_factory=set)
     transports: set[str] = field(default_factory=set)
@@ -96,7 +99,7 @@ class _Sum:
 
 
 class Shape:
-    """Caches what stays the same until the next plan: edges by their ends, and depths; regions' edges for a while."""
+    """Caches edges by their ends and depths until the next plan, and the edges between regions for REGION_EDGES_S."""
 
     def __init__(self) -> None:
         self._plan: Plan | None = None
@@ -106,7 +109,7 @@ class Shape:
         self.depths: Mapping[PeerId, int] = {}
 
     def follow(self, plan: Plan | None) -> None:
-        """Replace the cached plan by a new one."""
+        """Replace the cached plan if ``plan`` is another one."""
         if plan is self._plan:
             return
         self._plan, self.region_edges_until = plan, float("-inf")
@@ -258,7 +261,10 @@ def slowest_branch(state: CoreState, now: float) -> SlowestBranch | None:
 
 
 def _last_member(state: CoreState, now: float) -> tuple[Member, float, int | None] | None:
-    """Return the member that has lacked the newest version longest, or else received it last."""
+    """Return the member furthest behind with the newest version; if all hold it, the one that took longest to get it.
+
+    With it are its seconds since or from the announcement, and the version. None before any member received one.
+    """
     broadcast = state.dissemination.newest
     if broadcast is not None and broadcast.missing:
         missing = [one for one in map(state.members.get, broadcast.missing) if one is not None]

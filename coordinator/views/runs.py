@@ -1,6 +1,7 @@
-"""Steps of this run, and of runs whose folders lie beside it, from their metrics.jsonl. Reads files: not for the loop.
+"""Read the steps of this run, and of runs in neighbouring folders, from their metrics.jsonl.
 
-What a page asks for names another run: a name is one plain component, and what it leads to must be a real folder there.
+This reads files, so it must not run on the event loop. A page names the run that it wants: a name must be one plain
+path component, and must lead to a real folder, not a link, so that no request reads files elsewhere.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ FILES_KEPT = 4  # other runs whose steps stay in memory
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """One run. ``steps``: its newest recorded step. ``began_unix_s``: time of the oldest file in its folder."""
+    """One run. ``steps`` is its newest recorded step, ``began_unix_s`` the time of the oldest file in its folder."""
 
     name: str
     current: bool
@@ -44,10 +45,10 @@ class RunsView:
 
 @dataclass(frozen=True, slots=True)
 class StepsView:
-    """Rows of ``columns`` as metrics.jsonl has them (docs/metrics.md), None where a step lacks one.
+    """Steps as rows of ``columns``, as metrics.jsonl has them (docs/metrics.md); None where a step lacks a figure.
 
-    Figures of single peers are left out, but for the worst k3-KL: ``kl_k3_worst`` and ``kl_k3_worst_peer``, its id.
-    ``every``: of so many steps one is here; the newest always is.
+    Figures of single peers are left out, except the worst k3-KL: ``kl_k3_worst`` and ``kl_k3_worst_peer``, its id.
+    One of ``every`` steps is included, and always the newest.
     """
 
     run: str
@@ -67,7 +68,7 @@ def steps_view(run: str, steps: Sequence[dict[str, Any]], *, from_step: int = 0,
 
 
 def _worst_kl(step: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the peer whose log-probabilities differ most from the learner's; empty if the step names none."""
+    """Return the k3-KL and id of the peer that differs most from the learner; empty if the step names no peer."""
     by_peer = {name.removeprefix(KL_KEY): value for name, value in step.items() if name.startswith(KL_KEY)}
     known = {peer: value for peer, value in by_peer.items() if isinstance(value, int | float)}
     if not known:
@@ -77,7 +78,7 @@ def _worst_kl(step: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Runs:
-    """Reads this run's folder and those beside it. Several threads may call it at once."""
+    """Reads this run's folder and the neighbouring ones. Several threads may call it at once."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
@@ -88,14 +89,14 @@ class Runs:
 
     @property
     def own_name(self) -> str:
-        """Of this run's folder."""
+        """Name of this run's folder."""
         return self._folder.root.resolve().name
 
     def new_steps(self) -> list[dict[str, Any]]:
-        """Steps of this run since the last call.
+        """Return the steps of this run that were recorded since the last call.
 
         Raises:
-            StoreError: they cannot be read.
+            StoreError: the steps cannot be read.
         """
         with self._lock:
             self._own.refresh()
@@ -103,10 +104,10 @@ class Runs:
         return added
 
     def steps(self, name: str, *, from_step: int, points: int) -> StepsView:
-        """Steps of a run; an empty name means this one.
+        """Return the steps of a run from ``from_step`` on, thinned to about ``points``; an empty name means this run.
 
         Raises:
-            MalformedMessage: there is no run of this name beside ours.
+            MalformedMessage: there is no run of this name beside this one.
             StoreError: its steps cannot be read.
         """
         with self._lock:
@@ -132,7 +133,7 @@ class Runs:
         return path
 
     def runs(self) -> RunsView:
-        """This run and those beside it, the newest first.
+        """Return this run, then those beside it from the newest, RUNS_SHOWN_MAX at most.
 
         Raises:
             StoreError: the folder of runs cannot be read.

@@ -43,7 +43,7 @@ SERIES: Mapping[Name, tuple[str, Worst]] = {
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One series at one moment; None if nothing was measured. ``who``: the worst member's name, or empty."""
+    """One series at one moment; None if nothing was measured. ``who`` is the worst member's name, or empty."""
 
     mean: float | None = None
     worst: float | None = None

@@ -15,7 +15,7 @@ VERSIONS_SHOWN = 60
 
 @dataclass(frozen=True, slots=True)
 class VersionView:
-    """One version. ``t_bcast_s``: None while an active peer lacks it, or if none was active.
+    """One version. ``t_bcast_s`` is None while an active peer lacks it, or if no peer was active.
 
     The other two figures are counted from its announcement to the next one, and include older versions in that time.
     """

@@ -62,12 +62,12 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class WorkersView:
-    """Rows of ``columns``: all that are here in the order they joined, those that left last, others that are banned.
+    """Rows of ``columns``: connected members in the order they joined, those that left last, other banned ones.
 
-    Durations in seconds, rates in bytes or tokens a second, None where nothing was measured. ``parents`` are names.
-    ``transport``, ``reachability``: as rollcast.wire.reach_words has them; ``nat``: what is between it and those who
-    would dial it; ``dial_check``: who got through to its address; ``p2p``: running, or why its libp2p does not.
-    ``left_out``: members beyond ROWS_MAX.
+    Durations are in seconds, rates in bytes or tokens a second, None where nothing was measured. ``parents`` are names.
+    ``transport`` and ``reachability`` are in the words of rollcast.wire.reach_words; ``nat`` is the NAT in front of the
+    member; ``dial_check`` is the result of dialing its address; ``p2p`` is "running", or why its libp2p does not run.
+    ``left_out`` is the number of members beyond ROWS_MAX.
     """
 
     columns: tuple[str, ...]
@@ -81,7 +81,7 @@ class KnownMembers:
 
     def __init__(self) -> None:
         self._prices: tuple[Price, ...] = ()
-        self._usd: dict[int, float] = {}  # by the order of their joins
+        self._usd: dict[int, float] = {}  # by Member.order
         self._parents: dict[PeerId, tuple[PlanPart, tuple[str, ...]]] = {}
         self._transports: dict[PeerId, tuple[tuple[LinkFacts, ...], str]] = {}
 
@@ -100,7 +100,7 @@ class KnownMembers:
         return found
 
     def parents(self, state: CoreState, peer_id: PeerId) -> tuple[str, ...]:
-        """Return the names of the peers that send it chunks, as they were when its plan was made."""
+        """Return the names of the peers that send this member chunks, as they were when its plan was made."""
         part = state.relay.part_of(peer_id)
         if part is None:
             return ()
@@ -113,7 +113,7 @@ class KnownMembers:
         return known[1]
 
     def transport(self, member: Member) -> str:
-        """Return the transports of its links (rollcast.wire.reach_words), joined by "+"; empty without a link."""
+        """Return the transports of a member's links (rollcast.wire.reach_words), joined by "+"; empty without one."""
         links = () if member.facts is None else member.facts.links
         if not links:
             return ""
@@ -235,7 +235,7 @@ def _row(state: CoreState, known: KnownMembers, member: Member, now: float, said
 
 
 def _reach(state: CoreState, member: Member) -> tuple[str, str, str, str]:
-    """Return how others reach it, its NAT, the result of dialing its address, and its libp2p state."""
+    """Return how others reach a member, its NAT, the result of dialing its address, and its libp2p state."""
     found, p2p = state.reach.of(member.peer_id), "" if member.facts is None else member.facts.p2p
     return reachability(state, member.peer_id), found.nat, found.checked, p2p
 
