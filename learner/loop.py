@@ -134,7 +134,7 @@ class TrainingLoop:
 
     @property
     def step(self) -> int:
-        """The number of learner steps completed."""
+        """Return the number of learner steps completed."""
         return self._at.step
 
     async def run(self) -> bool:

@@ -51,12 +51,12 @@ class RunFacts:
 
     @property
     def model_json(self) -> str:
-        """The architecture as JSON, as in version records and checkpoints."""
+        """Return the architecture as JSON, as in version records and checkpoints."""
         return self.model.model_dump_json()
 
     @property
     def row_tokens(self) -> int:
-        """The length of the longest prompt plus the longest completion, in tokens."""
+        """Return the length of the longest prompt plus the longest completion, in tokens."""
         return self.info.prompt_tokens_max + self.sampling.max_new_tokens
 
     def host_state(
@@ -89,7 +89,7 @@ class RunFacts:
 
     @property
     def rules(self) -> BatchRules:
-        """The rules that every batch follows."""
+        """Return the rules that every batch follows."""
         return BatchRules(
             staleness_limit=self.info.staleness_limit,
             groups_per_step=self.info.groups_per_step,

@@ -23,7 +23,7 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 ResultT = TypeVar("ResultT")
 
 CALL_TIMEOUT_S = 30.0  # for one attempt; examples and scores for some hundred problems take well under a second
-LONG_POLL_S = 10.0  # for which the coordinator may hold one NextBatch before it answers what it waits for
+LONG_POLL_S = 10.0  # how long the coordinator may hold one NextBatch before it answers what the batch waits for
 
 # CANCELLED is among them because a server that stops cancels the calls in flight.
 _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
@@ -78,7 +78,7 @@ class CoordinatorClient:
         self._random = random
         self._software = f"rollcast {software_version()}"
         self._was_away = False
-        self._answered = False  # ever
+        self._answered = False  # whether the coordinator has ever answered
         self._closed = False
 
     async def open(self) -> pb.RunInfo:

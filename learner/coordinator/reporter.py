@@ -43,12 +43,12 @@ class StatusReporter:
 
     @property
     def values(self) -> dict[str, float]:
-        """All values reported so far, without the notes."""
+        """Return all values reported so far, without the notes."""
         with self._lock:
             return dict(self._values)
 
     def say(self, phase: str, detail: str = "", **values: float) -> None:
-        """Change the status."""
+        """Change the phase, its description and values of the status; the next report sends them."""
         with self._lock:
             if phase != self._phase:
                 _log.info("phase", phase=phase, detail=detail, **values)

@@ -130,7 +130,7 @@ class ObjectiveConfig(ConfigModel):
 
     @property
     def passes(self) -> int:
-        """The number of optimiser steps per batch."""
+        """Return the number of optimiser steps per batch."""
         return self.epochs_per_batch * self.mini_batches
 
     @model_validator(mode="before")

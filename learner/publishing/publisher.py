@@ -123,12 +123,12 @@ class Publisher:
 
     @property
     def common_version(self) -> Version | None:
-        """The newest published version whose state was reached in this epoch and this life; None: none yet."""
+        """Return the newest published version whose state was reached in this epoch and this life; None: none yet."""
         return self._common_version
 
     @property
     def newest_known(self) -> int:
-        """The newest version that the run or this disk knows; -1: none."""
+        """Return the newest version that the run or this disk knows; -1 if there is none."""
         return max([self._newest_announced, *self._retained.versions()[-1:]])
 
     def knows(self, version: Version) -> bool:

@@ -103,6 +103,7 @@ def _divisor(scales: jax.Array) -> jax.Array:
 
 
 def _mixed(bits: jax.Array) -> jax.Array:
+    """Mix uint32 bits by MurmurHash3's 32-bit finaliser (fmix32)."""
     bits = (bits ^ (bits >> 16)) * jnp.uint32(0x85EBCA6B)
     bits = (bits ^ (bits >> 13)) * jnp.uint32(0xC2B2AE35)
     return bits ^ (bits >> 16)

@@ -60,7 +60,7 @@ class TrainingRow:
 
     @property
     def tokens(self) -> int:
-        """The length of prompt and completion together, in tokens."""
+        """Return the length of prompt and completion together, in tokens."""
         return len(self.prompt_token_ids) + sum(len(segment.token_ids) for segment in self.segments)
 
 

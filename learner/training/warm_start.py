@@ -25,11 +25,11 @@ from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import completion_logprobs
 from rollcast.policy.params import Params
 
-FINAL_SHARE = 0.1  # of the learning rate, at the last step
-ADAM_SHARE = 0.1  # of Muon's learning rate, for the scales of norms
+FINAL_SHARE = 0.1  # share of the learning rate that is left at the last step
+ADAM_SHARE = 0.1  # share of Muon's learning rate that Adam uses, for the scales of norms
 
 Example = tuple[Sequence[int], Sequence[int]]  # prompt ids, answer ids with the stop token
-Examples = Callable[[int, bool], Sequence[Example]]  # (count, flawed) -> that many fresh examples
+Examples = Callable[[int, bool], Sequence[Example]]  # returns ``count`` fresh examples, ``flawed`` or correct
 Accuracy = Callable[[Params], float]  # held-out exact match, 0 to 1
 OnStep = Callable[[int], None]  # (steps done of this stage); may raise to leave
 

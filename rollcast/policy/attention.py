@@ -16,10 +16,11 @@ from jax.sharding import Mesh, PartitionSpec
 
 from rollcast.policy.flash import flash_attention
 
-#: layer, queries, keys, values -> mixed values.
+#: Takes the layer's index, queries, keys and values; returns the values mixed by attention, shaped like the queries.
 Attend = Callable[[int, jax.Array, jax.Array, jax.Array], jax.Array]
 
-#: dense: scores of whole rows. blocks: rollcast.policy.flash. cudnn: NVIDIA's fused kernel. splash: jax's for TPUs.
+#: dense computes the scores of whole rows, blocks is rollcast.policy.flash, cudnn is NVIDIA's fused kernel, and splash
+#: is jax's kernel for TPUs.
 Kernel = Literal["dense", "blocks", "cudnn", "splash"]
 
 _LANE = 128  # sizes must be multiples of this on a TPU

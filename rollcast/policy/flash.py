@@ -77,6 +77,8 @@ def _backward(residuals: Any, cotangent: jax.Array) -> tuple[Any, ...]:
     queries, keys, values, segments, found, log_sums = residuals
     heads = keys.shape[2]
     grouped, by_mixed = _grouped(queries, heads), _grouped(cotangent, heads)
+    # The softmax's gradient needs the sum over keys of weight * its gradient. It equals output * gradient of the output
+    # summed over the head, for which no scores are needed (FlashAttention-2, algorithm 2).
     dots = jnp.sum(cotangent.astype(jnp.float32) * found.astype(jnp.float32), axis=-1)
     dots = dots.reshape(*dots.shape[:2], heads, -1)  # [batch, time, kv heads, group]
     blocks = queries.shape[1] // BLOCK

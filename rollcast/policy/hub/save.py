@@ -27,7 +27,7 @@ from rollcast.wire.versions.safetensors import format_header
 FileDtype = Literal["bfloat16", "float32"]
 
 FILE_BYTES_MAX = 5 * 10**9
-"""Of one file, unless a single tensor is larger: what the Hub's own tools cut at."""
+"""The largest size of one file, unless a single tensor is larger; the Hub's own tools cut there too."""
 
 _DTYPES: dict[FileDtype, np.dtype[Any]] = {"float32": np.dtype("<f4"), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 

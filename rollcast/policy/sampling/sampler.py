@@ -30,10 +30,12 @@ __all__ = ["PAGE_TOKENS", "STOP_TOKENS_MAX", "Completion", "Generation", "Sample
 
 # The most tokens that one slice samples for a row; the arrays fetched from the device after each slice have this size.
 SLICE_TOKENS_MAX = 256
-# Lengths that pieces of prompts are padded to, and tokens of all pieces that are read at once.
+# The lengths that pieces of prompts are padded to, so that few shapes are compiled, and the number of prompt tokens
+# that one call reads.
 LENGTH_BUCKETS = (16, 64, 256)
 EXTEND_TOKENS = 512
-# Tokens of a page: sequences waste half a page on average, and a page is what gathers copy at once.
+# The tokens of a page. Small pages waste less, half a page per sequence on average; gathers copy more at a time with
+# large ones.
 PAGE_TOKENS = 16
 
 
