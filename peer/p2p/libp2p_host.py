@@ -1,7 +1,7 @@
-"""A libp2p host set up for a peer: TCP, noise and yamux, and nothing that it does by itself (trio).
+"""Set up a libp2p host for a peer: TCP, noise and yamux, and none of libp2p's own initiatives (trio).
 
-What py-libp2p 0.8 would do otherwise: accept plaintext (and believe what is claimed about the key), dial everybody it
-hears of, and refuse connections once the process holds 80 % of the memory, as one with a model in it does.
+Otherwise py-libp2p 0.8 would accept plaintext (and believe what is claimed about the key), dial every peer that it
+hears of, and refuse connections once 80 % of the memory is in use, as in a process with a model in it.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from rollcast.wire.identity.identity import Identity
 _NEVER_S = 1e9
 _CLOSING_S = 5.0
 _LOG = logging.getLogger(__name__)
-# It reports every broken connection as a warning with a stack trace; what matters of it, we log ourselves.
+# libp2p logs every broken connection as a warning with a stack trace; this package logs what matters of it.
 _LOG_LEVEL = logging.CRITICAL
 
 
 def make_host(identity: Identity, limits: HostLimits) -> Any:
-    """A host, not running, that proves this identity."""
+    """Return a host that is not running yet and proves this identity."""
     for name in ("libp2p", "multiaddr", "async_service"):
         logging.getLogger(name).setLevel(_LOG_LEVEL)
     key_pair = create_new_key_pair(seed=identity.seed())
     noise_key = create_new_x25519_key_pair().private_key
-    # A link is two connections, and a link that is being replaced is there beside its successor.
+    # A link is two connections, and a link that is being replaced stays open beside its successor for a while.
     connections_most = 4 * limits.links_most
     host = libp2p.new_host(
         key_pair=key_pair,
@@ -62,17 +62,17 @@ def make_host(identity: Identity, limits: HostLimits) -> Any:
     )
     network = host.get_network()
     network.upgrader.muxer_multistream = YamuxNegotiation(limits.opening_timeout_s)
-    network.retry_config = RetryConfig(max_retries=0)  # when to dial again is the relay's to say
+    network.retry_config = RetryConfig(max_retries=0)  # the relay decides when to dial again
     give_back_what_fails(network)
     network._do_handle_inbound_connection = _Inbound(network).serve
-    # Its target is the middle between the watermarks, whatever the minimum, and every disconnect lets it dial.
+    # The connector aims at the middle between the watermarks, whatever the minimum, and dials after every disconnect.
     network.auto_connector.maybe_connect = _dial_nobody
     _remember_itself(host)
     return host
 
 
 async def close_connections(host: Any) -> None:
-    """All that a host has, in bounded time, also while being cancelled."""
+    """Close all connections of a host, in bounded time, also while being cancelled."""
     async with trio.open_nursery() as closing:
         for connection in list(host.get_network().get_connections()):
             closing.start_soon(close_quietly, connection.close)
@@ -85,7 +85,7 @@ class _Inbound:
         self._network = network
 
     async def serve(self, stream: Any, address: Any, _failure: Any) -> None:
-        """Make a connection of what was accepted, and wait for its end."""
+        """Upgrade an accepted stream to a connection, and wait for its end."""
         raw = RawConnection(stream, False)
         try:
             muxed = await self._network.upgrade_inbound_raw_conn(raw, address)
@@ -104,8 +104,11 @@ async def _dial_nobody() -> None:
 
 
 def _remember_itself(host: Any) -> None:
-    """Of more than 1000 peers that it hears of libp2p forgets the first: itself, with the keys, which every answer to
-    a new connection needs."""
+    """Keep the host itself among the peers that libp2p remembers.
+
+    Beyond 1000 peers libp2p discards the one it has known longest: the host itself, with the keys that every answer to
+    a new connection needs.
+    """
     known, own_id = host.get_peerstore(), host.get_id()
     own, forget = known.peer_data_map[own_id], known._enforce_peer_limit
 

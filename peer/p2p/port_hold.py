@@ -1,4 +1,4 @@
-"""A TCP port that only one peer listens on: libp2p sets SO_REUSEPORT, and two would share it in silence."""
+"""Hold a TCP port for one peer: libp2p sets SO_REUSEPORT, so two peers would share a port without noticing."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ _TRIES = 8
 
 
 class PortHold:
-    """Held until ``release``, or until the process ends.
+    """A port, held until ``release`` or until the process ends.
 
     Args:
-        port: 0 lets the system choose.
-        folder: of the lock file; the same for all processes of this user.
+        host: interface to listen on.
+        port: port to hold; 0 lets the system choose.
+        folder: folder of the lock file, the same for all processes of this user; None: the system's temporary folder.
 
     Raises:
         PortInUse: another process listens there, or it cannot be bound.
@@ -34,16 +35,17 @@ class PortHold:
                 if self._take(host):
                     return
             except PortInUse:
-                # The system knows nothing of what another peer is about to bind, or has bound in a network of its own.
+                # The system may choose a port that another peer is about to bind, or has bound in another network
+                # namespace.
                 if port or not tries_left:
                     raise
         raise _in_use(host, self.port, f"{self._path} is taken and left by others all the time")
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release the port for other peers."""
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):
-                self._path.unlink()  # while it is locked: who opens the name from now on makes a file of its own
+                self._path.unlink()  # while it is locked: a process that opens the name from now on makes a new file
             os.close(self._descriptor)
             self._descriptor = -1
 
@@ -52,7 +54,7 @@ class PortHold:
         return self._folder / f"rollcast-p2p-{os.getuid()}-{self.port}.lock"
 
     def _take(self, host: str) -> bool:
-        """False where the file was removed by its holder between our opening and locking it."""
+        """Lock the port's file; return False if its holder removed the file between our opening and locking it."""
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
@@ -73,10 +75,10 @@ class PortHold:
 
 
 def _bindable(host: str, port: int) -> int:
-    """The port, once a socket that shares it with nobody could be bound to it."""
+    """Return the port after a socket could be bound to it that does not share it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of a listener before do not matter
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # an earlier listener's connections do not matter
         try:
             probe.bind((host, port))
         except OSError as error:

@@ -25,15 +25,15 @@ _LANES: tuple[LaneName, LaneName] = ("up", "down")
 
 
 def encode_opening(lane: LaneName, token: bytes) -> bytes:
-    """The first bytes of a lane."""
+    """Return the first bytes of a lane."""
     return bytes([_LANES.index(lane)]) + token
 
 
 def parse_opening(data: bytes) -> tuple[LaneName, bytes]:
-    """Lane and token.
+    """Return the lane and the token of an opening.
 
     Raises:
-        MalformedMessage: it is no opening.
+        MalformedMessage: the bytes are no opening.
     """
     if len(data) != OPENING_BYTES or data[0] >= len(_LANES):
         raise MalformedMessage("a p2p lane did not begin with an opening")

@@ -2,8 +2,8 @@
 
 This module stands alone because it imports libp2p, which is an extra; the bounds beside it are read without it.
 
-Where a dial is cancelled, or a handshake fails at the wrong moment, libp2p 0.8 keeps the place of the connection. After
-some hundred of these its manager would refuse every other one.
+If a dial is cancelled, or a handshake fails at the wrong moment, libp2p 0.8 goes on counting the connection. After some
+hundred of these its manager would refuse every further one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _taken: ContextVar[list[Any] | None] = ContextVar("taken", default=None)
 
 
 class Resources(ResourceManager):  # type: ignore[misc]
-    """Bounds on what libp2p itself holds, none on what share of the machine's memory is in use."""
+    """Bounds on what libp2p itself holds, without a bound on the share of the machine's memory that is in use."""
 
     def __init__(self, connections_most: int) -> None:
         super().__init__(
@@ -43,7 +43,7 @@ class Resources(ResourceManager):  # type: ignore[misc]
         )
 
     def open_connection(self, *args: Any, **more: Any) -> Any:
-        """See libp2p."""
+        """See libp2p's ResourceManager; the scope is noted for the connection that is being made."""
         scope = super().open_connection(*args, **more)
         taken = _taken.get()
         if scope is not None and taken is not None:
@@ -52,7 +52,7 @@ class Resources(ResourceManager):  # type: ignore[misc]
 
 
 def give_back_what_fails(network: Any) -> None:
-    """Have a network give back what it took for connections that it does not make."""
+    """Release the resources of a network's connections that fail while they are made."""
     for name in _MAKERS:
         setattr(network, name, _giving_back(getattr(network, name)))
 
@@ -66,7 +66,7 @@ def _giving_back(make: Callable[..., Awaitable[ResultT]]) -> Callable[..., Await
             return await make(*args, **more)
         except BaseException:
             for scope in taken:
-                scope.close()  # once only, whoever else does
+                scope.close()  # has an effect only once, although libp2p may close it too
             raise
         finally:
             _taken.reset(before)
