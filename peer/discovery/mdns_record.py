@@ -74,7 +74,10 @@ def _text(value: bytes | None) -> str:
 
 
 def _shown(text: str, port: int, loopback: bool) -> str:
-    """host:port; empty for what is not on a local network. Link-local IPv6 would need an interface's name as well."""
+    """Return host:port; empty for an address that is not on a local network, or that is a link-local IPv6 address.
+
+    Link-local IPv6 would need an interface's name as well.
+    """
     try:
         ip = ipaddress.ip_address(text)
     except ValueError:

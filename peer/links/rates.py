@@ -1,4 +1,4 @@
-"""Estimate rates from traffic that passes anyway, and cap rates with a token bucket. Pure: the time is handed in.
+"""Estimate rates from traffic that passes anyway, and cap rates with a token bucket. Pure: the time is an argument.
 
 ``RateMeter`` estimates the uplink and downlink of a process, ``LinkRate`` those of one link; ``TokenBucket`` is a cap.
 """

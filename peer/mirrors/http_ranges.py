@@ -106,7 +106,7 @@ class HttpRanges:
         """Open a connection in advance, so that the first file does not wait for one.
 
         Raises:
-            Unreachable: nobody answers, or the server cannot answer now.
+            Unreachable: the server does not answer, or cannot answer now.
             WaitTimedOut: the server took too long.
         """
         url = url_of(address)

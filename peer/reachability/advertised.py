@@ -55,7 +55,7 @@ class AdvertisedReachability:
 
     @property
     def now(self) -> pb.Reachability:
-        """A copy of the present findings."""
+        """Return a copy of the present findings."""
         copy = pb.Reachability()
         copy.CopyFrom(self._now)
         return copy

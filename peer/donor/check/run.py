@@ -39,11 +39,12 @@ Progress = Callable[[str], None]
 
 
 async def first_reached(invite: Invite, also: Sequence[str] = ()) -> tuple[Invite | None, list[HopFailed]]:
-    """The invite with the first place whose two ports take connections (None: there is none), and what is wrong with
-    those before it.
+    """Return the invite with the first address whose two ports accept connections, and the failures of those before it.
+
+    The invite is None if no address accepts connections.
 
     Args:
-        also: further places (rollcast.wire.joining.bootstrap).
+        also: further addresses of the coordinator (rollcast.wire.joining.bootstrap).
     """
     failures: list[HopFailed] = []
     for place in invite.places(also):

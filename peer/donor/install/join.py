@@ -32,12 +32,12 @@ class PeerPaths:
 
     @property
     def invite_file(self) -> Path:
-        """The file of the invite, which is a secret that only its owner can read."""
+        """Return the path of the invite's file; the invite is a secret that only its owner can read."""
         return self.state_folder / "invite.txt"
 
     @property
     def log_file(self) -> Path:
-        """The log of a peer that runs without a journal."""
+        """Return the path of the log of a peer that runs without a journal."""
         return self.state_folder / "logs" / "peer.log"
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 HOST = "127.0.0.1"
 BODY_BYTES_MAX = 65536
 _TOKEN_BYTES = 32
-_OWN_SITES = ("", "same-origin", "none")  # Sec-Fetch-Site, where a browser says it
+_OWN_SITES = ("", "same-origin", "none")  # Sec-Fetch-Site; empty: the browser does not send it
 
 
 def new_token() -> str:
@@ -23,10 +23,10 @@ def new_token() -> str:
 
 
 def refusal(method: str, path: str, headers: Mapping[str, str], *, token: str, port: int) -> tuple[int, str] | None:
-    """Why a request is not answered, as an HTTP status and in words; None: it is.
+    """Return why a request is refused, as an HTTP status and in words; None: it is answered.
 
     Args:
-        headers: names as the browser wrote them, found whatever their case.
+        headers: the request's headers, whose names are found whatever their case.
     """
     if headers.get("Host", "") not in (f"{HOST}:{port}", f"localhost:{port}"):
         return 421, "this page is served under another host name"

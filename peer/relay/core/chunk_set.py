@@ -27,7 +27,7 @@ class ChunkSet:
 
     @classmethod
     def from_bitmap(cls, size: int, bitmap: bytes) -> ChunkSet | None:
-        """Read a bitmap; None when its length or its unused bits do not fit ``size``."""
+        """Read a bitmap; return None if its length or its unused bits do not fit ``size``."""
         chunks = cls(size)
         try:
             chunks._bits = parse_bitmap(bitmap, size)
@@ -38,7 +38,7 @@ class ChunkSet:
 
     @classmethod
     def full(cls, size: int) -> ChunkSet:
-        """Every index below ``size``."""
+        """Return the set of every index below ``size``."""
         chunks = cls(size)
         chunks._bits = bytearray((((1 << size) - 1) << -size % 8).to_bytes(len(chunks._bits), "big"))
         chunks.count = size
@@ -51,7 +51,7 @@ class ChunkSet:
         return (index for index in range(self.size) if index in self)
 
     def add(self, index: int) -> bool:
-        """Add an index; False when it was there.
+        """Add an index; return False if it was in the set already.
 
         Raises:
             IndexError: the index is outside [0, size).
@@ -66,7 +66,7 @@ class ChunkSet:
         return True
 
     def discard(self, index: int) -> None:
-        """Take an index out, if it is in."""
+        """Remove an index if it is in the set."""
         if index in self:
             self._bits[index >> 3] ^= 0x80 >> (index & 7)
             self.count -= 1
@@ -79,20 +79,20 @@ class ChunkSet:
 
     @property
     def complete(self) -> bool:
-        """Whether every index is in."""
+        """Return whether every index is in the set."""
         return self.count == self.size
 
     @property
     def bitmap(self) -> bytes:
-        """The set as bytes, for the wire."""
+        """Return the set as bytes, for the wire."""
         return bytes(self._bits)
 
     def as_int(self) -> int:
-        """The bitmap as one integer, chunk 0 in its highest bit: cheap to combine with others of the same size."""
+        """Return the bitmap as an integer, chunk 0 in its highest bit: cheap to combine with others of this size."""
         return int.from_bytes(self._bits, "big")
 
     def bits_of(self, indices: Iterable[int]) -> int:
-        """Indices of a set of this size, as by ``as_int``."""
+        """Return these indices of a set of this size in the form of ``as_int``."""
         last = 8 * len(self._bits) - 1
         bits = 0
         for index in indices:
@@ -100,12 +100,15 @@ class ChunkSet:
         return bits
 
     def missing_below(self, index: int) -> int:
-        """What is not in this set of the indices below one, as by ``as_int``."""
+        """Return the indices below ``index`` that are not in this set, in the form of ``as_int``."""
         index = min(index, self.size)
         return ((1 << index) - 1) << (8 * len(self._bits) - index) & ~self.as_int()
 
     def first_of(self, bits: int, most: int, start: int = 0) -> list[int]:
-        """The lowest ``most`` indices of a set of this size given as by ``as_int``, those from ``start`` on first."""
+        """Return at most ``most`` indices, lowest first, of a set of this size given in the form of ``as_int``.
+
+        Those from ``start`` on come before those below it.
+        """
         width = len(self._bits) * 8
         if start:
             after = bits & ((1 << (width - start)) - 1)
@@ -119,5 +122,5 @@ class ChunkSet:
         return found
 
     def covers(self, other: ChunkSet) -> bool:
-        """Whether every index of ``other`` is in this set."""
+        """Return whether every index of ``other`` is in this set."""
         return self.size == other.size and other.as_int() & ~self.as_int() == 0

@@ -65,7 +65,7 @@ class VersionHeard:
     """A verified announcement came.
 
     Args:
-        key: the encoding of the version that the origin sends to everybody.
+        key: the encoding of the version that the origin sends to every peer.
         link: the link on which it came; None: it came from the coordinator or from the store.
     """
 

@@ -147,7 +147,7 @@ class Source:
     """A link whose other end was asked what it holds of an encoding."""
 
     window: ServiceWindow
-    claimed: int | None = None  # what it said it holds, as by ChunkSet.as_int; None until it answers
+    claimed: int | None = None  # the chunks it claims to hold, as by ChunkSet.as_int; None until it answers
     requested: dict[int, float] = field(default_factory=dict)  # chunk -> when it was requested, the longest ago first
     heard_s: float = 0.0  # when it last sent a requested chunk, or was asked while no request was open
     unanswered: int = 0  # times in a row that its requests were given up
