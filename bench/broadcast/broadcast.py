@@ -143,18 +143,18 @@ def _without_routers(case: Case) -> Case:
 
 
 def system_of(name: str) -> System:
-    """The module that measures a system."""
+    """Return the module that measures a system."""
     return cast(System, importlib.import_module(f"bench.systems.{SYSTEMS[name]}"))
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Broadcasts in which the emulator kept up.
+    """The broadcasts in which the emulator kept up.
 
     Args:
-        counted: with the case's trouble where it has one.
-        clean: without it, or without the case's routers; empty where the case has neither.
-        rejected: how many broadcasts the emulator was late in.
+        counted: broadcasts that the figures describe, with the case's trouble or routers where it has some.
+        clean: broadcasts without that trouble or those routers; empty where the case has neither.
+        rejected: number of broadcasts that do not count because the emulator was late.
     """
 
     case: Case
@@ -164,14 +164,14 @@ class Measured:
 
 
 def figures(measured: Measured, bound: Bound) -> dict[str, float]:
-    """Medians over the runs that count.
+    """Return the figures: medians over the runs that count.
 
     Bytes are of IP packets. ``cpu_s_per_gb`` is the system's without the emulator; ``cpu_share`` is of all cores by
     whatever runs on the machine, ``cpu_share_system``, ``cpu_share_emulator`` and ``cpu_share_others`` are its parts:
     with much of the last one the machine did other work, and the run says little.
     ``slowest_downlink_ratio`` is, for the receiver with the slowest downlink (the worst of several), its time / the
     time that its own downlink needs. With trouble or routers the figures are of the broadcasts with them, ``vs_clean``
-    is their median time / that of the clean ones, and who joined has a clock of its own.
+    is their median time / that of the clean ones, and a peer that joined is timed from its joining.
     """
     case, counted = measured.case, measured.counted
     delivered_gb = len(case.receivers) * case.size_bytes / _GB
@@ -231,7 +231,7 @@ def _beside_clean(measured: Measured, bound: Bound) -> dict[str, float]:
 
 
 def measure(system: System, case: Case, bound: Bound, runs: int) -> Measured:
-    """``runs`` broadcasts in which the emulator kept up, and how many were rejected on the way."""
+    """Measure ``runs`` broadcasts in which the emulator kept up, and count those that were rejected on the way."""
     counted: list[Broadcast] = []
     clean: list[Broadcast] = []
     rejected = 0
@@ -257,7 +257,7 @@ def measure(system: System, case: Case, bound: Bound, runs: int) -> Measured:
 
 
 def _line(one: Broadcast, case: Case, bound: Bound) -> str:
-    """One run for a person to read: in all, then each receiver's seconds."""
+    """Format one run for a person to read: the time of all, then each receiver's seconds."""
     by_node = " ".join(f"{one.seconds[number]:.1f}" for number in sorted(one.seconds))
     rejected = "" if one.cost.valid else "  REJECTED"
     trouble = f"node {case.trouble.node} {case.trouble.what}: " if one.troubled and case.trouble is not None else ""
@@ -271,7 +271,7 @@ def _line(one: Broadcast, case: Case, bound: Bound) -> str:
 
 @contextlib.contextmanager
 def working_folder(keep: Path | None) -> Iterator[Path]:
-    """A folder in memory; configurations and logs are copied to ``keep`` afterwards."""
+    """Provide a folder in memory; configurations and logs are copied to ``keep`` afterwards."""
     place = _IN_MEMORY if _IN_MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="rollcast-bench-", dir=place) as name:
         folder = Path(name)
@@ -287,7 +287,7 @@ def working_folder(keep: Path | None) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends us as Ctrl-C does, so that namespaces and processes are removed."""
+    """End this process at SIGTERM as at Ctrl-C, so that namespaces and processes are removed."""
 
     def interrupt(_signal: int, _frame: object) -> None:
         raise KeyboardInterrupt

@@ -32,14 +32,14 @@ STEPS = 8
 SNAPSHOTS = (0, 1, STEPS - 1, STEPS)
 #: (from, to, suffix of the key): the single steps are averaged.
 PAIRS = ((0, 1, ""), (STEPS - 1, STEPS, ""), (0, STEPS, f"_x{STEPS}"))
-PIECE_BYTES = 64 << 10  # what a decoder is fed at a time: a chunk
+PIECE_BYTES = 64 << 10  # bytes that a decoder is fed at a time: a chunk
 
 States = dict[tuple[str, int], bytes]  # (key such as bf16_1e-6, snapshot) -> state
 
 
 @dataclass
 class Sums:
-    """What is added up over the layers."""
+    """The sums over all layers."""
 
     keyframe_bytes: int = 0
     zstd_bytes: int = 0
@@ -96,7 +96,7 @@ def _measure_layer(training: updates.Training, shapes: dict[str, tuple[int, int]
     sums.keyframe_bytes += len(keyframe)
     sums.zstd_bytes += len(zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(keyframe))
     copy = np.empty(len(keyframe), np.uint8)
-    copy.fill(0)  # its pages are there
+    copy.fill(0)  # touches every page, so that the timed copy has no page faults
     sums.rates["memcpy"].append(_rate(len(keyframe), lambda: np.copyto(copy, np.frombuffer(keyframe, np.uint8))))
     for name, value in materialise.rates(tables["bf16_1e-6"], keyframe, states["bf16_1e-6", 1]).items():
         sums.disk[name].append(value)
@@ -135,7 +135,7 @@ def _measure_pair(key: str, table: tuple[TensorSpec, ...], old: bytes, new: byte
 def _layer(
     training: updates.Training, shapes: dict[str, tuple[int, int]]
 ) -> tuple[dict[str, tuple[TensorSpec, ...]], States]:
-    """One layer's tensor tables by key, and its states at the snapshots."""
+    """Return one layer's tensor tables by key, and its states at the snapshots."""
     tensors: dict[tuple[str, int], updates.Tensors] = defaultdict(list)
     for name, shape in shapes.items():
         for step, masters in enumerate(training.masters(shape, STEPS)):
@@ -153,7 +153,7 @@ def _layer(
 
 
 def _changed_share(table: tuple[TensorSpec, ...], old: bytes, new: bytes) -> float:
-    """Of bf16 values or fp8 codes; scales do not count."""
+    """Return the share of bf16 values or fp8 codes that changed; scales do not count."""
     changed = count = 0
     for tensor in table:
         if tensor.dtype != "float32":
@@ -166,7 +166,7 @@ def _changed_share(table: tuple[TensorSpec, ...], old: bytes, new: bytes) -> flo
 
 
 def _rate(state_bytes: int, work: Callable[[], None]) -> float:
-    """MB of state a second of this thread's CPU time."""
+    """Return the MB (10^6 bytes) of state a second of this thread's CPU time."""
     started_s = time.thread_time()
     work()
     return state_bytes / 1e6 / (time.thread_time() - started_s)

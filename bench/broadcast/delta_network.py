@@ -1,12 +1,11 @@
-"""One step's delta beside a keyframe of the same size, through the real daemons in an emulated wide-area network.
+"""Time one step's delta beside a keyframe of the same size, through the real daemons in an emulated wide-area network.
 
-In turns: weights that have nothing to do with those before, for which everybody needs the keyframe, and those weights
-after one more step at a learning rate of 1e-6. The clock is that of ``bench.broadcast.broadcast``: from the
-announcement to the
-last peer's copy, verified, whose bytes are then compared with the learner's.
+Two kinds of versions take turns: weights unrelated to those before, for which every peer needs the keyframe, and those
+weights after one more step at a learning rate of 1e-6. The clock is that of ``bench.broadcast.broadcast``: from the
+announcement to the last peer's verified copy, whose bytes are then compared with the learner's.
 
-Peers take the room for a delta's result ahead of its announcement; that is when this machine has to have memory for it
-(see ``bench.systems.rollcast_daemons.Daemons.touch_room``). No other benchmark runs meanwhile.
+Peers reserve the disk space for a delta's result ahead of its announcement; from then on this machine needs the memory
+for it (see ``bench.systems.rollcast_daemons.Daemons.touch_room``). No other benchmark runs meanwhile.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Pair:
 
     @property
     def valid(self) -> bool:
-        """Whether the emulator kept up in both."""
+        """Whether the emulator kept up in both broadcasts."""
         return self.keyframe.cost.valid and self.delta.cost.valid
 
 
@@ -67,7 +66,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 
 def figures(pairs: Sequence[Pair], rejected: int, bound: Bound) -> dict[str, float]:
-    """Medians over pairs: ratios within a pair, seconds, and the processors' part in them."""
+    """Return medians over pairs: ratios within a pair, seconds, and the shares of processor time in them."""
 
     def median(values: Iterator[float]) -> float:
         return statistics.median(values)
@@ -92,7 +91,7 @@ def figures(pairs: Sequence[Pair], rejected: int, bound: Bound) -> dict[str, flo
 def _pairs(case: Case) -> Generator[Pair, None, None]:
     with running(case) as publish:
         publish("weights")
-        publish("update")  # warms up what only deltas need
+        publish("update")  # not measured: it warms up the code that only deltas use
         while True:
             yield Pair(publish("weights"), publish("update"))
 

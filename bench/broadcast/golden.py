@@ -1,6 +1,6 @@
-"""The golden case of relaying: one version from Virginia to the other nine of ten AWS regions (DT-FM's matrix).
+"""Compute the golden case of relaying: one version from Virginia to the other nine of ten AWS regions (DT-FM's matrix).
 
-``direct_s`` is the time of the slowest direct link, ``relayed_s`` that over the tree of widest paths.
+``direct_s`` is the time over the slowest direct link, ``relayed_s`` the time over the tree of widest paths.
 """
 
 from __future__ import annotations

@@ -31,11 +31,11 @@ _BUDGET_BYTES = 16 << 20
 
 
 def rates(tensors: tuple[TensorSpec, ...], old: bytes, new: bytes) -> dict[str, float]:
-    """MB (10^6 bytes) of state a second of CPU time, all threads together.
+    """Return the MB (10^6 bytes) of state a second of CPU time, all threads together.
 
-    ``materialise_mb_s`` from the first chunk to the verified state; ``materialise_list_mb_s`` for the chunk list that
-    serving it as a keyframe needs; ``materialise_left_share`` of the time falls after the last chunk when the others
-    were applied as they came.
+    ``materialise_mb_s`` covers the work from the first chunk to the verified state; ``materialise_list_mb_s`` the chunk
+    list that serving the state as a keyframe needs; ``materialise_left_share`` is the share of the time that falls
+    after the last chunk when the others were applied as they arrived.
     """
     with tempfile.TemporaryDirectory(dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None) as name:
         store = ChunkStore(Path(name), 4)

@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 
 def pool(peers: int, seed: int, punching: float = 0.0) -> list[RelayNode]:
-    """The origin, then so many peers; every uplink is measured. ``punching``: see the option."""
+    """Return the origin and then ``peers`` peers, every uplink measured; ``punching`` as the option of that name."""
     rng, holes = random.Random(seed), random.Random(seed + 1)
     nodes = [RelayNode(PeerId("origin"), "origin", "origin:1", True, ORIGIN_MBIT_S * MBIT)]
     for kind, number in zip(rng.choices(KINDS, [kind.share for kind in KINDS], k=peers), range(peers), strict=True):
@@ -97,7 +97,7 @@ def pool(peers: int, seed: int, punching: float = 0.0) -> list[RelayNode]:
 
 
 def _timed_replan(planner: RelayPlanner, nodes: list[RelayNode]) -> tuple[float, float]:
-    """Seconds on one core, and parts of the plan that were sent."""
+    """Return the seconds on one core that a fresh plan took, and the number of assignments that were sent."""
     started_s = time.process_time()
     sent = planner.replan(nodes)
     return time.process_time() - started_s, float(len(sent))

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 
 def striped_rate(source: float, uploads: Rates, stripes: int) -> float:
-    """Rate of a receiver that gets a stream of each of so many trees, every sender sending whole streams."""
+    """Return the rate of a receiver of one stream from each of so many trees, if senders send whole streams only."""
     return stripes * whole_copies_rate(np.append(uploads, source), source / stripes, stripes * uploads.size)
 
 

@@ -1,9 +1,9 @@
 """Compare what carries chunks between two processes: raw sockets, direct links (TLS) and p2p links (libp2p).
 
-On loopback, or with --wan over an emulated link between two network namespaces. The rounds of the ways are interleaved:
-what else the machine does meets all of them. ``mb_s_*`` is one link's rate, slow start and all, ``mb_s_steady_*`` that
-of the second half of the transfer, ``mb_per_core_s_*`` is per second of processor time of both ends together;
-``p2p_direct_ratio`` is that of the rates.
+The links run on loopback, or with --wan over an emulated link between two network namespaces. The rounds of the three
+transports are interleaved, so that other load on the machine affects all of them alike. ``mb_s_*`` is one link's rate,
+slow start included, ``mb_s_steady_*`` that of the second half of the transfer, ``mb_per_core_s_*`` is MB per second of
+processor time of both ends together; ``p2p_direct_ratio`` is the ratio of the rates.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TIMEOUT_S = 130.0
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One transfer: MB/s of all of it and of its second half, and MB per second of processor time of both ends."""
+    """One transfer: its MB/s in all and in the second half, and its MB per second of both ends' processor time."""
 
     mb_s: float
     steady_mb_s: float
@@ -45,7 +45,7 @@ class Round:
 
 
 class _Loopback:
-    """Where the two ends run: here, on loopback."""
+    """The machine itself: both ends run on loopback."""
 
     host = "127.0.0.1"
 
@@ -53,13 +53,13 @@ class _Loopback:
         return subprocess.Popen(_command(arguments), stdout=subprocess.PIPE, text=True)
 
     def reap(self, process: subprocess.Popen[Any]) -> None:
-        """Until it ends: it has a deadline of its own."""
+        """Wait without a limit until the process ends: it has a deadline of its own."""
         with process:
             process.wait(_TIMEOUT_S)
 
 
 class _Emulated(_Loopback):
-    """Each in a namespace of its own."""
+    """An emulated link: each end runs in a network namespace of its own."""
 
     def __init__(self, network: Network) -> None:
         self.host = network.addresses[0]
@@ -156,7 +156,7 @@ def _network(wan: str, socket_mib: int) -> Network:
 
 
 def make_ends(folder: Path, names: Iterable[str]) -> None:
-    """Identity and certificate of each end, in a folder of its name."""
+    """Write the identity and certificate of each end into a folder of its name."""
     run_id = RunId("bench")
     ca = RunCA.create(folder / "ca", run_id)
     for name in names:

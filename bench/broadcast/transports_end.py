@@ -1,9 +1,9 @@
-"""One end of a chunk link, for bench.broadcast.transports: takes or sends chunks and says what they cost.
+"""Run one end of a chunk link for bench.broadcast.transports: receive or send chunks and report what they cost.
 
 usage: python -m bench.broadcast.transports_end listen|dial FOLDER raw|direct|p2p MIB HOST [ADDRESS]
 
-``FOLDER`` holds a folder for each end, with identity and certificate. Both ends print lines of JSON: the listening one
-its address first.
+``FOLDER`` holds a folder for each end, with its identity and certificate. Both ends print lines of JSON; the listening
+end prints its address first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DONE = pb.LinkMessage(want=pb.Want(version=1))
 
 
 class SecondHalf:
-    """How fast the second half of ``size_bytes`` comes: the connection's slow start is over by then."""
+    """Time the second half of ``size_bytes``: the connection's slow start is over by then."""
 
     def __init__(self, size_bytes: int) -> None:
         self._size_bytes = size_bytes
@@ -40,7 +40,7 @@ class SecondHalf:
         self._from = self._until = (0, 0.0)
 
     def came(self, size_bytes: int) -> bool:
-        """So many bytes more; whether that is all."""
+        """Count ``size_bytes`` more bytes, and return whether all have arrived."""
         self._came_bytes += size_bytes
         self._until = (self._came_bytes, time.monotonic())
         if not self._from[0] and 2 * self._came_bytes >= self._size_bytes:
@@ -49,13 +49,13 @@ class SecondHalf:
 
     @property
     def bytes_per_second(self) -> float:
-        """Of the bytes after the first half; 0 where all of them came at once."""
+        """Return the rate of the bytes after the first half; 0 where all of them arrived at once."""
         seconds = self._until[1] - self._from[1]
         return (self._until[0] - self._from[0]) / seconds if seconds else 0.0
 
 
 class Taker:
-    """Takes ``count`` chunks, then says so to the other end."""
+    """The receiver of ``count`` chunks, which confirms to the other end that it has all of them."""
 
     def __init__(self, link: Link, count: int) -> None:
         self._link = link
@@ -74,7 +74,7 @@ class Taker:
 
 
 class Sender:
-    """Sends ``count`` chunks, each once the one before has left, and waits until they were taken."""
+    """The sender of ``count`` chunks, each after the one before has left, which then waits for the confirmation."""
 
     def __init__(self, link: Link, count: int) -> None:
         self._link = link

@@ -1,8 +1,9 @@
-"""Synthetic training updates as reinforcement learning makes them: what changes in the published bytes.
+"""Generate synthetic training updates that change published bytes as reinforcement learning does.
 
-Layers of the shape of a 4B model (Qwen3-4B: width 2560, 32 query and 8 key heads of 128, SwiGLU 9728), with weights
-drawn as trained ones lie: normal, with a scale of its own for each matrix, about 0.02. Adam (b1 0.9, b2 0.999) acts on
-f32 masters with moments as they are deep in a run. Gradients of one weight are normal and correlated from step to step.
+Layers have the shapes of a 4B model (Qwen3-4B: width 2560, 32 query and 8 key heads of 128, SwiGLU 9728), and weights
+are distributed as in trained models: normal, with a scale of about 0.02 of its own for each matrix. Adam (b1 0.9, b2
+0.999) acts on f32 masters with the moments of a long run. Gradients of one weight are normal and correlated from step
+to step.
 A correlation of 0.3 (mean update 0.24 of the learning rate) changes as many bf16 values as real runs do, 1.0-1.4 % a
 step at a learning rate of 1e-6; 0 changes 0.9 %, 0.9 changes 2.6 %.
 """
@@ -27,7 +28,7 @@ _BETA1, _BETA2 = 0.9, 0.999
 
 
 def layer_shapes(divisor: int) -> dict[str, tuple[int, int]]:
-    """The matrices of one layer, every width divided by ``divisor``; all sides stay multiples of 128."""
+    """Return the matrices of one layer, every width divided by ``divisor``; all sides stay multiples of 128."""
     width, query, key, hidden = (size // divisor for size in (WIDTH, QUERY_WIDTH, KEY_WIDTH, HIDDEN_WIDTH))
     return {
         "q": (width, query),
@@ -42,16 +43,16 @@ def layer_shapes(divisor: int) -> dict[str, tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """The same gradients under several learning rates."""
+    """Apply the same gradients under several learning rates."""
 
     rng: np.random.Generator
     learning_rates: Sequence[float]
-    correlation: float  # of one weight's gradients of two successive steps
+    correlation: float  # correlation of one weight's gradients in two successive steps
 
     def masters(self, shape: tuple[int, int], steps: int) -> Iterator[list[Array]]:
-        """The f32 masters [shape], one for each learning rate, before the first and after every step.
+        """Yield the f32 masters [shape], one for each learning rate, before the first and after every step.
 
-        The arrays change in place when the next are asked for.
+        The arrays change in place when the next ones are requested.
         """
         scale = np.float32(0.02 * math.exp(self.rng.normal(0.0, 0.3)))
         start = self._normal(shape) * scale
@@ -79,12 +80,12 @@ class Training:
 
 
 def as_bf16(name: str, master: Array) -> Tensors:
-    """The published bytes in bf16."""
+    """Return the published bytes in bf16."""
     return [(name, "bfloat16", master.astype(ml_dtypes.bfloat16))]
 
 
 def as_fp8(name: str, master: Array) -> Tensors:
-    """E4M3 codes with one power-of-two scale (f32) for each block of 128 x 128."""
+    """Return E4M3 codes with one power-of-two scale (f32) for each block of 128 x 128."""
     rows, columns = master.shape
     blocks = master.reshape(rows // FP8_BLOCK, FP8_BLOCK, columns // FP8_BLOCK, FP8_BLOCK)
     largest = np.maximum(blocks.max(axis=(1, 3), keepdims=True), -blocks.min(axis=(1, 3), keepdims=True))

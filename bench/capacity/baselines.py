@@ -1,6 +1,6 @@
-"""What people do without a planner: simple rules that pick workers one after the other, judged by the same rows.
+"""Choose workers as people do without a planner: by simple rules, one worker after the other, judged by the same rows.
 
-They are handed the split that the planner found, so that only the choice of workers differs.
+The rules get the split that the planner found, so that only the choice of workers differs.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ Rule = Callable[[Programme], Mask]
 
 @dataclass(frozen=True, slots=True)
 class BaselineResult:
-    """Args:
-    usd_per_hour: price and the least egress; copies that nobody can send in time are not in it.
-    t_bcast_s: by the fluid bound of the set, everybody relaying.
-    feasible: whether it holds every row.
+    """The set of a baseline, judged.
+
+    Args:
+        usd_per_hour: price of the workers and the least egress, without copies that no sender can send in time.
+        t_bcast_s: fluid bound of the set in seconds, every worker relaying.
+        feasible: whether the set satisfies every row.
     """
 
     name: str
@@ -35,21 +37,21 @@ class BaselineResult:
 
 
 def cheapest_first(programme: Programme) -> Mask:
-    """By price an hour, until the rate is reached."""
+    """Choose workers by price an hour until the rate is reached."""
     return _until_enough(programme, programme.cost)
 
 
 def price_per_throughput(programme: Programme) -> Mask:
-    """By price for each rollout a second, until the rate is reached."""
+    """Choose workers by price for each rollout a second until the rate is reached."""
     with np.errstate(divide="ignore"):
         return _until_enough(programme, programme.cost / programme.useful)
 
 
 def multi_row_greedy(programme: Programme) -> Mask:
-    """By what a dollar adds to the rate and to the relay row, as shares of what each still lacks.
+    """Choose workers by what a dollar adds to the rate and to the relay row, as shares of what each still lacks.
 
-    After Dobson, "Worst-case analysis of greedy heuristics for integer programming with nonnegative data" (1982). What
-    adds to no row that still lacks something is not taken.
+    After Dobson, "Worst-case analysis of greedy heuristics for integer programming with nonnegative data" (1982). A
+    worker that adds to no unsatisfied row is not chosen.
     """
     totals = totals_of(programme)
     chosen = programme.lower > 0
@@ -84,7 +86,7 @@ BASELINES: dict[str, Rule] = {
 
 
 def judged(name: str, programme: Programme) -> BaselineResult:
-    """Run a baseline and hold its set against every row."""
+    """Run a baseline and check its set against every row."""
     chosen = BASELINES[name](programme)
     totals, columns, demand = totals_of(programme), programme.columns, programme.demand
     sums = totals.of(chosen)[None, :]

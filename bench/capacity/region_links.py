@@ -1,4 +1,4 @@
-"""Links between regions: clouds' (Skyplane) and ten AWS regions' (DT-FM). Origin: data/skyplane and data/dtfm."""
+"""Read links between regions: clouds' (Skyplane) and ten AWS regions' (DT-FM). Origin: data/skyplane and data/dtfm."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ BYTES_PER_GBIT = 1e9 / 8
 
 @dataclass(frozen=True, slots=True)
 class RegionLink:
-    """From one cloud region to another.
+    """The link from one cloud region to another.
 
     Args:
-        bytes_per_second: of 64 connections at once.
-        round_trip_s: None: not known.
-        egress_usd_per_gb: what leaving the source costs, 1 GB = 1e9 bytes; None: not known.
+        bytes_per_second: rate of 64 connections together.
+        round_trip_s: round trip time; None: not known.
+        egress_usd_per_gb: price of bytes that leave the source, 1 GB = 1e9 bytes; None: not known.
     """
 
     bytes_per_second: float
@@ -32,12 +32,12 @@ class RegionLink:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkMatrix:
-    """Links between regions, both directions alike.
+    """The links between regions, both directions alike.
 
     Args:
         regions: names, in the order of rows and columns.
-        bytes_per_second: shape [regions, regions], float64; inf on the diagonal.
-        delay_s: shape [regions, regions]: one way; 0 on the diagonal.
+        bytes_per_second: rates, shape [regions, regions], float64; inf on the diagonal.
+        delay_s: one-way delays, shape [regions, regions]; 0 on the diagonal.
     """
 
     regions: tuple[str, ...]
@@ -47,7 +47,7 @@ class LinkMatrix:
 
 @functools.cache
 def region_links() -> Mapping[tuple[str, str], RegionLink]:
-    """4,032 links by (from, to), named as ``aws:us-east-1``."""
+    """Return the 4,032 links by (from, to), regions named as ``aws:us-east-1``."""
     return {
         (row["src_region"], row["dst_region"]): RegionLink(
             bytes_per_second=float(row["mbps_64conn"]) * BYTES_PER_MBIT,
@@ -60,12 +60,12 @@ def region_links() -> Mapping[tuple[str, str], RegionLink]:
 
 @functools.cache
 def regions() -> tuple[str, ...]:
-    """The 64 cloud regions, sorted."""
+    """Return the 64 cloud regions, sorted."""
     return tuple(sorted({source for source, _ in region_links()}))
 
 
 def egress_usd_per_gb(region: str) -> float | None:
-    """Median price of leaving a cloud region for another; None where the region or its prices are not known."""
+    """Return the median price of leaving a cloud region for another; None if the region or its prices are not known."""
     prices = [
         link.egress_usd_per_gb
         for (source, _), link in region_links().items()
@@ -76,7 +76,7 @@ def egress_usd_per_gb(region: str) -> float | None:
 
 @functools.cache
 def ten_regions() -> LinkMatrix:
-    """Ten AWS regions, Oregon to Ireland."""
+    """Return the links between ten AWS regions, Oregon to Ireland."""
     rows = read_rows("dtfm", "aws_10_regions_delay_bandwidth.csv")
     names = tuple(dict.fromkeys(name for row in rows for name in (row["a"], row["b"])))
     index = {name: number for number, name in enumerate(names)}

@@ -1,4 +1,4 @@
-"""Seconds of a learner's step as prime-rl measured them. Origin: data/prime-rl."""
+"""Read the seconds of a learner's step as prime-rl measured them. Origin: data/prime-rl."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ FOLDER = "prime-rl"
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """One setting.
+    """The step time in one setting.
 
     Args:
         kind: rl or sft.
         hardware: a6000, h100, h200 or b200.
-        lora_rank: None: all parameters are trained.
-        sequence_tokens: of one micro-batch on one device.
-        step_s, step_s_std: of one micro-batch, mean and standard deviation.
-        tokens_per_second: of all devices together.
+        lora_rank: rank of the adapters; None: all parameters are trained.
+        sequence_tokens: tokens of one micro-batch on one device.
+        step_s, step_s_std: mean and standard deviation of the seconds of one micro-batch.
+        tokens_per_second: rate of all devices together.
     """
 
     kind: str
@@ -40,7 +40,7 @@ class StepTime:
 
 @functools.cache
 def step_times() -> tuple[StepTime, ...]:
-    """All 53 settings."""
+    """Return all 53 settings."""
     return tuple(
         StepTime(
             kind=row["type"],
@@ -62,5 +62,5 @@ def step_times() -> tuple[StepTime, ...]:
 
 
 def t_train_s(rollouts_per_step: int, tokens_per_rollout: float, tokens_per_second: float) -> float:
-    """T_train of a learner that trains so many tokens a second: prompts and rollouts are both passed through it."""
+    """Return T_train in seconds of a learner that trains this many tokens a second, of prompts and rollouts alike."""
     return rollouts_per_step * tokens_per_rollout / tokens_per_second

@@ -1,4 +1,4 @@
-"""Spot instances alive over time: 11 hours of AWS p3. Origin: data/parcae."""
+"""Read the number of spot instances alive over time: 11 hours of AWS p3. Origin: data/parcae."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FOLDER = "parcae"
 
 @functools.cache
 def spot_instances() -> tuple[tuple[float, int], ...]:
-    """(seconds since the start, instances alive from then on), ascending; one row per moment, the last one's count."""
+    """Return (seconds since the start, instances alive from then on), ascending; a moment's last count is its row."""
     alive: dict[float, int] = {}
     for row in read_rows(FOLDER, "p3.csv", columns=("ms", "instances")):
         alive[float(row["ms"]) / 1000.0] = int(row["instances"])

@@ -1,9 +1,9 @@
-"""Relaying over given links: the path, and the tree, whose slowest link is the fastest.
+"""Find relay paths over given links: the path, and the tree, whose slowest link is the fastest.
 
 Where links rather than access lines limit (between data centres), a blob goes from region to region: each relay passes
-on what it has while the rest arrives, so a receiver's rate is the slowest link on its way. The tree of widest paths
-from one source is a maximum spanning tree seen from it; Dijkstra's algorithm with min for + and max for min finds it
-(Pollack, "The maximum capacity through a network", 1960).
+on what it has while the rest arrives, so a receiver's rate is that of the slowest link on its path. The tree of widest
+paths from one source is a maximum spanning tree seen from it; Dijkstra's algorithm with min for + and max for min finds
+it (Pollack, "The maximum capacity through a network", 1960).
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RelayTree:
-    """Each node's way from the source.
+    """The path of each node from the source.
 
     Args:
-        parents: shape [nodes], int64: who sends to it; the source is its own parent, -1: nobody can.
-        bytes_per_second: shape [nodes], float64: the slowest link on its way; inf at the source, 0 where there is none.
+        parents: sender to each node, shape [nodes], int64; the source is its own parent, -1: no node can reach it.
+        bytes_per_second: rate of the slowest link on each node's path, shape [nodes], float64; inf at the source, 0
+            where there is no path.
     """
 
     parents: NDArray[np.int64]
@@ -30,13 +31,13 @@ class RelayTree:
 
 
 def widest_paths(links: NDArray[np.float64], source: int) -> RelayTree:
-    """The tree of widest paths.
+    """Return the tree of widest paths.
 
     Args:
-        links: shape [nodes, nodes], bytes per second from row to column; 0 where there is no link.
+        links: bytes per second from row to column, shape [nodes, nodes]; 0 where there is no link.
 
     Raises:
-        ValueError: the matrix is not square, has a negative or missing entry, or no such source.
+        ValueError: the matrix is not square, has a negative or missing entry, or there is no such source.
     """
     _check(links, source)
     nodes = len(links)
@@ -58,7 +59,7 @@ def widest_paths(links: NDArray[np.float64], source: int) -> RelayTree:
 
 
 def direct_seconds(update_bytes: float, links: NDArray[np.float64], source: int) -> float:
-    """Seconds until the last node has its copy where the source sends each over its own link; inf if one has none.
+    """Return the seconds until every node has its copy over its own link from the source; inf if one has no link.
 
     Raises:
         ValueError: see widest_paths.
@@ -68,7 +69,7 @@ def direct_seconds(update_bytes: float, links: NDArray[np.float64], source: int)
 
 
 def relayed_seconds(update_bytes: float, links: NDArray[np.float64], source: int) -> float:
-    """The same over the tree of widest paths.
+    """Return the seconds until the last node has its copy over the tree of widest paths; inf if one has no path.
 
     Raises:
         ValueError: see widest_paths.
