@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
-    """Share of the versions published meanwhile that all peers held, the slowest of them, and the way back.
+    """Measure the share of versions published meanwhile that all peers held, the slowest of them, and the reconnection.
 
     Raises:
         ConfigError: a setting is wrong.
@@ -59,10 +59,10 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 
 def arrived(published: Sequence[Moment], held: Sequence[Sequence[Moment]], end_s: float) -> dict[str, float]:
-    """What became of versions by ``end_s``. A version counts as held by a peer that holds it or a newer one.
+    """Return how versions had spread by ``end_s``; a version counts as held by a peer that holds it or a newer one.
 
     Args:
-        held: of each peer, in order of time.
+        held: versions that each peer held, in order of time.
     """
     slowest, waits = list[float](), list[float]()
     for moment in published:
@@ -84,7 +84,7 @@ def arrived(published: Sequence[Moment], held: Sequence[Sequence[Moment]], end_s
 
 
 def follow(fleet: LongFleet, seconds: float, done: Callable[[], bool] = lambda: False) -> float:
-    """Watch for so long, or until that is done; the seconds that passed.
+    """Watch the fleet for ``seconds``, or until ``done``, and return the seconds that passed.
 
     Raises:
         ProcessFailed: the learner ended.
@@ -97,7 +97,7 @@ def follow(fleet: LongFleet, seconds: float, done: Callable[[], bool] = lambda: 
 
 
 def until_back(fleet: LongFleet, numbers: Sequence[int]) -> float:
-    """Seconds until all of these peers have sessions again; the patience where they have not."""
+    """Return the seconds until all of these peers have sessions again, or the time limit if they have not."""
     since_s = time.time()
     return follow(fleet, _BACK_MOST_S, lambda: all(fleet.opened_since(number, since_s) for number in numbers))
 

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Happens at the first status of this step or a later one for which ``act`` says that it has happened."""
+    """A fault, tried at each status from its step on until ``act`` returns that it has happened."""
 
     step: int
     what: str
@@ -59,7 +59,7 @@ class Fault:
 
 
 class Chaos(runs.Story):
-    """Does everything once its step has come; what it began it also ends."""
+    """Inject every fault once its step has come, and undo what has to be undone."""
 
     def __init__(self, journals: Path, *, steps: int, kills: int, rng: random.Random) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Chaos(runs.Story):
         self.done: list[str] = []
 
     def begin(self, fleet: Fleet) -> None:
-        """Before anything is started: peers are to write down what is acknowledged."""
+        """Have peers record every acknowledgement; called before any process starts."""
         for number in range(1, fleet.config.peers + 1):
             name = f"peer-{number}"
             journal = str(self._journals / f"{name}.txt")

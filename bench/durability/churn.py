@@ -1,7 +1,7 @@
 """Run the main job with one of three peers killed half way and another joining late, beside a clean run.
 
-The peer that holds the most leases at that moment is killed; ``rollouts_lost`` are those that it had under way. They
-are given out again.
+The peer that holds the most leases at that moment is killed; ``rollouts_lost`` counts those that it had in flight. They
+are leased again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Churn(runs.Story):
-    """Kills the busiest peer half way, once one holds leases; peer-late joins at three fifths of the steps."""
+    """Kill the busiest peer half way, once one holds leases; peer-late joins at three fifths of the steps."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
 """Kill the coordinator by SIGKILL again and again under load: check what it acknowledged, and time its recovery.
 
-A real coordinator process with mutual TLS, a SQLite ledger and a verifier; peers and a learner in this process, which
-remember what they were told. Some kills come while it is still starting, the others at a random moment after it took
+A real coordinator process with mutual TLS, a SQLite ledger and a verifier serves peers and a learner in this process,
+which record its answers. Some kills come while it is still starting, the others at a random moment after it accepted
 its first rollout. ``restart_s`` is the time from the start of the process until a rollout is acknowledged, and
-``restart_cpu_s`` what the process computed until then: it says more where others use the cores, too.
+``restart_cpu_s`` the processor time until then, which depends less on other load.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LOAD_S_MAX = 1.0  # longest time under load before a kill
 
 @dataclass(slots=True)
 class Restarts:
-    """What was measured."""
+    """The measurements of all restarts."""
 
     accept_s: list[float] = field(default_factory=list)  # from the start of the process to the first acknowledgement
     listen_s: list[float] = field(default_factory=list)
@@ -93,12 +93,12 @@ async def _crash(root: Path, kills: int, peers: int, rng: random.Random) -> dict
 
 @dataclass(frozen=True, slots=True)
 class _Members:
-    """Everybody who talks to the coordinator, as tasks."""
+    """The coordinator's clients, as tasks."""
 
     tasks: tuple[asyncio.Task[None], ...]
 
     def check(self) -> None:
-        """Raise what one of them died of."""
+        """Raise the exception that ended a client, if any has ended."""
         for task in self.tasks:
             if task.done():
                 task.result()
@@ -109,7 +109,7 @@ class _Members:
 async def _members(
     root: Path, coordinator: CoordinatorProcess, learner: Identity, history: History, peers: int, rng: random.Random
 ) -> AsyncIterator[_Members]:
-    """Join the learner and the peers, and let them live."""
+    """Join the learner and the peers, and run them as tasks."""
     await asyncio.to_thread(wait_until_listening, coordinator, START_TIMEOUT_S)
     async with AsyncExitStack() as stack:
         enrolment = await enrol(coordinator.invite("learner"), learner, root / "learner", JOIN_TIMEOUT_S)
@@ -140,7 +140,7 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
 async def _kill_again_and_again(
     coordinator: CoordinatorProcess, history: History, members: _Members, kills: int, rng: random.Random
 ) -> Restarts:
-    """As many kills as asked for, and a last start under which the run goes on."""
+    """Kill the coordinator ``kills`` times, and start it a last time so that the run goes on."""
     restarts = Restarts()
     await _first_accept(coordinator, history, members, before=0)  # joining takes longer: not a restart
     for _ in range(kills):
@@ -158,7 +158,7 @@ async def _kill_again_and_again(
 
 
 async def _restart(coordinator: CoordinatorProcess, history: History) -> int:
-    """Kill it and start it again; how many rollouts were acknowledged until then."""
+    """Kill the coordinator, start it again, and return how many rollouts were acknowledged until then."""
     await asyncio.to_thread(coordinator.kill)
     before = len(history.acked)
     coordinator.start()
@@ -168,7 +168,7 @@ async def _restart(coordinator: CoordinatorProcess, history: History) -> int:
 async def _first_accept(
     coordinator: CoordinatorProcess, history: History, members: _Members, *, before: int
 ) -> tuple[float, float]:
-    """Seconds from the process's start until it listened, and until a rollout was acknowledged."""
+    """Return the seconds from the process's start until it listened, and until a rollout was acknowledged."""
     listened_s = 0.0
     while len(history.acked) <= before:
         members.check()

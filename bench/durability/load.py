@@ -1,8 +1,8 @@
 """Load a coordinator with thousands of peers: measure acknowledgement times, resources and losses.
 
-One real coordinator process with mutual TLS and a SQLite ledger on one core; the peers, the learner and the verifiers
-on the others. Peers send heartbeats and upload rollouts of 20 KB at given rates, whatever the coordinator does. With
-``--kill`` it is killed by SIGKILL in the middle and started again.
+One real coordinator process with mutual TLS and a SQLite ledger runs on one core; the peers, the learner and the
+verifiers run on the others. Peers send heartbeats and upload rollouts of 20 KB at given rates, whatever the coordinator
+does. With ``--kill`` the coordinator is killed by SIGKILL in the middle and started again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ HEARTBEATS_MISSED = 5.0  # after which a peer is taken for lost
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What the coordinator has to bear."""
+    """The load on the coordinator."""
 
     peers: int
     heartbeats_s: float
@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def profile_of(arguments: argparse.Namespace) -> Profile:
-    """The named profile with what was given instead."""
+    """Return the named profile, with the options that were given in place of its values."""
     profile = PROFILES[arguments.profile]
     given = {
         "peers": arguments.peers,
@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 
 def measure(profile: Profile, rng: random.Random) -> dict[str, float]:
-    """The figures; the coordinator has one core, everything else the others.
+    """Return the figures of one profile; the coordinator has one core, everything else the others.
 
     Raises:
         ProcessFailed: the coordinator ended, or peers do not get in.
@@ -155,7 +155,7 @@ class Load:
         self._seconds = 0.0  # that were measured
 
     async def run(self) -> dict[str, float]:
-        """The figures."""
+        """Run the load, and return its figures."""
         configure_logging("load", log_file=self._root / "members.log")
         async with AsyncExitStack() as stack:
             stack.callback(self._coordinator.kill)
@@ -189,7 +189,7 @@ class Load:
         return Fleet(peers, shape, rollouts, self._history, self._rng), learner
 
     async def _until_connected(self, fleet: Fleet) -> None:
-        """Everybody has a session and work."""
+        """Wait until every peer has a session and work."""
         began_s = time.monotonic()
         await self._wait(lambda: fleet.connected == self._profile.peers + 1, CONNECT_TIMEOUT_S, "peers connect")
         self._figures["connect_s"] = time.monotonic() - began_s
@@ -215,7 +215,7 @@ class Load:
         self._seconds = took_s
 
     async def _kill(self, fleet: Fleet) -> None:
-        """SIGKILL, start again, and wait until everybody is back; uploads that fall due meanwhile do not count."""
+        """Kill and restart the coordinator, and wait until all peers are back; uploads due meanwhile do not count."""
         fleet.counting = False
         await asyncio.to_thread(self._coordinator.kill)
         killed_s = time.monotonic()
@@ -251,7 +251,7 @@ class Load:
         self._figures |= {f"failed_{status}": count for status, count in sorted(answers.failed.items())}
 
     def _verdict(self) -> dict[str, float]:
-        """What an independent look at the ledger says."""
+        """Return the verdict of an independent check of the ledger."""
         verdict = check(self._history, self._coordinator.folder.ledger)
         return {
             "acked": verdict.acked,
@@ -262,7 +262,7 @@ class Load:
         }
 
     async def _scrape(self) -> None:
-        """Ask for the metrics now and then."""
+        """Request the metrics at regular intervals, as Prometheus does."""
         url = f"{self._coordinator.invite('peer').http_url}/metrics"
         async with aiohttp.ClientSession(trust_env=False) as session:
             while True:
@@ -283,7 +283,7 @@ class Load:
 
 
 def quantile_ms(seconds: Sequence[float], share: float) -> float:
-    """Nearest rank, in milliseconds; 0 of nothing."""
+    """Return a quantile by nearest rank, in milliseconds; 0 without values."""
     if not seconds:
         return 0.0
     return 1e3 * sorted(seconds)[min(len(seconds) - 1, int(share * len(seconds)))]
@@ -291,7 +291,7 @@ def quantile_ms(seconds: Sequence[float], share: float) -> float:
 
 @asynccontextmanager
 async def _running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """A task beside the body; what it dies of is said on stderr."""
+    """Run a task beside the body, and report the exception that ends it on stderr."""
     task = asyncio.create_task(work)
     try:
         yield

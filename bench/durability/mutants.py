@@ -56,7 +56,7 @@ def _violates(seed: int) -> bool:
 
 
 def table(hunts: Iterable[Hunt]) -> str:
-    """Markdown: what was planted, and the first seed that finds it."""
+    """Return a Markdown table of the planted bugs, each with the first seed that finds it."""
     rows = ["| planted bug | against | seed | seen as |", "|---|---|---|---|"]
     for one in hunts:
         seed = "not found" if one.seed is None else str(one.seed)
@@ -65,7 +65,7 @@ def table(hunts: Iterable[Hunt]) -> str:
 
 
 def write_table(page: Path, hunts: Iterable[Hunt]) -> None:
-    """Put the table between its marks."""
+    """Write the table between its marks in the page."""
     before, rest = page.read_text().split(BEGIN)
     _, after = rest.split(END)
     page.write_text(f"{before}{BEGIN}\n{table(hunts)}\n{END}{after}")

@@ -35,7 +35,7 @@ PLANTED_LOSSES_MAX = 100
 
 @dataclass(slots=True)
 class Sums:
-    """Over all losses."""
+    """The sums over all power losses."""
 
     acked: int = 0
     lost: int = 0
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 
 async def lose(folder: Path, losses: int, rng: random.Random, *, synchronous: str) -> Sums:
-    """So many power losses, on a new ledger now and then."""
+    """Simulate ``losses`` power losses, with a new ledger after every LOSSES_A_LEDGER of them."""
     sums = Sums()
     for number in range(0, losses, LOSSES_A_LEDGER):
         path = folder / f"{synchronous}-{number}.sqlite"
@@ -106,7 +106,7 @@ async def _until_lost(path: Path, connect: Callable[[Path], sqlite3.Connection],
 
 
 def _intact(connect: Callable[[Path], sqlite3.Connection], load: LedgerLoad, sums: Sums) -> bool:
-    """Look at what is left."""
+    """Check the rows that are left, and return whether the ledger is intact."""
     try:
         connection = connect(Path())
         try:

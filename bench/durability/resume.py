@@ -52,7 +52,7 @@ OCCURRENCE = {
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Where to die."""
+    """The label and the occurrence of it at which the learner is killed."""
 
     label: str
     occurrence: int
@@ -63,7 +63,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """All that must be the same."""
+    """Everything that must be identical between runs."""
 
     versions: tuple[tuple[int, bytes, bytes], ...]  # number, state hash, parent hash, in the order of numbers
     contents: int  # most different announcements of one version: 1
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 
 async def measure(labels: list[str], seed: int) -> dict[str, float]:
-    """Try every label.
+    """Kill the learner at every label, and compare each run with the one that was not interrupted.
 
     Raises:
         ProcessFailed: a learner ended badly, or did not reach its label.
@@ -112,7 +112,7 @@ async def measure(labels: list[str], seed: int) -> dict[str, float]:
 async def one_run(
     authority: Authority, folder: Path, learner: Learner, kills: list[Kill], *, must: Kill | None = None
 ) -> tuple[Trajectory, int]:
-    """One run from its start to its end; how it went, and how many lives it took."""
+    """Run the learner from its start to its end, and return its trajectory and the number of lives that it took."""
     script = Script(steps=STEPS, staleness_limit=STALENESS_LIMIT, newest_usable_version=lambda step: max(0, step - 1))
     coordinator, origin = ScriptedCoordinator(authority, script), ScriptedOrigin(authority)
     coordinator.origin_address = await origin.start()
@@ -174,13 +174,13 @@ def _config(authority: Authority, folder: Path, port: int) -> dict[str, Any]:
 
 
 class Learner:
-    """The process that forks lives."""
+    """The process that forks one child for each life of the learner."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     async def live(self, config: dict[str, Any], kill: Kill | None, log: Path) -> int:
-        """One life; its exit status."""
+        """Run one life, and return its exit status."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         asked = {"config": config, "kill_point": str(kill or ""), "log": str(log)}

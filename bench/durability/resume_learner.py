@@ -1,6 +1,7 @@
-"""Lives of a real learner, one process each, for ``bench resume``: imports once and forks.
+"""Run lives of a real learner, one process each, for ``bench resume``: import once and fork.
 
-Reads one JSON object {"config", "kill_point", "log"} a line and answers that life's exit status; -9: it was killed.
+The program reads one JSON object {"config", "kill_point", "log"} a line and prints that life's exit status; -9: it was
+killed.
 """
 
 from __future__ import annotations

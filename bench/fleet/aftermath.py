@@ -1,4 +1,4 @@
-"""An independent look at what a run left behind: rows and files only, nothing that its coordinator says of itself."""
+"""Check independently what a run left behind: rows and files only, nothing that its coordinator reports of itself."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ REPLAYING, AWAY = "replaying after a restart", "away"
 
 
 def look(run_folder: Path, journals: Sequence[Path], *, killed: str) -> dict[str, float]:
-    """Figures of a run that has ended. ``journals`` are what peers wrote down (bench.programs.journal_peer).
+    """Return the figures of a run that has ended; ``journals`` are the peers' records (bench.programs.journal_peer).
 
-    ``killed``: a peer whose story should be told.
+    ``killed`` is a peer whose story must be on record.
     """
     folder = RunFolder(run_folder)
     with closing(sqlite3.connect(f"file:{folder.ledger}?mode=ro", uri=True)) as database:
@@ -33,7 +33,7 @@ def look(run_folder: Path, journals: Sequence[Path], *, killed: str) -> dict[str
 
 
 def _kept(database: sqlite3.Connection, journals: Sequence[Path]) -> dict[str, float]:
-    """What was acknowledged, and how much of it is not there."""
+    """Return how many rollouts were acknowledged, how many of them the ledger lacks, and how many more it has."""
     stored = {tuple(map(int, row)) for row in database.execute("SELECT lease_id, sample_index FROM rollouts")}
     acked = {
         tuple(map(int, line.split())) for path in journals for line in path.read_text().splitlines() if line.strip()
@@ -66,7 +66,7 @@ def _counts(database: sqlite3.Connection) -> dict[str, float]:
 
 
 def _stories_missing(database: sqlite3.Connection, folder: RunFolder, killed: str) -> int:
-    """Of a trained rollout, a lease that was lost and the killed peer: how many cannot be told."""
+    """Return how many stories are missing: of a trained rollout, a lease that was lost, and the killed peer."""
     asked = [
         ("rollout {}", "SELECT max(rollout_id) FROM batch_rollouts"),
         # Others may finish before it expires.
@@ -83,7 +83,7 @@ def _stories_missing(database: sqlite3.Connection, folder: RunFolder, killed: st
 
 
 def _replays(folder: RunFolder) -> dict[str, float]:
-    """Every coordinator's life, fed to a core of our own."""
+    """Replay every life of the coordinator to a core in this process."""
     lives = [replay(folder, life) for life in incarnations(folder.record)]
     return {"lives": len(lives), "replay_identical": sum(life.identical for life in lives) / max(1, len(lives))}
 

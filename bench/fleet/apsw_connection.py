@@ -1,4 +1,4 @@
-"""The few methods of sqlite3.Connection that the ledger uses, over a connection of APSW on a disk of our own."""
+"""Provide the few methods of sqlite3.Connection that the ledger uses, over an APSW connection on a simulated disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coordinator.ledger.sqlite import PRAGMAS
 
 
 class ApswCursor:
-    """Rows that were fetched already, and how many rows a change touched."""
+    """The rows of a statement, fetched already, and the number of rows that it changed."""
 
     def __init__(self, rows: list[tuple[Any, ...]], rowcount: int) -> None:
         self._rows = iter(rows)
@@ -31,10 +31,10 @@ class ApswCursor:
 
 
 class ApswConnection:
-    """Raises sqlite3's exceptions, as the ledger expects."""
+    """A connection that raises sqlite3's exceptions, as the ledger expects."""
 
     def __init__(self, path: str, disk: ForgetfulDisk, *, synchronous: str) -> None:
-        """``synchronous``: FULL as the ledger has it, or OFF to plant the bug that a harness must see."""
+        """Open the file; ``synchronous`` is FULL as in the ledger, or OFF to plant the bug that a harness must find."""
         with _as_sqlite3():
             self._connection = apsw.Connection(path, vfs=disk.name)
         ours = [f"synchronous = {synchronous}" if one.startswith("synchronous") else one for one in PRAGMAS]

@@ -1,8 +1,8 @@
-"""Thousands of peers in one process: each with its own identity, connection and session, and next to no work between.
+"""Run thousands of peers in one process, each with its own identity, connection and session and next to no work.
 
-Uploads and heartbeats come at given rates of the whole fleet (Poisson processes), whatever the coordinator does: how
-long an answer took is counted from the moment at which the upload was due, so that a coordinator that stalls is not
-spared the uploads that it kept waiting. A slot that was leased is uploaded when its turn comes, first leased first.
+Uploads and heartbeats come at given rates of the whole fleet (Poisson processes), whatever the coordinator does. The
+latency of an answer counts from the moment at which the upload was due, so that a coordinator that stalls is charged
+for the uploads that it kept waiting. Leased slots are uploaded in the order in which they were leased.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MEGABYTE = 1e6
 
 @dataclass(frozen=True, slots=True)
 class FleetShape:
-    """How the peers behave, all together."""
+    """The behaviour of the whole fleet."""
 
     heartbeats_s: float
     uploads_s: float
@@ -49,7 +49,7 @@ class FleetShape:
 
 @dataclass(slots=True)
 class Answers:
-    """What became of uploads that were due while the clock ran."""
+    """The outcome of uploads that were due while the clock ran."""
 
     due: int = 0
     latencies_s: list[float] = field(default_factory=list)  # of those acknowledged, from when they were due
@@ -61,7 +61,7 @@ class Answers:
 
 
 class FleetPeer:
-    """One identity, and what it holds."""
+    """One peer: its identity, its session, and the slots that it holds."""
 
     __slots__ = (
         "asked_for",
@@ -93,7 +93,7 @@ class FleetPeer:
         self.writing = False
 
     def hello_now(self) -> bytes:
-        """It names the leases that it has still, those that are being uploaded among them."""
+        """Return the hello message, which names the leases that the peer still holds, those being uploaded included."""
         self.hello.hello.held_leases[:] = sorted({lease_id for lease_id, _ in self.slots})
         return self.hello.SerializeToString()
 
@@ -108,7 +108,7 @@ class _Slot:
 
 
 class Fleet:
-    """All of them. ``live`` runs until it is cancelled; figures go to ``answers`` while ``counting``."""
+    """All peers; ``live`` runs until it is cancelled, and figures go to ``answers`` while ``counting``."""
 
     def __init__(
         self, peers: list[FleetPeer], shape: FleetShape, rollouts: LongRollouts, history: History, rng: random.Random
@@ -130,15 +130,15 @@ class Fleet:
 
     @property
     def holding(self) -> int:
-        """Slots that are leased and not uploaded."""
+        """Return the number of slots that are leased and not uploaded."""
         return len(self._ready)
 
     def opened_since(self, at_s: float) -> int:
-        """Sessions that were opened since this moment of the monotonic clock, and are open."""
+        """Return the number of sessions opened since this moment of the monotonic clock that are still open."""
         return sum(peer.writes is not None and peer.opened_at_s >= at_s for peer in self._peers)
 
     async def live(self) -> None:
-        """Connect everybody, and keep them connected."""
+        """Connect all peers, and keep them connected."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._pace(self._shape.heartbeats_s, self._beat))
@@ -173,7 +173,7 @@ class Fleet:
         return backoff_delays_s(self._rng, first_s=AGAIN_FIRST_S, most_s=AGAIN_MOST_S)
 
     async def _one_session(self, peer: FleetPeer) -> bool:
-        """Whether it was opened; it is over now."""
+        """Run one session to its end, and return whether it was opened."""
         async with open_channel(peer.enrolment.grpc_address, peer.enrolment.credentials) as channel:
             generic = cast(Any, channel)
             call = generic.stream_stream(SESSION)()
@@ -238,7 +238,7 @@ class Fleet:
             self._ready.append(slot)
 
     def _ask(self, peer: FleetPeer) -> None:
-        """Ask for more work where half of it is done."""
+        """Request more work once half of it is done."""
         free = self._shape.slots_held - len(peer.slots)
         wants = free != peer.asked_for and 2 * free >= self._shape.slots_held
         if peer.role == "peer" and peer.version is not None and wants:
@@ -289,7 +289,7 @@ class Fleet:
         self.answers.starved += self.counting
 
     async def _upload(self, slot: _Slot, due_s: float, *, counted: bool) -> None:
-        """Send it until there is a verdict, over whatever session there is."""
+        """Send a rollout until there is a verdict, over whichever session is open."""
         body = self._rollouts.body(slot.leased, slot.version, self._loop.time() - slot.leased_at_s)
         upload, key = upload_of(body), (slot.leased.lease_id, slot.leased.sample_index)
         if counted:
@@ -348,7 +348,7 @@ def _hello(role: str, number: int, rng: random.Random) -> pb.PeerMessage:
 
 
 def _heartbeat(rng: random.Random) -> pb.Heartbeat:
-    """As a peer sends it between two broadcasts: its uplink is known, and some links are open."""
+    """Return a heartbeat as a peer sends it between two broadcasts: its uplink is known, and some links are open."""
     return pb.Heartbeat(
         state="generating",
         reason="",

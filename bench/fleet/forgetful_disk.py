@@ -1,8 +1,8 @@
-"""A disk in memory that loses power: whatever was not synced may be there afterwards, in parts, or not at all.
+"""Simulate a disk in memory that loses power: data that was not synced survives whole, in parts, or not at all.
 
-It is a VFS of SQLite, made with APSW. A file is what was last synced, and the writes since. At a power loss every 512
-bytes of every such write are kept or forgotten by chance, whatever their order, as disks and file systems may do; a
-file that was made and never synced may be gone. There is no shared memory, so WAL needs ``locking_mode = EXCLUSIVE``.
+The disk is a VFS of SQLite, made with APSW. A file is what was last synced, and the writes since. At a power loss every
+512 bytes of every such write are kept or lost by chance, whatever their order, as disks and file systems may do; a file
+that was made and never synced may be gone. There is no shared memory, so WAL needs ``locking_mode = EXCLUSIVE``.
 """
 
 from __future__ import annotations

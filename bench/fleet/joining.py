@@ -1,4 +1,4 @@
-"""Many identities that join a run at the same time, without keeping anything on disk."""
+"""Join many identities to a run at the same time, without keeping anything on disk."""
 
 from __future__ import annotations
 

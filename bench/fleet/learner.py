@@ -1,4 +1,4 @@
-"""A learner without a model: it takes batch after batch, announces tiny versions, and asks for old batches again."""
+"""Run a learner without a model: it takes batch after batch, announces tiny versions, and requests old ones again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes to a ledger, what of them was acknowledged, and whether a ledger still has it. Every id is used once."""
+"""Change a ledger, record the acknowledged changes, and check that a ledger still has them. Every id is used once."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class LedgerLoad:
 
     @property
     def acked(self) -> int:
-        """Acknowledged changes."""
+        """Return the number of acknowledged changes."""
         return len(self.rollouts) + len(self.scores) + len(self.batches) + len(self.dropped)
 
     async def run(self, store: RunStore, at_once: int) -> None:
-        """Until the store fails.
+        """Make changes, ``at_once`` at a time, until the store fails.
 
         Raises:
             StoreError: it did.

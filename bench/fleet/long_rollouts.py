@@ -1,4 +1,4 @@
-"""Rollouts of a given size in bytes, made ready for the wire with as little work as possible."""
+"""Make rollouts of a given size in bytes, serialized with as little work as possible."""
 
 from __future__ import annotations
 

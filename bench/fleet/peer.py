@@ -1,4 +1,4 @@
-"""A peer without model, relay or spool: it asks for work, waits as if it generated, uploads until it is answered."""
+"""Run a peer without model, relay or spool: it requests work, waits as if it generated, and uploads until answered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A coordinator process with the smallest real configuration, to be started, killed and started again."""
+"""Start, kill and restart a coordinator process with the smallest real configuration."""
 
 from __future__ import annotations
 

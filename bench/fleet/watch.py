@@ -1,4 +1,4 @@
-"""What a coordinator process uses, and on which cores it and its verifiers run."""
+"""Measure what a coordinator process uses, and pin it and its verifiers to cores."""
 
 from __future__ import annotations
 

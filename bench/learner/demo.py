@@ -1,4 +1,4 @@
-"""The main job as `make demo` runs it, in figures."""
+"""Run the main job as `make demo` does, and report its figures."""
 
 from __future__ import annotations
 
