@@ -35,7 +35,7 @@ class Receipt:
     Args:
         at: local time, as 2026-11-22T08:00:00.
         verdict: "accepted", or why the rollout was not.
-        tokens: of the completion, those of an earlier attempt included.
+        tokens: number of tokens of the completion, those of an earlier attempt included.
     """
 
     at: str

@@ -83,7 +83,7 @@ def abandon(
     """Stop receiving an encoding; cancel what was asked of sources and what others ask of this process.
 
     Args:
-        again: it is received again later, after a failure of the store.
+        again: whether it is received again later, after a failure of the store.
         in_vain: no known source has it, so a newer version has to take its place.
     """
     pulling.stop(state, encoding, reason)

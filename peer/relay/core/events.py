@@ -166,8 +166,8 @@ class WantReceived:
     """The other end asks what is held of an encoding, now and as it grows.
 
     Args:
-        chunk_list: it requests the chunk list as well.
-        announcement: it requests only the announcement of the version.
+        chunk_list: whether it requests the chunk list as well.
+        announcement: whether it requests only the announcement of the version.
     """
 
     link: LinkId

@@ -25,7 +25,7 @@ _BROADCASTS_MOST = 4
 _STUCK_S = 0.25
 # A chunk is given again when its root takes longer than its window calls late, and longer than this.
 _GIVEN_AGAIN_S_LEAST = 0.5
-# For a root that has not passed on a chunk yet only the plan tells what to expect: allow this many times as long, and
+# For a root that has not passed on a chunk yet, only the plan says what to expect: allow this many times as long, and
 # this much more.
 _EXPECTED_TIMES = 3.0
 _EXPECTED_S_LEAST = 3.0
