@@ -42,7 +42,7 @@ class GpuSensors:
             try:
                 device = nvml.nvmlDeviceGetHandleByIndex(index)
                 memory, name = nvml.nvmlDeviceGetMemoryInfo(device), nvml.nvmlDeviceGetName(device)
-            except nvml.NVMLError:  # the device is lost, or another user's
+            except nvml.NVMLError:  # the device is lost, or not accessible here
                 continue
             found.append((name if isinstance(name, str) else name.decode(), int(memory.total), int(memory.free)))
         return found
