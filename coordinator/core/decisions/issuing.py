@@ -48,7 +48,7 @@ class Pacing:
 
     @classmethod
     def of(cls, state: CoreState, now: float) -> Pacing:
-        """Work out the pacing of this moment."""
+        """Compute the pacing of this moment."""
         settings, forecast, rules = state.settings, state.forecast, state.rules
         under_way, lag_steps = forecast.steps_under_way(), forecast.version_lag_steps()
         to_begin = settings.groups_per_step / state.group_yield.share * state.usefulness.groups_per_useful_one
@@ -88,13 +88,13 @@ class Pacing:
         return Version(0) if self.rule == "none" else self.oldest_useful_version(groups_ahead)
 
     def oldest_fresh_version(self, groups_ahead: int, made_with: Version | None) -> Version:
-        """The same, where a peer that is free had better wait: a newer version may be here before its turn.
+        """Return the oldest version with which a group should be begun, if waiting for a newer one is better.
 
-        ``made_with``: the oldest version of rollouts that the group has already; None without any.
+        ``made_with`` is the oldest version of rollouts that the group has already; None without any.
 
-        When the next version is here, the one before it is kappa steps old and what it took to come. Of the last
-        batch's worth of the groups of use, the later a group has its turn the less older than that it may be begun
-        with: peers wait for the version that is on its way instead, and what they make is younger when it is trained.
+        When the next version arrives, the one before it is kappa steps plus the arrival time old. In the last batch of
+        the useful groups, the later a group has its turn, the less older than that its version may be: peers wait for
+        the next version instead, and their rollouts are younger when they are trained.
         """
         counted = self.oldest_version(groups_ahead)
         if self.rule != "predict" or self.fresh_age is None or groups_ahead < self.groups_per_step:
@@ -168,7 +168,7 @@ class Round:
         return load
 
     def _capacity(self, at_once: int, slots_per_s: float | None) -> int:
-        """Slots that a member may hold at once: what it works off in the time that fetching ahead is meant for."""
+        """Return the slots that a member may hold at once: those that it completes in the time of prefetching."""
         settings = self._state.settings
         most = int(settings.prefetch_batches * at_once)
         return most if slots_per_s is None else min(most, max(at_once, int(slots_per_s * settings.prefetch_s)))
@@ -176,7 +176,7 @@ class Round:
     # ---------------------------------------------------------------- leases
 
     def give_out(self) -> None:
-        """Give leases to those who are next in line, one at a time, as long as there is work for them."""
+        """Give leases to the members that are next in line, one at a time, as long as there is work for them."""
         shares = self._state.members.shares
         grants: dict[PeerId, list[LeaseGrant]] = {}
         while True:
@@ -192,7 +192,7 @@ class Round:
         self.actions += [SendLeases(peer_id, tuple(given)) for peer_id, given in grants.items()]
 
     def _next_in_line(self, tried: list[tuple[int, Group]]) -> Member | None:
-        """Return the next member for which there may be work; cheap where pacing lets nobody begin anything."""
+        """Return the next member for which there may be work; this is cheap while pacing admits no work at all."""
         state = self._state
         if state.newest_version is None:
             return None
@@ -206,7 +206,7 @@ class Round:
         return None if peer_id is None else state.members.get(peer_id)
 
     def _grant_one(self, member: Member, tried: list[tuple[int, Group]]) -> LeaseGrant | None:
-        """Give one lease to this member; None: nothing is open that it could do in time."""
+        """Return one lease for this member; None if no open group could be completed in time."""
         free = self._room(member)
         if free <= 0 or member.version is None:
             return None

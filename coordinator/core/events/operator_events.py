@@ -14,7 +14,7 @@ from rollcast.wire.ids import PeerId
 
 @dataclass(frozen=True, slots=True)
 class PeerPinned:
-    """The operator switches a peer on or off whatever it costs, or (empty) leaves it to the capacity model again."""
+    """The operator pinned a peer on or off whatever it costs, or (empty) left it to the capacity model again."""
 
     peer_id: PeerId
     pin: Pin
@@ -22,7 +22,7 @@ class PeerPinned:
 
 @dataclass(frozen=True, slots=True)
 class PeerDrained:
-    """The operator wants a peer to finish what it holds, and to be given nothing new and relay to nobody after that."""
+    """The operator drained a peer: it finishes its leases, then gets no new work and relays to no other peer."""
 
     peer_id: PeerId
     reason: str = ""
@@ -31,7 +31,7 @@ class PeerDrained:
 
 @dataclass(frozen=True, slots=True)
 class PeerBanned:
-    """The operator sends a peer away for good: what it holds is taken from it, and its identity may not come back."""
+    """The operator banned a peer: its leases are revoked, and its identity may not rejoin."""
 
     peer_id: PeerId
     reason: str = ""
@@ -40,7 +40,7 @@ class PeerBanned:
 
 @dataclass(frozen=True, slots=True)
 class PeerEnabled:
-    """The operator undoes whatever keeps a peer from working: drain, ban, quarantine."""
+    """The operator enabled a peer, which undoes whatever keeps it from working: drain, ban, quarantine."""
 
     peer_id: PeerId
     reason: str = ""
@@ -48,28 +48,28 @@ class PeerEnabled:
 
 @dataclass(frozen=True, slots=True)
 class PricesChanged:
-    """The operator says anew what peers cost: the first that matches a peer is its price."""
+    """The operator replaced the prices of peers; the first that matches a peer applies."""
 
     prices: tuple[Price, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StalenessLimitChanged:
-    """The operator sets S while the run goes on: from where the newest version may be trained to S at the start."""
+    """The operator changed S during the run: from where the newest version may be trained to S at the start."""
 
     staleness_limit: int
 
 
 @dataclass(frozen=True, slots=True)
 class PublishPeriodChanged:
-    """The operator sets kappa while the run goes on, up to S + 1; 0: as often as measured broadcasts allow."""
+    """The operator changed kappa during the run, up to S + 1; 0 publishes as often as measured broadcasts allow."""
 
     publish_every_steps: int
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetChanged:
-    """The operator says anew what may be spent: both limits, as they hold from now on."""
+    """The operator replaced both spending limits."""
 
     budget: Budget
 

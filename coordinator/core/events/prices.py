@@ -1,4 +1,4 @@
-"""What the operator says about which peers are worth having on: the mode, prices, limits."""
+"""Define the operator's settings of the capacity model: the mode, prices and limits."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ StandbyReceives = Literal["cheap", "always", "never"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """What peers cost that match every pattern that is given; ``*`` and ``?`` as in file names.
+    """The price of the peers that match every given pattern; ``*`` and ``?`` are as in file names.
 
     Args:
-        preemptions_per_hour: how often such a machine is taken away, on average.
+        preemptions_per_hour: mean number of preemptions of such a machine.
     """
 
     peer_id: str = "*"
@@ -30,8 +30,8 @@ class Price:
     preemptions_per_hour: float = 0.0
 
     def matches(self, *, peer_id: str, name: str, hardware: str, region: str) -> bool:
-        """Whether it is the price of this peer. What a peer calls itself is believed: put peer ids first."""
-        return (  # asked for every peer whenever what they cost together is shown
+        """Whether this price applies to a peer. Peers choose their names, so put prices by peer id first."""
+        return (  # skips fnmatch for *: this runs for every peer whenever their total price is shown
             (self.hardware == "*" or fnmatchcase(hardware, self.hardware))
             and (self.name == "*" or fnmatchcase(name, self.name))
             and (self.region == "*" or fnmatchcase(region, self.region))
@@ -44,11 +44,11 @@ FREE = Price(usd_per_hour=0.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What may be spent, in US dollars; None: no limit.
+    """Spending limits in US dollars; None for no limit.
 
     Args:
-        usd_per_hour_max: by peers and their traffic together: no set above it is chosen.
-        usd_total_max: by workers that the coordinator starts at providers, since the run began.
+        usd_per_hour_max: limit for peers and their traffic together: no set above it is chosen.
+        usd_total_max: limit for workers that the coordinator starts at providers, since the run began.
     """
 
     usd_per_hour_max: float | None = None
@@ -56,7 +56,7 @@ class Budget:
 
 
 def price_of(prices: Sequence[Price], *, peer_id: str, name: str, hardware: str, region: str) -> Price:
-    """The first that matches; a peer that none matches is donated and costs nothing."""
+    """Return the first price that matches a peer; a peer that matches none is donated and costs nothing."""
     for price in prices:
         if price.matches(peer_id=peer_id, name=name, hardware=hardware, region=region):
             return price
@@ -68,14 +68,14 @@ class ActivationSettings:
     """How the capacity model switches peers on and off. Durations in seconds, prices in US dollars.
 
     Args:
-        mode: off; advise: only say what it would do; act.
-        prices: the first that matches a peer is its price.
-        origin_egress_usd_per_gb: of what the origin sends.
-        budget: what may be spent until the operator says otherwise.
+        mode: "off"; "advise", which only reports what the model would do; or "act".
+        prices: prices, of which the first that matches a peer applies.
+        origin_egress_usd_per_gb: price of what the origin sends.
+        budget: spending limits until the operator changes them.
         headroom: rollouts a second bought / needed.
-        share_without_a_region: of the needed rate that is left when any one region is lost; 0: not asked for.
-        standby_receives: whether peers that are off go on receiving versions, so that they can start at once.
-        unknown_download_bytes_per_second, unknown_upload_bytes_per_second: of links that were not measured.
+        share_without_a_region: share of the needed rate that must remain if any one region is lost; 0 for no such rule.
+        standby_receives: whether peers that are off continue to receive versions, so that they can start at once.
+        unknown_download_bytes_per_second, unknown_upload_bytes_per_second: assumed for links without a measurement.
     """
 
     mode: Mode = "off"

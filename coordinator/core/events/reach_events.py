@@ -1,5 +1,4 @@
-"""What the coordinator's core is told about ways between members. Plain data, as in
-coordinator/core/events/events.py."""
+"""Define the events about how members reach each other, as plain data like coordinator/core/events/events.py."""
 
 from __future__ import annotations
 
@@ -10,20 +9,20 @@ from rollcast.wire.ids import PeerId
 
 @dataclass(frozen=True, slots=True)
 class ReachabilityTold:
-    """What a peer found out about its own ways to be reached. Replaces what it told before."""
+    """A peer reported how it can be reached; this replaces its earlier report."""
 
     peer_id: PeerId
-    nat: str  # one of coordinator.core.reach.holes.NAT_KINDS; empty: it has not looked yet
-    punch_address: str = ""  # ip:port as we see the port that it punches from; empty: none
-    circuits: tuple[str, ...] = ()  # its addresses through relays that hold a reservation of its
-    relay_address: str = ""  # where its libp2p host takes reservations of others; empty: it takes none
-    advertise: str = ""  # in place of what it said when it joined; empty: that holds
-    local_address: str = ""  # private ip:port of its links, for members of the same site; empty: none
+    nat: str  # one of coordinator.core.reach.holes.NAT_KINDS; empty if it is not known yet
+    punch_address: str = ""  # ip:port that we see of the port from which it punches; empty if none
+    circuits: tuple[str, ...] = ()  # its addresses through relays at which it has a reservation
+    relay_address: str = ""  # where its libp2p host accepts reservations of others; empty if it accepts none
+    advertise: str = ""  # replaces the address with which it joined; empty if that remains valid
+    local_address: str = ""  # private ip:port of its links, for members of the same site; empty if none
 
 
 @dataclass(frozen=True, slots=True)
 class SeenAt:
-    """A member watches from here how it is seen. Its session may come from another address: there are IPv4 and IPv6."""
+    """A member watches from this host how it is seen; its session may come from another, as with IPv4 and IPv6."""
 
     peer_id: PeerId
     host: str  # IP address
@@ -31,7 +30,7 @@ class SeenAt:
 
 @dataclass(frozen=True, slots=True)
 class PunchRequested:
-    """A peer wants to be told, with that other, to dial each other now."""
+    """A peer asked that it and another peer be ordered to dial each other now."""
 
     peer_id: PeerId
     to_peer: PeerId
@@ -39,7 +38,7 @@ class PunchRequested:
 
 @dataclass(frozen=True, slots=True)
 class PunchEnded:
-    """What came of a punch at one of its ends."""
+    """One end of a hole punch reported its outcome."""
 
     peer_id: PeerId
     punch_id: int
@@ -49,19 +48,19 @@ class PunchEnded:
 
 @dataclass(frozen=True, slots=True)
 class DialBackEnded:
-    """What came of dialling a peer's address. ``peer_id``: who dialled; empty: this coordinator did (TryAddress)."""
+    """Dialing a peer's address ended. ``peer_id`` is the dialing peer; empty if the coordinator did (TryAddress)."""
 
     peer_id: PeerId
     check_id: int
     reached: bool
     problem: str = ""
-    tried: bool = True  # False: it could not be, for this problem
-    address: str = ""  # ip:port that a name was found to lead to
+    tried: bool = True  # False if ``problem`` prevented the attempt
+    address: str = ""  # ip:port to which a name resolved
 
 
 @dataclass(frozen=True, slots=True)
 class RecordGiven:
-    """A peer's own signed record, to be handed on to others. Form and signature are checked by who makes the event."""
+    """A peer sent its signed record, to be passed on to others; the event's maker has checked form and signature."""
 
     peer_id: PeerId
     signed: bytes  # a serialized Signed

@@ -1,4 +1,4 @@
-"""What the ledger says when the coordinator starts again."""
+"""Define the state that a restarted coordinator takes over from the ledger, as plain data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ IDS_PER_INCARNATION = 1 << 32  # leases of one coordinator process; far more tha
 
 @dataclass(frozen=True, slots=True)
 class RestoredAttempt:
-    """An attempt that was issued."""
+    """An attempt that an earlier coordinator issued."""
 
     lease_id: LeaseId
     fencing_token: FencingToken
@@ -28,7 +28,7 @@ class RestoredRollout:
 
     rollout_id: RolloutId
     attempt: RestoredAttempt
-    oldest_version: Version  # of its segments
+    oldest_version: Version  # oldest version of its segments
     newest_version: Version
     scored: bool
     completion_token_ids: tuple[int, ...]  # empty when scored
@@ -37,7 +37,7 @@ class RestoredRollout:
 
 @dataclass(frozen=True, slots=True)
 class RestoredGroup:
-    """A group that is neither trained nor dropped: attempts under way, and what came of others."""
+    """A group that is neither trained nor dropped, with its attempts in flight and its rollouts."""
 
     group_id: GroupId
     prompt: Prompt
@@ -47,7 +47,7 @@ class RestoredGroup:
 
 @dataclass(frozen=True, slots=True)
 class RestoredFinished:
-    """An attempt that is over; ``stored``: its rollout was accepted, whatever became of it then."""
+    """An attempt that is over; ``stored`` says whether its rollout was accepted, whatever happened to it later."""
 
     lease_id: LeaseId
     sample_index: int
@@ -58,10 +58,10 @@ class RestoredFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """Where the coordinators before this one left the run. ``groups`` are in order of their ids."""
+    """The state in which earlier coordinators left the run. ``groups`` are in order of their ids."""
 
     incarnation: int = 0  # rises with every start, so that no id is ever used twice
-    epochs: tuple[RecordEpoch, ...] = ()  # that were opened, oldest first
+    epochs: tuple[RecordEpoch, ...] = ()  # the opened epochs, oldest first
     versions: Mapping[Version, int] = field(default_factory=dict)  # the newest that count: chunks by version
     recorded_batches: int = 0
     last_group: int = 0  # largest ids in use
@@ -71,7 +71,7 @@ class Restored:
     trained: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
     trained_ages: Mapping[int, int] = field(default_factory=dict)  # rollouts trained by age in learner steps
-    elapsed_s: float = 0.0  # that coordinators before us ran
+    elapsed_s: float = 0.0  # seconds for which earlier coordinators ran
     age_split: Mapping[str, float] = field(
         default_factory=dict
     )  # coordinator.core.staleness.age_breakdown.Split.to_json
@@ -80,5 +80,5 @@ class Restored:
 
     @property
     def ids_before(self) -> int:
-        """Lease ids, fencing tokens and plan ids of this incarnation are larger."""
+        """The bound above which all lease ids, fencing tokens and plan ids of this incarnation lie."""
         return self.incarnation * IDS_PER_INCARNATION

@@ -48,7 +48,7 @@ class Reach:
 
     @property
     def advertised(self) -> str:
-        """The address at which it wants to be dialled."""
+        """The address at which the peer wants to be dialled."""
         return self.advertise or self.said_address
 
     @property
@@ -58,17 +58,17 @@ class Reach:
 
     @property
     def hole(self) -> int:
-        """Its class of coordinator.core.reach.holes."""
+        """The peer's class of coordinator.core.reach.holes."""
         return hole_class(self.nat, self.punch_address)
 
     @property
     def lets_in(self) -> bool:
-        """Whether others can reach the port from which it punches holes."""
+        """Whether others can reach the port from which the peer punches holes."""
         return self.hole >= RESTRICTED
 
     @property
     def for_planning(self) -> tuple[str, int, tuple[str, ...], str]:
-        """Everything about it from which relay plans are made."""
+        """The facts about the peer on which relay plans depend: address, hole, circuits, local address."""
         return self.address, self.hole, self.circuits, self.local_address
 
 

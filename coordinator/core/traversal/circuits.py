@@ -1,8 +1,8 @@
 """Assign relays to members that cannot be dialled. Pure: times are the core's clock in seconds.
 
-A relay is a member that others can dial and whose owner lets it pass on links of others (circuit relay v2 of libp2p;
-docs/p2p.md). A member is named a few, those with the fewest others first, and keeps reservations at two of them; what
-it was named stays until it leaves, so that links do not break for the sake of evenness.
+A relay is a member that others can dial and whose owner lets it relay links of others (circuit relay v2 of libp2p;
+docs/p2p.md). A member is assigned a few relays, those with the least load first, and keeps reservations at two of them.
+An assigned relay stays assigned until it leaves, so that links do not break only to balance the load.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 
 NAMED_MOST = 4
 KEPT = 2
-"""Of those named, as far as they hold; the peer's side is peer/p2p/circuits/reservations.py."""
-_LOOK_AGAIN_S = 10.0  # whether members can be dialled is found out meanwhile
-_PAUSE_S = 1.0  # at least, however often members say something new
-_MEMBERS_A_SECOND = 2000  # looked at, so that this takes a small share of the coordinator's time
+"""Number of assigned relays at which a member keeps reservations; see peer/p2p/circuits/reservations.py."""
+_LOOK_AGAIN_S = 10.0  # because dial-backs may change which members can be dialled
+_PAUSE_S = 1.0  # least pause between assignments, however often members report something new
+_MEMBERS_A_SECOND = 2000  # bounds assignments in large fleets to a small share of the coordinator's time
 _CIRCUIT = "/p2p-circuit/p2p/"
 
 
@@ -81,7 +81,7 @@ class Circuits(ReachPart):
         return not member.standing.kept_out and not self._state.reach.of(member.peer_id).address
 
     def _relays(self) -> dict[PeerId, str]:
-        """Their addresses."""
+        """Return the address of each member that is a relay."""
         named = ((member.peer_id, self._takes(member)) for member in self._state.members)
         return {peer_id: address for peer_id, address in named if address}
 
@@ -95,15 +95,15 @@ class Circuits(ReachPart):
 def spread(
     needing: Iterable[PeerId], relays: Mapping[PeerId, str], named: Mapping[PeerId, tuple[str, ...]]
 ) -> dict[PeerId, tuple[str, ...]]:
-    """Addresses of relays for each that needs some: those that it was named as long as they are here, then those with
-    the fewest others.
+    """Assign relays to each member that needs some: its earlier ones that are still connected, then the least loaded.
 
     Args:
-        relays: their addresses.
-        named: what each was named before.
+        needing: members that need relays.
+        relays: address of each relay.
+        named: addresses that each member was assigned before.
 
     Returns:
-        for each, at most ``NAMED_MOST``; whom there is no relay for is left out.
+        At most ``NAMED_MOST`` addresses for each member; members for which there is no relay are left out.
     """
     here = frozenset(relays.values())
     kept = {peer_id: tuple(one for one in named.get(peer_id, ()) if one in here) for peer_id in needing}
@@ -117,7 +117,7 @@ def spread(
 def _filled(
     peer_id: PeerId, kept: tuple[str, ...], relays: Mapping[PeerId, str], heap: list[tuple[int, int, str]]
 ) -> tuple[str, ...]:
-    """With more relays up to ``NAMED_MOST``; the heap holds the load of each relay, and its place among equals."""
+    """Return ``kept`` with more relays up to ``NAMED_MOST``; the heap holds each relay's load and order."""
     mine = relays.get(peer_id, "")
     passed: list[tuple[int, int, str]] = []
     addresses = list(kept)
@@ -125,7 +125,7 @@ def _filled(
         load, order, address = heapq.heappop(heap)
         if address not in kept and address != mine:
             load += len(addresses) < KEPT
-            # Those named in reserve go behind their equals, so that not the same ones are in reserve for all.
+            # Relays assigned in reserve go behind their equals, so that reserves are not the same for all members.
             order += len(relays) if len(addresses) >= KEPT else 0
             addresses.append(address)
         passed.append((load, order, address))
@@ -139,9 +139,9 @@ def _naming(peer_id: PeerId, addresses: tuple[str, ...]) -> SendToPeer:
 
 
 def _is_own(peer_id: PeerId, reach: Reach) -> bool:
-    """Whether a relay's address names the member, at a host where it is: nobody can have third parties dialled.
+    """Whether a relay's address names the member at one of its own hosts, so that it cannot have third parties dialled.
 
-    That is where its session comes from, or what it advertises once others have found it there.
+    Its hosts are the one from which its session comes, and the one that it advertises once others reached it there.
     """
     parts = reach.relay_address.split("/")  # "", "ip4", host, "tcp", port, "p2p", peer id
     found = reach.address.split(" ") if reach.dialable else ()

@@ -58,13 +58,13 @@ class ReachStatus:
 
 
 def reachability(state: CoreState, peer_id: PeerId) -> Reachability:
-    """How others reach a member."""
+    """Return how others reach a member."""
     reach = state.reach.of(peer_id)
     return reachability_of(dialable=bool(reach.address), punchable=reach.lets_in)
 
 
 def build_reach_status(state: CoreState) -> ReachStatus:
-    """The sums from the core's parts."""
+    """Build the sums over all members from the core's state."""
     members = Counter(reachability(state, member.peer_id) for member in state.members)
     links = Counter(
         path_of(link.transport, lan=link.lan)
