@@ -1,4 +1,4 @@
-"""What a figure was measured on."""
+"""Describe the machine that a figure was measured on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ALONE_TIMEOUT_S = 3600.0
 class Outcome:
     """What a benchmark returns: the settings it ran with, and its figures by key.
 
-    missing: keys that have no value on this machine: null.
+    ``missing`` names keys that have no value on this machine; they are printed as null.
     """
 
     settings: dict[str, Any]
@@ -36,7 +36,7 @@ class Outcome:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Cores, memory, processor, Python and our own version; nothing that names the host."""
+    """Return cores, memory, processor, Python and Rollcast's version; nothing that names the host."""
     return {
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
@@ -48,7 +48,7 @@ def describe_machine() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def alone(timeout_s: float = _ALONE_TIMEOUT_S) -> Iterator[None]:
-    """No other benchmark that fills this machine runs at the same time: wait until they have ended.
+    """Wait until no other benchmark that fills this machine runs, and keep others from starting meanwhile.
 
     Raises:
         WaitTimedOut: one still runs.

@@ -1,4 +1,4 @@
-"""Runs of the whole loop as real processes, for the benchmarks that need one."""
+"""Run the whole loop as real processes, for the benchmarks that need one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rollcast.cli.watch import run_fleet
 
 
 class Story:
-    """Follows a run; subclasses do things to its fleet."""
+    """The follower of a run; subclasses disturb its fleet."""
 
     def __init__(self) -> None:
         self.fleet: Fleet | None = None
@@ -38,7 +38,7 @@ class Story:
 
 
 def run(config_path: Path, runs_folder: Path, settings: list[str], story: Story) -> dict[str, Any]:
-    """One run to its end; returns its summary with ``run_folder`` added.
+    """Run to the end, and return the summary with ``run_folder`` added.
 
     Raises:
         ProcessFailed, WaitTimedOut: see run_fleet.
@@ -63,7 +63,7 @@ def run(config_path: Path, runs_folder: Path, settings: list[str], story: Story)
 
 
 def trained_twice(run_folder: Path) -> int:
-    """Rollouts that entered more than one batch, counted in the ledger itself."""
+    """Return the number of rollouts that entered more than one batch, counted in the ledger itself."""
     with closing(sqlite3.connect(f"file:{run_folder / 'store.sqlite'}?mode=ro", uri=True)) as database:
         (count,) = database.execute(
             "SELECT count(*) FROM (SELECT rollout_id FROM batch_rollouts GROUP BY rollout_id HAVING count(*) > 1)"
@@ -72,7 +72,7 @@ def trained_twice(run_folder: Path) -> int:
 
 
 def figures_of(summary: Mapping[str, Any]) -> dict[str, float]:
-    """The figures of one run's summary, flat. ``unaccounted`` is issued - trained - open - dropped: must be 0."""
+    """Return the figures of one run's summary, flat; ``unaccounted`` is issued - trained - open - dropped, to be 0."""
     rollouts = summary["rollouts"]
     dropped = sum(rollouts["dropped"].values())
     return {

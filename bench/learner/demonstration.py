@@ -1,6 +1,7 @@
-"""The demonstration task in one process: warm start, then RL at a constant lag. No coordinator, no peers, no network.
+"""Train the demonstration task in one process: warm start, then RL at a constant lag, without coordinator or peers.
 
-Everything else is the run's own: task and verifier, sampler, warm start, packing, behaviour log-probabilities, trainer.
+Everything but the network is the run's own: task and verifier, sampler, warm start, packing, behaviour
+log-probabilities, trainer.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Course:
 
 
 def said_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What both benchmarks that train courses name among their settings."""
+    """Return the settings that every benchmark of courses reports."""
     return {
         "config": str(arguments.config),
         "set": arguments.set,
@@ -64,10 +65,10 @@ class Demonstration:
     """The task of a configuration of `rollcast up` with one seed.
 
     Args:
-        config: task, sampling, group sizes, model, warm start and optimiser.
-        seed: of everything.
+        config: configuration of task, sampling, group sizes, model, warm start and optimiser.
+        seed: seed of all randomness.
         cache: folder where warm-started policies are kept.
-        sampler: that of another demonstration, of the same task and model, so that it is compiled once.
+        sampler: sampler of another demonstration of the same task and model, so that it is compiled once.
 
     Raises:
         TaskError, MissingExtra: see ReasoningGym.
@@ -105,7 +106,7 @@ class Demonstration:
         return LearnerConfig.model_validate(values)
 
     def accuracy(self, params: Params) -> float:
-        """Held-out exact match of one completion each, at the run's temperature."""
+        """Return the held-out exact match of one completion each, at the run's temperature."""
         held_out = self._mixture.held_out(self._config.learner.evaluation_problems)
         prompts = [example.prompt_token_ids for example in held_out]
         completed = complete_prompts(self.sampler, params, prompts, self.sampling, seed=self._seed)
@@ -116,11 +117,11 @@ class Demonstration:
         return sum(right) / len(right)
 
     def start(self) -> Params:
-        """The warm-started policy."""
+        """Return the warm-started policy."""
         return _copied(self._started())
 
     def held_out_prompts(self, count: int) -> list[tuple[int, ...]]:
-        """Token ids of prompts that training never sees."""
+        """Return the token ids of prompts that training never sees."""
         return [example.prompt_token_ids for example in self._mixture.held_out(count)]
 
     def train(

@@ -1,4 +1,4 @@
-"""The learner's step against the matmul roofline, its memory while it publishes, and its loss on several devices.
+"""Measure the learner's step against the matmul roofline, its memory while publishing, and its loss on several devices.
 
 ``roofline_share``: model FLOP/s of whole train steps (gradients of every micro-batch, clipping, Adam) / those of the
 best of some large matrix products, in float32, measured by turns in the same run; ``mfu``: the same step against the
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 
 def speed(arguments: argparse.Namespace) -> dict[str, float]:
-    """Share of the roofline, and of the peak where it is known."""
+    """Measure the share of the roofline, and of the processor's peak where it is known."""
     import jax
 
     from bench.learner.learner_step import Step, matmul_seconds, model_flops, parameters
@@ -111,7 +111,7 @@ def speed(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def devices() -> dict[str, float]:
-    """Differences of losses from those on one device."""
+    """Measure the differences of losses on several devices and processes from those on one device."""
     virtual = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
     with tempfile.TemporaryDirectory() as folder:
         meshes = ["--mesh", "1,1,1", "--mesh", "2,2,2", "--mesh", "1,4,2", "--mesh", "8,1,1"]
@@ -124,7 +124,7 @@ def devices() -> dict[str, float]:
 
 
 def loss_difference(one: dict[str, Any], other: dict[str, Any]) -> float:
-    """Largest difference of the steps' losses."""
+    """Return the largest difference of the steps' losses."""
     steps = zip(one["metrics"], other["metrics"], strict=True)
     largest: float = max(abs(mine["loss"] - theirs["loss"]) for mine, theirs in steps)
     return largest
@@ -138,7 +138,7 @@ def two_processes(folder: Path) -> dict[str, Any]:
 
 
 def sharded_publishing() -> dict[str, float]:
-    """Memory of two processes that publish what is divided between them."""
+    """Measure the memory of two processes that publish parameters divided between them."""
     with tempfile.TemporaryDirectory() as folder:
         leader, told = _leader_and_follower("bench.programs.sharded_publisher", [folder], devices=4)
     follower = json.loads(told.splitlines()[-1])
@@ -149,7 +149,7 @@ def sharded_publishing() -> dict[str, float]:
 
 
 def _leader_and_follower(module: str, arguments: list[str], devices: int) -> tuple[Any, str]:
-    """The last line of process 0, which is JSON, and all that process 1 prints."""
+    """Run both processes; return the last line of process 0, which is JSON, and the whole output of process 1."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     common = [*arguments, "--address", address, "--process-id"]

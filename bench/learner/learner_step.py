@@ -1,4 +1,4 @@
-"""A whole train step on random rollouts, how many FLOPs its model has, and a matrix product to compare with."""
+"""Run a whole train step on random rollouts, count its model FLOPs, and time a matrix product to compare with."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class Step:
         self._behaviour = np.where(self.batch.loss_mask, -math.log(arguments.vocabulary), 0.0).astype(np.float32)
 
     def run(self) -> None:
-        """One step, to its end."""
+        """Run one step and wait for its end."""
         self.trainer.train_step(self.batch, self._behaviour)
         jax.block_until_ready(self.trainer.params())
 
 
 def random_batch(rows: int, row_tokens: int, vocabulary: int) -> PackedBatch:
-    """Rollouts that fill their rows, in groups of four."""
+    """Return random rollouts that fill their rows, in groups of four."""
     random = np.random.default_rng(0)
     length = row_tokens - PROMPT_TOKENS
 
@@ -73,12 +73,12 @@ def random_batch(rows: int, row_tokens: int, vocabulary: int) -> PackedBatch:
 
 
 def parameters(model: ModelConfig) -> int:
-    """How many there are."""
+    """Return the number of the model's parameters."""
     return sum(math.prod(leaf.shape) for leaf in abstract_params(model).values())
 
 
 def model_flops(model: ModelConfig, rows: int, row_tokens: int) -> float:
-    """FLOPs of a forward and a backward pass over rows that are full; the embedding's look-up has none."""
+    """Return the FLOPs of a forward and a backward pass over full rows; the embedding's look-up has none."""
     weights = sum(
         math.prod(leaf.shape) for name, leaf in abstract_params(model).items() if name.endswith(".kernel")
     ) + (model.vocabulary_size * model.width if model.tied_embeddings else 0)
@@ -89,7 +89,7 @@ def model_flops(model: ModelConfig, rows: int, row_tokens: int) -> float:
 
 
 def matmul_seconds(size: int, precision: str) -> float:
-    """Best of a few products of two square matrices."""
+    """Return the least seconds of a few products of two square matrices."""
     left = jnp.ones((size, size), jnp.dtype(precision))
     product = jax.jit(jnp.matmul)
     product(left, left).block_until_ready()

@@ -1,10 +1,10 @@
-"""Logits against Hugging Face transformers (torch on the CPU) on random weights.
+"""Compare logits with those of Hugging Face transformers (torch on the CPU) on random weights.
 
-Each family, tied and untied, is made by transformers and saved; we load the files. Compared are the whole sequence in
-one pass, and the same through both caches: a prompt, then one token at a time. ``max_abs_dlogit_f32`` is the worst of
-all float32 comparisons. In bfloat16 two implementations round in different places, so each is held against the float32
-truth: ``bf16_gap_ratio`` is our distance / theirs (root mean square, the worst case of all), ``bf16_max_ratio`` the
-same of the largest distances.
+Transformers makes and saves each family, tied and untied; the product loads the files. The comparison covers the whole
+sequence in one pass, and again through both caches: a prompt, then one token at a time. ``max_abs_dlogit_f32`` is the
+worst of all float32 comparisons. In bfloat16 two implementations round in different places, so each is compared with
+the float32 logits: ``bf16_gap_ratio`` is our distance / theirs (root mean square, the worst case of all),
+``bf16_max_ratio`` the same of the largest distances.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Case:
     tied: bool
 
     def settings(self, width: int, layers: int) -> dict[str, Any]:
-        """Keyword arguments of the library's configuration."""
+        """Return the keyword arguments of the library's configuration."""
         rope = STRETCH if self.family == "llama" else {"rope_type": "default"}
         return {
             "vocab_size": VOCABULARY,
@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 
 def compare(case: Case, arguments: argparse.Namespace) -> dict[str, float]:
-    """Figures of one model."""
+    """Return the figures of one model."""
     tokens = np.random.default_rng(arguments.seed).integers(0, VOCABULARY, arguments.tokens)
     with tempfile.TemporaryDirectory() as name:
         theirs = _Theirs(case, arguments, Path(name))
@@ -123,7 +123,7 @@ def compare(case: Case, arguments: argparse.Namespace) -> dict[str, float]:
 
 
 class _Theirs:
-    """transformers' model with random weights, saved into a folder."""
+    """The model of transformers with random weights, saved into a folder."""
 
     def __init__(self, case: Case, arguments: argparse.Namespace, folder: Path) -> None:
         self._torch, transformers = _libraries()

@@ -1,9 +1,9 @@
-"""How far the log-probabilities of learner and rollout lie apart, by precision.
+"""Measure how far the log-probabilities of learner and rollout differ, by precision.
 
-The learner scores what rollouts drew: its masters in the training forward, against a frozen snapshot in the sampler.
+The learner scores sampled rollouts with its masters in the training forward; the sampler used a frozen snapshot.
 ``FLOW_mean``, ``FLOW_p99``: of |log p learner - log p rollout| over the tokens that the trained demonstration policy
-drew. ``FLOW_outside``: share of them whose ratio lies outside [0.8, 1.28]. ``FLOW_identical``: 1 where masters and
-snapshot give the same bits at the same shapes. ``random_...``: the same of 26 M random weights, the worst case.
+sampled. ``FLOW_outside``: share of them whose ratio lies outside [0.8, 1.28]. ``FLOW_identical``: 1 where masters and
+snapshot give the same bits at the same shapes. ``random_...``: the same with 26 M random weights, the worst case.
 ``ratio``: naive_mean / unified_mean.
 
 With --search the demonstration is trained by bf16, unified fp8 and naive fp8 in several settings instead, see
@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 
 def _trained(demonstration: Demonstration, config: UpConfig, steps: int, cache: Path) -> Params:
-    """The demonstration's policy after RL in float32, kept between runs."""
+    """Return the demonstration's policy after RL in float32, kept between runs."""
     name = hashlib.blake2b(f"{steps}\n{config.model_dump_json()}".encode(), digest_size=8).hexdigest()
     path = cache / f"trained-{name}.npz"
     if not path.exists():
@@ -131,7 +131,7 @@ def _table(prefix: str, model: ModelConfig, masters: Params, prompts: Prompts, s
 
 
 def mismatch(model: ModelConfig, masters: Params, prompts: Prompts, sampling: Sampling) -> dict[str, float]:
-    """Mean, p99, share outside the clip of the difference in log p, and whether equal shapes give equal bits.
+    """Return mean and p99 of the difference in log p, its share outside the clip, and whether the bits are identical.
 
     Every prompt is completed from a snapshot of the masters, f32 by name, and scored by them.
     """

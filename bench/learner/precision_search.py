@@ -1,4 +1,4 @@
-"""Is there a setting in which naive fp8 rollouts harm training? Longer answers, weaker starts, larger steps.
+"""Search for a setting in which naive fp8 rollouts harm training: longer answers, weaker starts, larger steps.
 
 In every setting and with every seed the same warm-started policy is trained three times: bf16 learner and rollouts;
 unified fp8, f32 carrier; and naive, a bf16 learner that takes fp8 rollouts for its own. ``SETTING_FLOW``: held-out
@@ -37,7 +37,7 @@ FLOWS: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What differs from the configuration."""
+    """The differences of a setting from the configuration."""
 
     learning_rate_factor: float = 1.0
     staleness: int = 0  # learner steps
@@ -81,10 +81,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Kept:
-    """Trainings that were done, a line of JSON each.
+    """The trainings done so far, a line of JSON each.
 
     Args:
-        path: of the file; None: they are only in memory.
+        path: path of the file; None: they are only kept in memory.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -119,7 +119,7 @@ def run(arguments: argparse.Namespace, config: UpConfig) -> Outcome:
 
 
 def figures(courses: dict[tuple[str, str], list[Course]]) -> dict[str, float]:
-    """By setting and flow, and the worst of all."""
+    """Return the figures by setting and flow, and the worst of all."""
     found: dict[str, float] = {}
     behind: dict[str, list[float]] = {"unified": [], "naive": []}
     harmed = 0
@@ -140,7 +140,7 @@ def figures(courses: dict[tuple[str, str], list[Course]]) -> dict[str, float]:
 def _trainings(
     config: UpConfig, name: str, flow: str, seeds: Sequence[int], arguments: argparse.Namespace, kept: Kept
 ) -> list[Course]:
-    """A training for each seed; they share what is compiled."""
+    """Train once for each seed; the trainings share their compiled code."""
     setting = SETTINGS[name]
     starts_as, trained_as = configured(config, setting), configured(config, setting, FLOWS[flow])
     trainer: Trainer | None = None

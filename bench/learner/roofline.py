@@ -1,4 +1,4 @@
-"""How far the roofline is from milliseconds per token that others measured or modelled, fitted from one timed decode.
+"""Compare the roofline, fitted from one timed decode, with milliseconds per token that others measured or modelled.
 
 One setting of each GPU and model gives the efficiency: the one nearest to ``--timed`` rollouts at once. The errors are
 those of all other settings, ``|predicted / given - 1|``: ``modelled`` is aiconfigurator's Qwen3-8B on six GPU types,
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 
 def errors(decodes: Iterable[TimedDecode], timed_concurrency: float) -> list[tuple[TimedDecode, float]]:
-    """Each setting but the timed ones with its relative error."""
+    """Return each setting but the timed ones with its relative error."""
     groups: dict[tuple[str, str], list[TimedDecode]] = defaultdict(list)
     for one in decodes:
         groups[one.gpu.name, one.model.name].append(one)

@@ -1,7 +1,7 @@
-"""Tokens a second of the sampler against ``transformers`` generate (torch on the CPU): same model, weights, work.
+"""Compare the sampler's tokens a second with ``transformers`` generate (torch on the CPU): same model, weights, work.
 
-Both draw the same number of tokens for the same prompts, batch by batch, in groups that share a prompt as RL has them;
-nothing stops early. ``ratio_bN`` is ours / theirs at batch N, the median of rounds in which the two take turns.
+Both sample the same number of tokens for the same prompts, batch by batch, in groups that share a prompt as in RL; no
+completion stops early. ``ratio_bN`` is ours / theirs at batch N, the median of rounds in which the two take turns.
 
 ``roofline_share`` is the geometric mean over the batches of what the machine can do / what a decode step takes. What it
 can do is measured in the same run: the weights' products at each batch size as plain matrix products in a row, which is
@@ -90,7 +90,7 @@ def model(arguments: argparse.Namespace) -> ModelConfig:
 def compare(
     config: ModelConfig, params: Params, theirs: Any, batch: int, arguments: argparse.Namespace
 ) -> dict[str, float]:
-    """Seconds of the whole work by each, and of one of our decode steps; medians."""
+    """Return the median seconds of the whole work by each, and of one decode step of the sampler."""
     sampler = Sampler(config, arguments.prompt, arguments.tokens, batch)
     sampling = Sampling(1.0, arguments.tokens, ())
     random = np.random.default_rng(batch)
@@ -158,7 +158,7 @@ def _theirs(config: ModelConfig, params: Params) -> Any:
 
 
 def products_s(config: ModelConfig, batch: int) -> float:
-    """Seconds of the products of one decode step, with different weights one after the other."""
+    """Return the seconds of the products of one decode step, with different weights one after the other."""
     shapes = [shape for name, shape in parameter_shapes(config).items() if name.endswith(".kernel")]
     if config.tied_embeddings:
         shapes.append((config.width, config.vocabulary_size))
@@ -180,13 +180,13 @@ def products_s(config: ModelConfig, batch: int) -> float:
 
 
 def cache_bytes(config: ModelConfig, batch: int, arguments: argparse.Namespace) -> float:
-    """Keys and values that a decode step reads, in the middle of a completion."""
+    """Return the bytes of keys and values that a decode step reads in the middle of a completion."""
     context_tokens: float = arguments.prompt + arguments.tokens / 2
     return batch * context_tokens * page_bytes(config, PAGE_TOKENS) / PAGE_TOKENS
 
 
 def _bandwidth() -> float:
-    """Bytes a second that a sum over a long array reads."""
+    """Return the bytes a second that a sum over a long array reads."""
     array = jnp.ones(BANDWIDTH_BYTES // 4, jnp.float32).reshape(2, -1)
     add = jax.jit(lambda array: array.sum(axis=1))
     jax.block_until_ready(add(array))

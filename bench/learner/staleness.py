@@ -1,4 +1,4 @@
-"""What stale rollouts do to learning: the demonstration task trained with every rollout exactly S steps old.
+"""Measure how stale rollouts affect learning: the demonstration task, trained with every rollout exactly S steps old.
 
 ``ALGORITHM_sN``: held-out exact match after training with staleness N, the mean over seeds; ``..._lowest`` that of the
 worst seed where there are several; ``..._kl_k3`` the mean k3 estimate of KL between behaviour and policy on the way.
@@ -80,7 +80,7 @@ def _names(text: str) -> list[str]:
 
 
 def figures_of(courses: dict[tuple[str, int], list[Course]]) -> dict[str, float]:
-    """The figures of all trainings by algorithm and staleness; see above."""
+    """Return the figures of all trainings by algorithm and staleness; see the module's docstring."""
     figures = {"before": fmean(course.before for of_seeds in courses.values() for course in of_seeds)}
     for (name, lag), of_seeds in courses.items():
         key = f"{name.replace('-', '_')}_s{lag}"

@@ -1,1 +1,1 @@
-"""Runs that last: a whole fleet in an emulated network, disturbed and watched."""
+"""Run a whole fleet in an emulated network for a long time, disturb it and watch it."""

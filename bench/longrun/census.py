@@ -1,4 +1,4 @@
-"""What processes hold over time: memory, descriptors, threads, tasks; and how fast that grows once they are warm."""
+"""Sample what processes hold over time (memory, descriptors, threads, tasks), and how fast it grows after warm-up."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEAK_PER_HOUR = {"rss_mib": 32.0, "descriptors": 6.0, "threads": 3.0, "asyncio_t
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One process at one time."""
+    """A sample of one process at one time."""
 
     at_s: float
     rss_mib: float
@@ -38,7 +38,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Life:
-    """One process from its start to its end."""
+    """The samples of one process from its start to its end."""
 
     name: str
     pid: int
@@ -49,7 +49,7 @@ class Census:
     """Samples of processes, life by life.
 
     Args:
-        folder: where each process writes what only it knows (bench.programs.counted), under ``file_of``.
+        folder: folder in which each process writes its own counts (bench.programs.counted), under ``file_of``.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -58,7 +58,7 @@ class Census:
         self._current: dict[str, Life] = {}
 
     def file_of(self, name: str) -> Path:
-        """Where the process of this name writes its own counts."""
+        """Return the file in which the process of this name writes its own counts."""
         return self._folder / f"{name}.counts"
 
     def take(self, name: str, pid: int, now_s: float) -> None:
@@ -86,7 +86,7 @@ class Census:
 
 
 def slope_per_hour(points: Sequence[tuple[float, float]]) -> float | None:
-    """Growth an hour: the median of the slopes between all pairs (Theil 1950, Sen 1968); None: too few points."""
+    """Return the growth an hour: the median slope between all pairs (Theil 1950, Sen 1968); None: too few points."""
     if len(points) < _SLOPE_SAMPLES_MIN:
         return None
     kept = points[:: -(-len(points) // _SLOPE_SAMPLES_MOST)]
@@ -99,7 +99,7 @@ def slope_per_hour(points: Sequence[tuple[float, float]]) -> float | None:
 
 
 def growth(life: Life, *, warm_up_s: float, warm_least_s: float) -> dict[str, float]:
-    """Growth an hour of what is watched, by its name, after the life's first ``warm_up_s``; empty: it was too short."""
+    """Return each watched quantity's growth an hour after the first ``warm_up_s``; empty if the life was too short."""
     if not life.samples or life.samples[-1].at_s - life.samples[0].at_s < warm_up_s + warm_least_s:
         return {}
     warm = [sample for sample in life.samples if sample.at_s >= life.samples[0].at_s + warm_up_s]
@@ -108,18 +108,18 @@ def growth(life: Life, *, warm_up_s: float, warm_least_s: float) -> dict[str, fl
 
 
 def growths(lives: Iterable[Life], *, warm_up_s: float, warm_least_s: float) -> dict[str, dict[str, float]]:
-    """Growth of each life that lasted, by the process's name (the last of its lives)."""
+    """Return the growth of each life that lasted, by the process's name (the last of its lives)."""
     found = {life.name: growth(life, warm_up_s=warm_up_s, warm_least_s=warm_least_s) for life in lives}
     return {name: slopes for name, slopes in found.items() if slopes}
 
 
 def leaking(slopes: dict[str, float]) -> list[str]:
-    """Of what is watched, that which grows."""
+    """Return the watched quantities whose growth counts as a leak."""
     return [name for name, most in LEAK_PER_HOUR.items() if slopes.get(name, 0.0) > most]
 
 
 def _newest(path: Path) -> dict[str, float] | None:
-    """The last whole line that a process wrote."""
+    """Return the last whole line that a process wrote."""
     try:
         lines = path.read_bytes().splitlines(keepends=True)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What happens to the fleet, and when. Decisions only: the clock and the dice are handed in."""
+"""Decide what happens to the fleet, and when; the clock and the random source are arguments."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class Act:
 
 @dataclass(slots=True)
 class Churn:
-    """Draws what happens.
+    """Decide at random what happens.
 
     Args:
-        random: the dice.
-        every_s: between two things that happen, in the mean.
+        random: source of randomness.
+        every_s: mean seconds between two disturbances.
         coming_and_going: nodes whose peers may be killed or leave; the others stay, so that they can be watched.
-        staying: the others.
-        at_once: peers disturbed at the same time at most.
-        settle_s: after the coordinator came back, before anything else happens.
+        staying: nodes whose peers are never killed and never leave.
+        at_once: most peers disturbed at the same time.
+        settle_s: seconds without a disturbance after the coordinator came back.
     """
 
     random: Random
@@ -62,11 +62,11 @@ class Churn:
 
     @property
     def disturbed(self) -> frozenset[int]:
-        """Nodes that wait to be put right; 0 is the coordinator."""
+        """Return the nodes that wait to be put right; 0 is the coordinator."""
         return frozenset(self._pending)
 
     def due(self, now_s: float) -> list[Act]:
-        """What to do now."""
+        """Return what to do now."""
         acts = self._put_right(lambda at_s: at_s <= now_s)
         if any(act.what == "coordinator_starts" for act in acts):
             self._next_s = max(self._next_s or 0.0, now_s + self.settle_s)

@@ -1,4 +1,4 @@
-"""The options of benchmarks that watch a long fleet, and the fleet that they ask for."""
+"""Define the options of benchmarks that watch a long fleet, and start the fleet that they ask for."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def add_fleet_arguments(parser: argparse.ArgumentParser, *, interval_s: float) -
 
 @contextmanager
 def fleet_of(arguments: argparse.Namespace, *, p2p: bool) -> Iterator[LongFleet]:
-    """The fleet that these ask for, started.
+    """Start the fleet that these options ask for.
 
     Args:
-        p2p: links over libp2p too.
+        p2p: whether links run over libp2p too.
 
     Raises:
         ConfigError: a setting is wrong.
@@ -51,5 +51,5 @@ def fleet_of(arguments: argparse.Namespace, *, p2p: bool) -> Iterator[LongFleet]
 
 
 def asked(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """What was asked for: these options, and those of the fleet."""
+    """Return the settings that were asked for: these options, and those of the fleet."""
     return {name: getattr(arguments, name) for name in (*names, *_SETTINGS)}

@@ -1,4 +1,4 @@
-"""The daemons of a broadcast benchmark, counted from within, with a learner that publishes without waiting."""
+"""Run the daemons of a broadcast benchmark, counted from within, with a learner that publishes without waiting."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _HELD = ("version held", "version held, not announced yet")
 
 
 class LongDaemons(Daemons):
-    """See Daemons.
+    """The processes of a long run; see Daemons.
 
     Args:
-        interval_s: between two versions.
+        interval_s: seconds between two versions.
     """
 
     def __init__(self, network: Network, case: Case, census: Census, interval_s: float) -> None:
@@ -38,7 +38,7 @@ class LongDaemons(Daemons):
         self.tell("begin")
 
     def act(self, act: Act) -> None:
-        """Do it to a process."""
+        """Carry out a disturbance of one process."""
         name = f"peer-{act.node}"
         match act.what:
             case "kill":
@@ -59,12 +59,12 @@ class LongDaemons(Daemons):
                 self.start_coordinator()
 
     def sample(self, now_s: float) -> None:
-        """Have every process counted."""
+        """Sample every process."""
         for name, process in self._processes.items():
             self._census.take(name, process.pid, now_s)
 
     def hear_published(self) -> None:
-        """Take in what the learner said since the last time.
+        """Read the learner's lines since the last call.
 
         Raises:
             ProcessFailed: it ended.
@@ -79,19 +79,19 @@ class LongDaemons(Daemons):
                 self.versions.append(Moment(answer["at_s"], answer["version"]))
 
     def ended(self) -> list[str]:
-        """Processes that ended by themselves; they are forgotten."""
+        """Return the processes that ended by themselves, and forget them."""
         gone = [name for name, process in self._processes.items() if self._network.has_ended(process)]
         for name in gone:
             del self._processes[name]
         return gone
 
     def last_error(self, name: str) -> str:
-        """The end of what a process printed apart from its log."""
+        """Return the end of what a process printed apart from its log."""
         path = self._folder.logs / f"{name}.err"
         return path.read_text(errors="replace").strip()[-_ERROR_CHARACTERS:] if path.exists() else ""
 
     def held(self, name: str) -> list[Moment]:
-        """Versions that a peer said that it holds whole, whether the coordinator has announced them or not."""
+        """Return the versions that a peer logged as held whole, whether the coordinator has announced them or not."""
         log = self.log(name)
         return [Moment(*moment) for moment in sorted(moment for event in _HELD for moment in log.moments(event))]
 

@@ -1,4 +1,4 @@
-"""The emulated network of a long run, the daemons in it, and what was seen of them."""
+"""Run the emulated network of a long run with its daemons, and record what happens to them."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _DAY_S = 86_400.0
 
 
 def nodes_of(peers: int) -> tuple[Node, ...]:
-    """An origin and so many homes, every second one behind a router, of the kinds in turn."""
+    """Return an origin and ``peers`` homes, every second one behind a router, of the kinds in turn."""
     homes = (Node(20, 80, 10, _ROUTERS[number // 2 % 4] if number % 2 else None) for number in range(peers))
     return (Node(80, 80, 5), *homes)
 
 
 class LongFleet:
-    """Everything that runs, what was done to it, and what was seen of it."""
+    """The fleet's network and daemons, the disturbances, and the observations."""
 
     def __init__(self, network: Network, daemons: LongDaemons, census: Census) -> None:
         self._network = network
@@ -45,12 +45,12 @@ class LongFleet:
 
     @property
     def peers(self) -> range:
-        """Numbers of the peers' nodes."""
+        """Return the numbers of the peers' nodes."""
         return range(1, len(self._network.nodes))
 
     @property
     def published(self) -> list[Moment]:
-        """What the learner published so far; Unix time."""
+        """Return what the learner has published so far, in Unix time."""
         return self._daemons.versions
 
     def start(self) -> None:
@@ -66,7 +66,7 @@ class LongFleet:
         self._daemons.begin()
 
     def act(self, act: Act) -> None:
-        """Do it, and note who is there."""
+        """Carry out a disturbance, and record the presence of its peer."""
         print(f"{time.strftime('%H:%M:%S')} {act.what} {act.node or ''}", file=sys.stderr, flush=True)
         now, presence = time.time(), self._presence[act.node]
         match act.what:
@@ -79,7 +79,7 @@ class LongFleet:
         self._daemons.act(act)
 
     def watch(self) -> None:
-        """To be called every second or so: sample, hear, and start again what ended by itself.
+        """Sample the processes, read the learner, and restart processes that ended; to be called about every second.
 
         Raises:
             ProcessFailed: the learner ended.
@@ -100,12 +100,12 @@ class LongFleet:
             self._start_again(name)
 
     def spans(self, number: int, end_s: float) -> list[Span]:
-        """When a peer was there; Unix time."""
+        """Return the spans in which a peer was present, in Unix time."""
         opened = [at_s for at_s, _ in self._daemons.log(f"peer-{number}").moments("session opened")]
         return self._presence[number].spans(opened, end_s)
 
     def held(self, number: int) -> list[Moment]:
-        """What a peer said that it holds; Unix time."""
+        """Return when a peer logged each version as held, in Unix time."""
         return self._daemons.held(f"peer-{number}")
 
     def opened_since(self, number: int, at_s: float) -> bool:
@@ -114,12 +114,12 @@ class LongFleet:
         return opened_s is not None and opened_s >= at_s
 
     def cores(self, since: tuple[float, float]) -> float:
-        """Processor seconds a second, the emulator's too, since ``clock``."""
+        """Return the processor seconds a second, the emulator's included, since ``clock``."""
         seconds, cpu_s = (now - then for now, then in zip(self.clock(), since, strict=True))
         return cpu_s / seconds
 
     def clock(self) -> tuple[float, float]:
-        """Seconds of a steady clock, and the processor seconds used so far."""
+        """Return the seconds of a steady clock, and the processor seconds used so far."""
         return time.monotonic(), self._network.cpu_s() + self._network.emulator_cpu_s()
 
     def _start_again(self, name: str) -> None:
@@ -136,12 +136,12 @@ class LongFleet:
 def long_fleet(
     peers: int, folder: Path, *, size_bytes: int, interval_s: float, settings: tuple[str, ...]
 ) -> Iterator[LongFleet]:
-    """A fleet that runs while the body does.
+    """Run a fleet while the body runs.
 
     Args:
-        size_bytes: of each version.
-        interval_s: between two versions.
-        settings: role.section.key=value, on top of what the daemons are configured with.
+        size_bytes: size of each version.
+        interval_s: seconds between two versions.
+        settings: role.section.key=value, on top of the daemons' configuration.
 
     Raises:
         ConfigError: a setting is wrong.

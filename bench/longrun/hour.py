@@ -1,4 +1,4 @@
-"""An hour of churn: does anything grow, and does any peer go without versions for long?
+"""Run an hour of churn: check that nothing grows, and that no peer goes without versions for long.
 
 A coordinator, a learner that publishes a small version every few seconds, an origin and peers that only relay, every
 second one behind a router of its own, as processes in an emulated network with links over TLS and libp2p. On the way
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
-    """Let it run; growth, stalls and what happened.
+    """Run the fleet for the given time, and return growth, stalls and the number of disturbances.
 
     Raises:
         ConfigError: a setting is wrong.
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 
 def disturb(fleet: LongFleet, churn: Churn, seconds: float) -> None:
-    """Let things happen for so long, and be calm at the end.
+    """Disturb the fleet for ``seconds``, the last of them without disturbances.
 
     Raises:
         ProcessFailed: the learner ended.
@@ -82,7 +82,7 @@ def disturb(fleet: LongFleet, churn: Churn, seconds: float) -> None:
 
 
 def seen(fleet: LongFleet, began_s: float, ended_s: float) -> dict[str, float]:
-    """How versions arrived; the worst stalls are printed."""
+    """Return figures of how versions arrived, and print the worst stalls."""
     found, waits = [], list[float]()
     for number in fleet.peers:
         held = fleet.held(number)
@@ -104,7 +104,7 @@ def seen(fleet: LongFleet, began_s: float, ended_s: float) -> dict[str, float]:
 
 
 def grown(fleet: LongFleet, seconds: float) -> dict[str, float]:
-    """Growth an hour of what is watched: the median and the worst of the peers, and each other process."""
+    """Return the growth an hour of what is watched: median and worst of the peers, and of each other process."""
     warm_up_s = min(_WARM_UP_MOST_S, _WARM_UP_SHARE * seconds)
     by_name = growths(fleet.census.lives, warm_up_s=warm_up_s, warm_least_s=_WARM_LEAST_SHARE * seconds)
     figures: dict[str, float] = {}

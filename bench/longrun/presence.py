@@ -1,4 +1,4 @@
-"""When each peer was there: from its first session after a start until it was killed, frozen or left."""
+"""Record when each peer was present: from its first session after a start until it was killed, frozen or left."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.longrun.stalls import Span
 
 @dataclass(slots=True)
 class Presence:
-    """What was done to one peer, in order of time (seconds)."""
+    """The events of one peer's presence, in order of time (seconds)."""
 
     _starts_s: list[float] = field(default_factory=list)
     _thaws_s: list[float] = field(default_factory=list)
@@ -29,11 +29,11 @@ class Presence:
         self._ends_s.append(now_s)
 
     def spans(self, opened_s: Sequence[float], end_s: float) -> list[Span]:
-        """When it was there.
+        """Return the spans in which the peer was present.
 
         Args:
-            opened_s: when it opened sessions.
-            end_s: of the run.
+            opened_s: times at which it opened sessions.
+            end_s: end of the run.
         """
         ends = [*self._ends_s, end_s]
         found = []
@@ -45,6 +45,6 @@ class Presence:
 
 
 def _until_next(begins_s: Sequence[float], after_s: float, ends_s: Sequence[float]) -> list[Span]:
-    """One span from what is given, if it comes before the next end."""
+    """Return a span from each begin to the first end at or after ``after_s``; none for a begin after that end."""
     end_s = min(at_s for at_s in ends_s if at_s >= after_s)
     return [Span(begin_s, end_s) for begin_s in begins_s if begin_s < end_s]

@@ -1,4 +1,4 @@
-"""How long each peer went without a version that it could have had. Arithmetic on times only."""
+"""Compute how long each peer went without a version that it could have had, from times only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """At that time (seconds) this version was published, or held."""
+    """The time (seconds) at which a version was published, or held."""
 
     at_s: float
     version: int
@@ -29,13 +29,13 @@ class Span:
 
 
 def stalls(published: Sequence[Moment], held: Sequence[Moment], up: Span) -> list[Span]:
-    """The times within ``up`` in which a peer lacked a published version and completed none.
+    """Return the times within ``up`` in which a peer lacked a published version and completed none.
 
-    Each ends with the next version that it holds, or with ``up``. What it held before ``up`` counts as held.
+    Each ends with the next version that the peer holds, or with ``up``. A version held before ``up`` counts as held.
 
     Args:
-        published: in order of time and version.
-        held: of one peer, in order of time.
+        published: publications in order of time and version.
+        held: versions that one peer completed, in order of time.
     """
     newest = max((moment.version for moment in held if moment.at_s <= up.from_s), default=-1)
     found, from_s = [], up.from_s
@@ -49,7 +49,7 @@ def stalls(published: Sequence[Moment], held: Sequence[Moment], up: Span) -> lis
 
 
 def delays_s(published: Sequence[Moment], held: Sequence[Moment], up: Span) -> list[float]:
-    """Seconds from each publication within ``up`` until this version or a newer one was held; of those that were."""
+    """Return the seconds from each publication within ``up`` until the peer held it or a newer one, where it did."""
     delays = []
     for moment in published:
         if not up.from_s <= moment.at_s < up.to_s:

@@ -1,4 +1,4 @@
-"""Two ends of real chunk links, one of them with a cap, and what the kernel counts of them."""
+"""Run both ends of real chunk links, one of them with a cap, and compare the kernel's byte counts with the cap."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _BYTES_RECEIVED_AT = 128  # of tcpi_bytes_received in struct tcp_info, linux/tcp
 
 @dataclass(frozen=True, slots=True)
 class Capped:
-    """Which way, and how much (Mbit/s)."""
+    """A cap: its direction, and its rate in Mbit/s."""
 
     way: Literal["upload", "download"]
     mbit_s: float
@@ -68,7 +68,7 @@ class Pusher:
 
 
 class Taker:
-    """Takes whatever comes."""
+    """A receiver that accepts every chunk."""
 
     def frames(self, frames: Sequence[LinkFrame]) -> None:
         """Nothing is done with it."""
@@ -81,7 +81,7 @@ class Taker:
 
 
 async def errors(cases: Sequence[Capped], seconds: float) -> dict[str, float]:
-    """Largest deviation of the rates from the caps, each way, and the rates in Mbit/s; all measured at once."""
+    """Return the largest deviation of rates from caps each way, and the rates in Mbit/s; all are measured at once."""
     with tempfile.TemporaryDirectory(prefix="rollcast-caps-") as folder:
         ca = RunCA.create(Path(folder) / "secrets", _RUN_ID)
         rates = await asyncio.gather(*(_rate(case, ca, seconds) for case in cases))
@@ -93,7 +93,7 @@ async def errors(cases: Sequence[Capped], seconds: float) -> dict[str, float]:
 
 
 async def _rate(case: Capped, ca: RunCA, seconds: float) -> float:
-    """Mbit/s that reached the receiving sockets, from their opening on."""
+    """Return the Mbit/s that reached the receiving sockets, from their opening on."""
     configs = (case.config(), LinkConfig()) if case.way == "upload" else (LinkConfig(), case.config())
     far = [LinkTraffic(config, is_lan=lambda _address: False) for config in configs]
     (_, sends), (name, takes) = _member(ca), _member(ca)

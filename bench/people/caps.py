@@ -1,4 +1,4 @@
-"""How well a peer keeps the limits of its owner: the rates of its links beside their caps, and how quiet a pause is.
+"""Measure how well a peer keeps its owner's limits: the rates of its links against their caps, and a pause's quiet.
 
 Caps: links over TLS on loopback, taken for links to elsewhere, push chunks for ``--seconds``; one end has a cap. The
 kernel's own count of what reached the receiving sockets (TCP_INFO, tcpi_bytes_received) is divided by the time from the

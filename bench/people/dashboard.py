@@ -1,4 +1,4 @@
-"""The dashboard of a large fleet: how soon it paints, what an update costs a browser, and what viewers cost the server.
+"""Measure a large fleet's dashboard: the first paint, the browser's cost of an update, and the server's of viewers.
 
 The workload: a simulated fleet whose workers beat once a second, served by the real HTTP side in a process of its own
 (bench/people/dashboard_fleet.py). Viewers are streams as the pages open them, compressed, and read as they come:

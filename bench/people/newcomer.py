@@ -1,4 +1,4 @@
-"""A newcomer's path: from a clean Python environment and an invite to the first accepted rollout, as a person types it.
+"""Time a newcomer's path from a clean Python environment and an invite to the first accepted rollout.
 
 A run waits on this machine, without a single peer. What the newcomer needs is built and downloaded first, and not
 counted: the wheel of this checkout, and the packages that it depends on. Then the clock starts: install, check, join,

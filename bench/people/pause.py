@@ -1,4 +1,4 @@
-"""A peer of a real run is told to pause while it generates, and watched from outside: its threads and its sockets."""
+"""Pause a peer of a real run while it generates, and watch its threads and its sockets from outside."""
 
 from __future__ import annotations
 

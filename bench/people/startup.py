@@ -1,4 +1,4 @@
-"""How soon a person has an answer: ``rollcast peer status`` beside a running daemon, and ``rollcast --help``.
+"""Time how soon a person has an answer: ``rollcast peer status`` beside a running daemon, and ``rollcast --help``.
 
 Wall time of whole fresh processes, median, in ms; their files are in the disk cache after one that does not count. The
 daemon's part of a peer runs for it, with the sensors of this machine. ``status_heavy_imports`` counts the modules that
