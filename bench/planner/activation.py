@@ -1,4 +1,4 @@
-"""The closed loop: half of the workers that are on are killed, later the rest doubles in price; does the set settle?
+"""Measure whether the closed loop settles: half of the active workers are killed, and later the rest doubles in price.
 
 First in the simulator, then as real processes on this machine. Engines and the learner are throttled to declared rates
 (bench/programs/throttled.py), so that two peers of five are enough; two of them cost less than the others.
@@ -49,7 +49,7 @@ _LOOKED_EVERY_S = 0.25  # of virtual time
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A peer was switched on or off, at so many seconds of whatever clock."""
+    """A peer was switched on or off, at this many seconds of the run's clock, virtual or real."""
 
     at_s: float
     peer: str
@@ -58,7 +58,7 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A learner step: its end, how long it took without compiling, and how much of that it trained and waited."""
+    """A learner step: its end, its duration without compiling, and how much of that it trained and waited."""
 
     ended_s: float
     step_s: float
@@ -150,7 +150,7 @@ def _fleet_settings(activation: ActivationSettings) -> FleetSettings:
 
 
 class _Watched:
-    """A simulated fleet, looked at now and then."""
+    """A simulated fleet that is sampled at regular intervals."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
@@ -187,7 +187,7 @@ class _Watched:
 
 
 class _Halved(runs.Story):
-    """Kills half of the peers that are on, and later doubles the price of those that are."""
+    """Kill half of the active peers, and later double the price of those that are active then."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Availability of machines over time: a recorded trace, and traces drawn with rates and correlations."""
+"""Provide the availability of machines over time: a recorded trace, and traces sampled with rates and correlations."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _AWAY_S = 2400.0  # on average, until a machine that was taken away is offered a
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """How prices of zones and measured speeds of workers move: mean-reverting walks of their logarithms.
+    """The movement of zones' prices and workers' measured speeds: mean-reverting walks of their logarithms.
 
     Args:
-        sigma: of a zone's price around its mean.
-        reverts_s: after which a deviation has fallen to 1/e.
-        every_s: between two prices.
-        speed_sigma: of what is measured of one worker's speed, anew each time.
+        sigma: standard deviation of the logarithm of a zone's price around its mean.
+        reverts_s: seconds after which a deviation has fallen to 1/e.
+        every_s: seconds between two prices.
+        speed_sigma: standard deviation of the logarithm of a measured speed, sampled anew for each measurement.
     """
 
     sigma: float = 0.15
@@ -50,7 +50,7 @@ class Zone:
 
 
 def walk(random: Random, prices: Prices, seconds: float) -> list[float]:
-    """A factor on a price for each period, with mean 1."""
+    """Return a factor on a price for each period, with mean 1."""
     kept = math.exp(-prices.every_s / prices.reverts_s)
     deviation, factors = random.gauss(0.0, prices.sigma), []
     for _ in range(math.ceil(seconds / prices.every_s)):
@@ -106,10 +106,10 @@ class Pool:
 
 
 def recorded(counts: Sequence[tuple[float, int]], zones: Sequence[Zone], random: Random) -> Iterator[Change]:
-    """Machines whose number follows a recorded one: who goes is drawn among those that are here.
+    """Return machines whose number follows a recorded one; those that leave are sampled among those present.
 
     Args:
-        counts: seconds, machines alive.
+        counts: pairs of seconds since the start and machines alive from then on.
     """
     here: list[tuple[str, Zone]] = []
     number = 0
@@ -124,7 +124,7 @@ def recorded(counts: Sequence[tuple[float, int]], zones: Sequence[Zone], random:
 
 
 def drawn(zones: Sequence[Zone], machines: int, seconds: float, random: Random) -> Iterator[Change]:
-    """Machines that are preempted at their zone's rate times a pressure that zones share in part, and come back."""
+    """Return machines that are preempted at their zone's rate times a partly shared pressure, and come back."""
     state = {f"w{number}": zones[number % len(zones)] for number in range(machines)}
     away: dict[str, float] = {}
     for worker_id, zone in state.items():
@@ -148,7 +148,7 @@ def drawn(zones: Sequence[Zone], machines: int, seconds: float, random: Random) 
 
 
 class _Pressures:
-    """Factors on the zones' preemption rates, with mean 1; those of one region move together more than others."""
+    """The factors on zones' preemption rates, with mean 1; those of one region are correlated more than others."""
 
     def __init__(self, zones: Sequence[Zone], random: Random) -> None:
         self._zones, self._random = zones, random

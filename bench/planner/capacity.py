@@ -1,10 +1,10 @@
-"""Plans for large pools: seconds, how far above the bound, and what simpler rules make of the same pools.
+"""Measure plans for large pools: their seconds, their gap to the bound, and simpler rules on the same pools.
 
 ``seconds_max`` is the wall time of the slowest ``plan()``, the grid over splits of the staleness budget and a written
 reason per worker included, ``cpu_seconds_max`` that of the processor. The gap is cost / bound of the linear relaxation
-at the same split - 1. Each baseline gets
-the planner's split: ``..._feasible`` is the share of pools in which its set holds every row, ``..._dearer_min`` how
-much dearer than the plan it is there at least, and ``..._t_bcast_s_max`` the slowest broadcast of its sets.
+at the same split - 1. Each baseline gets the planner's split: ``..._feasible`` is the share of pools in which its set
+satisfies every row, ``..._dearer_min`` the least by which it costs more than the plan there, as a share, and
+``..._t_bcast_s_max`` the slowest broadcast of its sets.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``rollcast capacity plan`` on the shipped pool, from the start of the process to the end of its table.
+"""Time ``rollcast capacity plan`` on the shipped pool, from the start of the process to the end of its table.
 
 ``plan_cold_s`` is wall time, the median of several fresh processes, whose files are in the disk cache after one that
 does not count; ``plan_cpu_s`` is the processor time of the same processes, which a busy machine changes less.

@@ -1,9 +1,8 @@
-"""Pools of workers as they are found: gaming machines in homes, labs, rented boxes, and clouds with dear traffic.
+"""Generate realistic pools of workers: gaming machines in homes, labs, rented boxes, and clouds with dear traffic.
 
-Links are of the kinds in bench/broadcast/plan.py, with heavier tails; speeds are the roofline of each GPU's data
-sheet with the
-lengths of production DeepSeek-R1; prices are about those of the shipped catalogue, less in homes, which pay for power
-only. Each has a log-normal spread.
+Links are of the kinds in bench/broadcast/plan.py, with heavier tails; speeds are the roofline of each GPU's data sheet
+with the lengths of production DeepSeek-R1; prices are about those of the shipped catalogue, less in homes, which pay
+for power only. Each has a log-normal spread.
 """
 
 from __future__ import annotations

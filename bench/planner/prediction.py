@@ -1,4 +1,4 @@
-"""Predicted against simulated: learner utilisation, T_bcast and mean staleness, over a grid of fleets.
+"""Compare predictions with simulations: learner utilisation, T_bcast and mean staleness, over a grid of fleets.
 
 Each point is a fleet of given speeds, lengths, links, S and kappa (bench/planner/prediction_grid.py). It is predicted
 (capacity/predict/prediction.py), then simulated with the real cores of coordinator and workers (rollcast/sim). An
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 
 def in_words(setting: Setting) -> str:
-    """What differs from the base of the grid."""
+    """Return in words what differs from the base of the grid."""
     base = Setting()
     changed = [
         f"{one.name}={getattr(setting, one.name)}"

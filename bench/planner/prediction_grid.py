@@ -1,4 +1,4 @@
-"""The settings that predictions are compared with simulations at: one fleet, and what is changed of it."""
+"""Define the settings at which predictions are compared with simulations: one fleet, and its variations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ ETA = 1.06  # of eight stripes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One point. ``spare``: S - S_needed. ``bcast_steps``: T_bcast in learner steps, made by the size of a version."""
+    """One point of the grid.
+
+    ``spare`` is S - S_needed, ``bcast_steps`` is T_bcast in learner steps, which the size of a version determines.
+    """
 
     name: str = "base"
     phi: float = 1.25
@@ -97,7 +100,7 @@ _SOURCE_UP = 1.25e8
 
 
 def grid() -> list[Setting]:
-    """Every point, the changes one after the other."""
+    """Return every point, one variation after the other."""
     return [replace(one, name=f"{number}") for number, one in enumerate(_points())]
 
 

@@ -1,4 +1,4 @@
-"""Predicted against real local runs: the second half of a run from its first half, and a run with fewer peers.
+"""Compare predictions with real local runs: the second half of a run from its first half, and a run with fewer peers.
 
 Both are runs of `rollcast up` with real processes. Engines and learner are slowed down to declared times
 (bench/programs/throttled.py), so that a machine's other work changes little, and uplinks are capped, so that T_bcast

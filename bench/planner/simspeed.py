@@ -1,4 +1,4 @@
-"""How fast the simulator is: virtual seconds per CPU second of a fleet on the time scale of real runs.
+"""Measure the simulator's speed: virtual seconds per CPU second of a fleet on the time scale of real runs.
 
 The workload: a step and a version a minute, rollouts of about a minute (log-normal, sigma 0.4), heartbeats each 10 s,
 the coordinator's tick each 5 s, versions received at the time of the fluid bound. The judge sees every event.

@@ -1,4 +1,4 @@
-"""The owner's side of a peer alone: limits, sensors, commands and page, with a process that has no session and no work.
+"""Run only the owner's side of a peer: limits, sensors, commands and page, in a process without session and work.
 
 usage: python -m bench.programs.donor_side STATE_FOLDER
 

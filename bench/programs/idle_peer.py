@@ -1,4 +1,4 @@
-"""A peer without a model: the real relay, session and worker, and an engine that loads and generates nothing.
+"""Run a peer without a model: the real relay, session and worker, and an engine that loads and generates nothing.
 
 usage: python -m bench.programs.idle_peer CONFIG.toml LOG_FILE [wait]
 

@@ -1,4 +1,4 @@
-"""A peer that writes down what the coordinator acknowledged: started in place of the command line.
+"""Run a peer that records what the coordinator acknowledged; it is started in place of the command line.
 
 The first argument is the journal, one line ``lease index`` an acknowledged rollout; the rest is the command line's.
 """

@@ -1,4 +1,4 @@
-"""One libtorrent session, driven by lines on stdin; run by the interpreter that has libtorrent, so it imports only it.
+"""Run a libtorrent session driven by lines on stdin, in the interpreter that has libtorrent, so it imports only that.
 
 usage: libtorrent_node.py TORRENT FOLDER ADDRESS stock|tuned seed|leech PEER...
 Prints "ready"; at "go" it adds the torrent and connects to each PEER; a leecher prints "done SECONDS" on the system's

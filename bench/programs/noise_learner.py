@@ -1,4 +1,4 @@
-"""A learner that trains nothing: it publishes versions on command, the way the learner publishes.
+"""Run a learner that trains nothing: it publishes versions on command, the way the learner publishes.
 
 usage: python -m bench.programs.noise_learner CONFIG.toml LOG_FILE SIZE_BYTES PEERS LIMIT_S
 

@@ -1,4 +1,4 @@
-"""A learner that trains, and then publishes a version while it trains on: peak memory of either, as one JSON object.
+"""Run a learner that trains, and then publishes a version while it trains on; print the peak memory of both as JSON.
 
 Peaks are the kernel's (VmHWM of /proc/self/status), reset between the two.
 """

@@ -1,4 +1,4 @@
-"""One shardcast node, clocked; run by the interpreter that has shardcast, so it imports only that.
+"""Run and time one shardcast node, in the interpreter that has shardcast, so it imports only that.
 
 usage: shardcast_node.py origin|middle|client FOLDER SERVERS PAYLOAD
 Prints "ready"; the origin publishes at "go"; the others print "done SECONDS" on the system's monotonic clock once the

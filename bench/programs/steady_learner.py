@@ -1,10 +1,11 @@
-"""A learner that trains nothing and publishes a small version every few seconds, coordinator or not.
+"""Run a learner that trains nothing and publishes a small version every few seconds, with or without a coordinator.
 
 usage: python -m bench.programs.steady_learner CONFIG.toml LOG_FILE SIZE_BYTES PEERS LIMIT_S INTERVAL_S
 
-It prints `{"event": "ready"}` once PEERS peers and the origin are there, and begins at a line on stdin. Of each version
-the origin hears first; `{"event": "published", "version", "at_s"}` says that it holds it durably (Unix time). The
-coordinator is told beside that, as soon as it can be reached. It ends with its input.
+It prints `{"event": "ready"}` once PEERS peers and the origin are there, and begins at a line on stdin. Each version
+goes to the origin first; `{"event": "published", "version", "at_s"}` reports that the origin holds it durably (Unix
+time). The coordinator gets the announcement concurrently, as soon as it can be reached. The program ends with its
+input.
 
 A version is the one before with one byte in a hundred changed at random, so that there are deltas.
 """
@@ -41,10 +42,10 @@ _UNTOLD_MOST = 1000
 
 
 class SteadyLearner(NoiseLearner):
-    """See NoiseLearner.
+    """A learner that publishes at intervals; see NoiseLearner.
 
     Args:
-        interval_s: between two versions.
+        interval_s: seconds between two versions.
     """
 
     def __init__(self, *joined: Any, interval_s: float) -> None:

@@ -1,4 +1,4 @@
-"""A peer or a learner that takes a declared time: the real one, slowed down, so that a busy machine changes little.
+"""Run a real peer or learner slowed down to declared times, so that other load on the machine changes little.
 
 usage: python -m bench.programs.throttled SECONDS peer|learner CONFIG ...: the arguments of the command line follow.
 
@@ -16,7 +16,7 @@ from rollcast.cli.main import main
 
 
 def throttle_engine(token_s: float) -> None:
-    """From now on slices take so long a token."""
+    """Have every slice take at least ``token_s`` seconds a token from now on."""
     from peer.engines import jax_engine
 
     draw = jax_engine.JaxGeneration._draw
@@ -32,7 +32,7 @@ def throttle_engine(token_s: float) -> None:
 
 
 def throttle_learner(step_s: float) -> None:
-    """From now on a training step takes so long."""
+    """Have every training step take at least ``step_s`` seconds from now on."""
     from learner.training.trainer import Trainer
 
     train_step = Trainer.train_step

@@ -1,4 +1,4 @@
-"""A minimal BitTorrent tracker over HTTP (BEP 3): every announce is answered with all other peers, in compact form.
+"""Run a minimal BitTorrent tracker over HTTP (BEP 3), which answers every announce with all other peers, compactly.
 
 usage: python tracker.py ADDRESS
 """
