@@ -1,4 +1,4 @@
-"""One end of a hole through two routers: it finds out how it is seen, and dials while the other end dials it.
+"""Run one end of a hole through two routers: it learns its outside address, and dials while the other end dials it.
 
 usage: hole_puncher.py INSIDE_ADDRESS OBSERVER_ADDRESS
        hole_puncher.py --observe ADDRESS

@@ -1,4 +1,4 @@
-"""Which pairs of homes reach each other by dialling at the same time, through which kinds of routers, over TCP and UDP.
+"""Measure which pairs of homes reach each other by dialling at the same time, by kind of router, over TCP and UDP.
 
 Two homes and an observer in namespaces; each home learns from the observer how its port is seen, the other one is told,
 and both dial (bench.reach.hole_puncher). Nothing but the two routers stands between them: see bench/wan/nat.h.
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
-    """Share of tries that got through, and how long that took.
+    """Measure the share of tries that got through, and how long that took.
 
     Raises:
         ConfigError: there is no such pair.
@@ -104,7 +104,7 @@ def punched(pair: tuple[Nat, Nat], tries: Tries) -> list[float]:
 
 
 class _Ends:
-    """The two homes and the observer, running."""
+    """The running processes of the two homes and the observer."""
 
     def __init__(self, network: Network, method: Method, folder: Path) -> None:
         self._lines, self._processes = Lines(), list[subprocess.Popen[Any]]()

@@ -1,4 +1,4 @@
-"""One end of a hole through two routers that libp2p dials: hole_puncher.py's orders, with a connection of libp2p's.
+"""Run one end of a hole through two routers that libp2p dials, under the orders of hole_puncher.py.
 
 usage: libp2p_puncher.py END INSIDE_ADDRESS OBSERVER_ADDRESS     END: 1 or 2
 

@@ -1,4 +1,4 @@
-"""One end of a hole through two routers, with a peer's own code: session, port for holes, transport.
+"""Run one end of a hole through two routers with a peer's own code: session, port for holes, transport.
 
 usage: punching_peer.py INVITE_FILE FOLDER
 

@@ -1,7 +1,7 @@
-"""Two homes that cannot dial each other, behind real routers, and a third peer that passes their link on (libp2p).
+"""Measure a relayed link: two homes behind routers that cannot dial each other, and a third peer as relay (libp2p).
 
-How long a dial takes until the link is open, from nothing: connection to the relay, circuit, two handshakes within it.
-And what comes through: ``mb_s``, and megabytes per second of processor time of both ends and the relay together.
+The dial times cover everything until the link is open: connection to the relay, circuit, two handshakes within it. The
+rates are ``mb_s``, and megabytes per second of processor time of both ends and the relay together.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
-    """Seconds of the dials, and rate of the last link.
+    """Measure the seconds of the dials, and the rate of the last link.
 
     Raises:
         MissingExtra: see bench.wan.build.
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 
 def measured(nat: Nat, delay_ms: float, tries: int, mib: int) -> dict[str, float]:
-    """The figures of one relay and two homes.
+    """Return the figures of one relay and two homes.
 
     Raises:
         ProcessFailed: one of the three ended early.

@@ -1,4 +1,4 @@
-"""One of three processes of a link through a relay, for bench.reach.relayed: each prints lines of JSON.
+"""Run one of the three processes of a relayed link for bench.reach.relayed; each prints lines of JSON.
 
 usage: python -m bench.reach.relayed_end relay|answer|ask FOLDER HOST [RELAY TRIES MIB]
 

@@ -1,4 +1,4 @@
-"""The simulated coordinator with a real ledger beside its store, members of several kinds, and a learner with figures.
+"""Run the simulated coordinator with a real ledger beside its store, members of several kinds, and a learner's figures.
 
 What the core decides is written to the ledger in the order in which it was decided, so that events, leases and steps
 can be looked up as in a run. The figures of the learner's steps are drawn: the simulator trains nothing.

@@ -1,4 +1,4 @@
-"""A simulated fleet that looks like a real one on screens: machines of several kinds, regions, links, chunk maps.
+"""Simulate a fleet that looks like a real one on screens: machines of several kinds, regions, links, chunk maps.
 
 Cores and network are the simulator's. What it does not have is drawn here from a seed: hardware, regions, and which
 chunks of a version are where while it spreads in the time of the fluid bound.
@@ -69,7 +69,7 @@ class Machine:
 
 
 def draw_machines(count: int, seed: int) -> tuple[Machine, ...]:
-    """So many machines; the same for the same seed."""
+    """Return ``count`` machines, the same ones for the same seed."""
     random = Random(seed)
     return tuple(_machine(number, random) for number in range(count))
 
@@ -156,7 +156,7 @@ class ShownFleet(Fleet):
     """The fleet of these machines.
 
     Args:
-        coordinator: makes the coordinator's process.
+        coordinator: function that makes the coordinator's process.
     """
 
     def __init__(

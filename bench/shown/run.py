@@ -1,4 +1,4 @@
-"""A coordinator's HTTP side over a simulated fleet that lives at the pace of the wall clock."""
+"""Serve a coordinator's HTTP side over a simulated fleet that runs at the pace of the wall clock."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class ShownShell:
-    """As much of a coordinator's shell as its HTTP side asks of it."""
+    """The part of a coordinator's shell that its HTTP side uses."""
 
     ended_because = ""
 

@@ -1,4 +1,4 @@
-"""aria2 as a BitTorrent client, its peers found through a tracker at the source; checking of pieces included."""
+"""Broadcast with aria2 as a BitTorrent client, its peers found through a tracker at the source, pieces checked."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OPTIONS = (
 
 
 def missing() -> str:
-    """aria2c, or libtorrent, which makes the torrent."""
+    """Return what is not installed: aria2c, or libtorrent, which makes the torrent."""
     return "apt-get install aria2" if shutil.which("aria2c") is None else libtorrent.missing()
 
 

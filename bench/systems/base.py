@@ -43,7 +43,7 @@ class Case:
 
     @property
     def receivers(self) -> range:
-        """Numbers of the nodes that receive."""
+        """Return the numbers of the nodes that receive."""
         return range(1, len(self.nodes))
 
 
@@ -52,8 +52,8 @@ class Broadcast:
     """One measured broadcast.
 
     Args:
-        seconds: until each receiver held a verified copy, by its number; of one that joined, from its joining.
-        reported_s: what the system itself says of how long it took, if it does.
+        seconds: seconds until each receiver held a verified copy, by its number; for one that joined, from its joining.
+        reported_s: duration that the system itself reports, if it does.
         troubled: whether the case's trouble happened in it.
     """
 
@@ -64,7 +64,7 @@ class Broadcast:
 
     @property
     def last_s(self) -> float:
-        """Until the last receiver had its copy."""
+        """Return the seconds until the last receiver had its copy."""
         return max(self.seconds.values())
 
 
@@ -72,7 +72,7 @@ class System(Protocol):
     """A module of this package."""
 
     def missing(self) -> str:
-        """What is not installed; empty when nothing."""
+        """Return what is not installed; empty when nothing is missing."""
 
     def broadcasts(self, case: Case) -> Iterator[Broadcast]:
         """Measure one broadcast at each step."""
@@ -129,14 +129,17 @@ class Lines:
 
 
 def write_payload(path: Path, size_bytes: int) -> str:
-    """Incompressible bytes; their SHA-256 in hex."""
+    """Write incompressible bytes, and return their SHA-256 in hex."""
     data = os.urandom(size_bytes)
     path.write_bytes(data)
     return hashlib.sha256(data).hexdigest()
 
 
 def prepare_nodes(case: Case) -> tuple[list[Path], Path, str]:
-    """One empty folder for each node, the payload in the source's, and the payload's SHA-256 in hex."""
+    """Make a folder for each node, empty but for the payload in the source's.
+
+    Returns the folders, the payload's path, and its SHA-256 in hex.
+    """
     folders = [case.folder / f"node-{number}" for number in range(len(case.nodes))]
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
@@ -146,7 +149,7 @@ def prepare_nodes(case: Case) -> tuple[list[Path], Path, str]:
 
 
 def check_copies(copies: Mapping[int, Path], digest: str) -> None:
-    """Every copy has the bytes that were sent.
+    """Check that every copy has the bytes that were sent.
 
     Raises:
         ProcessFailed: one is missing or differs.
@@ -157,7 +160,7 @@ def check_copies(copies: Mapping[int, Path], digest: str) -> None:
 
 
 def python_with() -> str:
-    """The interpreter for other systems' packages."""
+    """Return the interpreter for other systems' packages."""
     return os.environ.get(PYTHON_VARIABLE) or sys.executable
 
 

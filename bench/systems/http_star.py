@@ -1,4 +1,4 @@
-"""An HTTP server at the source, a download by each peer: nginx and curl, then sha256sum."""
+"""Broadcast with an HTTP server at the source and a download by each peer: nginx and curl, then sha256sum."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ http {{ access_log off; sendfile on; tcp_nopush on; {temporary}
 
 
 def missing() -> str:
-    """The tools that are not there."""
+    """Return the tools that are not installed."""
     absent = [package for tool, package in _TOOLS.items() if shutil.which(tool) is None]
     return f"apt-get install {' '.join(absent)}" if absent else ""
 

@@ -1,4 +1,4 @@
-"""libtorrent with the profile ``stock`` or ``tuned``, no tracker: every pair is connected from the start."""
+"""Broadcast with libtorrent in the profile ``stock`` or ``tuned``, without a tracker: every pair connects at once."""
 
 from __future__ import annotations
 

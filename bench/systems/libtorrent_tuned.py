@@ -1,4 +1,4 @@
-"""libtorrent with the settings that its maintainer advises for few, fast, trusted peers, and small pieces."""
+"""Broadcast with libtorrent, with the settings its maintainer advises for few, fast, trusted peers, in small pieces."""
 
 from __future__ import annotations
 

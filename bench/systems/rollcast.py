@@ -1,4 +1,4 @@
-"""Rollcast itself: coordinator, origin, peers and a publisher as they run in earnest, TLS and verification on.
+"""Broadcast with Rollcast itself: coordinator, origin, peers and a publisher as in a real run, TLS and checks on.
 
 The clock runs from the coordinator's log entry of the announcement to each peer's log entry that the version is held:
 its state's hash checked. All logs are of one machine, so of one clock. It says the same as the coordinator's own

@@ -1,4 +1,4 @@
-"""Coordinator, learner, origin and peers as processes in the emulated network: started, followed by log, ended."""
+"""Start, follow by their logs, and end coordinator, learner, origin and peers as processes in the emulated network."""
 
 from __future__ import annotations
 

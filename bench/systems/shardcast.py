@@ -1,4 +1,4 @@
-"""SHARDCAST (arXiv 2505.07291, PyPI shardcast): origin -> two relays -> clients; the relays count as receivers."""
+"""Broadcast with SHARDCAST (arXiv 2505.07291, PyPI shardcast): origin, two relays, clients; relays receive too."""
 
 from __future__ import annotations
 

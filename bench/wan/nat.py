@@ -1,4 +1,4 @@
-"""The address translation of a home's router: the table of nat.c, by itself. The emulator has the same one in it."""
+"""Translate addresses as a home's router does, with the table of nat.c by itself; the emulator contains the same."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class NatTable:
     Addresses and ports are whole numbers, times seconds of a clock that only the caller has.
 
     Args:
-        kind: what it maps and lets in; see nat.h.
-        seed: of the ports that it draws.
+        kind: kind of router, which decides what it maps and lets in; see nat.h.
+        seed: seed of the ports that it picks at random.
 
     Raises:
         MissingExtra: gcc cannot compile it.

@@ -1,4 +1,4 @@
-"""Network namespaces joined by the emulator, and the processes in them. Whatever was made is removed again."""
+"""Make network namespaces joined by the emulator, and run processes in them; all of it is removed again."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Network:
     Args:
         nodes: their links. ``addresses`` are those under which others see them; ``inside`` those that they see
             themselves, which differ behind a router with address translation.
-        sockets: defaults of TCP sockets.
+        sockets: defaults for TCP sockets.
 
     Raises:
         MissingExtra: this machine cannot (see bench.wan.build).

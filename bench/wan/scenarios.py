@@ -52,7 +52,7 @@ class Trouble:
 
     Args:
         what: "dies": its process is killed; "slows": its uplink drops to a tenth; "joins": it was not there before.
-        after_bounds: of the fluid bound's time after the announcement.
+        after_bounds: time of the event after the announcement, in multiples of the fluid bound.
     """
 
     what: Literal["dies", "slows", "joins"]
