@@ -1,12 +1,12 @@
-"""The limits in force: how old a rollout may be, what is done about those that come late, and how often to publish.
+"""Keep the limits in force: how old a rollout may be, what is done about late rollouts, and how often to publish.
 
 The age of a rollout is the learner step of its batch minus the version of its oldest segment.
 
 S, kappa and the rate at which work is given out are separate. S limits what is begun (admission) and, together with the
 policy for what is late anyway, what is trained (the hard gate at batch formation):
 
-    drop      what is older than S when its batch is formed is dropped
-    wait      the same, but a batch is held back for a while for a group under way that would be too old for the next
+    drop      a rollout older than S when its batch is formed is dropped
+    wait      the same, but a batch is held back for a while for a group in flight that would be too old for the next
     correct   up to ``late_steps_max`` steps more are trained on as well; importance ratios correct for them
 """
 
@@ -22,9 +22,9 @@ LatePolicy = Literal["drop", "wait", "correct"]
 
 @dataclass(frozen=True, slots=True)
 class StalenessRules:
-    """What an operator sets. Steps are learner steps, durations seconds.
+    """Staleness settings of the operator. Steps are learner steps, durations are in seconds.
 
-    ``publish_every_steps`` is kappa; 0 stands for ``auto``: as often as versions can reach everybody.
+    ``publish_every_steps`` is kappa; 0 stands for ``auto``: as often as versions can reach all peers.
     """
 
     limit: int
@@ -45,7 +45,7 @@ class RulesInForce:
     def _set(self, rules: StalenessRules) -> None:
         self.rules = rules
         self.limit = rules.limit
-        """S: the age, in learner steps, that work which is begun may reach."""
+        """S, the age in learner steps that newly begun work may reach."""
         self.age_max = rules.limit + (rules.late_steps_max if rules.late_policy == "correct" else 0)
         """The hard gate: the age, in learner steps, up to which a rollout is trained."""
         self._set_period()
@@ -56,21 +56,21 @@ class RulesInForce:
 
     @property
     def age_max_ever(self) -> int:
-        """The largest value that the gate may have again; what is kept for training is kept up to this age."""
+        """The largest value that the gate may have again; rollouts are kept for training up to this age."""
         return self.age_max + self.limit_most - self.limit
 
     def change_limit(self, limit: int) -> None:
         """Set S from now on.
 
         Raises:
-            ValueError: it is above that at the start, up to which versions are kept, or too small for kappa.
+            ValueError: S is above its value at the start, up to which versions are kept, or too small for kappa.
         """
         if not self.limit_least <= limit <= self.limit_most:
             raise ValueError(f"S must be {self.limit_least} to {self.limit_most}")
         self._set(replace(self.rules, limit=limit))
 
     def change_period(self, publish_every_steps: int) -> None:
-        """Set kappa from now on; 0: auto.
+        """Set kappa from now on; 0 for auto.
 
         Raises:
             ValueError: the newest version would be older than S at times.
@@ -90,9 +90,9 @@ class RulesInForce:
         return not self.rules.publish_every_steps
 
     def follow(self, *, t_bcast_p95_s: float | None, t_gen_p90_s: float | None, step_period_s: float | None) -> None:
-        """Set kappa, where it is auto, to what broadcasts and learner steps take; None: not measured yet.
+        """Set kappa, if it is auto, from the measured durations of broadcasts and learner steps; None if not measured.
 
-        A version is published no sooner than all peers have the one before it, but never so seldom that S would be too
+        A version is published no sooner than all peers have the previous one, but never so seldom that S would be too
         small for it (capacity.model.staleness.staleness_needed), as long as there is a choice.
         """
         if t_bcast_p95_s is not None and step_period_s:
@@ -103,7 +103,7 @@ class RulesInForce:
 
 @dataclass(slots=True)
 class LateCounts:
-    """Counts of what the policies did. ``corrected`` counts rollouts, the others batches."""
+    """Counts of what the late policies did. ``corrected`` counts rollouts, the others batches."""
 
     corrected: int = 0  # trained though older than S
     waits: int = 0  # batches held back for a group that would have been too old for the next one
