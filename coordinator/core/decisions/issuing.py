@@ -131,7 +131,7 @@ class Round:
     # ---------------------------------------------------------------- the line
 
     def queue_changed(self) -> None:
-        """Put members in line, or take them out of it, that something changed for since the last time."""
+        """Put members in line, or take them out of it, for which something changed since the last call."""
         members = self._state.members
         changed, freed = members.take_changed(), self._state.book.take_freed()
         for peer_id in dict.fromkeys(changed + freed) if freed else changed:
@@ -243,7 +243,7 @@ class Round:
     ) -> Version | None:
         """Return the oldest version with which the group, or a new one, is in time if this member begins it now.
 
-        None: what it holds, ``version``, is older, at this load.
+        It is None if the member's version is older than that, at this load.
         """
         state, pacing = self._state, self.pacing
         if pacing.rule == "none":
@@ -271,7 +271,7 @@ class Round:
         groups_ahead: int,
         oldest_in_time: Version = Version(0),  # noqa: B008
     ) -> LeaseGrant:
-        """Lease these slots of a group to this member, who is in line.
+        """Lease these slots of a group to this member, which is in line.
 
         The lease asks for the version that the member was chosen for: one that still loads the version that it holds
         would begin with an older one. Beginnings that other peers made are continued as long as they are young enough
@@ -347,7 +347,7 @@ class Round:
 
 
 def issue(state: CoreState, now: float) -> list[Action]:
-    """Give leases to those who are next in line, as long as there is work for them, and request prompts."""
+    """Give leases to the members next in line, as long as there is work for them, and request prompts."""
     if state.ended:
         return []
     round_ = Round(state, now)

@@ -1,1 +1,1 @@
-"""Define what the core is told and what it asks for, as plain data."""
+"""Define the events that the core handles and the actions that it returns, as plain data."""

@@ -1,6 +1,6 @@
-"""What an operator orders while a run goes on, as the core is told of it. Plain data.
+"""Define the events of an operator's orders during a run, as plain data.
 
-Every one of these outlives a coordinator (orders.py); ``reason`` is the operator's own words, empty if none were given.
+Every order outlives a coordinator (ledger/saved_orders.py); ``reason`` is in the operator's words, empty if none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which addresses may be dialled back. Pure."""
+"""Decide which addresses may be dialled back. Pure."""
 
 from __future__ import annotations
 

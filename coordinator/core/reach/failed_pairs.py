@@ -1,4 +1,4 @@
-"""Pairs of members between which no hole could be punched; they pause for a while, longer each time. Pure."""
+"""Keep the pairs of members between which a hole punch failed; they pause for a while, longer each time. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Failure:
 
 
 class FailedPairs:
-    """Times are the core's clock in seconds."""
+    """Keeps failed pairs and their pauses. Times are the core's clock in seconds."""
 
     def __init__(self) -> None:
         self._failures: dict[Pair, _Failure] = {}  # the oldest first

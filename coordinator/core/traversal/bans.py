@@ -1,6 +1,6 @@
-"""Tells members whom the operator has sent away, so that they have no links with them either. Pure.
+"""Send members the identities that the operator banned, so that they keep no links with them either. Pure.
 
-A certificate of the run counts until it ends, and members show each other nothing else.
+A certificate of the run is valid until it expires, and members show each other nothing else.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 LOOK_EVERY_S = 2.0
-"""All identities that are remembered are gone through: 16,384 take 1 ms."""
+"""Seconds between two comparisons of all remembered identities: 16,384 take 1 ms."""
 
 
 class Banned(ReachPart):
@@ -26,7 +26,7 @@ class Banned(ReachPart):
         self._due_at = float("-inf")
 
     def joined(self, member: Member, now: float) -> list[Action]:
-        """Send a member all banned identities: its process may not know those of its session before."""
+        """Send a member all banned identities, because its process may not know those of its earlier session."""
         return [_message(member.peer_id, self._told, ())] if self._told else []
 
     def tick(self, now: float) -> list[Action]:

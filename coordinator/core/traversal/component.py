@@ -1,4 +1,4 @@
-"""The interface of the components that help members reach each other."""
+"""Define the interface of the components that help members reach each other."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from rollcast.wire.ids import PeerId
 
 
 class ReachPart:
-    """One concern, which does nothing about what it does not override. Decisions only: times are the core's clock in
-    seconds.
+    """Base of a component, which ignores every event whose method it does not override.
+
+    Components only decide. Times are the core's clock in seconds.
     """
 
     takes: ClassVar[tuple[type[ReachEvent], ...]] = ()
@@ -35,5 +36,5 @@ class ReachPart:
         return []
 
     def tick(self, now: float) -> list[Action]:
-        """Do what is due."""
+        """Return the actions that are due now."""
         return []

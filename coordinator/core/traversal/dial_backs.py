@@ -1,10 +1,10 @@
-"""Whether members can be dialled where they say: this coordinator tries, and so do a few members elsewhere. Pure.
+"""Check whether members can be dialled at their advertised addresses, from here and from a few other members. Pure.
 
-In the manner of AutoNAT v2 (libp2p specification "autonat/autonat-v2"): only addresses at which the asking host itself
-is are dialled, or such that the operator allows, few at a time, and each asks a single handshake of its target: nobody
-can have third parties dialled (amplification). Members behind the target's own router are not asked, since they say
-nothing of others; what half of those who tried or more got through to counts as dialable. One failed check is none: it
-is made again a moment later, and twice where somebody got through before, as the machine may have been busy.
+The method follows AutoNAT v2 (libp2p specification "autonat/autonat-v2"): only addresses of the asking host itself, or
+such that the operator allows, are dialled, few at a time, with a single handshake each, so that no member can have
+third parties dialled (amplification). Members behind the target's own router do not dial, since their result says
+nothing about others. An address counts as dialable if at least half of the attempts got through. One failed check is
+retried a moment later, and twice if the address was dialable before, as the machine may have been busy.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 
 HELPERS_MOST = 3
 ANSWER_WITHIN_S = 8.0  # a dial takes 5 s at most (rollcast.wire.links.probe)
-FIRST_AFTER_S = 3.0  # since the join: others come at the same time
+FIRST_AFTER_S = 3.0  # after the join, because others join at the same time
 AGAIN_AFTER_FAILURE_S = 10.0
 UNDIALABLE_AGAIN_S = 300.0
 DIALABLE_AGAIN_S = 1800.0
 _UNANSWERED_AGAIN_S = 60.0
-#: In a row until an address counts as none, by what was found before: a busy machine answers late.
+#: Failures in a row until an address counts as not dialable, by the earlier verdict: a busy machine answers late.
 _FAILURES_NEEDED: Mapping[bool | None, int] = {None: 2, True: 3, False: 1}
-_SPACING_S = 10.0  # between checks of one member, whatever it says of itself
+_SPACING_S = 10.0  # between checks of one member, whatever it reports
 _RUNNING_MOST = 32
 _HELPERS_LOOKED_AT = 64
 OURSELVES = PeerId("")
@@ -64,7 +64,7 @@ class _Target:
 
 
 class DialBacks(ReachPart):
-    """The checks in progress, and when the next ones are due. Times are the core's clock in seconds."""
+    """Keeps the checks in progress, and when the next ones are due. Times are the core's clock in seconds."""
 
     takes = (DialBackEnded,)
 

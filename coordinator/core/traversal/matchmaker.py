@@ -23,11 +23,11 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 
 DEADLINE_S = 3.0
 """How long both ends keep dialling. A hole opens within a few round trips or not at all (`python -m bench holes`)."""
-_ANSWER_S = 5.0  # more until both have said what came of it
-_ASKED_AT_ONCE = 32  # by one member
-_ASKED_EVERY_S = 0.5  # and on average
-_AT_ONCE_MAX = 16  # under way at one member
-_UNDER_WAY_MAX = 4096  # in all
+_ANSWER_S = 5.0  # additional time until both ends have reported the outcome
+_ASKED_AT_ONCE = 32  # punches that one member may request at once
+_ASKED_EVERY_S = 0.5  # average period of one member's requests beyond that
+_AT_ONCE_MAX = 16  # punches in progress at one member
+_UNDER_WAY_MAX = 4096  # punches in progress at all members
 _NO_HOLE = "no hole can be punched between our routers"
 
 
@@ -41,14 +41,14 @@ class _Punch:
 
 
 class Matchmaker(ReachPart):
-    """Punches in progress, and how earlier ones ended."""
+    """Keeps the punches in progress, and counts how earlier ones ended."""
 
     takes = (PunchRequested, PunchEnded)
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
         self._under_way: dict[int, _Punch] = {}  # in order of their ends
-        self._pairs: set[Pair] = set()  # of those under way
+        self._pairs: set[Pair] = set()  # pairs of the punches in progress
         self._busy: Counter[PeerId] = Counter()
         self._turns = Turns(at_once=_ASKED_AT_ONCE, every_s=_ASKED_EVERY_S)
         self._last_id = 0
@@ -57,7 +57,7 @@ class Matchmaker(ReachPart):
     # ---------------------------------------------------------------- events
 
     def joined(self, member: Member, now: float) -> list[Action]:
-        """End the punches of the member's session before."""
+        """End the punches of the member's earlier session."""
         return self.left(member.peer_id, now)
 
     def left(self, peer_id: PeerId, now: float) -> list[Action]:

@@ -8,16 +8,16 @@ from rollcast.wire.ids import PeerId
 
 
 class Turns:
-    """So many at once, and one every so many seconds on average (the leaky bucket of ITU-T I.371, annex A).
+    """Limits each member to ``at_once`` turns, then one in ``every_s`` (the leaky bucket of ITU-T I.371, annex A).
 
-    What is kept does not end with a session, and is forgotten once it says nothing any more. Times are of one clock in
-    seconds.
+    A member's state outlives its sessions, and is discarded once all its turns are free again. Times are of one clock
+    in seconds.
     """
 
     def __init__(self, *, at_once: int, every_s: float) -> None:
         self._every_s = every_s
         self._ahead_most_s = (at_once - 1) * every_s
-        self._free_at: OrderedDict[PeerId, float] = OrderedDict()  # longest not asked first
+        self._free_at: OrderedDict[PeerId, float] = OrderedDict()  # the member that asked longest ago first
 
     def take(self, peer_id: PeerId, now: float) -> bool:
         """Take a turn of this member if it has one now; returns whether it had."""

@@ -13,9 +13,9 @@ from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 SAMPLE = 12
-"""Records that a member is handed at a time: with what its neighbours tell, enough for one of them to answer."""
+"""Records sent to a member at a time: with those from its neighbours, enough that one of the peers answers."""
 FIRST_S = 3.0
-"""After joining: those who join with it, or come back after a restart of ours, have given their records by then."""
+"""Seconds after a join: members that join or reconnect at the same time have sent their records by then."""
 REFRESH_S = 600.0
 _HANDED_PER_TICK = 64  # members, of 12 records each; further ones wait for the next tick
 
@@ -28,7 +28,7 @@ class Rendezvous(ReachPart):
     def __init__(self, state: CoreState) -> None:
         self._state = state
         self._records: dict[PeerId, pb.Signed] = {}
-        self._turns: list[PeerId] = []  # in which they are handed out; who has no record any more loses its turn
+        self._turns: list[PeerId] = []  # order in which records are sent; members without one lose their turn
         self._has_turn: set[PeerId] = set()
         self._next = 0
         self._due: list[tuple[float, PeerId]] = []  # a heap; entries that ``_due_at`` contradicts are old

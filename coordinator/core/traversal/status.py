@@ -1,4 +1,4 @@
-"""How members reach each other, for screens and metrics: sums, whatever the number of members. Pure."""
+"""Sum up how members reach each other, for screens and metrics, whatever the number of members. Pure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rollcast.wire.reach_words import PATHS, REACHABILITIES, Reachability, path_
 
 @dataclass(frozen=True, slots=True)
 class PunchStatus:
-    """Holes asked for since this coordinator started.
+    """Hole punches requested since this coordinator started.
 
     Args:
-        seconds_mean: from the order to the link; None before the first.
-        pairs_left_alone: that failed lately.
+        seconds_mean: mean seconds from the order to the link; None before the first.
+        pairs_left_alone: number of pairs that failed lately and pause.
     """
 
     asked: int
@@ -32,7 +32,7 @@ class DialBackStatus:
     """Checks of members' addresses since this coordinator started, by how they ended.
 
     Args:
-        unanswered: nobody who was asked said anything.
+        unanswered: checks of which no dialing member reported a result.
     """
 
     dialable: int
@@ -42,12 +42,12 @@ class DialBackStatus:
 
 @dataclass(frozen=True, slots=True)
 class ReachStatus:
-    """Words as in rollcast.wire.reach_words.
+    """Counts of members and links, in the words of rollcast.wire.reach_words.
 
     Args:
-        members: by how they are reached; ``only outwards`` holds those of whom nothing is known yet.
-        link_ends: open links by what carries them, as both of their ends report them.
-        records: members whose signed record is handed to others.
+        members: number by how they are reached; ``only outwards`` includes members of which nothing is known yet.
+        link_ends: number of open links by their path, as both of their ends report them.
+        records: number of members whose signed record is sent to others.
     """
 
     members: dict[str, int]

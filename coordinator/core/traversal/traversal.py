@@ -65,7 +65,7 @@ class Traversal:
         return actions + self._replanned(now)
 
     def tick(self, now: float) -> list[Action]:
-        """Do what is due."""
+        """Return the actions that are due now, from all components."""
         if self._state.ended:
             return []
         if now >= self._later_at:
