@@ -43,12 +43,12 @@ _WATCHED = frozenset({RecordAttempt, StoreRollout, CloseAttempt, RecordBatch})
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Sums over trained rollouts: seconds by part, ages in learner steps. ``unknown``: rollouts without a split."""
+    """Sums over trained rollouts: seconds by stage, ages in learner steps; ``unknown`` counts those without a split."""
 
     seconds: tuple[float, ...] = (0.0,) * len(PARTS)
     rollouts: int = 0
     unknown: int = 0
-    age_steps: int = 0  # of all of them, unknown ones included
+    age_steps: int = 0  # sum over all rollouts, unknown ones included
 
     def __add__(self, other: Split) -> Split:
         return Split(
@@ -108,9 +108,9 @@ class AgeBreakdown:
     """Measures every trained rollout, from the core's events and actions. Times are the core's clock in seconds."""
 
     def __init__(self, before: Mapping[str, float], groups: Iterable[RestoredGroup]) -> None:
-        """``before``: sums kept from before a restart; ``groups``: the groups that were open then."""
+        """Start from ``before``, sums kept from before a restart, and ``groups``, the groups that were open then."""
         self.total = Split.from_json(before)
-        self.last: Split | None = None  # of the newest batch
+        self.last: Split | None = None  # split of the newest batch; None before the first
         self.parts = {part: Distribution(SECONDS_BOUNDS) for part in PARTS}
         self.steps: deque[tuple[Step, Split]] = deque(maxlen=STEPS_KEPT)
         self._reached: OrderedDict[int, float] = OrderedDict()  # when the learner had completed so many steps
