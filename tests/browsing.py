@@ -1,4 +1,4 @@
-"""A real browser for tests of pages: Chromium, driven by Playwright."""
+"""Drive a real browser for tests of pages: Chromium, through Playwright."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of the whole suite: the examples that property tests draw, and the order of test modules.
+"""Configure the whole suite: the examples that property tests generate, and the order of test modules.
 
 Property tests draw the same examples each time, so that a commit is not refused for what an older one did.
 `HYPOTHESIS_PROFILE=explore python -m pytest` draws others.

@@ -1,4 +1,4 @@
-"""Sockets that this process has open."""
+"""List the sockets that this process has open."""
 
 from __future__ import annotations
 

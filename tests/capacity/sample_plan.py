@@ -1,4 +1,4 @@
-"""A small plan, for tests of what reads one."""
+"""Make a small plan, for tests of its readers."""
 
 from __future__ import annotations
 

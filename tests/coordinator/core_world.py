@@ -1,4 +1,4 @@
-"""Builders of events and a small world around the core, for its tests."""
+"""Build events and a small world around the core, for its tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real coordinator in this process, and scripted members that speak to it over loopback."""
+"""Run a real coordinator in this process, and scripted members that speak to it over loopback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A status as a run in full swing gives it, for tests of what reads one."""
+"""Make a status as a busy run gives it, for tests of its readers."""
 
 from __future__ import annotations
 

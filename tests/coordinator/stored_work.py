@@ -1,4 +1,4 @@
-"""Groups, attempts and rollouts to store in tests. Without other numbers: one group, one slot, one rollout an id."""
+"""Make groups, attempts and rollouts to store in tests; by default one group, one slot and one rollout an id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the services of a compose file without a container engine: a network and a mount namespace each.
+"""Run the services of a compose file without a container engine: a network and a mount namespace each.
 
 What an image would bring (Python, packages, the `rollcast` command) comes from this checkout, so what is tested is the
 file: commands, mounts, who waits for whom, names in the network, health checks. Needs root on Linux.

@@ -1,4 +1,4 @@
-"""Every metric family that a coordinator can export, of a run in full swing with money spent."""
+"""List every metric family that a coordinator can export, from a busy run with money spent."""
 
 from __future__ import annotations
 

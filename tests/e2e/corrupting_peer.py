@@ -1,4 +1,4 @@
-"""A slow peer whose relay flips a bit in every chunk that it sends: started in place of the command line."""
+"""Run a slow peer whose relay flips a bit in every chunk that it sends; it is started in place of the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A peer that is killed in its first batch, with leases in its hands."""
+"""Run a peer that is killed in its first batch, while it holds leases."""
 
 from __future__ import annotations
 

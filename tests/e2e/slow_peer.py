@@ -1,4 +1,4 @@
-"""A peer that generates slowly while the file named first exists: started in place of the command line."""
+"""Run a peer that generates slowly while the file named first exists; it is started in place of the command line."""
 
 from __future__ import annotations
 

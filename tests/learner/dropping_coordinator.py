@@ -1,4 +1,4 @@
-"""A scripted coordinator that carries out every other call and then drops it before the answer has arrived."""
+"""Script a coordinator that carries out every other call and then drops it before the answer has arrived."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The coordinator's door as a script: joins over HTTP, with certificates as short-lived as a test wants."""
+"""Script the coordinator's joins over HTTP, with certificates as short-lived as a test wants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A coordinator and an origin that follow a script, over real TLS on loopback, for tests of the learner's shell."""
+"""Script a coordinator and an origin over real TLS on loopback, for tests of the learner's shell."""
 
 from __future__ import annotations
 

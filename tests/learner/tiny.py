@@ -1,4 +1,4 @@
-"""A trainer small enough to compile in seconds, and batches for it."""
+"""Make a trainer small enough to compile in seconds, and batches for it."""
 
 from __future__ import annotations
 

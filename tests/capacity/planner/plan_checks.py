@@ -1,4 +1,4 @@
-"""A plan checked from scratch: plain Python from the demand and the workers, none of the planner's modules."""
+"""Check a plan from scratch: plain Python from the demand and the workers, without any of the planner's modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Demands and pools for property tests."""
+"""Generate demands and pools for property tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every provider must do. Each provider's test module calls ``check`` with a real one."""
+"""Check what every provider must do; each provider's test module calls ``check`` with a real one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that take the place of a peer in tests, and what they leave behind."""
+"""Provide programs that take the place of a peer in tests, and read what they leave behind."""
 
 from __future__ import annotations
 

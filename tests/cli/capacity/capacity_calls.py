@@ -1,4 +1,4 @@
-"""Calling the planner's commands in this process."""
+"""Call the planner's commands in this process."""
 
 from __future__ import annotations
 

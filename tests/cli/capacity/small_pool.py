@@ -1,4 +1,4 @@
-"""A pool and a demand that are planned in no time, as files."""
+"""Write a pool and a demand that are planned quickly, as files."""
 
 from __future__ import annotations
 

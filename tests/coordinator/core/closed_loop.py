@@ -1,4 +1,4 @@
-"""A whole run in virtual time around the real core: a learner, broadcasts and peers, as simple as can be.
+"""Simulate a whole run in virtual time around the real core, with the simplest learner, broadcasts and peers.
 
 Completions have log-normal lengths; a slot has the same length whoever draws it. A peer draws ``concurrent`` of them at
 once and begins the next one, oldest lease first, as soon as one is done. Nothing fails, and messages take no time.

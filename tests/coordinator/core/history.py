@@ -1,4 +1,4 @@
-"""An independent judge of what the core did: sees only events and actions, and keeps its own books."""
+"""Judge independently what the core did: from events and actions alone, with its own records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests as a schema allows them, nearly so, and not at all: what a stranger with a token may send."""
+"""Generate requests that a schema allows, nearly allows and forbids, as a stranger with a token may send them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP side on a port of loopback, over plain data: what tests of routes are made of."""
+"""Serve the HTTP side on a port of loopback, over plain data, for tests of routes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every store of a run must do. Subclass StoreConformance in a test module of its own."""
+"""Check what every store of a run must do: subclass StoreConformance in a test module for each store."""
 
 from __future__ import annotations
 

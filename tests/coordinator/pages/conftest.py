@@ -1,4 +1,4 @@
-"""One browser for all tests of pages here."""
+"""Share one browser among all tests of pages in this folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard over a made-up fleet: views as /api/v1 gives them, and acts that change them."""
+"""Serve the dashboard over a made-up fleet: views as /api/v1 gives them, and acts that change them."""
 
 from __future__ import annotations
 

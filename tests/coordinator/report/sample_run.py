@@ -1,4 +1,4 @@
-"""A small run's folder: a ledger with two peers, a line a step, a summary."""
+"""Write a small run's folder: a ledger with two peers, a line a step, a summary."""
 
 from __future__ import annotations
 

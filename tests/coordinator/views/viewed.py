@@ -1,4 +1,4 @@
-"""A small run for the views' tests: an origin and named peers that hold version 0, at the time 100."""
+"""Make a small run for the views' tests: an origin and named peers that hold version 0, at the time 100."""
 
 from __future__ import annotations
 

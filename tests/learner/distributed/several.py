@@ -1,4 +1,4 @@
-"""A program for tests: one learner process of several, or a learner on several devices, on a scripted course.
+"""Run one learner process of several, or a learner on several devices, on a scripted course.
 
     python -m tests.learner.distributed.several FOLDER --mesh 1,2,1 [--processes 2 --process-id 0 --address
     HOST:PORT] [--resume]

@@ -1,4 +1,4 @@
-"""Random completions, as the reference takes them and packed two or three to a row as the learner's factors do."""
+"""Make random completions, as the reference takes them and packed two or three to a row as the learner's factors do."""
 
 from __future__ import annotations
 

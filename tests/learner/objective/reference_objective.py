@@ -1,4 +1,4 @@
-"""The objectives of the papers, written out sequence by sequence in NumPy float64, apart from the factors."""
+"""Compute the objectives of the papers sequence by sequence in NumPy float64, independently of the factors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A core with members behind routers of all kinds, for the tests of the parts of coordinator/reach."""
+"""Make a core with members behind routers of all kinds, for the tests of how members reach each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sandboxes of one test, told from those of tests that run beside it."""
+"""Find the sandboxes of one test among those of tests that run at the same time."""
 
 from __future__ import annotations
 
