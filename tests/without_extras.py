@@ -1,4 +1,4 @@
-"""A pytest plugin that hides every package which only extras outside `dev` install.
+"""Hide every package that only extras outside `dev` install, as a pytest plugin.
 
 `make test` installs no other extra than `dev`; a developer's environment often has more. There,
 `python -m pytest -p tests.without_extras` shows what the tests do on a fresh machine.

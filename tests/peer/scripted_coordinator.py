@@ -1,4 +1,4 @@
-"""A coordinator that does what a test says: real gRPC over mutual TLS on loopback."""
+"""Script a coordinator with real gRPC over mutual TLS on loopback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signed versions of a few bytes, and how to have one in a store."""
+"""Make signed versions of a few bytes, and put them into a store."""
 
 from __future__ import annotations
 

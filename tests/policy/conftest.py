@@ -1,4 +1,4 @@
-"""Policy tests run under strict dtype promotion: no value may change its dtype by accident."""
+"""Run policy tests under strict dtype promotion: no value may change its dtype by accident."""
 
 from __future__ import annotations
 

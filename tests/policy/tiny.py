@@ -1,4 +1,4 @@
-"""A policy small enough to compile in a blink, and an independent forward pass in NumPy float64."""
+"""Make a policy that compiles quickly, and an independent forward pass in NumPy float64."""
 
 from __future__ import annotations
 

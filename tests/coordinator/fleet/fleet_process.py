@@ -1,4 +1,4 @@
-"""The coordinator's side of a fleet over local processes: in a test, or in a process that kills itself somewhere."""
+"""Run the coordinator's side of a fleet over local processes: in a test, or in a process that kills itself."""
 
 from __future__ import annotations
 

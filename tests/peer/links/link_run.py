@@ -1,4 +1,4 @@
-"""A run with certificates for tests of links."""
+"""Make a run with certificates for tests of links."""
 
 from __future__ import annotations
 

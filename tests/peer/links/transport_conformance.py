@@ -1,4 +1,4 @@
-"""What every transport of chunk links must do. Subclass TransportConformance in a test module of its own."""
+"""Check what every transport of chunk links must do: subclass TransportConformance in a test module for each."""
 
 from __future__ import annotations
 

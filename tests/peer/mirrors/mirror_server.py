@@ -1,4 +1,4 @@
-"""A web server over a folder, on loopback, that can misbehave; and what a link from it delivers."""
+"""Run a web server over a folder, on loopback, that can misbehave, and collect what a link from it delivers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A coordinator between punching transports of one test: it lets any two of them dial each other."""
+"""Play the coordinator between punching transports of one test: any two of them may dial each other."""
 
 from __future__ import annotations
 

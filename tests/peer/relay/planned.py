@@ -1,4 +1,4 @@
-"""The coordinator's own plans for a simulated network, made with the rates that nodes really have."""
+"""Make the coordinator's own plans for a simulated network, with the rates that nodes really have."""
 
 from __future__ import annotations
 

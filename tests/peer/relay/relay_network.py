@@ -1,4 +1,4 @@
-"""A network of relay cores in virtual time: how long a broadcast takes, and what happens when nodes and links fail.
+"""Simulate a network of relay cores in virtual time, where nodes and links fail, and time its broadcasts.
 
 The wire is modelled (rollcast/sim/kernel/bandwidth.py), the shells are played (tests/peer/relay/relay_shells.py),
 the cores are

@@ -1,4 +1,4 @@
-"""The shells of simulated nodes: they carry messages and chunks between cores and answer for the store."""
+"""Simulate the shells of nodes: they carry messages and chunks between cores and answer for the store."""
 
 from __future__ import annotations
 

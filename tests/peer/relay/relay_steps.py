@@ -1,4 +1,4 @@
-"""One relay core, told what happens step by step."""
+"""Drive one relay core step by step."""
 
 from __future__ import annotations
 

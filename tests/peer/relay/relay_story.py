@@ -1,4 +1,4 @@
-"""What a simulated broadcast is given and what comes out of it: plan, conditions, faults, result."""
+"""Define the input and the result of a simulated broadcast: plan, conditions, faults, result."""
 
 from __future__ import annotations
 

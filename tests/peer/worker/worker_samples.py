@@ -1,4 +1,4 @@
-"""Leases, rollouts and keys that the worker's tests share."""
+"""Make leases, rollouts and keys that the worker's tests share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model folders as the Hub has them, small and with random weights."""
+"""Write model folders as the Hub has them, small and with random weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A TLS client that decides itself which bytes go onto the wire, and when."""
+"""Run a TLS client that decides itself which bytes go onto the wire, and when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A byte-level tokenizer in the form of published ones, small enough to write in a test."""
+"""Write a byte-level tokenizer in the form of published ones, small enough for a test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signed versions, and stores that hold them, for tests."""
+"""Make signed versions, and stores that hold them, for tests."""
 
 from __future__ import annotations
 

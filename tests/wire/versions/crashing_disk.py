@@ -1,4 +1,4 @@
-"""A process that dies in the middle of its work on the disk."""
+"""Run a process that dies in the middle of its work on the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two ends that reach each other only through a relay, on loopback."""
+"""Run two ends that reach each other only through a relay, on loopback."""
 
 from __future__ import annotations
 
