@@ -56,14 +56,17 @@ class Holes:
         self._dialler = LinkDialler(credentials, run_id, limits, options, self._connector)
         self._acceptor = LinkAcceptor(credentials, run_id, limits=limits, options=options)
         self._attempts: list[_Attempt] = []
+        self._closed = False
 
     @property
     def port(self) -> PunchPort:
         """Return the port of all attempts, which the first call opens.
 
         Raises:
-            OSError: no port can be opened.
+            OSError: no port can be opened, or the holes are closed.
         """
+        if self._closed:  # whoever still wants to keep the port mapped would open one that nothing closes
+            raise OSError("the port for holes is closed")
         if self._port is None:
             self._port = self._open_port()
         return self._port
@@ -103,7 +106,8 @@ class Holes:
         self._acceptor.renew(credentials)
 
     async def close(self) -> None:
-        """End every link, and close the port."""
+        """End every link, and close the port for good."""
+        self._closed = True
         if self._port is not None:
             self._port.close()
         await asyncio.gather(self._dialler.close(), self._acceptor.close())

@@ -26,11 +26,13 @@ class Matchmaking:
     knows: tuple[bool, bool] = (True, True)
     deadline_s: float = 5.0
     transports: dict[PeerId, PunchTransport] = field(default_factory=dict)
+    port_numbers: dict[PeerId, int] = field(default_factory=dict)
     outcomes: dict[PeerId, list[bool]] = field(default_factory=dict)
     last_id: int = 0
 
     def join(self, peer_id: PeerId, transport: PunchTransport) -> PunchTransport:
         self.transports[peer_id] = transport
+        self.port_numbers[peer_id] = transport.port.number  # it may be closed when an order names it
         self.outcomes[peer_id] = []
         transport.opened(lambda message: self._heard(peer_id, message))
         return transport
@@ -44,7 +46,7 @@ class Matchmaking:
         other = next(one for one in self.transports if one != asker)
         loop = asyncio.get_running_loop()
         for told, about, asked in ((asker, named, True), (other, asker, False)):
-            seen = self.transports[other if asked else asker].port.number
+            seen = self.port_numbers[other if asked else asker]
             order = pb.Punch(
                 punch_id=self.last_id,
                 peer_id=about,

@@ -22,6 +22,7 @@ from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import RunId
 from rollcast.wire.proto import rollcast_pb2 as pb
+from tests.peer.links.link_run import LinkRun
 from tests.peer.links.transport_conformance import TransportConformance, want
 from tests.peer.punching.matchmaking import Matchmaking, Server
 
@@ -150,6 +151,23 @@ class TestPunchTransportWhereTheAskerServes(TestPunchTransport):
     ) -> None:
         """Not 0: the server greets last, so what only the client dislikes ends a link that is there."""
         await super().test_a_protocol_mismatch_names_the_side_to_upgrade(tmp_path, monkeypatch, newer)
+
+
+async def test_a_closed_transport_opens_no_port(tmp_path: Path) -> None:
+    run, config = LinkRun(tmp_path), LinkConfig()
+    _, credentials = run.member("peer")
+    transport = PunchTransport(
+        config,
+        credentials,
+        run.run_id,
+        lambda peer_id, role: "",
+        LinkLimits(),
+        traffic=LinkTraffic(config),
+        open_port=lambda: PunchPort("127.0.0.1"),
+    )
+    await transport.close()
+    with pytest.raises(OSError, match="closed"):
+        _ = transport.port
 
 
 @pytest.mark.parametrize("deadline_s", [0.0, -1.0, 60.0, float("nan")])
