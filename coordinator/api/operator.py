@@ -194,8 +194,8 @@ class ActRoutes:
         peer_id = self._core.peer_named(words)
         if peer_id is None:
             return None
-        standing = self._core.state.members.standing(peer_id)
-        return _Target(peer_id, standing.name, standing.drained, standing.banned, standing.quarantined)
+        reputation = self._core.state.members.reputation(peer_id)
+        return _Target(peer_id, reputation.name, reputation.drained, reputation.banned, reputation.quarantined)
 
     async def _price(self, call: Call) -> Answer:
         prices = with_price(self._core.prices, price_from(call.body.model_dump()))

@@ -65,16 +65,16 @@ class Operator:
     # ---------------------------------------------------------------- peers
 
     def _drained(self, order: PeerDrained, now: float) -> list[Action]:
-        state, standing = self._state, self._state.members.standing(order.peer_id)
-        before, standing.drained = standing.drained, _in_words("drained", order.reason)
-        standing.name = standing.name or order.name
-        if before == standing.drained:
+        state, reputation = self._state, self._state.members.reputation(order.peer_id)
+        before, reputation.drained = reputation.drained, _in_words("drained", order.reason)
+        reputation.name = reputation.name or order.name
+        if before == reputation.drained:
             return []
-        actions: list[Action] = [Note("drained", order.peer_id, standing.drained)]
+        actions: list[Action] = [Note("drained", order.peer_id, reputation.drained)]
         member = state.members.get(order.peer_id)
-        if member is None or standing.kept_out:
+        if member is None or reputation.kept_out:
             return actions
-        actions.append(TellActivation(order.peer_id, False, standing.drained))
+        actions.append(TellActivation(order.peer_id, False, reputation.drained))
         if before:
             return actions
         state.members.changed([order.peer_id])
@@ -83,8 +83,8 @@ class Operator:
         return actions + self._broadcasts.changed(now) + issue(state, now)
 
     def _banned(self, order: PeerBanned, now: float) -> list[Action]:
-        state, standing = self._state, self._state.members.standing(order.peer_id)
-        before, standing.name = standing.banned, standing.name or order.name
+        state, reputation = self._state, self._state.members.reputation(order.peer_id)
+        before, reputation.name = reputation.banned, reputation.name or order.name
         member = state.members.get(order.peer_id)
         reason = _in_words("banned", order.reason)
         if before == reason:
@@ -95,7 +95,7 @@ class Operator:
         if member is not None:
             actions += self._presence.sent_away(order.peer_id, reason, now)
             actions.append(refused(order.peer_id, reason))
-        standing.banned = reason
+        reputation.banned = reason
         self._activation.look_soon(now)
         return actions + issue(state, now)
 
@@ -112,7 +112,7 @@ class Operator:
         member = state.members.get(order.peer_id)
         if member is None:
             return actions
-        standby = member.standing.standby
+        standby = member.reputation.standby
         actions.append(TellActivation(order.peer_id, not standby, standby or "on: enabled by the operator"))
         return actions + self._broadcasts.changed(now) + issue(state, now)
 

@@ -159,7 +159,7 @@ class Presence:
         quarantined = self._state.members.accuse(culprit, event.accuser, (event.version, event.chunk_index), now)
         actions: list[Action] = [
             Note("accusation", event.culprit, f"{event.accuser}: {event.reason}"),
-            Penalise(event.culprit, culprit.standing.quarantined if quarantined else what, quarantined),
+            Penalise(event.culprit, culprit.reputation.quarantined if quarantined else what, quarantined),
         ]
         if not quarantined:
             return actions + self._broadcasts.replan(now)
@@ -177,7 +177,7 @@ class Presence:
             return f"version {event.version} has no chunk {event.chunk_index}"
         if not self._state.relay.may_receive_from(event.accuser, event.culprit):
             return "the plan never let it receive from there"
-        return "it is quarantined itself" if accuser.standing.quarantined else ""
+        return "it is quarantined itself" if accuser.reputation.quarantined else ""
 
 
 def refused(peer_id: PeerId, reason: str) -> RefuseSession:

@@ -159,12 +159,12 @@ def _tokens(seen: Seen) -> Iterator[Found]:
 
 def _members(seen: Seen) -> Iterator[Found]:
     state = seen.state
-    quarantined = [one for one in state.members if one.standing.quarantined]
+    quarantined = [one for one in state.members if one.reputation.quarantined]
     if quarantined:
         worst = quarantined[-1]
-        text = f"{worst.name} is quarantined: it {worst.standing.quarantined}."
+        text = f"{worst.name} is quarantined: it {worst.reputation.quarantined}."
         if len(quarantined) > 1:
-            text = f"{len(quarantined)} workers are quarantined, {worst.name} last: it {worst.standing.quarantined}."
+            text = f"{len(quarantined)} workers are quarantined, {worst.name} last: it {worst.reputation.quarantined}."
         fix = "Ban it, or enable it once its machine is repaired."
         yield Found("quarantined", "warning", text, fix, "workers", worst.peer_id)
     lost = [gone.member for gone in state.members.departed() if gone.how == "lost"]

@@ -87,15 +87,15 @@ def build_capacity(
 
 
 def _worker(state: CoreState, known: KnownMembers, member: Member) -> CapacityWorker:
-    standing = member.standing
+    reputation = member.reputation
     return CapacityWorker(
         peer_id=member.peer_id,
         name=member.name,
-        on=not (standing.switched_off or standing.kept_out),
-        pin=standing.pin,
-        reason=standing.kept_out or standing.switched_off or standing.switched,
+        on=not (reputation.switched_off or reputation.kept_out),
+        pin=reputation.pin,
+        reason=reputation.kept_out or reputation.switched_off or reputation.switched,
         usd_per_hour=known.usd_per_hour(state, member),
-        rollouts_per_s=round(standing.slots_per_s, 4) or None,
+        rollouts_per_s=round(reputation.slots_per_s, 4) or None,
         hardware=member.hardware,
         region=member.region,
     )

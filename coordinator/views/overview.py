@@ -125,18 +125,18 @@ def count_workers(state: CoreState) -> WorkerCounts:
         if member.role != "peer":
             continue
         total += 1
-        standing = member.standing
-        if standing.kept_out:
-            quarantined += not standing.banned
-        elif standing.drained:
+        reputation = member.reputation
+        if reputation.kept_out:
+            quarantined += not reputation.banned
+        elif reputation.drained:
             drained += 1
-        elif standing.standby:
+        elif reputation.standby:
             standby += 1
         else:
             on += 1
             idle += member.facts is not None and member.facts.state == "idle"
     banned = len(state.members.banned())
-    gone = (one for one in state.members.departed() if one.how == "lost" and not one.member.standing.banned)
+    gone = (one for one in state.members.departed() if one.how == "lost" and not one.member.reputation.banned)
     lost = sum(one.member.role == "peer" for one in gone)
     return WorkerCounts(on, idle, standby, lost, quarantined, drained, banned, total)
 

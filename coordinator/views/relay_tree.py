@@ -138,7 +138,7 @@ def depths_of(plan: Plan) -> dict[PeerId, int]:
 def build_tree(state: CoreState, shape: Shape, now: float) -> Tree:
     """Return the plan in force with the measured rates of its hops; those between regions may be REGION_EDGES_S old."""
     shape.follow(state.relay.plan)
-    members = [one for one in state.members if one.role != "peer" or not one.standing.dark]
+    members = [one for one in state.members if one.role != "peer" or not one.reputation.dark]
     by_region = sum(one.role == "peer" for one in members) > PEERS_DRAWN_MAX
     groups = {one.peer_id: group_of(one) if by_region else str(one.peer_id) for one in members}
     nodes = _nodes(state, shape, members, groups)

@@ -73,7 +73,7 @@ def take_sample(
 
 
 def _is_off(member: Member) -> bool:
-    return bool(member.standing.switched_off or member.standing.kept_out)
+    return bool(member.reputation.switched_off or member.reputation.kept_out)
 
 
 def _tokens(on: Iterable[Member]) -> Iterator[float | None]:

@@ -11,7 +11,7 @@ from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import PlanPart
 from coordinator.core.events.events import LinkFacts
 from coordinator.core.events.prices import Price
-from coordinator.core.members.membership import Departed, Member, Standing
+from coordinator.core.members.membership import Departed, Member, Reputation
 from coordinator.core.status.peers import accept_share, took_s, version_lag
 from coordinator.core.traversal.status import reachability
 from rollcast.wire.ids import PeerId
@@ -151,28 +151,28 @@ def _rows(state: CoreState, known: KnownMembers, now: float) -> Iterator[tuple[A
     for departed in gone:
         yield _departed_row(state, known, departed, now)
     listed = {departed.member.peer_id for departed in gone}
-    for peer_id, standing in state.members.banned().items():
+    for peer_id, reputation in state.members.banned().items():
         if peer_id not in listed and state.members.get(peer_id) is None:
-            yield _banned_row(peer_id, standing)
+            yield _banned_row(peer_id, reputation)
 
 
 def _departed_row(state: CoreState, known: KnownMembers, departed: Departed, now: float) -> tuple[Any, ...]:
-    how = "banned" if departed.member.standing.banned else departed.how
-    row = list(_row(state, known, departed.member, now, how, departed.member.standing.banned or departed.reason))
+    how = "banned" if departed.member.reputation.banned else departed.how
+    row = list(_row(state, known, departed.member, now, how, departed.member.reputation.banned or departed.reason))
     row[_TOKENS_PER_S] = 0.0
     return tuple(row)
 
 
-def _banned_row(peer_id: PeerId, standing: Standing) -> tuple[Any, ...]:
+def _banned_row(peer_id: PeerId, reputation: Reputation) -> tuple[Any, ...]:
     """Return the row of a banned peer that is no longer listed: its name and why it may not rejoin."""
     known: dict[str, Any] = {
         "peer_id": peer_id,
-        "name": standing.name,
+        "name": reputation.name,
         "role": "peer",
         "state": "banned",
-        "reason": standing.banned,
+        "reason": reputation.banned,
     }
-    known |= {"accepted": standing.accepted, "dropped": standing.dropped, "pin": standing.pin, "banned": True}
+    known |= {"accepted": reputation.accepted, "dropped": reputation.dropped, "pin": reputation.pin, "banned": True}
     return tuple([known.get(name, _ABSENT.get(name)) for name in COLUMNS])
 
 
@@ -188,7 +188,7 @@ _ABSENT: dict[str, Any] = {
 
 def _row(state: CoreState, known: KnownMembers, member: Member, now: float, said: str, reason: str) -> tuple[Any, ...]:
     """Return one row with the columns of COLUMNS."""
-    facts, standing, peer_id = member.facts, member.standing, member.peer_id
+    facts, reputation, peer_id = member.facts, member.reputation, member.peer_id
     accepted, copied_s = accept_share(member), took_s(state, member)
     measured: tuple[Any, ...] = (0.0, None, None, 0, 0, 0)
     if facts is not None:
@@ -217,18 +217,18 @@ def _row(state: CoreState, known: KnownMembers, member: Member, now: float, said
         measured[0],
         member.concurrent_rollouts,
         state.book.held_count(peer_id),
-        standing.accepted,
-        standing.dropped,
+        reputation.accepted,
+        reputation.dropped,
         None if accepted is None else round(accepted, 4),
         round(now - member.last_seen, 1),
         None if copied_s is None else round(copied_s, 3),
         *measured[1:],
         known.usd_per_hour(state, member),
-        standing.pin,
-        bool(standing.standby),
-        bool(standing.drained),
-        bool(standing.banned),
-        bool(standing.quarantined),
+        reputation.pin,
+        bool(reputation.standby),
+        bool(reputation.drained),
+        bool(reputation.banned),
+        bool(reputation.quarantined),
         round(now - member.joined_at),
         known.parents(state, peer_id),
     )

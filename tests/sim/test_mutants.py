@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.core.members.membership import Standing
+from coordinator.core.members.membership import Reputation
 from rollcast.sim.judge.verdicts import RULES
 from rollcast.sim.mutants.gate import MUTANTS, hunt
 from rollcast.sim.mutants.planting import Mutant, Patch, plain, planted
@@ -59,7 +59,7 @@ def test_without_a_bug_the_first_seeds_find_nothing(seed: int) -> None:
 @pytest.mark.sim
 def test_work_for_those_who_are_switched_off_is_found() -> None:
     """Only a fleet with an operator has anybody who is drained."""
-    bug = Mutant("one", "activation", "", (Patch(Standing, "switched_off", plain(property(lambda self: ""))),))
+    bug = Mutant("one", "activation", "", (Patch(Reputation, "switched_off", plain(property(lambda self: ""))),))
     fleet = replace(priced(0), operator_every_s=2.0, own_checks=False)
     with planted(bug):
         found = simulate(fleet, 0, seconds=60.0, faults=()).violations

@@ -102,7 +102,7 @@ class Activation:
 
     def joined(self, peer_id: PeerId) -> list[Action]:
         """Inform a peer that opened a session if it is switched off."""
-        off = self._state.members.standing(peer_id).switched_off
+        off = self._state.members.reputation(peer_id).switched_off
         return [TellActivation(peer_id, False, off)] if off else []
 
     def restored(self, event: StandbyRestored, now: float) -> None:
@@ -111,8 +111,8 @@ class Activation:
             return
         self._restored, self._restored_at = tuple(event.peers), now
         for peer_id, (reason, dark) in event.peers.items():
-            standing = self._state.members.standing(peer_id)
-            standing.standby, standing.dark = reason, dark
+            reputation = self._state.members.reputation(peer_id)
+            reputation.standby, reputation.dark = reason, dark
 
     def _nobody_came_back(self, now: float) -> list[Action]:
         """Switch restored peers on if all that were on have left and the learner waits: a plan needs a working peer."""
@@ -120,7 +120,7 @@ class Activation:
         if replanner is None or replanner.plan is not None:
             self._restored = ()
             return []
-        works = any(is_usable(one) and not one.standing.standby for one in state.members)
+        works = any(is_usable(one) and not one.reputation.standby for one in state.members)
         if works or state.batches.wanted is None or now - self._restored_at < _COME_BACK_S:
             return []
         peers, self._restored = self._restored, ()
@@ -154,8 +154,8 @@ class Activation:
 
     def pinned(self, event: PeerPinned, now: float) -> list[Action]:
         """Pin one peer on or off, or unpin it, by the operator's order."""
-        standing = self._state.members.standing(event.peer_id)
-        standing.pin = event.pin
+        reputation = self._state.members.reputation(event.peer_id)
+        reputation.pin = event.pin
         word = f"pinned {event.pin}" if event.pin else "left to the capacity model"
         actions: list[Action] = [Note("pinned", event.peer_id, word)]
         member = self._state.members.get(event.peer_id)
@@ -191,7 +191,7 @@ class Activation:
             if state.members.get(member.peer_id) is not member or not is_usable(member):
                 continue
             holds = state.book.held_count(member.peer_id)
-            look.idle += not member.standing.standby and holds < member.concurrent_rollouts
+            look.idle += not member.reputation.standby and holds < member.concurrent_rollouts
             actions += self._see(member, now, look.assumed)
         if look.members:
             return actions
@@ -221,7 +221,7 @@ class Activation:
     def _see(self, member: Member, now: float, assumed: Assumed | None = None) -> list[Action]:
         state = self._state
         measure(state, member, now)
-        slots_per_s = member.standing.slots_per_s
+        slots_per_s = member.reputation.slots_per_s
         if assumed is not None:
             nothing_to_do = now - member.joined_at >= state.settings.activation.replan.dwell_s
             slots_per_s = assumed.slots_per_s(member, had_nothing_to_do=nothing_to_do)
@@ -276,8 +276,8 @@ class Activation:
         if replanned.worker_id in self._state.offers.workers:
             return wants
         peer_id, reason, on = PeerId(replanned.worker_id), replanned.reason, isinstance(replanned, Start)
-        if not self._acts and not self._state.members.standing(peer_id).pin:
-            self._state.members.standing(peer_id).switched = f"advice: {reason}"
+        if not self._acts and not self._state.members.reputation(peer_id).pin:
+            self._state.members.reputation(peer_id).switched = f"advice: {reason}"
             return []
         receives = on or getattr(replanned, "receives", True)
         return wants + self._switch(peer_id, on, reason, now, receives=receives)
@@ -287,35 +287,35 @@ class Activation:
         for worker_id, reason in solved.reasons:
             if worker_id in self._state.offers.workers:
                 continue
-            standing = self._state.members.standing(PeerId(worker_id))
+            reputation = self._state.members.reputation(PeerId(worker_id))
             if not self._acts:
-                standing.switched = f"advice: {reason}"
-            elif standing.standby:
-                standing.standby = reason
+                reputation.switched = f"advice: {reason}"
+            elif reputation.standby:
+                reputation.standby = reason
             else:
-                standing.switched = reason
+                reputation.switched = reason
 
     def _switch(self, peer_id: PeerId, on: bool, reason: str, now: float, *, receives: bool = True) -> list[Action]:
         """Switch a peer on or off and inform it; if it is in that state already, nothing happens."""
-        state, standing = self._state, self._state.members.standing(peer_id)
-        if on is not bool(standing.standby):  # it is in that state already
+        state, reputation = self._state, self._state.members.reputation(peer_id)
+        if on is not bool(reputation.standby):  # it is in that state already
             return []
-        was_dark = standing.dark
-        standing.standby, standing.switched = ("", reason) if on else (reason, "")
-        standing.dark = not on and not self._receives(receives)
+        was_dark = reputation.dark
+        reputation.standby, reputation.switched = ("", reason) if on else (reason, "")
+        reputation.dark = not on and not self._receives(receives)
         self._switches += 1
         actions: list[Action] = [Note("activated" if on else "standby", peer_id, reason)]
         if state.members.get(peer_id) is None:
             return actions
-        if not standing.drained:  # a drained peer stays off whatever the model decides
+        if not reputation.drained:  # a drained peer stays off whatever the model decides
             actions.append(TellActivation(peer_id, on, reason))
         state.members.changed([peer_id])
         if not on:
             state.dissemination.left(peer_id)
-        if standing.dark != was_dark:
+        if reputation.dark != was_dark:
             state.relay.forget(peer_id)
             actions += self._broadcasts.changed(now)
-        if was_dark and not standing.dark:
+        if was_dark and not reputation.dark:
             actions += [SendAnnouncement(peer_id, version) for version in state.announced.latest(NEWEST_KEPT)]
         return actions + issue(state, now)
 
@@ -333,7 +333,7 @@ class Activation:
     def status(self) -> ActivationStatus:
         """Return the decisions of the capacity model, for people."""
         peers = [member for member in self._state.members if member.role == "peer"]
-        on = [member for member in peers if not member.standing.kept_out and not member.standing.switched_off]
+        on = [member for member in peers if not member.reputation.kept_out and not member.reputation.switched_off]
         replanner = self._replanner
         factors = (1.0, 1.0, 1.0)
         if replanner is not None:
@@ -342,7 +342,7 @@ class Activation:
         return ActivationStatus(
             self._state.settings.activation.mode,
             len(on),
-            sum(bool(member.standing.standby) for member in peers),
+            sum(bool(member.reputation.standby) for member in peers),
             sum(self._price(member) for member in on) if self._state.prices or self._state.offers.backed else 0.0,
             self._switches,
             None if replanner is None or replanner.plan is None else _planned_set(replanner.plan),

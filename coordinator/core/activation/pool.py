@@ -21,8 +21,8 @@ _SPREAD_UNKNOWN = 1.5  # assumed p90 of a rollout's duration over the mean, befo
 def is_usable(member: Member) -> bool:
     """Whether a member can be switched on at all."""
     resting = member.facts is not None and member.facts.state in ("draining", "paused")
-    standing = member.standing
-    return member.role == "peer" and not (standing.quarantined or standing.drained or standing.banned or resting)
+    reputation = member.reputation
+    return member.role == "peer" and not (reputation.quarantined or reputation.drained or reputation.banned or resting)
 
 
 def measure(state: CoreState, member: Member, now: float) -> None:
@@ -31,9 +31,9 @@ def measure(state: CoreState, member: Member, now: float) -> None:
     is_new = now - member.joined_at < state.settings.activation.replan.dwell_s
     if not per_s or (is_new and not state.forecast.is_settled(member.peer_id)):
         return
-    known = member.standing.slots_per_s
+    known = member.reputation.slots_per_s
     jumps = not known or not 1.0 / _JUMP < per_s / known < _JUMP
-    member.standing.slots_per_s = per_s if jumps else known + _NEW_SHARE * (per_s - known)
+    member.reputation.slots_per_s = per_s if jumps else known + _NEW_SHARE * (per_s - known)
 
 
 def price(prices: Sequence[Price], member: Member) -> Price:
@@ -50,8 +50,8 @@ class Assumed:
     def __init__(self, state: CoreState) -> None:
         self._least: dict[str, float] = {}  # slots a second for each concurrent rollout, by hardware
         for member in state.members:
-            per_s = member.standing.slots_per_s
-            if per_s and member.role == "peer" and not member.standing.standby:
+            per_s = member.reputation.slots_per_s
+            if per_s and member.role == "peer" and not member.reputation.standby:
                 each = per_s / max(1, member.concurrent_rollouts)
                 self._least[member.hardware] = min(each, self._least.get(member.hardware, each))
 
@@ -61,10 +61,10 @@ class Assumed:
         A measured peer has its own speed, or on standby that of active peers like it if it was not much slower. A peer
         without a measurement has the speed of others only after it had nothing to do for a while.
         """
-        known, at_once = member.standing.slots_per_s, max(1, member.concurrent_rollouts)
+        known, at_once = member.reputation.slots_per_s, max(1, member.concurrent_rollouts)
         like_it = self._least.get(member.hardware, 0.0) * at_once
         if known:
-            alike = member.standing.standby and known >= _ALIKE * like_it
+            alike = member.reputation.standby and known >= _ALIKE * like_it
             return max(known, like_it) if alike else known
         if not had_nothing_to_do:
             return 0.0
@@ -90,8 +90,8 @@ def worker_of(state: CoreState, member: Member, prices: Sequence[Price], now: fl
         name=member.name,
         hardware=member.hardware,
         region=member.region,
-        active=not member.standing.standby,
-        pin=member.standing.pin,
+        active=not member.reputation.standby,
+        pin=member.reputation.pin,
     )
 
 

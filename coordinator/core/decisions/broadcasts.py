@@ -129,7 +129,7 @@ class Broadcasts:
         if member is None or not self._has_newest(member):
             return False
         children = map(members.get, self._state.relay.children_of(peer_id))
-        return all(one is None or one.standing.quarantined or self._has_newest(one) for one in children)
+        return all(one is None or one.reputation.quarantined or self._has_newest(one) for one in children)
 
     def _has_newest(self, member: Member) -> bool:
         if member.facts is None or member.facts.receiving_version is not None:

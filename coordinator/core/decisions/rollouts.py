@@ -169,9 +169,9 @@ class Rollouts:
         rollout = storing.rollout
         del self._storing_by_key[(rollout.lease_id, rollout.sample_index)]
         self._state.accounts.accepted += 1
-        standing = self._state.members.standing(storing.peer_id)
-        standing.accepted += 1
-        standing.returns = 0
+        reputation = self._state.members.reputation(storing.peer_id)
+        reputation.accepted += 1
+        reputation.returns = 0
         actions: list[Action] = [
             AnswerUpload(upload_id, rollout.lease_id, rollout.sample_index, True, "") for upload_id in storing.uploads
         ]

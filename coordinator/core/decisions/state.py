@@ -138,7 +138,7 @@ class CoreState:
 
     def _drop(self, attempt: Attempt, reason: DropReason) -> CloseAttempt:
         self.accounts.dropped[reason] += 1
-        self.members.standing(attempt.peer_id).dropped += 1
+        self.members.reputation(attempt.peer_id).dropped += 1
         return CloseAttempt(attempt.lease_id, attempt.sample_index, reason)
 
     def validate(self) -> None:
@@ -158,5 +158,5 @@ class CoreState:
         recording = self.batches.recording
         in_recording = 0 if recording is None else len(recording.rollout_ids)
         assert self.accounts.open == in_book + in_recording, "I11: the counts do not add up"
-        workers = [one for one in self.members if one.role == "peer" and not one.standing.quarantined]
+        workers = [one for one in self.members if one.role == "peer" and not one.reputation.quarantined]
         assert self.members.worker_count == len(workers), "workers"

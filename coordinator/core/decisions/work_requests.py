@@ -59,20 +59,20 @@ class WorkRequests:
         return state.close_attempts(returned, "returned", tell_peers=False) + issue(state, now)
 
     def _rest_after_return(self, member: Member, now: float) -> None:
-        standing = member.standing
-        standing.returns += 1
-        times = standing.returns - _RETURNS_FREE
+        reputation = member.reputation
+        reputation.returns += 1
+        times = reputation.returns - _RETURNS_FREE
         if times > 0:
             rest_s = min(_REST_MAX_S, _REST_FIRST_S * 2.0 ** min(times - 1, 16))
-            standing.resting = (
-                f"given no work for {rest_s:g} s: it handed leases back {standing.returns} times in a row"
+            reputation.resting = (
+                f"given no work for {rest_s:g} s: it handed leases back {reputation.returns} times in a row"
             )
             self._resting[member.peer_id] = _Rest(now + rest_s)
 
     def _end_rests(self, now: float) -> None:
         for peer_id in [peer_id for peer_id, rest in self._resting.items() if rest.until <= now]:
             rest = self._resting.pop(peer_id)
-            self._state.members.standing(peer_id).resting = ""
+            self._state.members.reputation(peer_id).resting = ""
             member = self._state.members.get(peer_id)
             if member is not None:
                 self._state.members.asks(member, rest.free_slots)

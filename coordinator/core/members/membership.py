@@ -12,7 +12,7 @@ from coordinator.core.events.events import PeerFacts, PeerJoined
 from coordinator.core.members.fair_share import FairShare
 from rollcast.wire.ids import PeerId, Version
 
-_STANDINGS_KEPT = 16384  # identities remembered after they left; quarantined ones are kept beyond it
+_REPUTATIONS_KEPT = 16384  # identities remembered after they left; quarantined ones are kept beyond it
 _DEPARTED_KEPT = 16  # members that the operator still sees until they return or others leave
 _PEERS_FOR_SECOND_ACCUSER = 3  # with fewer there may be no other peer that could accuse
 _RESTING_STATES = frozenset({"draining", "finishing", "paused"})  # it is about to leave, or its owner needs the machine
@@ -20,7 +20,7 @@ _ACCUSED_CHUNKS_KEPT = 64  # per identity; far above any sensible quarantine thr
 
 
 @dataclass(slots=True)
-class Standing:
+class Reputation:
     """The reputation of an identity, kept when it leaves, so that a new session does not reset it."""
 
     accepted: int = 0
@@ -70,7 +70,7 @@ class Member:
     joined_at: float
     last_seen: float
     order: int  # rises with every join of this run
-    standing: Standing
+    reputation: Reputation
     free_slots: int = 0
     virtual_time: float = 0.0  # its position in fair sharing, see fair_share.py
     version: Version | None = None  # newest version that it holds, and generates with or is about to
@@ -89,31 +89,31 @@ class Member:
 
         It is ``joined`` before the first heartbeat.
         """
-        standing = self.standing
-        if standing.kept_out:
-            return "banned" if standing.banned else "quarantined"
-        if standing.switched_off:
-            return "drained" if standing.drained else "standby"
+        reputation = self.reputation
+        if reputation.kept_out:
+            return "banned" if reputation.banned else "quarantined"
+        if reputation.switched_off:
+            return "drained" if reputation.drained else "standby"
         return self.facts.state if self.facts is not None else "joined"
 
     @property
     def reason(self) -> str:
         """Why the member is in that state; empty if there is no reason to name."""
         said = self.facts.reason if self.facts is not None else ""
-        if self.standing.kept_out:
-            return self.standing.kept_out
-        demoted = f"relays to nobody for a while: {self.standing.demoted}" if self.standing.demoted else ""
-        standing = self.standing
-        if standing.switched_off and self.facts is not None and self.facts.state == "standby":
+        if self.reputation.kept_out:
+            return self.reputation.kept_out
+        demoted = f"relays to nobody for a while: {self.reputation.demoted}" if self.reputation.demoted else ""
+        reputation = self.reputation
+        if reputation.switched_off and self.facts is not None and self.facts.state == "standby":
             said = ""  # the member repeats the reason that it was sent
-        activation = standing.switched_off or standing.switched
-        return "; ".join(part for part in (activation, said, demoted, standing.resting) if part)
+        activation = reputation.switched_off or reputation.switched
+        return "; ".join(part for part in (activation, said, demoted, reputation.resting) if part)
 
     @property
     def may_relay(self) -> bool:
         """Whether the member may be assigned children to send chunks to."""
-        standing = self.standing
-        if standing.kept_out or standing.demoted or standing.drained:
+        reputation = self.reputation
+        if reputation.kept_out or reputation.demoted or reputation.drained:
             return False
         if self.facts is None:
             return True
@@ -128,18 +128,20 @@ class Member:
     @property
     def receives(self) -> bool:
         """Whether the member is to receive new versions, as a receiver in the relay plan."""
-        return not self.standing.dark and not (self.facts is not None and self.facts.receiving_stopped)
+        return not self.reputation.dark and not (self.facts is not None and self.facts.receiving_stopped)
 
     @property
     def is_waited_for(self) -> bool:
         """Whether T_bcast includes the member, because it works and versions can reach it."""
-        return self.role == "peer" and not self.standing.kept_out and not self.standing.switched_off and self.receives
+        return (
+            self.role == "peer" and not self.reputation.kept_out and not self.reputation.switched_off and self.receives
+        )
 
     @property
     def may_work(self) -> bool:
         """Whether the member may be given slots at all."""
-        standing = self.standing
-        if self.role != "peer" or self.version is None or standing.kept_out or standing.switched_off:
+        reputation = self.reputation
+        if self.role != "peer" or self.version is None or reputation.kept_out or reputation.switched_off:
             return False
         return self.facts is None or self.facts.state != "draining"
 
@@ -184,7 +186,7 @@ class Members:
         self._demoted: set[PeerId] = set()
         self._changed: dict[PeerId, None] = {}
         self._departed: dict[PeerId, Departed] = {}
-        self._standings: dict[PeerId, Standing] = {}
+        self._reputations: dict[PeerId, Reputation] = {}
         self._origins: dict[PeerId, Member] = {}
         self.origin: Member | None = None
         """The origin that joined first, if there is one."""
@@ -216,7 +218,7 @@ class Members:
             joined_at=now,
             last_seen=now,
             order=self._joins,
-            standing=self.standing(event.peer_id),
+            reputation=self.reputation(event.peer_id),
             region=event.region,
             site=event.site,
             metered=event.metered,
@@ -232,8 +234,8 @@ class Members:
             self._origins[event.peer_id] = member
             self.origin = self.origin or member
         self.worker_count += _counts(member)
-        member.standing.name = event.name
-        if member.standing.demoted:
+        member.reputation.name = event.name
+        if member.reputation.demoted:
             self._demoted.add(event.peer_id)
         return member
 
@@ -259,19 +261,19 @@ class Members:
         member.free_slots = free_slots
         self._changed[member.peer_id] = None
 
-    def standing(self, peer_id: PeerId) -> Standing:
+    def reputation(self, peer_id: PeerId) -> Reputation:
         """Return the reputation of this identity. If too many are kept, the oldest harmless one is discarded."""
-        standing = self._standings.get(peer_id)
-        if standing is None:
-            if len(self._standings) >= _STANDINGS_KEPT:
+        reputation = self._reputations.get(peer_id)
+        if reputation is None:
+            if len(self._reputations) >= _REPUTATIONS_KEPT:
                 self._forget_one()
-            standing = self._standings[peer_id] = Standing()
-        return standing
+            reputation = self._reputations[peer_id] = Reputation()
+        return reputation
 
     def _forget_one(self) -> None:
-        for peer_id, standing in self._standings.items():
-            if peer_id not in self._members and not standing.quarantined and not standing.ordered:
-                del self._standings[peer_id]
+        for peer_id, reputation in self._reputations.items():
+            if peer_id not in self._members and not reputation.quarantined and not reputation.ordered:
+                del self._reputations[peer_id]
                 return
 
     def seen(self, peer_id: PeerId, now: float) -> Member | None:
@@ -309,23 +311,23 @@ class Members:
         alone cannot quarantine another peer (I9). The origin is ours and is never demoted or quarantined: without it no
         peer could receive anything.
         """
-        standing = culprit.standing
-        if len(standing.accused_chunks) < _ACCUSED_CHUNKS_KEPT:
-            standing.accused_chunks.add(chunk)
-            standing.accusers.add(accuser)
-        if culprit.role == "origin" or standing.quarantined:
+        reputation = culprit.reputation
+        if len(reputation.accused_chunks) < _ACCUSED_CHUNKS_KEPT:
+            reputation.accused_chunks.add(chunk)
+            reputation.accusers.add(accuser)
+        if culprit.role == "origin" or reputation.quarantined:
             return False
-        standing.demoted, standing.demoted_until = "sent a corrupt chunk", now + self._demotion_s
+        reputation.demoted, reputation.demoted_until = "sent a corrupt chunk", now + self._demotion_s
         self._demoted.add(culprit.peer_id)
-        self._look_for_company(now)
+        self._note_company(now)
         # Where other peers were here a moment ago, one liar must not profit from their absence.
         alone = now - self._company_at >= self._demotion_s
         accusers_needed = 1 if alone else self._quarantine_accusers
-        if len(standing.accused_chunks) < self._quarantine_chunks or len(standing.accusers) < accusers_needed:
+        if len(reputation.accused_chunks) < self._quarantine_chunks or len(reputation.accusers) < accusers_needed:
             return False
         self.worker_count -= _counts(culprit)
         self._changed[culprit.peer_id] = None
-        standing.quarantined = f"sent {len(standing.accused_chunks)} corrupt chunks"
+        reputation.quarantined = f"sent {len(reputation.accused_chunks)} corrupt chunks"
         return True
 
     def peer_named(self, words: str) -> PeerId | None:
@@ -333,40 +335,40 @@ class Members:
 
         The search includes peers that left lately, and absent ones that are drained, banned or pinned.
         """
-        member, standing = self._members.get(PeerId(words)), self._standings.get(PeerId(words))
-        if (member is not None and member.role == "peer") or (standing is not None and standing.ordered):
+        member, reputation = self._members.get(PeerId(words)), self._reputations.get(PeerId(words))
+        if (member is not None and member.role == "peer") or (reputation is not None and reputation.ordered):
             return PeerId(words)
         here = [one for one in (*self, *(gone.member for gone in self.departed())) if one.role == "peer"]
         known = {one.peer_id: one.name for one in here}
-        known |= {peer_id: one.name for peer_id, one in self._standings.items() if one.ordered}
+        known |= {peer_id: one.name for peer_id, one in self._reputations.items() if one.ordered}
         if words in known:
             return PeerId(words)
         ids = [peer_id for peer_id, name in known.items() if name == words]
         return ids[0] if len(ids) == 1 else None
 
-    def standings(self) -> Iterable[tuple[PeerId, Standing]]:
+    def reputations(self) -> Iterable[tuple[PeerId, Reputation]]:
         """Return the reputation of every identity that is remembered."""
-        return self._standings.items()
+        return self._reputations.items()
 
     def banned_because(self, peer_id: PeerId) -> str:
         """Return why this identity is banned; empty if it is not."""
-        standing = self._standings.get(peer_id)
-        return "" if standing is None else standing.banned
+        reputation = self._reputations.get(peer_id)
+        return "" if reputation is None else reputation.banned
 
-    def banned(self) -> dict[PeerId, Standing]:
+    def banned(self) -> dict[PeerId, Reputation]:
         """Return the banned identities."""
-        return {peer_id: one for peer_id, one in self._standings.items() if one.banned}
+        return {peer_id: one for peer_id, one in self._reputations.items() if one.banned}
 
     def enable(self, peer_id: PeerId) -> str:
         """Undo what keeps an identity from working. Returns what that was, for people; empty if nothing did."""
-        standing = self.standing(peer_id)
-        undone = [name for name in ("drained", "banned", "quarantined") if getattr(standing, name)]
+        reputation = self.reputation(peer_id)
+        undone = [name for name in ("drained", "banned", "quarantined") if getattr(reputation, name)]
         member, counted = self._members.get(peer_id), 0
         if member is not None:
             counted = _counts(member)
-        standing.drained = standing.banned = standing.quarantined = ""
-        standing.accused_chunks.clear()
-        standing.accusers.clear()
+        reputation.drained = reputation.banned = reputation.quarantined = ""
+        reputation.accused_chunks.clear()
+        reputation.accusers.clear()
         if member is not None:
             self.worker_count += _counts(member) - counted
             self._changed[peer_id] = None
@@ -378,19 +380,19 @@ class Members:
 
     def end_demotions(self, now: float) -> bool:
         """Let members relay again once their demotion is over. Returns whether there were any."""
-        self._look_for_company(now)
+        self._note_company(now)
         members = [self._members[peer_id] for peer_id in self._demoted]
-        over = [one for one in members if now >= one.standing.demoted_until]
+        over = [one for one in members if now >= one.reputation.demoted_until]
         for member in over:
-            member.standing.demoted = ""
+            member.reputation.demoted = ""
             self._demoted.discard(member.peer_id)
         return bool(over)
 
-    def _look_for_company(self, now: float) -> None:
+    def _note_company(self, now: float) -> None:
         if self.worker_count >= _PEERS_FOR_SECOND_ACCUSER:
             self._company_at = now
 
 
 def _counts(member: Member) -> bool:
     """Whether a member counts as a worker: a peer, and not quarantined."""
-    return member.role == "peer" and not member.standing.quarantined
+    return member.role == "peer" and not member.reputation.quarantined

@@ -20,9 +20,9 @@ def standby_of(members: Members) -> dict[PeerId, tuple[str, bool]]:
     Pinned peers are left out, because pins are kept as orders; of more than PEERS_MAX the last ones are kept.
     """
     found = {
-        peer_id: (standing.standby, standing.dark)
-        for peer_id, standing in members.standings()
-        if standing.standby and not standing.pin
+        peer_id: (reputation.standby, reputation.dark)
+        for peer_id, reputation in members.reputations()
+        if reputation.standby and not reputation.pin
     }
     return dict(list(found.items())[-PEERS_MAX:])
 

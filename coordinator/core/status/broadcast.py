@@ -159,7 +159,9 @@ class BroadcastHistogram:
 def build_broadcast_status(state: CoreState, *, now: float) -> BroadcastStatus:
     """Build the status of the broadcast from the core's state."""
     newest, broadcast = state.newest_version, _broadcast_of(state)
-    taking_part = [one for one in state.members if one.role == "peer" and not one.standing.quarantined and one.receives]
+    taking_part = [
+        one for one in state.members if one.role == "peer" and not one.reputation.quarantined and one.receives
+    ]
     missing = [one for one in taking_part if share_held(one, newest) < 1.0]
     encodings = _encodings(broadcast, missing)
     shown, left_out = _shown(state)

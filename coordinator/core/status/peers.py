@@ -79,8 +79,8 @@ def took_s(state: CoreState, member: Member) -> float | None:
 
 def accept_share(member: Member) -> float | None:
     """Return the share of a member's ended attempts that was accepted; None before one ended."""
-    ended = member.standing.accepted + member.standing.dropped
-    return member.standing.accepted / ended if ended else None
+    ended = member.reputation.accepted + member.reputation.dropped
+    return member.reputation.accepted / ended if ended else None
 
 
 def shown_members(state: CoreState) -> list[Member]:
@@ -90,7 +90,7 @@ def shown_members(state: CoreState) -> list[Member]:
 
     def worst_first(member: Member) -> tuple[bool, bool, int, int]:
         version = -1 if member.version is None else member.version
-        return member.role != "origin", not member.standing.quarantined, version, member.order
+        return member.role != "origin", not member.reputation.quarantined, version, member.order
 
     return sorted(nsmallest(PEERS_SHOWN_MAX, state.members, key=worst_first), key=lambda member: member.order)
 
@@ -135,8 +135,8 @@ def _peer_status(state: CoreState, member: Member, now: float) -> PeerStatus:
         version_lag=version_lag(member, state.newest_version),
         tokens_per_s=tokens_per_s(member),
         open_slots=state.book.held_count(member.peer_id),
-        accepted=member.standing.accepted,
-        dropped=member.standing.dropped,
+        accepted=member.reputation.accepted,
+        dropped=member.reputation.dropped,
         last_seen_s=now - member.last_seen,
         chunk_bytes_from_origin=0 if facts is None else facts.chunk_bytes_from_origin,
         chunk_bytes_from_peers=0 if facts is None else facts.chunk_bytes_from_peers,
@@ -146,9 +146,9 @@ def _peer_status(state: CoreState, member: Member, now: float) -> PeerStatus:
         region=member.region,
         concurrent_rollouts=member.concurrent_rollouts,
         parents=tuple(parent.name for parent in parents if parent is not None),
-        quarantined=bool(member.standing.quarantined),
-        standby=bool(member.standing.standby),
-        pin=member.standing.pin,
+        quarantined=bool(member.reputation.quarantined),
+        standby=bool(member.reputation.standby),
+        pin=member.reputation.pin,
         usd_per_hour=(state.offers.price_of(member.peer_id) or price(state.prices, member)).usd_per_hour,
         reachability=reachability(state, member.peer_id),
         nat=state.reach.of(member.peer_id).nat,

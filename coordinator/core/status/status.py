@@ -196,7 +196,7 @@ class WaitingWatch:
         text = f"prompt groups for the batch of step {state.batches.wanted}: {ready} of {wanted} are ready"
         oldest_useful = state.batches.next_step - state.rules.age_max
         able = [member for member in state.members if member.may_work]
-        if not able and any(member.standing.switched_off for member in state.members):
+        if not able and any(member.reputation.switched_off for member in state.members):
             return (
                 f"{text}; all peers that could work are switched off",
                 "the operator or the capacity model enables one",

@@ -78,7 +78,7 @@ class Circuits(ReachPart):
         return to == peer_id and relay is not None and relay.peer_id != peer_id and self._takes(relay) == address
 
     def _needs(self, member: Member) -> bool:
-        return not member.standing.kept_out and not self._state.reach.of(member.peer_id).address
+        return not member.reputation.kept_out and not self._state.reach.of(member.peer_id).address
 
     def _relays(self) -> dict[PeerId, str]:
         """Return the address of each member that is a relay."""

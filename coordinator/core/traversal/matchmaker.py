@@ -113,7 +113,7 @@ class Matchmaker(ReachPart):
         state, one, other = self._state, event.peer_id, event.to_peer
         if state.members.get(other) is None or one == other:
             return "it is not here"
-        if state.members.standing(one).kept_out or state.members.standing(other).kept_out:
+        if state.members.reputation(one).kept_out or state.members.reputation(other).kept_out:
             return "one of the two takes no part in this run"
         if not (state.reach.of(one).told and state.reach.of(other).told):
             return "it has only just come, and has not said where it is seen"

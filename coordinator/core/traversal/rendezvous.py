@@ -90,7 +90,7 @@ class Rendezvous(ReachPart):
             if len(chosen) >= SAMPLE:
                 break
             peer_id = self._take_turn()
-            if peer_id is not None and peer_id not in chosen and not members.standing(peer_id).kept_out:
+            if peer_id is not None and peer_id not in chosen and not members.reputation(peer_id).kept_out:
                 chosen.append(peer_id)
         return [self._records[peer_id] for peer_id in chosen[:SAMPLE] if peer_id != besides]
 

@@ -128,7 +128,7 @@ def test_a_peer_that_is_switched_on_while_it_is_drained_is_not_told_so() -> None
     world.tell(PeerPinned(A, "off"))
     world.tell(PeerDrained(A))
     assert not only(world.tell(PeerPinned(A, "on")), TellActivation)
-    assert world.core.state.members.standing(A).standby == ""
+    assert world.core.state.members.reputation(A).standby == ""
 
 
 # ---------------------------------------------------------------- ban

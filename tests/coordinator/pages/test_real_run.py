@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from bench.shown.run import ShownRun, shown_run
-from coordinator.core.members.membership import Standing
+from coordinator.core.members.membership import Reputation
 from rollcast.wire.ids import PeerId
 from rollcast.wire.joining.invite import Invite
 from tests.browsing import DEADLINE_MS, LOOKS, Tab, opened
@@ -139,12 +139,12 @@ async def audited(run: ShownRun) -> dict[str, Any]:
     return row
 
 
-def standing_of(run: ShownRun, name: str) -> Standing:
+def reputation_of(run: ShownRun, name: str) -> Reputation:
     """What the core decided about a machine."""
     core = run.fleet.coordinator.core
     assert core is not None
     peer_id = next(one.peer_id for one in run.fleet.machines if one.name == name)
-    return core.state.members.standing(PeerId(peer_id))
+    return core.state.members.reputation(PeerId(peer_id))
 
 
 async def untouched(run: ShownRun) -> list[str]:
@@ -192,8 +192,8 @@ async def test_workers_are_drained_and_enabled(browser: Any, run: ShownRun, widt
         await tab.page.get_by_label("Reason").fill("to be moved")
         await tab.page.get_by_role("button", name="Drain 2 workers").click()
         await tab.shows(".toasts", "2 workers drained")
-        assert standing_of(run, name).drained
-        assert standing_of(run, other).drained
+        assert reputation_of(run, name).drained
+        assert reputation_of(run, other).drained
         row = await audited(run)
         assert (row["who"], row["access"], row["act"]) == ("run's key", "admin", "peers")
         assert (row["detail"], row["outcome"]) == ("drain: to be moved", "done")
@@ -203,7 +203,7 @@ async def test_workers_are_drained_and_enabled(browser: Any, run: ShownRun, widt
         await tab.page.get_by_role("button", name="Enable", exact=True).first.click()
         await tab.page.get_by_role("button", name="Enable it").click()
         await tab.shows(".detail-state", "generating")
-        assert not standing_of(run, name).drained
+        assert not reputation_of(run, name).drained
         assert (await audited(run))["detail"] == "enable"
 
 
@@ -217,7 +217,7 @@ async def test_a_worker_is_banned(browser: Any, run: ShownRun, width: int, schem
         await tab.page.get_by_label("Reason").fill("sends noise")
         await tab.page.get_by_role("button", name="Ban it").click()
         await tab.shows(".toasts", "1 worker banned")
-        assert "sends noise" in standing_of(run, name).banned
+        assert "sends noise" in reputation_of(run, name).banned
         await tab.shows(f".vt-row:has-text('{name}')", "banned")
         assert (await audited(run))["detail"] == "ban: sends noise"
 
@@ -235,7 +235,7 @@ async def test_a_worker_is_pinned(browser: Any, run: ShownRun, width: int, schem
             await tab.page.get_by_role("button", name="Pin", exact=True).click()
             await tab.page.get_by_role("menuitem", name=words).click()
             await tab.page.locator("dialog .button.primary").click()
-            await until(lambda pin=pin: standing_of(run, name).pin == pin)  # type: ignore[misc]
+            await until(lambda pin=pin: reputation_of(run, name).pin == pin)  # type: ignore[misc]
             await tab.gone("dialog")
             assert (await audited(run))["detail"] == act
             if pin:

@@ -87,7 +87,7 @@ def test_every_worker_is_counted_once() -> None:
         member = members.get(PeerId(name))
         assert member is not None
         member.facts = facts(name, state=state)
-    members.standing(PeerId("c")).standby = "off: too dear"
+    members.reputation(PeerId("c")).standby = "off: too dear"
     run.tell(PeerDrained(PeerId("d"), "to be moved", "d"))
     run.tell(PeerBanned(PeerId("e"), "", "e"))
     counts = count_workers(run.core.state)

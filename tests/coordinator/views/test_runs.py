@@ -108,8 +108,8 @@ def test_each_series_has_its_mean_and_its_worst_member() -> None:
         member = state.members.get(PeerId(name))
         assert member is not None
         member.facts = facts(name, tokens_per_second=tokens, uplink_bytes_per_second=tokens * 1e6)
-        member.standing.accepted, member.standing.dropped = 8, {"a": 0, "b": 8, "c": 0}[name]
-    state.members.standing(PeerId("c")).standby = "off"
+        member.reputation.accepted, member.reputation.dropped = 8, {"a": 0, "b": 8, "c": 0}[name]
+    state.members.reputation(PeerId("c")).standby = "off"
     run.now += 4.0
     run.tell(announced(2))
     run.tell(held("a", 2))

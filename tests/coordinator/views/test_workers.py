@@ -34,7 +34,7 @@ def test_a_member_is_one_row() -> None:
     assert member is not None
     links = (link("x", transport="p2p"), link("b", lan=True))
     member.facts = facts("a", tokens_per_second=12.34, uplink_bytes_per_second=5e6, links=links, chunk_bytes_sent=9)
-    member.standing.accepted, member.standing.dropped = 3, 1
+    member.reputation.accepted, member.reputation.dropped = 3, 1
     row = rows(found)["a"]
     assert (row["peer_id"], row["role"], row["region"], row["software"], row["public_name"]) == (
         "a", "peer", "eu", "rollcast 1.0", "Ada",
@@ -102,8 +102,8 @@ def test_how_a_member_is_reached_is_in_its_row() -> None:
 def test_every_worker_has_its_price_its_speed_and_its_reason() -> None:
     found = core("a", "b")
     found.state.prices = (Price(name="a", usd_per_hour=2.0),)
-    standing = found.state.members.standing(PeerId("b"))
-    standing.standby, standing.pin, standing.slots_per_s = "off: not needed", "off", 0.25
+    reputation = found.state.members.reputation(PeerId("b"))
+    reputation.standby, reputation.pin, reputation.slots_per_s = "off: not needed", "off", 0.25
     event = EventView(3, 1.0, "standby", "b", "b", "off: not needed", "plan 1")
     view = build_capacity(found.state, found.activation_status(), KnownMembers(), None, (event,), unix_s=4.0)
     assert [(one.name, one.on, one.pin, one.reason, one.usd_per_hour, one.rollouts_per_s) for one in view.workers] == [

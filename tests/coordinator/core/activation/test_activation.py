@@ -241,11 +241,11 @@ def test_what_is_not_measured_well_is_assumed_of_peers_like_it() -> None:
     assert b is not None
 
     def assumed(known: float, *, standby: str = "", had_nothing_to_do: bool = True) -> float:
-        b.standing.slots_per_s, b.standing.standby = known, standby
+        b.reputation.slots_per_s, b.reputation.standby = known, standby
         return Assumed(state).slots_per_s(b, had_nothing_to_do=had_nothing_to_do)
 
     assert assumed(0.0) == 0.0  # nobody was measured
-    a.standing.slots_per_s = 5.0
+    a.reputation.slots_per_s = 5.0
     assert assumed(0.0) == 5.0
     assert assumed(0.0, had_nothing_to_do=False) == 0.0
     assert assumed(4.2) == 4.2

@@ -43,7 +43,7 @@ def test_closing_tells_each_holder_once_and_counts_for_it() -> None:
         RevokeLeases(A, (attempts[0].lease_id,), "revoked"),
         RevokeLeases(B, (attempts[2].lease_id,), "revoked"),
     ]
-    assert state.members.standing(A).dropped == 2
+    assert state.members.reputation(A).dropped == 2
     assert state.accounts.open == 0
     state.validate()
 

@@ -134,7 +134,7 @@ def test_the_departed_are_shown_until_they_return_and_memory_is_bounded() -> Non
         here.join(joined(f"p{number}"), now=0.0)
         here.leave(PeerId(f"p{number}"), "lost", "silent")
     assert len(here.departed()) == 16
-    assert len(here._standings) <= 16384
+    assert len(here._reputations) <= 16384
     here.join(joined("p16999"), now=0.0)
     assert PeerId("p16999") not in [one.member.peer_id for one in here.departed()]
 
@@ -146,4 +146,4 @@ def test_a_quarantined_identity_is_never_forgotten() -> None:
     for number in range(17_000):
         here.join(joined(f"p{number}"), now=0.0)
         here.leave(PeerId(f"p{number}"), "left", "")
-    assert here.join(joined("bad"), now=0.0).standing.quarantined == "sent 1 corrupt chunks"
+    assert here.join(joined("bad"), now=0.0).reputation.quarantined == "sent 1 corrupt chunks"

@@ -144,7 +144,7 @@ def test_those_behind_the_same_router_and_those_kept_out_are_not_asked() -> None
     world.join("target", "192.0.2.1")
     world.join("neighbour", "192.0.2.1", "")
     world.join("banned", "192.0.2.2", "")
-    world.state.members.standing(PeerId("banned")).banned = "said so"
+    world.state.members.reputation(PeerId("banned")).banned = "said so"
     assert asked(world.pass_s(FIRST_AFTER_S)) == [("", "192.0.2.1:7")]
     assert verdicts(world.ended("", 1, True))[0].asked == 1
 
@@ -154,7 +154,7 @@ def test_those_that_may_not_be_asked_do_not_stand_before_the_others() -> None:
     world.join("target", "192.0.2.1")
     for number in range(70):
         world.join(f"banned{number}", f"198.51.100.{number}", "")
-        world.state.members.standing(PeerId(f"banned{number}")).banned = "said so"
+        world.state.members.reputation(PeerId(f"banned{number}")).banned = "said so"
     world.join("helper", "192.0.2.2", "")
     assert asked(world.pass_s(FIRST_AFTER_S)) == [("", "192.0.2.1:7")]
     world.ended("", 1, True)

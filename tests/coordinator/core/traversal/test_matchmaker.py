@@ -84,7 +84,7 @@ def test_nobody_is_sent_to_the_port_of_a_process_that_is_gone() -> None:
 
 def test_a_banned_peer_gets_no_holes_and_a_quarantined_one_neither() -> None:
     here = world(a="port-restricted", b="port-restricted")
-    here.core.state.members.standing(PeerId("b")).quarantined = "sent 3 corrupt chunks"
+    here.core.state.members.reputation(PeerId("b")).quarantined = "sent 3 corrupt chunks"
     here.core.state.members.worker_count -= 1
     assert "no part" in refusal(here, "a", "b")
     assert "no part" in refusal(here, "b", "a")

@@ -233,7 +233,7 @@ def test_those_banned_longest_ago_make_room(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_quarantined_member_still_receives() -> None:
     here = ReachWorld()
     here.join("a")
-    here.core.state.members.standing(PeerId("a")).quarantined = "sent 3 corrupt chunks"
+    here.core.state.members.reputation(PeerId("a")).quarantined = "sent 3 corrupt chunks"
     here.core.state.members.worker_count -= 1
     assert later(here) == {}
 
