@@ -115,7 +115,7 @@ class JoinDesk:
         return self._ca.certificate_pem
 
     async def new_invite(self, role: Role, *, quota: int, lifetime_s: float, note: str = "") -> str:
-        """Return a new token, whose hash is durable before the return. ``note`` says for whom it is."""
+        """Return a new token, whose hash is durable before the return. ``note`` names its intended holder."""
         token = secrets.token_urlsafe(TOKEN_BYTES)
         expires_unix_s = self._unix_clock() + lifetime_s
         async with deadline(LEDGER_DEADLINE_S, "the ledger to store an invite"):
@@ -230,7 +230,7 @@ class InviteIssuer:
         self.further: tuple[str, ...] = ()
 
     async def invite(self, role: Role, *, quota: int, lifetime_s: float, note: str = "") -> Invite:
-        """Make an invite, durable before the return. ``note`` says for whom it is.
+        """Make an invite, durable before the return. ``note`` names its intended holder.
 
         Raises:
             StoreError, WaitTimedOut: the ledger cannot store it.

@@ -36,7 +36,7 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event) -> int:
     """Coordinate one run until the learner has finished it or ``stop`` is set; return the exit status.
 
     Raises:
-        RollcastError: the run cannot start or go on. The summary so far is written nevertheless.
+        RollcastError: the run cannot start or continue. The summary so far is written nevertheless.
     """
     check(config)
     sys.setswitchinterval(THREAD_SWITCH_S)
@@ -52,7 +52,7 @@ async def run(config: CoordinatorConfig, stop: asyncio.Event) -> int:
         coordinator.shell.end_run(reason, final=finished)
         try:
             await _wait_for_goodbyes(coordinator)
-            if finished or failure is not None:  # a failed run is not resumed before a person has looked at it
+            if finished or failure is not None:  # a failed run is not resumed before a person has examined it
                 await coordinator.fleet_handle.end(reason, config.providers.stop_timeout_s)
             await _write_summary(coordinator, reason)
         except Exception:

@@ -1,4 +1,4 @@
-"""Report to members, for as long as they keep the request open, under which address and port they are seen.
+"""Report to members the address and port under which they are seen, for as long as they keep the request open.
 
 A member asks from the port that it punches holes from. The response stays open: it keeps that port mapped at routers on
 the way (RFC 5382 section 5 lets them drop a connection that is silent for long), and its end tells the member that its

@@ -27,7 +27,7 @@ class NewInvite(Body):
     Args:
         quota: identities that may join with it.
         lifetime_s: seconds until it expires.
-        note: for whom it is.
+        note: the person or machine that the invite is meant for.
     """
 
     role: InvitedRole = "peer"

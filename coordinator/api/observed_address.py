@@ -4,7 +4,7 @@ The caller uses one port for three things: this request comes from it, so does a
 coordinator's choice, and the caller listens on it. Two different answers mean a router that maps a new port for each
 conversation; a dial back to the first port shows whether that router admits strangers (AutoNAT and RFC 5780 in spirit,
 all over TCP, as links are). The second port has the same address as the first, so routers that map by the remote
-address alone are not told apart.
+address alone are not distinguished.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ PATH = "/api/v1/speed/seen"
 SECOND_DEADLINE_S = 3.0
 MEMBERS_AT_ONCE = 16
 MEMBERS_A_MINUTE = 600
-"""Nothing is transferred, so members do not slow each other; a fleet that joins at once is measured in a minute."""
+"""These requests transfer nothing, so members do not slow each other; a fleet that joins at once takes a minute."""
 ONE_AT_ONCE = 4
 ONE_EVERY_S = 20.0
-"""Per member, which asks when it joins, when its network changes and every half hour."""
+"""Seconds per member between requests; a member sends one when it joins or its network changes, and half-hourly."""
 _ACCEPTED_AT_ONCE = 256  # connections to the second port, which strangers may open
 _NONCE_LENGTH = 32
 _BODY_BYTES_MAX = 1024
@@ -46,7 +46,7 @@ _CONTENT_TYPE = "application/x-ndjson"
 
 
 class NonceQuery(BaseModel):
-    """The nonce that the caller sends on its second connection, and to whoever dials it."""
+    """The nonce that the caller sends on its second connection, and to each machine that dials it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -112,7 +112,7 @@ class _SecondConnection:
 
 
 class _SecondPort:
-    """Accepts second connections while any is expected: one port for all callers, told apart by their nonces."""
+    """Accepts second connections while any is expected: one port for all callers, distinguished by their nonces."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port

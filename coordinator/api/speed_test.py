@@ -65,7 +65,7 @@ class Allowance:
 
 
 class DialBack(BaseModel):
-    """The caller's port, and the nonce that it sends to whoever dials: no caller can probe another's port."""
+    """The caller's port, and the nonce that it sends to the dialler: no caller can probe another's port."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 

@@ -46,7 +46,7 @@ _WORTH = TypeAdapter(Worth)
 
 
 class Measurements(BaseModel):
-    """What the machine measured of itself."""
+    """The machine's measurements of itself."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -119,7 +119,7 @@ class SuitabilityRoutes:
         return _json(answer)
 
     async def _planner_verdict(self, question: Question, offer: Offer) -> list[str]:
-        """Return the planner's verdict on this machine beside the run's workers; empty if it is busy or fails."""
+        """Return the planner's verdict on this machine next to the run's workers; empty if it is busy or fails."""
         if self._planning.locked() or len(question.workers) > PLANNED_WORKERS_MAX:
             return []
         async with self._planning:

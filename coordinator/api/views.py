@@ -39,13 +39,13 @@ T = TypeVar("T")
 
 
 class HistoryQuery(Query):
-    """How far back the history goes, in seconds."""
+    """Length of the history, in seconds up to now."""
 
     span_s: float = Field(3600.0, ge=SAMPLE_S, le=COARSE_KEPT_S)
 
 
 class StepsQuery(Query):
-    """Which steps of which run, in about ``points`` rows."""
+    """Range of steps of one run, in about ``points`` rows."""
 
     run: str = Field("", max_length=128)
     from_step: int = Field(0, ge=0, le=2**53)
@@ -53,7 +53,7 @@ class StepsQuery(Query):
 
 
 class EventsQuery(Query):
-    """Which events: kinds separated by commas; a peer's id or name, or another subject; a text in any field."""
+    """Filter of events: kinds separated by commas; a peer's id or name, or another subject; a text in any field."""
 
     kind: str = Field("", max_length=1024)
     subject: str = Field("", max_length=128)
@@ -338,7 +338,7 @@ class ViewRoutes:
         return self._newest(("identity_cloned",), CLONES_LOOKED_AT)
 
     def _newest(self, kinds: tuple[str, ...], count: int) -> tuple[EventView, ...]:
-        """Return the newest events of these kinds; empty if the ledger cannot be read (the events route says why)."""
+        """Return the newest events of these kinds; empty if the ledger cannot be read."""
         try:
             return self._rows.page(Wanted(kinds=kinds, limit=count)).events
         except RollcastError as error:

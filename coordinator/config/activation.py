@@ -25,11 +25,11 @@ class PriceConfig(ConfigModel):
     egress_usd_per_gb: float = Field(0.0, ge=0.0, le=1e3)
     """Price in USD per GB that the peer sends to other peers (1 GB = 1e9 bytes)."""
     preemptions_per_hour: float = Field(0.0, ge=0.0, le=60.0)
-    """How often the provider takes such a machine away, on average per hour."""
+    """Preemptions of such a machine by its provider, on average per hour."""
 
 
 class CapacityConfig(ConfigModel):
-    """Which peers the capacity model switches on: the cheapest set that keeps the learner busy (docs/activation.md)."""
+    """Activation by the capacity model: the cheapest set of peers that keeps the learner busy (docs/activation.md)."""
 
     mode: Mode = "off"
     """off: every peer works; advise: the status shows what the model would switch; act: the model switches peers."""

@@ -33,7 +33,7 @@ StopString = Annotated[str, Field(min_length=1, max_length=limits.STOP_STRING_LE
 
 
 class RunConfig(ConfigModel):
-    """What is trained, in learner steps and rollouts."""
+    """Length of the run, size of its batches, and limits on staleness."""
 
     name: str = Field("local", pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")
     """Name of the run; part of its folder's name."""
@@ -73,7 +73,7 @@ class RunConfig(ConfigModel):
 
 
 class SamplingConfig(ConfigModel):
-    """How rollouts are sampled."""
+    """Settings with which workers sample rollouts."""
 
     temperature: float = Field(1.0, gt=0.0, le=10.0)
     """Divisor of the logits."""
@@ -93,10 +93,10 @@ class SamplingConfig(ConfigModel):
 
 
 class TokenizerConfig(ConfigModel):
-    """How text is converted to tokens."""
+    """The tokenizer, and the chat template that formats problems."""
 
     folder: Path | None = None
-    """Folder of a published model with tokenizer.json; none: a small tokenizer built from the task's wording."""
+    """Folder of a published model with tokenizer.json; none: a small tokenizer is built from the task's wording."""
     chat_template: bool = True
     """Whether problems are formatted with the model's chat template, if it has one."""
     system_prompt: str = Field("", max_length=65_536)
@@ -135,14 +135,14 @@ class ServeConfig(ConfigModel):
 
 
 class LeaseConfig(ConfigModel):
-    """How work is leased to peers."""
+    """Leases: the work that a peer may hold, and for how long."""
 
     deadline_s: float = Field(30.0, gt=0.0)
     """Seconds after which an unfinished lease is given to another peer."""
     prefetch_batches: float = Field(2.0, ge=1.0)
     """Most generation batches for which a peer may hold leases, including the running one."""
     prefetch_s: float = Field(10.0, gt=0.0)
-    """Seconds of work that a peer of known speed may hold, within prefetch_batches; at least one generation batch."""
+    """Seconds of work that a peer may hold once its speed is known, within prefetch_batches; at least one batch."""
     reconnect_grace_s: float = Field(3.0, ge=0.0)
     """Seconds after which the slots of a disconnected peer also go to a second one; the first keeps its leases."""
     pacing: PacingRule = "predict"
@@ -152,7 +152,7 @@ class LeaseConfig(ConfigModel):
     duplicate_share: float = Field(0.05, ge=0.0, le=1.0)
     """Most attempts, as a share of all, that may be second attempts at slots of slow peers."""
     on_new_version: Literal["finish", "continue"] = "finish"
-    """For rollouts that run when a version arrives: finish them with the old version, or continue with the new one."""
+    """Whether a peer finishes its running rollouts with the old version or continues them with the new one."""
     partial_interval_s: float = Field(10.0, ge=0.0)
     """Seconds between two uploads of a running rollout's tokens, so that another peer can continue it; 0: never."""
     partial_tokens_max: int = Field(1_000_000, ge=0)
@@ -160,7 +160,7 @@ class LeaseConfig(ConfigModel):
 
 
 class MembershipConfig(ConfigModel):
-    """When a peer or the learner counts as lost."""
+    """Timeouts after which a peer or the learner counts as lost."""
 
     heartbeat_interval_s: float = Field(1.0, gt=0.0)
     """Seconds between two heartbeats of a peer."""
@@ -175,14 +175,14 @@ class MembershipConfig(ConfigModel):
 
 
 class RelayConfig(ConfigModel):
-    """How versions travel from the origin to the peers."""
+    """Broadcast of versions from the origin to the peers."""
 
     mesh_peers_max: int = Field(24, ge=1, le=64)
     """Most peers that relay to each other in a full mesh; more peers are served along trees."""
     stripes: int = Field(8, ge=1, le=64)
-    """Relay trees, if there are more peers. More trees use links better and keep more connections open."""
+    """Number of relay trees, if there are more peers. More trees use links better and keep more connections open."""
     fallbacks_max: int = Field(3, ge=0, le=16)
-    """Further peers named to each peer, which it asks when its neighbours do not deliver."""
+    """Further peers named to each peer, from which it requests chunks when its neighbours do not deliver."""
     unknown_uplink_bytes_per_second: float = Field(1.25e6, gt=0.0)
     """Assumed bytes per second of an unmeasured uplink, unless most measured uplinks are slower."""
     mirrors: list[str] = Field(default_factory=list, max_length=16)
@@ -215,7 +215,7 @@ class RelayConfig(ConfigModel):
 
 
 class SelectionConfig(ConfigModel):
-    """Which prompts and prompt groups are trained on."""
+    """Selection of the prompts and prompt groups that are trained on."""
 
     drop_without_advantage: bool = False
     """Whether groups whose rewards are all equal are dropped and replaced until the batch is full."""
@@ -239,7 +239,7 @@ class VerifierConfig(ConfigModel):
 
 
 class JoinConfig(ConfigModel):
-    """How many identities may join, and for how long."""
+    """Limits on invites and certificates."""
 
     peers_max: int = Field(1000, ge=1)
     """Most identities that may join with the peers' invite."""
@@ -252,7 +252,7 @@ class JoinConfig(ConfigModel):
 
 
 class StoreConfig(ConfigModel):
-    """How much of a long run is kept, and what happens when the disk fills up."""
+    """Limits on what is stored of a long run, and the reserve for a full disk."""
 
     margin_steps: int = Field(256, ge=0)
     """Steps whose batches are kept beyond those that the learner's oldest checkpoint could request again."""
@@ -285,9 +285,9 @@ class CoordinatorConfig(ConfigModel):
     """Configuration of the coordinator: membership, leases, staleness, batches and the run's storage."""
 
     run: RunConfig = RunConfig()
-    """What is trained."""
+    """Length of the run, size of its batches, and limits on staleness."""
     task: TaskConfig = ReasoningGymTask(parameters=TWO_DIGIT_SUMS)
-    """Where problems come from and how answers are checked."""
+    """Source of the problems, and the check of answers."""
     held_out_problems: int = Field(512, ge=1)
     """Problems for evaluation, split off by a hash of their text and never trained on: the set `held_out`."""
     evaluation_sets: dict[Annotated[str, Field(pattern=SET_NAME)], EvaluationSetConfig] = Field(
@@ -295,33 +295,33 @@ class CoordinatorConfig(ConfigModel):
     )
     """Further evaluation sets by name."""
     tokenizer: TokenizerConfig = TokenizerConfig()
-    """How text is converted to tokens."""
+    """The tokenizer, and the chat template that formats problems."""
     sampling: SamplingConfig = SamplingConfig()
-    """How rollouts are sampled."""
+    """Settings with which workers sample rollouts."""
     serve: ServeConfig = ServeConfig()
     """Addresses that the coordinator listens on."""
     join: JoinConfig = JoinConfig()
     """Limits on invites and certificates."""
     lease: LeaseConfig = LeaseConfig()
-    """How work is leased to peers."""
+    """Leases: the work that a peer may hold, and for how long."""
     membership: MembershipConfig = MembershipConfig()
     """Heartbeats and timeouts of members."""
     relay: RelayConfig = RelayConfig()
-    """How versions travel to the peers."""
+    """Broadcast of versions from the origin to the peers."""
     selection: SelectionConfig = SelectionConfig()
-    """Which prompts and prompt groups are trained on."""
+    """Selection of the prompts and prompt groups that are trained on."""
     capacity: CapacityConfig = CapacityConfig()
-    """Which peers the capacity model switches on."""
+    """Activation of peers by the capacity model."""
     providers: ProvidersConfig = ProvidersConfig()
     """Workers that the coordinator starts and stops at providers."""
     verifier: VerifierConfig = VerifierConfig()
     """Processes that score rollouts."""
     store: StoreConfig = StoreConfig()
-    """How much of the run the ledger keeps."""
+    """Limits on what is stored of a long run, and the reserve for a full disk."""
     record: RecordConfig = RecordConfig()
     """The flight record for `rollcast replay`."""
     metrics: MetricsConfig = MetricsConfig()
-    """Where the metrics of learner steps go."""
+    """Sinks for the metrics of learner steps."""
     learner_public_key: str = Field("", pattern=r"^([0-9a-f]{64})?$")
     """Ed25519 public key (hex) of the learner, which signs versions; `rollcast identity FILE` prints it. Required."""
     run_folder: Path = Path("runs/coordinator")

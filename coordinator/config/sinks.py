@@ -1,4 +1,4 @@
-"""Configure where the metrics of learner steps are written."""
+"""Configure the sinks to which the metrics of learner steps are written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WandbConfig(ConfigModel):
 
 
 class MetricsConfig(ConfigModel):
-    """Where the metrics of learner steps go. metrics.jsonl and /metrics always have them."""
+    """Sinks for the metrics of learner steps. metrics.jsonl and /metrics always have them."""
 
     sinks: tuple[Literal["tensorboard", "wandb"], ...] = Field((), max_length=2)
     """Further sinks: TensorBoard event files in the run folder, Weights & Biases."""

@@ -1,4 +1,4 @@
-"""Configure tasks: where problems come from, and how answers to them are checked."""
+"""Configure tasks: the source of problems, and the check of answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FieldsConfig(ConfigModel):
     prompt: str = Field("prompt", min_length=1)
     """Column with the problem text that the policy is given."""
     answer: str = "answer"
-    """Column with the right answer, text or number; empty: rows have none (unit tests check them)."""
+    """Column with the right answer, text or number; empty: rows have no answer (unit tests check completions)."""
     tests: str = ""
     """Column with the unit tests of a programming problem; empty: none."""
     metadata: list[str] = Field(default_factory=list, max_length=32)
@@ -92,9 +92,9 @@ class RowsConfig(ConfigModel):
     fields: FieldsConfig = FieldsConfig()
     """Columns that hold the parts of a problem."""
     check: CheckConfig = MathCheck()
-    """How answers are checked."""
+    """Check of the answers."""
     bad_rows: Literal["refuse", "skip"] = "refuse"
-    """If a row has no prompt or answer: refuse to start the run, or skip the row and count it."""
+    """Whether a row without prompt or answer keeps the run from starting, or is skipped and counted."""
     rows_max: int = Field(5_000_000, ge=1)
     """Most rows to read. They are kept in a temporary file and take eight bytes of memory each."""
 
@@ -139,7 +139,7 @@ class EvaluationSetConfig(ConfigModel):
     """A set of problems on which the policy is evaluated. Its prompts are never trained on."""
 
     task: SingleTaskConfig
-    """Where the problems come from, and how answers are checked."""
+    """Source of the problems, and the check of answers."""
     problems: int = Field(256, ge=1, le=100_000)
     """Number of problems to take, from the first one on."""
 
@@ -150,7 +150,7 @@ class MixturePart(ConfigModel):
     name: str = Field(pattern=PART_NAME)
     """Name shown in views and used in the problems' ids; stages refer to it."""
     task: SingleTaskConfig
-    """Where the part's problems come from, and how answers are checked."""
+    """Source of this part's problems, and the check of answers."""
     weight: float = Field(1.0, ge=0.0)
     """Share of the prompts relative to the other parts' weights, until the first stage begins."""
 

@@ -140,9 +140,9 @@ async def want_planned(fleet: ProviderFleet, shell: Shell) -> None:
 
 
 class NoPeersTimer:
-    """Tells when there has been work for NO_PEERS_S seconds without any peer.
+    """Measures how long there has been work without any peer, up to NO_PEERS_S seconds.
 
-    After a restart, peers take a while to come back: the model must not buy a first worker at once.
+    After a restart, peers take a while to reconnect: the model must not buy a first worker at once.
     """
 
     def __init__(self, shell: Shell) -> None:
@@ -150,7 +150,7 @@ class NoPeersTimer:
         self._since: float | None = None
 
     def passed(self, now: float) -> bool:
-        """Return whether the time has passed; called about once a second."""
+        """Return whether NO_PEERS_S seconds have passed; called about once a second."""
         core = self._shell.core
         if core.has_peers or core.newest_version is None:
             self._since = None

@@ -34,10 +34,10 @@ class KeptConnections(Protocol):
 
     @property
     def open_connections(self) -> int:
-        """Return how many are open."""
+        """Return the number of open connections."""
 
     def end(self) -> None:
-        """End all of them, so that shutting down need not wait."""
+        """End all connections, so that shutdown need not wait for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class HttpApp:
 
     @property
     def kept_connections(self) -> int:
-        """Return how many connections stay open by design."""
+        """Return the number of connections that stay open by design."""
         return 0 if self.kept is None else self.kept.open_connections
 
     async def end_streams(self) -> None:

@@ -61,7 +61,7 @@ class AuditLog:
 
 
 class AuditQuery(Query):
-    """Which rows to return."""
+    """Range of the rows to return."""
 
     before: int | None = Field(None, ge=1, le=2**62)
     """Return only rows with a smaller number: the last one of the page before."""

@@ -22,7 +22,7 @@ _BEARER = "bearer"
 
 
 class Tokens(Protocol):
-    """Looks up whose token it is."""
+    """Looks up the caller that a token belongs to."""
 
     def caller_of(self, token: str) -> Caller | None: ...
 

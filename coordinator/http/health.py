@@ -24,7 +24,7 @@ JOINS_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class HttpViews:
-    """The parts of the coordinator that these routes read."""
+    """The components of the coordinator that these routes read."""
 
     run_name: str
     run_id: str

@@ -1,4 +1,4 @@
-"""Describe the routes of the API: who may call them, what they take and return. The server and OpenAPI read this."""
+"""Describe the API's routes: the role each requires, and the types it accepts and returns, for server and OpenAPI."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Hub:
 
     @property
     def readers(self) -> int:
-        """Return how many readers listen."""
+        """Return the number of readers that listen."""
         return len(self._readers)
 
     def route(self) -> RawRoute:
@@ -111,7 +111,7 @@ class Hub:
             await response.prepare(request)
             await self._write_on(reader, response)
         except (TimeoutError, ConnectionError):
-            pass  # the reader is gone; it reconnects by itself
+            pass  # the reader disconnected; it reconnects by itself
         finally:
             self._readers.discard(reader)
         return response

@@ -1,4 +1,4 @@
-"""Manage access tokens: an admin makes them, they are shown once and stored as hashes. Also the run's operator key."""
+"""Manage the run's operator key and access tokens: an admin makes tokens, each is shown once and stored as a hash."""
 
 from __future__ import annotations
 

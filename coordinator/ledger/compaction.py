@@ -35,7 +35,7 @@ _ADD = "ON CONFLICT (kind, key) DO UPDATE SET count = count + excluded.count"
 
 
 class Compactor:
-    """Compacts the store while the run goes on.
+    """Compacts the store while the run continues.
 
     Args:
         archive: folder of the files for old events.

@@ -1,7 +1,7 @@
 """Refuse uploads before the disk is full, and keep a ballast file to delete then.
 
 In WAL mode a full disk does not even allow deletion. So below a limit of free space uploads are refused as busy (peers
-keep their rollouts), and deleting the ballast makes room in which the store can still be compacted and closed.
+keep their rollouts), and deleting the ballast frees the space in which the store can still be compacted and closed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class DiskGuard:
         """Check the disk; return whether the state changed.
 
         Raises:
-            RunFolderError: the folder cannot be checked, or the ballast not written though there is room.
+            RunFolderError: the folder cannot be checked, or the ballast not written although there is space for it.
         """
         try:
             self.free_bytes = self._probe(self._folder)

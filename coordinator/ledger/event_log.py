@@ -38,7 +38,7 @@ class EventRows:
     def __init__(
         self, ledger: RunStore, clock: Callable[[], float], kept: Callable[[asyncio.Future[Any]], None]
     ) -> None:
-        """``kept`` receives the ledger's answer to each row."""
+        """``kept`` receives the ledger's future for each row."""
         self._ledger = ledger
         self._clock = clock
         self._kept = kept

@@ -40,7 +40,7 @@ _ValueT = TypeVar("_ValueT")
 
 
 class OperatorNote(msgspec.Struct, frozen=True):
-    """Why a peer was drained or banned, in the operator's words, and the name that the peer had."""
+    """The operator's reason for draining or banning a peer, and the name that the peer had."""
 
     reason: str = ""
     name: str = ""
@@ -58,7 +58,7 @@ class Orders(msgspec.Struct):
     budget: Budget | None = None
 
     def check(self, order: Order) -> None:
-        """Check that there is room for an order; the oldest pins and drained peers make room for new ones.
+        """Check that an order fits within the limits; beyond them the oldest pins and drained peers are discarded.
 
         Raises:
             MalformedMessage: PEERS_MAX identities are banned; a ban is never discarded.
@@ -187,7 +187,7 @@ class OrderRecorder:
         """Apply orders and return once they are durable; the first APPLIED_AT_ONCE take effect at once.
 
         Raises:
-            MalformedMessage: there is no room for an order; those before it are in force.
+            MalformedMessage: an order is beyond the limits; those before it are in force.
             StoreError, WaitTimedOut: the ledger cannot store them.
         """
         try:

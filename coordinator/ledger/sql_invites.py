@@ -20,7 +20,7 @@ class StoredInvite:
 
     Args:
         quota, used: identities that may join with it, and that have joined.
-        note: says for whom it is.
+        note: names the intended holder.
     """
 
     token_hash: bytes

@@ -1,7 +1,7 @@
 """Store a run durably in SQLite: attempts, rollouts, scores, batches, versions and events.
 
-What is acknowledged survives a SIGKILL and a power loss (WAL, synchronous=FULL). coordinator/ledger/store.py says what
-each method does.
+Acknowledged data survives a SIGKILL and a power loss (WAL, synchronous=FULL). coordinator/ledger/store.py documents
+each method.
 """
 
 from __future__ import annotations

@@ -79,11 +79,11 @@ class HighWater:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What one short compacting transaction deleted."""
+    """Numbers of rows that one short compacting transaction deleted, and its duration."""
 
     groups: int
     versions: int
-    took_s: float  # other changes waited for so many seconds
+    took_s: float  # seconds, for which other changes waited
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class RunStore(Protocol):
     def record_batch(self, action: RecordBatch) -> asyncio.Future[None]:
         """Record a batch, all or nothing, and close its groups.
 
-        Fails if the step has a batch, if a rollout is trained, dropped or not scored, or if a part of a group stays
+        Fails if the step has a batch, if a rollout is trained, dropped or not scored, or if a slot of a group stays
         open.
         """
         ...

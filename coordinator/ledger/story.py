@@ -25,7 +25,7 @@ _SUBJECT = re.compile(r"(?:(rollout|lease|group|peer|version|step)[ :/#-]?)?\s*(
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One thing that happened. ``cause`` is what led to it; empty if the line itself says so."""
+    """One event of a story. ``cause`` is the event that led to it; empty if the line itself names it."""
 
     at_unix_s: float
     what: str
@@ -34,7 +34,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """The facts known of a subject, and what happened to it in order of time."""
+    """The stored facts about a subject, and its events in order of time."""
 
     subject: str
     facts: dict[str, Any]

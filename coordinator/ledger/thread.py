@@ -86,7 +86,7 @@ class LedgerThread:
     # ---------------------------------------------------------------- writer thread
 
     def _write(self) -> None:
-        """Run the writer thread: commit queued changes until told to end."""
+        """Run the writer thread: commit queued changes until the store is closed."""
         failure: StoreError | None = None
         ending = False
         while not ending:
@@ -194,7 +194,7 @@ def _log_refusal(future: asyncio.Future[Any]) -> None:
 
 
 def store_error(path: Path, error: sqlite3.Error) -> StoreError:
-    """Convert an SQLite error to one that says what a person can do."""
+    """Convert an SQLite error to a StoreError with its fix."""
     name = getattr(error, "sqlite_errorname", "")
     if name == "SQLITE_FULL":
         fix = "free some space or put run_folder on another disk"

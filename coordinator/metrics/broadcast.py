@@ -10,9 +10,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from coordinator.metrics.families import reach_families
 
 PEERS_LABELLED_MAX = 256
-"""In larger fleets only sums and distributions are exported: a series per peer would drown the rest."""
+"""Most peers with series of their own: in larger fleets these would outnumber all other series."""
 HOPS_LABELLED_MAX = 256
-"""With more hops than this (all pairs of sixteen peers) only their distribution is exported."""
+"""Most hops with series of their own (all pairs of sixteen peers); of more hops only the distribution is exported."""
 
 # (name, help, key of the totals)
 TOTALS = (

@@ -17,9 +17,9 @@ WORKERS_SHOWN_MAX = 256
 
 @dataclass(frozen=True, slots=True)
 class ProviderSpending:
-    """US dollars spent since the run began.
+    """US dollars spent at one provider since the run began.
 
-    ``forecast_usd``: what the workers wanted so far would have cost at their expected price.
+    ``forecast_usd``: cost of the workers wanted so far at their expected price.
     """
 
     provider: str

@@ -95,7 +95,7 @@ class LoopLag:
         self.sheds = False
 
     def observe(self, seconds: float) -> None:
-        """Note how late a tick was, in seconds. Shedding ends only once the loop is well in time again."""
+        """Note how late a tick was, in seconds. Shedding ends only once a tick is less than TAKES_BELOW_S late."""
         if seconds >= SHEDS_ABOVE_S:
             self.sheds = True
         elif seconds < TAKES_BELOW_S:
@@ -190,7 +190,7 @@ def _peers_by_state(found: Iterable[Mapping[str, Any]]) -> Metric:
 
 
 def _peers(peers: Iterable[Mapping[str, Any]]) -> Iterable[Metric]:
-    """Return the figures that tell a bad peer from the others; none in fleets beyond PEERS_LABELLED_MAX."""
+    """Return the figures that distinguish a bad peer from the others; none in fleets beyond PEERS_LABELLED_MAX."""
     rows = list(peers)
     if len(rows) > broadcast_metrics.PEERS_LABELLED_MAX:
         return

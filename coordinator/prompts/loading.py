@@ -32,7 +32,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The parts of a task that take seconds to build."""
+    """The components of a task that take seconds to build."""
 
     mixture: PromptMixture
     sets: Mapping[str, EvaluationSet]

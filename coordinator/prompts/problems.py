@@ -39,7 +39,7 @@ class Problems:
     """Gives access to the task, its mixture and its verifiers.
 
     Loading the task's library and starting the verifiers takes seconds, and uploads need neither: a coordinator that
-    already knows the tokenizer serves at once, and only calls that need problems wait for the loading.
+    already has the tokenizer serves at once, and only calls that need problems wait for the loading.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class Problems:
         """Return the evaluation set and the problem with this id.
 
         Raises:
-            MalformedMessage: there is none.
+            MalformedMessage: no problem has this id.
         """
         for name, one in (await self._loaded()).sets.items():
             first = one.examples[0].example_id if one.examples else 0

@@ -30,7 +30,7 @@ _NAME = re.compile(r"^(\d{12})\.([a-z0-9_-]+)\.jsonl$")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One completion and its score. ``version`` sampled it; ``error`` says why it has no score, else it is empty."""
+    """One completion and its score. ``version`` sampled it; ``error`` is the reason if it has no score, else empty."""
 
     set: str
     version: int
@@ -101,7 +101,7 @@ def evaluated(folder: RunFolder, name: str = "", version: int | None = None) -> 
     An empty ``name`` means the first set that has samples, ``version`` None the newest version that has any.
 
     Raises:
-        RunFolderError: there are none, or a file cannot be read.
+        RunFolderError: there are no samples, or a file cannot be read.
     """
     found = sorted(
         (int(match[1]), match[2], path)
@@ -132,7 +132,7 @@ def _read(path: Path, name: str) -> Iterator[Sample]:
 
 
 def trained(folder: RunFolder, tokenizer: TextTokenizer, limit: int) -> list[Sample]:
-    """Return the newest scored rollouts of the ledger, newest first; the run may be going on.
+    """Return the newest scored rollouts of the ledger, newest first; the run may still be in progress.
 
     Raises:
         StoreError: the ledger cannot be read.

@@ -135,7 +135,7 @@ def _backed_up(manifest: dict[str, Any]) -> BackedUp:
 
 @contextmanager
 def _whole_or_nothing(target: Path) -> Iterator[Path]:
-    """Yield a folder beside ``target`` that is renamed to it when the body succeeds, and deleted otherwise.
+    """Yield a folder next to ``target`` that is renamed to it when the body succeeds, and deleted otherwise.
 
     Raises:
         BackupError: ``target`` is not empty, or cannot be written.
@@ -184,7 +184,7 @@ def _copy_ledger(source: Path, target: Path, progress: Progress) -> str:
 
 
 def _files_of(run: RunFolder) -> list[Path]:
-    """Return the files of a backup beside the ledger."""
+    """Return the files of a backup other than the ledger."""
     found = [run.metrics, run.config / "coordinator.json"]
     found += [path for folder in (run.secrets, run.events) if folder.is_dir() for path in sorted(folder.iterdir())]
     return [path for path in found if path.is_file() and _NAMES.fullmatch(str(path.relative_to(run.root)))]

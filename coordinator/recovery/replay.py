@@ -31,7 +31,7 @@ class Replayed:
     events: int
     duration_s: float  # on the core's clock, from its start to the last event
     difference: str
-    incomplete: str  # why the record ends before the coordinator did; empty if it is complete
+    incomplete: str  # reason why the record ends before the coordinator did; empty if it is complete
     status: dict[str, Any]
 
     @property

@@ -55,7 +55,7 @@ class RunStart:
     learner_values: Mapping[str, float] = field(default_factory=dict)
     learner_lives: LearnerLives = field(default_factory=LearnerLives)
     tokenizer: str | None = None  # its JSON; None until the task was loaded once
-    learner_finished: bool = False  # the last coordinator was killed before the run was summed up
+    learner_finished: bool = False  # the last coordinator was killed before it wrote the summary
     rewards: tuple[ProblemReward, ...] = ()  # of problems, for selection.by_volatility
     ports: Mapping[str, int] = field(default_factory=dict)  # "grpc", "http": the ports that members know
     orders: Orders = field(default_factory=Orders)  # the operator's orders in force

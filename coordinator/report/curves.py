@@ -24,7 +24,7 @@ class Curve:
 
     @property
     def known(self) -> list[tuple[float, float]]:
-        """Return the points that can be drawn."""
+        """Return the points whose values are known and finite."""
         return [(x, y) for x, y in zip(self.xs, self.ys, strict=True) if y is not None and math.isfinite(y)]
 
 

@@ -1,4 +1,4 @@
-"""Read the facts of a report from a run folder, of a run that is over or goes on."""
+"""Read the facts of a report from a run folder, of a run that is over or in progress."""
 
 from __future__ import annotations
 

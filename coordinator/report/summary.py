@@ -1,4 +1,4 @@
-"""Write what remains of a run: a line of metrics.jsonl per step, and summary.json and reward.png at its end."""
+"""Write the record of a run: a line of metrics.jsonl per step, and summary.json and reward.png at its end."""
 
 from __future__ import annotations
 

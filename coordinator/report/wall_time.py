@@ -1,4 +1,4 @@
-"""Account for the learner's wall time: training, waiting (for which stage and peer), publishing, being away ..."""
+"""Account for the learner's wall time: training, waiting (for which stage and peer), publishing, absence ..."""
 
 from __future__ import annotations
 

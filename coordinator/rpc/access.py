@@ -74,7 +74,7 @@ class RoleGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         """Check that a caller may call a method.
 
         Raises:
-            WrongKey: it may not.
+            WrongKey: the caller's run or role does not allow the method.
         """
         if caller.run_id != self._run_id:
             raise WrongKey(f"this certificate is for the run {caller.run_id}", fix="join this run with its own invite")

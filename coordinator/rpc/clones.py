@@ -1,8 +1,8 @@
 """Decide which copy of an identity may hold its session: one machine at a time. Pure.
 
 An identity's key may be copied, with a backup or with a whole machine. Each place that uses it has its own instance id.
-Two instances that are connected at once are a clone: the second is refused once the first was heard of again after the
-second came. An instance that comes when the other is disconnected or silent has moved.
+Two instances that are connected at once are a clone: the second is refused once a message of the first has arrived
+after the second connected. An instance that connects while the other is disconnected or silent has moved.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from rollcast.wire.ids import PeerId
 
 INSTANCE_ID_LENGTH_MAX = 64
 _IDENTITIES_KEPT = 16384
-_FORGET_S = 300.0  # a second instance that stayed away so long starts over
+_FORGET_S = 300.0  # seconds without a second instance, after which its return counts as a first visit
 
-#: moved: it may, and was elsewhere before; later: it may retry, until it is certain which of the two holds.
+#: welcome and moved admit the instance (moved: the identity was elsewhere before); later: it retries until it is certain
+#: which of the two instances is alive; cloned: it is refused.
 Verdict = Literal["welcome", "moved", "later", "cloned"]
 
 
@@ -26,18 +27,18 @@ class _Known:
     instance_id: str
     is_here: bool = True
     heard_s: float = 0.0
-    second_id: str = ""  # another instance that wants the same identity
-    second_s: float = float("-inf")  # when it came first
+    second_id: str = ""  # another instance that connected with the same identity
+    second_s: float = float("-inf")  # when it first connected
 
 
 class Clones:
-    """The known instances of identities; the identity that was away longest is discarded first."""
+    """The last instances of each identity; the identity that was away longest is discarded first."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[PeerId, _Known] = OrderedDict()
 
     def arrives(self, peer_id: PeerId, instance_id: str, now: float) -> Verdict:
-        """Decide whether this instance may open a session. An empty id is from software that sends none: welcome."""
+        """Decide whether this instance may open a session. Software that sends no id, an empty one, is admitted."""
         known = self._known.get(peer_id)
         if known is None or not instance_id or known.instance_id in ("", instance_id):
             return "welcome"

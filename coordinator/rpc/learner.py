@@ -1,4 +1,4 @@
-"""Serve the learner's calls: what to train, with which problems and batches, and its reports."""
+"""Serve the learner's calls: the run's settings, problems, batches, announcements, and its reports."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class LearnerCalls:
         self._sessions = sessions
 
     async def OpenLearner(self, hello: pb.LearnerHello, _context: Any) -> pb.RunInfo:
-        """Return what to train and where the run stands."""
+        """Return the run's settings and its state: newest version, recorded batches, epochs, the origin's address."""
         agree_with(hello.protocol)
         if hello.learner_public_key != self._learner_public_key:
             raise WrongKey(
@@ -141,7 +141,7 @@ class LearnerCalls:
             return await self._problems.score_completion(completion, self._samples)
 
     async def NextBatch(self, request: pb.BatchRequest, context: Any) -> None:
-        """Stream the recorded batch of a step; after ``wait_s`` without one, report what it waits for."""
+        """Stream the recorded batch of a step; after ``wait_s`` without one, report the reason for the wait."""
         step = Step(min(request.step, limits.COUNTER_MAX))
         if step > self._shell.core.recorded_batches:
             raise _ledger_is_older(step, self._shell.core.recorded_batches)

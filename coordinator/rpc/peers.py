@@ -147,7 +147,7 @@ class PeerCalls:
             log.info("session ended", peer_id=caller.peer_id, reason=channel.ended_because)
 
     def _may_come(self, peer_id: PeerId, instance_id: str, address: str) -> bool:
-        """Decide whether this instance of an identity may open a session; False means that it must retry.
+        """Decide whether this instance of an identity may open a session; False means that the peer must retry.
 
         Raises:
             ClonedIdentity: another instance uses the identity.
@@ -192,7 +192,7 @@ class PeerCalls:
         channel.send(pb.CoordinatorMessage(certificate=pb.Certificate(certificate_pem=pem)))
 
     async def UploadRollouts(self, uploads: AsyncIterator[pb.RolloutUpload], context: Any) -> pb.UploadReply:
-        """Receive rollouts; each verdict comes once the rollout is durable, or says why it was refused."""
+        """Receive rollouts; each verdict follows once the rollout is durable, or gives the reason for its refusal."""
         peer_id = caller_of(context).peer_id
         answers: list[asyncio.Future[AnswerUpload]] = []
         while True:

@@ -62,7 +62,7 @@ class PreviewSolver:
         self._question = question
         self._solve = solve
         self._turn = asyncio.Lock()
-        self._running: asyncio.Future[Preview] | None = None  # goes on in its thread after its caller has timed out
+        self._running: asyncio.Future[Preview] | None = None  # continues in its thread after its caller has timed out
         self._waiting = 0
 
     async def preview(self, change: Change) -> Preview:

@@ -14,7 +14,7 @@ LEDGER_DEADLINE_S = 60.0
 
 
 class AsyncWork:
-    """Runs changes and tasks beside the loop; its owner must ``close`` it.
+    """Runs changes and tasks concurrently with the loop; its owner must ``close`` it.
 
     Args:
         apply: receives the event that follows from a change once it is durable.

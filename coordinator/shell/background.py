@@ -30,7 +30,7 @@ DISK_CHECK_S = 1.0  # no coordinator writes free_bytes_min (256 MiB by default) 
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """The work that goes on until the coordinator stops, and the components that it watches."""
+    """The periodic work of a running coordinator, and the components that it watches."""
 
     config: CoordinatorConfig
     folder: RunFolder
@@ -51,7 +51,7 @@ class Background:
         ]
 
     async def _tick(self) -> None:
-        """Let the core see time pass, store sums now and then, and measure how late the loop is."""
+        """Send the core a tick, store sums every SUMS_KEPT_TICKS ticks, and measure how late the loop is."""
         loop, kept = asyncio.get_running_loop(), ""
         for tick in itertools.count(1):
             due_at = loop.time() + TICK_S

@@ -65,7 +65,7 @@ class BatchReader:
         self._begun: dict[Step, _BatchRead] = {}  # the batch that was recorded last, until it is requested
 
     def recording(self, step: Step) -> None:
-        """Start reading a batch that the ledger was just told to record: it is read in the same transaction."""
+        """Start reading a batch right after its record was queued in the ledger: both share a transaction."""
         self._begun = {step: _BatchRead(self._ledger, step)}
 
     async def read(self, step: Step) -> tuple[int, AsyncIterator[list[BatchEntry]]]:

@@ -1,4 +1,4 @@
-"""Write the flight record beside the run: every event that the core received, in segments of bounded size.
+"""Write the flight record of a run: every event that the core received, in segments of bounded size.
 
 The record serves people who investigate afterwards; the run never depends on it. Entries are packed on the event loop,
 and compressed and written by a thread. If the disk does not keep up, entries are left out and the gap is noted; if it

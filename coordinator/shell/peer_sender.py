@@ -1,6 +1,6 @@
 """Send the core's actions to peers, as messages into their sessions.
 
-Messages that go to very many peers at once are sent a few at a time, so that everything else goes on between them.
+Messages that go to very many peers at once are sent a few at a time, so that the loop does other work between them.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def probe_message(action: SendProbe) -> pb.CoordinatorMessage:
 
 
 def activation_message(action: TellActivation) -> pb.CoordinatorMessage:
-    """Return the message that says whether the peer is switched on, and why."""
+    """Return the message that switches the peer on or off, with the reason."""
     return pb.CoordinatorMessage(activation=pb.Activation(active=action.active, reason=action.reason))
 
 

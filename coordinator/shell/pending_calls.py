@@ -18,7 +18,7 @@ ActionT = TypeVar("ActionT")
 
 
 class PendingCalls:
-    """One future per call, by the id under which the core knows the call."""
+    """One future per call, by the call's id in the core."""
 
     def __init__(
         self, apply: Callable[[Event], None], clock: Callable[[], float], observe_answer_s: Callable[[float], None]
@@ -70,7 +70,7 @@ class PendingCalls:
                 return await served
         except TimeoutError:
             return None
-        finally:  # a learner that called again, because its connection broke, goes on waiting
+        finally:  # a learner that called again, because its connection broke, keeps waiting
             self._batches[step].remove(served)
             if not self._batches[step]:
                 del self._batches[step]

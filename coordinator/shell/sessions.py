@@ -13,14 +13,14 @@ OUTGOING_MESSAGES_MAX = 256  # a peer with so many unread messages has stopped r
 
 
 class PeerChannel:
-    """The outgoing messages of one peer, and whether its session goes on."""
+    """The outgoing messages of one peer, and whether its session is still open."""
 
     def __init__(self, peer_id: PeerId, role: Role, address: str) -> None:
         self.peer_id = peer_id
         self.role = role
         self.address = address
         self.ended_because = ""
-        self.said_goodbye = False  # a peer that said goodbye does not come back to its leases
+        self.said_goodbye = False  # a peer that said goodbye does not return to its leases
         self._messages: deque[pb.CoordinatorMessage] = deque()
         self._changed = asyncio.Event()
 

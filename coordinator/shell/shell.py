@@ -1,7 +1,7 @@
 """Carry out the core's decisions and feed the results back to it as events.
 
-Everything happens on one asyncio loop: an event is applied completely, its actions in order, before the next one. What
-takes time (the ledger, verifiers, the task's generator) runs asynchronously and comes back as an event.
+Everything happens on one asyncio loop: an event is applied completely, its actions in order, before the next one. Work
+that takes time (the ledger, verifiers, the task's generator) runs asynchronously and comes back as an event.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Shell:
         """Create a shell; its owner must ``close`` it.
 
         Args:
-            sink: where the metrics of steps are written.
+            sink: receives the metrics of steps.
             clock: monotonic seconds.
             observe_answer_s: receives the seconds that each upload waited for its answer.
             refuses_uploads: whether uploads are refused now, because the disk is almost full or the loop is late.
@@ -290,7 +290,7 @@ class Shell:
         return self._core.broadcast(self.clock()).to_json()
 
     def waiting_for(self) -> str:
-        """Return what the run waits for, in words."""
+        """Return the event that the run waits for, in words."""
         return self._core.waiting(self.clock()).text
 
     # ---------------------------------------------------------------- actions out

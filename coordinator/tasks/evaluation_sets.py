@@ -1,4 +1,4 @@
-"""Choose the problems of named evaluation sets, beside those held out of the training task."""
+"""Choose the problems of named evaluation sets, in addition to those held out of the training task."""
 
 from __future__ import annotations
 

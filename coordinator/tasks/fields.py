@@ -15,7 +15,7 @@ COLUMNS_SHOWN = 12
 
 
 class BadRow(Exception):
-    """A row is unusable. ``where`` names file and row; the message says why."""
+    """A row is unusable. ``where`` names file and row; the message is the reason."""
 
     def __init__(self, where: str, why: str, cause: str = "") -> None:
         super().__init__(f"{where}: {why}")

@@ -37,7 +37,7 @@ class Mixed:
         return tuple(dict.fromkeys(piece for part in self.parts for piece in part.adapter.wording()[:each]))
 
     def characters(self) -> str:
-        """Return all characters that any part uses, in full: a piece of one part may be spelled out in another."""
+        """Return all characters that any part uses: a piece of one part may be spelled out in another."""
         found: set[str] = set().union(*(part.adapter.characters() for part in self.parts))
         return "".join(sorted(found.union(*self.wording())))
 

@@ -53,7 +53,7 @@ class PartStream:
     Args:
         limits: decide which problems are usable at all.
         seed: the run's seed.
-        wanted: see Wanted; asked for parts with finitely many problems.
+        wanted: see Wanted; called for parts with finitely many problems.
     """
 
     def __init__(self, part: Part, limits: TokenLimits, seed: int, wanted: Wanted) -> None:

@@ -1,8 +1,8 @@
 """Use any generator of the library reasoning-gym as a task.
 
-Also here: flawed teachers, which know a skill but are careless, so that a warm start leaves reinforcement learning work
-to do. A model taught by one has seen the right method and uses it rarely; a half-learned skill does not recover in the
-same way (measured; see docs).
+The module also has flawed teachers, which have a skill but are careless, so that a warm start leaves work for
+reinforcement learning. A model taught by one has seen the right method and uses it rarely; a half-learned skill does
+not recover in the same way (measured; see docs).
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def source_name(config: RowsTask) -> str:
 
 
 def read_rows(config: RowsTask) -> Iterator[Row | BadRow]:
-    """Yield every row in order; an unusable one as the BadRow that says what is wrong.
+    """Yield every row in order; an unusable one as a BadRow with the reason.
 
     Raises:
         TaskError: the source cannot be read.

@@ -24,7 +24,7 @@ class TokenLimits:
         self._unknown = 0
 
     def look_at(self, problem: Problem) -> tuple[tuple[int, ...] | None, Unusable]:
-        """Return the prompt's tokens, or None and why the problem is unusable."""
+        """Return the prompt's tokens, or None and the reason why the problem is unusable."""
         prompt = self._encode(self.tokenizer.encode_prompt, problem.prompt)
         answer = self.encode_answer(problem.answer) if problem.answer else ()
         if prompt is None or answer is None:
@@ -59,7 +59,7 @@ class TokenLimits:
         )
 
     def higher_limits(self) -> list[str]:
-        """Return which limits to raise so that every problem seen fits; empty if all do."""
+        """Return the limits to raise so that every problem seen fits; empty if all do."""
         needs = (
             ("sampling.prompt_tokens_max", self._longest_prompt, self.prompt_tokens_max),
             ("sampling.new_tokens_max", self._longest_answer, self.new_tokens_max),

@@ -1,8 +1,8 @@
 """Score completions in a bounded, restartable pool of verifier processes (protocol: coordinator/verifiers/worker.py).
 
-A process works through its items in order, so when it hangs or dies the pool knows which item did it. An item that
-hangs scores 0. An item during which the process died is retried once, then scores 0; the other items of its batch are
-not affected.
+A process works through its items in order, so when it hangs or dies, the pool can tell which item is the cause. An
+item that hangs scores 0. An item during which the process died is retried once, then scores 0; the other items of its
+batch are not affected.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class VerifyItem:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The score of a completion. ``error`` says why it could not be scored (the reward is then 0); empty if it was."""
+    """The score of a completion. ``error`` is the reason if there is none (the reward is then 0), else empty."""
 
     key: int
     reward: float
@@ -71,7 +71,7 @@ class VerifierPool:
         seed: the task's seed.
         processes: the number of processes.
         timeout_s: an item that takes longer scores 0 with the error ``timeout``, and its process is replaced.
-        queue_max: items that may wait; ``score`` waits for room.
+        queue_max: items that may wait; ``score`` waits while the queue is full.
         command: the worker's command line.
     """
 
@@ -101,7 +101,7 @@ class VerifierPool:
         """Start every process and wait until each has loaded its task.
 
         Raises:
-            TaskError: the task is wrong, or a process does not start; holds the end of what it wrote to stderr.
+            TaskError: the task is wrong, or a process does not start; the message has the end of its stderr.
         """
         starts = await asyncio.gather(*(process.start() for process in self._processes), return_exceptions=True)
         for problem in starts:
@@ -111,7 +111,7 @@ class VerifierPool:
         self._lanes = [asyncio.create_task(self._serve(process), name="verifier") for process in self._processes]
 
     async def score(self, item: VerifyItem) -> Verdict:
-        """Return the item's verdict; waits for room in the queue and for its turn.
+        """Return the item's verdict; waits while the queue is full, and for its turn.
 
         Raises:
             TaskError: the pool is closed, or its processes no longer start.

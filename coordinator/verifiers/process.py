@@ -27,7 +27,7 @@ SET_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MPLBACK
 
 
 class WorkerDied(Exception):
-    """The process ended, or sent what no worker sends."""
+    """The process ended, or broke the protocol."""
 
 
 class WorkerHung(Exception):
@@ -54,7 +54,7 @@ class VerifierProcess:
 
     @property
     def alive(self) -> bool:
-        """Return whether the process runs, as far as is known."""
+        """Return whether the process runs; False once its end was noticed."""
         return self._process is not None and self._process.returncode is None
 
     @property

@@ -5,7 +5,7 @@
     -> {"items": [[problem as JSON text, completion], ...]}
     <- [reward, exact, error]              one line per item, as soon as it is scored
 
-The process ends when stdin closes, whatever it is doing, so that a killed pool leaves none behind.
+The process ends when stdin closes, even during an item, so that a killed pool leaves no process behind.
 """
 
 from __future__ import annotations

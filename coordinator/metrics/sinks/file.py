@@ -37,7 +37,7 @@ class FileSink:
         self.last_step = step
 
     def close(self) -> None:
-        """Do nothing: every line was written when it came."""
+        """Do nothing: ``write`` closes the file after every line."""
 
 
 def _repair(path: Path) -> int:

@@ -33,4 +33,4 @@ class PrometheusSink:
             self._gauge.labels(name).set(value)
 
     def close(self) -> None:
-        """Do nothing: nothing is open."""
+        """Do nothing: this sink holds no resources."""

@@ -1,4 +1,4 @@
-"""Check answers: score a completion by what its row says is right."""
+"""Check answers: score a completion by the answer or the tests of its row."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ExactChecker:
         self._config = config
 
     def warm_up(self) -> None:
-        """Do nothing: there is nothing to import."""
+        """Do nothing: this check needs no library."""
 
     def check(self, problem: Problem, completion_text: str) -> Score:
         given, wanted = completion_text.strip(), problem.answer.strip()
@@ -69,7 +69,7 @@ class ExactChecker:
 
 
 class MathChecker:
-    """Accepts the same text, and what is mathematically equal."""
+    """Accepts the same text, and mathematically equal answers."""
 
     starts_processes = False
 

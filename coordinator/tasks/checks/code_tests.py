@@ -1,7 +1,7 @@
 """Read unit tests of programming problems, in the forms in which data sets have them.
 
     ["assert add(1, 2) == 3", ...]                       statements run after the program
-    [{"input": "1 2\\n", "output": "3\\n"}, ...]           what it reads and what it must print
+    [{"input": "1 2\\n", "output": "3\\n"}, ...]           standard input, expected output
     {"inputs": ["1 2\\n", ...], "outputs": ["3\\n", ...]}  the same as two lists
 
 Each form may also be JSON text.
@@ -39,7 +39,7 @@ def read_tests(value: Any) -> CodeTests:
     """Read tests in any of the forms above, or as CodeTests.to_json wrote them.
 
     Raises:
-        ValueError: the value has none of these forms, or has no test; says why.
+        ValueError: the value has none of these forms, or has no test; the message gives the reason.
     """
     if isinstance(value, str):
         text = value.strip()

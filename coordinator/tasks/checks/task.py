@@ -1,4 +1,4 @@
-"""Define what a task is: problems by index, a verifier, and the wording that a tokenizer should know."""
+"""Define what a task is: problems by index, a verifier, and the wording that a tokenizer should cover."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollcast.runtime.errors import TaskError
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem. ``answer`` is empty if many are right; ``data`` is JSON for the adapter's own verifier."""
+    """One problem. ``answer`` is empty if several are right; ``data`` is JSON for the adapter's own verifier."""
 
     problem_id: str
     prompt: str
@@ -43,7 +43,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A completion's score: ``reward`` in [0, 1]; ``exact`` if it is wholly right; ``detail`` says why not."""
+    """A completion's score: ``reward`` in [0, 1]; ``exact`` if it is fully right, else ``detail`` is the reason."""
 
     reward: float
     exact: bool

@@ -21,7 +21,7 @@ Reason = Literal[
     "near_duplicate",  # almost the same words as an earlier row
     "contaminated",  # overlaps with a problem of an evaluation set
     "does_not_fit",  # the profiled policy cannot read it: too long, or characters that its tokenizer lacks
-    "no_pass_rate",  # unknown how often it is solved
+    "no_pass_rate",  # no recorded completions, so the rate at which it is solved is unknown
     "too_hard",  # solved less often than pass_rate_low
     "too_easy",  # solved more often than pass_rate_high
 ]
@@ -70,7 +70,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """A removed row; ``detail`` says more about the reason."""
+    """A removed row; ``detail`` explains the reason further."""
 
     reason: Reason
     detail: str

@@ -78,7 +78,7 @@ class NearDuplicates:
         return signature
 
     def _band_keys(self, signature: np.ndarray[Any, np.dtype[np.uint64]]) -> list[int]:
-        """Return one key per band. Bands that share a key by chance are told apart by their signatures."""
+        """Return one key per band. Bands that share a key by chance are distinguished by their signatures."""
         with np.errstate(over="ignore"):
             keys: list[int] = (signature * self._factors).reshape(-1, BAND_ROWS).sum(axis=1).tolist()
         return keys

@@ -72,7 +72,7 @@ def run(order: dict[str, Any], missing: dict[str, str], report: int, *, tasks: i
         except BaseException as error:
             os.write(2, f"sandbox: {error}\n".encode())
             os._exit(126)
-    with suppress(OSError):  # the program may have done it already
+    with suppress(OSError):  # the program may have done so already
         os.setpgid(program, program)
     signal.signal(signal.SIGTERM, lambda *_: kill_group(program))
     os.close(report)

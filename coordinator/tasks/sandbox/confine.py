@@ -17,7 +17,7 @@ from collections.abc import Iterable
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 CLONE_NEWCGROUP = 0x02000000
-NOBODY = 65534
+NOBODY = 65534  # user and group id of ``nobody`` by convention; it owns no files
 _PRIVATE, _NOSUID_NODEV = 1 << 18 | 1 << 14, 2 | 4  # MS_PRIVATE | MS_REC, MS_NOSUID | MS_NODEV
 
 _libc = ctypes.CDLL(None, use_errno=True)

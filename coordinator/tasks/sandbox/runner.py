@@ -42,7 +42,7 @@ Outcome = Literal["exited", "timeout", "output"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a program may use. ``full``: refuse to run it if the kernel cannot confine it."""
+    """Limits on one program. ``full``: refuse to run it if the kernel cannot confine it."""
 
     wall_s: float
     memory_bytes: int = 512 << 20
@@ -54,7 +54,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ProgramResult:
-    """How a program ended: by itself with ``status`` (128 + n for signal n), at its timeout, or by too much output."""
+    """The end of a program: by itself with ``status`` (128 + n for signal n), at its timeout, or by too much output."""
 
     outcome: Outcome
     status: int
