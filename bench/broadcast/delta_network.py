@@ -5,7 +5,7 @@ weights after one more step at a learning rate of 1e-6. The clock is that of ``b
 announcement to the last peer's verified copy, whose bytes are then compared with the learner's.
 
 Peers reserve the disk space for a delta's result ahead of its announcement; from then on this machine needs the memory
-for it (see ``bench.systems.rollcast_daemons.Daemons.touch_room``). No other benchmark runs meanwhile.
+for it (see ``bench.systems.rollcast_daemons.Daemons.populate_memory``). No other benchmark runs meanwhile.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class LongDaemons(Daemons):
 
     def begin(self) -> None:
         """Let the learner publish from now on."""
-        self.tell("begin")
+        self.send_command("begin")
 
     def act(self, act: Act) -> None:
         """Carry out a disturbance of one process."""

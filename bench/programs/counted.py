@@ -1,10 +1,10 @@
-"""Run a module as `python -m` does, and write down beside it what only its process knows: tasks and objects.
+"""Run a module as `python -m` does, and record the tasks and objects that can be counted only inside its process.
 
 usage: python -m bench.programs.counted FILE SECONDS MODULE ARGUMENTS ...
 
-Every so many seconds a line of JSON is added to FILE: {"pid", "asyncio_tasks", "trio_tasks", "objects"}, what the tasks
-run, and the most frequent types of objects. At SIGUSR1 whatever runs on trio is ended by an exception, as a
-bug in it would.
+Every SECONDS seconds a line of JSON is appended to FILE: {"pid", "asyncio_tasks", "trio_tasks", "objects", "running",
+"types"}; "running" counts the tasks by the coroutine they run, "types" the most frequent types of objects. At SIGUSR1
+an exception is raised in every trio run of the process, as a bug there would.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _TYPES_SHOWN = 20
 
 
 class KilledByTest(RuntimeError):
-    """What ends the libp2p thread."""
+    """The exception that SIGUSR1 raises to end the libp2p thread."""
 
 
 def counts() -> dict[str, Any]:
-    """Live tasks of asyncio and trio, and objects in all that the collector knows."""
+    """Return the numbers of live asyncio and trio tasks and of all objects that the garbage collector tracks."""
     objects: list[Any] = gc.get_objects()
     # Never isinstance: it asks an object for its class, and some modules warn, or load others, when they are asked.
     tasks = [one for one in objects if issubclass(type(one), asyncio.Task) and not one.done()]
@@ -50,7 +50,7 @@ def counts() -> dict[str, Any]:
 
 
 def count_for_ever(path: Path, interval_s: float) -> None:
-    """Add a line every so often."""
+    """Append a line of counts to the file every ``interval_s`` seconds, without end."""
     while True:
         time.sleep(interval_s)
         with path.open("a") as stream:
@@ -58,10 +58,10 @@ def count_for_ever(path: Path, interval_s: float) -> None:
 
 
 def end_libp2p(_signal: int, _frame: object) -> None:
-    """Have an exception raised in every run of trio."""
+    """Raise KilledByTest in every running trio loop of this process."""
     objects: list[Any] = gc.get_objects()
     for token in [one for one in objects if type(one) in _trio("TrioToken")]:
-        with contextlib.suppress(RuntimeError):  # of a run that is over
+        with contextlib.suppress(RuntimeError):  # raised by the token of a run that has ended
             token.run_sync_soon(_die)
 
 
@@ -70,7 +70,7 @@ def _die() -> None:
 
 
 def _trio(name: str) -> tuple[type, ...]:
-    """A class of trio, where it is imported."""
+    """Return the class of this name in trio.lowlevel as a tuple of one; empty while trio is not imported."""
     module = sys.modules.get("trio.lowlevel")
     return () if module is None else (getattr(module, name),)
 

@@ -1,8 +1,8 @@
-"""Run only the owner's side of a peer: limits, sensors, commands and page, in a process without session and work.
+"""Run only the owner's side of a peer (limits, sensors, commands and page), without a session and without work.
 
 usage: python -m bench.programs.donor_side STATE_FOLDER
 
-Runs until it is told to stop.
+The program runs until a signal stops it.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 
 
 class IdleHost:
-    """See peer.donor.daemon.DonorHost: nothing is done, and nothing is held."""
+    """A host without work and links; see peer.donor.daemon.DonorHost."""
 
     moved_far_bytes = (0, 0)
     holds_work = False
 
     def rest(self, event: Rest) -> None:
-        """Nothing is drawn."""
+        """Do nothing: there is no generation to pause."""
 
     def finish(self, event: FinishRequested) -> None:
-        """Nothing is held."""
+        """Do nothing: there is no lease to finish."""
 
     def allow_network(self, gate: NetworkGate) -> None:
-        """There are no links."""
+        """Do nothing: there are no links to gate."""
 
     def cap_links(self, link: LinkConfig) -> None:
-        """There are no links."""
+        """Do nothing: there are no links to cap."""
 
     def describe(self) -> dict[str, Any]:
-        """A process that waits for its coordinator."""
+        """Return the description of a peer that waits for its coordinator."""
         hello = pb.Hello(name="attic", software="rollcast", hardware="no engine")
         beat = pb.Heartbeat(state="idle", reason="waiting for the coordinator")
         search, reach = Coordinators(["-"]), ReachabilitySummary().describe(pb.Reachability(), "")
@@ -52,7 +52,7 @@ class IdleHost:
 
 
 async def serve(config: PeerConfig, stop: asyncio.Event) -> int:
-    """Until ``stop`` is set."""
+    """Run the owner's daemon until ``stop`` is set; returns exit status 0."""
     donor = asyncio.create_task(Donor(OwnerLimitsBook(config), IdleHost()).run())
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait((donor, stopping), return_when=asyncio.FIRST_COMPLETED)

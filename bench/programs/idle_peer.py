@@ -2,7 +2,7 @@
 
 usage: python -m bench.programs.idle_peer CONFIG.toml LOG_FILE [wait]
 
-With ``wait`` it joins once a line comes on stdin: an interpreter takes seconds to start on a busy machine.
+With ``wait`` the peer joins when it reads a line on stdin: an interpreter takes seconds to start on a busy machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GENERATION_S_MAX = 86_400.0  # longer than any benchmark
 
 
 class IdleEngine:
-    """See peer.engines.base.Engine. The relay has verified the state already; nothing is read here."""
+    """An engine without a model; see peer.engines.base.Engine. The relay has verified the state, which is not read."""
 
     hardware = "no engine"
 
@@ -34,41 +34,41 @@ class IdleEngine:
         self.active_version: Version | None = None
 
     def expect(self, work: WarmUp) -> None:
-        """Nothing is compiled."""
+        """Do nothing: there is nothing to compile."""
 
     async def load(self, record: VersionRecord, state: memoryview) -> bytes:
-        """Claim what the record says."""
+        """Return the state hash of the record without reading the state."""
         return record.state_hash
 
     async def activate(self, version: Version) -> None:
-        """Only remember it."""
+        """Record the version as the active one."""
         self.active_version = version
 
     def begin(self, requests: Sequence[GenerateRequest]) -> IdleGeneration:
-        """See IdleGeneration."""
+        """Return a generation that never produces a token."""
         return IdleGeneration()
 
     async def close(self) -> None:
-        """There is nothing to free."""
+        """Do nothing: there is nothing to free."""
 
 
 class IdleGeneration:
-    """See peer.engines.base.Generation."""
+    """A generation that never produces a token; see peer.engines.base.Generation."""
 
     async def draw(self, tokens_max: int) -> list[CompletionSlice]:
-        """Never answer: the worker cancels this when it ends.
+        """Wait for a day: the worker cancels the call when it ends.
 
         Raises:
-            ProcessFailed: a day is over.
+            ProcessFailed: the day is over, so the peer was left running.
         """
         await asyncio.sleep(_GENERATION_S_MAX)
         raise ProcessFailed("an idle peer was left running")
 
     def add(self, requests: Sequence[GenerateRequest]) -> None:
-        """Nothing is drawn."""
+        """Do nothing: no request is ever generated."""
 
     def renew(self) -> None:
-        """There is nothing to read again."""
+        """Do nothing: there are no weights to read again."""
 
 
 def main() -> int:

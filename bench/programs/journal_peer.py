@@ -1,6 +1,7 @@
 """Run a peer that records what the coordinator acknowledged; it is started in place of the command line.
 
-The first argument is the journal, one line ``lease index`` an acknowledged rollout; the rest is the command line's.
+The first argument is the journal's path; the others are those of the command line. The journal has one line
+``lease index`` per acknowledged rollout.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from rollcast.wire.rollouts import Rollout
 
 
 def keep_journal(path: Path) -> None:
-    """Have every acknowledgement written down as soon as it is here."""
+    """Make every upload append its acknowledged rollouts to the journal as soon as the verdicts arrive."""
     upload = Uploader.upload
 
     async def noted(uploader: Uploader, rollouts: Iterable[Rollout]) -> tuple[Verdict, ...]:

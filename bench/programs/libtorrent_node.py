@@ -1,8 +1,8 @@
 """Run a libtorrent session driven by lines on stdin, in the interpreter that has libtorrent, so it imports only that.
 
 usage: libtorrent_node.py TORRENT FOLDER ADDRESS stock|tuned seed|leech PEER...
-Prints "ready"; at "go" it adds the torrent and connects to each PEER; a leecher prints "done SECONDS" on the system's
-monotonic clock once every piece is checked. It ends at "quit".
+The node prints "ready"; at "go" it adds the torrent and connects to each PEER; a leecher prints "done SECONDS" on the
+system's monotonic clock once every piece is checked. The node ends at "quit".
 """
 
 from __future__ import annotations

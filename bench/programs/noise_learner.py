@@ -2,14 +2,14 @@
 
 usage: python -m bench.programs.noise_learner CONFIG.toml LOG_FILE SIZE_BYTES PEERS LIMIT_S
 
-It talks in lines. It prints `{"event": "ready"}` once PEERS peers and the origin are there. At `publish`, `weights` or
-`update` it makes a state of at least SIZE_BYTES, hashes, signs and pushes the version to the origin and prints
-`origin_holds` with the bytes of each encoding; at `announce` it announces that version, and prints `peers_hold` with
-the coordinator's T_bcast once every peer holds it. It ends with its input.
+Commands are lines on stdin, answers are lines of JSON on stdout. The program prints `{"event": "ready"}` once PEERS
+peers and the origin are connected. At `publish`, `weights` or `update` it makes a state of at least SIZE_BYTES, hashes,
+signs and pushes the version to the origin and prints `origin_holds` with the bytes of each encoding; at `announce` it
+announces that version, and prints `peers_hold` with the coordinator's T_bcast once every peer holds it. It ends when
+stdin is closed.
 
-    publish   random bytes: nothing compresses them, and no delta is worth it
-    weights   bf16 weights of a layer stack (bench.broadcast.updates) that have nothing to do with those before: no
-    delta either
+    publish   random bytes, which neither compression nor a delta makes smaller
+    weights   new bf16 weights of a layer stack (bench.broadcast.updates), unrelated to those before, so no delta helps
     update    those weights after one more step of training
 """
 
@@ -53,7 +53,7 @@ from rollcast.wire.versions.tensors import tensor_table
 Announce = Callable[[pb.VersionAnnouncement], Awaitable[bool]]
 
 _POLL_S = 0.25
-_GONE = ("left", "lost")  # shown for a while all the same
+_GONE = ("left", "lost")  # states of peers that the status still lists for a while
 _VERSIONS_KEPT = 2
 _LEARNING_RATE = 1e-6
 _CORRELATION = 0.3  # of successive gradients, see bench.broadcast.updates
@@ -62,12 +62,12 @@ _LAYER_DIVISOR = 4
 
 
 def noise(size_bytes: int) -> Snapshot:
-    """Random bytes."""
+    """Return a snapshot of one tensor of ``size_bytes`` random bytes."""
     return Snapshot(tensor_table([("noise", "uint8", (size_bytes,))]), os.urandom(size_bytes))
 
 
 class LayerStack:
-    """Weights in training: one layer of a quarter of a 4B model's widths, as often as fills ``size_bytes``.
+    """Weights in training: one layer of a quarter of a 4B model's widths, repeated until it fills ``size_bytes``.
 
     The layers are alike, which saves time and changes no size: no stream of the delta codec reaches from one block to
     the next.
@@ -81,7 +81,7 @@ class LayerStack:
         self._layers = -(-size_bytes // layer_bytes)
 
     def step(self) -> Snapshot:
-        """The weights before the first step, then after each."""
+        """Return the weights: before training in the first call, one training step later in each further call."""
         layer = [one for name, masters in self._masters.items() for one in updates.as_bf16(name, next(masters)[0])]
         table = [
             (f"layers/{number}/{name}", dtype, values.shape)
@@ -92,11 +92,11 @@ class LayerStack:
 
 
 class NoiseLearner:
-    """Publishes on command.
+    """A learner that publishes a version on command and trains nothing.
 
     Args:
-        size_bytes: of each version's state, at least.
-        limit_s: for all peers to hold a version.
+        size_bytes: least size of each version's state.
+        limit_s: seconds that all peers have to join, and to hold each version.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class NoiseLearner:
         self._retained = RetainedVersions(RunFolder(config.run_folder).prepare().versions, mapped=1)
 
     async def live(self, peers: int, commands: asyncio.StreamReader) -> None:
-        """Publish a version at each command until there are no more.
+        """Publish a version at each command until stdin is closed.
 
         Raises:
             RollcastError: joining, publishing or a wait failed.
@@ -139,7 +139,7 @@ class NoiseLearner:
     async def publisher(
         self, stack: AsyncExitStack, http: aiohttp.ClientSession, peers: int, announce: Announce
     ) -> Publisher:
-        """Once the origin and so many peers are there."""
+        """Return a publisher once the origin and ``peers`` peers are connected."""
         info = await self._client.wait_for_origin(self._config.join_timeout_s)
         await self._until_held(http, peers, None)
         origin = OriginPusher(
@@ -157,7 +157,7 @@ class NoiseLearner:
         )
 
     def forget(self, newest: int) -> None:
-        """Remove what is older than the last versions up to this one."""
+        """Remove all kept versions but the newest ``_VERSIONS_KEPT``; ``newest`` is the one published last."""
         self._retained.remove(self._retained.versions()[:-_VERSIONS_KEPT], oldest_replayed=newest)
 
     async def _find_origin(self) -> pb.RunInfo:
@@ -171,11 +171,11 @@ class NoiseLearner:
         return self._weights.step()
 
     async def _credentials(self) -> TlsCredentials:
-        """The same for as long as we run: a certificate outlives every benchmark."""
+        """Return the certificate of the enrolment, which no benchmark outlives, so that none is ever renewed."""
         return self._enrolment.credentials
 
     async def _until_held(self, http: aiohttp.ClientSession, peers: int, version: int | None) -> dict[str, Any]:
-        """The first status in which all peers are there, and hold ``version`` if one is given."""
+        """Return the first status in which all peers are connected, and hold ``version`` unless that is None."""
         waiting_for = f"{peers} peers to join" if version is None else f"{peers} peers to hold version {version}"
         async with deadline(self._limit_s, waiting_for):
             while True:
@@ -189,7 +189,7 @@ class NoiseLearner:
     async def _status(self, http: aiohttp.ClientSession) -> dict[str, Any]:
         context = self._enrolment.credentials.ssl_client_context()
         url = f"{self._enrolment.http_url}/api/v1/status"
-        assert self._config.invite_file is not None  # the coordinator wrote it beside the key of its run
+        assert self._config.invite_file is not None  # the coordinator wrote it into the folder of its operator key
         key = self._config.invite_file.with_name("operator.key").read_text().strip()
         headers = {"Authorization": f"Bearer {key}"}
         async with http.get(url, ssl=context, server_hostname=COORDINATOR_NAME, headers=headers) as response:
@@ -204,7 +204,7 @@ def say(**values: object) -> None:
 
 
 async def run(config: LearnerConfig, make: Callable[[Enrolment, CoordinatorClient], NoiseLearner], peers: int) -> int:
-    """Join, and publish at the commands of stdin; exit status 0.
+    """Join the run and publish at the commands of stdin; returns exit status 0.
 
     Raises:
         RollcastError: see NoiseLearner.live.

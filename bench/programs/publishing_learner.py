@@ -1,6 +1,6 @@
-"""Run a learner that trains, and then publishes a version while it trains on; print the peak memory of both as JSON.
+"""Run a learner that trains, then publishes a version while training continues; print both peaks of memory as JSON.
 
-Peaks are the kernel's (VmHWM of /proc/self/status), reset between the two.
+The kernel measures the peaks (VmHWM of /proc/self/status); they are reset between the two phases.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, float]:
-    """Train with one version kept, then publish the next one beside training."""
+    """Train with one version kept, then publish the next one while training continues."""
     step = Step(arguments, "float32")
     retained = RetainedVersions(folder, mapped=1)
     publisher = make_publisher(folder, step.model, retained)
@@ -59,7 +59,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, float]:
     training = peak_bytes()
     reset_peak()
     snapshot = retained.freeze(Version(2), step.trainer.freeze_into)
-    publish_beside_training(publisher, snapshot, step)
+    publish_while_training(publisher, snapshot, step)
     publishing, size = peak_bytes(), len(snapshot.state_bytes)
     return {
         "training_mib": training / MIB,
@@ -70,7 +70,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, float]:
 
 
 def make_publisher(folder: Path, model: ModelConfig, retained: RetainedVersions) -> Publisher:
-    """A publisher that has nobody to publish to."""
+    """Return a publisher whose pushes and announcements go nowhere."""
     return Publisher(
         identity=Identity.load_or_create(folder / "learner.key"),
         run=pb.RunInfo(run_id="bench"),
@@ -82,8 +82,8 @@ def make_publisher(folder: Path, model: ModelConfig, retained: RetainedVersions)
     )
 
 
-def publish_beside_training(publisher: Publisher, snapshot: Snapshot, step: Step) -> None:
-    """Hash, encode, sign and keep in one thread, train in this one until that has ended."""
+def publish_while_training(publisher: Publisher, snapshot: Snapshot, step: Step) -> None:
+    """Hash, encode, sign and keep the version in a thread of its own, and train in this one until that ends."""
     publishing = threading.Thread(target=publisher.prepare, args=(Version(2), snapshot))
     publishing.start()
     step.run()
@@ -93,16 +93,16 @@ def publish_beside_training(publisher: Publisher, snapshot: Snapshot, step: Step
 
 
 def reset_peak() -> None:
-    """Let the peak begin anew at what is used now (proc(5), /proc/pid/clear_refs)."""
+    """Reset the peak to the memory in use now (proc(5), /proc/pid/clear_refs)."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_bytes() -> int:
-    """Most resident memory since the last reset."""
+    """Return the most bytes of resident memory since the last reset."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return 1024 * int(line.split()[1])
-    raise OSError("the kernel tells no peak")
+    raise OSError("the kernel reports no peak of resident memory (VmHWM in /proc/self/status)")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Run and time one shardcast node, in the interpreter that has shardcast, so it imports only that.
 
 usage: shardcast_node.py origin|middle|client FOLDER SERVERS PAYLOAD
-Prints "ready"; the origin publishes at "go"; the others print "done SECONDS" on the system's monotonic clock once the
-checksum of their copy is right. It ends with its input. Repaired, or it does not finish: its server is made to answer
-several requests at once, it looks for new versions every 0.2 s rather than 30 s, and it tries again when that fails.
+Every node prints "ready". The origin publishes at "go"; the others print "done SECONDS" on the system's monotonic clock
+once the checksum of their copy is right. A node ends when stdin is closed. Three changes let shardcast finish here: its
+server answers several requests at once, it polls for new versions every 0.2 s rather than 30 s, and it retries a poll
+that failed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from shardcast.utils import compute_checksum, parse_distribution_file
 
 POLL_S = 0.2
 VERSION = "v1"
-PROBE_BYTES = 100_000  # every server must have a file of its bandwidth probe
+PROBE_BYTES = 100_000  # size of the file that shardcast's bandwidth probe fetches from every server
 
 
 def join(shards: Path, copy: Path) -> None:
@@ -37,7 +38,7 @@ def done() -> None:
 
 
 def relay(servers: list[str], data: Path, copy: Path) -> None:
-    """A middle node verifies its shards too: everybody who receives must."""
+    """Run a middle node, which verifies the joined shards as every receiver must."""
     node = shardcast.MiddleNode(servers, str(data), check_interval=POLL_S)
     print("ready", flush=True)
     while VERSION not in node.processed_versions:
@@ -66,7 +67,7 @@ def main() -> None:
     shardcast.server.ShardcastServer = type(
         "Threaded", (ThreadingMixIn, shardcast.server.ShardcastServer), {"daemon_threads": True}
     )
-    # Its probe is written to one fixed place, which nodes on one machine would share.
+    # The client writes its probe to one fixed path, which nodes on one machine would share.
     shardcast.client.Path = lambda path: folder / "probe.bin" if str(path) == "/tmp/dummy.bin" else Path(path)
     data.mkdir(parents=True, exist_ok=True)
     (data / "data1.bin").write_bytes(os.urandom(PROBE_BYTES))
@@ -80,7 +81,7 @@ def main() -> None:
     else:
         receive(servers.split(","), folder)
     sys.stdin.read()
-    os._exit(0)  # its threads do not end
+    os._exit(0)  # shardcast's threads do not end
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Two learner processes of four virtual devices each, between which the parameters are divided, publish a version.
+"""Publish a version from two learner processes of four virtual devices each, over which parameters are sharded.
 
     python -m bench.programs.sharded_publisher FOLDER --address HOST:PORT --process-id 0    # and 1
 
-Each prints one JSON object: by how much its resident memory grew at most while it froze (and, process 0, hashed,
-encoded and kept) a version, and how large that version is.
+Each process prints one JSON object. ``grown_mib`` is the most by which its resident memory grew while it froze a
+version (process 0 also hashed, encoded and kept it); process 0 adds ``snapshot_mib``, the size of that version.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from learner.publishing.versions import RetainedVersions
 from rollcast.policy.config import ModelConfig
 from rollcast.wire.ids import Version
 
-DEVICES = 4  # of a process
+DEVICES = 4  # per process
 MODEL = ModelConfig(
     vocabulary_size=16_384,
     layers=4,
@@ -37,7 +37,7 @@ MODEL = ModelConfig(
 
 
 class _Watched(Team):
-    """Notes by how much memory grew between an order to freeze and the next one."""
+    """A team that measures how much memory grew between an order to freeze and the order after it."""
 
     def __init__(self, store: Store, timeout_s: float) -> None:
         super().__init__(store, timeout_s)
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def lead(config: LearnerConfig, team: Team, folder: Path) -> dict[str, float]:
-    """Publish twice: the first time compiles."""
+    """Publish twice, and return the figures of the second version: the first one compiles."""
     trainer = LeadTrainer(MODEL, config, team)
     retained = RetainedVersions(folder, mapped=1)
     publisher = make_publisher(folder, MODEL, retained)
@@ -83,13 +83,13 @@ def lead(config: LearnerConfig, team: Team, folder: Path) -> dict[str, float]:
 
 
 def follow(config: LearnerConfig, team: _Watched) -> dict[str, float]:
-    """Do what the leader's publishing needs."""
+    """Follow the leader's orders until it ends, and return by how much memory grew in the last freeze."""
     Follower(config, team).follow()
     return {"grown_mib": team.grown_bytes / MIB}
 
 
 def _start() -> int:
-    """Let the peak begin anew; returns what is used now."""
+    """Reset the peak and return the bytes of resident memory that are in use now."""
     reset_peak()
     return peak_bytes()
 

@@ -2,12 +2,12 @@
 
 usage: python -m bench.programs.steady_learner CONFIG.toml LOG_FILE SIZE_BYTES PEERS LIMIT_S INTERVAL_S
 
-It prints `{"event": "ready"}` once PEERS peers and the origin are there, and begins at a line on stdin. Each version
-goes to the origin first; `{"event": "published", "version", "at_s"}` reports that the origin holds it durably (Unix
-time). The coordinator gets the announcement concurrently, as soon as it can be reached. The program ends with its
-input.
+The program prints `{"event": "ready"}` once PEERS peers and the origin are connected, and starts publishing when it
+reads a line on stdin. Each version goes to the origin first; `{"event": "published", "version", "at_s"}` reports that
+the origin holds it durably (Unix time). The coordinator gets the announcement concurrently, as soon as it can be
+reached. The program ends when stdin is closed.
 
-A version is the one before with one byte in a hundred changed at random, so that there are deltas.
+A version is the previous one with one byte in a hundred changed at random, so that there are deltas.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.tensors import tensor_table
 
 _CHANGED_SHARE = 0.01
-_FIND_S = 5.0  # beyond that the origin is where it was
+_FIND_S = 5.0  # after this wait the last known address of the origin is used
 _UNTOLD_MOST = 1000
 
 
@@ -56,7 +56,7 @@ class SteadyLearner(NoiseLearner):
         self._untold: asyncio.Queue[pb.VersionAnnouncement] = asyncio.Queue(_UNTOLD_MOST)
 
     async def live(self, peers: int, commands: asyncio.StreamReader) -> None:
-        """Publish until there is no more input.
+        """Publish a version at each interval until stdin is closed.
 
         Raises:
             RollcastError: joining or publishing failed.
@@ -98,7 +98,7 @@ class SteadyLearner(NoiseLearner):
             await self._client.announce(await self._untold.get())
 
     async def _find_origin(self) -> pb.RunInfo:
-        """Where the coordinator says, or where it was when the coordinator was last there."""
+        """Return the run as the coordinator describes it now, or as it last did if it cannot be reached."""
         try:
             async with asyncio.timeout(_FIND_S):
                 self._info = await super()._find_origin()

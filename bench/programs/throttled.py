@@ -2,8 +2,8 @@
 
 usage: python -m bench.programs.throttled SECONDS peer|learner CONFIG ...: the arguments of the command line follow.
 
-SECONDS: of a peer's engine for each token of a slice's longest part; of a learner for each training step. What takes
-longer anyway is not made shorter.
+SECONDS is, for a peer, the least time its engine takes for each token of the longest completion in a slice, and for a
+learner the least time of a training step. Work that takes longer anyway is not made shorter.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rollcast.cli.main import main
 
 
 def throttle_engine(token_s: float) -> None:
-    """Have every slice take at least ``token_s`` seconds a token from now on."""
+    """Make every slice take at least ``token_s`` seconds per token from now on."""
     from peer.engines import jax_engine
 
     draw = jax_engine.JaxGeneration._draw
@@ -32,7 +32,7 @@ def throttle_engine(token_s: float) -> None:
 
 
 def throttle_learner(step_s: float) -> None:
-    """Have every training step take at least ``step_s`` seconds from now on."""
+    """Make every training step take at least ``step_s`` seconds from now on."""
     from learner.training.trainer import Trainer
 
     train_step = Trainer.train_step

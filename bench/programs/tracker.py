@@ -16,12 +16,12 @@ INTERVAL_S = 3
 
 
 class Announce(BaseHTTPRequestHandler):
-    """One announce; the peers are remembered for as long as the process lives."""
+    """The handler of one announce; ``peers`` are all that announced since the process started."""
 
     peers: dict[tuple[str, int], None] = {}  # noqa: RUF012
 
     def do_GET(self) -> None:
-        """Answer an announce; anything else, a scrape say, is not found."""
+        """Answer an announce; any other request, such as a scrape, gets 404."""
         port = re.search(r"[?&]port=(\d+)", self.path)
         if port is None:
             self.send_error(404)
@@ -38,7 +38,7 @@ class Announce(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 if __name__ == "__main__":

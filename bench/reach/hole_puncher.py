@@ -1,13 +1,15 @@
-"""Run one end of a hole through two routers: it learns its outside address, and dials while the other end dials it.
+"""Run one end of a hole punched through two routers: learn its outside address, then dial while the other end dials.
 
 usage: hole_puncher.py INSIDE_ADDRESS OBSERVER_ADDRESS
        hole_puncher.py --observe ADDRESS
 
-The second form tells everybody who connects, or sends a datagram, to port 9 from which address and port that came.
+The second form is the observer: it answers every connection and datagram to port 9 with the address and port that it
+came from.
 
-The first form obeys lines of JSON. {"try", "do": "observe", "protocol"}: it answers "observed TRY ADDRESS PORT" with
-what the observer sees of a fresh port. {"try", "do": "punch", "address", "port", "nonce", "deadline_s"}: it answers
-"through TRY SECONDS", once both ends have each other's nonce, or "failed TRY". TCP dials and listens on one port
+The first form is an end, which obeys lines of JSON on stdin. {"try", "do": "observe", "protocol"}: it prints "observed
+TRY ADDRESS PORT" with what the observer sees of a fresh port. {"try", "do": "punch", "address", "port", "nonce",
+"deadline_s"}: it prints "through TRY SECONDS" once both ends have each other's nonce, or "failed TRY". TCP dials and
+listens on one port
 (SO_REUSEPORT; simultaneous open, RFC 9293 section 3.5; Ford, Srisuresh, Kegel 2005, "Peer-to-Peer Communication Across
 Network Address Translators", section 4); UDP sends a datagram every 50 ms.
 """
@@ -42,17 +44,17 @@ class TcpEnd:
         self._nonce = b""
 
     async def observed(self, observer: Address) -> str:
-        """Our address and port as the observer sees them; the connection stays, and with it what the router maps."""
+        """Return "ADDRESS PORT" as the observer sees this port; the open connection keeps the router's mapping."""
         self._observing = self._bound()
         loop = asyncio.get_running_loop()
         await loop.sock_connect(self._observing, observer)
         return (await loop.sock_recv(self._observing, _LINE_MAX)).decode().strip()
 
     async def punch(self, remote: Address, nonce: bytes, deadline_s: float) -> None:
-        """Return once the other end has said its nonce and heard ours.
+        """Return once the other end has sent its nonce and acknowledged ours.
 
         Raises:
-            TimeoutError: that did not happen.
+            TimeoutError: that did not happen before the deadline.
         """
         self._nonce = nonce
         listening = self._bound()
@@ -81,10 +83,10 @@ class TcpEnd:
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            for said in (self._nonce, b"k"):  # "k": we have heard yours
-                writer.write(said)
-                heard = await reader.readexactly(len(said))
-                if heard != said:
+            for sent in (self._nonce, b"k"):  # "k" acknowledges the other end's nonce
+                writer.write(sent)
+                received = await reader.readexactly(len(sent))
+                if received != sent:
                     return
             if not self._done.done():
                 self._done.set_result(None)
@@ -109,7 +111,7 @@ class UdpEnd:
         self._socket.bind((inside, 0))
 
     async def observed(self, observer: Address) -> str:
-        """See TcpEnd."""
+        """Return "ADDRESS PORT" as the observer sees this port; see TcpEnd."""
         loop = asyncio.get_running_loop()
         while True:
             await loop.sock_sendto(self._socket, b"?", observer)
@@ -118,7 +120,7 @@ class UdpEnd:
                     return (await loop.sock_recv(self._socket, _LINE_MAX)).decode().strip()
 
     async def punch(self, remote: Address, nonce: bytes, deadline_s: float) -> None:
-        """See TcpEnd. Whoever says the nonce is answered where it came from."""
+        """Return once both ends have each other's nonce, and answer each nonce where it came from; see TcpEnd."""
         sending = asyncio.create_task(self._send(remote, nonce))
         try:
             async with asyncio.timeout(deadline_s):
@@ -141,7 +143,7 @@ class UdpEnd:
 
 
 class Puncher:
-    """Obeys, several tries at once."""
+    """The end of a hole that carries out orders, several tries at once."""
 
     def __init__(self, inside: str, observer: Address) -> None:
         self._inside, self._observer = inside, observer
@@ -166,7 +168,7 @@ class Puncher:
 
 
 async def orders(obey: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
-    """Each line of stdin, until its end."""
+    """Pass each line of stdin, decoded from JSON, to ``obey`` in a task of its own, until stdin is closed."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     async with asyncio.TaskGroup() as group:
@@ -174,7 +176,7 @@ async def orders(obey: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
             group.create_task(obey(json.loads(line)))  # type: ignore[arg-type]
 
 
-class _Telling(asyncio.DatagramProtocol):
+class _ObservingUdp(asyncio.DatagramProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.DatagramTransport, transport)
 
@@ -183,18 +185,18 @@ class _Telling(asyncio.DatagramProtocol):
 
 
 async def observe(address: str) -> None:
-    """Tell everybody from where they come, until stdin ends."""
+    """Answer every connection and datagram with the address it came from, until stdin is closed."""
 
-    async def tell(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, port = writer.get_extra_info("peername")
         writer.write(f"{host} {port}\n".encode())
         with contextlib.suppress(OSError):
-            await reader.read()  # it closes when it is done
+            await reader.read()  # returns when the other end closes
         writer.close()
 
     loop = asyncio.get_running_loop()
-    await loop.create_datagram_endpoint(_Telling, (address, OBSERVER_PORT))
-    async with await asyncio.start_server(tell, address, OBSERVER_PORT):
+    await loop.create_datagram_endpoint(_ObservingUdp, (address, OBSERVER_PORT))
+    async with await asyncio.start_server(answer, address, OBSERVER_PORT):
         print("ready", flush=True)
         await orders(lambda order: asyncio.sleep(0))
 

@@ -1,7 +1,8 @@
 """Measure which pairs of homes reach each other by dialling at the same time, by kind of router, over TCP and UDP.
 
-Two homes and an observer in namespaces; each home learns from the observer how its port is seen, the other one is told,
-and both dial (bench.reach.hole_puncher). Nothing but the two routers stands between them: see bench/wan/nat.h.
+Two homes and an observer run in network namespaces. Each home learns from the observer how its port is seen from
+outside, gets the other home's address, and both dial (bench.reach.hole_puncher). Nothing but their two routers is
+between them; bench/wan/nat.h describes the routers.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Tries:
-    """How often, with what patience; the second end begins ``skew_s`` after the first."""
+    """The tries of one pair and method: ``count`` of them; the second end begins ``skew_s`` after the first."""
 
     method: Method
     count: int
@@ -89,7 +90,7 @@ class Tries:
 
 
 def punched(pair: tuple[Nat, Nat], tries: Tries) -> list[float]:
-    """Seconds from the order to dial until both ends had each other's nonce, of each try that got there.
+    """Return, for each try that succeeded, the seconds from the order to dial until both ends had each other's nonce.
 
     Raises:
         ProcessFailed, WaitTimedOut: an end did not answer.
@@ -131,7 +132,7 @@ class _Ends:
         return [*program, network.inside[end], network.addresses[0]]
 
     def attempt(self, numbers: Sequence[int], tries: Tries) -> list[float]:
-        """Some tries at once; the later end's seconds of those that got through."""
+        """Make these tries concurrently; returns the later end's seconds for each that got through."""
         for number, end in itertools.product(numbers, _ENDS):
             self._tell(end, {"try": number, "do": "observe", "protocol": tries.method})
         seen = self._answers(len(numbers), _READY_S)
@@ -139,15 +140,15 @@ class _Ends:
         for end in _ENDS:
             for number in numbers:
                 _, address, port = seen[end, number]
-                told = {"try": number, "do": "punch", "address": address, "port": int(port), "nonce": nonces[number]}
-                self._tell(_ENDS[0] + _ENDS[1] - end, told | {"deadline_s": tries.deadline_s})
+                order = {"try": number, "do": "punch", "address": address, "port": int(port), "nonce": nonces[number]}
+                self._tell(_ENDS[0] + _ENDS[1] - end, order | {"deadline_s": tries.deadline_s})
             time.sleep(tries.skew_s if end == _ENDS[0] else 0.0)
         found = self._answers(len(numbers), tries.deadline_s + _READY_S)
         both = ([found[end, number] for end in _ENDS] for number in numbers)
         return [max(float(one[1]) for one in pair) for pair in both if all(one[0] == "through" for one in pair)]
 
     def _answers(self, count: int, timeout_s: float) -> dict[tuple[int, int], list[str]]:
-        """The next answer of both ends to each of so many tries: its words without the number of the try."""
+        """Return the next answer of both ends to ``count`` tries: its words without the number of the try."""
         found: dict[tuple[int, int], list[str]] = {}
         end_s = time.monotonic() + timeout_s
         while len(found) < count * len(_ENDS):

@@ -1,11 +1,11 @@
-"""Run one end of a hole through two routers that libp2p dials, under the orders of hole_puncher.py.
+"""Run one end of a hole through two routers that libp2p dials; it obeys the same orders as hole_puncher.py.
 
 usage: libp2p_puncher.py END INSIDE_ADDRESS OBSERVER_ADDRESS     END: 1 or 2
 
-Each try has a host that listens on the port that the observer saw, and dials from it. "through TRY SECONDS" is said
-once there is a connection, noise and yamux included. Both ends dial; where their calls merge into one connection, end 1
-answers the handshake and end 2 begins it, as DCUtR has it (libp2p's specification of DCUtR, "Sync"). A call of end 1
-that reaches the listener of end 2 instead has two ends that answer: it is given up after the handshake's deadline.
+Each try has a host that listens on the port that the observer saw, and dials from it. "through TRY SECONDS" is printed
+once there is a connection, noise and yamux included. Both ends dial; where their dials merge into one connection, end 1
+answers the handshake and end 2 begins it (libp2p's specification of DCUtR, "Sync"). If a dial of end 1 reaches the
+listener of end 2 instead, both ends wait for the other to begin, and the handshake's deadline ends that connection.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _LINE_MAX = 64
 _LIMITS = HostLimits()
 _PAUSE_S = 0.2
 _LOOK_EVERY_S = 0.02
-_STAYS_S = 2.0  # who is through first waits for the other end to notice
+_STAYS_S = 2.0  # an end that is connected stays this long for the other end to notice
 _ANSWERS = 1
 
 
 def identity_of(nonce: str, end: int) -> Identity:
-    """Known to both ends, so that they need not tell each other."""
+    """Return the identity of an end, derived from the nonce so that both ends know it without exchanging it."""
     return Identity(Ed25519PrivateKey.from_private_bytes(hashlib.sha256(f"{nonce} {end}".encode()).digest()))
 
 
 @dataclass
 class Puncher:
-    """Obeys, several tries at once."""
+    """The end of a hole that carries out orders, several tries at once."""
 
     end: int
     inside: str
@@ -69,7 +69,7 @@ class Puncher:
         return line.decode().strip()
 
     async def _punch(self, number: int, order: dict[str, Any]) -> float | None:
-        """Seconds until both ends are connected; None: they were not in time."""
+        """Return the seconds until the ends were connected, or None if that missed the deadline."""
         observing = self._observing.pop(number)
         source = (self.inside, int(observing.socket.getsockname()[1]))
         host = make_host(identity_of(order["nonce"], self.end), _LIMITS)
@@ -80,7 +80,7 @@ class Puncher:
             started_s = time.monotonic()
             nursery.start_soon(self._dial, host.get_network(), remote, other, source)
             with trio.move_on_after(float(order["deadline_s"])):
-                while not host.get_network().connections.get(other):  # noqa: ASYNC110  it may be one that was accepted
+                while not host.get_network().connections.get(other):  # noqa: ASYNC110  an accepted connection counts too, and sets no event
                     await trio.sleep(_LOOK_EVERY_S)
                 found_s = time.monotonic() - started_s
             if found_s is not None:
@@ -99,7 +99,7 @@ class Puncher:
 
 
 async def main(end: int, inside: str, observer: str) -> None:
-    """Obey until stdin ends."""
+    """Carry out orders until stdin is closed."""
     async with trio.open_nursery() as nursery:
         puncher = Puncher(end, inside, observer)
         print("ready", flush=True)

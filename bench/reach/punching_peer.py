@@ -1,11 +1,12 @@
-"""Run one end of a hole through two routers with a peer's own code: session, port for holes, transport.
+"""Run one end of a hole through two routers with a peer's own code: its session, punching port and transport.
 
 usage: punching_peer.py INVITE_FILE FOLDER
 
-It obeys lines of JSON, see hole_puncher.py. {"try", "do": "observe"}: it joins the run as somebody new and answers
-"observed TRY PEER_ID 0" once the coordinator knows how that one is seen. {"try", "do": "punch", "address": PEER_ID}:
-the one with the larger id asks the coordinator for a hole to the other; both answer "through TRY SECONDS" once they
-have a link on which a message came through, or "failed TRY". It finds out its kind of router as every peer does.
+The program obeys lines of JSON on stdin, as hole_puncher.py does. {"try", "do": "observe"}: it joins the run under a
+new identity and prints "observed TRY PEER_ID 0" once the coordinator has that peer's router kind and punching address.
+{"try", "do": "punch", "address": PEER_ID}: the end with the larger id asks the coordinator for a hole to the other end;
+each prints "through TRY SECONDS" once it has a link on which a message arrived, or "failed TRY". The program detects
+its kind of router as every peer does.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from rollcast.wire.links.frames import LinkFrame
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 _JOIN_S = 30.0
-_TOLD_S = 0.3  # for what we told to reach the coordinator
+_REPORT_S = 0.3  # seconds that a report may take to reach the coordinator
 _CONFIG = PeerConfig(link=LinkConfig(advertise="none"))
 
 
@@ -80,19 +81,19 @@ class Member:
         async with asyncio.timeout(_JOIN_S):
             await self.welcomed.wait()
 
-    async def known(self, kind: NatKind) -> None:
-        """The coordinator knows our router, and our port where that has one to speak of."""
+    async def report_nat(self, kind: NatKind) -> None:
+        """Report the kind of router; returns once the coordinator has it and our punching port (symmetric: none)."""
         self.reached.set_nat(kind)
         async with asyncio.timeout(_JOIN_S):
-            while kind != "symmetric" and not self.reached.now.punch_address:  # noqa: ASYNC110 - nothing tells of it
+            while kind != "symmetric" and not self.reached.now.punch_address:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.01)
-        await asyncio.sleep(_TOLD_S)
+        await asyncio.sleep(_REPORT_S)
 
     async def meet(self, other: PeerId) -> None:
-        """Have a link to the other, whoever asks for it, and a message over it.
+        """Return once there is a link to the other peer, whichever end asked for it, and a message arrived over it.
 
         Raises:
-            RollcastError: there is none.
+            RollcastError: no link could be opened.
         """
         if self.peer_id > other:
             link = await self.transport.dial(other)
@@ -124,7 +125,7 @@ class Member:
 
 
 class LinkEnd:
-    """Notices what comes."""
+    """A receiver that sets ``met`` when the first frames arrive."""
 
     def __init__(self) -> None:
         self.met = asyncio.Event()
@@ -140,7 +141,7 @@ class LinkEnd:
 
 
 class Punching:
-    """Obeys, several tries at once."""
+    """The end of a hole that carries out orders, several tries at once."""
 
     def __init__(self, invite_file: Path, folder: Path) -> None:
         self._invite_file, self._folder = invite_file, folder
@@ -152,7 +153,7 @@ class Punching:
         number = int(order["try"])
         if order["do"] == "observe":
             member = self._members[number] = await self._joined()
-            await member.known(await self._router(member))
+            await member.report_nat(await self._router(member))
             print("observed", number, member.peer_id, 0, flush=True)
             return
         member, started_s = self._members.pop(number), time.monotonic()
@@ -162,7 +163,7 @@ class Punching:
             print("through", number, time.monotonic() - started_s, flush=True)
         except (RollcastError, TimeoutError):
             print("failed", number, flush=True)
-        await asyncio.sleep(_TOLD_S)  # the other end may be about to hear from us
+        await asyncio.sleep(_REPORT_S)  # our message may still be on its way to the other end
         await member.close()
 
     async def _joined(self) -> Member:

@@ -1,7 +1,8 @@
 """Measure a relayed link: two homes behind routers that cannot dial each other, and a third peer as relay (libp2p).
 
-The dial times cover everything until the link is open: connection to the relay, circuit, two handshakes within it. The
-rates are ``mb_s``, and megabytes per second of processor time of both ends and the relay together.
+The dial times cover everything until the link is open: connection to the relay, circuit, two handshakes within it.
+``mb_s`` is the rate in megabytes per second; ``mb_per_core_s`` is megabytes per second of processor time, that of both
+ends and the relay together.
 """
 
 from __future__ import annotations
@@ -68,13 +69,13 @@ def measured(nat: Nat, delay_ms: float, tries: int, mib: int) -> dict[str, float
 
 
 def _dialled(network: Network, folder: Path, tries: int, mib: int) -> tuple[list[float], dict[str, float], float]:
-    """Seconds of each dial; what sending took whoever asked; processor seconds of relay and answering end meanwhile."""
+    """Return the seconds of each relayed dial, what sending took the asking end, and the others' processor seconds."""
     relay = _start(network, 0, ["relay", str(folder), network.inside[0]])
     address = str(_line(relay)["address"])
     answer = _start(network, 1, ["answer", str(folder), network.inside[1], address, "0", str(mib)])
     circuit = str(_line(answer)["address"])
     ask = _start(network, 2, ["ask", str(folder), network.inside[2], circuit, str(tries), str(mib)])
-    told = [_line(ask) for _ in range(tries)]
+    dials = [_line(ask) for _ in range(tries)]
     before_s = network.cpu_s()
     moved = _line(ask)
     others_s = network.cpu_s() - before_s - moved["cpu_s"]
@@ -84,7 +85,7 @@ def _dialled(network: Network, folder: Path, tries: int, mib: int) -> tuple[list
         process.stdin.close()
         network.reap(process)
         process.stdout.close()
-    return [one["dialled_s"] for one in told if one["transport"] == "relayed"], moved, max(0.0, others_s)
+    return [one["dialled_s"] for one in dials if one["transport"] == "relayed"], moved, max(0.0, others_s)
 
 
 def _start(network: Network, node: int, arguments: list[str]) -> subprocess.Popen[Any]:
@@ -95,7 +96,7 @@ def _start(network: Network, node: int, arguments: list[str]) -> subprocess.Pope
 def _line(process: subprocess.Popen[Any]) -> dict[str, Any]:
     assert process.stdout is not None
     for line in process.stdout:
-        if line.startswith("{"):  # else it is a line of its log
-            told: dict[str, Any] = json.loads(line)
-            return told
+        if line.startswith("{"):  # other lines are its log
+            answer: dict[str, Any] = json.loads(line)
+            return answer
     raise ProcessFailed(f"{_PROGRAM} ended without a figure")

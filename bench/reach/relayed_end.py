@@ -2,8 +2,9 @@
 
 usage: python -m bench.reach.relayed_end relay|answer|ask FOLDER HOST [RELAY TRIES MIB]
 
-``FOLDER`` holds a folder for each, with identity and certificate. The relay prints its address, whoever answers its
-address at the relay once it holds a reservation there, whoever asks the seconds of each dial, then what sending costs.
+``FOLDER`` holds a folder for each process, with identity and certificate. The relay prints its address. The answering
+end prints its address at the relay once it holds a reservation there. The asking end prints the seconds of each dial,
+then what sending costs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import TlsCredentials
 
 _WAIT_S = 300.0
-_CAPS = CircuitCaps(bytes_per_second=1e9)  # the network's rate is to be the limit
+_CAPS = CircuitCaps(bytes_per_second=1e9)  # so high that the network's rate is the limit
 
 
 def _tell(**figures: object) -> None:
@@ -36,13 +37,13 @@ def _transport(folder: Path, who: str, host: str) -> P2pTransport:
     return P2pTransport(identity, credentials, run_id, lambda _caller: "", host=host, caps=caps)
 
 
-def _nobody(_link: Link) -> LinkReceiver:
+def _refuse_links(_link: Link) -> LinkReceiver:
     raise NotImplementedError
 
 
 async def _relay(folder: Path, host: str) -> None:
     transport = _transport(folder, "relay", host)
-    address = await transport.start(_nobody)
+    address = await transport.start(_refuse_links)
     peer_id = Identity.load(folder / "relay" / "identity.pem").peer_id
     _tell(address=f"{address}/p2p/{peer_id}")
     await asyncio.to_thread(sys.stdin.read)
@@ -69,8 +70,8 @@ async def _answer(folder: Path, host: str, relay: str, mib: int) -> None:
 async def _ask(folder: Path, host: str, circuit: str, tries: int, mib: int) -> None:
     peer_id = Identity.load(folder / "answer" / "identity.pem").peer_id
     for left in range(tries - 1, -1, -1):
-        transport = _transport(folder, "ask", host)  # nothing is known of the relay yet
-        await transport.start(_nobody)
+        transport = _transport(folder, "ask", host)  # a new host, which has no connection to the relay yet
+        await transport.start(_refuse_links)
         began_s = time.monotonic()
         link = await transport.dial(peer_id, circuit)
         _tell(dialled_s=time.monotonic() - began_s, transport=link.transport)

@@ -1,7 +1,7 @@
-"""Run the simulated coordinator with a real ledger beside its store, members of several kinds, and a learner's figures.
+"""Run the simulated coordinator with a real ledger next to its store, members of several kinds and learner figures.
 
-What the core decides is written to the ledger in the order in which it was decided, so that events, leases and steps
-can be looked up as in a run. The figures of the learner's steps are drawn: the simulator trains nothing.
+The core's decisions are written to the ledger in the order in which they were made, so that events, leases and steps
+can be looked up as in a run. The figures of the learner's steps are random numbers: the simulator trains nothing.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from rollcast.sim.world import Ground
 from rollcast.wire.ids import EncodingId, PeerId, Step
 from rollcast.wire.versions.records import VerifiedVersion
 
-TOKENS_STAND_FOR = 48  # real ones, each of the simulator's
+TOKENS_STAND_FOR = 48  # real tokens shown for each simulated one
 _PEERS_WITH_KL = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """Where a run is written down."""
+    """The places to which a run is recorded, and its machines; ``failed`` receives an error of recording."""
 
     ledger: Ledger
     sink: Sink
@@ -47,7 +47,7 @@ class Keeping:
 
 
 class ShownCoordinator(CoordinatorNode):
-    """Must be made and driven inside a running event loop."""
+    """A simulated coordinator that records its run. Make and drive it inside a running event loop."""
 
     def __init__(self, ground: Ground, keeping: Keeping) -> None:
         super().__init__(ground)
@@ -61,7 +61,7 @@ class ShownCoordinator(CoordinatorNode):
         self._origin_facts: tuple[int, ev.PeerFacts] | None = None
 
     def _written(self, change: asyncio.Future[Any]) -> None:
-        """Of the ledger: what it refuses is a bug, and ends the program."""
+        """Watch a write to the ledger; its failure is a bug, and goes to ``failed``, which ends the program."""
 
         def done(future: asyncio.Future[Any]) -> None:
             error = None if future.cancelled() else future.exception()
@@ -70,7 +70,7 @@ class ShownCoordinator(CoordinatorNode):
 
         change.add_done_callback(done)
 
-    # ---------------------------------------------------------------- what comes in
+    # ---------------------------------------------------------------- messages of peers
 
     def hello(self, session: Session, joined: ev.PeerJoined) -> None:
         machine = self._keeping.machines.get(joined.peer_id)
@@ -105,7 +105,7 @@ class ShownCoordinator(CoordinatorNode):
         )
 
     def _facts_of_origin(self, peer_id: PeerId, facts: ev.PeerFacts) -> ev.PeerFacts:
-        """With links to those below it."""
+        """Return the facts of the origin's heartbeat with links to its children in the relay plan."""
         part = None if self.core is None else self.core.state.relay.part_of(peer_id)
         if part is None or self.core is None:
             return facts
@@ -135,7 +135,7 @@ class ShownCoordinator(CoordinatorNode):
             event = replace(event, encodings=(keyframe, *delta))
         super().apply(event)
 
-    # ---------------------------------------------------------------- what is written down
+    # ---------------------------------------------------------------- the ledger
 
     def _carry_out(self, action: act.Action) -> None:
         ledger = self._ledger
@@ -166,7 +166,7 @@ class ShownCoordinator(CoordinatorNode):
         super().announce(verified, reply)
 
     def _verified(self, item: act.ScoreRollout, reward: float) -> None:
-        """Solved the more often the longer the policy has been trained."""
+        """Record a random reward; a problem is solved more often the longer the policy has been trained."""
         step = 0 if self.core is None else self.core.state.progress.step
         solved = 0.32 + 0.56 * (1.0 - math.exp(-step / 60.0))
         reward = 1.0 if self._chance.random() < solved else 0.0
@@ -174,7 +174,7 @@ class ShownCoordinator(CoordinatorNode):
         super()._verified(item, reward)
 
     def _plan_activation(self, action: act.PlanActivation) -> None:
-        """In a thread, as the real shell does."""
+        """Solve the activation problem in a thread, as the real shell does."""
 
         async def plan() -> None:
             self.apply(await self._planner.solve(action.problem))
@@ -198,7 +198,7 @@ class ShownCoordinator(CoordinatorNode):
         reply.send(True)
 
     def _figures(self, step: Step) -> dict[str, float]:
-        """Those that a real learner reports; the reward is that of the batch."""
+        """Return the figures that a real learner reports; the reward is that of the batch."""
         chance, train_s = self._chance, self.ground.settings.train_s
         batch = self.tables.trained_in(Step(step - 1))
         rewards = [stored.reward or 0.0 for _, stored in batch]

@@ -1,7 +1,7 @@
 """Simulate a fleet that looks like a real one on screens: machines of several kinds, regions, links, chunk maps.
 
-Cores and network are the simulator's. What it does not have is drawn here from a seed: hardware, regions, and which
-chunks of a version are where while it spreads in the time of the fluid bound.
+Cores and network are those of the simulator. It has no hardware, no regions, and no record of which chunks a peer holds
+while a version spreads in the time of the fluid bound; those are sampled here from a seed.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from rollcast.wire.limits import HEAT_MAP_CELLS_MAX
 from rollcast.wire.versions.records import VerifiedVersion
 
 DELTA = EncodingId(1)
-KEYFRAME_TO_DELTA = 8.0  # bytes of the one / bytes of the other
+KEYFRAME_TO_DELTA = 8.0  # bytes of a keyframe / bytes of a delta
 CHUNK_BYTES = 1 << 18
 _STRIPES = 8
-_ROLLOUT_S = 24.0  # of an ordinary machine
+_ROLLOUT_S = 24.0  # on a machine of speed 1
 _TRAIN_S = 8.0
-_SURPLUS = 2.0  # workers / what the learner needs: enough that a set of them is chosen as they come and go
+_SURPLUS = 2.0  # workers / workers that the learner needs, so that activation has a choice as they join and leave
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
-#: Hardware, speed where 1 is ordinary, rollouts at once, US dollars an hour, upload and download in bytes a second.
+#: Hardware, speed (1: an ordinary machine), concurrent rollouts, US dollars an hour, bytes a second up and down.
 _KINDS = (
     ("NVIDIA H100 80GB HBM3", 2.5, 4, 2.20, 1.2e8, 1.2e8),
     ("NVIDIA GeForce RTX 4090", 1.4, 2, 0.44, 6.0e6, 3.0e7),
@@ -54,7 +54,7 @@ _DONORS = ("Ada", "Grace", "Edsger", "Barbara", "Alan", "Hedy", "Mary", "Radia",
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a worker says of itself, and how fast it is."""
+    """The identity and hardware that a worker reports, its engine's speed and its access line."""
 
     peer_id: str
     name: str
@@ -69,7 +69,7 @@ class Machine:
 
 
 def draw_machines(count: int, seed: int) -> tuple[Machine, ...]:
-    """Return ``count`` machines, the same ones for the same seed."""
+    """Return ``count`` sampled machines; the same seed gives the same machines."""
     random = Random(seed)
     return tuple(_machine(number, random) for number in range(count))
 
@@ -99,7 +99,7 @@ def _machine(number: int, random: Random) -> Machine:
 
 
 def _peer_id(bits: int) -> str:
-    """As long as a real one."""
+    """Return a peer id from random bits, as long as a real one."""
     digits: list[str] = []
     while bits and len(digits) < 44:
         bits, digit = divmod(bits, 58)
@@ -108,7 +108,7 @@ def _peer_id(bits: int) -> str:
 
 
 def fleet_settings(machines: Sequence[Machine]) -> FleetSettings:
-    """A learner whose steps take some seconds, and that needs half of what these machines make."""
+    """Return settings with a learner whose steps take seconds and need half of the rollouts these machines generate."""
     rollouts_per_s = sum(one.engine.speed * one.engine.concurrent_rollouts for one in machines) / _ROLLOUT_S
     samples = 8 if len(machines) >= 100 else 2
     groups = max(1, round(rollouts_per_s * _TRAIN_S / _SURPLUS / samples))
@@ -134,7 +134,7 @@ def fleet_settings(machines: Sequence[Machine]) -> FleetSettings:
         verify_s=0.3,
         verifiers=max(4, len(machines) // 16),
         engines=tuple(one.engine for one in machines),
-        token_s=_ROLLOUT_S / 16,  # a token stands for some dozens
+        token_s=_ROLLOUT_S / 16,  # a simulated token stands for dozens of real ones (TOKENS_STAND_FOR)
         lengths=Lengths(median=16.0, sigma=0.5, most=64),
         slice_tokens=4,
         slice_s=1e9,
@@ -153,7 +153,7 @@ def fleet_settings(machines: Sequence[Machine]) -> FleetSettings:
 
 
 class ShownFleet(Fleet):
-    """The fleet of these machines.
+    """A simulated fleet made of the given machines.
 
     Args:
         coordinator: function that makes the coordinator's process.
@@ -172,7 +172,7 @@ class ShownFleet(Fleet):
 
 
 class LinkedReceiver(FluidReceiver):
-    """A copy that comes in the time of the fluid bound, told of as relays do: chunk by chunk, link by link."""
+    """A receiver whose copy arrives in the time of the fluid bound, and that reports chunks and links as relays do."""
 
     def __init__(self, broadcast: FluidBroadcast, node: PeerNode, seed: int) -> None:
         super().__init__(broadcast, node)
@@ -186,7 +186,7 @@ class LinkedReceiver(FluidReceiver):
         self._paces = [random.uniform(0.85, 1.25) for _ in range(_STRIPES)]
 
     def planned(self, plan: Any) -> None:
-        """Its part of the relay plan."""
+        """Accept the peer's part of the relay plan, and count the parents that changed while a version is received."""
         if self._part is not None and self._receiving is not None:
             before = {self._part.neighbours[one].peer_id for one in self._part.parents}
             after = {plan.part.neighbours[one].peer_id for one in plan.part.parents}
@@ -224,7 +224,7 @@ class LinkedReceiver(FluidReceiver):
             self._count()
 
     def _count(self) -> None:
-        """One more version came, and went on to the children."""
+        """Add one received version to the byte counts, and its copies that were sent to the children."""
         size, part = int(self._ground.settings.version_bytes), self._part
         if part is None:
             self._from_origin += size
@@ -240,7 +240,7 @@ class LinkedReceiver(FluidReceiver):
 
 
 def links_of(name: str, part: PlanPart, seed: int, sent_bytes: int) -> tuple[LinkFacts, ...]:
-    """Links to those below, at about the rates that were planned with."""
+    """Return links to the children in the plan, at about the planned rates."""
     rates: dict[int, float] = {}
     for stripe in part.stripes:
         for child in stripe.children:

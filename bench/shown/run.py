@@ -33,8 +33,8 @@ from rollcast.wire.identity.tls import RunCA
 from rollcast.wire.ids import PeerId, RunId, Version
 
 RUN_ID = RunId("simulated")
-SLICE_S = 0.05  # of the wall clock, between two slices of the simulation
-BEHIND_MAX_S = 2.0  # of virtual time: what is more is given up
+SLICE_S = 0.05  # of wall time, the longest slice simulated at once
+BEHIND_MAX_S = 2.0  # of virtual time; a larger backlog is skipped
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -48,7 +48,7 @@ class ShownShell:
         self.apply = fleet.coordinator.apply
 
     def clock(self) -> float:
-        """Virtual seconds."""
+        """Return the virtual time in seconds."""
         return self._fleet.ground.agenda.now
 
     @property
@@ -66,24 +66,26 @@ class ShownShell:
 
 @dataclass(frozen=True, slots=True)
 class ShownRun:
-    """A fleet that lives, and where its dashboard is."""
+    """A running simulated fleet and the address of its dashboard."""
 
     fleet: ShownFleet
     url: str
-    key: str  # of the operator
+    key: str  # the operator's token
     failed: asyncio.Future[BaseException]
 
     @property
     def page(self) -> str:
-        """The page's address with the operator's key, which never reaches the server."""
+        """Return the dashboard's address with the operator's key in its fragment, which never reaches the server."""
         return f"{self.url}/#token={self.key}"
 
 
 @asynccontextmanager
 async def shown_run(folder: Path, *, workers: int, port: int, seed: int, warm_up_s: float) -> AsyncIterator[ShownRun]:
-    """Args:
-    folder: of the run; made if it is not there.
-    warm_up_s: virtual seconds that pass before anything is served.
+    """Serve a simulated fleet of ``workers`` on a port of loopback until the context ends.
+
+    Args:
+        folder: run folder; created if it does not exist.
+        warm_up_s: virtual seconds that pass before anything is served.
     """
     run_folder = RunFolder(folder).prepare()
     async with AsyncExitStack() as stack:
@@ -111,7 +113,7 @@ async def shown_run(folder: Path, *, workers: int, port: int, seed: int, warm_up
 
 
 async def _warm_up(fleet: ShownFleet, seconds: float) -> None:
-    """The coordinator boots, and some virtual time passes; the ledger keeps up."""
+    """Boot the coordinator and let virtual time pass, yielding to the event loop so that the ledger keeps up."""
     agenda = fleet.ground.agenda
     until_s = agenda.now + seconds
     while agenda.now < until_s or fleet.coordinator.core is None:
@@ -120,7 +122,7 @@ async def _warm_up(fleet: ShownFleet, seconds: float) -> None:
 
 
 async def _live(fleet: ShownFleet) -> None:
-    """Virtual seconds pass as real ones do; where the machine is too slow for that, fewer."""
+    """Run the simulation at the pace of the wall clock without end; on a machine too slow for that, more slowly."""
     Mischief(fleet)
     agenda, clock = fleet.ground.agenda, time.monotonic
     behind_s = agenda.now - clock()
@@ -140,7 +142,7 @@ async def _cancel(task: asyncio.Task[None]) -> None:
 
 
 class Mischief:
-    """What happens to fleets: machines go away and come back, fall silent, slow down; one relays corrupt chunks."""
+    """Random trouble for a fleet: machines leave and return, fall silent or slow down; one relays corrupt chunks."""
 
     def __init__(self, fleet: ShownFleet) -> None:
         self._fleet = fleet
@@ -166,7 +168,7 @@ class Mischief:
             agenda.after(random.uniform(30.0, 120.0), peer.slow_down, 1.0)
 
     def _corrupt(self) -> None:
-        """Several others say that one peer's chunks are wrong: it is quarantined."""
+        """Have up to four children accuse one peer of corrupt chunks, so that the coordinator quarantines it."""
         coordinator, peers = self._fleet.coordinator, self._fleet.peers
         if len(peers) < 8 or coordinator.core is None or coordinator.core.newest_version is None:
             return
@@ -178,7 +180,7 @@ class Mischief:
 
 
 def _coordinator(fleet: ShownFleet, folder: RunFolder, ledger: Ledger) -> HttpParts:
-    """What the HTTP side takes its parts from; the fleet stands for the rest."""
+    """Return the components that the HTTP side is built from; the simulated fleet takes the shell's place."""
     shell, learner = ShownShell(fleet), Identity.generate()
     config = CoordinatorConfig.model_validate(
         {

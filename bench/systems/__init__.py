@@ -1,5 +1,5 @@
-"""Wrap the systems that can broadcast in the emulated network: ours, and those that people would use instead.
+"""Wrap the systems that can broadcast in the emulated network: Rollcast, and those that people would use instead.
 
-Each module has ``missing() -> str`` (what is not installed; empty when nothing) and
-``broadcasts(case) -> Iterator[Broadcast]``, which measures one broadcast at each step for as long as it is asked.
+Each module has ``missing() -> str``, which returns what is not installed (empty when nothing is missing), and
+``broadcasts(case) -> Iterator[Broadcast]``, which measures one broadcast each time the caller asks for the next one.
 """

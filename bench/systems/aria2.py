@@ -20,7 +20,7 @@ from rollcast.runtime.errors import WaitTimedOut
 _TRACKER_PORT = 6969
 _PIECE_BYTES = 256 << 10
 _TRACKER_START_S = 0.4
-_SEED_START_S = 2.0  # the seeder has announced itself and listens
+_SEED_START_S = 2.0  # by then the seeder listens and has announced itself
 _POLL_S = 0.005
 _OPTIONS = (
     *("--no-conf", "--seed-ratio=0", "--enable-dht=false", "--bt-enable-lpd=false", "--enable-peer-exchange=false"),
@@ -36,10 +36,10 @@ def missing() -> str:
 
 
 def broadcasts(case: Case) -> Iterator[Broadcast]:
-    """Each in a new network; the clock starts as the receivers are started.
+    """Yield broadcasts, each in a new network; the clock starts when the receivers are started.
 
     Raises:
-        WaitTimedOut: it did not end in time.
+        WaitTimedOut: a broadcast did not end in time.
         ProcessFailed: a copy is wrong.
     """
     while True:
@@ -68,7 +68,7 @@ def _broadcast(network: Network, case: Case) -> Broadcast:
 
 
 def _start(network: Network, number: int, folder: Path, torrent: Path) -> subprocess.Popen[Any]:
-    """It touches ``done`` in its folder once every piece is there and checked."""
+    """Start an aria2 that touches ``done`` in its folder once it holds and has checked every piece."""
     hook = folder / "hook.sh"
     hook.write_text(f"#!/bin/sh\n: > {folder}/done\n")
     hook.chmod(0o755)

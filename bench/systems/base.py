@@ -29,17 +29,17 @@ _IMPORT_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One broadcast to be measured, again and again."""
+    """A broadcast to be measured repeatedly."""
 
     nodes: tuple[Node, ...]
     size_bytes: int
     sockets: Sockets
-    folder: Path  # empty, in memory where possible: nine nodes share this machine's one disk
+    folder: Path  # empty; in memory where possible, because nine nodes share one disk
     limit_s: float  # a broadcast that takes longer has failed
     bound_s: float = 0.0
     trouble: Trouble | None = None
-    settle_s: float = 3.0  # before each version: heartbeats bring rates to the coordinator, plans that follow go back
-    settings: tuple[str, ...] = ()  # role.section.key=value, on top of what the daemons are configured with
+    settle_s: float = 3.0  # wait before each version, for heartbeats that report rates and plans made from them
+    settings: tuple[str, ...] = ()  # role.section.key=value, which override the daemons' configuration
 
     @property
     def receivers(self) -> range:
@@ -69,32 +69,32 @@ class Broadcast:
 
 
 class System(Protocol):
-    """A module of this package."""
+    """The functions that each module of this package has."""
 
     def missing(self) -> str:
         """Return what is not installed; empty when nothing is missing."""
 
     def broadcasts(self, case: Case) -> Iterator[Broadcast]:
-        """Measure one broadcast at each step."""
+        """Yield one measured broadcast after another."""
 
 
 class Lines:
-    """Lines that processes print on stdout, in the order in which they come, with the number of who printed them."""
+    """Lines that processes print on stdout in order of arrival, each with the number of its process."""
 
     def __init__(self) -> None:
         self._lines: queue.Queue[tuple[int, str]] = queue.Queue()
 
     def follow(self, number: int, process: subprocess.Popen[Any]) -> None:
-        """Take in all that a process prints until it ends, which counts as an empty line."""
+        """Read the lines that a process prints in a thread; its end counts as an empty line."""
         stream: IO[str] | None = process.stdout
         assert stream is not None
         threading.Thread(target=self._read, args=(number, stream), daemon=True).start()
 
     def next(self, waiting_for: str, timeout_s: float) -> tuple[int, str]:
-        """The next line.
+        """Return the next line and the number of its process.
 
         Raises:
-            WaitTimedOut: none came.
+            WaitTimedOut: no line came in time.
             ProcessFailed: a process ended.
         """
         try:
@@ -102,11 +102,11 @@ class Lines:
         except queue.Empty:
             raise WaitTimedOut(f"waited {timeout_s:.0f} s for {waiting_for}") from None
         if not line:
-            raise ProcessFailed(f"node {number} ended while we waited for {waiting_for}", cause="its log says why")
+            raise ProcessFailed(f"node {number} ended while we waited for {waiting_for}", cause="see its log")
         return number, line
 
     def count(self, word: str, wanted: int, timeout_s: float) -> dict[int, str]:
-        """Wait until ``wanted`` nodes have printed a line that begins with ``word``; the rest of each, by node.
+        """Wait until ``wanted`` nodes have printed a line that begins with ``word``; returns the rest of each by node.
 
         Raises:
             WaitTimedOut, ProcessFailed: see next.
@@ -114,7 +114,7 @@ class Lines:
         found: dict[int, str] = {}
         end = time.monotonic() + timeout_s
         while len(found) < wanted:
-            what = f"{wanted} nodes to say {word!r}, after {sorted(found)}"
+            what = f"{wanted} nodes to print {word!r}, after {sorted(found)}"
             number, line = self.next(what, end - time.monotonic())
             first, _, rest = line.partition(" ")
             if first == word:
@@ -165,7 +165,7 @@ def python_with() -> str:
 
 
 def lacks_module(name: str) -> str:
-    """What to do for ``python_with()`` to have a module; empty when it has."""
+    """Return what to do for ``python_with()`` to have a module; empty when it has."""
     command = [python_with(), "-c", f"import {name}"]
     done = subprocess.run(command, capture_output=True, timeout=_IMPORT_TIMEOUT_S, check=False)
     if done.returncode == 0:

@@ -33,10 +33,10 @@ def missing() -> str:
 
 
 def broadcasts(case: Case) -> Iterator[Broadcast]:
-    """Each in a new network. Connections are new each time, as they are with curl.
+    """Yield broadcasts, each in a new network; each download has a new connection, as curl makes it.
 
     Raises:
-        WaitTimedOut: it did not end in time.
+        WaitTimedOut: a broadcast did not end in time.
         ProcessFailed: a download or a check failed.
     """
     while True:

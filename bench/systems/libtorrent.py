@@ -24,20 +24,22 @@ _MAKE = (
 
 
 def missing() -> str:
-    """Whether libtorrent can be imported."""
+    """Return how to install libtorrent; empty when it can be imported."""
     return lacks_module("libtorrent")
 
 
 def broadcasts(case: Case) -> Iterator[Broadcast]:
-    """See broadcasts_with; its defaults."""
+    """Yield broadcasts with the stock profile; see broadcasts_with."""
     yield from broadcasts_with(case, "stock")
 
 
 def broadcasts_with(case: Case, profile: str) -> Iterator[Broadcast]:
-    """Each in a new network and with new sessions; the clock starts as the torrent is added, before any handshake.
+    """Yield broadcasts, each in a new network with new sessions.
+
+    The clock starts when the torrent is added, before any handshake.
 
     Raises:
-        WaitTimedOut: it did not end in time.
+        WaitTimedOut: a broadcast did not end in time.
         ProcessFailed: a node ended, or a copy is wrong.
     """
     while True:
@@ -72,7 +74,7 @@ def _broadcast(network: Network, case: Case, profile: str) -> Broadcast:
 
 
 def _start(network: Network, number: int, folder: Path, torrent: Path, profile: str) -> subprocess.Popen[Any]:
-    """One connection a pair: everyone dials the nodes with a smaller number."""
+    """Start a node that dials the nodes with a smaller number, so that each pair has one connection."""
     role, before = "leech" if number else "seed", network.addresses[:number]
     arguments = [str(torrent), str(folder), network.addresses[number], profile, role, *before]
     command = [python_with(), str(_NODE), *arguments]

@@ -9,10 +9,10 @@ from bench.systems.base import Broadcast, Case
 
 
 def missing() -> str:
-    """See bench.systems.libtorrent."""
+    """Return how to install libtorrent; empty when it can be imported."""
     return libtorrent.missing()
 
 
 def broadcasts(case: Case) -> Iterator[Broadcast]:
-    """See bench.systems.libtorrent."""
+    """Yield broadcasts with the tuned profile; see bench.systems.libtorrent.broadcasts_with."""
     yield from libtorrent.broadcasts_with(case, "tuned")

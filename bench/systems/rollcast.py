@@ -1,11 +1,12 @@
 """Broadcast with Rollcast itself: coordinator, origin, peers and a publisher as in a real run, TLS and checks on.
 
-The clock runs from the coordinator's log entry of the announcement to each peer's log entry that the version is held:
-its state's hash checked. All logs are of one machine, so of one clock. It says the same as the coordinator's own
-T_bcast (``reported_s``) but for the way of the peers' messages.
+The clock runs from the coordinator's log entry of the announcement to each peer's log entry that it holds the version,
+whose state hash it has then checked. All daemons log by the same machine's clock. The result differs from the
+coordinator's own T_bcast (``reported_s``) only by the travel time of the peers' messages.
 
-The first version warms connections up and shows the relays' rates; it is not measured. Where the case has trouble,
-broadcasts with and without it take turns through the same daemons, and one that is not measured follows each trouble.
+The first version warms connections up and lets the relays' rates be measured; it does not count. Where the case has
+trouble, broadcasts with and without it alternate through the same daemons, and one that does not count follows each
+trouble.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ _DURABLE_TIMEOUT_S = 30.0
 
 
 def missing() -> str:
-    """Nothing: what it needs is this project."""
+    """Return an empty string: the system needs only this project."""
     return ""
 
 
 def broadcasts(case: Case) -> Iterator[Broadcast]:
-    """One version after another through the same daemons.
+    """Yield the measured broadcasts of one version after another through the same daemons.
 
     Raises:
         ConfigError: a setting is wrong.
@@ -53,11 +54,13 @@ def broadcasts(case: Case) -> Iterator[Broadcast]:
 def running(
     case: Case, daemons_of: Callable[[Network, Case], Daemons] = Daemons
 ) -> Iterator[Callable[[str], Broadcast]]:
-    """While the body runs, so do the daemons; the body is given what publishes a version of the named content (see
-    bench.programs.noise_learner) and measures its broadcast. The first ones warm connections up.
+    """Run the daemons while the body of the context runs.
+
+    Yields a function that publishes a version of the named content (see bench.programs.noise_learner) and measures its
+    broadcast. The first broadcasts warm connections up.
 
     Args:
-        daemons_of: makes the daemons, which are started here.
+        daemons_of: function that makes the daemons; they are started here.
 
     Raises:
         RollcastError: see broadcasts.
@@ -80,7 +83,7 @@ def _running(case: Case, daemons_of: Callable[[Network, Case], Daemons]) -> Iter
 
 
 class _Run:
-    """Broadcasts through running daemons."""
+    """A sequence of broadcasts through running daemons."""
 
     def __init__(self, network: Network, daemons: Daemons, case: Case) -> None:
         self._network = network
@@ -98,7 +101,7 @@ class _Run:
         return Broadcast(self._seconds(self._case.receivers), cost, reported_s=float(answer["t_bcast_s"]))
 
     def troubled(self, trouble: Trouble) -> Broadcast:
-        """The same with trouble in the middle, which is put right afterwards."""
+        """Publish one version with trouble in the middle of its broadcast, and end the trouble afterwards."""
         node = trouble.node
         if trouble.what == "joins":
             self._daemons.remove_peer(node)
@@ -131,28 +134,28 @@ class _Run:
     def _end(self, trouble: Trouble) -> None:
         match trouble.what:
             case "dies":
-                self._daemons.start_peer(trouble.node)  # with what it had: it resumes
+                self._daemons.start_peer(trouble.node)  # the restarted peer resumes from its state folder
             case "slows":
                 self._network.set_rates(trouble.node, self._case.nodes[trouble.node])
             case "joins":
-                pass  # it stays until it is removed for the next time
+                pass  # the node stays until the next trouble removes it
 
     # ------------------------------------------------------------ one version
 
     def _announce(self, content: str = "publish") -> Meter:
-        """Publish the next version and announce it; the meter runs from just before."""
+        """Publish the next version and announce it; returns the meter that starts just before the announcement."""
         time.sleep(self._case.settle_s)
         self._version += 1
-        self._daemons.tell(content)
-        self._daemons.hear("origin_holds", self._case.limit_s)
+        self._daemons.send_command(content)
+        self._daemons.next_answer("origin_holds", self._case.limit_s)
         if content == "update":
-            self._daemons.touch_room(self._version)
+            self._daemons.populate_memory(self._version)
         meter = Meter(self._network)
-        self._daemons.tell("announce")
+        self._daemons.send_command("announce")
         return meter
 
     def _peers_hold(self) -> dict[str, float]:
-        answer = self._daemons.hear("peers_hold", self._case.limit_s + _JOIN_TIMEOUT_S)
+        answer = self._daemons.next_answer("peers_hold", self._case.limit_s + _JOIN_TIMEOUT_S)
         if answer["version"] != self._version:
             raise ProcessFailed(f"the learner published version {answer['version']}, not {self._version}")
         return answer
@@ -170,12 +173,12 @@ class _Run:
     def _seconds(self, numbers: Sequence[int]) -> dict[int, float]:
         announced_at = self._daemons.log("coordinator").last("version announced", self._version)
         if announced_at is None:
-            raise ProcessFailed(f"the coordinator's log does not say that version {self._version} was announced")
+            raise ProcessFailed(f"the coordinator's log has no entry that version {self._version} was announced")
         seconds: dict[int, float] = {}
         for number in numbers:
             held_at = self._held_at(number)
             if held_at is None:
-                raise ProcessFailed(f"the log of peer {number} does not say that it holds version {self._version}")
+                raise ProcessFailed(f"the log of peer {number} has no entry that it holds version {self._version}")
             seconds[number] = held_at - announced_at
         return seconds
 
@@ -183,17 +186,17 @@ class _Run:
         joined_at = self._daemons.log(f"peer-{number}").last("session opened")
         held_at = self._held_at(number)
         if joined_at is None or held_at is None or joined_at < began_at:
-            raise ProcessFailed(f"the log of peer {number} does not say that it joined")
+            raise ProcessFailed(f"the log of peer {number} has no entry that it joined")
         return held_at - joined_at
 
     def _check_copies(self, numbers: Sequence[int]) -> None:
-        """Every peer's file is the learner's, byte for byte."""
+        """Check that every peer's file equals the learner's, byte for byte."""
         copies = {number: self._copy(number) for number in numbers}
         published = self._daemons.published(self._version)
         check_copies(copies, hashlib.sha256(published.read_bytes()).hexdigest())
 
     def _copy(self, number: int) -> Path:
-        """A peer's file, which is durable, and has its name, a little after the version is held."""
+        """Return a peer's file, which becomes durable and gets its name a little after the version is held."""
         end_s = time.monotonic() + _DURABLE_TIMEOUT_S
         while not (path := self._daemons.stored(number, self._version)).is_file() and time.monotonic() < end_s:
             time.sleep(_POLL_S)

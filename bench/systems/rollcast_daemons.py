@@ -1,4 +1,4 @@
-"""Start, follow by their logs, and end coordinator, learner, origin and peers as processes in the emulated network."""
+"""Run coordinator, learner, origin and peers as processes in the emulated network, and follow their logs."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from rollcast.wire.identity.identity import Identity
 
 _CLI = (sys.executable, "-m", "rollcast.cli.main")
 _START_TIMEOUT_S = 120.0
-_ROOM_TIMEOUT_S = 5.0
+_ALLOCATED_TIMEOUT_S = 5.0
 _POLL_S = 0.02
 _KEEP_VERSIONS = 2
-_LEASE_S = 86_400.0  # an idle peer keeps its lease
+_LEASE_S = 86_400.0  # so long that an idle peer's lease never expires
 _LAST_WORDS_CHARACTERS = 600
-#: Whose settings a prefix of ``Case.settings`` changes; an origin is a peer too.
+#: Role -> the prefixes of ``Case.settings`` that apply to it; an origin is a peer too.
 _PREFIXES = {
     "coordinator": ("coordinator",),
     "learner": ("learner",),
@@ -52,7 +52,7 @@ class Log:
         self._entries: list[dict[str, Any]] = []
 
     def last(self, event: str, version: int | None = None) -> float | None:
-        """When the newest entry of that event (and version) was written, as seconds of Unix time."""
+        """Return the Unix time in seconds of the newest entry of that event (and version), or None if there is none."""
         self._read()
         for entry in reversed(self._entries):
             if entry.get("event") == event and version in (None, entry.get("version")):
@@ -60,7 +60,7 @@ class Log:
         return None
 
     def moments(self, event: str) -> list[tuple[float, int]]:
-        """When entries of that event were written, as seconds of Unix time, and their versions (-1: they name none)."""
+        """Return the Unix time in seconds and the version of each entry of that event; version -1 if it names none."""
         self._read()
         found = [entry for entry in self._entries if entry.get("event") == event]
         return [(datetime.fromisoformat(entry["timestamp"]).timestamp(), entry.get("version", -1)) for entry in found]
@@ -76,7 +76,7 @@ class Log:
         for line in whole.splitlines():
             try:
                 self._entries.append(json.loads(line))
-            except ValueError:  # cut short when its writer was killed
+            except ValueError:  # the line was cut short when its writer was killed
                 continue
 
 
@@ -93,7 +93,7 @@ class Daemons:
         _check(case.settings)
 
     def start(self) -> None:
-        """Start all of them; returns once every peer has joined."""
+        """Start all daemons; returns once every peer has joined."""
         self.start_coordinator()
         self.start_origin()
         for number in self._case.receivers:
@@ -102,23 +102,23 @@ class Daemons:
         command = [sys.executable, "-m", *self._learner_program(files)]
         learner = self._spawn(0, "learner", command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._lines.follow(0, learner)
-        self.hear("ready", _START_TIMEOUT_S)
+        self.next_answer("ready", _START_TIMEOUT_S)
 
     def start_coordinator(self) -> None:
-        """Start the coordinator; with what an earlier process of it left, if it did."""
+        """Start the coordinator, on the state that an earlier process of it left, if any."""
         files = self._files("coordinator", "coordinator", self._coordinator_config(), "--log-file")
         self._spawn(0, "coordinator", [*_CLI, "coordinator", *files, "--with-parent"])
 
     def start_origin(self) -> None:
-        """Start the origin; with what an earlier process of it left, if it did."""
+        """Start the origin, on the state that an earlier process of it left, if any."""
         files = self._files("origin", "origin", self._peer_config(0), "--log-file")
         self._spawn(0, "origin", [*_CLI, "peer", "run", *files, "--with-parent"])
 
     def start_peer(self, number: int, *, waits: bool = False) -> None:
-        """Start the peer at a node; with what an earlier process of it left, if it did.
+        """Start the peer at a node, on the state that an earlier process of it left, if any.
 
         Args:
-            waits: it joins only when ``join_peer`` is called.
+            waits: whether the peer joins only when ``join_peer`` is called.
         """
         name = f"peer-{number}"
         files = self._files(name, "peer", self._peer_config(number))
@@ -126,7 +126,7 @@ class Daemons:
         self._spawn(number, name, command, stdin=subprocess.PIPE if waits else subprocess.DEVNULL, text=True)
 
     def join_peer(self, number: int) -> None:
-        """Let a peer join that was started to wait."""
+        """Make a peer join that was started with ``waits``."""
         self._write(f"peer-{number}", "join")
 
     def kill(self, name: str) -> None:
@@ -134,12 +134,12 @@ class Daemons:
         self._network.reap(self._processes.pop(name), signal.SIGKILL)
 
     def remove_peer(self, number: int) -> None:
-        """Let a peer leave, and forget that it was ever there."""
+        """Stop a peer and delete its state folder, so that it starts as a new one next time."""
         self._network.reap(self._processes.pop(f"peer-{number}"), signal.SIGTERM)
         shutil.rmtree(self._state_folder(number), ignore_errors=True)
 
     def stop(self) -> None:
-        """Ask them all to end, then wait for each; what does not end is killed."""
+        """Send SIGTERM to all daemons, then wait for each; one that does not end in time is killed."""
         for process in self._processes.values():
             if not self._network.has_ended(process):
                 process.send_signal(signal.SIGTERM)
@@ -147,53 +147,53 @@ class Daemons:
             self._network.reap(process)
 
     def log(self, name: str) -> Log:
-        """The log of one process."""
+        """Return the log of one process."""
         return self._logs.setdefault(name, Log(self._folder.logs / f"{name}.log"))
 
     def last_words(self) -> str:
-        """The end of what the daemons printed apart from their logs."""
+        """Return the last characters that each daemon printed on stderr."""
         paths = sorted(self._folder.logs.glob("*.err"))
         texts = [path.read_text(errors="replace").strip()[-_LAST_WORDS_CHARACTERS:] for path in paths]
         return "\n".join(text for text in texts if text)
 
     def published(self, version: int) -> Path:
-        """The learner's file of a version's state."""
+        """Return the learner's file of a version's state."""
         (path,) = (self._case.folder / "learner" / "versions").glob(f"*{version:06d}.state")
         return path
 
     def stored(self, number: int, version: int) -> Path:
-        """A peer's file of a version's state; a folder where there is none."""
+        """Return a peer's file of a version's state, or its state folder if there is no such file yet."""
         folder = self._state_folder(number)
         return next(folder.rglob(f"versions/**/{version}/0.data"), folder)
 
-    def touch_room(self, version: int) -> None:
-        """Have memory behind the room that each peer took for the state that a delta leads to.
+    def populate_memory(self, version: int) -> None:
+        """Back with memory the file that each peer allocated for the state that a delta will produce.
 
-        The host of a virtual machine takes free memory away and gives it back page by page, at twenty times the cost of
-        writing to it: with all peers on one machine and their files in memory, a delta would be clocked as that.
+        The host of a virtual machine reclaims free memory and gives it back page by page, at twenty times the cost of
+        writing to it: with all peers on one machine and their files in memory, a delta's time would be mostly that.
         """
-        end_s = time.monotonic() + _ROOM_TIMEOUT_S
+        end_s = time.monotonic() + _ALLOCATED_TIMEOUT_S
         for number in self._case.receivers:
-            while not (paths := self._room(number, version)) and time.monotonic() < end_s:
+            while not (paths := self._allocated_files(number, version)) and time.monotonic() < end_s:
                 time.sleep(_POLL_S)
             for path in paths:
                 with path.open("rb") as stream:
                     flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
                     mmap.mmap(stream.fileno(), 0, flags=flags, prot=mmap.PROT_READ).close()
 
-    def _room(self, number: int, version: int) -> list[Path]:
+    def _allocated_files(self, number: int, version: int) -> list[Path]:
         found = self._state_folder(number).rglob(f"versions/**/{version}/0.new")
         return [path for path in found if path.stat().st_size >= self._case.size_bytes]
 
     def _learner_program(self, files: list[str]) -> list[str]:
-        """The module that publishes, and what it is told; see bench.programs.noise_learner for what it must say."""
+        """Return the publishing program and its arguments; bench.programs.noise_learner has what it must print."""
         limits = [str(self._case.size_bytes), str(len(self._case.receivers)), str(self._case.limit_s)]
         return ["bench.programs.noise_learner", *files, *limits]
 
-    # ------------------------------------------------------------ talking to the learner
+    # ------------------------------------------------------------ commands to the learner
 
-    def tell(self, command: str) -> None:
-        """Give the learner a command (see bench.programs.noise_learner)."""
+    def send_command(self, command: str) -> None:
+        """Write a command to the learner's stdin (see bench.programs.noise_learner)."""
         self._write("learner", command)
 
     def _write(self, name: str, line: str) -> None:
@@ -202,17 +202,17 @@ class Daemons:
         stream.write(f"{line}\n")
         stream.flush()
 
-    def hear(self, event: str, timeout_s: float) -> dict[str, Any]:
-        """Wait for the learner's next line.
+    def next_answer(self, event: str, timeout_s: float) -> dict[str, Any]:
+        """Return the learner's next line, decoded, which must be of this event.
 
         Raises:
-            ProcessFailed: it says something else, or ended.
-            WaitTimedOut: it says nothing.
+            ProcessFailed: the line is of another event, or the learner ended.
+            WaitTimedOut: no line came in time.
         """
         _, line = self._lines.next(f"the learner's {event!r}", timeout_s)
         answer: dict[str, Any] = json.loads(line)
         if answer.get("event") != event:
-            raise ProcessFailed(f"the learner says {line!r} where {event!r} was expected")
+            raise ProcessFailed(f"the learner printed {line!r} where {event!r} was expected")
         return answer
 
     # ------------------------------------------------------------ configurations
@@ -222,7 +222,7 @@ class Daemons:
             "run": {"name": "bench", "steps": 1_000_000, "groups_per_step": 1, "samples_per_group": 2},
             "serve": {"host": self._network.addresses[0]},
             "lease": {"deadline_s": _LEASE_S},
-            "relay": {"lan_preferred": False},  # the namespaces' addresses are private ones
+            "relay": {"lan_preferred": False},  # private addresses, but no LAN
             "learner_public_key": Identity.load_or_create(self._folder.secrets / "learner.key").public_key.hex(),
             "run_folder": str(self._folder.root),
         }
@@ -232,14 +232,14 @@ class Daemons:
             "identity_file": str(self._folder.secrets / "learner.key"),
             "invite_file": str(self._folder.secrets / "invite-learner.txt"),
             "run_folder": str(self._case.folder / "learner"),
-            "publish": {"deltas": False},  # noise has none
+            "publish": {"deltas": False},  # a delta of noise saves nothing
         }
 
     def _peer_config(self, number: int) -> dict[str, Any]:
         role, sockets = "peer" if number else "origin", self._case.sockets
         link: dict[str, Any] = {"host": self._network.inside[number], "congestion": sockets.congestion}
         if self._network.nodes[number].nat:
-            link["advertise"] = "none"  # what joining finds out by being dialled back
+            link["advertise"] = "none"  # what the dial-back check at joining would find
         if sockets.pace_mbit_s:
             link["pacing_mbit_s"] = float(sockets.pace_mbit_s)
         return {
@@ -256,7 +256,7 @@ class Daemons:
         return self._case.folder / (f"peer-{number}" if number else "origin")
 
     def _files(self, name: str, role: str, values: dict[str, Any], *log_option: str) -> list[str]:
-        """Write a configuration; the arguments that name it and the log."""
+        """Write a configuration; returns the arguments that name it and the log."""
         path = self._folder.config / f"{name}.toml"
         path.write_text(tomli_w.dumps(configured(role, values, self._case.settings)))
         return [str(path), *log_option, str(self.log(name).path)]
@@ -271,7 +271,7 @@ class Daemons:
 
 
 def configured(role: str, values: dict[str, Any], settings: tuple[str, ...]) -> dict[str, Any]:
-    """A daemon's configuration with the settings that are meant for its role on top.
+    """Return a daemon's configuration, overridden by the settings of its role.
 
     Raises:
         ConfigError: a key is unknown or a value out of range.
@@ -295,6 +295,6 @@ def _check(settings: tuple[str, ...]) -> None:
     for setting in settings:
         if setting.partition(".")[0] not in _PREFIXES:
             raise ConfigError(
-                f"cannot tell for whom the setting {setting!r} is",
+                f"the setting {setting!r} does not begin with a role",
                 fix=f"write it as ROLE.section.key=value, with ROLE one of {', '.join(_PREFIXES)}",
             )

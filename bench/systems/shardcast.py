@@ -16,7 +16,7 @@ from bench.wan.network import Network
 RELAYS = 2
 _START_TIMEOUT_S = 40.0
 _NODE = ROOT / "bench" / "programs" / "shardcast_node.py"
-#: Smaller shards than its 50 MB, which would not be relayed in parts at all; no back-off of 15 s.
+#: Smaller shards than the default 50 MB, with which a payload would be one shard; retries without the 15 s back-off.
 _SETTINGS = {
     "SHARDCAST_SHARD_SIZE": "4000000",
     "SHARDCAST_FAST_RETRY_INTERVAL": "1",
@@ -26,15 +26,15 @@ _SETTINGS = {
 
 
 def missing() -> str:
-    """Whether shardcast can be imported."""
+    """Return how to install shardcast; empty when it can be imported."""
     return lacks_module("shardcast")
 
 
 def broadcasts(case: Case) -> Iterator[Broadcast]:
-    """Each in a new network and with new processes.
+    """Yield broadcasts, each in a new network with new processes.
 
     Raises:
-        WaitTimedOut: it did not end in time.
+        WaitTimedOut: a broadcast did not end in time.
         ProcessFailed: a node ended, or a copy is wrong.
     """
     while True:
@@ -49,7 +49,7 @@ def _broadcast(network: Network, case: Case) -> Broadcast:
     for number, folder in enumerate(folders):
         processes.append(_start(network, number, folder, payload))
         lines.follow(number, processes[-1])
-        if number <= RELAYS:  # a node needs those that it asks to be up
+        if number <= RELAYS:  # the origin and the relays must be up before a node asks them
             lines.count("ready", 1, _START_TIMEOUT_S)
     lines.count("ready", len(folders) - RELAYS - 1, _START_TIMEOUT_S)
     origin = processes[0].stdin
