@@ -16,20 +16,36 @@ HOPS_LABELLED_MAX = 256
 
 # (name, help, key of the totals)
 TOTALS = (
-    ("rollcast_delta_bytes_saved", "Keyframe bytes that deltas spared the peers, net.", "bytes_saved_by_deltas"),
-    ("rollcast_chunks_duplicate", "Chunks received though held already.", "chunks_duplicate"),
-    ("rollcast_chunks_hedged", "Chunks asked for from a second source as the first was late.", "chunks_hedged"),
-    ("rollcast_chunks_rejected", "Chunks that did not match their signed hash.", "chunks_rejected"),
+    (
+        "rollcast_delta_bytes_saved",
+        "Keyframe bytes that deltas saved the peers, less the bytes of the deltas.",
+        "bytes_saved_by_deltas",
+    ),
+    ("rollcast_chunks_duplicate", "Chunks received by peers that already held them.", "chunks_duplicate"),
+    ("rollcast_chunks_hedged", "Chunks requested from a second source because the first was late.", "chunks_hedged"),
+    ("rollcast_chunks_rejected", "Chunks rejected because they did not match their signed hash.", "chunks_rejected"),
     ("rollcast_reparentings", "Sources replaced in the middle of a broadcast.", "reparentings"),
 )
 
 # (name, help, key of a peer); None is left out.
 PER_PEER = (
-    ("rollcast_peer_version_held_ratio", "Share of the newest version's chunks it holds.", "share_held"),
-    ("rollcast_peer_uplink_bytes_per_second", "What left it while chunks waited.", "uplink_bytes_per_s"),
-    ("rollcast_peer_downlink_bytes_per_second", "Fastest second of receiving.", "downlink_bytes_per_s"),
-    ("rollcast_peer_t_bcast_last_seconds", "From announcement to its newest verified copy.", "t_last_s"),
-    ("rollcast_peer_t_bcast_p95_seconds", "95th percentile of it over its newest versions.", "t_p95_s"),
+    ("rollcast_peer_version_held_ratio", "Share of the newest version's chunks that the peer holds.", "share_held"),
+    (
+        "rollcast_peer_uplink_bytes_per_second",
+        "Bytes per second that left the peer while chunks waited to be sent.",
+        "uplink_bytes_per_s",
+    ),
+    (
+        "rollcast_peer_downlink_bytes_per_second",
+        "Bytes that the peer received in its fastest second.",
+        "downlink_bytes_per_s",
+    ),
+    ("rollcast_peer_t_bcast_last_seconds", "Seconds from announcement to the peer's newest verified copy.", "t_last_s"),
+    (
+        "rollcast_peer_t_bcast_p95_seconds",
+        "95th percentile of the seconds from announcement to verified copy, over the peer's newest versions.",
+        "t_p95_s",
+    ),
 )
 
 
@@ -42,13 +58,17 @@ def families(broadcast: Mapping[str, Any]) -> Iterable[Metric]:
     missing = holding["total"] - holding["have"]
     yield GaugeMetricFamily("rollcast_broadcast_peers_missing", "Peers that lack the newest version.", missing)
     totals = broadcast["totals"]
-    received = CounterMetricFamily("rollcast_chunk_bytes_received", "Chunk bytes by source.", labels=["source"])
+    received = CounterMetricFamily(
+        "rollcast_chunk_bytes_received", "Chunk bytes that peers received, by source.", labels=["source"]
+    )
     for source in ("origin", "peers"):
         received.add_metric([source], totals[f"bytes_from_{source}"])
     yield received
     for name, text, key in TOTALS:
         yield CounterMetricFamily(name, text, totals[key])
-    yield CounterMetricFamily("rollcast_relay_plans", "Relay plans made.", broadcast["plan"]["made"])
+    yield CounterMetricFamily(
+        "rollcast_relay_plans", "Relay plans made since the coordinator started.", broadcast["plan"]["made"]
+    )
     stripes = GaugeMetricFamily("rollcast_relay_stripes", "Stripes of the relay plan in force.", labels=["mode"])
     stripes.add_metric([broadcast["plan"]["mode"]], broadcast["plan"]["stripes"])
     yield stripes
@@ -65,7 +85,7 @@ def _peer_seconds(spread: Mapping[str, Any]) -> Metric:
     bounds = [*(str(float(bound)) for bound in spread["bounds"]), "+Inf"]
     return HistogramMetricFamily(
         "rollcast_peer_t_bcast_seconds",
-        "From announcement to a peer's verified copy, over all peers and versions.",
+        "Seconds from announcement to a peer's verified copy, over all peers and versions.",
         buckets=list(zip(bounds, spread["at_most"], strict=True)),
         sum_value=spread["sum"],
     )
@@ -74,19 +94,21 @@ def _peer_seconds(spread: Mapping[str, Any]) -> Metric:
 def _hops(broadcast: Mapping[str, Any]) -> Iterable[Metric]:
     rates = broadcast["hop_rates"]
     spread = GaugeMetricFamily(
-        "rollcast_hop_bytes_per_second", "Rate of the hops while chunks waited.", labels=["quantile"]
+        "rollcast_hop_bytes_per_second",
+        "Quantiles over all hops of the bytes per second sent while chunks waited.",
+        labels=["quantile"],
     )
     for quantile, key in (("0", "slowest"), ("0.5", "p50"), ("1", "fastest")):
         if rates[key] is not None:
             spread.add_metric([quantile], rates[key])
     yield spread
-    yield GaugeMetricFamily("rollcast_hops_measured", "Hops whose rate was measured.", rates["measured"])
+    yield GaugeMetricFamily("rollcast_hops_measured", "Hops whose rate has been measured.", rates["measured"])
     hops: Sequence[Mapping[str, Any]] = broadcast["hops"]
     if len(hops) + broadcast["hops_left_out"] > HOPS_LABELLED_MAX:
         return
     columns = (
-        ("rollcast_link_bytes_per_second", "Rate of one hop while chunks waited.", "bytes_per_s"),
-        ("rollcast_link_rtt_seconds", "Smallest round-trip time of one hop lately.", "rtt_s"),
+        ("rollcast_link_bytes_per_second", "Bytes per second sent over one hop while chunks waited.", "bytes_per_s"),
+        ("rollcast_link_rtt_seconds", "Smallest recent round-trip time of one hop.", "rtt_s"),
     )
     for name, text, key in columns:
         family = GaugeMetricFamily(name, text, labels=["source", "target"])
@@ -112,7 +134,9 @@ def _per_peer(workers: Sequence[Mapping[str, Any]]) -> Iterable[Metric]:
             if row[key] is not None:
                 family.add_metric([row["peer_id"], row["name"]], row[key])
         yield family
-    last = CounterMetricFamily("rollcast_peer_times_last", "Versions it was the last to hold.", labels=["peer", "name"])
+    last = CounterMetricFamily(
+        "rollcast_peer_times_last", "Versions that the peer was the last to hold.", labels=["peer", "name"]
+    )
     for row in workers:
         last.add_metric([row["peer_id"], row["name"]], row["times_last"])
     yield last

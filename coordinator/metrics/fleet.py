@@ -75,10 +75,18 @@ def build_spending(manager: FleetManager, accepted: int) -> SpendingStatus:
 
 
 _GAUGES = (
-    ("rollcast_spending_usd_per_hour", "Price of the machines started at providers that run now.", "usd_per_hour"),
-    ("rollcast_spending_committed_usd_per_hour", "The same with their greatest egress.", "committed_usd_per_hour"),
-    ("rollcast_usd_per_accepted_rollout", "Spent at providers / rollouts accepted.", "usd_per_accepted_rollout"),
-    ("rollcast_spending_usd_max", "Limit on what providers may cost in all.", "usd_max"),
+    ("rollcast_spending_usd_per_hour", "Price per hour of the running machines at providers.", "usd_per_hour"),
+    (
+        "rollcast_spending_committed_usd_per_hour",
+        "Price per hour of the running machines at providers, plus the most traffic that they can send.",
+        "committed_usd_per_hour",
+    ),
+    (
+        "rollcast_usd_per_accepted_rollout",
+        "Money spent at providers, divided by accepted rollouts.",
+        "usd_per_accepted_rollout",
+    ),
+    ("rollcast_spending_usd_max", "Limit on the total cost of workers at providers, in USD.", "usd_max"),
 )
 
 
@@ -89,12 +97,14 @@ def families(spending: Mapping[str, Any] | None) -> Iterable[Metric]:
     for name, text, key in _GAUGES:
         if spending[key] is not None:
             yield GaugeMetricFamily(name, text, value=spending[key])
-    spent = CounterMetricFamily("rollcast_spent_usd", "Spent at providers.", labels=["provider", "what"])
+    spent = CounterMetricFamily("rollcast_spent_usd", "Money spent at providers, in USD.", labels=["provider", "what"])
     for one in spending["providers"]:
         spent.add_metric([one["provider"], "machine"], one["machine_usd"])
         spent.add_metric([one["provider"], "egress"], one["egress_usd"])
     yield spent
-    workers = GaugeMetricFamily("rollcast_provider_workers", "Workers at providers.", labels=["provider", "phase"])
+    workers = GaugeMetricFamily(
+        "rollcast_provider_workers", "Workers at providers, by phase.", labels=["provider", "phase"]
+    )
     counts: dict[tuple[str, str], int] = {}
     for one in spending["workers"]:
         place = (one["provider"], one["phase"])

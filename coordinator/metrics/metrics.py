@@ -28,15 +28,19 @@ LATENCY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.
 # (name, help, key of the status); a key whose value is None is left out of the scrape.
 GAUGES = (
     ("rollcast_learner_step", "Learner steps completed.", "step"),
-    ("rollcast_learner_steps_target", "Learner steps at which the run is finished.", "steps"),
+    ("rollcast_learner_steps_target", "Learner steps after which the run is finished.", "steps"),
     ("rollcast_version_newest", "Newest announced version.", "newest_version"),
     ("rollcast_epoch", "Epoch of the run.", "epoch"),
-    ("rollcast_staleness_limit_steps", "S, the limit on staleness.", "staleness_limit"),
-    ("rollcast_staleness_max_trained_steps", "Age of the oldest rollout trained.", "staleness_max_trained"),
+    ("rollcast_staleness_limit_steps", "S, the limit on staleness in learner steps.", "staleness_limit"),
+    (
+        "rollcast_staleness_max_trained_steps",
+        "Age in learner steps of the oldest rollout trained.",
+        "staleness_max_trained",
+    ),
     ("rollcast_reward_train", "Mean reward of the newest batch.", "reward_train"),
     ("rollcast_reward_before", "Reward on held-out problems before RL.", "reward_before"),
     ("rollcast_reward_after", "Reward on held-out problems after RL.", "reward_after"),
-    ("rollcast_tokens_per_second", "Tokens generated a second, all peers together.", "tokens_per_s"),
+    ("rollcast_tokens_per_second", "Tokens per second that all peers together generate.", "tokens_per_s"),
     ("rollcast_learner_utilisation_ratio", "Share of the learner's time spent computing.", "learner_utilisation"),
     ("rollcast_peer_byte_ratio", "Share of chunk bytes served by peers, not the origin.", "peer_byte_share"),
     ("rollcast_run_elapsed_seconds", "Seconds since the coordinator started.", "elapsed_s"),
@@ -45,13 +49,25 @@ GAUGES = (
 
 # (name, help, key of the status' mismatch).
 MISMATCH = (
-    ("rollcast_mismatch_kl_k3", "k3-KL(engine, learner) of the newest batch, nats a token.", "kl_k3"),
-    ("rollcast_mismatch_ratio_mean", "Mean ratio learner / engine of reported tokens.", "ratio_mean"),
-    ("rollcast_mismatch_outside_ratio", "Share of tokens whose ratio is outside [0.8, 1.28].", "outside_share"),
-    ("rollcast_mismatch_reported_ratio", "Share of trained tokens with a reported log p.", "reported_share"),
+    ("rollcast_mismatch_kl_k3", "k3 estimate of KL(engine, learner) of the newest batch, in nats per token.", "kl_k3"),
+    (
+        "rollcast_mismatch_ratio_mean",
+        "Mean probability ratio, learner / engine, of tokens with a reported log-probability.",
+        "ratio_mean",
+    ),
+    ("rollcast_mismatch_outside_ratio", "Share of those tokens whose ratio is outside [0.8, 1.28].", "outside_share"),
+    ("rollcast_mismatch_reported_ratio", "Share of trained tokens with a reported log-probability.", "reported_share"),
     ("rollcast_mismatch_peers_alarming", "Peers beyond a threshold of the learner's [mismatch].", "peers_alarming"),
-    ("rollcast_sampling_lacks_ratio", "Share of the randomness that tokens should have.", "sampling_lacks_share"),
-    ("rollcast_sampling_peers_alarming", "Peers whose tokens are too likely for chance.", "sampling_peers_alarming"),
+    (
+        "rollcast_sampling_lacks_ratio",
+        "Share of the expected randomness that the tokens of the last batches lack.",
+        "sampling_lacks_share",
+    ),
+    (
+        "rollcast_sampling_peers_alarming",
+        "Peers whose tokens are likelier than random sampling allows.",
+        "sampling_peers_alarming",
+    ),
 )
 
 
@@ -62,23 +78,23 @@ class CoordinatorMetrics:
         self.registry = metrics.new_registry()
         self.upload_answer_s = Histogram(
             "rollcast_upload_answer_seconds",
-            "From a rollout's arrival to its verdict.",
+            "Seconds from a rollout's arrival to its verdict.",
             buckets=LATENCY_BUCKETS_S,
             registry=self.registry,
         )
         self.loop_lag_s = Histogram(
             "rollcast_loop_lag_seconds",
-            "How late the coordinator's tick was.",
+            "Delay of the coordinator's periodic tick, in seconds.",
             buckets=LATENCY_BUCKETS_S,
             registry=self.registry,
         )
         self.loop_lag = LoopLag()
         self.store_free_bytes = Gauge(
-            "rollcast_store_free_bytes", "Free on the run folder's disk.", registry=self.registry
+            "rollcast_store_free_bytes", "Free bytes on the run folder's disk.", registry=self.registry
         )
         self.store_refusing = Gauge(
             "rollcast_store_refusing_uploads",
-            "1 while uploads are refused: the disk is almost full.",
+            "1 while uploads are refused because the disk is almost full.",
             registry=self.registry,
         )
         self.registry.register(_StatusCollector(status, broadcast))
@@ -118,7 +134,12 @@ class _StatusCollector(Collector):
             value = status.get(key)
             if value is not None:
                 yield GaugeMetricFamily(name, text, value=float(value))
-        yield _one_label("rollcast_phase", "The run's phase.", "phase", {str(status.get("phase", "")): 1.0})
+        yield _one_label(
+            "rollcast_phase",
+            "The run's current phase, which has the value 1.",
+            "phase",
+            {str(status.get("phase", "")): 1.0},
+        )
         yield from _staleness(status)
         yield from staleness_families(status.get("staleness") or {})
         yield from _rollouts(status.get("rollouts", {}))
@@ -135,9 +156,9 @@ def _mismatch(mismatch: Mapping[str, Any] | None) -> Iterable[Metric]:
     for name, text, key in MISMATCH if mismatch else ():
         yield GaugeMetricFamily(name, text, value=float((mismatch or {})[key]))
     if mismatch:
-        text = "k3-KL of one peer's reported log-probabilities, of the worst."
+        text = "k3 estimate of KL(engine, learner) by peer, for the worst peers, in nats per token."
         yield _one_label("rollcast_mismatch_peer_kl_k3", text, "peer", mismatch["peers"])
-        text = "Share of the randomness that one peer's tokens should have and lack, of the worst."
+        text = "Share of the expected randomness that a peer's tokens lack, for the worst peers."
         yield _one_label("rollcast_sampling_peer_lacks_ratio", text, "peer", mismatch["sampling_peers"])
 
 
@@ -145,7 +166,10 @@ def _t_bcast(t_bcast: Mapping[str, Any]) -> Iterable[Metric]:
     quantiles = {quantile: t_bcast.get(key) for quantile, key in (("0.5", "p50"), ("0.95", "p95"))}
     known = {quantile: value for quantile, value in quantiles.items() if value is not None}
     yield _one_label(
-        "rollcast_t_bcast_seconds", "From announcement to the last active peer's verified copy.", "quantile", known
+        "rollcast_t_bcast_seconds",
+        "Quantiles of T_bcast: seconds from announcement to the last active peer's verified copy.",
+        "quantile",
+        known,
     )
     if t_bcast.get("last") is not None:
         yield GaugeMetricFamily(
@@ -174,7 +198,7 @@ def _rollouts(rollouts: Mapping[str, Any]) -> Iterable[Metric]:
         outcomes.add_metric([outcome], rollouts.get(outcome, 0))
     yield outcomes
     yield GaugeMetricFamily(
-        "rollcast_rollouts_open", "Rollouts issued and not yet closed.", value=rollouts.get("open", 0)
+        "rollcast_rollouts_open", "Rollouts issued and neither trained nor dropped.", value=rollouts.get("open", 0)
     )
     dropped = CounterMetricFamily("rollcast_rollouts_dropped", "Rollouts dropped, by reason.", labels=["reason"])
     for reason, count in (rollouts.get("dropped") or {}).items():
@@ -195,12 +219,27 @@ def _peers(peers: Iterable[Mapping[str, Any]]) -> Iterable[Metric]:
     if len(rows) > broadcast_metrics.PEERS_LABELLED_MAX:
         return
     columns = (
-        (GaugeMetricFamily, "rollcast_peer_version_lag_steps", "Newest version minus the peer's.", "version_lag"),
-        (GaugeMetricFamily, "rollcast_peer_tokens_per_second", "Tokens a second.", "tokens_per_s"),
-        (GaugeMetricFamily, "rollcast_peer_last_seen_seconds", "Since its last message.", "last_seen_s"),
-        (CounterMetricFamily, "rollcast_peer_rollouts_accepted", "Rollouts accepted from it.", "accepted"),
-        (CounterMetricFamily, "rollcast_peer_rollouts_dropped", "Its rollouts that were dropped.", "dropped"),
-        (CounterMetricFamily, "rollcast_peer_chunk_bytes_sent", "Chunk bytes it relayed.", "chunk_bytes_sent"),
+        (
+            GaugeMetricFamily,
+            "rollcast_peer_version_lag_steps",
+            "Newest version minus the peer's version.",
+            "version_lag",
+        ),
+        (
+            GaugeMetricFamily,
+            "rollcast_peer_tokens_per_second",
+            "Tokens per second that the peer generates.",
+            "tokens_per_s",
+        ),
+        (GaugeMetricFamily, "rollcast_peer_last_seen_seconds", "Seconds since the peer's last message.", "last_seen_s"),
+        (CounterMetricFamily, "rollcast_peer_rollouts_accepted", "Rollouts accepted from the peer.", "accepted"),
+        (CounterMetricFamily, "rollcast_peer_rollouts_dropped", "Rollouts of the peer that were dropped.", "dropped"),
+        (
+            CounterMetricFamily,
+            "rollcast_peer_chunk_bytes_sent",
+            "Chunk bytes that the peer relayed.",
+            "chunk_bytes_sent",
+        ),
     )
     for cls, name, text, key in columns:
         family = cls(name, text, labels=["peer", "name"])

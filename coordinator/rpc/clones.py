@@ -17,8 +17,8 @@ INSTANCE_ID_LENGTH_MAX = 64
 _IDENTITIES_KEPT = 16384
 _FORGET_S = 300.0  # seconds without a second instance, after which its return counts as a first visit
 
-#: welcome and moved admit the instance (moved: the identity was elsewhere before); later: it retries until it is certain
-#: which of the two instances is alive; cloned: it is refused.
+#: welcome and moved admit the instance (moved: the identity was elsewhere before); later: it retries until it is
+#: certain which of the two instances is alive; cloned: it is refused.
 Verdict = Literal["welcome", "moved", "later", "cloned"]
 
 

@@ -20,7 +20,7 @@ class PrometheusSink:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._gauge = Gauge(
             "rollcast_step_figure",
-            "A figure of the newest learner step (docs/metrics.md).",
+            "A metric of the newest learner step, as in metrics.jsonl (docs/metrics.md).",
             ["figure"],
             registry=registry,
         )
