@@ -1,1 +1,1 @@
-"""Run a worker: relay versions and generate rollouts on somebody's machine."""
+"""Run a worker: relay versions and generate rollouts on a donor's machine."""

@@ -15,7 +15,7 @@ from rollcast.wire.joining.bootstrap import PLACE_PATTERN, PLACES_MOST
 
 
 class EngineConfig(ConfigModel):
-    """How this peer generates rollouts."""
+    """Settings of this peer's rollout engine."""
 
     kind: Literal["auto", "jax", "torch"] = "auto"
     """Engine that generates rollouts: jax, torch (through transformers), or auto: jax where it is installed, otherwise
@@ -57,7 +57,7 @@ class LinkConfig(ConfigModel):
     lan_exempt: bool = True
     """Whether links to private, link-local and loopback addresses are exempt from both caps."""
     region: str = Field("", max_length=64)
-    """Where this machine is, as a label of your own choice; peers with the same label are preferred as neighbours."""
+    """Location of this machine, a label of your own choice; peers with the same label are preferred as neighbours."""
     punch: bool = True
     """Open links through NAT by TCP hole punching: where neither of two peers can be dialled, both dial at a moment
     that the coordinator sets. Takes one more connection to the coordinator."""
@@ -157,7 +157,7 @@ class PeerConfig(ConfigModel):
     mirror: MirrorConfig = MirrorConfig()
     """Mirrors."""
     limits: LimitsConfig = LimitsConfig()
-    """What this machine may be used for, and when."""
+    """The owner's limits on the use of this machine."""
     coordinators: tuple[Annotated[str, Field(pattern=PLACE_PATTERN)], ...] = Field((), max_length=PLACES_MOST - 1)
     """Further addresses of the run's coordinator, tried in turn with those of the invite: host, with the invite's
     ports, or host:control port:HTTP port."""

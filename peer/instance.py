@@ -1,4 +1,4 @@
-"""The instance id, which tells copies of one identity apart.
+"""Distinguish the copies of one identity by an instance id.
 
 The id is stored beside the identity with a digest of the place: machine, host name, folder. A state folder that was
 copied to another place, with a disk image, a volume or a backup, no longer matches the digest and gets a new id there.

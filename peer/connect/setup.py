@@ -37,7 +37,7 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class ConnectivityContext:
-    """What connectivity components are built from.
+    """The objects from which connectivity components are built.
 
     Args:
         place: identity, and the enrolment with the run, the coordinator's addresses and the run CA.

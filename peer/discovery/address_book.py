@@ -96,8 +96,8 @@ class AddressBook:
         """Add a verified record, or replace an older one of the same peer.
 
         Args:
-            told_by: the peer that sent it; None: the coordinator. A peer's record of itself is believed as the
-                coordinator's is.
+            told_by: the peer that sent it; None: the coordinator. A peer's record of itself is trusted like
+                one that the coordinator sends.
 
         Returns:
             whether anything changed.
@@ -118,7 +118,7 @@ class AddressBook:
         return True
 
     def found_nearby(self, peer_id: PeerId, role: str, addresses: tuple[str, ...], now_unix_s: float) -> None:
-        """Add addresses that a host on the local network claims: tried first, believed only after the handshake."""
+        """Add addresses that a host on the local network claims: tried first, trusted only after the handshake."""
         if self._is_of_no_use(peer_id) or not addresses:
             return
         self._nearby.pop(peer_id, None)
@@ -143,7 +143,7 @@ class AddressBook:
                 del known[peer_id]
 
     def has(self, signed: pb.Signed) -> bool:
-        """Return whether exactly this record is in the book, verified and believed already."""
+        """Return whether exactly this record is in the book, verified and from a trusted peer."""
         same = (entry for entry in self._entries.values() if entry.signed.signature == signed.signature)
         return any(entry.signed == signed and entry.believed for entry in same)
 
@@ -173,7 +173,7 @@ class AddressBook:
         self._hinted = {peer_id: one for peer_id, one in self._hinted.items() if one.until_unix_s > now_unix_s}
         return bool(old or gone)
 
-    # ------------------------------------------------------------ what is told and used
+    # ------------------------------------------------------------ what is sent and used
 
     def to_tell(self, random: Chance, most: int, *, besides: Container[PeerId] = ()) -> list[pb.Signed]:
         """Return records for another peer, sampled from those vouched for by the coordinator, their peer or a link."""
@@ -192,7 +192,7 @@ class AddressBook:
     def holders(self, random: Chance, most: int, *, besides: Container[PeerId] = ()) -> list[Holder]:
         """Return the peers to dial, the likeliest first.
 
-        Peers on the local network come first; then peers with fewer failures, believed ones and met ones; then hints.
+        Peers on the local network come first; then peers with fewer failures, trusted ones and met ones; then hints.
         """
         nearby = [
             Holder(peer_id, one.role, " ".join(self.addresses(peer_id)), True)

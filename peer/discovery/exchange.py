@@ -178,7 +178,7 @@ class Exchange:
         self._offered_at_s = float("-inf")
 
     def hinted(self, peer_id: PeerId, addresses: tuple[str, ...]) -> None:
-        """Add addresses at which this peer is said to be, which no trusted peer vouches for."""
+        """Add claimed addresses of this peer, which no trusted peer vouches for."""
         self._book.hinted(peer_id, addresses, self._unix_time())
 
     def keep_out(self, banned: frozenset[PeerId]) -> None:

@@ -21,7 +21,7 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 log = structlog.get_logger()
 
 NAMES_MOST = 64
-"""Services that are considered; a network has no more machines than this, or some host invents them."""
+"""Most services considered; if there are more, some host on the network invents them."""
 AGAIN_S = 300.0
 """Seconds after which peers that are still announced are reported again; their addresses expire otherwise."""
 _RESOLVE_MS = 3000

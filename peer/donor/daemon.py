@@ -42,16 +42,16 @@ _NICENESS = 19  # the lowest priority
 
 
 class DonorHost(Protocol):
-    """What the peer process does on behalf of its owner."""
+    """The operations that a peer process carries out for its owner."""
 
     def rest(self, event: Rest) -> None:
         """Stop generating rollouts, or resume."""
 
     def finish(self, event: FinishRequested) -> None:
-        """Accept no new work, and end the process if the event says so."""
+        """Accept no new work, and end the process if the event's ``ends`` is set."""
 
     def allow_network(self, gate: NetworkGate) -> None:
-        """Let chunks be sent and received as the gate says."""
+        """Send and receive chunks only as far as the gate allows."""
 
     def cap_links(self, link: LinkConfig) -> None:
         """Apply these bandwidth caps to chunk links."""
@@ -146,7 +146,7 @@ class Donor:
                     tasks.create_task(self._page.run())
 
     def clear_up(self) -> None:
-        """After the process has ended, remove its files if the owner took this machine out of the run.
+        """Remove the files of the ended process if the owner took this machine out of the run.
 
         Raises:
             RunFolderError: a file cannot be removed.

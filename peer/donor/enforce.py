@@ -69,7 +69,7 @@ class LimitsEnforcer:
         self._moved_before = (0, 0)
         self._saved_at_s = float("-inf")
         self.allowed: Allowed = ALL
-        """What is allowed now."""
+        """The operations allowed now."""
         self.readings = Readings()
         """The last sensor readings."""
 

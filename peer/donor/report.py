@@ -76,7 +76,7 @@ def machine_report(
     config: PeerConfig,
     local: datetime,
 ) -> dict[str, Any]:
-    """Return the report at this time of the owner's wall clock; ``process`` has what the process knows of itself."""
+    """Return the report at this time of the owner's wall clock; ``process`` is its part from peer.donor.describe."""
     allowed = enforcer.allowed
     own = {"state": process["state"], "reason": process["reason"]}
     if allowed.state != "on":

@@ -42,7 +42,7 @@ _BYTES_GAP = 1.1  # multiple of the least free bytes at which work resumes
 
 
 class CeilingWatch:
-    """Tell which ceilings hold work back.
+    """Report which ceilings hold work back.
 
     The object has state: a ceiling that stopped work holds until the reading has passed its gap.
     """

@@ -25,7 +25,7 @@ Hours = Annotated[tuple[str, ...], Field(max_length=32), AfterValidator(_hours)]
 
 
 class LimitsConfig(ConfigModel):
-    """What this machine may be used for, and when. With no limit set it works whenever it runs."""
+    """The owner's limits on the use of this machine. With no limit set it works whenever it runs."""
 
     compute_hours: Hours = ()
     """Weekly windows of local time in which rollouts may be generated, such as "mon-fri 22:00-07:00"; none: always."""
@@ -46,7 +46,7 @@ class LimitsConfig(ConfigModel):
     power_watts_max: float | None = Field(None, gt=0.0)
     """Power of all accelerators together, in watts, above which work pauses; none: no limit."""
     battery_share_min: float | None = Field(None, ge=0.0, le=1.0)
-    """On battery, charge (0 to 1) below which work pauses; 1: no work on battery at all, none: no limit."""
+    """Battery charge (0 to 1) below which work pauses on battery; 1: no work on battery at all, none: no limit."""
     idle_minutes_min: float | None = Field(None, gt=0.0)
     """Minutes without user activity after which work starts; none: work also while the machine is in use."""
     others_cpu_share_max: float | None = Field(None, gt=0.0, le=1.0)

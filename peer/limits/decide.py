@@ -24,7 +24,7 @@ REST_S = 30.0  # least pause after a ceiling was passed: a machine that cools do
 
 @dataclass(frozen=True, slots=True)
 class OwnerRequest:
-    """What the owner asked for; it survives restarts.
+    """The owner's last request; it survives restarts.
 
     Args:
         until: local time at which the machine resumes by itself; None: it waits for the owner.
@@ -36,13 +36,13 @@ class OwnerRequest:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What this machine may do now.
+    """The operations allowed on this machine now.
 
     Args:
         compute: whether rollouts may be generated.
         send, receive: whether chunks may be sent and received; the connection to the coordinator stays open.
         state: the state in one word.
-        reason: text that says why something is not allowed; empty when everything is.
+        reason: why an operation is not allowed; empty when everything is.
     """
 
     compute: bool
@@ -115,7 +115,7 @@ class SaveRequest:
 
 @dataclass(frozen=True, slots=True)
 class FinishAndStop:
-    """Complete the leases that are held, hand the relay's children over to other peers, then end the process."""
+    """Complete the leases that are held, leave the relay's children to other peers, then end the process."""
 
     until: datetime | None
 
@@ -213,7 +213,7 @@ class LimitsCore:
 def _at_start(asked: OwnerRequest) -> OwnerRequest:
     """Return the request to start with.
 
-    A process holds no work at startup, so "finish" is already done; starting the process is itself the wish to work,
+    A process holds no work at startup, so "finish" is already done; starting the process is itself a request to work,
     unless the owner named a time to resume.
     """
     if asked.wish != "finish":

@@ -20,7 +20,7 @@ class MonthUse:
 
 
 class Quota:
-    """Count the bytes sent and received beyond the local network, and tell when this month's quota is spent.
+    """Count the bytes sent and received beyond the local network, and decide when this month's quota is spent.
 
     Args:
         upload_bytes, download_bytes: bytes per month; None: no quota.

@@ -11,12 +11,12 @@ from rollcast.wire.ids import PeerId
 
 @dataclass(frozen=True, slots=True)
 class NetworkGate:
-    """What the machine's owner allows.
+    """The traffic of chunks that the machine's owner allows.
 
     Args:
         send: whether chunks may be sent.
         receive: whether chunks may be received.
-        reason: why not, in words.
+        reason: why traffic is not allowed, in words.
     """
 
     send: bool = True

@@ -1,12 +1,12 @@
 """Rank a peer's addresses for dialing, by measured rate, cost and recent failures. Decisions only.
 
-An address has one of these forms, several stand in a row with spaces between them:
+An address has one of these forms; several addresses are separated by spaces:
 
     host:port                                               direct
     punch                                                   punched: both dial each other at the same time
     /ip4/192.0.2.1/tcp/4001                                 p2p: libp2p
     /ip4/192.0.2.1/tcp/4001/p2p/RELAY/p2p-circuit/p2p/PEER  relayed: libp2p through a third peer
-    https://host/prefix, or a path                          mirror; it stands alone
+    https://host/prefix, or a path                          mirror; always the only address
 """
 
 from __future__ import annotations

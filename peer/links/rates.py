@@ -103,8 +103,8 @@ class RateMeter:
         self._pending_bytes = 0
 
 
-# Receiving that goes on for a stretch of this long, without a longer gap in it, was as fast as the link is; a few bytes
-# now and then do not show how fast it is.
+# Receiving for a stretch of _STRETCH_S without a gap longer than _GAP_S was as fast as the link is; a few bytes now and
+# then do not show how fast it is.
 _STRETCH_S = 1.0
 _GAP_S = 0.25
 # Bytes must have waited to leave for this long before the rate of those that left is taken for the link's.

@@ -11,11 +11,11 @@ from peer.links.rates import Measured, RateMeter, TokenBucket
 # Bytes that may pass at once under a cap, in seconds of its rate.
 _BURST_S = 0.05
 # A connection under a download cap may have so much of it wait in the kernel, in seconds of its rate: enough for one
-# connection to reach the cap at this round-trip time, and little beside a minute of it.
+# connection to reach the cap at this round-trip time, and little compared with a minute of it.
 _KERNEL_AHEAD_S = 0.2
 _KERNEL_AHEAD_BYTES_MIN = 64 << 10
 KERNEL_AHEAD_BYTES_MAX = 4 << 20
-"""Also for links whose cap was removed: once a buffer size is set, Linux no longer adjusts it to the connection."""
+"""Largest kernel buffer, also of links whose cap was removed: Linux no longer adjusts a size that was set once."""
 
 
 def is_lan_address(address: str) -> bool:

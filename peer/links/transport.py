@@ -112,7 +112,7 @@ class ChunkTransport(Protocol):
     """Opens and accepts links."""
 
     async def start(self, on_link: LinkHandler) -> str:
-        """Accept links; each is authenticated, greeted, handed to ``on_link`` and started.
+        """Accept links; each is authenticated, greeted, passed to ``on_link`` and started.
 
         Returns:
             host:port that other processes can dial; empty if they cannot.

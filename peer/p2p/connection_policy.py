@@ -19,7 +19,7 @@ Verdict = Literal["member", "stranger", "refused"]
 
 @dataclass(slots=True)
 class ConnectionPolicy:
-    """Which peers one host accepts.
+    """The rules by which one host accepts or refuses peers.
 
     Args:
         strangers_most: connections of strangers on probation at a time.

@@ -1,6 +1,6 @@
 """Set up a libp2p host for a peer: TCP, noise and yamux, and none of libp2p's own initiatives (trio).
 
-Otherwise py-libp2p 0.8 would accept plaintext (and believe what is claimed about the key), dial every peer that it
+Otherwise py-libp2p 0.8 would accept plaintext (and believe any claim about the key), dial every peer that it
 hears of, and refuse connections once 80 % of the memory is in use, as in a process with a model in it.
 """
 

@@ -212,7 +212,7 @@ class HostThread:
         error: BaseException | None = None
         try:
             trio.run(self._serve)
-        except BaseException as problem:  # whatever it is, the daemon is notified and goes on without libp2p
+        except BaseException as problem:  # whatever it is, the daemon is notified and continues without libp2p
             error = problem
         self._call_loop(lambda: self._ended(error))
 

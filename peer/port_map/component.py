@@ -63,7 +63,7 @@ class Router(Protocol):
     """One protocol for mapping ports. Ports are pairs (inside, outside)."""
 
     async def map_ports(self, ports: Sequence[tuple[int, int]], lease_s: int) -> Mapped:
-        """Map the ports for lease_s seconds, with the outside ports as a wish.
+        """Map the ports for lease_s seconds, and prefer these outside ports.
 
         Raises:
             RollcastError: no router maps them.

@@ -134,7 +134,7 @@ class PunchTransport:
         self._handle(SessionOpened())
 
     def lost(self) -> None:
-        """Handle the end of the session: attempts under way go on, and none begins."""
+        """Handle the end of the session: attempts under way continue, and none begins."""
         self._handle(SessionLost())
 
     def told(self, punch: pb.Punch) -> None:

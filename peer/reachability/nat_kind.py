@@ -12,7 +12,7 @@ NatKind = Literal["open", "mapped", "firewall", "full-cone", "port-restricted", 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """How the coordinator sees one port of this machine.
+    """One port of this machine as the coordinator sees it.
 
     Args:
         local: the machine's own address on the way to the coordinator.

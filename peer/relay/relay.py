@@ -164,8 +164,8 @@ class Relay:
         return self._versions.heard(announcement, announced=True)
 
     def coordinator_gone(self, gone: bool) -> None:
-        """Note whether the coordinator is gone: then the learner's signature is enough to receive a version, and every
-        linked peer may be asked."""
+        """Note whether the coordinator is unreachable: then the learner's signature is enough to receive a version, and
+        every linked peer may be asked."""
         self._versions.coordinator_gone(gone)
         self._handle(CoordinatorGone(gone))
 

@@ -292,7 +292,7 @@ class StoreWorker:
         try:
             return self._store.advance(_ADVANCE_BYTES)
         except RollcastError as error:
-            log.info("work ahead of time failed", reason=str(error))  # what it was for will fail with its own event
+            log.info("work ahead of time failed", reason=str(error))  # what needs it fails with its own event
             return False
         except Exception:
             log.exception("work ahead of time failed")

@@ -74,7 +74,7 @@ Command = Receive | Drop | Materialise | Report | Acknowledge | SendToAll
 class _Known:
     verified: VerifiedVersion
     announced: bool = False  # by the coordinator
-    due: bool = False  # to be received completely: it is announced, or the coordinator is gone
+    due: bool = False  # to be received completely: it is announced, or the coordinator is unreachable
     holder: LinkId | None = None
     from_learner: bool = False
     told: dict[EncodingKey, tuple[bool, LinkId | None]] = field(default_factory=dict)  # as in the last Receive of each
@@ -129,7 +129,7 @@ class VersionBook:
         return self._settle()
 
     def coordinator_gone(self, gone: bool) -> list[Command]:
-        """Note whether the coordinator is gone.
+        """Note whether the coordinator is unreachable.
 
         Without it the learner's signature is enough to receive a version, and for an origin to broadcast it. The
         version is reported, and so used, only once the coordinator has announced it: the coordinator rejects rollouts

@@ -22,7 +22,7 @@ class _Place:
 
 
 class Coordinators:
-    """All addresses of one coordinator, tried in turn; the one at which a session opened is tried again first.
+    """All addresses of one coordinator, tried in turn; the one at which a session opened is retried first.
 
     Args:
         addresses: host:port, at least one.

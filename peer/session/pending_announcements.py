@@ -15,7 +15,7 @@ class PendingAnnouncements:
 
     def __init__(self) -> None:
         self.gate = OPEN
-        """What may be sent and received now."""
+        """The traffic allowed now."""
         self._held: deque[pb.VersionAnnouncement] = deque(maxlen=_NEWEST_KEPT)
 
     def came(self, announcement: pb.VersionAnnouncement) -> bool:

@@ -72,7 +72,7 @@ class Transports:
         try:
             p2p_address = await self.p2p.start(on_link)
         except RollcastError as error:
-            # Direct links do not need libp2p, so the process goes on without it.
+            # Direct links do not need libp2p, so the process continues without it.
             log.error("libp2p does not run; direct links go on", code=error.code, reason=error.what)
             return address
         log.info("libp2p listens", address=p2p_address)

@@ -65,14 +65,14 @@ class PathUpgrades:
         return (peer_id, addresses) if try_at_s <= now else None
 
     def failed(self, peer_id: PeerId, jitter: float, now: float) -> None:
-        """No better link came about: wait longer than before."""
+        """Wait longer than before, because no better link came about."""
         waiting = self._waiting.get(peer_id)
         if waiting is not None:
             waiting.tries += 1
             waiting.try_at_s = now + _wait_s(waiting.tries, jitter)
 
     def opened(self, peer_id: PeerId) -> None:
-        """A better link is open: stop trying."""
+        """Stop the tries, because a better link is open."""
         self._waiting.pop(peer_id, None)
 
 

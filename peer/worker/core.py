@@ -53,7 +53,7 @@ from rollcast.wire.ids import LeaseId
 from rollcast.wire.rollouts import LeaseGrant, Rollout
 
 HELD_BATCHES_MAX = 8  # batches of slots held at most, whatever the coordinator allows
-SPOOL_BATCHES = 16  # finished batches kept while the coordinator is away
+SPOOL_BATCHES = 16  # finished batches kept while the coordinator is unreachable
 DRAIN_SLICE_S = 0.7  # how much of the 2 s that a stopping worker has the running slice may take
 DRAIN_UPLOAD_S = 1.0  # how much that slice and the uploads may take together
 

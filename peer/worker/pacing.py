@@ -62,7 +62,7 @@ class PartialPace:
 
 
 class SlotsAsked:
-    """Keeps how many free slots the coordinator knows of. Each session begins with a new one: it knows of none."""
+    """The free slots that the coordinator knows of: none at first, so each session begins with a new object."""
 
     def __init__(self) -> None:
         self._requested: int | None = None

@@ -58,7 +58,14 @@ async def first_reached(invite: Invite, also: Sequence[str] = ()) -> tuple[Invit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRequest:
-    """What to check."""
+    """The scope of one check.
+
+    Args:
+        invite: the invite to a run; None: the machine is checked without a coordinator.
+        model: name of the model to measure; empty: the run's, or a default for this machine.
+        decode: whether to measure the speed of generation.
+        link: whether to measure the rates of the link and who can dial this machine.
+    """
 
     config: PeerConfig
     state_folder: Path
@@ -249,7 +256,7 @@ def _capped(measured: float | None, cap_mbit_s: float | None) -> float | None:
 
 
 def _running_speed(state_folder: Path) -> Finding:
-    """Report the speed of the peer that runs here: a second engine beside it would distort the measurement."""
+    """Report the speed of the peer that runs here: a second engine at the same time would distort the measurement."""
     try:
         report = request(state_folder, {"do": "status"})
         speed = f"{report['tokens_per_second']:,.0f} tokens/s in its last batches"

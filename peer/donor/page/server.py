@@ -42,7 +42,7 @@ class PageServer:
     """The server of one owner's page.
 
     Args:
-        folder: the peer's state folder, where port and token are saved, so that a bookmark goes on working.
+        folder: the peer's state folder, where port and token are saved, so that a bookmark keeps working.
         commands: commands of the control socket, by name; the page may request those of ACTS.
         reads: functions that return what GET /api/v1/NAME answers, by name.
         topics: topics of the stream, by name.

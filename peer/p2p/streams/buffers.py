@@ -21,8 +21,8 @@ what follows fills the next piece."""
 _ROOM_S = 0.004
 _ROOM_BYTES_MOST = 4 * ROOM_BYTES
 _RATE_OVER_S = 0.05
-# Each piece that waits costs hundreds of bytes beside its data, and keeps the whole message in memory of which it was a
-# part: if the other end sends byte by byte, one window of bytes would take gigabytes. So shorter pieces are joined.
+# Each piece that waits costs hundreds of bytes besides its data, and keeps the whole message in memory to which it
+# belongs: if the other end sends byte by byte, one window of bytes would take gigabytes. So shorter pieces are joined.
 _PIECE_BYTES_LEAST = 1024
 Wake = Callable[[], None]
 """A function that wakes the other thread; it may be called after that thread has ended."""
@@ -104,7 +104,7 @@ class LinkBuffers:
             return self._came.popleft() if self._came else None
 
     def consumed(self, size_bytes: int) -> None:
-        """Note that ``size_bytes`` that came take no memory any more, so that as many others may come."""
+        """Note that ``size_bytes`` that came no longer take memory, so that as many others may come."""
         with self._lock:
             self._taken_bytes += size_bytes
             granted = self._taken_bytes + self._window_bytes

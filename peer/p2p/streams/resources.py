@@ -1,8 +1,8 @@
 """Bound what libp2p counts of its connections, and release what it takes for one that fails (trio).
 
-This module stands alone because it imports libp2p, which is an extra; the bounds beside it are read without it.
+This module stands alone because it imports libp2p, which is an extra; peer.p2p.streams.limits is read without it.
 
-If a dial is cancelled, or a handshake fails at the wrong moment, libp2p 0.8 goes on counting the connection. After some
+If a dial is cancelled, or a handshake fails at the wrong moment, libp2p 0.8 keeps counting the connection. After some
 hundred of these its manager would refuse every further one.
 """
 

@@ -48,7 +48,7 @@ class PlanChanged:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorGone:
-    """There has been no session with the coordinator for a while (``gone``), or there is one again."""
+    """The coordinator has been unreachable for a while (``gone``), or a session is open again."""
 
     gone: bool
 

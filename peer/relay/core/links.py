@@ -49,7 +49,7 @@ def _discard_strangers(state: RelayState, now: float) -> None:
 
 
 def coordinator_gone(state: RelayState, event: CoordinatorGone, now: float) -> None:
-    """Note whether the coordinator is gone: then the plan stays as it was, and every linked peer may be asked."""
+    """Note whether the coordinator is unreachable: then the plan stays as it was, and any linked peer may be asked."""
     state.alone = event.gone
     dial_neighbours(state, now)
 

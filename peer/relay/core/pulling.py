@@ -22,7 +22,7 @@ from rollcast.wire.versions.records import KEYFRAME_ID
 # A chunk is late if it is this many times as far behind the newest as chunks usually are on this peer.
 _USUAL_LAGS = 1.5
 _LAG_DECAY = 0.995
-# The newest chunk is noted at most this often; so many of the moments are kept.
+# The newest chunk is noted at most every _FRONTIER_STEP_S, and _FRONTIERS_MOST of these notes are kept.
 _FRONTIER_STEP_S = 0.02
 _FRONTIERS_MOST = 512
 
@@ -222,7 +222,7 @@ def want(state: RelayState, encoding: EncodingState, link: LinkState, now: float
 
 
 def _look_further(state: RelayState, encoding: EncodingState, now: float) -> None:
-    """Nothing came for long: discard all requests, ask every source again, and one holder more."""
+    """Discard all requests, because no chunk came for long, and ask every source again and one holder more."""
     encoding.looked_at_s = now
     encoding.awaited = None
     _ask_again(state, encoding, now)

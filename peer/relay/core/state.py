@@ -20,7 +20,7 @@ IN_FLIGHT_PHASES: tuple[Phase, ...] = ("waiting", "opening", "receiving")
 
 @dataclass(frozen=True, slots=True)
 class RelaySettings:
-    """What the operator sets, and bounds that follow from the protocol.
+    """Settings of the operator, and bounds that follow from the protocol.
 
     Args:
         role: "peer" or "origin".
@@ -35,7 +35,7 @@ class RelaySettings:
     pull_from: float = 0.0
     # Failures of the store in a row, without a version stored in between, after which the process gives up.
     store_failures_most: int = 3
-    # Chunks handed to the transport of one link that have not left: more would only delay newer ones.
+    # Chunks given to the transport of one link that have not left: more would only delay newer ones.
     outbox_chunks: int = 1
     # Copies that wait for one child; a child that does not keep up requests the rest later.
     pushes_most: int = 32
@@ -289,7 +289,7 @@ class RelayState:
     neighbours: dict[PeerId, Neighbour] = field(default_factory=dict)
     links: dict[LinkId, LinkState] = field(default_factory=dict)
     link_to: dict[PeerId, LinkState] = field(default_factory=dict)  # the newest link: an older one may be half dead
-    alone: bool = False  # the coordinator is gone
+    alone: bool = False  # the coordinator is unreachable
     further: tuple[Neighbour, ...] = ()  # holders beyond the plan
     heard: dict[Version, Heard] = field(default_factory=dict)  # the newest versions
     encodings: dict[EncodingKey, EncodingState] = field(default_factory=dict)
@@ -323,7 +323,7 @@ class RelayState:
         return self.dials.setdefault(peer_id, DialState())
 
     def helps(self, link: LinkState) -> bool:
-        """Return whether the other end may be asked: it is in the plan, or the coordinator is gone."""
+        """Return whether the other end may be asked: it is in the plan, or the coordinator is unreachable."""
         return link.peer_id in self.neighbours or (self.alone and link.role in ("peer", "origin"))
 
     def penalised(self, peer_id: PeerId, now: float) -> bool:

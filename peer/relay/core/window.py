@@ -1,7 +1,7 @@
 """Steer how many chunks one relay or source is given at a time: enough to keep it busy, and hardly more.
 
 As TCP Vegas (Brakmo and Peterson 1995) steers a congestion window by the delay above the smallest seen, this steers the
-number of chunks that another process holds for this one by its service time: from handing over a chunk to the report
+number of chunks that another process holds for this one by its service time: from sending a chunk to the report
 that it is done. The smallest service time is that of an idle process; the rest is time spent waiting in its queue.
 """
 
@@ -47,7 +47,7 @@ class ServiceWindow:
         """Learn from a chunk that is done.
 
         Args:
-            service_s: seconds since it was handed over.
+            service_s: seconds since it was sent.
             held: chunks that the other end had then, this one included: a window that is not used does not grow.
         """
         service_s = max(service_s, 1e-6)
