@@ -17,11 +17,11 @@ from coordinator.core.activation.suitability import (
     Offer,
     Question,
     RunModel,
-    Worth,
+    Suitability,
     offered_worker,
     question_of,
     run_model,
-    worth_of,
+    suitability_of,
 )
 from coordinator.core.decisions.state import CoreState
 from coordinator.http.requests import read_body
@@ -42,7 +42,7 @@ LEDGER_DEADLINE_S = 10.0
 PLAN_DEADLINE_S = 8.0
 PLANNED_WORKERS_MAX = 2000
 _BODY_BYTES_MAX = 4096
-_WORTH = TypeAdapter(Worth)
+_SUITABILITY = TypeAdapter(Suitability)
 
 
 class Measurements(BaseModel):
@@ -112,8 +112,8 @@ class SuitabilityRoutes:
                 "the body does not hold valid measurements", cause=str(error.errors()[0]["msg"])[:256]
             ) from None
         offer, question = Offer(**measured.model_dump()), question_of(self._state, self._now())
-        worth = worth_of(question, offer, _model(await self._record()))
-        answer = _WORTH.dump_python(worth, mode="json")
+        worth = suitability_of(question, offer, _model(await self._record()))
+        answer = _SUITABILITY.dump_python(worth, mode="json")
         if worth.meets is not None and question.demand is not None and offer.tokens_per_s > 0:
             answer["reasons"] += await self._planner_verdict(question, offer)
         return _json(answer)

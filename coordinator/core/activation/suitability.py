@@ -32,7 +32,7 @@ _MB = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What a machine measured of itself. Rates are per second; None if not measured.
+    """Speeds that a machine measured of itself. Rates are per second; None if not measured.
 
     Args:
         memory_bytes: memory of the device on which it computes.
@@ -55,12 +55,12 @@ class RunModel:
 
     @property
     def size(self) -> str:
-        """Its number of parameters in words, for example 4B or 290K."""
+        """Number of parameters in words, for example 4B or 290K."""
         return in_words(self.parameters)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worth:
+class Suitability:
     """The value of a machine to the run. Durations are in seconds.
 
     Args:
@@ -88,7 +88,7 @@ class Worth:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What ``worth_of`` needs to know about the run, taken out of the core's state at one moment.
+    """The run's figures by which a machine is judged, copied from the core's state at one moment.
 
     Args:
         demand: the learner's demand; None before a step was timed and a version announced.
@@ -109,7 +109,7 @@ class Question:
 
 
 def question_of(state: CoreState, now: float) -> Question:
-    """Return what the run knows now."""
+    """Return the run's present figures."""
     assumed, settings = Assumed(state), state.settings.activation
     members = [member for member in state.members if is_usable(member)]
     workers, tokens_per_s, slots_per_s = [], 0.0, 0.0
@@ -118,9 +118,9 @@ def question_of(state: CoreState, now: float) -> Question:
         per_s = kept or state.forecast.slots_per_s(member.peer_id, now) or 0.0
         if per_s:
             workers.append(worker_of(state, member, state.prices, now, per_s))
-        drawn = 0.0 if member.facts is None else member.facts.tokens_per_second
-        if drawn and per_s:
-            tokens_per_s, slots_per_s = tokens_per_s + drawn, slots_per_s + per_s
+        generated = 0.0 if member.facts is None else member.facts.tokens_per_second
+        if generated and per_s:
+            tokens_per_s, slots_per_s = tokens_per_s + generated, slots_per_s + per_s
     most = float(state.settings.sampling.max_new_tokens)
     return Question(
         staleness_limit=state.rules.limit,
@@ -147,19 +147,21 @@ def offered_worker(question: Question, offer: Offer) -> Worker:
     )
 
 
-def worth_of(question: Question, offer: Offer, model: RunModel | None) -> Worth:
+def suitability_of(question: Question, offer: Offer, model: RunModel | None) -> Suitability:
     """Judge a machine by what it measured."""
     demand, me = question.demand, offered_worker(question, offer)
     limit = question.staleness_limit
     if offer.memory_bytes is not None and model is not None and offer.memory_bytes < _memory_needed(model.state_bytes):
         return _too_small(limit, offer.memory_bytes, model)
     if demand is None:
-        why = "the run has not timed enough learner steps yet to say what this machine is worth: ask again later"
-        return Worth(meets=None, staleness_limit=limit, sentence=why)
+        why = "the run has not timed enough learner steps yet to judge this machine: retry later"
+        return Suitability(meets=None, staleness_limit=limit, sentence=why)
     if not me.speeds:
-        return Worth(meets=None, staleness_limit=limit, sentence="no tokens/s were measured, so nothing can be said")
+        return Suitability(
+            meets=None, staleness_limit=limit, sentence="no tokens/s were measured, so the machine cannot be judged"
+        )
     judged = _Judged(demand, question.workers, me)
-    return Worth(
+    return Suitability(
         meets=judged.meets,
         staleness_limit=limit,
         staleness_needed=judged.staleness_needed,
@@ -207,9 +209,9 @@ class _Judged:
 
     @property
     def why_not(self) -> str:
-        """What takes most of the time, in words."""
+        """The stage that takes most of the time, in words."""
         if self.t_gen_s >= self.t_bcast_s:
-            return "drawing is too slow"
+            return "generation is too slow"
         return "download too slow" if self.copy_s >= self.t_bcast_s else "too little upload among all peers"
 
     def with_me(self, *, speed: float = 1.0, download: float = 1.0) -> _Judged:
@@ -231,9 +233,9 @@ def _fluid_s(demand: Demand, workers: Sequence[Worker], size_bytes: float) -> fl
     return broadcast_seconds(size_bytes, source, uploads, np.full_like(uploads, np.inf), demand.topology)
 
 
-def _too_small(limit: int, memory_bytes: float, model: RunModel) -> Worth:
+def _too_small(limit: int, memory_bytes: float, model: RunModel) -> Suitability:
     needed = _memory_needed(model.state_bytes)
-    return Worth(
+    return Suitability(
         meets=False,
         staleness_limit=limit,
         sentence=f"cannot hold the {model.size} model: {_gib(memory_bytes)} of memory, {_gib(needed)} needed",
@@ -255,15 +257,15 @@ def _sentence(judged: _Judged, model: RunModel | None, offer: Offer) -> str:
     limit = judged.demand.staleness_limit
     if not judged.meets:
         needed = judged.staleness_needed
-        return f"does not meet S={limit} {what}: {judged.why_not}; S={needed} would do"
-    said = f"meets S={limit} {what} with {judged.slack_share:.0%} slack"
-    return said + ("" if model is None else _not_the_next(judged, model, offer))
+        return f"does not meet S={limit} {what}: {judged.why_not}; S={needed} would suffice"
+    verdict = f"meets S={limit} {what} with {judged.slack_share:.0%} slack"
+    return verdict + ("" if model is None else _not_the_next(judged, model, offer))
 
 
 def _not_the_next(judged: _Judged, model: RunModel, offer: Offer) -> str:
-    """Name the smallest larger model for which this machine would not do, if the learner's step took as long.
+    """Name the smallest larger model for which this machine would not suffice, if the learner's step took as long.
 
-    The result continues a sentence, and is empty if the machine would do for all of them.
+    The result continues a sentence, and is empty if the machine suffices for all of them.
     """
     for name, state_bytes in model.larger.items():
         if offer.memory_bytes is not None and offer.memory_bytes < _memory_needed(state_bytes):
@@ -277,7 +279,7 @@ def _not_the_next(judged: _Judged, model: RunModel, offer: Offer) -> str:
 def _reasons(question: Question, judged: _Judged) -> tuple[str, ...]:
     demand, me, speed = judged.demand, judged.me, judged.me.speeds[0]
     share = speed.rollouts_per_second * demand.t_train_s / demand.rollouts_per_step
-    counted = "as measured here" if question.tokens_measured else "the most that the run allows: none was drawn yet"
+    counted = "as measured here" if question.tokens_measured else "the most that the run allows: none was generated yet"
     left_s = max(1e-9, demand.budget_s - judged.t_gen_s)
     copies = me.upload_bytes_per_second * left_s / (stripe_factor(demand.topology) * max(1.0, demand.update_bytes))
     leaves_s = max(0.0, demand.budget_s)
@@ -288,7 +290,7 @@ def _reasons(question: Question, judged: _Judged) -> tuple[str, ...]:
         f"{question.tokens_per_rollout:.0f} tokens ({counted})",
         f"together {judged.total_s:.3g} s of the {leaves_s:.3g} s that S={demand.staleness_limit} with "
         f"kappa={demand.publish_every_steps} and steps of {demand.t_train_s:.3g} s leaves",
-        f"it makes {speed.rollouts_per_second:.3g} rollouts/s, {share:.0%} of what the learner takes",
+        f"it generates {speed.rollouts_per_second:.3g} rollouts/s, {share:.0%} of what the learner takes",
         f"its uplink of {me.upload_bytes_per_second / _MBIT:.3g} Mbit/s passes on {copies:.1f} copies of each version",
     )
 
@@ -298,7 +300,7 @@ def _helps(judged: _Judged) -> tuple[str, ...]:
     speed = smallest_factor(lambda factor: judged.with_me(speed=factor).meets)
     if speed is not None:
         now = judged.me.speeds[0].rollouts_per_second
-        found.append(f"drawing {speed:.1f} times as fast: {now * speed:.3g} rollouts/s")
+        found.append(f"generation {speed:.1f} times as fast: {now * speed:.3g} rollouts/s")
     link = smallest_factor(lambda factor: judged.with_me(download=factor).meets)
     if link is not None:
         now = judged.me.download_bytes_per_second / _MBIT

@@ -14,7 +14,7 @@ from coordinator.core.activation.suitability import (
     offered_worker,
     question_of,
     run_model,
-    worth_of,
+    suitability_of,
 )
 from coordinator.core.core import CoordinatorCore
 from coordinator.core.decisions.state import CoreState
@@ -60,54 +60,54 @@ FAST = Offer(
 MODEL = run_model(8_000_000_000, 4e9, {"4b": 4e9, "8b": 8e9, "14b": 14.7e9, "235b": 235e9})
 
 
-def test_a_machine_is_worth_its_share_and_has_slack_by_the_planners_rule() -> None:
-    worth = worth_of(QUESTION, FAST, MODEL)
+def test_a_machine_meets_s_with_slack_by_the_planners_rule() -> None:
+    found = suitability_of(QUESTION, FAST, MODEL)
     # 64 at once at 2 rollouts/s: 32 s each, p90 48 s; a copy takes about 10 s; S - kappa leaves 120 s.
-    assert worth.meets
-    assert worth.t_gen_p90_s == pytest.approx(48.0)
-    assert worth.budget_s == pytest.approx(120.0)
-    assert worth.slack_share == pytest.approx(1.0 - (48.0 + (worth.t_bcast_s or 0.0)) / 120.0)
-    assert worth.staleness_needed == 2
-    assert worth.share_of_need == pytest.approx(2.0 * 60.0 / 256)
-    assert worth.sentence.startswith("meets S=3 for the 4B model with 5")
-    assert worth.sentence.endswith("; not 8b: too little memory")
-    assert worth.what_would_help == ()
-    assert any("rollouts/s, 47% of what the learner takes" in line for line in worth.reasons)
+    assert found.meets
+    assert found.t_gen_p90_s == pytest.approx(48.0)
+    assert found.budget_s == pytest.approx(120.0)
+    assert found.slack_share == pytest.approx(1.0 - (48.0 + (found.t_bcast_s or 0.0)) / 120.0)
+    assert found.staleness_needed == 2
+    assert found.share_of_need == pytest.approx(2.0 * 60.0 / 256)
+    assert found.sentence.startswith("meets S=3 for the 4B model with 5")
+    assert found.sentence.endswith("; not 8b: too little memory")
+    assert found.what_would_help == ()
+    assert any("rollouts/s, 47% of what the learner takes" in line for line in found.reasons)
 
 
 @pytest.mark.parametrize(
     ("offer", "why"),
     [
-        (replace(FAST, tokens_per_s=200.0), "drawing is too slow"),
+        (replace(FAST, tokens_per_s=200.0), "generation is too slow"),
         (replace(FAST, download_bytes_per_s=1e6), "download too slow"),
     ],
 )
 def test_what_would_help_does(offer: Offer, why: str) -> None:
-    worth = worth_of(QUESTION, offer, MODEL)
-    assert worth.meets is False
-    assert (worth.slack_share or 0.0) < 0.0
-    assert why in worth.sentence
-    assert f"S={worth.staleness_needed} would do" in worth.sentence
-    more = replace(QUESTION, demand=replace(DEMAND, staleness_limit=worth.staleness_needed or 0))
-    assert worth_of(more, offer, MODEL).meets
-    less = replace(QUESTION, demand=replace(DEMAND, staleness_limit=(worth.staleness_needed or 0) - 1))
-    assert not worth_of(less, offer, MODEL).meets
-    assert len(worth.what_would_help) >= 2
+    found = suitability_of(QUESTION, offer, MODEL)
+    assert found.meets is False
+    assert (found.slack_share or 0.0) < 0.0
+    assert why in found.sentence
+    assert f"S={found.staleness_needed} would suffice" in found.sentence
+    more = replace(QUESTION, demand=replace(DEMAND, staleness_limit=found.staleness_needed or 0))
+    assert suitability_of(more, offer, MODEL).meets
+    less = replace(QUESTION, demand=replace(DEMAND, staleness_limit=(found.staleness_needed or 0) - 1))
+    assert not suitability_of(less, offer, MODEL).meets
+    assert len(found.what_would_help) >= 2
 
 
-def test_a_model_that_does_not_fit_is_said_before_anything_else() -> None:
-    worth = worth_of(replace(QUESTION, demand=None), replace(FAST, memory_bytes=8 * GIB), MODEL)
-    assert (worth.meets, worth.sentence) == (
+def test_a_model_that_does_not_fit_is_reported_before_anything_else() -> None:
+    found = suitability_of(replace(QUESTION, demand=None), replace(FAST, memory_bytes=8 * GIB), MODEL)
+    assert (found.meets, found.sentence) == (
         False,
         "cannot hold the 4B model: 8.0 GiB of memory, 14.9 GiB needed",
     )
 
 
 def test_nothing_is_made_up_before_the_run_has_timed_its_steps() -> None:
-    worth = worth_of(replace(QUESTION, demand=None), FAST, MODEL)
-    assert worth.meets is None
-    assert "not timed enough" in worth.sentence
-    assert worth_of(QUESTION, replace(FAST, tokens_per_s=0.0), MODEL).meets is None
+    found = suitability_of(replace(QUESTION, demand=None), FAST, MODEL)
+    assert found.meets is None
+    assert "not timed enough" in found.sentence
+    assert suitability_of(QUESTION, replace(FAST, tokens_per_s=0.0), MODEL).meets is None
 
 
 def test_links_that_were_not_measured_are_assumed_as_the_run_assumes_them() -> None:
@@ -115,7 +115,7 @@ def test_links_that_were_not_measured_are_assumed_as_the_run_assumes_them() -> N
     assert (me.worker_id, me.upload_bytes_per_second, me.download_bytes_per_second) == (THIS_MACHINE, 1e6, 1e6)
 
 
-def test_a_run_that_has_just_begun_asks_with_what_it_knows() -> None:
+def test_a_run_that_has_just_begun_judges_by_its_settings() -> None:
     question = question_of(CoreState(settings()), 0.0)
     assert question.demand is None
     assert question.workers == ()
@@ -123,7 +123,7 @@ def test_a_run_that_has_just_begun_asks_with_what_it_knows() -> None:
     assert question.tokens_per_rollout == settings().sampling.max_new_tokens
 
 
-def test_rollouts_are_as_long_as_the_runs_own_peers_draw_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rollouts_are_as_long_as_the_runs_own_peers_generate_them(monkeypatch: pytest.MonkeyPatch) -> None:
     core = CoordinatorCore(settings(sampling=replace(SAMPLING, max_new_tokens=500)))
     core.handle(Started(), 0.0)
     for name, tokens_per_s in (("a", 300.0), ("b", 100.0), ("idle", 0.0)):
