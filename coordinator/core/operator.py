@@ -79,7 +79,7 @@ class Operator:
             return actions
         state.members.changed([order.peer_id])
         state.dissemination.left(order.peer_id)
-        self._activation.look_soon(now)
+        self._activation.observe_soon(now)
         return actions + self._broadcasts.changed(now) + issue(state, now)
 
     def _banned(self, order: PeerBanned, now: float) -> list[Action]:
@@ -96,7 +96,7 @@ class Operator:
             actions += self._presence.sent_away(order.peer_id, reason, now)
             actions.append(refused(order.peer_id, reason))
         reputation.banned = reason
-        self._activation.look_soon(now)
+        self._activation.observe_soon(now)
         return actions + issue(state, now)
 
     def _enabled(self, order: PeerEnabled, now: float) -> list[Action]:
@@ -104,11 +104,11 @@ class Operator:
         undone = state.members.enable(order.peer_id)
         if not undone:
             return []
-        detail = f"not {undone} any more"
+        detail = f"no longer {undone}"
         actions: list[Action] = [
             Note("enabled", order.peer_id, f"{detail}: {order.reason}" if order.reason else detail)
         ]
-        self._activation.look_soon(now)
+        self._activation.observe_soon(now)
         member = state.members.get(order.peer_id)
         if member is None:
             return actions
@@ -123,7 +123,7 @@ class Operator:
         state = self._state
         before = state.rules.limit
         state.rules.change_limit(order.staleness_limit)
-        self._activation.look_soon(now)
+        self._activation.observe_soon(now)
         noted: list[Action] = [Note("staleness_limit", "capacity", f"S is {order.staleness_limit} instead of {before}")]
         return noted + drop_stale(state) + issue(state, now)
 
@@ -132,14 +132,14 @@ class Operator:
         state = self._state
         before = _period(state.rules.rules.publish_every_steps)
         state.rules.change_period(order.publish_every_steps)
-        self._activation.look_soon(now)
+        self._activation.observe_soon(now)
         after = _period(order.publish_every_steps)
         return [Note("publish_every_steps", "capacity", f"kappa is {after} instead of {before}"), *issue(state, now)]
 
     def _budget_changed(self, order: BudgetChanged, now: float) -> list[Action]:
         state, budget = self._state, order.budget
         before, state.budget = state.budget, budget
-        self._activation.look_soon(now)
+        self._activation.observe_soon(now)
         detail = f"{_limits(budget)} instead of {_limits(before)}"
         return [Note("budget", "capacity", detail), SetBudget(budget.usd_per_hour_max, budget.usd_total_max)]
 
@@ -154,5 +154,5 @@ def _period(publish_every_steps: int) -> str:
 
 def _limits(budget: Budget) -> str:
     hourly, total = budget.usd_per_hour_max, budget.usd_total_max
-    an_hour = "any price an hour" if hourly is None else f"{hourly:g} $/h"
-    return f"{an_hour} and {'any sum' if total is None else f'{total:g} $'} in all"
+    an_hour = "no hourly limit" if hourly is None else f"{hourly:g} $/h"
+    return f"{an_hour} and {'no total limit' if total is None else f'{total:g} $ in total'}"

@@ -69,4 +69,4 @@ async def test_acts_reach_peers_and_outlive_a_coordinator(tmp_path: Path) -> Non
         await enrol(second.invite("peer"), bad, tmp_path / "anew", WAIT_S)
     told_of = {line.what for line in tell(second.folder.ledger, f"peer {bad.peer_id}").lines}
     assert f"banned ({bad.peer_id}): banned by the operator: a test" in told_of
-    assert f"enabled ({bad.peer_id}): not banned any more: a test" in told_of
+    assert f"enabled ({bad.peer_id}): no longer banned: a test" in told_of

@@ -1,1 +1,1 @@
-"""Decide which workers are switched on, and say why."""
+"""Decide which workers are switched on, and give each a reason."""

@@ -39,10 +39,10 @@ from coordinator.core.members.membership import Member
 from coordinator.core.staleness.epochs import NEWEST_KEPT
 from rollcast.wire.ids import PeerId
 
-_LOOK_S = 1.0
-_COME_BACK_S = 15.0  # time for peers to reconnect to a restarted coordinator; they dial every 5 s
-_MEMBERS_LOOKED_AT_A_SECOND = 1000  # so that measuring takes a small share of the coordinator's time
-_MEMBERS_LOOKED_AT_ONCE = 512  # so that no other event waits for long
+_OBSERVE_S = 1.0
+_RECONNECT_S = 15.0  # time for peers to reconnect to a restarted coordinator; they dial every 5 s
+_MEMBERS_OBSERVED_A_SECOND = 1000  # so that measuring takes a small share of the coordinator's time
+_MEMBERS_OBSERVED_AT_ONCE = 512  # so that no other event waits for long
 _MEASURED_LEAST_STEPS = 4  # fewest learner steps over which the rollouts of a set are counted
 _LIMITED_SHARE = 0.05  # workers limit the run if the learner waited at more than this share of the measurements
 
@@ -54,26 +54,26 @@ class _Meter:
         self.running = False
         self._began_at = 0.0
         self._accepted = 0
-        self._looks = self._limited = 0
+        self._observations = self._limited = 0
 
     def begin(self, now: float, accepted: int) -> None:
-        self.running, self._began_at, self._accepted, self._looks, self._limited = True, now, accepted, 0, 0
+        self.running, self._began_at, self._accepted, self._observations, self._limited = True, now, accepted, 0, 0
 
     def lasts_s(self, now: float) -> float:
         return now - self._began_at
 
-    def look(self, *, limited: bool) -> None:
-        self._looks += 1
+    def observe(self, *, limited: bool) -> None:
+        self._observations += 1
         self._limited += limited
 
     def measured(self, now: float, accepted: int, *, t_bcast_s: float | None, t_train_s: float | None) -> Measured:
         seconds = max(self.lasts_s(now), 1e-9)
-        limited = self._limited > _LIMITED_SHARE * self._looks
+        limited = self._limited > _LIMITED_SHARE * self._observations
         return Measured(seconds, (accepted - self._accepted) / seconds, limited, t_bcast_s, t_train_s)
 
 
 @dataclass(slots=True)
-class _Look:
+class _Observation:
     """One measurement of every member, in progress."""
 
     members: list[Member]  # still to be measured
@@ -90,9 +90,9 @@ class Activation:
         settings = state.settings.activation
         self._acts = settings.mode == "act"
         self._replanner = None if settings.mode == "off" else Replanner(settings.replan)
-        self._look_at = float("-inf")
-        self._looking: _Look | None = None
-        self._told: dict[PeerId, Worker] = {}
+        self._observe_at = float("-inf")
+        self._observation: _Observation | None = None
+        self._reported: dict[PeerId, Worker] = {}
         self._meter = _Meter()
         self._switches = 0
         self._restored: tuple[PeerId, ...] = ()  # switched off before a restart, until the first plan
@@ -114,38 +114,38 @@ class Activation:
             reputation = self._state.members.reputation(peer_id)
             reputation.standby, reputation.dark = reason, dark
 
-    def _nobody_came_back(self, now: float) -> list[Action]:
+    def _replace_absent(self, now: float) -> list[Action]:
         """Switch restored peers on if all that were on have left and the learner waits: a plan needs a working peer."""
         state, replanner = self._state, self._replanner
         if replanner is None or replanner.plan is not None:
             self._restored = ()
             return []
         works = any(is_usable(one) and not one.reputation.standby for one in state.members)
-        if works or state.batches.wanted is None or now - self._restored_at < _COME_BACK_S:
+        if works or state.batches.wanted is None or now - self._restored_at < _RECONNECT_S:
             return []
         peers, self._restored = self._restored, ()
-        reason = "on: nobody of those that were on came back"
+        reason = "on: no peer that was on has reconnected"
         return [action for peer_id in peers for action in self._switch(peer_id, True, reason, now)]
 
-    def look_soon(self, now: float) -> None:
+    def observe_soon(self, now: float) -> None:
         """Measure everything with the next tick, because an operator gave an order."""
-        self._look_at = now
+        self._observe_at = now
 
     def tick(self, now: float) -> list[Action]:
         """Measure the run if that is due."""
         replanner = self._replanner
         if replanner is None or self._state.ended:
             return []
-        back = self._nobody_came_back(now) if self._restored else []
-        if now >= self._look_at:
-            return back + self._look(now)
+        back = self._replace_absent(now) if self._restored else []
+        if now >= self._observe_at:
+            return back + self._observe(now)
         return back + self._handle(Tick(), now) if now >= replanner.next_at else back
 
     def planned(self, solved: Solved, now: float) -> list[Action]:
         """Switch peers as the planner answered."""
         what = f"{solved.on} on for {solved.usd_per_hour:.4g} $/h, {solved.off} off"
         if solved.infeasible:
-            what = f"no set will do: {'; '.join((solved.infeasible, *solved.remedies))}; {what}"
+            what = f"no set of workers is sufficient: {'; '.join((solved.infeasible, *solved.remedies))}; {what}"
         return [Note("activation_planned", f"plan {solved.number}", what), *self._handle(solved, now)]
 
     def plan_failed(self, number: int, why: str, now: float) -> list[Action]:
@@ -160,47 +160,47 @@ class Activation:
         actions: list[Action] = [Note("pinned", event.peer_id, word)]
         member = self._state.members.get(event.peer_id)
         if self._acts:
-            return actions if member is None else actions + self._see(member, now)
+            return actions if member is None else actions + self._report(member, now)
         if event.pin == "off":
             return actions + self._switch(event.peer_id, False, "off: pinned by the operator", now)
-        reason = "on: pinned by the operator" if event.pin else "on: not pinned off any more"
+        reason = "on: pinned by the operator" if event.pin else "on: no longer pinned off"
         return actions + self._switch(event.peer_id, True, reason, now)
 
     def priced(self, event: PricesChanged, now: float) -> list[Action]:
         """Change the prices of peers, by the operator's order."""
         self._state.prices = event.prices
-        self._look_at = now
+        self._observe_at = now
         return [Note("priced", "capacity", f"{len(event.prices)} prices")]
 
     def offered(self, event: WorkersOffered, now: float) -> None:
         """Take over the workers that providers offer now."""
         self._state.offers.replace(event.workers, event.backed, self._state.settings.activation)
-        self._look_at = now
+        self._observe_at = now
 
     # ---------------------------------------------------------------- measurements
 
-    def _look(self, now: float) -> list[Action]:
+    def _observe(self, now: float) -> list[Action]:
         """Report peers and their speeds to the replanner, and the demand last; a large fleet takes several calls."""
         state, actions = self._state, list[Action]()
         demand = demand_of(state, now)
         if demand is None:
             return []
-        look = self._looking = self._looking or _Look(list(state.members), Assumed(state))
-        for _ in range(min(len(look.members), _MEMBERS_LOOKED_AT_ONCE)):
-            member = look.members.pop()
+        observation = self._observation = self._observation or _Observation(list(state.members), Assumed(state))
+        for _ in range(min(len(observation.members), _MEMBERS_OBSERVED_AT_ONCE)):
+            member = observation.members.pop()
             if state.members.get(member.peer_id) is not member or not is_usable(member):
                 continue
             holds = state.book.held_count(member.peer_id)
-            look.idle += not member.reputation.standby and holds < member.concurrent_rollouts
-            actions += self._see(member, now, look.assumed)
-        if look.members:
+            observation.idle += not member.reputation.standby and holds < member.concurrent_rollouts
+            actions += self._report(member, now, observation.assumed)
+        if observation.members:
             return actions
-        self._looking = None
-        self._look_at = now + max(_LOOK_S, len(state.members) / _MEMBERS_LOOKED_AT_A_SECOND)
-        actions += self._see_offers(now) + self._handle(DemandSeen(demand), now)
-        return actions + self._measure(now, limited=not look.idle and state.batches.wanted is not None)
+        self._observation = None
+        self._observe_at = now + max(_OBSERVE_S, len(state.members) / _MEMBERS_OBSERVED_A_SECOND)
+        actions += self._report_offers(now) + self._handle(DemandSeen(demand), now)
+        return actions + self._measure(now, limited=not observation.idle and state.batches.wanted is not None)
 
-    def _see_offers(self, now: float) -> list[Action]:
+    def _report_offers(self, now: float) -> list[Action]:
         """Report the offered workers to the replanner after the peers, since a peer may be one of them.
 
         Workers reported before that are neither offered nor usable members now are reported as gone.
@@ -208,17 +208,17 @@ class Activation:
         state, actions, offers = self._state, list[Action](), self._state.offers.workers
         for worker in offers.values():
             worker_id = PeerId(worker.worker_id)
-            if self._told.get(worker_id) != worker:
-                self._told[worker_id] = worker
+            if self._reported.get(worker_id) != worker:
+                self._reported[worker_id] = worker
                 actions += self._handle(WorkerSeen(worker), now)
-        for peer_id in [peer_id for peer_id in self._told if peer_id not in offers]:
+        for peer_id in [peer_id for peer_id in self._reported if peer_id not in offers]:
             member = state.members.get(peer_id)
             if member is None or not is_usable(member):
-                del self._told[peer_id]
+                del self._reported[peer_id]
                 actions += self._handle(WorkerGone(peer_id, "left, or may not work"), now)
         return actions
 
-    def _see(self, member: Member, now: float, assumed: Assumed | None = None) -> list[Action]:
+    def _report(self, member: Member, now: float, assumed: Assumed | None = None) -> list[Action]:
         state = self._state
         measure(state, member, now)
         slots_per_s = member.reputation.slots_per_s
@@ -226,9 +226,9 @@ class Activation:
             nothing_to_do = now - member.joined_at >= state.settings.activation.replan.dwell_s
             slots_per_s = assumed.slots_per_s(member, had_nothing_to_do=nothing_to_do)
         worker = worker_of(state, member, state.prices, now, slots_per_s)
-        if self._told.get(member.peer_id) == worker:
+        if self._reported.get(member.peer_id) == worker:
             return []
-        self._told[member.peer_id] = worker
+        self._reported[member.peer_id] = worker
         return self._handle(WorkerSeen(worker), now)
 
     def _measure(self, now: float, *, limited: bool) -> list[Action]:
@@ -242,7 +242,7 @@ class Activation:
             return []
         if not meter.running:
             meter.begin(now, state.accounts.accepted)
-        meter.look(limited=limited)
+        meter.observe(limited=limited)
         actions: list[Action] = []
         if limited and state.forecast.learner_starves(now):
             actions += self._handle(Starving(), now)

@@ -193,14 +193,12 @@ def _set_after(question: Question, change: Change, demand: Demand) -> tuple[list
         return [one for one in workers if _stays_on(one)], []
     from capacity.replan.deciding import decide  # scipy takes a while to load, and most runs never need it
 
-    solved = decide(
-        Problem(number=0, trigger="what would follow", demand=demand, workers=measured, settings=question.replan)
-    )
+    solved = decide(Problem(number=0, trigger="preview", demand=demand, workers=measured, settings=question.replan))
     turned = {worker_id: True for worker_id, _ in solved.turn_on} | {
         worker_id: False for worker_id, _ in solved.turn_off
     }
     after = [one for one in workers if turned.get(one.worker_id, one.active)]
-    no_set = f"no set of workers will do: {'; '.join((solved.infeasible, *solved.remedies))}"
+    no_set = f"no set of workers is sufficient: {'; '.join((solved.infeasible, *solved.remedies))}"
     return after, [no_set] if solved.infeasible else []
 
 
@@ -309,11 +307,11 @@ def _of_acts(question: Question, change: Change) -> list[str]:
     about = [one for one in question.known if PeerId(one.worker.worker_id) in change.peers]
     held, found = sum(one.held for one in about), []
     if change.act == "ban" and held:
-        found.append(f"{held} rollouts that they work at are given to others, and begun anew")
+        found.append(f"{held} rollouts in flight are reassigned to other workers, which start them again")
     if change.act == "drain" and held:
-        found.append(f"{held} rollouts that they work at are finished first")
+        found.append(f"{held} rollouts in flight are finished first")
     if len(about) < len(change.peers):
-        found.append(f"{len(change.peers) - len(about)} of them are not here now")
+        found.append(f"{len(change.peers) - len(about)} of the workers are not connected")
     return found
 
 
@@ -321,7 +319,7 @@ def _of_figures(question: Question, change: Change, after: Sequence[Worker], the
     """Return warnings to consider before the change."""
     found = []
     if not after:
-        found.append("nobody would be left to make rollouts: the learner would wait")
+        found.append("no worker would be left to generate rollouts: the learner would wait")
     if then.staleness_needed is not None and then.staleness_needed > change.staleness_limit:
         found.append(
             f"rollouts would take longer than S = {change.staleness_limit} allows: with S = {then.staleness_needed}"
@@ -329,12 +327,12 @@ def _of_figures(question: Question, change: Change, after: Sequence[Worker], the
         )
     limit, usd = change.usd_per_hour_max, _usd(after)
     if limit is not None and usd > limit:
-        found.append(f"what would be on costs {usd:.4g} $/h, and the limit is {limit:.4g} $/h")
+        found.append(f"the workers that would be on cost {usd:.4g} $/h, and the limit is {limit:.4g} $/h")
     if question.mode != "act" and limit is not None:
-        found.append(f'capacity.mode is "{question.mode}": the capacity model switches nobody off for the budget')
+        found.append(f'capacity.mode is "{question.mode}": the capacity model switches no worker off for the budget')
     unmeasured = sum(not one.speeds for one in after)
     if unmeasured:
-        found.append(f"{unmeasured} of those on were not measured yet: what they make is left out")
+        found.append(f"{unmeasured} of the workers that are on were not measured yet: their rollouts are left out")
     return found
 
 

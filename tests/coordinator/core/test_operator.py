@@ -1,4 +1,4 @@
-"""What an operator does to a run: peers that are drained, banned and enabled, kappa and the budget."""
+"""Operators' orders in a run: peers that are drained, banned and enabled, kappa and the budget."""
 
 from __future__ import annotations
 
@@ -77,16 +77,16 @@ def test_a_drained_peer_finishes_what_it_holds_and_is_given_nothing_more() -> No
     assert world.tell(PeerDrained(A, "too hot")) == []  # the same again
 
 
-def test_a_drained_peer_relays_to_nobody_and_enabling_it_undoes_that() -> None:
+def test_a_drained_peer_does_not_relay_and_enabling_it_undoes_that() -> None:
     world = started()
     before = {one.peer_id for one in world.core.state.members if one.may_relay}
     drained = world.tell(PeerDrained(A))
     assert before - {one.peer_id for one in world.core.state.members if one.may_relay} == {A}
     assert only(drained, SendPlan)
     assert A not in world.core.state.relay.parents_of(PeerId("b"))
-    assert world.core.state.relay.parents_of(A)  # it goes on receiving
+    assert world.core.state.relay.parents_of(A)  # it continues to receive
     enabled = world.tell(PeerEnabled(A, "cool again"))
-    assert Note("enabled", A, "not drained any more: cool again") in enabled
+    assert Note("enabled", A, "no longer drained: cool again") in enabled
     assert TellActivation(A, True, "on: enabled by the operator") in enabled
     assert A in world.core.state.relay.parents_of(PeerId("b"))
     assert only(world.tell(wants("a", 2)), SendLeases)
@@ -105,7 +105,7 @@ def test_t_bcast_is_not_about_drained_peers() -> None:
     assert world.core.state.dissemination.newest.missing == {PeerId("b")}
 
 
-def test_a_drained_peer_that_comes_back_is_told_so_again() -> None:
+def test_a_drained_peer_that_reconnects_is_informed_again() -> None:
     world = started()
     world.tell(PeerDrained(A, "too hot"))
     world.tell(PeerLeft(A, "reboot"))
@@ -123,7 +123,7 @@ def test_an_enabled_peer_on_standby_stays_there() -> None:
     assert not only(world.tell(wants("a", 2)), SendLeases)
 
 
-def test_a_peer_that_is_switched_on_while_it_is_drained_is_not_told_so() -> None:
+def test_a_peer_that_is_switched_on_while_it_is_drained_is_not_informed() -> None:
     world = started()
     world.tell(PeerPinned(A, "off"))
     world.tell(PeerDrained(A))
@@ -161,7 +161,7 @@ def test_a_banned_peer_is_found_by_its_name_and_enabled() -> None:
         world.tell(joined(f"x{number}"))
         world.tell(PeerLeft(PeerId(f"x{number}"), "gone"))
     assert world.core.peer_named("a") == A
-    assert Note("enabled", A, "not banned any more") in world.tell(PeerEnabled(A))
+    assert Note("enabled", A, "no longer banned") in world.tell(PeerEnabled(A))
     assert only(world.tell(joined("a")), RefuseSession) == []
     world.tell(held("a", 0))
     assert only(world.tell(wants("a", 2)), SendLeases)
@@ -190,7 +190,7 @@ def test_enabling_lifts_a_quarantine_too() -> None:
     world.now = 100.0
     world.tell(PeerAccused(PeerId("b"), A, Version(0), 3, "hash differs"))
     assert state_of(world, "a")[0] == "quarantined"
-    assert Note("enabled", A, "not quarantined any more") in world.tell(PeerEnabled(A))
+    assert Note("enabled", A, "no longer quarantined") in world.tell(PeerEnabled(A))
     assert state_of(world, "a")[0] == "joined"
     assert only(world.tell(wants("a", 2)), SendLeases)
     assert world.tell(PeerEnabled(A)) == []
@@ -215,20 +215,20 @@ def test_the_budget_reaches_the_planner_and_the_providers() -> None:
     world = World(activation=ActivationSettings(budget=Budget(usd_per_hour_max=5.0)))
     actions = world.tell(BudgetChanged(Budget(usd_per_hour_max=2.0, usd_total_max=40.0)))
     assert actions == [
-        Note("budget", "capacity", "2 $/h and 40 $ in all instead of 5 $/h and any sum in all"),
+        Note("budget", "capacity", "2 $/h and 40 $ in total instead of 5 $/h and no total limit"),
         SetBudget(2.0, 40.0),
     ]
     assert world.core.budget == Budget(usd_per_hour_max=2.0, usd_total_max=40.0)
     (note, _) = world.tell(BudgetChanged(Budget()))
     assert isinstance(note, Note)
-    assert note.detail.startswith("any price an hour and any sum in all instead of")
+    assert note.detail.startswith("no hourly limit and no total limit instead of")
 
 
 # ---------------------------------------------------------------- owners' limits
 
 
 @pytest.mark.parametrize("stopped", ["sending_stopped", "receiving_stopped"])
-def test_nobody_receives_from_whom_nothing_may_leave(stopped: str) -> None:
+def test_no_peer_receives_from_one_that_may_not_send(stopped: str) -> None:
     world = started()
     b = PeerId("b")
     assert A in world.core.state.relay.parents_of(b)
@@ -241,7 +241,7 @@ def test_nobody_receives_from_whom_nothing_may_leave(stopped: str) -> None:
     assert world.core.state.relay.parents_of(A)
 
 
-def test_nobody_waits_for_whom_nothing_may_reach() -> None:
+def test_no_broadcast_waits_for_a_peer_that_may_not_receive() -> None:
     world = started()
     world.tell(announced(1))
     world.tell(held("b", 1))
@@ -323,7 +323,7 @@ class OperatedFleet(RandomFleet):
 
 @hypothesis_settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32))
-def test_nobody_who_is_kept_out_is_given_work_and_nothing_is_lost_or_trained_twice(seed: int) -> None:
+def test_excluded_peers_get_no_work_and_nothing_is_lost_or_trained_twice(seed: int) -> None:
     fleet = OperatedFleet(seed)
     fleet.run(events=300)
     fleet.end()
@@ -364,7 +364,7 @@ def test_ticks_leave_the_drained_alone() -> None:
     assert not [one for one in only(world.tell(Tick()), SendLeases) if one.peer_id == A]
 
 
-def test_settings_stay_as_they_were_told() -> None:
+def test_settings_stay_as_ordered() -> None:
     """Budgets of the core's settings are its beginning only: a record's head must not change with orders."""
     configured = settings(activation=ActivationSettings(budget=Budget(usd_per_hour_max=5.0)))
     core = CoordinatorCore(configured)

@@ -80,7 +80,7 @@ class TestPins:
     def test_a_peer_that_is_not_pinned_any_more_works_where_no_model_decides(self) -> None:
         made = world("off")
         made.tell(pinned("a", "off"))
-        assert TellActivation(PeerId("a"), True, "on: not pinned off any more") in made.tell(pinned("a", ""))
+        assert TellActivation(PeerId("a"), True, "on: no longer pinned off") in made.tell(pinned("a", ""))
 
     def test_outlive_a_session(self) -> None:
         made = world("off")
@@ -181,7 +181,7 @@ class TestStandby:
         made.tell(held("a", 1))
         assert made.core.status(made.now).t_bcast_s.last == 3.0
 
-    def test_is_told_of_the_latest_versions_when_it_is_switched_on(self) -> None:
+    def test_receives_the_latest_announcements_when_it_is_switched_on(self) -> None:
         made = self.off(dark=True)
         made.tell(announced(1))
         told = only(made.tell(pinned("b", "on")), SendAnnouncement)

@@ -1,4 +1,4 @@
-"""What would follow from an act or other settings, as the capacity model sees it."""
+"""Previews of an operator's action or other settings, as the capacity model computes them."""
 
 from __future__ import annotations
 
@@ -83,15 +83,15 @@ def test_fewer_workers_keep_the_learner_less_busy() -> None:
     assert found.now.t_bcast_s == pytest.approx(4.0)  # as it was measured
     assert found.sentence.startswith("Draining 2 workers is expected to keep the learner busy")
     assert "2 workers on instead of 4 for 1 $/h instead of 2 $/h" in found.sentence
-    assert "4 rollouts that they work at are finished first" in found.warnings
+    assert "4 rollouts in flight are finished first" in found.warnings
 
 
-def test_a_ban_of_everybody_leaves_nobody() -> None:
+def test_a_ban_of_all_workers_leaves_none() -> None:
     found = preview(question(*FOUR), change(act="ban", peers=frozenset(map(PeerId, "abcdx"))))
     assert found.then.utilisation == 0.0
-    assert any("nobody would be left" in one for one in found.warnings)
-    assert any("8 rollouts that they work at are given to others" in one for one in found.warnings)
-    assert "1 of them are not here now" in found.warnings
+    assert any("no worker would be left" in one for one in found.warnings)
+    assert any("8 rollouts in flight are reassigned" in one for one in found.warnings)
+    assert "1 of the workers are not connected" in found.warnings
 
 
 def test_who_is_enabled_works_again() -> None:
@@ -135,21 +135,21 @@ def test_where_the_model_acts_it_chooses_the_set() -> None:
     assert found.then.workers_on is not None
     assert found.then.workers_on < 8
     too_little = preview(question(*workers, mode="act"), change(usd_per_hour_max=0.7))
-    assert any(one.startswith("no set of workers will do") for one in too_little.warnings)
+    assert any(one.startswith("no set of workers is sufficient") for one in too_little.warnings)
     advice = preview(question(*workers, mode="advise"), change(usd_per_hour_max=0.7))
     assert advice.then.workers_on == 8
-    assert any("switches nobody off for the budget" in one for one in advice.warnings)
+    assert any("switches no worker off for the budget" in one for one in advice.warnings)
     assert any("the limit is 0.7 $/h" in one for one in advice.warnings)
 
 
-def test_what_was_not_measured_is_said() -> None:
+def test_workers_without_a_measurement_are_mentioned() -> None:
     found = preview(question(FOUR[0], worker("new", per_s=0.0)), change(staleness_limit=2))
-    assert "1 of those on were not measured yet: what they make is left out" in found.warnings
+    assert "1 of the workers that are on were not measured yet: their rollouts are left out" in found.warnings
     early = preview(question(*FOUR, demand=None), change(act="ban", peers=frozenset({PeerId("a")})))
     assert early.now.workers_on == 4
     assert early.then.utilisation is None
     assert early.sentence == "No preview yet: waiting for the first timed step."
-    assert early.warnings == ["2 rollouts that they work at are given to others, and begun anew"]
+    assert early.warnings == ["2 rollouts in flight are reassigned to other workers, which start them again"]
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def worker(worker_id: str, usd_per_hour: float = 0.5, *, active: bool = False) -
     )
 
 
-def test_links_that_nobody_knows_are_assumed() -> None:
+def test_unmeasured_links_get_assumed_rates() -> None:
     offers = Offers()
     offers.replace([worker("box")], {}, ActivationSettings())
     assert offers.workers["box"].upload_bytes_per_second == 1.25e6
@@ -73,7 +73,7 @@ def test_a_peer_that_came_from_a_provider_has_its_price_and_goes_when_it_is_swit
     assert only(actions, WantWorker) == [WantWorker("box", False, "off: too dear")]
 
 
-def test_advice_starts_nobody() -> None:
+def test_advice_starts_no_worker() -> None:
     made = planned_world("advise")
     made.tell(WorkersOffered((worker("box"),), {}))
     problem = planned_problem(made)
@@ -110,7 +110,7 @@ def test_what_is_kept_comes_back_and_pins_are_orders() -> None:
     assert standby.from_json("{}") == StandbyRestored({})
 
 
-def test_a_peer_that_was_off_is_told_so_and_given_nothing() -> None:
+def test_a_peer_that_was_off_is_informed_and_gets_no_work() -> None:
     made = world()
     told = made.tell(joined("a"))
     assert TellActivation(A, False, "off: too dear") in told
@@ -121,7 +121,7 @@ def test_a_peer_that_was_off_is_told_so_and_given_nothing() -> None:
     assert only(made.tell(wants("c", 2)), SendLeases)
 
 
-def test_they_are_on_where_nobody_else_came_back() -> None:
+def test_they_are_switched_on_where_no_other_peer_reconnects() -> None:
     made = world()
     for name in ("a", "b"):
         made.tell(joined(name))
@@ -135,14 +135,14 @@ def test_they_are_on_where_nobody_else_came_back() -> None:
             made.tell(wants(name, 2))
     made.now = 16.5
     actions = made.tell(Tick())
-    reason = "on: nobody of those that were on came back"
+    reason = "on: no peer that was on has reconnected"
     assert only(actions, TellActivation) == [TellActivation(A, True, reason), TellActivation(B, True, reason)]
     assert Note("activated", A, reason) in actions
     assert {one.peer_id for one in only(actions, SendLeases)} == {A, B}
     assert made.core.standby() == {}
 
 
-def test_nobody_is_off_where_no_model_acts() -> None:
+def test_no_peer_is_off_where_no_model_acts() -> None:
     made = world("advise")
     assert made.core.standby() == {}
     assert not only(made.tell(joined("a")), TellActivation)
