@@ -172,12 +172,12 @@ class Presence:
         """Return why an accusation cannot be true or is not trusted; empty if it is believed."""
         chunk_count = self._state.announced.chunk_count(event.version)
         if chunk_count is None:
-            return f"version {event.version} is not among those announced lately"
+            return f"version {event.version} was not announced recently"
         if event.chunk_index >= chunk_count:
             return f"version {event.version} has no chunk {event.chunk_index}"
         if not self._state.relay.may_receive_from(event.accuser, event.culprit):
-            return "the plan never let it receive from there"
-        return "it is quarantined itself" if accuser.reputation.quarantined else ""
+            return "the relay plan did not assign it that source"
+        return "the accuser is quarantined" if accuser.reputation.quarantined else ""
 
 
 def refused(peer_id: PeerId, reason: str) -> RefuseSession:

@@ -17,7 +17,7 @@ from rollcast.wire.ids import Epoch, Step, Version
 def requested(state: CoreState, event: EpochRequested) -> list[Action]:
     """Open an epoch for a learner that has trained on every recorded batch; a repeated request gets the same answer."""
     newest = state.epochs.newest
-    if newest is not None and _same_question(state, event, newest):
+    if newest is not None and _is_same_request(state, event, newest):
         if newest.epoch not in state.epoch_requests:  # it is durable
             return [AnswerEpoch(event.request_id, newest.epoch, newest.step_to)]
         state.epoch_requests[newest.epoch].append(event.request_id)
@@ -25,8 +25,8 @@ def requested(state: CoreState, event: EpochRequested) -> list[Action]:
     step = state.epochs.after_empty(event.step)
     next_step = state.batches.next_step
     if step < next_step or state.batches.recording is not None:
-        # Recorded batches stay recorded: it replays them first, then asks again.
-        text = f"batches up to step {next_step} come first"
+        # Recorded batches stay recorded: the learner replays them first, then repeats the request.
+        text = f"the learner must first train on the batches before step {next_step}"
         return [
             Note("epoch_too_early", f"step {event.step}", text),
             AnswerEpoch(event.request_id, state.epochs.current, next_step),
@@ -75,8 +75,8 @@ def _drop_orphans_of(state: CoreState, group: Group) -> list[Action]:
     ]
 
 
-def _same_question(state: CoreState, event: EpochRequested, newest: RecordEpoch) -> bool:
-    """Whether the newest epoch was opened by this question, or by a learner that stood where this one stands."""
+def _is_same_request(state: CoreState, event: EpochRequested, newest: RecordEpoch) -> bool:
+    """Whether the newest epoch was opened by this request, or by one for the same steps and common version."""
     step = EpochBook(state.epochs.opened[:-1]).after_empty(event.step)
     return newest.step_from <= step <= newest.step_to and newest.common_version == event.common_version
 
@@ -87,5 +87,5 @@ def _above(newest: Version | None) -> int:
 
 
 def _words(opened: RecordEpoch) -> str:
-    kept = "no version" if opened.common_version is None else f"versions up to {opened.common_version}"
-    return f"{kept} of those before count; the learner goes on at step {opened.step_to}"
+    kept = "no versions" if opened.common_version is None else f"versions up to {opened.common_version}"
+    return f"{kept} of earlier epochs stay valid; the learner continues at step {opened.step_to}"

@@ -1,4 +1,4 @@
-"""The start of a coordinator, the announcement of versions, and the end of the run."""
+"""Handle the start of a coordinator, the announcement of versions, and the end of the run."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ def _drop_all(state: CoreState) -> list[Action]:
 
 
 def failure_of(action: FailRun) -> RollcastError:
-    """Return the error that explains to people why the run cannot go on."""
+    """Return the error that explains to people why the run cannot continue."""
     if action.code == NoPeers.code:
         return NoPeers(action.reason, fix=action.fix)
     if action.code == WaitTimedOut.code:
         return WaitTimedOut(action.reason, fix=action.fix)
-    return ProcessFailed(f"the run cannot go on: {action.reason}", fix=action.fix)
+    return ProcessFailed(f"the run cannot continue: {action.reason}", fix=action.fix)
 
 
 def announced(state: CoreState, event: VersionAnnounced, now: float) -> list[Action]:
     """Announce a version that is newer than all before to every member; its record is already stored."""
     if not state.epochs.may_announce(event.epoch, event.version):
-        # It was on its way when an epoch was opened: an orphan from its first moment.
+        # It was in flight when an epoch was opened, so it would be an orphan from the start.
         return [Note("announced_in_vain", f"version {event.version}", f"epoch {event.epoch} is over")]
     if state.newest_version is not None and event.version <= state.newest_version:
-        return [Note("announced_again", f"version {event.version}", "nothing to do: it is not newer")]
+        return [Note("announced_again", f"version {event.version}", "ignored: it is not a newer version")]
     state.newest_version = event.version
     oldest_useful = Version(max(0, state.batches.next_step - state.rules.age_max))
     state.announced.add(event.version, event.chunk_count, oldest_useful=oldest_useful)

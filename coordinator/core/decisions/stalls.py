@@ -77,4 +77,4 @@ class Stalls:
 
 
 def _wait_timed_out(what: str, role: str, setting: str) -> FailRun:
-    return FailRun("RC201", what, f"start the {role} or look at its log; raise {setting} if it is only slow")
+    return FailRun("RC201", what, f"start the {role} or check its log; if it is only slow, raise {setting}")

@@ -25,7 +25,7 @@ class _Rest:
 
 
 class WorkRequests:
-    """Work requests, returned leases, deadlines, and peers that do not reconnect. Times are the core's clock."""
+    """Handles work requests, returned leases, deadlines, and peers that stay away. Times are the core's clock."""
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
@@ -33,7 +33,7 @@ class WorkRequests:
         self._resting: dict[PeerId, _Rest] = {}
 
     def requested(self, event: WorkRequested, now: float) -> list[Action]:
-        """Give work to a peer that can take this many more slots."""
+        """Give work to a peer that requested it."""
         state = self._state
         member = state.members.seen(event.peer_id, now)
         if member is None:
@@ -64,9 +64,7 @@ class WorkRequests:
         times = reputation.returns - _RETURNS_FREE
         if times > 0:
             rest_s = min(_REST_MAX_S, _REST_FIRST_S * 2.0 ** min(times - 1, 16))
-            reputation.resting = (
-                f"given no work for {rest_s:g} s: it handed leases back {reputation.returns} times in a row"
-            )
+            reputation.resting = f"no new work for {rest_s:g} s: it returned leases {reputation.returns} times in a row"
             self._resting[member.peer_id] = _Rest(now + rest_s)
 
     def _end_rests(self, now: float) -> None:

@@ -32,7 +32,7 @@ class SendLeases:
 
 @dataclass(frozen=True, slots=True)
 class RevokeLeases:
-    """Tell the peer to stop working on these leases."""
+    """Order the peer to stop working on these leases."""
 
     peer_id: PeerId
     lease_ids: tuple[LeaseId, ...]
@@ -134,7 +134,7 @@ class PlanActivation:
 
 @dataclass(frozen=True, slots=True)
 class TellActivation:
-    """Tell the peer that it is switched on, or off: then it gets no new work. ``reason`` is shown to its owner."""
+    """Inform the peer that it is switched on, or off: then it gets no new work. ``reason`` is shown to its owner."""
 
     peer_id: PeerId
     active: bool
@@ -152,7 +152,7 @@ class WantWorker:
 
 @dataclass(frozen=True, slots=True)
 class StopPeer:
-    """Tell the peer to stop for good, and end its session."""
+    """Order the peer to stop for good, and end its session."""
 
     peer_id: PeerId
     reason: str
@@ -160,7 +160,7 @@ class StopPeer:
 
 @dataclass(frozen=True, slots=True)
 class EndSession:
-    """End the peer's session without telling it to stop: it will try to reconnect."""
+    """End the peer's session without an order to stop: the peer will reconnect."""
 
     peer_id: PeerId
     reason: str
@@ -168,7 +168,7 @@ class EndSession:
 
 @dataclass(frozen=True, slots=True)
 class RefuseSession:
-    """Tell the peer why it is refused, and end its session. ``code`` is that of the error with which it exits."""
+    """Send the peer the reason for its refusal, and end its session. It exits with the error of ``code``."""
 
     peer_id: PeerId
     code: str
@@ -326,7 +326,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class FailRun:
-    """Stop a run that cannot go on, with the error of this code.
+    """Stop a run that cannot continue, with the error of this code.
 
     RC201: the origin or the learner is missing; RC202: there are no peers.
     """

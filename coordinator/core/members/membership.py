@@ -99,15 +99,15 @@ class Member:
     @property
     def reason(self) -> str:
         """Why the member is in that state; empty if there is no reason to name."""
-        said = self.facts.reason if self.facts is not None else ""
+        reported = self.facts.reason if self.facts is not None else ""
         if self.reputation.kept_out:
             return self.reputation.kept_out
-        demoted = f"relays to nobody for a while: {self.reputation.demoted}" if self.reputation.demoted else ""
+        demoted = f"does not relay for now: {self.reputation.demoted}" if self.reputation.demoted else ""
         reputation = self.reputation
         if reputation.switched_off and self.facts is not None and self.facts.state == "standby":
-            said = ""  # the member repeats the reason that it was sent
+            reported = ""  # the member repeats the reason that it was sent
         activation = reputation.switched_off or reputation.switched
-        return "; ".join(part for part in (activation, said, demoted, reputation.resting) if part)
+        return "; ".join(part for part in (activation, reported, demoted, reputation.resting) if part)
 
     @property
     def may_relay(self) -> bool:
@@ -266,11 +266,11 @@ class Members:
         reputation = self._reputations.get(peer_id)
         if reputation is None:
             if len(self._reputations) >= _REPUTATIONS_KEPT:
-                self._forget_one()
+                self._discard_one()
             reputation = self._reputations[peer_id] = Reputation()
         return reputation
 
-    def _forget_one(self) -> None:
+    def _discard_one(self) -> None:
         for peer_id, reputation in self._reputations.items():
             if peer_id not in self._members and not reputation.quarantined and not reputation.ordered:
                 del self._reputations[peer_id]
@@ -289,7 +289,7 @@ class Members:
         self._changed.update(dict.fromkeys(peer_ids))
 
     def take_changed(self) -> list[PeerId]:
-        """Return the members for which something changed since the last call, in what they want or may be given."""
+        """Return the members for which something changed since the last call, in requests or permissions."""
         changed = list(self._changed)
         self._changed.clear()
         return changed
@@ -327,7 +327,8 @@ class Members:
             return False
         self.worker_count -= _counts(culprit)
         self._changed[culprit.peer_id] = None
-        reputation.quarantined = f"sent {len(reputation.accused_chunks)} corrupt chunks"
+        count = len(reputation.accused_chunks)
+        reputation.quarantined = f"sent {count} corrupt {'chunk' if count == 1 else 'chunks'}"
         return True
 
     def peer_named(self, words: str) -> PeerId | None:

@@ -119,7 +119,7 @@ def test_a_second_session_replaces_the_first() -> None:
     assert stored.rollout.lease_id == lease.lease_id, "its attempts are still its own"
 
 
-def test_the_slots_of_a_peer_that_said_goodbye_go_to_another_with_the_same_seeds() -> None:
+def test_the_slots_of_a_peer_that_sent_goodbye_go_to_another_with_the_same_seeds() -> None:
     world = World()
     world.start("a", "b")
     world.tell(wants("b", 4))
@@ -181,7 +181,7 @@ def test_an_announcement_goes_to_every_member_once() -> None:
     world = World()
     world.start("a")
     assert world.tell(announced(1)) == [SendAnnouncement(ORIGIN, Version(1)), SendAnnouncement(A, Version(1))]
-    assert world.tell(announced(1)) == [Note("announced_again", "version 1", "nothing to do: it is not newer")]
+    assert world.tell(announced(1)) == [Note("announced_again", "version 1", "ignored: it is not a newer version")]
     assert world.core.newest_version == 1
 
 
@@ -225,7 +225,7 @@ def test_three_corrupt_chunks_quarantine_their_sender() -> None:
         SendPlan(A, PlanId(4), ANY),
         SendPlan(B, PlanId(4), ANY),
     ]
-    assert world.core.status(0.0).peers[1].reason == "relays to nobody for a while: sent a corrupt chunk"
+    assert world.core.status(0.0).peers[1].reason == "does not relay for now: sent a corrupt chunk"
     world.tell(accuse("a", 1))
     assert world.tell(accuse("a", 2)) == [
         Note("accusation", "a", "b: hash differs"),
@@ -252,11 +252,11 @@ def test_only_members_accuse_and_are_accused_and_the_origin_stays() -> None:
 @pytest.mark.parametrize(
     ("event", "why"),
     [
-        (PeerAccused(B, A, Version(1), 0, ""), "version 1 is not among those announced lately"),
+        (PeerAccused(B, A, Version(1), 0, ""), "version 1 was not announced recently"),
         (PeerAccused(B, A, Version(0), 16, ""), "version 0 has no chunk 16"),
         (
             PeerAccused(PeerId("remote"), PeerId("hidden"), Version(0), 0, ""),
-            "the plan never let it receive from there",
+            "the relay plan did not assign it that source",
         ),
     ],
 )
@@ -278,7 +278,7 @@ def test_where_there_are_three_peers_one_accuser_cannot_quarantine_another() -> 
     assert only(world.tell(accuse("b", 0, accuser="a")), Note)[0].kind == "accusation_ignored"
 
 
-def test_a_quarantined_peer_accuses_nobody() -> None:
+def test_accusations_of_a_quarantined_peer_are_ignored() -> None:
     world = World(quarantine_chunks=1)
     world.start("a", "b")
     world.tell(PeerLeft(A, "gone"))
@@ -286,7 +286,7 @@ def test_a_quarantined_peer_accuses_nobody() -> None:
     world.tell(accuse("b", 0, accuser="a"))
     world.tell(PeerLeft(A, "gone"))
     world.tell(joined("a"))
-    assert world.tell(accuse("a", 1, accuser="b"))[0].detail == "b: it is quarantined itself"  # type: ignore[union-attr]
+    assert world.tell(accuse("a", 1, accuser="b"))[0].detail == "b: the accuser is quarantined"  # type: ignore[union-attr]
 
 
 def test_a_slow_or_quarantined_peer_does_not_hold_t_bcast_back_once_it_is_out() -> None:
@@ -410,7 +410,7 @@ def test_the_learner_is_heard() -> None:
     assert (status.learner_phase, status.learner_detail, status.reward_before) == ("warm_start", "epoch 1 of 3", 0.2)
 
 
-def test_a_heartbeat_that_tells_nothing_new_makes_nobody_look_for_work() -> None:
+def test_a_heartbeat_without_news_reconsiders_no_peer_for_work() -> None:
     world = World()
     world.start("a")
     members = world.core._state.members

@@ -69,7 +69,9 @@ def test_versions_go_on_above_the_highest_published_and_the_answer_is_durable() 
     actions = world.tell(asked(5, 0, 1))
     assert actions[:2] == [
         RecordEpoch(Epoch(1), Step(0), Step(4), Version(1)),
-        Note("epoch_opened", "epoch 1", "versions up to 1 of those before count; the learner goes on at step 4"),
+        Note(
+            "epoch_opened", "epoch 1", "versions up to 1 of earlier epochs stay valid; the learner continues at step 4"
+        ),
     ]
     assert only(actions, AnswerEpoch) == []
     assert (world.core.epoch, world.core.newest_version, world.core.recorded_batches) == (1, 1, 4)
@@ -119,7 +121,7 @@ def test_recorded_batches_come_first() -> None:
     world.finish("a")
     world.tell(BatchRequested(Step(0)))
     assert world.tell(asked(1, 0, None)) == [
-        Note("epoch_too_early", "step 0", "batches up to step 1 come first"),
+        Note("epoch_too_early", "step 0", "the learner must first train on the batches before step 1"),
         AnswerEpoch(1, Epoch(0), Step(1)),
     ]
     assert only(world.tell(asked(2, 1, None)), RecordEpoch) == [RecordEpoch(Epoch(1), Step(1), Step(1), None)]

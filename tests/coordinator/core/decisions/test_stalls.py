@@ -26,7 +26,7 @@ from rollcast.wire.ids import PeerId, RolloutId, Step, Version
 from tests.coordinator import core_world as build
 from tests.coordinator.core_world import announced, joined, settings
 
-FIX = "start the {0} or look at its log; raise membership.{1} if it is only slow"
+FIX = "start the {0} or check its log; if it is only slow, raise membership.{1}"
 
 NO_PEER_FIX = "start a peer with an invite from the run folder's secrets"
 

@@ -102,7 +102,7 @@ def test_a_peer_that_only_hands_back_is_given_work_more_and_more_seldom_until_it
             given_at.append(second)
     assert given_at == [1, 3, 7]
     (shown,) = [one for one in made.core.status(made.now).peers if one.peer_id == A]
-    assert "given no work for 8 s: it handed leases back 7 times in a row" in shown.reason
+    assert "no new work for 8 s: it returned leases 7 times in a row" in shown.reason
     made.now = 15.0
     made.tell(Tick())
     (lease, slot), *_ = made.take("a")

@@ -73,7 +73,7 @@ def test_each_accusation_demotes_for_a_while() -> None:
     here.accuse(culprit, PeerId("a"), (Version(1), 0), 1.0)
     assert not culprit.may_relay
     assert culprit.may_work
-    assert culprit.reason == "relays to nobody for a while: sent a corrupt chunk"
+    assert culprit.reason == "does not relay for now: sent a corrupt chunk"
     assert not here.end_demotions(60.9)
     assert here.end_demotions(61.0)
     assert culprit.may_relay
@@ -146,4 +146,4 @@ def test_a_quarantined_identity_is_never_forgotten() -> None:
     for number in range(17_000):
         here.join(joined(f"p{number}"), now=0.0)
         here.leave(PeerId(f"p{number}"), "left", "")
-    assert here.join(joined("bad"), now=0.0).reputation.quarantined == "sent 1 corrupt chunks"
+    assert here.join(joined("bad"), now=0.0).reputation.quarantined == "sent 1 corrupt chunk"
