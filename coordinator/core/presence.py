@@ -51,7 +51,7 @@ class Presence:
             return []
         has = frozenset(event.held_leases)
         lost = [one for one in self._state.book.held_by(event.peer_id) if one.lease_id not in has]
-        return self._state.close_attempts(lost, "peer_left", tell_peers=False)
+        return self._state.close_attempts(lost, "peer_left", notify_peers=False)
 
     def left(self, event: PeerLeft, now: float) -> list[Action]:
         """Remove a peer whose session ended. Unless it sent Goodbye it keeps its leases, as it may reconnect."""
@@ -60,7 +60,7 @@ class Presence:
         actions: list[Action] = []
         if event.finished:
             held = self._state.book.held_by(event.peer_id)
-            actions += self._state.close_attempts(held, "peer_left", tell_peers=False)
+            actions += self._state.close_attempts(held, "peer_left", notify_peers=False)
         return actions + self._gone(event.peer_id, "left", event.reason, now) + issue(self._state, now)
 
     def drop_silent(self, now: float) -> list[Action]:
@@ -165,7 +165,7 @@ class Presence:
             return actions + self._broadcasts.replan(now)
         self._state.dissemination.left(event.culprit)
         self._state.partials.forget(event.culprit)
-        actions += self._state.close_attempts(self._state.book.held_by(event.culprit), "revoked", tell_peers=True)
+        actions += self._state.close_attempts(self._state.book.held_by(event.culprit), "revoked", notify_peers=True)
         return actions + self._broadcasts.replan(now) + issue(self._state, now)
 
     def _doubt(self, event: PeerAccused, accuser: Member) -> str:

@@ -247,7 +247,7 @@ class Shell:
         if event.values:
             self._learner_values.update(event.values)
             self._async.kept(self._ledger.set_meta(LEARNER_VALUES, json.dumps(self._learner_values)))
-            if self._learner_lives.said(event.values):
+            if self._learner_lives.observe(event.values):
                 self._async.kept(self._ledger.set_meta(LEARNER_LIVES, self._learner_lives.to_json()))
         if event.phase == "finished":
             await self._async.durable(self._ledger.set_meta(LEARNER_FINISHED, "yes"), "that the learner has finished")

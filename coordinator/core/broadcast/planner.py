@@ -35,7 +35,7 @@ class RelayPlanner:
     def __init__(self, shape: PlanShape, after: int = 0) -> None:
         self._shape = shape
         self._parts_maker = PartsMaker(shape)
-        self._told: dict[PeerId, PlanPart] = {}
+        self._sent: dict[PeerId, PlanPart] = {}
         self._previous: dict[PeerId, PlanPart] = {}  # a member's assignment before its sources last changed
         self._uplinks: dict[PeerId, float] = {}  # assumed by the plan, in bytes a second
         self._measured: set[PeerId] = set()  # members whose uplink in the plan was measured
@@ -65,16 +65,16 @@ class RelayPlanner:
 
     def part_of(self, peer_id: PeerId) -> PlanPart | None:
         """Return the assignment that this member was sent last; None if there is none."""
-        return self._told.get(peer_id)
+        return self._sent.get(peer_id)
 
     def parents_of(self, peer_id: PeerId) -> tuple[PeerId, ...]:
         """Return the members that send this member chunks of some stripe."""
-        part = self._told.get(peer_id)
+        part = self._sent.get(peer_id)
         return () if part is None else tuple(part.neighbours[index].peer_id for index in part.parents)
 
     def children_of(self, peer_id: PeerId) -> tuple[PeerId, ...]:
         """Return the members to which this member sends chunks of some stripe, the origin's direct copies included."""
-        part = self._told.get(peer_id)
+        part = self._sent.get(peer_id)
         if part is None:
             return ()
         if part.direct_copies:
@@ -84,7 +84,7 @@ class RelayPlanner:
 
     def may_receive_from(self, peer_id: PeerId, source: PeerId) -> bool:
         """Whether ``source`` is a neighbour or fallback of this peer, or was before these last changed."""
-        return any(source in _sources(parts.get(peer_id)) for parts in (self._told, self._previous))
+        return any(source in _sources(parts.get(peer_id)) for parts in (self._sent, self._previous))
 
     def drift(self, peer_id: PeerId, uplink_bytes_per_second: float | None, confidence: float) -> Drift:
         """Return how far this member's uplink has departed from the rate that the plan assumes."""
@@ -105,7 +105,7 @@ class RelayPlanner:
         Without an origin the plan stays as it is, and nothing is returned.
         """
         present = {node.peer_id for node in nodes}
-        self._told = {peer_id: part for peer_id, part in self._told.items() if peer_id in present}
+        self._sent = {peer_id: part for peer_id, part in self._sent.items() if peer_id in present}
         root = next((node for node in nodes if node.role == "origin"), None)
         if root is None:
             return []
@@ -113,16 +113,16 @@ class RelayPlanner:
         self._measured = {node.peer_id for node in nodes if node.uplink_bytes_per_second is not None}
         self.plan = self._plan([node for node in nodes if node is not root], root)
         parts = self._parts_maker.make(nodes, self.plan)
-        changed = [peer_id for peer_id, part in parts.items() if not _as_good(self._told.get(peer_id), part)]
+        changed = [peer_id for peer_id, part in parts.items() if not _as_good(self._sent.get(peer_id), part)]
         self._previous = {peer_id: part for peer_id, part in self._previous.items() if peer_id in parts}
         if not changed:
             return []
         self.plan_id = PlanId(self.plan_id + 1)
         for peer_id in changed:
-            told = self._told.get(peer_id)
-            if told is not None and _sources(told) != _sources(parts[peer_id]):
-                self._previous[peer_id] = told
-            self._told[peer_id] = parts[peer_id]
+            sent = self._sent.get(peer_id)
+            if sent is not None and _sources(sent) != _sources(parts[peer_id]):
+                self._previous[peer_id] = sent
+            self._sent[peer_id] = parts[peer_id]
         return [SendPlan(peer_id, self.plan_id, parts[peer_id]) for peer_id in changed]
 
     def _plan(self, nodes: Sequence[RelayNode], root: RelayNode) -> Plan:
@@ -161,7 +161,7 @@ class RelayPlanner:
 
     def forget(self, peer_id: PeerId) -> None:
         """Discard what this peer was sent, because it opened a new session and needs its assignment again."""
-        self._told.pop(peer_id, None)
+        self._sent.pop(peer_id, None)
 
     def validate(self) -> None:
         """Raise AssertionError if a stripe of the plan is no tree below the origin, or shares do not add up to 1."""
@@ -183,14 +183,14 @@ def _sources(part: PlanPart | None) -> frozenset[PeerId]:
     return frozenset() if part is None else frozenset(one.peer_id for one in (*part.neighbours, *part.fallbacks))
 
 
-def _as_good(told: PlanPart | None, part: PlanPart) -> bool:
+def _as_good(sent: PlanPart | None, part: PlanPart) -> bool:
     """Whether a member that was sent one assignment need not be sent the other: expected rates may differ a little."""
-    if told is None or told == part:
-        return told is not None
-    if len(told.stripes) != len(part.stripes) or replace(told, stripes=part.stripes) != part:
+    if sent is None or sent == part:
+        return sent is not None
+    if len(sent.stripes) != len(part.stripes) or replace(sent, stripes=part.stripes) != part:
         return False
     return all(
         (old.stripe, old.children) == (new.stripe, new.children)
         and abs(old.bytes_per_second - new.bytes_per_second) <= _MOVED_SHARE * old.bytes_per_second
-        for old, new in zip(told.stripes, part.stripes, strict=True)
+        for old, new in zip(sent.stripes, part.stripes, strict=True)
     )

@@ -64,7 +64,7 @@ def _open(state: CoreState, opened: RecordEpoch) -> list[Action]:
     state.dissemination.withdrawn(state.epochs.is_orphan)
     # Every attempt in flight may be generating with an orphan, and its lease names the epoch before.
     live = [attempt for group in state.book for attempt in group.live()]
-    return [*state.close_attempts(live, "rolled_back", tell_peers=True), *drop_orphans(state)]
+    return [*state.close_attempts(live, "rolled_back", notify_peers=True), *drop_orphans(state)]
 
 
 def _drop_orphans_of(state: CoreState, group: Group) -> list[Action]:

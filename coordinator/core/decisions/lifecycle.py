@@ -26,7 +26,7 @@ def run_ended(state: CoreState, event: RunEnded) -> list[Action]:
 
 def _drop_all(state: CoreState) -> list[Action]:
     live = [attempt for group in state.book for attempt in group.live()]
-    actions = state.close_attempts(live, "run_ended", tell_peers=True)
+    actions = state.close_attempts(live, "run_ended", notify_peers=True)
     for group in list(state.book):
         actions += state.drop_group(group, ["run_ended"] * len(group.fillings()), "run_ended")
     return actions

@@ -129,7 +129,7 @@ class Rollouts:
         self._storing[rollout_id] = _Storing(event.peer_id, rollout, [event.upload_id])
         self._storing_by_key[attempt.key] = rollout_id
         actions: list[Action] = [StoreRollout(rollout_id, event.peer_id, rollout)]
-        return actions + state.close_attempts(losers, "late_duplicate", tell_peers=True) if losers else actions
+        return actions + state.close_attempts(losers, "late_duplicate", notify_peers=True) if losers else actions
 
     def _keep_interrupted(self, attempt: Attempt, rollout: Rollout) -> None:
         given = attempt.prefix or ()

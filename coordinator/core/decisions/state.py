@@ -104,12 +104,12 @@ class CoreState:
             self.forecast.gave_up(attempt, self.now)
         return self._drop(attempt, reason)
 
-    def close_attempts(self, attempts: list[Attempt], reason: DropReason, *, tell_peers: bool) -> list[Action]:
-        """Close live attempts. ``tell_peers``: whether to revoke the leases, for peers that cannot know it."""
+    def close_attempts(self, attempts: list[Attempt], reason: DropReason, *, notify_peers: bool) -> list[Action]:
+        """Close live attempts. ``notify_peers``: whether to revoke the leases, for peers that cannot know it."""
         if not attempts:
             return []
         actions: list[Action] = [self.close_attempt(attempt, reason) for attempt in attempts]
-        if tell_peers:
+        if notify_peers:
             leases: dict[PeerId, dict[LeaseId, None]] = {}
             for attempt in attempts:
                 if not self.book.holds_lease(attempt.peer_id, attempt.lease_id):  # else other slots of the lease go on
@@ -119,7 +119,7 @@ class CoreState:
 
     def drop_group(self, group: Group, reasons: list[DropReason], live_reason: DropReason) -> list[Action]:
         """Drop a whole group: its rollouts for ``reasons``, in slot order, and its attempts in flight."""
-        actions = self.close_attempts(group.live(), live_reason, tell_peers=True)
+        actions = self.close_attempts(group.live(), live_reason, notify_peers=True)
         fillings = group.fillings()
         self.book.remove(group)
         for index in range(len(group.slots)):

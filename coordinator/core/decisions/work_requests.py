@@ -56,7 +56,7 @@ class WorkRequests:
         returned = [one for one in state.book.held_by(event.peer_id) if one.lease_id in leases]
         if returned:
             self._rest_after_return(member, now)
-        return state.close_attempts(returned, "returned", tell_peers=False) + issue(state, now)
+        return state.close_attempts(returned, "returned", notify_peers=False) + issue(state, now)
 
     def _rest_after_return(self, member: Member, now: float) -> None:
         reputation = member.reputation
@@ -81,7 +81,7 @@ class WorkRequests:
         self._end_rests(now)
         if now - self._retried_at >= _RETRY_S:
             self.all_may_try(now)
-        actions = state.close_attempts(state.book.expired(now), "lease_expired", tell_peers=True)
+        actions = state.close_attempts(state.book.expired(now), "lease_expired", notify_peers=True)
         state.book.lose(now)
         return actions
 

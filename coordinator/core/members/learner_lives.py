@@ -40,7 +40,7 @@ class LearnerLives:
         """Return the lives as JSON for the ledger."""
         return json.dumps([asdict(life) for life in self.lives])
 
-    def said(self, values: Mapping[str, float]) -> bool:
+    def observe(self, values: Mapping[str, float]) -> bool:
         """Take over figures that the learner reported. Returns False if they contain nothing new about its life."""
         began_unix_s, lived_s = values.get(BEGAN), values.get(LIVED)
         if began_unix_s is None or lived_s is None:

@@ -19,37 +19,37 @@ class Reach:
     """The addresses at which one identity can be reached.
 
     Args:
-        host: IP address from which its session comes; empty: not known.
-        watches_from: the one from which it watches how it is seen; empty: it does not.
-        said_address: what it advertised when it joined.
-        advertise: what it advertised since, in place of that; empty: nothing.
-        dialable: what those who dialled its address found; None: nobody tried.
+        host: IP address from which its session comes; empty if not known.
+        watches_from: IP address from which it watches how it is seen; empty if it does not.
+        joined_address: address that it advertised when it joined.
+        advertise: address that it has advertised since, in place of that; empty if none.
+        dialable: whether members that dialled its address reached it; None if none has dialled it.
         nat, punch_address, circuits, relay_address, local_address: see ReachabilityTold.
-        punched_from: the last punch_address that there was; what failed, failed there.
-        told: whether it told these in this session.
-        looked: whether it has said, now or earlier, which router it has; it may be one that cannot be told.
+        punched_from: its last punch_address that was not empty; failed punches came from there.
+        reported: whether it has reported these in this session.
+        nat_reported: whether it has reported its NAT, now or earlier; this may be "unknown".
     """
 
     host: str = ""
     watches_from: str = ""
-    said_address: str = ""
+    joined_address: str = ""
     advertise: str = ""
     dialable: bool | None = None
     nat: str = "unknown"
     punch_address: str = ""
     punched_from: str = ""
-    told: bool = False
-    looked: bool = False
+    reported: bool = False
+    nat_reported: bool = False
     circuits: tuple[str, ...] = ()
     relay_address: str = ""
     local_address: str = ""
-    checked: str = ""  # how many peers reached its address, for people; empty: none dialled it
+    checked: str = ""  # how many peers reached its address, for people; empty if none dialled it
     doubt: str = ""  # why a part of its report is not believed; empty if all is
 
     @property
     def advertised(self) -> str:
-        """The address at which the peer wants to be dialled."""
-        return self.advertise or self.said_address
+        """The address at which the peer asks to be dialled."""
+        return self.advertise or self.joined_address
 
     @property
     def address(self) -> str:
@@ -111,7 +111,7 @@ class ReachBook:
         self._changed = False
 
     def of(self, peer_id: PeerId) -> Reach:
-        """Return what is known of a peer; empty for an unknown one. Only ``told`` and ``found`` may change it."""
+        """Return what is known of a peer; empty for an unknown one. Only ``reported`` and ``found`` may change it."""
         return self._here.get(peer_id) or self._gone.get(peer_id, _NOTHING)
 
     def joined(self, peer_id: PeerId, host: str, address: str) -> Reach:
@@ -121,9 +121,9 @@ class ReachBook:
         punches holes from another port.
         """
         reach = self._gone.pop(peer_id, None) or self._here.get(peer_id)
-        if reach is None or reach.host != host or reach.said_address != address:
-            reach = Reach(host, said_address=address)
-        reach.told = False
+        if reach is None or reach.host != host or reach.joined_address != address:
+            reach = Reach(host, joined_address=address)
+        reach.reported = False
         self._here[peer_id] = reach
         return reach
 
@@ -135,13 +135,13 @@ class ReachBook:
         while len(self._gone) > _REMEMBERED_MOST:
             self._gone.popitem(last=False)
 
-    def told(self, event: ReachabilityTold) -> str:
+    def reported(self, event: ReachabilityTold) -> str:
         """Take over what a member reports. Returns why a part of it is not believed, if that is news, else empty."""
         reach = self._here[event.peer_id]
         before, doubt = reach.for_planning, ""
         punch_address = event.punch_address
         if punch_address and plain_host(host_part(punch_address)) not in (reach.host, reach.watches_from):
-            # Other peers will be told to dial it, so it must not be a third party's address.
+            # Other peers will be ordered to dial it, so it must not be a third party's address.
             punch_address, doubt = "", f"its session comes from {reach.host or 'an unknown host'}, not {punch_address}"
         if event.advertise != reach.advertise:
             reach.advertise, reach.dialable, reach.checked = event.advertise, None, ""
@@ -150,10 +150,10 @@ class ReachBook:
             self._forgive(event.peer_id)
         if event.local_address and event.local_address != reach.local_address:
             self._forgive(event.peer_id)
-        reach.nat, reach.punch_address, reach.told = event.nat or reach.nat, punch_address, True
+        reach.nat, reach.punch_address, reach.reported = event.nat or reach.nat, punch_address, True
         reach.circuits, reach.relay_address = event.circuits, event.relay_address
         reach.local_address = event.local_address
-        reach.looked = reach.looked or event.nat != ""
+        reach.nat_reported = reach.nat_reported or event.nat != ""
         self._changed |= reach.for_planning != before
         news, reach.doubt = doubt if doubt != reach.doubt else "", doubt
         return news
@@ -168,12 +168,12 @@ class ReachBook:
         before, reach.dialable, reach.checked = reach.for_planning, dialable, checked
         self._changed |= reach.for_planning != before
 
-    def look_again(self) -> None:
-        """Note that something else changed from which plans are made."""
+    def mark_changed(self) -> None:
+        """Note that something else changed on which plans depend."""
         self._changed = True
 
     def take_changed(self) -> bool:
-        """Return whether something changed since the last call from which plans are made."""
+        """Return whether something on which plans depend has changed since the last call."""
         changed, self._changed = self._changed, False
         return changed
 

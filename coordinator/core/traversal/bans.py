@@ -13,7 +13,7 @@ from rollcast.wire import limits
 from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
 
-LOOK_EVERY_S = 2.0
+COMPARE_EVERY_S = 2.0
 """Seconds between two comparisons of all remembered identities: 16,384 take 1 ms."""
 
 
@@ -22,20 +22,20 @@ class Banned(ReachPart):
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
-        self._told: tuple[PeerId, ...] = ()
+        self._sent: tuple[PeerId, ...] = ()
         self._due_at = float("-inf")
 
     def joined(self, member: Member, now: float) -> list[Action]:
         """Send a member all banned identities, because its process may not know those of its earlier session."""
-        return [_message(member.peer_id, self._told, ())] if self._told else []
+        return [_message(member.peer_id, self._sent, ())] if self._sent else []
 
     def tick(self, now: float) -> list[Action]:
         """Send all members the identities banned and pardoned since the last call."""
         if now < self._due_at:
             return []
-        self._due_at = now + LOOK_EVERY_S
+        self._due_at = now + COMPARE_EVERY_S
         banned = tuple(self._state.members.banned())[-limits.BANNED_MAX :]
-        before, self._told = self._told, banned
+        before, self._sent = self._sent, banned
         new, pardoned = _without(banned, before), _without(before, banned)
         if not (new or pardoned):
             return []

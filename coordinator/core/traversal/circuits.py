@@ -46,7 +46,7 @@ class Circuits(ReachPart):
         self._look_soon()
         return []
 
-    def told(self, member: Member, now: float) -> list[Action]:
+    def reported(self, member: Member, now: float) -> list[Action]:
         """Assign relays again soon: the member may have become one, or may not be one any more."""
         self._look_soon()
         return []

@@ -27,7 +27,7 @@ class ReachPart:
         """Handle the end of a session."""
         return []
 
-    def told(self, member: Member, now: float) -> list[Action]:
+    def reported(self, member: Member, now: float) -> list[Action]:
         """Handle a member's report of how it can be reached, which the state's ``reach`` has taken over."""
         return []
 

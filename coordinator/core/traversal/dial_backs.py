@@ -3,7 +3,7 @@
 The method follows AutoNAT v2 (libp2p specification "autonat/autonat-v2"): only addresses of the asking host itself, or
 such that the operator allows, are dialled, few at a time, with a single handshake each, so that no member can have
 third parties dialled (amplification). Members behind the target's own router do not dial, since their result says
-nothing about others. An address counts as dialable if at least half of the attempts got through. One failed check is
+nothing about others. An address counts as dialable if at least half of the attempts succeeded. One failed check is
 retried a moment later, and twice if the address was dialable before, as the machine may have been busy.
 """
 
@@ -36,20 +36,20 @@ _UNANSWERED_AGAIN_S = 60.0
 _FAILURES_NEEDED: Mapping[bool | None, int] = {None: 2, True: 3, False: 1}
 _SPACING_S = 10.0  # between checks of one member, whatever it reports
 _RUNNING_MOST = 32
-_HELPERS_LOOKED_AT = 64
+_HELPERS_CONSIDERED = 64
 OURSELVES = PeerId("")
 _NEVER = float("inf")
 
 
 @dataclass(slots=True)
 class _Check:
-    """A check in progress. ``asked``: the members that dial; ``said``: whether they got through."""
+    """A check in progress. ``asked``: the members that dial; ``results``: whether they reached it."""
 
     peer_id: PeerId
     address: str
     ends_at: float
     asked: set[PeerId] = field(default_factory=set)
-    said: dict[PeerId, bool] = field(default_factory=dict)
+    results: dict[PeerId, bool] = field(default_factory=dict)
     problems: Counter[str] = field(default_factory=Counter)
 
 
@@ -86,7 +86,7 @@ class DialBacks(ReachPart):
         self.left(member.peer_id, now)
         if self._settings.enabled:
             self._helpers[member.peer_id] = None
-            self._look(member.peer_id, now + FIRST_AFTER_S)
+            self._schedule(member.peer_id, now + FIRST_AFTER_S)
         return []
 
     def left(self, peer_id: PeerId, now: float) -> list[Action]:
@@ -97,32 +97,32 @@ class DialBacks(ReachPart):
         for check_id in [key for key, one in self._running.items() if one.peer_id == peer_id]:
             self._end(check_id)
         for check in self._running.values():
-            if peer_id not in check.said:
+            if peer_id not in check.results:
                 check.asked.discard(peer_id)
         return []
 
-    def told(self, member: Member, now: float) -> list[Action]:
+    def reported(self, member: Member, now: float) -> list[Action]:
         """Check a member that may advertise another address than before."""
         if self._settings.enabled:
-            self._look(member.peer_id, now)
+            self._schedule(member.peer_id, now)
         return []
 
     def received(self, event: ReachEvent, now: float) -> list[Action]:
         """Handle the outcome of one dial."""
         assert isinstance(event, DialBackEnded)
         check = self._running.get(event.check_id)
-        if check is None or event.peer_id not in check.asked or event.peer_id in check.said:
+        if check is None or event.peer_id not in check.asked or event.peer_id in check.results:
             return []
         self._no_longer_helps(event.peer_id)
         if not event.tried:
             return self._not_tried(event, now)
-        check.said[event.peer_id] = event.reached
+        check.results[event.peer_id] = event.reached
         if event.problem:
             check.problems[event.problem] += 1
         actions: list[Action] = []
         if event.address:  # the name that was advertised has this one
             actions = self._ask_helpers(event.check_id, check, event.address)
-        return actions + (self._settle(event.check_id, now) if len(check.said) == len(check.asked) else [])
+        return actions + (self._settle(event.check_id, now) if len(check.results) == len(check.asked) else [])
 
     def tick(self, now: float) -> list[Action]:
         """Settle the checks that are overdue, and begin those that are due."""
@@ -141,7 +141,7 @@ class DialBacks(ReachPart):
 
     # ---------------------------------------------------------------- decisions
 
-    def _look(self, peer_id: PeerId, at: float) -> None:
+    def _schedule(self, peer_id: PeerId, at: float) -> None:
         """Schedule a check of the address that a member advertises now, unless one is in progress or done."""
         address = direct_address(self._state.reach.of(peer_id).advertised)
         target = self._targets.setdefault(peer_id, _Target())
@@ -165,7 +165,9 @@ class DialBacks(ReachPart):
             self._at(peer_id, target, now + DIALABLE_AGAIN_S)
             return []
         if numeric and not self._settings.allow(name, host):
-            return self._unchecked(peer_id, target, f"its session comes from {host}: nothing else is dialled", now)
+            return self._unchecked(
+                peer_id, target, f"its session comes from {host}: no other address may be dialled", now
+            )
         self._last_id += 1
         check = _Check(peer_id, target.address, now + ANSWER_WITHIN_S, {OURSELVES})
         self._running[self._last_id] = check
@@ -199,11 +201,11 @@ class DialBacks(ReachPart):
         """Return the members of other networks that may dial, those considered longest ago first."""
         members, reach = self._state.members, self._state.reach
         member = members.get(target)
-        tells_sites = self._state.settings.lan_preferred  # else one network prefix is no local network here
-        site = member.site if member is not None and tells_sites else ""
+        use_sites = self._state.settings.lan_preferred  # else one network prefix is no local network here
+        site = member.site if member is not None and use_sites else ""
         host = reach.of(target).host
         found: list[PeerId] = []
-        for peer_id in list(islice(self._helpers, _HELPERS_LOOKED_AT)):
+        for peer_id in list(islice(self._helpers, _HELPERS_CONSIDERED)):
             self._helpers.move_to_end(peer_id)  # one that may not be asked now must not stay ahead of the others
             one = members.get(peer_id)
             if one is None or not one.may_relay or self._helping[peer_id] or reach.of(peer_id).host in ("", host):
@@ -219,13 +221,13 @@ class DialBacks(ReachPart):
         check = self._end(check_id)
         target = self._targets.get(check.peer_id)
         if target is None or target.address != check.address:
-            return []  # it advertises another one by now, which is checked by itself
-        if not check.said:
+            return []  # it now advertises another address, which gets a check of its own
+        if not check.results:
             self.figures.unanswered += 1
             self._at(check.peer_id, target, now + _UNANSWERED_AGAIN_S)
             return []
-        reached = sum(check.said.values())
-        dialable = 2 * reached >= len(check.said)
+        reached = sum(check.results.values())
+        dialable = 2 * reached >= len(check.results)
         target.failures = 0 if dialable else target.failures + 1
         if 0 < target.failures < _FAILURES_NEEDED[self._state.reach.of(check.peer_id).dialable]:
             self._at(check.peer_id, target, now + AGAIN_AFTER_FAILURE_S * target.failures)
@@ -234,10 +236,10 @@ class DialBacks(ReachPart):
         return self._found(check, reached, dialable=dialable)
 
     def _found(self, check: _Check, reached: int, *, dialable: bool) -> list[Action]:
-        asked = len(check.said)
+        asked = len(check.results)
         problem = "" if dialable else max(check.problems, key=lambda one: (check.problems[one], one), default="")
         reach, member = self._state.reach.of(check.peer_id), self._state.members.get(check.peer_id)
-        before, said_before = reach.dialable, reach.checked
+        before, checked_before = reach.dialable, reach.checked
         why = f": {problem}" if problem else ""
         checked = f"{reached} of {asked} got through to {check.address}{why}"
         # Without the origin no peer receives anything, so peers that might reach it keep trying.
@@ -247,16 +249,18 @@ class DialBacks(ReachPart):
             self.figures.dialable += 1
         else:
             self.figures.undialable += 1
-        told = pb.DialVerdict(address=check.address, dialable=dialable, asked=asked, reached=reached, problem=problem)
-        actions: list[Action] = [_verdict(check.peer_id, told)]
-        if checked != said_before and before != dialable and (before is False or not dialable):
+        verdict = pb.DialVerdict(
+            address=check.address, dialable=dialable, asked=asked, reached=reached, problem=problem
+        )
+        actions: list[Action] = [_verdict(check.peer_id, verdict)]
+        if checked != checked_before and before != dialable and (before is False or not dialable):
             kind = "peer_dialable" if dialable else "peer_undialable"
             actions.append(Note(kind, check.peer_id, checked))
         return actions
 
     def _end(self, check_id: int) -> _Check:
         check = self._running.pop(check_id)
-        for helper in check.asked - check.said.keys():
+        for helper in check.asked - check.results.keys():
             self._no_longer_helps(helper)
         return check
 

@@ -22,12 +22,12 @@ from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 DEADLINE_S = 3.0
-"""How long both ends keep dialling. A hole opens within a few round trips or not at all (`python -m bench holes`)."""
+"""Seconds for which both ends dial. A hole opens within a few round trips or not at all (`python -m bench holes`)."""
 _ANSWER_S = 5.0  # additional time until both ends have reported the outcome
 _ASKED_AT_ONCE = 32  # punches that one member may request at once
 _ASKED_EVERY_S = 0.5  # average period of one member's requests beyond that
 _AT_ONCE_MAX = 16  # punches in progress at one member
-_UNDER_WAY_MAX = 4096  # punches in progress at all members
+_IN_PROGRESS_MAX = 4096  # punches in progress at all members
 _NO_HOLE = "no hole can be punched between our routers"
 
 
@@ -36,7 +36,7 @@ class _Punch:
     asker: PeerId
     other: PeerId
     ends_at: float
-    said: dict[PeerId, bool]
+    outcomes: dict[PeerId, bool]
     seconds: float = 0.0
 
 
@@ -47,7 +47,7 @@ class Matchmaker(ReachPart):
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
-        self._under_way: dict[int, _Punch] = {}  # in order of their ends
+        self._in_progress: dict[int, _Punch] = {}  # in order of their ends
         self._pairs: set[Pair] = set()  # pairs of the punches in progress
         self._busy: Counter[PeerId] = Counter()
         self._turns = Turns(at_once=_ASKED_AT_ONCE, every_s=_ASKED_EVERY_S)
@@ -63,7 +63,7 @@ class Matchmaker(ReachPart):
     def left(self, peer_id: PeerId, now: float) -> list[Action]:
         """End the punches of a member that left: their outcome will not be reported."""
         if peer_id in self._busy:
-            for punch_id in [key for key, one in self._under_way.items() if peer_id in (one.asker, one.other)]:
+            for punch_id in [key for key, one in self._in_progress.items() if peer_id in (one.asker, one.other)]:
                 self._end(punch_id)
         return []
 
@@ -77,13 +77,13 @@ class Matchmaker(ReachPart):
     def tick(self, now: float) -> list[Action]:
         """Count punches as failed that were not reported as opened in time."""
         actions: list[Action] = []
-        while self._under_way:
-            punch_id, punch = next(iter(self._under_way.items()))
+        while self._in_progress:
+            punch_id, punch = next(iter(self._in_progress.items()))
             if punch.ends_at + _ANSWER_S > now:
                 break
-            actions += self._settle(punch_id, opened=any(punch.said.values()), now=now)
+            actions += self._settle(punch_id, opened=any(punch.outcomes.values()), now=now)
         if self._state.reach.failures.tick(now):
-            self._state.reach.look_again()
+            self._state.reach.mark_changed()
         return actions
 
     # ---------------------------------------------------------------- decisions
@@ -92,17 +92,17 @@ class Matchmaker(ReachPart):
         refusal = self._refusal(event, now)
         if refusal:
             self.figures.refused += 1
-            looked = all(self._state.reach.of(peer_id).looked for peer_id in (event.peer_id, event.to_peer))
-            if refusal == _NO_HOLE and looked and self._share_lan(event.peer_id, event.to_peer):
-                # Planned in their local network, which is tried first: that led nowhere, and no hole is to come.
+            nats_known = all(self._state.reach.of(peer_id).nat_reported for peer_id in (event.peer_id, event.to_peer))
+            if refusal == _NO_HOLE and nats_known and self._share_lan(event.peer_id, event.to_peer):
+                # The plan counted on their local network, which is tried first: that failed, and no hole can follow.
                 self._state.reach.failures.failed(event.peer_id, event.to_peer, now)
-                self._state.reach.look_again()
+                self._state.reach.mark_changed()
             return [SendToPeer(event.peer_id, _refused(event.to_peer, refusal))]
         self._last_id += 1
         self.figures.asked += 1
         self._busy.update((event.peer_id, event.to_peer))
         self._pairs.add(pair_of(event.peer_id, event.to_peer))
-        self._under_way[self._last_id] = _Punch(event.peer_id, event.to_peer, now + DEADLINE_S, {})
+        self._in_progress[self._last_id] = _Punch(event.peer_id, event.to_peer, now + DEADLINE_S, {})
         return [
             SendToPeer(event.peer_id, self._order(event.peer_id, event.to_peer, asked=True)),
             SendToPeer(event.to_peer, self._order(event.to_peer, event.peer_id, asked=False)),
@@ -112,28 +112,28 @@ class Matchmaker(ReachPart):
         """Return why there is no punch, for people; empty if there is one."""
         state, one, other = self._state, event.peer_id, event.to_peer
         if state.members.get(other) is None or one == other:
-            return "it is not here"
+            return "that peer is not connected"
         if state.members.reputation(one).kept_out or state.members.reputation(other).kept_out:
-            return "one of the two takes no part in this run"
-        if not (state.reach.of(one).told and state.reach.of(other).told):
-            return "it has only just come, and has not said where it is seen"
+            return "one of the two is banned or quarantined"
+        if not (state.reach.of(one).reported and state.reach.of(other).reported):
+            return "one of the two has not reported its address since it joined"
         if not can_punch(state.reach.of(one).hole, state.reach.of(other).hole):
             return _NO_HOLE
         pause_s = state.reach.failures.pause_left_s(one, other, now)
         if pause_s:
-            return f"it failed a moment ago: no other try for {pause_s:.0f} s"
+            return f"the last punch failed: retry in {pause_s:.0f} s"
         if pair_of(one, other) in self._pairs:  # so that no member fills all places of another one by itself
-            return "one of the two is under way"
-        if max(self._busy[one], self._busy[other]) >= _AT_ONCE_MAX or len(self._under_way) >= _UNDER_WAY_MAX:
-            return "too many are under way"
-        return "" if self._turns.take(one, now) else "it asks too often"
+            return "a punch of the two is in progress"
+        if max(self._busy[one], self._busy[other]) >= _AT_ONCE_MAX or len(self._in_progress) >= _IN_PROGRESS_MAX:
+            return "too many punches are in progress"
+        return "" if self._turns.take(one, now) else "too many requests from this peer"
 
     def _share_lan(self, one: PeerId, other: PeerId) -> bool:
         """Whether plans treat them as neighbours in one local network; see RelayNode.shares_lan_with."""
         state = self._state
         sites = {member.site for member in map(state.members.get, (one, other)) if member is not None}
-        told = all(state.reach.of(peer_id).local_address for peer_id in (one, other))
-        return state.settings.lan_preferred and told and len(sites) == 1 and "" not in sites
+        addresses_known = all(state.reach.of(peer_id).local_address for peer_id in (one, other))
+        return state.settings.lan_preferred and addresses_known and len(sites) == 1 and "" not in sites
 
     def _order(self, to: PeerId, other: PeerId, *, asked: bool) -> pb.CoordinatorMessage:
         """Return the order to punch. Its address is empty if it cannot be known: then only the other end dials."""
@@ -151,12 +151,12 @@ class Matchmaker(ReachPart):
         return pb.CoordinatorMessage(punch=punch)
 
     def _ended(self, event: PunchEnded, now: float) -> list[Action]:
-        punch = self._under_way.get(event.punch_id)
+        punch = self._in_progress.get(event.punch_id)
         if punch is None or event.peer_id not in (punch.asker, punch.other):
             return []
-        punch.said[event.peer_id] = event.opened
+        punch.outcomes[event.peer_id] = event.opened
         punch.seconds = max(punch.seconds, event.seconds)
-        if event.peer_id == punch.asker:  # it dials on if it must: its word counts
+        if event.peer_id == punch.asker:  # the asker dials on if it must, so its report decides
             return self._settle(event.punch_id, opened=event.opened, now=now)
         return []
 
@@ -167,15 +167,15 @@ class Matchmaker(ReachPart):
             self.figures.opened += 1
             self.figures.seconds_sum += punch.seconds
             if reach.failures.succeeded(punch.asker, punch.other):
-                reach.look_again()
+                reach.mark_changed()
             return []
         self.figures.failed += 1
         reach.failures.failed(punch.asker, punch.other, now)
-        reach.look_again()
+        reach.mark_changed()
         return [Note("punch_failed", punch.asker, f"no hole to {punch.other}")]
 
     def _end(self, punch_id: int) -> _Punch:
-        punch = self._under_way.pop(punch_id)
+        punch = self._in_progress.pop(punch_id)
         self._pairs.discard(pair_of(punch.asker, punch.other))
         for peer_id in (punch.asker, punch.other):
             self._busy[peer_id] -= 1

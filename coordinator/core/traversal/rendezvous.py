@@ -17,7 +17,7 @@ SAMPLE = 12
 FIRST_S = 3.0
 """Seconds after a join: members that join or reconnect at the same time have sent their records by then."""
 REFRESH_S = 600.0
-_HANDED_PER_TICK = 64  # members, of 12 records each; further ones wait for the next tick
+_SENT_PER_TICK = 64  # members, of 12 records each; further ones wait for the next tick
 
 
 class Rendezvous(ReachPart):
@@ -36,12 +36,12 @@ class Rendezvous(ReachPart):
 
     def joined(self, member: Member, now: float) -> list[Action]:
         """Schedule the first records for a new member."""
-        self._hand_at(member.peer_id, now + FIRST_S)
+        self._schedule(member.peer_id, now + FIRST_S)
         return []
 
     def left(self, peer_id: PeerId, now: float) -> list[Action]:
-        """Stop sending the member's record; peers that have it find out themselves whether it still answers."""
-        self._forget(peer_id)
+        """Stop sending the member's record; peers that have it notice themselves when it stops answering."""
+        self._discard(peer_id)
         self._due_at.pop(peer_id, None)
         return []
 
@@ -50,7 +50,7 @@ class Rendezvous(ReachPart):
         assert isinstance(event, RecordGiven)
         signed = pb.Signed.FromString(event.signed)
         if not pb.PeerRecord.FromString(signed.payload).addresses:
-            self._forget(event.peer_id)
+            self._discard(event.peer_id)
             return []
         if event.peer_id not in self._has_turn:
             self._has_turn.add(event.peer_id)
@@ -62,27 +62,27 @@ class Rendezvous(ReachPart):
     def tick(self, now: float) -> list[Action]:
         """Send records to the members that are due."""
         actions: list[Action] = []
-        while self._due and self._due[0][0] <= now and len(actions) < _HANDED_PER_TICK:
+        while self._due and self._due[0][0] <= now and len(actions) < _SENT_PER_TICK:
             due, peer_id = heapq.heappop(self._due)
             if self._due_at.get(peer_id) != due:
                 continue
-            self._hand_at(peer_id, now + REFRESH_S)
+            self._schedule(peer_id, now + REFRESH_S)
             sample = self._sample(peer_id)
             if sample:
                 message = pb.CoordinatorMessage(peer_records=pb.PeerRecords(records=sample))
                 actions.append(SendToPeer(peer_id, message))
         return actions
 
-    def _forget(self, peer_id: PeerId) -> None:
+    def _discard(self, peer_id: PeerId) -> None:
         self._records.pop(peer_id, None)
         self._state.reach.records = len(self._records)
 
-    def _hand_at(self, peer_id: PeerId, due: float) -> None:
+    def _schedule(self, peer_id: PeerId, due: float) -> None:
         self._due_at[peer_id] = due
         heapq.heappush(self._due, (due, peer_id))
 
-    def _sample(self, besides: PeerId) -> list[pb.Signed]:
-        """Return the origin's record, since versions begin there, and others in turn: all are sent equally often."""
+    def _sample(self, receiver: PeerId) -> list[pb.Signed]:
+        """Return records for a member: the origin's, since versions begin there, and others in turn, equally often."""
         members = self._state.members
         origin = members.origin
         chosen = [origin.peer_id] if origin is not None and origin.peer_id in self._records else []
@@ -92,7 +92,7 @@ class Rendezvous(ReachPart):
             peer_id = self._take_turn()
             if peer_id is not None and peer_id not in chosen and not members.reputation(peer_id).kept_out:
                 chosen.append(peer_id)
-        return [self._records[peer_id] for peer_id in chosen[:SAMPLE] if peer_id != besides]
+        return [self._records[peer_id] for peer_id in chosen[:SAMPLE] if peer_id != receiver]
 
     def _take_turn(self) -> PeerId | None:
         """Return the member whose record is next; None if it has no record any more, and loses its turn."""

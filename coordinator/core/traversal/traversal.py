@@ -19,7 +19,7 @@ from coordinator.core.traversal.rate_limit import Turns
 from coordinator.core.traversal.rendezvous import Rendezvous
 from rollcast.wire.ids import PeerId
 
-# New plans because of one member's reports are limited: with 10,000 members a plan takes a second.
+# Limits the plans made because of one member's reports: with 10,000 members a plan takes a second.
 _CHANGES_AT_ONCE = 8
 _CHANGES_EVERY_S = 60.0
 
@@ -49,13 +49,13 @@ class Traversal:
         return [action for part in self._parts for action in part.left(peer_id, now)]
 
     def received(self, event: ReachEvent, now: float) -> list[Action]:
-        """Handle a member's report, or a finding about it."""
+        """Handle a member's report, or the result of a check of its address."""
         member = self._state.members.get(event.peer_id)
         if self._state.ended or (event.peer_id and member is None):
             return []
         if isinstance(event, ReachabilityTold):
             assert member is not None
-            actions = self._told(event, member, now)
+            actions = self._reported(event, member, now)
         elif isinstance(event, SeenAt):
             self._state.reach.seen(event)
             actions = []
@@ -70,19 +70,19 @@ class Traversal:
             return []
         if now >= self._later_at:
             self._later_at = float("inf")
-            self._state.reach.look_again()
+            self._state.reach.mark_changed()
         return [action for part in self._parts for action in part.tick(now)] + self._replanned(now)
 
-    def _told(self, event: ReachabilityTold, member: Member, now: float) -> list[Action]:
+    def _reported(self, event: ReachabilityTold, member: Member, now: float) -> list[Action]:
         event = replace(event, circuits=self._circuits.credible(event.peer_id, event.circuits))
-        doubt = self._state.reach.told(event)
+        doubt = self._state.reach.reported(event)
         if self._state.reach.take_changed():
             if self._changes.take(event.peer_id, now):
-                self._state.reach.look_again()
+                self._state.reach.mark_changed()
             else:
                 self._later_at = min(self._later_at, now + _CHANGES_EVERY_S)
         actions: list[Action] = [Note("punch_address_refused", event.peer_id, doubt)] if doubt else []
-        return actions + [action for part in self._parts for action in part.told(member, now)]
+        return actions + [action for part in self._parts for action in part.reported(member, now)]
 
     def _replanned(self, now: float) -> list[Action]:
         if self._state.reach.take_changed():

@@ -25,8 +25,8 @@ async def a_run(path: Path) -> None:
     await ledger.record_event("learner_waited", "step 0", json.dumps(causes), cause="step 0")
     lives = LearnerLives()
     first = {"life_starting_s": 20.0, "life_steps_s": 20.0}
-    lives.said({"life_began_unix_s": 1_000.0, "life_s": 40.0} | first)
-    lives.said({"life_began_unix_s": 1_050.0, "life_s": 10.0, "life_replay_s": 10.0})
+    lives.observe({"life_began_unix_s": 1_000.0, "life_s": 40.0} | first)
+    lives.observe({"life_began_unix_s": 1_050.0, "life_s": 10.0, "life_replay_s": 10.0})
     await ledger.set_meta(LEARNER_LIVES, lives.to_json())
     await ledger.close()
 

@@ -36,7 +36,7 @@ def test_closing_tells_each_holder_once_and_counts_for_it() -> None:
         *state.book.issue(group, [2], B, deadline=1.0),
     ]
     state.accounts.issued = 3
-    assert state.close_attempts(attempts, "revoked", tell_peers=True) == [
+    assert state.close_attempts(attempts, "revoked", notify_peers=True) == [
         CloseAttempt(attempts[0].lease_id, 0, "revoked"),
         CloseAttempt(attempts[0].lease_id, 1, "revoked"),
         CloseAttempt(attempts[2].lease_id, 2, "revoked"),

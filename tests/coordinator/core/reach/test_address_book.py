@@ -1,4 +1,4 @@
-"""What is known of addresses, and settings by which third parties are never dialled."""
+"""The book of members' addresses, and the settings by which third parties are never dialled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ A = PeerId("a")
 HOST = "192.0.2.7"
 
 
-def told(**changes: Any) -> ReachabilityTold:
+def report(**changes: Any) -> ReachabilityTold:
     values: dict[str, Any] = {"peer_id": A, "nat": "port-restricted", "punch_address": f"{HOST}:7000"}
     return ReachabilityTold(**(values | changes))
 
@@ -28,73 +28,73 @@ def book(address: str = "") -> ReachBook:
     return made
 
 
-def test_what_a_member_tells_is_planned_with() -> None:
+def test_reports_are_used_for_planning() -> None:
     reach = book()
     assert reach.of(A).for_planning == ("", 0, (), "")
-    assert reach.told(told(circuits=("/ip4/1.2.3.4/tcp/1",))) == ""
+    assert reach.reported(report(circuits=("/ip4/1.2.3.4/tcp/1",))) == ""
     assert reach.take_changed()
     assert reach.of(A).for_planning == ("", 2, ("/ip4/1.2.3.4/tcp/1",), "")
-    reach.told(told(circuits=("/ip4/1.2.3.4/tcp/1",), relay_address="/ip4/192.0.2.7/tcp/4001"))
+    reach.reported(report(circuits=("/ip4/1.2.3.4/tcp/1",), relay_address="/ip4/192.0.2.7/tcp/4001"))
     assert not reach.take_changed()
     assert reach.of(A).relay_address == "/ip4/192.0.2.7/tcp/4001"
 
 
-def test_nobody_is_sent_to_a_third_partys_port() -> None:
+def test_the_port_of_a_third_party_is_rejected() -> None:
     reach = book()
-    assert "192.0.2.99:7000" in reach.told(told(punch_address="192.0.2.99:7000"))
-    assert reach.told(told(punch_address="192.0.2.99:7000")) == ""  # no news any more
+    assert "192.0.2.99:7000" in reach.reported(report(punch_address="192.0.2.99:7000"))
+    assert reach.reported(report(punch_address="192.0.2.99:7000")) == ""  # no news any more
     assert reach.of(A).punch_address == ""
     assert reach.of(A).hole == 0
-    assert reach.told(told()) == ""
+    assert reach.reported(report()) == ""
     assert reach.of(A).hole == 2
 
 
-def test_whoever_comes_back_and_has_not_looked_yet_is_behind_the_same_router() -> None:
+def test_a_peer_that_reconnects_without_a_nat_report_keeps_its_nat() -> None:
     reach = book()
-    reach.told(told())
-    assert reach.of(A).told
+    reach.reported(report())
+    assert reach.of(A).reported
     reach.joined(A, HOST, "")
-    assert not reach.of(A).told
-    reach.told(told(nat="", punch_address=f"{HOST}:8000"))
-    assert (reach.of(A).nat, reach.of(A).hole, reach.of(A).told) == ("port-restricted", 2, True)
+    assert not reach.of(A).reported
+    reach.reported(report(nat="", punch_address=f"{HOST}:8000"))
+    assert (reach.of(A).nat, reach.of(A).hole, reach.of(A).reported) == ("port-restricted", 2, True)
 
 
-def test_what_failed_at_another_port_says_nothing_of_this_one() -> None:
+def test_failures_at_an_earlier_port_are_discarded() -> None:
     reach, other = book(), PeerId("b")
-    reach.told(told())
+    reach.reported(report())
     reach.failures.failed(A, other, 0.0)
-    reach.told(told())
+    reach.reported(report())
     reach.joined(A, HOST, "")
     reach.take_changed()
-    reach.told(told())
+    reach.reported(report())
     assert reach.failures.of(A) == frozenset({other}), "a session that broke off changes nothing"
     reach.take_changed()
-    reach.told(told(punch_address=f"{HOST}:8000"))
+    reach.reported(report(punch_address=f"{HOST}:8000"))
     assert not reach.failures.of(A)
     assert reach.take_changed()
 
 
 def test_at_another_address_in_the_local_network_a_failed_pair_may_try_again() -> None:
     reach, other = book(), PeerId("b")
-    reach.told(told(local_address="192.168.1.2:7420"))
+    reach.reported(report(local_address="192.168.1.2:7420"))
     reach.failures.failed(A, other, 0.0)
     reach.take_changed()
-    reach.told(told(local_address="192.168.1.2:7420"))
+    reach.reported(report(local_address="192.168.1.2:7420"))
     assert (reach.take_changed(), reach.failures.of(A)) == (False, frozenset({other}))
-    reach.told(told(local_address="192.168.1.3:7420"))
+    reach.reported(report(local_address="192.168.1.3:7420"))
     assert (reach.take_changed(), reach.failures.of(A)) == (True, frozenset())
 
 
 def test_a_port_may_be_seen_at_another_address_than_the_session() -> None:
     reach = book()
     reach.seen(SeenAt(A, "2001:db8::7"))
-    assert reach.told(told(punch_address="[2001:DB8:0::7]:7000")) == ""
+    assert reach.reported(report(punch_address="[2001:DB8:0::7]:7000")) == ""
     assert reach.of(A).hole == 2
-    assert reach.told(told(punch_address=f"[::ffff:{HOST}]:7000")) == ""
-    assert reach.told(told(punch_address="[2001:db8::8]:7000"))
+    assert reach.reported(report(punch_address=f"[::ffff:{HOST}]:7000")) == ""
+    assert reach.reported(report(punch_address="[2001:db8::8]:7000"))
 
 
-def test_an_address_that_nobody_reaches_counts_as_none_until_there_is_another() -> None:
+def test_an_unreachable_address_counts_as_none_until_there_is_another() -> None:
     reach = book("a:1")
     assert reach.of(A).address == "a:1"
     reach.found(A, dialable=True)
@@ -102,14 +102,14 @@ def test_an_address_that_nobody_reaches_counts_as_none_until_there_is_another() 
     reach.found(A, dialable=False)
     assert reach.take_changed()
     assert (reach.of(A).address, reach.of(A).advertised) == ("", "a:1")
-    reach.told(told(advertise="a:2"))
+    reach.reported(report(advertise="a:2"))
     assert reach.take_changed()
     assert reach.of(A).address == "a:2"
 
 
 def test_who_comes_back_from_the_same_place_is_known_and_from_another_is_not() -> None:
     reach = book("a:1")
-    reach.told(told())
+    reach.reported(report())
     reach.left(A)
     assert reach.joined(A, HOST, "a:1").hole == 2
     reach.left(A)

@@ -17,7 +17,7 @@ from tests.coordinator.core_world import only
 
 
 def relay(here: ReachWorld, name: str) -> str:
-    """A member that others can dial and that takes reservations; its address."""
+    """Add a member that others can dial and that accepts reservations, and return its address."""
     here.join(name, address="relay.example:4000 /dns4/relay.example/tcp/4001")
     address = f"/ip4/{here.reach(name).host}/tcp/4001/p2p/{name}"
     here.say(name, "mapped", relay_address=address)
@@ -25,7 +25,7 @@ def relay(here: ReachWorld, name: str) -> str:
 
 
 def named(here: ReachWorld) -> dict[str, list[str]]:
-    """Who is named which relays at the next tick."""
+    """Return the relays that each member is sent at the next tick."""
     here.now += 20.0
     messages = {one.peer_id: one.message for one in only(here.tell(Tick()), SendToPeer)}
     return {
@@ -35,7 +35,7 @@ def named(here: ReachWorld) -> dict[str, list[str]]:
     }
 
 
-def test_who_cannot_be_dialled_is_named_relays_once() -> None:
+def test_a_member_that_cannot_be_dialled_is_assigned_relays_once() -> None:
     here = ReachWorld()
     here.say("a", "symmetric")
     assert named(here) == {}, "there are none"
@@ -59,7 +59,7 @@ def test_another_relay_takes_the_place_of_one_that_left() -> None:
     assert named(here) == {"a": []}
 
 
-def test_who_came_back_is_told_anew() -> None:
+def test_a_member_that_reconnects_is_sent_its_relays_again() -> None:
     here = ReachWorld()
     address = relay(here, "r")
     here.say("a", "symmetric")
@@ -69,7 +69,7 @@ def test_who_came_back_is_told_anew() -> None:
     assert named(here) == {"a": [address]}
 
 
-def test_a_relay_at_the_address_of_somebody_else_is_none() -> None:
+def test_a_relay_at_a_third_partys_address_is_ignored() -> None:
     here = ReachWorld()
     here.say("a", "symmetric")
     here.join("r", address="203.0.113.7:4000")
@@ -85,18 +85,18 @@ def test_a_relay_at_the_address_of_somebody_else_is_none() -> None:
         assert named(here) == {}
 
 
-def test_a_relay_may_be_where_others_got_through_to_it() -> None:
+def test_a_relay_may_be_at_an_address_where_others_reached_it() -> None:
     here = ReachWorld()
     here.say("a", "symmetric")
     here.join("r", address="203.0.113.7:4000")
     address = "/ip4/203.0.113.7/tcp/4001/p2p/r"
     here.say("r", "mapped", relay_address=address)
-    assert named(here) == {}, "nobody has dialled it there"
+    assert named(here) == {}, "no member has dialled it there"
     here.core.state.reach.found(PeerId("r"), dialable=True)
     assert named(here) == {"a": [address]}
 
 
-def test_however_often_members_say_something_all_are_looked_at_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frequent_reports_neither_multiply_nor_prevent_assignments(monkeypatch: pytest.MonkeyPatch) -> None:
     here, looks = ReachWorld(), 0
 
     def counted(*given: Any) -> dict[PeerId, tuple[str, ...]]:
@@ -112,7 +112,7 @@ def test_however_often_members_say_something_all_are_looked_at_now_and_then(monk
     assert 5 <= looks <= 11
 
 
-def test_circuits_are_believed_that_lead_through_a_relay_to_who_tells_of_them() -> None:
+def test_only_circuits_through_a_known_relay_to_the_reporting_member_are_accepted() -> None:
     here = ReachWorld()
     address = relay(here, "r")
     circuits = (
@@ -147,7 +147,7 @@ def test_relays_are_spread_and_stay_where_they_can(needing: int, relays: int, go
         assert len(after[peer_id]) == min(NAMED_MOST, len(left))
 
 
-def test_a_relay_that_needs_one_itself_is_not_named_itself() -> None:
+def test_a_relay_that_needs_relays_is_not_assigned_itself() -> None:
     relays = {PeerId("r"): "/r", PeerId("s"): "/s"}
     assert spread([PeerId("r")], relays, {}) == {"r": ("/s",)}
     assert spread([PeerId("r")], {PeerId("r"): "/r"}, {}) == {}

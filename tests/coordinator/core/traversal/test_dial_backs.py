@@ -1,4 +1,4 @@
-"""Whom others are asked to dial, what is made of what they find, and what nobody can have dialled."""
+"""Dial-backs: which addresses members are asked to dial, what their results mean, and what is never dialled."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class World:
         self.now = 100.0
 
     def join(self, name: str, host: str, address: str | None = None, role: str = "peer") -> list[Action]:
-        said = f"{host}:7" if address is None else address
-        event = replace(joined(name, role=role, address=said), host=host, site=host)
+        advertised = f"{host}:7" if address is None else address
+        event = replace(joined(name, role=role, address=advertised), host=host, site=host)
         member = self.state.members.join(event, self.now)
-        self.state.reach.joined(member.peer_id, host, said)
+        self.state.reach.joined(member.peer_id, host, advertised)
         return self.part.joined(member, self.now)
 
     def pass_s(self, seconds: float) -> list[Action]:
@@ -57,7 +57,7 @@ class World:
 
 
 def asked(actions: list[Action]) -> list[tuple[str, str]]:
-    """Who is to dial which address."""
+    """Return the orders to dial: the dialing member, empty for the coordinator, and the address."""
     found = [("", one.address) for one in actions if isinstance(one, TryAddress)]
     orders = [one for one in actions if isinstance(one, SendToPeer) and one.message.HasField("dial_back")]
     return found + [(one.peer_id, one.message.dial_back.address) for one in orders]
@@ -139,22 +139,22 @@ def test_the_origins_address_stays_in_plans() -> None:
     assert world.state.reach.of(PeerId("origin")).address == "192.0.2.1:7"
 
 
-def test_those_behind_the_same_router_and_those_kept_out_are_not_asked() -> None:
+def test_members_behind_the_same_router_and_excluded_ones_do_not_help() -> None:
     world = World()
     world.join("target", "192.0.2.1")
     world.join("neighbour", "192.0.2.1", "")
     world.join("banned", "192.0.2.2", "")
-    world.state.members.reputation(PeerId("banned")).banned = "said so"
+    world.state.members.reputation(PeerId("banned")).banned = "by order"
     assert asked(world.pass_s(FIRST_AFTER_S)) == [("", "192.0.2.1:7")]
     assert verdicts(world.ended("", 1, True))[0].asked == 1
 
 
-def test_those_that_may_not_be_asked_do_not_stand_before_the_others() -> None:
+def test_members_that_may_not_help_do_not_block_the_others() -> None:
     world = World()
     world.join("target", "192.0.2.1")
     for number in range(70):
         world.join(f"banned{number}", f"198.51.100.{number}", "")
-        world.state.members.reputation(PeerId(f"banned{number}")).banned = "said so"
+        world.state.members.reputation(PeerId(f"banned{number}")).banned = "by order"
     world.join("helper", "192.0.2.2", "")
     assert asked(world.pass_s(FIRST_AFTER_S)) == [("", "192.0.2.1:7")]
     world.ended("", 1, True)
@@ -162,7 +162,7 @@ def test_those_that_may_not_be_asked_do_not_stand_before_the_others() -> None:
 
 
 @pytest.mark.parametrize("address", ["198.51.100.1:7", "127.0.0.1:22", "10.0.0.1:80", "[2001:db8::1]:7"])
-def test_nobody_has_a_third_party_dialled(address: str) -> None:
+def test_no_member_can_have_a_third_party_dialled(address: str) -> None:
     world = World()
     world.join("target", "192.0.2.1", address)
     world.join("helper", "192.0.2.2", "")
@@ -218,7 +218,7 @@ def test_answers_that_do_not_come_do_not_count() -> None:
     assert asked(world.pass_s(60.0))
 
 
-def test_only_who_was_asked_has_a_word_and_one() -> None:
+def test_only_members_that_were_asked_count_and_each_once() -> None:
     world = world_of_five()
     world.pass_s(FIRST_AFTER_S)
     for name, check in (("helper5", 1), ("target", 1), ("helper2", 2)):
@@ -234,18 +234,18 @@ def test_another_address_is_checked_soon_and_not_more_often_than_that() -> None:
     world.join("target", "192.0.2.1")
     world.pass_s(FIRST_AFTER_S)
     world.ended("", 1, True)
-    told = ReachabilityTold(PeerId("target"), "mapped", advertise="192.0.2.1:9")
-    world.state.reach.told(told)
+    report = ReachabilityTold(PeerId("target"), "mapped", advertise="192.0.2.1:9")
+    world.state.reach.reported(report)
     member = world.state.members.get(PeerId("target"))
     assert member is not None
-    world.part.told(member, world.now)
-    world.part.told(member, world.now)
+    world.part.reported(member, world.now)
+    world.part.reported(member, world.now)
     assert not world.pass_s(9.0)
     assert asked(world.pass_s(1.0)) == [("", "192.0.2.1:9")]
     assert world.state.reach.of(PeerId("target")).dialable is None
 
 
-def test_whoever_names_one_address_after_the_other_has_one_check_at_a_time() -> None:
+def test_a_member_that_changes_its_address_often_has_one_check_at_a_time() -> None:
     world = world_of_five()
     world.pass_s(FIRST_AFTER_S)
     member = world.state.members.get(PeerId("target"))
@@ -253,14 +253,14 @@ def test_whoever_names_one_address_after_the_other_has_one_check_at_a_time() -> 
     started = []
     for second in range(60):
         for advertise in ("", f"192.0.2.1:{second + 9}", "nowhere", f"192.0.2.1:{second + 99}"):
-            world.state.reach.told(ReachabilityTold(PeerId("target"), "mapped", advertise=advertise))
-            world.part.told(member, world.now)
+            world.state.reach.reported(ReachabilityTold(PeerId("target"), "mapped", advertise=advertise))
+            world.part.reported(member, world.now)
         started += [one for one in world.pass_s(1.0) if isinstance(one, TryAddress)]
     assert len(started) == 6, "one in 10 s"
     assert len(world.part._due) < 10
 
 
-def test_nothing_is_dialled_where_the_operator_wants_none() -> None:
+def test_nothing_is_dialled_where_the_operator_disabled_it() -> None:
     world = World(enabled=False)
     world.join("target", "192.0.2.1")
     assert not world.pass_s(FIRST_AFTER_S)
@@ -291,7 +291,7 @@ def test_whatever_comes_few_run_at_once_and_every_helper_is_free_again(
         else:
             world.pass_s(float(kind))
         assert len(world.part._running) <= 32
-        waited_for = [helper for one in world.part._running.values() for helper in one.asked - one.said.keys()]
+        waited_for = [helper for one in world.part._running.values() for helper in one.asked - one.results.keys()]
         assert all(world.part._helping[helper] == waited_for.count(helper) for helper in waited_for if helper)
     world.now += 1e5
     world.part.tick(world.now)

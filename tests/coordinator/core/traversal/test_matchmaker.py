@@ -1,4 +1,4 @@
-"""Pairs that punch a hole: matched, told when, judged; and two that meet at the same moment."""
+"""Pairs that punch a hole: how they are matched, ordered and judged; and two that meet at the same moment."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def world(**kinds: str) -> ReachWorld:
 
 
 def refusal(here: ReachWorld, one: str, other: str) -> str:
-    """Why; empty: there is a punch."""
-    return here.told(asks(one, other))[one].punch.refused
+    """Return why the request is refused; empty if there is a punch."""
+    return here.messages_after(asks(one, other))[one].punch.refused
 
 
-def test_both_are_told_at_once_in_fixed_roles() -> None:
+def test_both_are_ordered_at_once_in_fixed_roles() -> None:
     here = world(a="port-restricted", b="port-restricted")
-    told = here.told(asks("b", "a"))
-    assert set(told) == {"a", "b"}
-    to_a, to_b = told["a"].punch, told["b"].punch
+    messages = here.messages_after(asks("b", "a"))
+    assert set(messages) == {"a", "b"}
+    to_a, to_b = messages["a"].punch, messages["b"].punch
     assert to_a.punch_id == to_b.punch_id > 0
     assert (to_a.peer_id, to_a.address, to_a.serves, to_a.asked) == ("b", here.punch_address("b"), True, False)
     assert (to_b.peer_id, to_b.address, to_b.serves, to_b.asked) == ("a", here.punch_address("a"), False, True)
@@ -49,11 +49,11 @@ def test_both_are_told_at_once_in_fixed_roles() -> None:
     assert to_a.role == "peer"
 
 
-def test_nobody_dials_a_port_that_cannot_be_known() -> None:
+def test_a_port_that_cannot_be_known_is_not_dialled() -> None:
     here = world(a="full-cone", b="symmetric")
-    told = here.told(asks("b", "a"))
-    assert told["a"].punch.address == ""
-    assert told["b"].punch.address == here.punch_address("a")
+    messages = here.messages_after(asks("b", "a"))
+    assert messages["a"].punch.address == ""
+    assert messages["b"].punch.address == here.punch_address("a")
 
 
 @pytest.mark.parametrize(
@@ -61,23 +61,23 @@ def test_nobody_dials_a_port_that_cannot_be_known() -> None:
     [
         ("a", "s", "between our routers"),
         ("a", "u", "between our routers"),
-        ("a", "nobody", "not here"),
-        ("a", "a", "not here"),
+        ("a", "absent", "not connected"),
+        ("a", "a", "not connected"),
     ],
 )
-def test_a_refusal_says_why(one: str, other: str, why: str) -> None:
+def test_a_refusal_has_its_reason(one: str, other: str, why: str) -> None:
     here = world(a="port-restricted", s="symmetric", u="unknown")
-    told = here.told(asks(one, other))
-    assert set(told) == {one}
-    assert told[one].punch.peer_id == other
-    assert why in told[one].punch.refused
+    messages = here.messages_after(asks(one, other))
+    assert set(messages) == {one}
+    assert messages[one].punch.peer_id == other
+    assert why in messages[one].punch.refused
 
 
-def test_nobody_is_sent_to_the_port_of_a_process_that_is_gone() -> None:
+def test_no_peer_dials_the_port_of_an_ended_process() -> None:
     here = world(a="port-restricted", b="port-restricted")
     here.join("b")
-    assert "has not said where" in refusal(here, "a", "b")
-    assert "has not said where" in refusal(here, "b", "a")
+    assert "has not reported its address" in refusal(here, "a", "b")
+    assert "has not reported its address" in refusal(here, "b", "a")
     here.say("b", "", punch_address=here.punch_address("b"))
     assert refusal(here, "a", "b") == ""
 
@@ -86,34 +86,34 @@ def test_a_banned_peer_gets_no_holes_and_a_quarantined_one_neither() -> None:
     here = world(a="port-restricted", b="port-restricted")
     here.core.state.members.reputation(PeerId("b")).quarantined = "sent 3 corrupt chunks"
     here.core.state.members.worker_count -= 1
-    assert "no part" in refusal(here, "a", "b")
-    assert "no part" in refusal(here, "b", "a")
+    assert "banned or quarantined" in refusal(here, "a", "b")
+    assert "banned or quarantined" in refusal(here, "b", "a")
     here.tell(PeerBanned(PeerId("b"), "b", ""))
-    assert "not here" in refusal(here, "a", "b")
+    assert "not connected" in refusal(here, "a", "b")
 
 
-def test_a_pair_that_failed_rests_and_may_try_again_later() -> None:
+def test_a_pair_that_failed_pauses_and_may_retry_later() -> None:
     here = world(a="port-restricted", b="port-restricted")
-    punch_id = here.told(asks("a", "b"))["a"].punch.punch_id
+    punch_id = here.messages_after(asks("a", "b"))["a"].punch.punch_id
     here.tell(PunchEnded(PeerId("a"), punch_id, False, 3.0))
-    assert "no other try for 600 s" in refusal(here, "a", "b")
-    assert "no other try" in refusal(here, "b", "a")
+    assert "retry in 600 s" in refusal(here, "a", "b")
+    assert "retry in" in refusal(here, "b", "a")
     here.now = 601.0
     here.tell(Tick())
     assert refusal(here, "a", "b") == ""
 
 
-def test_the_askers_word_counts_and_silence_is_failure() -> None:
+def test_the_askers_report_decides_and_silence_is_failure() -> None:
     here = world(a="port-restricted", b="port-restricted", c="full-cone")
     failures = here.core.state.reach.failures
-    punch_id = here.told(asks("a", "b"))["a"].punch.punch_id
+    punch_id = here.messages_after(asks("a", "b"))["a"].punch.punch_id
     here.tell(PunchEnded(PeerId("b"), punch_id, False, 3.0))
     assert len(failures) == 0
     here.tell(PunchEnded(PeerId("c"), punch_id, False, 3.0))  # none of its business
     here.tell(PunchEnded(PeerId("a"), punch_id, True, 0.3))
     assert len(failures) == 0
     assert here.core.state.reach.punches.opened == 1
-    here.told(asks("c", "a"))
+    here.messages_after(asks("c", "a"))
     here.now = 60.0
     noted = only(here.tell(Tick()), Note)
     assert [one.kind for one in noted] == ["punch_failed"]
@@ -126,7 +126,7 @@ def test_a_member_that_asks_for_too_many_waits() -> None:
         here.say(f"p{number:02}", "full-cone")
     answers = [refusal(here, "p00", f"p{number:02}") for number in range(1, 60)]
     assert answers[:16] == [""] * 16
-    assert "under way" in answers[16]
+    assert "in progress" in answers[16]
     here.now = 60.0
     here.tell(Tick())
     assert refusal(here, "p00", "p40") == ""
@@ -136,8 +136,8 @@ def test_one_member_does_not_fill_all_places_of_another() -> None:
     here = world(a="full-cone", b="full-cone", c="full-cone")
     assert refusal(here, "a", "b") == ""
     for _ in range(30):
-        assert "under way" in refusal(here, "a", "b")
-        assert "under way" in refusal(here, "b", "a")
+        assert "in progress" in refusal(here, "a", "b")
+        assert "in progress" in refusal(here, "b", "a")
     assert refusal(here, "c", "b") == ""
     here.now = 60.0
     here.tell(Tick())
@@ -151,18 +151,18 @@ def test_asking_without_end_is_limited() -> None:
     here = world(a="full-cone", b="full-cone")
     granted = 0
     for _ in range(100):
-        answer = here.told(asks("a", "b"))["a"].punch
+        answer = here.messages_after(asks("a", "b"))["a"].punch
         granted += not answer.refused
         here.tell(PunchEnded(PeerId("a"), answer.punch_id, True, 0.1))
     assert granted == 32
-    assert refusal(here, "a", "b") == "it asks too often"
+    assert refusal(here, "a", "b") == "too many requests from this peer"
     here.now += 1.0
     assert refusal(here, "a", "b") == ""
 
 
-def test_who_leaves_is_blamed_for_nothing() -> None:
+def test_a_punch_of_a_member_that_left_is_no_failure() -> None:
     here = world(a="port-restricted", b="port-restricted")
-    here.told(asks("a", "b"))
+    here.messages_after(asks("a", "b"))
     here.tell(PeerLeft(PeerId("b"), "bye"))
     here.now = 60.0
     here.tell(Tick())
@@ -201,13 +201,13 @@ def test_nothing_is_left_over_whatever_happens(steps: list[tuple[str, int, int]]
     assert figures.opened + figures.failed <= figures.asked
     here.now += 60.0
     here.tell(Tick())
-    assert not matchmaker._under_way
+    assert not matchmaker._in_progress
     assert not matchmaker._pairs
     assert not matchmaker._busy
 
 
 def record(name: str, *addresses: str) -> RecordGiven:
-    """What a peer gives; who makes the event has checked the signature."""
+    """Return the event of a peer's record, whose signature counts as checked."""
     payload = pb.PeerRecord(run_id="run", peer_id=name, addresses=addresses).SerializeToString()
     return RecordGiven(PeerId(name), pb.Signed(payload=payload).SerializeToString())
 
@@ -220,8 +220,8 @@ def world_of_records(*names: str) -> ReachWorld:
     return made
 
 
-def handed(here: ReachWorld, seconds: float) -> dict[str, set[str]]:
-    """Whose records each member is handed when so much time has passed."""
+def records_sent(here: ReachWorld, seconds: float) -> dict[str, set[str]]:
+    """Return the owners of the records that each member is sent after this time."""
     here.now += seconds
     sent: dict[str, set[str]] = {}
     for one in only(here.tell(Tick()), SendToPeer):
@@ -231,15 +231,15 @@ def handed(here: ReachWorld, seconds: float) -> dict[str, set[str]]:
     return sent
 
 
-def test_who_joins_is_handed_the_others_soon_and_again_later() -> None:
+def test_a_new_member_receives_records_soon_and_again_later() -> None:
     here = world_of_records("a", "b", "c")
-    assert handed(here, FIRST_S / 2) == {}
-    assert handed(here, FIRST_S) == {"origin": {"a", "b", "c"}, "a": {"b", "c"}, "b": {"a", "c"}, "c": {"a", "b"}}
-    assert handed(here, REFRESH_S / 2) == {}
-    assert set(handed(here, REFRESH_S)) == {"origin", "a", "b", "c"}
+    assert records_sent(here, FIRST_S / 2) == {}
+    assert records_sent(here, FIRST_S) == {"origin": {"a", "b", "c"}, "a": {"b", "c"}, "b": {"a", "c"}, "c": {"a", "b"}}
+    assert records_sent(here, REFRESH_S / 2) == {}
+    assert set(records_sent(here, REFRESH_S)) == {"origin", "a", "b", "c"}
 
 
-def test_the_newest_record_counts_and_one_without_addresses_is_no_use() -> None:
+def test_the_newest_record_is_sent_unless_it_has_no_addresses() -> None:
     here = world_of_records("a", "b")
     for event in (record("a"), record("b", "b:1"), record("b", "b:2")):
         here.tell(event)
@@ -251,30 +251,30 @@ def test_the_newest_record_counts_and_one_without_addresses_is_no_use() -> None:
         assert pb.PeerRecord.FromString(signed.payload).addresses == ["b:2"]
 
 
-def test_who_left_or_is_kept_out_is_not_handed_out() -> None:
+def test_records_of_absent_or_excluded_members_are_not_sent() -> None:
     here = world_of_records("a", "b", "c")
     assert here.core.state.reach.records == 3
     here.tell(PeerLeft(PeerId("a"), "gone", finished=True))
     assert here.core.state.reach.records == 2
     here.tell(PeerBanned(PeerId("b"), "b", ""))
-    assert handed(here, FIRST_S) == {"origin": {"c"}}
+    assert records_sent(here, FIRST_S) == {"origin": {"c"}}
 
 
 def test_the_origin_is_in_every_sample_and_all_others_equally_often() -> None:
     names = [f"p{number}" for number in range(3 * SAMPLE)]
     here = world_of_records(*names)
     here.tell(record("origin", "origin:1"))
-    samples = handed(here, FIRST_S)
+    samples = records_sent(here, FIRST_S)
     assert set(samples) == {"origin", *names}
     assert all("origin" in samples[name] and SAMPLE - 1 <= len(samples[name]) <= SAMPLE for name in names)
     times = [sum(name in sample for sample in samples.values()) for name in names]
     assert max(times) - min(times) <= 2
 
 
-def test_who_comes_and_goes_has_one_turn() -> None:
+def test_a_member_that_rejoins_often_has_one_turn() -> None:
     here = world_of_records("a", "b")
     for _ in range(20):
         here.tell(PeerLeft(PeerId("a"), "gone", finished=True))
         here.join("a")
         here.tell(record("a", "a:1"))
-    assert handed(here, FIRST_S)["b"] == {"a"}
+    assert records_sent(here, FIRST_S)["b"] == {"a"}

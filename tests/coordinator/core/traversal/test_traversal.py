@@ -1,4 +1,4 @@
-"""How members are helped to reach each other, how often, who is excluded, and what the status says of it."""
+"""Help for members to reach each other: how often they get it, which are excluded, and what the status shows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coordinator.core.events.actions import Note, SendPlan, SendToPeer
 from coordinator.core.events.events import LinkFacts, RunEnded, Tick
 from coordinator.core.events.operator_events import PeerBanned, PeerEnabled
 from coordinator.core.events.reach_events import PunchEnded, PunchRequested, ReachabilityTold
-from coordinator.core.traversal.bans import LOOK_EVERY_S
+from coordinator.core.traversal.bans import COMPARE_EVERY_S
 from coordinator.core.traversal.rate_limit import Turns
 from coordinator.core.traversal.status import build_reach_status
 from rollcast.wire import limits
@@ -22,7 +22,7 @@ from tests.coordinator.core_world import heartbeat, joined, only
 
 
 def addresses(here: ReachWorld, name: str) -> dict[str, str]:
-    """What this member was told to dial."""
+    """Return the addresses that this member was sent to dial."""
     part = here.core.state.relay.part_of(PeerId(name))
     assert part is not None
     return {one.peer_id: one.address for one in part.neighbours if one.we_dial}
@@ -50,7 +50,7 @@ def test_a_pair_that_fails_is_planned_apart_and_together_again_later() -> None:
     for name in ("a", "b"):
         here.say(name, "port-restricted")
     tick(here, 2.0)
-    punch_id = here.told(PunchRequested(PeerId("b"), PeerId("a")))["b"].punch.punch_id
+    punch_id = here.messages_after(PunchRequested(PeerId("b"), PeerId("a")))["b"].punch.punch_id
     here.tell(PunchEnded(PeerId("b"), punch_id, False, 3.0))
     assert tick(here, 2.0)
     assert addresses(here, "b") == {"origin": "origin:1"}
@@ -66,7 +66,7 @@ def at_home(here: ReachWorld, *names: str, site: str = "home", nat: str = "symme
     tick(here, 2.0)
 
 
-def test_two_behind_one_router_are_told_each_others_address_in_their_network_and_nobody_else_is() -> None:
+def test_only_two_behind_one_router_receive_each_others_local_addresses() -> None:
     here = ReachWorld()
     at_home(here, "a", "b")
     at_home(here, "x", site="elsewhere")
@@ -77,16 +77,16 @@ def test_two_behind_one_router_are_told_each_others_address_in_their_network_and
     assert "192.168" not in repr(part)
 
 
-def test_where_one_network_prefix_is_no_local_network_nobody_is_told() -> None:
+def test_local_addresses_are_not_sent_where_a_prefix_is_no_local_network() -> None:
     here = ReachWorld(lan_preferred=False)
     at_home(here, "a", "b")
     assert addresses(here, "b") == {"origin": "origin:1"}
 
 
-def test_two_behind_one_router_that_do_not_meet_are_planned_apart_and_together_again_later() -> None:
+def test_two_behind_one_router_that_fail_to_connect_are_planned_apart_for_a_while() -> None:
     here = ReachWorld()
     at_home(here, "a", "b")
-    assert here.told(PunchRequested(PeerId("b"), PeerId("a")))["b"].punch.refused  # the next way it was given
+    assert here.messages_after(PunchRequested(PeerId("b"), PeerId("a")))["b"].punch.refused  # the next way in its list
     assert tick(here, 2.0)
     assert addresses(here, "b") == {"origin": "origin:1"}
     tick(here, 700.0)
@@ -94,21 +94,21 @@ def test_two_behind_one_router_that_do_not_meet_are_planned_apart_and_together_a
     assert addresses(here, "b") == {"origin": "origin:1", "a": "192.168.1.2:7420 punch"}
 
 
-def test_two_of_one_site_that_have_not_looked_at_their_routers_yet_are_not_given_up() -> None:
+def test_two_of_one_site_without_nat_reports_yet_do_not_count_as_failed() -> None:
     here = ReachWorld()
     at_home(here, "a", "b", nat="")
-    assert here.told(PunchRequested(PeerId("b"), PeerId("a")))["b"].punch.refused
+    assert here.messages_after(PunchRequested(PeerId("b"), PeerId("a")))["b"].punch.refused
     assert len(here.core.state.reach.failures) == 0
     for name in ("a", "b"):
         here.say(name, "port-restricted", local_address="192.168.1.2:7420")
-    assert not here.told(PunchRequested(PeerId("b"), PeerId("a")))["b"].punch.refused
+    assert not here.messages_after(PunchRequested(PeerId("b"), PeerId("a")))["b"].punch.refused
 
 
-def test_a_refused_hole_says_nothing_of_those_who_share_no_network() -> None:
+def test_a_refused_hole_is_no_failure_of_members_without_a_shared_network() -> None:
     here = ReachWorld()
     at_home(here, "a")
     at_home(here, "x", site="elsewhere")
-    assert here.told(PunchRequested(PeerId("x"), PeerId("a")))["x"].punch.refused
+    assert here.messages_after(PunchRequested(PeerId("x"), PeerId("a")))["x"].punch.refused
     assert len(here.core.state.reach.failures) == 0
 
 
@@ -123,7 +123,7 @@ def test_news_that_change_no_plan_lead_to_none_and_many_to_one() -> None:
     assert tick(here, 60.0) == []
 
 
-def test_one_member_that_says_something_else_all_the_time_has_few_plans_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_that_reports_changes_all_the_time_causes_few_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     here, asked = ReachWorld(), 0
     relaying = here.core._broadcasts
     again = relaying.reachability_changed
@@ -174,16 +174,16 @@ def test_a_false_address_is_noted_once() -> None:
     assert only(here.tell(lie), Note) == []
 
 
-def test_after_the_end_and_from_strangers_nothing_is_heard() -> None:
+def test_events_after_the_end_or_from_strangers_are_ignored() -> None:
     here = ReachWorld()
     here.say("a", "port-restricted")
-    assert here.tell(ReachabilityTold(PeerId("nobody"), "open")) == []
+    assert here.tell(ReachabilityTold(PeerId("stranger"), "open")) == []
     here.tell(RunEnded("done", final=True))
     assert here.tell(PunchRequested(PeerId("a"), PeerId("origin"))) == []
     here.tell(Tick())
 
 
-def test_a_second_session_of_the_same_peer_is_known_by_what_the_first_told() -> None:
+def test_a_second_session_of_the_same_peer_keeps_the_reports_of_the_first() -> None:
     here = ReachWorld()
     here.say("a", "port-restricted")
     here.join("a")
@@ -192,21 +192,21 @@ def test_a_second_session_of_the_same_peer_is_known_by_what_the_first_told() -> 
     assert here.reach("a").hole == 0
 
 
-Told = dict[str, tuple[list[str], list[str]]]
+Bans = dict[str, tuple[list[str], list[str]]]
 
 
-def told(sent: list[SendToPeer]) -> Told:
-    """Who is told of whom: banned, and banned no more."""
+def bans_sent(sent: list[SendToPeer]) -> Bans:
+    """Return the banned and the pardoned identities that each member is sent."""
     messages = {one.peer_id: one.message.banned for one in sent if one.message.WhichOneof("body") == "banned"}
     return {peer_id: (list(one.peer_ids), list(one.pardoned)) for peer_id, one in messages.items()}
 
 
-def later(here: ReachWorld) -> Told:
-    here.now += LOOK_EVERY_S
-    return told(only(here.tell(Tick()), SendToPeer))
+def later(here: ReachWorld) -> Bans:
+    here.now += COMPARE_EVERY_S
+    return bans_sent(only(here.tell(Tick()), SendToPeer))
 
 
-def test_all_are_told_soon_who_was_sent_away_and_who_may_come_again() -> None:
+def test_all_members_receive_bans_and_pardons_soon() -> None:
     here = ReachWorld()
     for name in ("a", "b"):
         here.join(name)
@@ -214,10 +214,10 @@ def test_all_are_told_soon_who_was_sent_away_and_who_may_come_again() -> None:
     here.tell(PeerBanned(PeerId("b"), "b", "it lies"))
     assert later(here) == {"origin": (["b"], []), "a": (["b"], [])}
     assert later(here) == {}
-    assert told(only(here.join("c"), SendToPeer)) == {"c": (["b"], [])}
+    assert bans_sent(only(here.join("c"), SendToPeer)) == {"c": (["b"], [])}
     here.tell(PeerEnabled(PeerId("b"), ""))
     assert later(here)["a"] == ([], ["b"])
-    assert told(only(here.join("d"), SendToPeer)) == {}
+    assert bans_sent(only(here.join("d"), SendToPeer)) == {}
 
 
 def test_those_banned_longest_ago_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +251,7 @@ def test_some_at_once_then_one_now_and_then_and_each_for_itself() -> None:
     assert [turns.take(A, 100.0) for _ in range(4)] == [True, True, True, False]
 
 
-def test_who_has_rested_is_forgotten() -> None:
+def test_a_member_with_all_its_turns_is_discarded() -> None:
     turns = Turns(at_once=2, every_s=1.0)
     for number in range(1000):
         turns.take(PeerId(str(number)), float(number))
@@ -278,11 +278,11 @@ def test_members_links_and_holes_are_counted() -> None:
         here.say(name, nat)
     here.tell(heartbeat("a", links=(link("b", "punched"), link("d", "direct"), link("origin", "direct", lan=True))))
     here.tell(heartbeat("s", links=(link("d", "relayed"),)))
-    first = here.told(PunchRequested(PeerId("a"), PeerId("b")))["a"].punch.punch_id
+    first = here.messages_after(PunchRequested(PeerId("a"), PeerId("b")))["a"].punch.punch_id
     here.tell(PunchEnded(PeerId("a"), first, True, 0.5))
-    second = here.told(PunchRequested(PeerId("b"), PeerId("a")))["b"].punch.punch_id
+    second = here.messages_after(PunchRequested(PeerId("b"), PeerId("a")))["b"].punch.punch_id
     here.tell(PunchEnded(PeerId("b"), second, False, 3.0))
-    here.told(PunchRequested(PeerId("a"), PeerId("s")))
+    here.messages_after(PunchRequested(PeerId("a"), PeerId("s")))
     status = build_reach_status(here.core.state)
     assert status.members == {"dialable": 2, "hole-punchable": 2, "only outwards": 1}
     assert status.link_ends == {
@@ -298,7 +298,7 @@ def test_members_links_and_holes_are_counted() -> None:
     assert (punches.seconds_mean, punches.pairs_left_alone) == (0.5, 1)
 
 
-def test_an_address_that_was_refuted_is_none() -> None:
+def test_an_address_found_wrong_counts_as_none() -> None:
     here = ReachWorld()
     here.join("a", address="a:1")
     here.core.state.reach.found(PeerId("a"), dialable=False)

@@ -27,7 +27,7 @@ class ReachWorld(World):
         return self.tell(replace(joined(name, address=address), host=self._hosts[name], site=site))
 
     def say(self, name: str, nat: str, *, punches: bool = True, **changes: Any) -> list[Action]:
-        """Join if it is not here, and tell what a peer behind such a router finds out."""
+        """Report what a peer behind such a router finds out; it joins first if it is not connected."""
         if self.core.state.members.get(PeerId(name)) is None:
             self.join(name)
         known_port = punches and nat not in ("symmetric", "unknown")
@@ -40,6 +40,6 @@ class ReachWorld(World):
     def reach(self, name: str) -> Reach:
         return self.core.state.reach.of(PeerId(name))
 
-    def told(self, event: Event) -> dict[str, pb.CoordinatorMessage]:
-        """What members are sent because of this event, the last message of each."""
+    def messages_after(self, event: Event) -> dict[str, pb.CoordinatorMessage]:
+        """Return the last message that each member is sent because of this event."""
         return {one.peer_id: one.message for one in only(self.tell(event), SendToPeer)}
