@@ -145,7 +145,9 @@ class JoinDesk:
         peer_id = proved_member(proof, self._run_id, path, self._unix_clock())
         self._refuse_banned(peer_id)
         if not self.has_session(peer_id):
-            raise JoinRefused("only members with an open session may ask this", fix="retry once the session is open")
+            raise JoinRefused(
+                "only members with an open session may send this request", fix="retry once the session is open"
+            )
         return peer_id
 
     async def join(self, body: bytes) -> JoinReply:
@@ -208,7 +210,7 @@ def _text(raw: Any, name: str, limit: int) -> str:
 
 def _role(text: str) -> Role:
     if text not in JOINING_ROLES:
-        raise ValueError(f"no machine joins with the role {text!r}")
+        raise ValueError(f"a machine cannot join with the role {text!r}")
     return text
 
 

@@ -54,7 +54,7 @@ class AddressStream:
 
     def routes(self) -> list[RawRoute]:
         """Return the route; its handler checks the proof of membership itself."""
-        summary = "Report how a member is seen, every few seconds."
+        summary = "Report a member's observed address every few seconds."
         return [RawRoute("GET", PATH, "anyone", self._serve, summary, _CONTENT_TYPE)]
 
     def end(self) -> None:
@@ -67,7 +67,7 @@ class AddressStream:
         """Send lines of JSON, {address, port}, until the member disconnects or asks anew."""
         peer_id = member_in(self._desk, PATH, request.headers)
         if peer_id is None:
-            raise JoinRefused("only members of the run may ask how they are seen")
+            raise JoinRefused("only members of the run may request their observed address")
         if self._closing or (peer_id not in self._over and len(self._over) >= self._most):
             raise WaitTimedOut("too many members watch their address", fix="the member retries by itself")
         address, port = caller_address(request)

@@ -40,5 +40,7 @@ async def check_invited(desk: JoinDesk, caller: Caller, method: str, headers: Ma
         await desk.check_invite(token)
         return
     if not caller.may("viewer"):
-        raise JoinRefused("this needs an invite or a token", fix="give the invite: `rollcast peer check INVITE`")
+        raise JoinRefused(
+            "this request needs an invite or a token", fix="give the invite: `rollcast peer check INVITE`"
+        )
     check_site(method, headers)

@@ -70,7 +70,7 @@ class ObservedAddressRoutes:
 
     def routes(self) -> list[RawRoute]:
         """Return the route; its handler checks invites and proofs of membership itself."""
-        summary = "Report how the caller is seen, from two ports."
+        summary = "Report the caller's address and port as seen from two ports."
         return [RawRoute("POST", PATH, "anyone", self._seen, summary, _CONTENT_TYPE)]
 
     async def _seen(self, request: web.Request, caller: Caller) -> web.StreamResponse:
@@ -80,7 +80,7 @@ class ObservedAddressRoutes:
             await check_invited(self._desk, caller, request.method, request.headers)
             allowance = self._allowance
         elif not self._turns.take(member, time.monotonic()):
-            raise WaitTimedOut("this member asks too often how it is seen", fix="it retries by itself")
+            raise WaitTimedOut("this member requests its observed address too often", fix="it retries by itself")
         try:
             asked = NonceQuery.model_validate_json(await read_body(request, _BODY_BYTES_MAX))
         except ValidationError:

@@ -82,7 +82,7 @@ class PreviewAsked(SettingsChange):
     @model_validator(mode="after")
     def _is_one_of_both(self) -> PreviewAsked:
         if bool(self.peers) is not (self.act is not None):
-            raise ValueError("an act and its peers go together")
+            raise ValueError("give an act and its peers together")
         return self
 
 

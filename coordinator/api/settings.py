@@ -122,13 +122,13 @@ def _check(limit: int, period: int, rules: RulesInForce) -> None:
     if not 0 <= limit <= rules.limit_most:
         raise MalformedMessage(
             f"S can be set from {rules.limit_least} to {rules.limit_most} during this run",
-            cause="versions are kept only as long as the S at its start requires",
+            cause="the run keeps versions only as long as the S at its start requires",
             fix="restart the coordinator and the learner with a larger run.staleness_limit",
         )
     if period > limit + 1:
         raise MalformedMessage(
             f"kappa = {period} does not fit S = {limit}",
-            cause="the newest version would be too old at times",
+            cause="the newest version would sometimes be too old",
             fix=f"set kappa from 1 to {limit + 1} or auto, or S from {max(0, period - 1)} to {rules.limit_most}",
         )
 

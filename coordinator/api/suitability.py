@@ -153,7 +153,7 @@ def _planned(question: Question, offer: Offer) -> str:
     assert question.demand is not None
     made = plan(question.demand, [*question.workers, offered_worker(question, offer)], PlanOptions(remedies=False))
     if made.infeasible is not None:
-        return f"planner: no set of workers will do yet: {made.infeasible.what}"
+        return f"planner: no set of workers suffices yet: {made.infeasible.what}"
     mine = next(one for one in made.candidates if one.worker.worker_id == THIS_MACHINE)
     return f"planner: {mine.reason}"
 

@@ -152,7 +152,7 @@ class ViewRoutes:
 
     def routes(self) -> list[Route]:
         views: tuple[tuple[str, Callable[[], JsonText], Any, str], ...] = (
-            ("overview", self._overview, Overview, "Return the run on one page: figures, alerts, what it waits for."),
+            ("overview", self._overview, Overview, "Return the run's overview: figures, alerts, and its current wait."),
             ("workers", self._workers, WorkersView, "Return every member as a row."),
             (
                 "broadcast",
@@ -171,7 +171,7 @@ class ViewRoutes:
                 "/api/v1/capacity",
                 "viewer",
                 self._get_capacity,
-                "Return which workers are on, and why.",
+                "Return the workers that are on, with the reasons.",
                 answer=CapacityView,
             ),
             Route(
@@ -197,7 +197,7 @@ class ViewRoutes:
                 "/api/v1/runs",
                 "viewer",
                 self._get_runs,
-                "Return the runs whose folders lie side by side.",
+                "Return the runs in the same parent folder.",
                 answer=RunsView,
             ),
             Route(
@@ -215,7 +215,7 @@ class ViewRoutes:
                 "/api/v1/explain",
                 "viewer",
                 self._get_explain,
-                "Explain why something happened.",
+                "Return the history and the causes of one object of the run.",
                 query=ExplainQuery,
                 answer=ExplainView,
             ),

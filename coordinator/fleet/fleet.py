@@ -130,7 +130,7 @@ class ProviderFleet:
         try:
             self._events.put_nowait(event)
         except asyncio.QueueFull:
-            log.error("event of providers dropped", event_kind=type(event).__name__)
+            log.error("provider event discarded", event_kind=type(event).__name__)
 
     def want(self, reasons: Mapping[str, str]) -> None:
         """Set the whole set of workers that should run, each with the reason."""
@@ -288,7 +288,7 @@ class ProviderFleet:
             offers = await self._provider(provider).offers(deadline_s=self._deadlines.ask_s)
             self.submit(OffersSeen(provider, offers))
         except RollcastError as error:
-            log.warning("provider offers nothing", provider=provider, why=_in_words(error))
+            log.warning("provider cannot list its offers", provider=provider, why=_in_words(error))
 
     def _provider(self, name: str) -> Provider:
         """Return the provider. Raises ProviderFailed if only an earlier coordinator's configuration had it."""

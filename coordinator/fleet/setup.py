@@ -35,7 +35,7 @@ log = structlog.get_logger()
 
 WANTED_EVERY_S = 1.0
 NO_PEERS_S = 10.0
-ALL_WANTED = "every worker that is offered is wanted"
+ALL_WANTED = "all offered workers are wanted"
 _PROVIDERS = "providers"  # subfolder of the run folder
 
 

@@ -16,7 +16,7 @@ from coordinator.core.events.actions import WantWorker
 from coordinator.core.events.events import WorkersOffered
 from rollcast.wire.ids import PeerId
 
-FIRST = "nothing can be measured before a first worker runs"
+FIRST = "the model has no measurements before a first worker runs"
 RAN_BEFORE = "it ran before this coordinator started"
 
 

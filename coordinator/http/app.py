@@ -86,7 +86,7 @@ class HttpApp:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if self.hosts is not None and _host_name(request.host) not in self.hosts:
-            return error_response(421, MalformedMessage("this server does not answer to the name in Host"))
+            return error_response(421, MalformedMessage("this server does not serve the name in the Host header"))
         try:
             return await handler(request)
         except Exception as error:

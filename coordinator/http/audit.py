@@ -45,7 +45,7 @@ class AuditLog:
         self._refusals += 1
         if self._refusals > REFUSALS_PER_HOUR:
             return
-        detail = f"and {left_out} refusals before that are not written" if left_out else ""
+        detail = f"and {left_out} earlier refusals that were not recorded" if left_out else ""
         await self._write(caller, act, subject, detail, why)
 
     async def rows(self, before: int | None, limit: int) -> list[tuple[int, AuditRow]]:
@@ -56,7 +56,7 @@ class AuditLog:
     async def _write(self, caller: Caller, act: str, subject: str, detail: str, outcome: str) -> None:
         texts = [text[:TEXT_LENGTH_MAX] for text in (act, subject, detail, outcome)]
         row = AuditRow(self._unix_clock(), caller.who, caller.access, *texts)
-        async with deadline(LEDGER_DEADLINE_S, "the ledger to keep a row of the audit log"):
+        async with deadline(LEDGER_DEADLINE_S, "the ledger to store a row of the audit log"):
             await self._store.record_audit(row)
 
 

@@ -60,12 +60,12 @@ def check_access(caller: Caller, needed: Access) -> None:
         return
     if caller in (STRANGER, LOOPBACK):
         raise NotAllowed(
-            f"this needs a token of the role {needed}",
-            cause="none was sent, or the one sent is unknown, expired or revoked",
+            f"this request needs a token with the role {needed}",
+            cause="the request has no token, or one that is unknown, expired or revoked",
             fix="open the page with `rollcast dashboard`, or ask an admin of the run for a token",
         )
     raise NotAllowed(
-        f"this needs the role {needed}, and {caller.who} is {caller.access}",
+        f"this request needs the role {needed}, and {caller.who} has the role {caller.access}",
         fix=f"use a token made with `rollcast token create --role {needed}`",
     )
 

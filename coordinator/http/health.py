@@ -61,7 +61,7 @@ class HealthRoutes:
     def routes(self) -> list[Route | RawRoute]:
         return [
             RawRoute("GET", "/health", "anyone", self._health, "Check that the process answers."),
-            RawRoute("GET", "/ready", "anyone", self._ready, "Check that the run goes on; status 503 if not."),
+            RawRoute("GET", "/ready", "anyone", self._ready, "Check that the run is in progress; status 503 if not."),
             RawRoute("GET", "/metrics", "viewer", self._metrics, "Return metrics for Prometheus.", "text/plain"),
             Route(
                 "GET",

@@ -19,7 +19,7 @@ _JSON = "application/json"
 _PARAMETER = re.compile(r"{(\w+)}")
 _ERROR = {
     "type": "object",
-    "description": "What happened, why, and what to do; docs/errors.md has a section for each code.",
+    "description": "An error: what happened, why, and what to do. docs/errors.md has a section for each code.",
     "properties": {name: {"type": "string"} for name in ("code", "what", "cause", "fix")},
     "required": ["code", "what", "cause", "fix"],
 }

@@ -85,7 +85,7 @@ class TokenBook:
             await self.revoke(expired.token_id)
         text, now = PREFIX + secrets.token_urlsafe(TOKEN_BYTES), self._unix_clock()
         expires = None if lifetime_s is None else now + lifetime_s
-        async with deadline(LEDGER_DEADLINE_S, "the ledger to keep a token"):
+        async with deadline(LEDGER_DEADLINE_S, "the ledger to store a token"):
             stored = await self._store.create_token(_hash(text), name, access, made_unix_s=now, expires_unix_s=expires)
         self._by_hash[stored.token_hash] = stored
         return stored, text
@@ -172,7 +172,7 @@ class TokenRoutes:
                 body=NewToken,
                 answer=MadeToken,
                 act="make token",
-                about=lambda call: (call.body.name, f"{call.body.access}, days: {call.body.days or 'no end'}"),
+                about=lambda call: (call.body.name, f"{call.body.access}, days: {call.body.days or 'no expiry'}"),
             ),
             Route(
                 "POST",

@@ -57,7 +57,7 @@ class DiskGuard:
             if is_roomy and (self.refusing or not (self._folder / BALLAST).exists()):
                 self._write_ballast()
                 if self.refusing:
-                    _log.info("disk has room again: uploads are taken", free_bytes=self.free_bytes)
+                    _log.info("disk has free space again: uploads are accepted", free_bytes=self.free_bytes)
                 self.refusing = False
                 return True
         except OSError as error:

@@ -198,5 +198,5 @@ class OrderRecorder:
                 if number % APPLIED_AT_ONCE == 0:
                     await asyncio.sleep(0)
         finally:
-            async with deadline(LEDGER_DEADLINE_S, "the ledger to keep an order"):
+            async with deadline(LEDGER_DEADLINE_S, "the ledger to store an order"):
                 await self._ledger.set_meta(ORDERS, self._orders.to_json())

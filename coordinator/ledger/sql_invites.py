@@ -45,7 +45,7 @@ def usable(invite: StoredInvite | None, now_unix_s: float, role: str | None = No
         JoinRefused: the invite is unknown, revoked, expired or for another role.
     """
     if invite is None:
-        raise JoinRefused("the invite is not one of this run", fix=_ASK)
+        raise JoinRefused("this run has no such invite", fix=_ASK)
     if role is not None and role != invite.role:
         raise JoinRefused(f"the invite is for the role {invite.role}, not {role}", fix=_ASK)
     if invite.revoked:

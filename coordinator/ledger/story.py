@@ -54,7 +54,7 @@ def tell(ledger: Path, words: str) -> Story:
         story = _STORIES[kind](connection, subject)
         if story is None:
             raise ConfigError(
-                f"this run's ledger knows no {kind} {subject}",
+                f"this run's ledger has no {kind} {subject}",
                 cause="it never existed, or was compacted",
                 fix="see `rollcast explain --help` for what can be explained",
             )
@@ -73,7 +73,7 @@ def parse(words: str) -> tuple[str, str]:
         if kind == "peer" or subject.isdigit():
             return kind, subject
     raise ConfigError(
-        f"{words!r} names no subject of a run",
+        f"{words!r} does not name an object of a run",
         fix="write `lease 17`, `rollout 9`, `group 3`, `step 40`, `version 8` or `peer NAME`",
     )
 
@@ -237,12 +237,12 @@ def _step(connection: sqlite3.Connection, subject: str) -> Story | None:
     )
     facts: dict[str, Any] = {"rollouts_by_peer": dict(by_peer.fetchall())}
     facts["rollouts_by_age"] = {str(age): count for age, count in ages}
-    lines = [Line(batch[0], f"its batch was recorded, of {sum(facts['rollouts_by_peer'].values())} rollouts")]
+    lines = [Line(batch[0], f"its batch of {sum(facts['rollouts_by_peer'].values())} rollouts was recorded")]
     # The learner counts steps that are done: the step of batch t is reported as t + 1.
     done = connection.execute("SELECT figures, reported_unix_s FROM steps WHERE step = ?", (step + 1,)).fetchone()
     if done is not None:
         facts["figures"] = json.loads(done[0])
-        lines.append(Line(done[1], "the learner finished it"))
+        lines.append(Line(done[1], "the learner finished the step"))
     return Story(f"step {subject}", facts, _in_order(lines + _events(connection, f"step {subject}")))
 
 
@@ -287,7 +287,7 @@ def _fate(row: dict[str, Any]) -> str:
 
 
 def _attempt_lines(row: dict[str, Any]) -> list[Line]:
-    """Return what happened to one attempt."""
+    """Return the events of one attempt."""
     slot = f"slot {row['sample_index']} of group {row['group_id']}"
     lease, rollout = f"lease {row['lease_id']}", f"rollout {row['rollout_id']}"
     lines = [Line(row["issued_unix_s"], f"{slot} was issued to {row['peer_id']}", lease)]
@@ -297,9 +297,11 @@ def _attempt_lines(row: dict[str, Any]) -> list[Line]:
         problem = f", which could not be scored: {row['error']}" if row["error"] else ""
         lines.append(Line(row["scored_unix_s"], f"{rollout} was scored: reward {row['reward']:g}{problem}", lease))
     if row["state"] == "trained":
-        lines.append(Line(row["recorded_unix_s"], f"{rollout} went into the batch of step {row['step']}"))
+        lines.append(Line(row["recorded_unix_s"], f"{rollout} was added to the batch of step {row['step']}"))
     if row["state"] == "dropped":
-        lines.append(Line(row["closed_unix_s"], f"{slot} ended at {row['peer_id']}: {row['closed_reason']}", lease))
+        lines.append(
+            Line(row["closed_unix_s"], f"{slot} was dropped from {row['peer_id']}: {row['closed_reason']}", lease)
+        )
     return lines
 
 

@@ -111,7 +111,7 @@ def evaluated(folder: RunFolder, name: str = "", version: int | None = None) -> 
     if not found:
         raise RunFolderError(
             f"no samples of {name or 'an evaluation'} in {folder.root}",
-            fix="evaluate at intervals (learner.evaluation.every_steps) or with `rollcast eval`, or ask for --set "
+            fix="evaluate at intervals (learner.evaluation.every_steps) or with `rollcast eval`, or pass --set "
             "training",
         )
     newest = found[-1][0]

@@ -99,7 +99,7 @@ def _entries(folder: Path, incarnation: int) -> Iterator[Head | Told | Gap]:
     segments = sorted(folder.glob(f"{incarnation:08d}-*.rec"))
     if not segments:
         known = ", ".join(map(str, incarnations(folder))) or "none"
-        raise RunFolderError(f"no record of life {incarnation} in {folder}", cause=f"there are: {known}")
+        raise RunFolderError(f"no record of life {incarnation} in {folder}", cause=f"recorded lives: {known}")
     for segment in segments:
         try:
             for entry in entries_of(segment.read_bytes()):

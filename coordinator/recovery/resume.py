@@ -68,7 +68,7 @@ async def open_run(ledger: RunStore, folder: RunFolder, run: RunConfig) -> RunSt
     Raises:
         RunFolderError: the run in it is finished.
     """
-    async with deadline(LEDGER_DEADLINE_S, "the ledger to read where the run stands"):
+    async with deadline(LEDGER_DEADLINE_S, "the ledger to read the run's state"):
         run_id = await ledger.get_meta("run_id")
         incarnation = int(await ledger.get_meta(INCARNATION) or 0) + 1
         await ledger.set_meta(INCARNATION, str(incarnation))

@@ -38,7 +38,7 @@ def render(facts: Facts, made_unix_s: float) -> str:
 def _head(facts: Facts, made_unix_s: float) -> str:
     summary = facts.summary
     ended = str(summary.get("ended_because") or summary.get("phase") or "")
-    state = f"ended: {ended}" if facts.is_over else "still going on, or stopped without a summary"
+    state = f"ended: {ended}" if facts.is_over else "still running, or stopped without a summary"
     lines = [
         f"run {summary.get('run_id', '')}".strip(),
         state,
@@ -98,13 +98,13 @@ def _training(facts: Facts) -> str:
             ],
         ),
         curves("Loss", [_curve(facts, "loss", "loss")]),
-        curves("KL(learner, behaviour), nats a token", [_curve(facts, "k3 estimate", "kl_k3")], least=0.0),
-        curves("Entropy, nats a token", [_curve(facts, "entropy", "entropy")], least=0.0),
+        curves("KL(learner, behaviour), nats per token", [_curve(facts, "k3 estimate", "kl_k3")], least=0.0),
+        curves("Entropy, nats per token", [_curve(facts, "entropy", "entropy")], least=0.0),
         curves("Gradient norm before clipping", [_curve(facts, "gradient norm", "grad_norm")], least=0.0),
         curves("Importance ratio", [_curve(facts, "mean", "ratio_mean")]),
         curves("Clipped tokens, share", [_curve(facts, "clipped", "clip_fraction", "worst")], least=0.0),
         curves(
-            "Mismatch of engines, nats a token",
+            "Mismatch of engines, nats per token",
             [_curve(facts, "fleet", "mismatch_kl_k3"), _curve(facts, "worst peer", "kl_k3_worst", "worst")],
             least=0.0,
         ),
@@ -126,7 +126,7 @@ def _staleness(facts: Facts) -> str:
     }
     charts = (
         bars("Rollouts trained by age, in learner steps", histogram, limit=str(limit), limit_name=f"S = {limit}"),
-        bars("What that age is made of", parts),
+        bars("Components of that age", parts),
         curves(
             "Where a step's time goes, seconds",
             [
@@ -136,7 +136,7 @@ def _staleness(facts: Facts) -> str:
             ],
             least=0.0,
         ),
-        curves("T_bcast, seconds", [_curve(facts, "newest version that all have", "t_bcast_last_s")], least=0.0),
+        curves("T_bcast, seconds", [_curve(facts, "newest version that all peers have", "t_bcast_last_s")], least=0.0),
     )
     return _section("Staleness", charts)
 
@@ -145,7 +145,7 @@ def _fleet(facts: Facts) -> str:
     rollouts = facts.summary.get("rollouts") or {}
     dropped = {name.replace("_", " "): float(count) for name, count in (rollouts.get("dropped") or {}).items() if count}
     charts = (
-        curves("Tokens a second, all peers", [_curve(facts, "tokens/s", "tokens_per_s")], least=0.0),
+        curves("Tokens per second, all peers", [_curve(facts, "tokens/s", "tokens_per_s")], least=0.0),
         curves("Peers present", [_curve(facts, "peers", "peers")], least=0.0),
         bars("Dropped rollouts by reason", dropped),
     )

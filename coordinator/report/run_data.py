@@ -76,7 +76,7 @@ def read_facts(folder: RunFolder) -> Facts:
         raise RunFolderError(
             f"{folder.root} holds no run",
             cause=f"there is no {folder.ledger.name}",
-            fix="name a coordinator's run folder",
+            fix="give a coordinator's run folder",
         )
     steps = _steps(folder)
     summary = _object(folder.summary)

@@ -95,7 +95,7 @@ def write_summary(folder: RunFolder, status: Mapping[str, Any], config: Coordina
     try:
         plot_reward(folder.reward_plot, summary, status.get("reward_history") or ())
     except (MissingExtra, RunFolderError) as error:
-        log.warning("reward curve not drawn", cause=str(error))
+        log.warning("reward curve not plotted", cause=str(error))
     try:
         write_json(folder.summary, finite_json.finite(summary))
     except OSError as error:

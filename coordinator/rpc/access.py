@@ -105,7 +105,7 @@ def _checked(deserialize: Deserialize, bytes_max: int | None) -> Deserialize:
 
     def checked(data: bytes) -> Any:
         if bytes_max is not None and len(data) > bytes_max:
-            raise MalformedMessage(f"a message here has at most {bytes_max} bytes")
+            raise MalformedMessage(f"this call accepts messages of at most {bytes_max} bytes")
         try:
             return deserialize(data)
         except DecodeError:

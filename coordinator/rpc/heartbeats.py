@@ -59,7 +59,7 @@ def facts_of(beat: pb.Heartbeat) -> PeerFacts:
 
 def _link(report: pb.LinkReport) -> LinkFacts:
     if len(report.peer_id) > limits.PEER_ID_LENGTH_MAX:
-        raise MalformedMessage("a heartbeat names a link to no peer")
+        raise MalformedMessage("a link in a heartbeat names no peer")
     return LinkFacts(
         peer_id=PeerId(text(report.peer_id)),
         transport=text(report.transport, _SHORT_TEXT_MAX),

@@ -74,7 +74,7 @@ class LearnerCalls:
             )
         info = pb.RunInfo()
         info.CopyFrom(self._run)
-        async with deadline(LEDGER_DEADLINE_S, "the ledger to read where the run stands"):
+        async with deadline(LEDGER_DEADLINE_S, "the ledger to read the run's state"):
             info.recorded_batches = await self._ledger.recorded_batches()
             newest = await self._ledger.newest_version()
         core = self._shell.core
@@ -96,7 +96,7 @@ class LearnerCalls:
     async def Examples(self, request: pb.ExamplesRequest, context: Any) -> None:
         """Stream labelled problems for the warm start, none of them held out."""
         if request.count > EXAMPLES_PER_CALL_MAX or request.cursor > limits.COUNTER_MAX:
-            raise MalformedMessage(f"one call may ask for at most {EXAMPLES_PER_CALL_MAX} examples")
+            raise MalformedMessage(f"one call may request at most {EXAMPLES_PER_CALL_MAX} examples")
         left, cursor = request.count, request.cursor
         while left:
             examples = await self._problems.examples(min(left, EXAMPLES_AT_ONCE), flawed=request.flawed, cursor=cursor)
@@ -213,7 +213,7 @@ def _batch_parts(rollouts: Iterable[pb.TrainingRollout]) -> Iterator[pb.BatchPar
 
 def _ledger_is_older(step: Step, recorded: int) -> CheckpointError:
     return CheckpointError(
-        f"the learner asks for the batch of step {step}, the coordinator recorded {recorded} batches",
+        f"the learner requests the batch of step {step}, but the coordinator has recorded only {recorded} batches",
         cause="the coordinator's ledger is older than the learner's state",
         fix="restore the ledger and the checkpoint from the same time, or start a new run",
     )
@@ -228,7 +228,7 @@ def _values(values: Mapping[str, float]) -> dict[str, float]:
         MalformedMessage: there are too many values, or a name is too long.
     """
     if len(values) > VALUES_MAX or any(len(name) > VALUE_NAME_LENGTH_MAX for name in values):
-        raise MalformedMessage("a report has too many figures or too long names")
+        raise MalformedMessage("a report has too many values, or names that are too long")
     bad = sorted(name for name, value in values.items() if not math.isfinite(value))
     if bad:
         log.warning("the learner reports figures that are not finite", figures=bad)

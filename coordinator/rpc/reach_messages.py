@@ -88,12 +88,12 @@ def _ip_and_port(address: str) -> str:
     except ValueError:
         in_range = False
     if not in_range or len(address) > 64:
-        raise MalformedMessage("the address to punch to is no IP address and port")
+        raise MalformedMessage("the address to punch to is not an IP address with a port")
     return address
 
 
 def _p2p_address(address: str) -> str:
     printable = address.isascii() and address.isprintable() and " " not in address
     if not address.startswith("/") or len(address) > ADDRESS_LENGTH_MAX or not printable:
-        raise MalformedMessage("this is no libp2p address")
+        raise MalformedMessage("this is not a libp2p address")
     return address

@@ -37,7 +37,7 @@ class AsyncWork:
             StoreError, WaitTimedOut: the ledger cannot store it.
         """
         self.kept(change)
-        async with deadline(LEDGER_DEADLINE_S, f"the ledger to keep {what}"):
+        async with deadline(LEDGER_DEADLINE_S, f"the ledger to store {what}"):
             await asyncio.shield(change)
 
     def kept(self, change: asyncio.Future[Any], then: Event | None = None) -> None:

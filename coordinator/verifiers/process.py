@@ -121,7 +121,7 @@ class VerifierProcess:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.close()
-        async with deadline(DEATH_TIMEOUT_S, "a killed verifier process to be gone"):
+        async with deadline(DEATH_TIMEOUT_S, "a killed verifier process to end"):
             while await process.stdout.read(READ_BYTES):
                 pass
             if self._stderr_reader is not None:

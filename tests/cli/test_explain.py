@@ -22,7 +22,7 @@ async def test_explain_tells_a_story(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert explain("rollout", "1", run_folder=tmp_path, json_output=True) == 0
     story = json.loads(capsys.readouterr().out)
     assert story["subject"] == "rollout 1"
-    assert [line["what"] for line in story["lines"]][-1] == "rollout 1 went into the batch of step 0"
+    assert [line["what"] for line in story["lines"]][-1] == "rollout 1 was added to the batch of step 0"
 
 
 async def test_why_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

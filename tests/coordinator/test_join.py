@@ -85,7 +85,7 @@ async def test_a_quota_counts_identities_not_joins(door: Door) -> None:
 
 async def test_an_unknown_expired_or_other_invite_is_refused(door: Door) -> None:
     token = await door.desk.new_invite("origin", quota=9, lifetime_s=60)
-    with pytest.raises(JoinRefused, match="not one of this run"):
+    with pytest.raises(JoinRefused, match="no such invite"):
         await door.desk.join(request(Identity.generate(), "made-up"))
     with pytest.raises(JoinRefused, match="for the role origin"):
         await door.desk.join(request(Identity.generate(), token, role="peer"))

@@ -57,14 +57,16 @@ class BackgroundSink:
         try:
             sink = self._make()
         except Exception as error:
-            log.warning("a metrics sink cannot be opened: the run goes on without it", sink=self.name, cause=str(error))
+            log.warning(
+                "a metrics sink cannot be opened: the run continues without it", sink=self.name, cause=str(error)
+            )
             self._drain()
             return
         failures = 0
         while (item := self._steps.get()) is not None:
             failures = 0 if self._wrote(sink, *item) else failures + 1
             if failures >= FAILURES_MAX:
-                log.warning("a metrics sink fails repeatedly: the run goes on without it", sink=self.name)
+                log.warning("a metrics sink fails repeatedly: the run continues without it", sink=self.name)
                 self._drain()
                 return
         try:

@@ -85,7 +85,7 @@ STRANGER, VIEWER = Caller("", "anyone"), Caller("me", "viewer")
 class Desk:
     async def check_invite(self, token: str) -> None:
         if token != "right":
-            raise JoinRefused("the invite is not one of this run")
+            raise JoinRefused("this run has no such invite")
 
     def check_member(self, proof: str, path: str) -> PeerId:
         if (proof, path) != ("proof", "/here"):

@@ -87,6 +87,6 @@ async def test_refusals_are_bounded_and_counted(tmp_path: Path, monkeypatch: pyt
     now = 3600.0
     await log.refused(STRANGER, "wish", "", "no")
     (_, last), (_, done), *_ = await log.rows(None, 100)
-    assert last.detail == "and 7 refusals before that are not written"
+    assert last.detail == "and 7 earlier refusals that were not recorded"
     assert len(done.detail) == audit.TEXT_LENGTH_MAX
     await ledger.close()

@@ -331,7 +331,7 @@ class StoreConformance(ABC):
         for refused, words in (
             (claim("p9"), "used up"),
             (claim("p0", role="learner"), "for the role peer"),
-            (claim("p0", token=b"other"), "not one of this run"),
+            (claim("p0", token=b"other"), "no such invite"),
             (claim("p0", at=100.0), "expired"),
         ):
             with pytest.raises(JoinRefused, match=words):
@@ -362,7 +362,7 @@ class StoreConformance(ABC):
         await store.check_invite(b"hash", now_unix_s=50.0)
         await store.claim_invite(b"hash", "peer", PeerId("p0"), now_unix_s=50.0)
         await store.check_invite(b"hash", now_unix_s=50.0)  # used up: those who used it may still ask
-        for token, at, words in ((b"other", 50.0, "not one of this run"), (b"hash", 100.0, "expired")):
+        for token, at, words in ((b"other", 50.0, "no such invite"), (b"hash", 100.0, "expired")):
             with pytest.raises(JoinRefused, match=words):
                 await store.check_invite(token, now_unix_s=at)
 

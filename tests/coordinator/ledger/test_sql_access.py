@@ -58,7 +58,7 @@ def test_an_invite_is_good_for_its_role_until_it_expires() -> None:
 @pytest.mark.parametrize(
     ("invite", "now", "role", "says"),
     [
-        (None, 0.0, "peer", "not one of this run"),
+        (None, 0.0, "peer", "no such invite"),
         (INVITE, 0.0, "origin", "for the role peer, not origin"),
         (INVITE, 100.0, "peer", "has expired"),
         (replace(INVITE, revoked=True), 0.0, "peer", "was revoked"),

@@ -48,14 +48,14 @@ async def test_a_rollout_from_lease_to_batch(ledger: Path) -> None:
         f"slot 0 of group 1 was issued to {work.PEER}",
         "slot 0 of group 1 was received: stored as rollout 1",
         "rollout 1 was scored: reward 0.1",
-        "rollout 1 went into the batch of step 0",
+        "rollout 1 was added to the batch of step 0",
     ]
 
 
 async def test_a_lease_that_was_dropped_says_why(ledger: Path) -> None:
     story = tell(ledger, "lease 4")
     assert story.facts["slots"] == {"0": "dropped: stale"}
-    assert whats(story)[-1] == f"slot 0 of group 4 ended at {work.PEER}: stale"
+    assert whats(story)[-1] == f"slot 0 of group 4 was dropped from {work.PEER}: stale"
     assert tell(ledger, "lease 5").facts["slots"] == {"0": "open"}
 
 
@@ -83,21 +83,21 @@ async def test_a_step_with_its_batch_figures_and_wait(ledger: Path) -> None:
     assert story.facts["rollouts_by_peer"] == {work.PEER: 2}
     assert story.facts["figures"] == {"reward_mean": 0.5}
     assert set(whats(story)) == {
-        "its batch was recorded, of 2 rollouts",
+        "its batch of 2 rollouts was recorded",
         "learner waited (step 0): []",
-        "the learner finished it",
+        "the learner finished the step",
     }
 
 
 @pytest.mark.parametrize("words", ["lease 99", "rollout 99", "group 99", "step 99", "version 99", "peer nobody"])
-async def test_what_is_not_known_is_refused(ledger: Path, words: str) -> None:
-    with pytest.raises(ConfigError, match="knows no"):
+async def test_unknown_object_is_refused(ledger: Path, words: str) -> None:
+    with pytest.raises(ConfigError, match="ledger has no"):
         tell(ledger, words)
 
 
 @pytest.mark.parametrize("words", ["", "lease x", "lease 1 2", "rollout -1", "peer '; DROP TABLE x"])
-def test_what_cannot_be_parsed_is_refused(words: str) -> None:
-    with pytest.raises(ConfigError, match="names no subject"):
+def test_malformed_words_are_refused(words: str) -> None:
+    with pytest.raises(ConfigError, match="does not name an object"):
         parse(words)
 
 
@@ -109,7 +109,7 @@ def test_without_a_ledger_that_is_said(tmp_path: Path) -> None:
         tell(tmp_path / "broken.sqlite", "lease 1")
 
 
-async def test_what_was_moved_to_the_archive_is_told_too(ledger: Path) -> None:
+async def test_story_includes_archived_events(ledger: Path) -> None:
     peer = "12D3KooWformer"
     entries = [
         StoryEntry(0, 1.0, "peer_joined", peer, "castor as peer", f"peer {peer}"),

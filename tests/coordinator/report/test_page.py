@@ -109,7 +109,7 @@ def test_names_of_strangers_are_text(tmp_path: Path, over: bool) -> None:
 
 
 def test_a_run_that_goes_on_says_so(tmp_path: Path) -> None:
-    assert "still going on" in render(read_facts(sample_run(tmp_path, over=False, steps=3)), 0.0)
+    assert "still running" in render(read_facts(sample_run(tmp_path, over=False, steps=3)), 0.0)
 
 
 def test_peers_steps_and_events_are_found(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_a_sink_that_always_fails_is_given_up() -> None:
             sink.write(step, {})
         sink.close()
     assert kept.tried == FAILURES_MAX
-    assert logs[-1]["event"] == "a metrics sink fails repeatedly: the run goes on without it"
+    assert logs[-1]["event"] == "a metrics sink fails repeatedly: the run continues without it"
 
 
 def test_a_sink_that_cannot_be_opened_costs_a_line_in_the_log() -> None:
