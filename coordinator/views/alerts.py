@@ -1,4 +1,4 @@
-"""Find what is wrong with a run, and say what it is, what to do about it, on which page, and since when."""
+"""Find the problems of a run: what is wrong, what to do about it, on which page, and since when."""
 
 from __future__ import annotations
 
@@ -101,14 +101,14 @@ def find_alerts(seen: Seen) -> Iterator[Found]:
     """Yield the present problems; none once the run is over."""
     if seen.state.ended:
         return
-    for look in (_who_is_missing, _waiting, _staleness, _tokens, _members, _cloned, _broadcast, _capacity, _money):
-        yield from look(seen)
+    for check in (_missing_roles, _waiting, _staleness, _tokens, _members, _cloned, _broadcast, _capacity, _money):
+        yield from check(seen)
     if seen.health.refusing:
         fix = "Free space on the run folder's disk, or stop other programs on the coordinator's machine."
         yield Found("refusing", "critical", f"Rollouts are refused: {seen.health.refusing}.", fix, "events")
 
 
-def _who_is_missing(seen: Seen) -> Iterator[Found]:
+def _missing_roles(seen: Seen) -> Iterator[Found]:
     state = seen.state
     if state.members.origin is None:
         text = "There is no origin: the learner cannot publish, and peers receive no versions."
@@ -116,7 +116,7 @@ def _who_is_missing(seen: Seen) -> Iterator[Found]:
             "no_origin", "critical", text, "Start the origin with `rollcast peer run` and its invite.", "workers"
         )
     if not state.members.worker_count:
-        fix = "Create an invite and run its line on a machine."
+        fix = "Create an invite and run its command on a machine."
         yield Found("no_workers", "critical", "No workers are connected.", fix, "workers")
 
 
@@ -141,7 +141,7 @@ def _staleness(seen: Seen) -> Iterator[Found]:
     status, lately = seen.status, seen.lately
     needed, limit = status.staleness_needed, status.staleness_limit
     if needed is not None and needed > limit:
-        text = f"S is {limit}, but with the measured times of rollouts and broadcasts it has to be {needed}."
+        text = f"S is {limit}, but the measured times of rollouts and broadcasts require {needed}."
         fix = f"Set S to {needed} or more, or drain workers that generate or receive slowly."
         yield Found("staleness_too_small", "warning", text, fix, "run")
     if lately.ended >= LATE_LEAST and lately.too_old > LATE_SHARE * lately.ended:
@@ -154,7 +154,8 @@ def _tokens(seen: Seen) -> Iterator[Found]:
     mismatch = seen.status.mismatch
     if mismatch is not None and mismatch.alarm:
         fix = "Compare that worker's engine and precision with those of the others, or ban it."
-        yield Found("mismatch", "warning", mismatch.alarm, fix, "workers")
+        text = f"{mismatch.alarm[0].upper()}{mismatch.alarm[1:]}."
+        yield Found("mismatch", "warning", text, fix, "workers")
 
 
 def _members(seen: Seen) -> Iterator[Found]:
@@ -173,7 +174,12 @@ def _members(seen: Seen) -> Iterator[Found]:
         severity: Severity = "warning" if share > LOST_SHARE else "info"
         text = f"{members_in_words(lost)} lost: no heartbeat for {duration(state.settings.heartbeat_timeout_s)}."
         yield Found(
-            "lost", severity, text, "Nothing to do: their work was given to other workers.", "workers", lost[-1].peer_id
+            "lost",
+            severity,
+            text,
+            "No action needed: their work was reassigned to other workers.",
+            "workers",
+            lost[-1].peer_id,
         )
     yield from _silent(seen)
 
@@ -217,7 +223,11 @@ def _capacity(seen: Seen) -> Iterator[Found]:
     if activation.failed:
         text = f"The last capacity plan failed: {activation.failed}."
         yield Found(
-            "plan_failed", "warning", text, "Nothing to do: the same workers stay on until the next plan.", "capacity"
+            "plan_failed",
+            "warning",
+            text,
+            "No action needed: the same workers stay on until the next plan.",
+            "capacity",
         )
     plan = activation.plan
     if plan is not None and plan.infeasible:
@@ -239,4 +249,4 @@ def _money(seen: Seen) -> Iterator[Found]:
     if spending["held_back"]:
         worker_id, why = next(iter(spending["held_back"].items()))
         text = f"{len(spending['held_back'])} workers are wanted but not started: {worker_id}, {why}."
-        yield Found("held_back", "info", text, "Raise the budget if they are worth their price.", "capacity", worker_id)
+        yield Found("held_back", "info", text, "Raise the budget to have them started.", "capacity", worker_id)

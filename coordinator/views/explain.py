@@ -44,18 +44,18 @@ def explain(folder: RunFolder, of: Of, words: str) -> ExplainView:
     """
     if of == "event":
         return _of_event(folder, words)
-    return _view(_told(folder, f"{of} {words}"))
+    return _view(_story_of(folder, f"{of} {words}"))
 
 
-def _told(folder: RunFolder, words: str) -> Story:
+def _story_of(folder: RunFolder, words: str) -> Story:
     try:
         return story.tell(folder.ledger, words)
     except ConfigError as error:
         raise MalformedMessage(error.what, cause=error.cause, fix="see /api/v1/events for what happened") from None
 
 
-def _view(told: Story) -> ExplainView:
-    return ExplainView(told.subject, told.facts, tuple(_line(one) for one in told.lines[-LINES_MAX:]))
+def _view(found: Story) -> ExplainView:
+    return ExplainView(found.subject, found.facts, tuple(_line(one) for one in found.lines[-LINES_MAX:]))
 
 
 def _line(line: Line) -> LineView:
@@ -87,7 +87,7 @@ def _of_cause(folder: RunFolder, event: EventView) -> list[LineView]:
     if kind not in ("rollout", "lease", "group", "version", "step") or not subject.isdigit():
         return []
     try:
-        told = story.tell(folder.ledger, event.cause)
+        found = story.tell(folder.ledger, event.cause)
     except ConfigError:  # it is compacted
         return []
-    return [_line(one) for one in told.lines if one.at_unix_s <= event.at_unix_s]
+    return [_line(one) for one in found.lines if one.at_unix_s <= event.at_unix_s]

@@ -1,4 +1,4 @@
-"""Write durations and names as they stand in sentences."""
+"""Format durations and names for use in sentences."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def members_in_words(members: Sequence[Member]) -> str:
 
 
 def sentence(waiting_for: str, since_s: float, following: str) -> str:
-    """Say how long a run has waited for what, and what happens next; without a wait, only what happens next."""
+    """Return how long a run has waited for what, and what happens next; without a wait, only what happens next."""
     if not waiting_for:
         return f"{following[0].upper()}{following[1:]}." if following else "The run waits for nothing."
     return f"The run has waited {duration(since_s)} for {waiting_for}. Next: {following}."

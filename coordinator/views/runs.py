@@ -107,7 +107,7 @@ class Runs:
         """Return the steps of a run from ``from_step`` on, thinned to about ``points``; an empty name means this run.
 
         Raises:
-            MalformedMessage: there is no run of this name beside this one.
+            MalformedMessage: no run with this name is in the folder of runs.
             StoreError: its steps cannot be read.
         """
         with self._lock:
@@ -129,7 +129,7 @@ class Runs:
         parent = self._folder.root.resolve().parent
         path = parent / name / self._own.path.name
         if NAME.fullmatch(name) is None or not _is_plain(path.parent, path):
-            raise MalformedMessage("there is no run of this name beside this one", fix="see /api/v1/runs")
+            raise MalformedMessage("no run with this name is in the folder of runs", fix="see /api/v1/runs")
         return path
 
     def runs(self) -> RunsView:

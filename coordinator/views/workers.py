@@ -186,7 +186,9 @@ _ABSENT: dict[str, Any] = {
 }
 
 
-def _row(state: CoreState, known: KnownMembers, member: Member, now: float, said: str, reason: str) -> tuple[Any, ...]:
+def _row(
+    state: CoreState, known: KnownMembers, member: Member, now: float, display: str, reason: str
+) -> tuple[Any, ...]:
     """Return one row with the columns of COLUMNS."""
     facts, reputation, peer_id = member.facts, member.reputation, member.peer_id
     accepted, copied_s = accept_share(member), took_s(state, member)
@@ -205,7 +207,7 @@ def _row(state: CoreState, known: KnownMembers, member: Member, now: float, said
         member.name,
         member.public_name,
         member.role,
-        said,
+        display,
         reason,
         member.region,
         member.hardware,

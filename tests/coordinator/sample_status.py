@@ -226,7 +226,7 @@ def sample_broadcast(**changes: Any) -> dict[str, Any]:
         "running": True,
         "started_s_ago": 3.2,
         "waiting_for": "peer-5, which holds 41% of version 87, about 5 s from the end at its pace so far",
-        "next": "T_bcast of version 87 is known once all hold it",
+        "next": "T_bcast of version 87 is measured once all hold it",
         "encoding": delta,
         "encodings": [keyframe, delta],
         "bytes_per_peer": 5_310_000.0,

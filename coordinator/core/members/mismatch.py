@@ -42,14 +42,14 @@ def mismatch_status(values: Mapping[str, float], engines: Iterable[tuple[str, st
     if other and divergence:
         worst = max(divergence, key=lambda peer_id: divergence[peer_id])
         alarms.append(
-            f"log-probabilities of {_peers(other)} are not the learner's: most of {_named(known, worst)}, "
+            f"log-probabilities of {_peers(other)} differ from the learner's, most for {_named(known, worst)}: "
             f"k3-KL {divergence[worst]:.3g} nats a token"
         )
     if cool and lacks:
         worst = max(lacks, key=lambda peer_id: lacks[peer_id])
         alarms.append(
-            f"tokens of {_peers(cool)} are likelier than chance allows, as if drawn greedily or at a lower "
-            f"temperature: most of {_named(known, worst)}, {lacks[worst]:.0%} of the randomness is missing"
+            f"tokens of {_peers(cool)} are likelier than chance allows, as if sampled greedily or at a lower "
+            f"temperature, most for {_named(known, worst)}: {lacks[worst]:.0%} of the randomness is missing"
         )
     return MismatchStatus(
         kl_k3=values.get("mismatch_kl_k3", 0.0),

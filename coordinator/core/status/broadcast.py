@@ -329,7 +329,7 @@ def _waiting(state: CoreState, taking_part: Sequence[Member], missing: Sequence[
     if not missing:
         return "", f"the learner announces a version after {newest}"
     if len(missing) == len(taking_part) and state.members.origin is None:
-        return f"an origin to join: nobody who is here holds version {newest}", "it sends the version"
+        return f"an origin to join: no connected member holds version {newest}", "it sends the version"
     slowest = furthest_behind(missing, newest)
     others = len(missing) - 1
     rest = f", and {others} more peer{'s' if others > 1 else ''}" if others else ""
@@ -339,7 +339,7 @@ def _waiting(state: CoreState, taking_part: Sequence[Member], missing: Sequence[
         return f"{slowest.name}, which has been silent for {silent_s:.0f} s{rest}", following
     return (
         f"{slowest.name}, {_how_far(state, slowest, now)}{rest}",
-        f"T_bcast of version {newest} is known once all hold it",
+        f"T_bcast of version {newest} is measured once all hold it",
     )
 
 

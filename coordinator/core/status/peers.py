@@ -105,7 +105,7 @@ def peers_by_state(state: CoreState) -> tuple[PeersInState, ...]:
         if departed.member.peer_id not in banned
     )
     all_of_them = here + gone + Counter({("peer", "banned"): len(banned)})
-    return tuple(PeersInState(role, said, count) for (role, said), count in sorted(all_of_them.items()))
+    return tuple(PeersInState(role, shown, count) for (role, shown), count in sorted(all_of_them.items()))
 
 
 def workers_here(listed: Iterable[Mapping[str, Any]]) -> int:

@@ -32,7 +32,7 @@ _EVALUATION = re.compile(r"eval_([a-z0-9_-]+)_(pass_at_\d+(?:_low|_high)?|versio
 class Waiting:
     """What the run waits for; ``text`` is empty if it waits for nothing.
 
-    ``since_s`` is how long it has waited, in seconds; ``next`` says what happens when the wait is over.
+    ``since_s`` is how long it has waited, in seconds; ``next`` is what happens when the wait is over.
     """
 
     text: str
@@ -214,8 +214,10 @@ class WaitingWatch:
             )
         too_few = steps_too_few(state)
         if too_few:
-            why = f"staleness_limit = {state.rules.limit} is too small by {too_few} for what rollouts take here"
-            return f"{text}; {why}", "work is begun as far as counting groups allows, and part of it will be too old"
+            why = (
+                f"staleness_limit = {state.rules.limit} is too small by {too_few} for the time that rollouts take here"
+            )
+            return f"{text}; {why}", "work is issued by counting groups only, and part of it will be too old"
         slots = f"{state.book.live_count} rollouts in flight, {state.book.unscored} to be stored or scored"
         return f"{text}; {slots}", "the batch is recorded and served as soon as enough groups are scored"
 

@@ -27,7 +27,7 @@ def test_a_run_in_order_has_none() -> None:
     assert alerts(core("a", "b")) == {}
 
 
-def test_who_is_missing_is_said_until_the_run_is_over() -> None:
+def test_missing_roles_are_reported_until_the_run_is_over() -> None:
     found = World().core
     assert set(alerts(found)) == {"no_origin", "no_workers"}
     found.handle(RunEnded("finished", True), NOW)
@@ -44,7 +44,7 @@ def test_a_learner_that_waits_is_a_warning_and_then_worse() -> None:
     assert alerts(run.core, NOW + 700.0)["learner_waits"].severity == "critical"
 
 
-def test_an_s_that_is_too_small_is_told_with_the_one_that_would_do() -> None:
+def test_an_s_that_is_too_small_is_reported_with_the_smallest_sufficient_one() -> None:
     found = core("a")
     needs = replace(status(found), staleness_needed=3)
     alert = alerts(found, status=needs)["staleness_too_small"]
@@ -55,11 +55,11 @@ def test_an_s_that_is_too_small_is_told_with_the_one_that_would_do() -> None:
     assert "too_old" not in alerts(found, lately=Lately(ended=10, too_old=9))
 
 
-def test_tokens_of_another_model_are_told_by_name() -> None:
+def test_tokens_of_another_model_are_reported_by_name() -> None:
     values = {"mismatch_kl_k3": 0.1, "mismatch_peers_alarming": 1.0, "kl_k3:a": 0.3}
     found = core("a")
     alert = alerts(found, status=replace(status(found), mismatch=mismatch_status(values, [("a", "a", "cpu")])))
-    assert "most of a (cpu)" in alert["mismatch"].text
+    assert "most for a (cpu)" in alert["mismatch"].text
 
 
 def test_members_that_are_quarantined_silent_or_lost() -> None:
@@ -76,7 +76,7 @@ def test_members_that_are_quarantined_silent_or_lost() -> None:
     assert lost.text == "b is lost: no heartbeat for 10 s."
 
 
-def test_an_identity_that_is_used_twice_is_told_once() -> None:
+def test_an_identity_that_is_used_twice_is_reported_once() -> None:
     events = tuple(EventView(one, 5.0, "identity_cloned", "a", "ada", f"at 10.0.0.{one}", "peer a") for one in (9, 8))
     alert = alerts(core("a"), cloned=events)["cloned:a"]
     assert (alert.severity, alert.page, alert.subject) == ("warning", "workers", "a")
@@ -94,23 +94,23 @@ def test_a_broadcast_that_takes_much_longer_than_usual() -> None:
     assert found.text == "Version 1 has been spreading for 7.0 s: 2 workers are without it."
 
 
-def test_plans_that_fail_or_will_not_do() -> None:
+def test_plans_that_fail_or_are_infeasible() -> None:
     found = core("a")
     plan = PlannedSet(1, 2, 0, 0.0, 0.0, 1.0, 2.0, 5.0, 3, 0.5, 0.1, "uploads are too slow", ("S = 5", "2 more"))
     activation = ActivationStatus("act", 1, 0, 0.0, 0, plan, "out of time")
-    told = alerts(found, status=replace(status(found), activation=activation))
-    assert told["plan_infeasible"].fix == "S = 5; or 2 more"
-    assert "out of time" in told["plan_failed"].text
+    found_now = alerts(found, status=replace(status(found), activation=activation))
+    assert found_now["plan_infeasible"].fix == "S = 5; or 2 more"
+    assert "out of time" in found_now["plan_failed"].text
 
 
 def test_money_and_the_coordinators_own_health() -> None:
     found = core("a")
     spending = {"spent_usd": 95.0, "usd_max": 100.0, "held_back": {"w-1": "the budget is spent"}}
-    told = alerts(found, spending=spending, health=Health("the disk is almost full"))
-    assert told["budget"].severity == "warning"
-    assert told["held_back"].subject == "w-1"
-    assert told["refusing"].severity == "critical"
-    assert "the disk is almost full" in told["refusing"].text
+    found_now = alerts(found, spending=spending, health=Health("the disk is almost full"))
+    assert found_now["budget"].severity == "warning"
+    assert found_now["held_back"].subject == "w-1"
+    assert found_now["refusing"].severity == "critical"
+    assert "the disk is almost full" in found_now["refusing"].text
     assert alerts(found, spending=spending | {"spent_usd": 100.0})["budget"].severity == "critical"
 
 

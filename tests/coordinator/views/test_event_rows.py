@@ -57,7 +57,7 @@ async def test_pages_follow_each_other(rows: StoryRows) -> None:
     assert ([one.id for one in second.events], second.next_before) == ([3, 2, 1], None)
 
 
-async def test_filters_hold_together(rows: StoryRows) -> None:
+async def test_filters_are_combined(rows: StoryRows) -> None:
     def ids(**wanted: object) -> list[int]:
         return [one.id for one in rows.page(Wanted(**wanted)).events]  # type: ignore[arg-type]
 
@@ -107,7 +107,7 @@ def test_without_a_ledger_there_is_nothing_to_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "text"),
     [
         (-1.0, "0.0 s"),
         (0.44, "0.4 s"),
@@ -120,8 +120,8 @@ def test_without_a_ledger_there_is_nothing_to_read(tmp_path: Path) -> None:
         (273_600, "3 d 4 h"),
     ],
 )
-def test_durations_have_the_unit_that_suits_them(seconds: float, said: str) -> None:
-    assert duration(seconds) == said
+def test_durations_have_a_suitable_unit(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
 
 
 @given(st.floats(0.0, 1e9))
@@ -135,13 +135,13 @@ def test_members_are_the_subject_of_a_sentence() -> None:
     assert members_in_words(members[:1]) == "a is"
 
 
-def test_what_is_waited_for_is_said_in_one_sentence() -> None:
-    said = sentence("the learner (step 3)", 12.0, "it asks for the batch of step 3")
-    assert said == "The run has waited 12 s for the learner (step 3). Next: it asks for the batch of step 3."
+def test_a_wait_is_one_sentence() -> None:
+    text = sentence("the learner (step 3)", 12.0, "it asks for the batch of step 3")
+    assert text == "The run has waited 12 s for the learner (step 3). Next: it asks for the batch of step 3."
     assert sentence("", 0.0, "the run is over: finished") == "The run is over: finished."
 
 
-async def test_an_event_is_told_with_what_came_before_it(tmp_path: Path) -> None:
+async def test_an_event_is_explained_with_the_events_before_it(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     ledger = Ledger.open(folder.ledger)
     await ledger.record_version(0, 3, b"announcement")  # type: ignore[arg-type]
@@ -165,7 +165,7 @@ async def test_an_event_is_told_with_what_came_before_it(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("of", "words"), [("event", "9"), ("event", "x"), ("event", "9" * 40), ("lease", "1"), ("peer", "a b/c")]
 )
-async def test_what_is_not_known_is_refused(tmp_path: Path, of: str, words: str) -> None:
+async def test_unknown_subjects_are_rejected(tmp_path: Path, of: str, words: str) -> None:
     folder = RunFolder(tmp_path)
     ledger = Ledger.open(folder.ledger)
     with pytest.raises(MalformedMessage):

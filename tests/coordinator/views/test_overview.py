@@ -32,7 +32,7 @@ def sample(value: float, who: str = "a") -> dict[Name, Point]:
     return dict.fromkeys(SERIES, Point(value, value + 1.0, who))
 
 
-def test_the_newest_sample_is_told_and_short() -> None:
+def test_the_newest_sample_is_shown_in_few_digits() -> None:
     history = History()
     assert history.newest() is None
     history.add(10.0, sample(1 / 3))
@@ -41,7 +41,7 @@ def test_the_newest_sample_is_told_and_short() -> None:
     assert (newest.time_unix_s, newest.values["tokens_per_s"]) == (10.0, (0.33333, 1.3333, "a"))
 
 
-def test_a_view_holds_the_span_that_was_asked_for() -> None:
+def test_a_view_holds_the_requested_span() -> None:
     history = History()
     for number in range(20):
         history.add(number * SAMPLE_S, sample(float(number), f"p{number}"))
@@ -52,7 +52,7 @@ def test_a_view_holds_the_span_that_was_asked_for() -> None:
     assert History().view(60.0, 0.0).times_unix_s == ()
 
 
-def test_beyond_an_hour_samples_are_merged_and_none_is_told_twice() -> None:
+def test_beyond_an_hour_samples_are_merged_and_none_counts_twice() -> None:
     history, samples = History(), round((FINE_KEPT_S + 1200.0) / SAMPLE_S)
     for number in range(samples):
         history.add(number * SAMPLE_S, sample(float(number)))
@@ -119,7 +119,7 @@ def test_money_is_that_of_rented_workers_or_of_prices() -> None:
     assert view.usd_per_accepted_rollout == pytest.approx(0.0005)
 
 
-def test_a_wait_is_spoken_of_only_when_it_costs_something() -> None:
+def test_a_wait_is_mentioned_only_when_it_costs_something() -> None:
     found = core("a")
     view = waiting_view(found.state, status(found, 112.0))
     assert view["for"].startswith("the learner")
@@ -152,7 +152,7 @@ def registry(run: World) -> ViewRegistry:
     return ViewRegistry(ViewedRun(run.core, lambda: run.now, lambda: 1e9 + run.now, lambda: None, lambda: Health()))
 
 
-def test_alerts_are_noticed_also_while_nobody_looks() -> None:
+def test_alerts_are_found_while_no_page_is_open() -> None:
     run = World()
     views = registry(run)
     views.sample()

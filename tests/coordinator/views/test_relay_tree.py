@@ -65,7 +65,7 @@ def test_many_peers_are_drawn_by_region(monkeypatch: pytest.MonkeyPatch) -> None
     assert later["region:eu", "region:us"].bytes_per_s == 44e6
 
 
-def test_who_names_no_region_has_a_node_too() -> None:
+def test_members_without_a_region_have_a_node_too() -> None:
     run = World()
     run.start("a")
     member = run.core.state.members.get(PeerId("a"))
@@ -78,7 +78,7 @@ def test_depths_count_hops_from_the_root() -> None:
     assert depths_of(plan) == {"o": 0, "a": 1, "b": 2, "c": 3, "d": 1}
 
 
-def test_the_slowest_branch_leads_to_whom_the_version_reaches_last() -> None:
+def test_the_slowest_branch_leads_to_the_member_that_the_version_reaches_last() -> None:
     run = world("a", "b", "c")
     give_links(run.core, origin=8e6, a=4e6, b=1e6, c=3e6)
     run.now += 5.0

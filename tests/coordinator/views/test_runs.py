@@ -50,7 +50,7 @@ def test_many_steps_are_thinned_and_the_newest_stays(count: int, points: int, fr
     assert (steps[-1] if steps else None) == (count - 1 if count > from_step else None)
 
 
-def test_new_steps_are_told_once_and_a_line_cut_short_waits(tmp_path: Path) -> None:
+def test_new_steps_are_read_once_and_an_incomplete_line_waits(tmp_path: Path) -> None:
     folder = write(tmp_path / "one", {"step": 1})
     runs = Runs(folder)
     assert runs.new_steps() == [{"step": 1}]
@@ -79,14 +79,14 @@ def test_runs_side_by_side_are_listed_and_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["..", ".", "../one", "a/b", "/etc", "\x00", "nobody", "link", ".hidden", "x" * 200, "one\n", "%2e%2e", "c:\\"],
+    ["..", ".", "../one", "a/b", "/etc", "\x00", "absent", "link", ".hidden", "x" * 200, "one\n", "%2e%2e", "c:\\"],
 )
 def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
     outside = write(tmp_path / "outside" / "secret", {"step": 1})
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "link").symlink_to(outside.root)
     runs = Runs(write(tmp_path / "runs" / "one", {"step": 1}))
-    with pytest.raises(MalformedMessage, match="no run of this name"):
+    with pytest.raises(MalformedMessage, match="no run with this name"):
         runs.steps(name, from_step=0, points=10)
 
 

@@ -20,7 +20,7 @@ from tests.coordinator.views.viewed import NOW, core, facts, link, world
 
 
 def rows(found: CoordinatorCore, known: KnownMembers | None = None) -> dict[str, dict[str, Any]]:
-    """By name."""
+    """Return the rows of the table by name."""
     view = build_workers(found.state, known or KnownMembers(), now=NOW + 2.0, unix_s=5.0)
     assert view.columns == COLUMNS
     assert all(len(row) == len(COLUMNS) for row in view.rows)
@@ -90,7 +90,7 @@ def test_how_a_member_is_reached_is_in_its_row() -> None:
     names = ("reachability", "nat", "dial_check", "p2p")
     assert [rows(found)["a"][name] for name in names] == ["dialable", "unknown", "", "running"]
     reach.joined(peer_id, "192.0.2.1", "192.0.2.1:7")
-    reach.told(ReachabilityTold(peer_id, "port-restricted", "192.0.2.1:9"))
+    reach.reported(ReachabilityTold(peer_id, "port-restricted", "192.0.2.1:9"))
     reach.found(peer_id, dialable=False, checked="0 of 4 got through to 192.0.2.1:7: no answer")
     assert [rows(found)["a"][name] for name in names[:3]] == [
         "hole-punchable",

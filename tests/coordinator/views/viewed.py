@@ -15,7 +15,7 @@ NOW = 100.0
 
 
 def world(*peers: str, **changes: Any) -> World:
-    """Everybody has joined, and holds version 0."""
+    """Return a world in which the origin and these peers have joined, and the peers hold version 0."""
     found = World(**changes)
     found.now = NOW
     found.tell(replace(joined("origin", role="origin"), region="us"))

@@ -101,7 +101,7 @@ def test_without_pacing_everything_begins() -> None:
     assert len(made.core._state.book) == 18
 
 
-def test_a_limit_that_is_too_small_is_said_so_and_by_how_much() -> None:
+def test_a_limit_that_is_too_small_is_reported_with_what_it_lacks() -> None:
     def too_few(state: CoreState) -> int:
         return steps_too_few(state)
 

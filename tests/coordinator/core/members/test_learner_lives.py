@@ -1,4 +1,4 @@
-"""What the learner says of itself: its lives, its progress, and the mismatch that it measures."""
+"""The learner's reports about itself: its lives, its progress, and the mismatch that it measures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def values(began_unix_s: float, **seconds: float) -> dict[str, float]:
     }
 
 
-def test_one_life_is_what_it_says() -> None:
+def test_one_life_is_accounted_for_as_reported() -> None:
     lives = LearnerLives()
     assert not lives.observe({"reward": 1.0})
     assert lives.observe(values(100.0, starting=10.0))
@@ -83,19 +83,21 @@ ENGINES = [("a", "anna", "2 cores, jax"), ("b", "bert", "8 cores, torch")]
 
 
 def test_an_alarm_names_the_worst_peer_and_its_engine() -> None:
-    text = "log-probabilities of 1 peer are not the learner's: most of bert (8 cores, torch), k3-KL 0.4 nats a token"
+    text = (
+        "log-probabilities of 1 peer differ from the learner's, most for bert (8 cores, torch): k3-KL 0.4 nats a token"
+    )
     assert mismatch_status(VALUES, ENGINES) == MismatchStatus(
         0.1, 1.05, 0.05, 0.5, 1, {"anna": 0.0, "bert": 0.4}, 0.01, 0, {"anna": 0.002}, text
     )
 
 
-def test_an_alarm_names_who_does_not_draw_at_random_also_where_nobody_reports() -> None:
+def test_an_alarm_names_peers_that_do_not_sample_even_where_none_reports() -> None:
     values = {"sampling_lacks_share": 0.4, "sampling_peers_alarming": 2.0, "lacks:b": 0.92, "lacks:gone": 0.3}
     found = mismatch_status(values, ENGINES)
     assert found is not None
     assert found.alarm == (
-        "tokens of 2 peers are likelier than chance allows, as if drawn greedily or at a lower temperature: "
-        "most of bert (8 cores, torch), 92% of the randomness is missing"
+        "tokens of 2 peers are likelier than chance allows, as if sampled greedily or at a lower temperature, "
+        "most for bert (8 cores, torch): 92% of the randomness is missing"
     )
     both = mismatch_status(VALUES | values, ENGINES)
     assert both is not None
@@ -104,7 +106,7 @@ def test_an_alarm_names_who_does_not_draw_at_random_also_where_nobody_reports() 
     assert both.sampling_peers == {"anna": 0.002, "bert": 0.92, "gone": 0.3}
 
 
-def test_there_is_no_alarm_where_none_is_counted_and_nothing_where_nobody_reports() -> None:
+def test_there_is_no_alarm_without_counted_peers_and_no_status_without_figures() -> None:
     calm = mismatch_status({**VALUES, "mismatch_peers_alarming": 0.0}, ENGINES)
     assert calm is not None
     assert calm.alarm == ""
@@ -134,7 +136,7 @@ def test_a_replayed_step_counts_once() -> None:
     assert progress.reward_history.points() == [(3, 0.5)]
 
 
-def test_newest_values_are_kept_and_a_reward_that_is_no_number_is_not_drawn() -> None:
+def test_newest_values_are_kept_and_a_reward_that_is_no_number_is_left_out() -> None:
     progress = LearnerProgress()
     progress.status_changed("evaluating", "512 problems", {"reward_before": 0.3})
     progress.step_finished(Step(1), {"reward_mean": math.nan})

@@ -68,7 +68,7 @@ def test_a_broadcast_half_way() -> None:
     assert (b.encoding_id, b.uplink_bytes_per_s, b.uplink_age_s, b.downlink_bytes_per_s) == (1, 5e6, 3.0, None)
 
 
-def test_the_pace_so_far_says_how_long_the_rest_takes() -> None:
+def test_the_pace_so_far_predicts_how_long_the_rest_takes() -> None:
     world = half_way()
     world.tell(PeerLeft(PeerId("c"), "gone"))
     assert status(world).waiting_for == "b, which holds 50% of version 1, about 2 s from the end at its pace so far"
@@ -108,7 +108,7 @@ def test_before_a_version_without_peers_and_after_the_end() -> None:
     world.tell(announced(0))
     assert status(world).waiting_for == "a peer to join"
     world.tell(joined("a"))
-    assert status(world).waiting_for == "an origin to join: nobody who is here holds version 0"
+    assert status(world).waiting_for == "an origin to join: no connected member holds version 0"
     assert status(world).running
     world.tell(RunEnded("stopped", False))
     assert (status(world).waiting_for, status(world).running) == ("", False)

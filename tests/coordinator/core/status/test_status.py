@@ -49,7 +49,7 @@ def test_every_wait_of_a_run_has_a_text_a_beginning_and_a_next() -> None:
     assert words(core, 50.0) == ("", 0.0, "the run is over: stopped")
 
 
-def test_it_says_when_no_peer_holds_a_version_that_is_young_enough() -> None:
+def test_the_wait_names_the_lack_of_a_version_that_is_young_enough() -> None:
     world = World(groups_per_step=1, staleness_limit=0)
     world.start("a")
     world.tell(wants("a", 2))
@@ -62,7 +62,7 @@ def test_it_says_when_no_peer_holds_a_version_that_is_young_enough() -> None:
     )
 
 
-def test_it_says_when_the_task_has_no_more_problems() -> None:
+def test_the_wait_names_a_task_without_more_problems() -> None:
     core = CoordinatorCore(settings())
     core.handle(joined("origin", role="origin"), 0.0)
     assert SupplyPrompts(4) in core.handle(joined("a"), 0.0)
@@ -200,7 +200,7 @@ def test_the_limit_needed_comes_from_what_was_measured() -> None:
 
 
 @pytest.mark.parametrize(("learner_phase", "phase"), [("finished", "finished"), ("training", "stopped")])
-def test_an_ended_run_is_finished_if_the_learner_says_so(learner_phase: str, phase: str) -> None:
+def test_an_ended_run_is_finished_if_the_learner_reports_it(learner_phase: str, phase: str) -> None:
     world = World()
     assert world.core.status(0.0).phase == "starting"
     world.tell(LearnerStatusChanged(learner_phase, "", {}))
@@ -227,7 +227,7 @@ def test_of_very_many_peers_those_that_need_a_look_are_listed_and_all_are_counte
     ]
 
 
-def test_evaluations_are_told_by_set() -> None:
+def test_evaluations_are_reported_by_set() -> None:
     world = World()
     figures = {
         "eval_held_out_pass_at_1": 0.5,
