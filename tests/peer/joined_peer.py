@@ -1,4 +1,4 @@
-"""Peers that have joined the scripted coordinator's run already."""
+"""Make peers that have joined the scripted coordinator's run already."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def welcome_to(run_id: str, **changes: Any) -> pb.CoordinatorMessage:
 
 
 def joined_config(folder: Path, coordinator: ScriptedCoordinator, role: Role = "peer", **changes: Any) -> PeerConfig:
-    """Configuration of a peer that has joined already: its certificate is in its folder."""
+    """Return the configuration of a peer that has joined already: its certificate is in its folder."""
     identity = Identity.load_or_create(folder / "identity.key")
     peer_credentials(coordinator.ca, identity, role).save(folder)
     invite = Invite(
@@ -48,7 +48,7 @@ def joined_config(folder: Path, coordinator: ScriptedCoordinator, role: Role = "
 
 
 def keep_version(folder: Path, version: int) -> None:
-    """Have a version on disk, as an earlier life of the peer left it."""
+    """Store a version as an earlier process of the peer would have."""
     store = ChunkStore(folder / "versions" / RUN_ID, 4)
     stored_version(store, version)
     store.close()

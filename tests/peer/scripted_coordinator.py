@@ -61,7 +61,7 @@ class ScriptedSession:
         self._outgoing.put_nowait(None)
 
     async def expect(self, body: str, where: Callable[[Any], bool] = lambda _: True) -> Any:
-        """The first message of this kind received so far or from now on for which ``where`` holds."""
+        """Return the first message of this kind, received so far or from now on, for which ``where`` holds."""
         async with deadline(WAIT_S, f"a message {body}"):
             while True:
                 self._changed.clear()
@@ -91,7 +91,7 @@ class ScriptedSession:
 
 
 class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
-    """Sessions and uploads arrive; the test answers."""
+    """A coordinator whose sessions and uploads the test answers."""
 
     def __init__(self, ca: RunCA) -> None:
         self.ca = ca
@@ -117,7 +117,7 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
             await self._server.stop(0)
 
     async def next_session(self, first: pb.CoordinatorMessage | None = None) -> ScriptedSession:
-        """The next session that opens; ``first`` (a welcome unless given) is sent to it."""
+        """Return the next session that opens; ``first`` (a welcome unless given) is sent to it."""
         async with deadline(WAIT_S, "a session"):
             session = await self.sessions.get()
         session.send(welcome() if first is None else first)

@@ -1,4 +1,4 @@
-"""Whole peers whose coordinator goes away."""
+"""Test whole peers whose coordinator becomes unreachable."""
 
 from __future__ import annotations
 

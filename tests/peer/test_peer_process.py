@@ -1,4 +1,4 @@
-"""A peer process and its signals: told to stop, killed, stopped and continued; in the middle of long rollouts."""
+"""Test signals to a peer process during long rollouts: SIGTERM, SIGKILL, SIGSTOP and SIGCONT."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class PeerProcess:
 
 @asynccontextmanager
 async def generating_peer(folder: Path) -> AsyncIterator[PeerProcess]:
-    """A peer in the middle of four rollouts that never end, with four more waiting; it has told of the first."""
+    """Return a peer with four endless rollouts in progress and four more waiting; it has reported the first tokens."""
     async with scripted_coordinator(folder) as coordinator:
         config = joined_config(folder / "peer", coordinator, engine={"concurrent_rollouts": 4, "slice_s": 0.1})
         keep_version(folder / "peer", 2)
@@ -81,7 +81,7 @@ async def generating_peer(folder: Path) -> AsyncIterator[PeerProcess]:
 
 
 def tokens_told(session: ScriptedSession) -> dict[int, list[int]]:
-    """Of each sample, what its partial results say; they follow each other without a gap."""
+    """Return each sample's tokens from its partial results, and assert that these follow each other without a gap."""
     told: dict[int, list[int]] = {}
     for message in session.received:
         if message.HasField("partial_rollout"):
@@ -93,7 +93,7 @@ def tokens_told(session: ScriptedSession) -> dict[int, list[int]]:
 
 
 def whole(lease: LeaseGrant, index: int, count: int) -> tuple[int, ...]:
-    """The first ``count`` tokens that a slot has under version 2."""
+    """Return the first ``count`` tokens of a slot under version 2."""
     request = GenerateRequest(lease.prompt_token_ids, lease.slots[index].seed, lease.sampling)
     tokens: list[int] = []
     while len(tokens) < count:

@@ -1,4 +1,4 @@
-"""Whole peers: real session, relay and store; a scripted coordinator and an engine without a model."""
+"""Test whole peers: real session, relay and store; a scripted coordinator and an engine without a model."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WELCOME = welcome_to(RUN_ID)
 
 @dataclass
 class Process:
-    """One peer's run() as a task, with what the test needs of it."""
+    """One peer's run() as a task, with the parts that tests need."""
 
     config: PeerConfig
     identity: Identity
@@ -80,7 +80,7 @@ def plan_with_neighbour(other: Process, address: str, role: str) -> pb.Coordinat
 async def begin_working(
     coordinator: ScriptedCoordinator, folder: Path, **changes: Any
 ) -> tuple[Process, ScriptedSession]:
-    """A peer that holds version 2 from an earlier life and has asked for work."""
+    """Start a peer that holds version 2 from an earlier process, and wait until it requests work."""
     config = joined_config(folder, coordinator, **changes)
     keep_version(folder, 2)
     process = start(config)
@@ -132,7 +132,7 @@ async def test_a_peer_that_returns_begins_with_the_version_on_its_disk(tmp_path:
 
 
 async def publish_and_receive(coordinator: ScriptedCoordinator, folder: Path, version: int) -> None:
-    """An origin and a peer join the coordinator's run; the learner's version goes to the one and on to the other."""
+    """Let an origin and a peer join the coordinator's run, and publish a version that both receive."""
     run_id, ca = coordinator.ca.run_id, coordinator.ca
     origin = start(joined_config(folder / "origin", coordinator, "origin"))
     origin_session = await coordinator.next_session(welcome_to(run_id))
@@ -255,7 +255,7 @@ async def test_a_full_disk_is_said_in_the_heartbeat_and_ends_the_peer(
 
 
 async def shown_certificate(coordinator: ScriptedCoordinator, address: str) -> bytes:
-    """The certificate, as DER, that a process shows to whoever opens a chunk link."""
+    """Return the certificate, as DER, that a process shows when a chunk link is opened to it."""
     host, _, port = address.rpartition(":")
     context = peer_credentials(coordinator.ca, LEARNER, "learner").ssl_client_context()
     _, writer = await asyncio.open_connection(host, int(port), ssl=context)

@@ -1,4 +1,4 @@
-"""What can go wrong before a peer has begun, each with one clear error; two instances on one folder are one of it."""
+"""Test the errors of a peer's startup, such as two instances on one folder: each is one clear error."""
 
 from __future__ import annotations
 

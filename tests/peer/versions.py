@@ -70,8 +70,8 @@ class Published:
     """A signed version of random bytes.
 
     Args:
-        base: the version before, for a delta from it beside the keyframe.
-        broken: the delta leads to other bytes than those that are signed.
+        base: the version before, for a delta from it besides the keyframe; None: no delta.
+        broken: whether the delta leads to other bytes than those that are signed.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Published:
         return self.encodings[encoding_id][index * CHUNK_BYTES : (index + 1) * CHUNK_BYTES]
 
     def put(self, store: ChunkStore, encoding_id: EncodingId = KEYFRAME_ID) -> None:
-        """Have it in a store, as an earlier life of the process left it."""
+        """Store it as an earlier process would have."""
         manifest = self.verified.manifest(encoding_id)
         assert manifest is not None
         encoding = store.begin(self.verified, manifest, self.chunk_lists[encoding_id])

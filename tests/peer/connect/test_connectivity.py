@@ -1,5 +1,5 @@
-"""The ways of being reached that a configuration asks for: each gets its own messages, and none takes the
-others with it.
+"""Test the connectivity components of a configuration: each gets its own messages, and none fails because another
+does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The addresses of other peers, in memory and in a file."""
+"""Test the addresses of other peers, in memory and in a file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def record(
 
 
 def signed(of: PeerRecord) -> pb.Signed:
-    """The book looks at no signature: who fills it has verified them."""
+    """Return a record with a placeholder for its signature: the book's callers verify signatures."""
     return pb.Signed(payload=f"{of}".encode(), signature=f"{of.peer_id} {of.sequence}".encode())
 
 
@@ -185,7 +185,7 @@ NAMES = st.sampled_from([f"p{number}" for number in range(40)] + ["own"])
 
 
 class Books(RuleBasedStateMachine):
-    """Whatever is told, the book stays within its bounds and names nobody twice."""
+    """Check that the book stays within its bounds and names no peer twice, whatever records it is given."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What is told to whom: sessions and links are played."""
+"""Test which records are sent to which peer, with simulated sessions and links."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class PlayedLink:
 
     @property
     def told(self) -> list[set[PeerId]]:
-        """Whose records were sent, message by message."""
+        """Return the peers whose records were sent, message by message."""
         return [{read_record(one).peer_id for one in message.peer_records.records} for message in self.sent]
 
 
 class Around:
-    """An exchange with everything that it talks to."""
+    """An exchange with its session, links and relay."""
 
     def __init__(self, folder: Path) -> None:
         self.identity = Identity.generate()

@@ -1,4 +1,4 @@
-"""Real multicast DNS, on loopback."""
+"""Test discovery with real multicast DNS on loopback."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_services_that_nobody_answers_for_take_no_place_from_others() -> N
 
     class Silent:
         def __init__(self, kind: str, name: str) -> None:
-            """Nobody answers for it."""
+            """Simulate a service that answers no query."""
 
         async def async_request(self, running: object, timeout_ms: int) -> bool:
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""A report of a machine on which secrets lie everywhere: none of them is in the archive, whatever form it has."""
+"""Test the report of a machine full of secrets: none of them is in the archive, whatever its form."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PAGE_TOKEN = "page-token-abcdefghijkl"
 
 @pytest.fixture
 def places(tmp_path: Path) -> PeerPaths:
-    """A peer that has joined, with its keys, and a log into which things were written that should not be."""
+    """Return the paths of a peer that has joined, with its keys, and a log that contains secrets."""
     here = PeerPaths(tmp_path / "config" / "peer.toml", tmp_path / "state")
     write_configuration(here, invite().encode(), name="shed", listening=ListenSettings())
     headers = tmp_path / "headers.toml"
@@ -57,7 +57,7 @@ def places(tmp_path: Path) -> PeerPaths:
 
 
 def secrets_on(places: PeerPaths) -> list[str]:
-    """Everything secret, line by line."""
+    """Return all secrets of this peer, those of its PEM files line by line."""
     pem = (places.state_folder / "identity.key").read_text() + (places.state_folder / "credentials.pem").read_text()
     lines = [line for line in pem.splitlines() if not line.startswith("-----")]
     return [*lines, invite().encode(), invite().token, MIRROR_KEY, LOGGED, PAGE_TOKEN]

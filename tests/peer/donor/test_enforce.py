@@ -17,7 +17,7 @@ NOON = datetime(2026, 11, 23, 12)
 
 
 class World:
-    """A enforcer whose machine is played."""
+    """A limits enforcer on a simulated machine."""
 
     def __init__(self, folder: Path, rules: Rules | None = None, quota: Quota | None = None) -> None:
         self.applied: list[Allowed] = []

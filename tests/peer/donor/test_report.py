@@ -1,4 +1,4 @@
-"""What a donor's machine shows its owner: its state, its report, receipts, and releases that are newer."""
+"""Test what a peer shows its owner: its state, its report, receipts, and newer releases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every engine must do: subclass, and give an engine and versions of one model with different weights."""
+"""Check what every engine must do. Subclasses make an engine, and versions of one model with different weights."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def requests(count: int, *, first_seed: int = 0, sampling: Sampling = SAMPLING) 
 
 
 def letters(ids: Sequence[int]) -> str:
-    """A letter for each token."""
+    """Return a text with one letter for each token."""
     return "".join(chr(ord("a") + token) for token in ids)
 
 
 async def complete(
     generation: Generation, count: int, slice_tokens: int = 100, ended: Collection[int] = ()
 ) -> list[list[CompletionSlice]]:
-    """What each of ``count`` requests gets, slice by slice, until all but those that have ``ended`` have."""
+    """Return the slices of each of ``count`` requests until all have ended; ``ended`` have ended before."""
     pieces: list[list[CompletionSlice]] = [[] for _ in range(count)]
     going = set(range(count)) - set(ended)
     while going:
@@ -50,7 +50,7 @@ async def complete(
 
 
 async def generate(engine: Engine, asked: Sequence[GenerateRequest], slice_tokens: int = 100) -> list[CompletionSlice]:
-    """One whole completion a request."""
+    """Return one whole completion for each request."""
     made = []
     for pieces in await complete(engine.begin(asked), len(asked), slice_tokens):
         made.append(joined(pieces))
@@ -58,25 +58,25 @@ async def generate(engine: Engine, asked: Sequence[GenerateRequest], slice_token
 
 
 def joined(pieces: Sequence[CompletionSlice]) -> CompletionSlice:
-    """Pieces of one completion as one."""
+    """Join the pieces of one completion."""
     tokens = tuple(token for piece in pieces for token in piece.token_ids)
     logprobs = tuple(logprob for piece in pieces for logprob in piece.logprobs)
     return replace(pieces[-1], token_ids=tokens, logprobs=logprobs)
 
 
 class EngineConformance:
-    """The suite."""
+    """The tests that every engine must pass."""
 
     knows_its_logprobs = True
     """Whether what it reports are the probabilities that it draws with; an engine without a model does not."""
 
     @abstractmethod
     def make_engine(self) -> Engine:
-        """An engine with 4 concurrent rollouts."""
+        """Return an engine with 4 concurrent rollouts."""
 
     @abstractmethod
     def make_version(self, version: int) -> tuple[VersionRecord, bytes]:
-        """A record and its state; other versions have other weights."""
+        """Return a record and its state; other versions have other weights."""
 
     @pytest.fixture
     async def engine(self) -> AsyncIterator[Engine]:
@@ -209,7 +209,7 @@ class EngineConformance:
         assert [joined(made).token_ids for made in pieces] == [item.token_ids for item in whole]
 
     async def test_sampling_is_random_with_the_models_probabilities(self, engine: Engine) -> None:
-        """An engine that takes the likeliest token, or with another temperature, is found: by its own log p."""
+        """Find an engine that takes the likeliest token, or has another temperature, by its own log-probabilities."""
         await self.put(engine, 0)
         one = Sampling(temperature=1.0, max_new_tokens=1, stop_token_ids=())
         drawn = await generate(engine, [GenerateRequest((5, 6, 7), seed, one) for seed in range(RANDOM_DRAWS)])
@@ -265,7 +265,7 @@ class EngineConformance:
 
 
 class RefusesNonsense:
-    """For engines that look inside the state."""
+    """Tests of engines that parse the state."""
 
     async def test_a_state_of_another_model_is_refused(self, engine: Engine) -> None:
         record, state = self.make_version(0)  # type: ignore[attr-defined]

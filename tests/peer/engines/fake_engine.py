@@ -112,7 +112,7 @@ class FakeGeneration:
 
 
 def next_token(state: bytes, request: GenerateRequest, so_far: Sequence[int]) -> tuple[int, FinishReason | None]:
-    """The token after ``so_far``, and whether it is the last one."""
+    """Return the token after ``so_far``, and whether it is the last one."""
     digest = blake3(state + repr((request.prompt_token_ids, request.seed, tuple(so_far))).encode()).digest()
     stop = request.sampling.stop_token_ids
     if stop and digest[1] % STOP_SHARE == 0:

@@ -1,4 +1,4 @@
-"""The engine that other tests use behaves as engines must."""
+"""Check that the fake engine of other tests passes the conformance suite."""
 
 from __future__ import annotations
 

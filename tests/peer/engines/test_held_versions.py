@@ -1,4 +1,4 @@
-"""Both engines hold versions so; what the conformance suite sees of it is not here again."""
+"""Test what both engines share in holding versions, as far as the conformance suite does not."""
 
 from __future__ import annotations
 

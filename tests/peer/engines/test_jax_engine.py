@@ -1,4 +1,4 @@
-"""The JAX engine passes the conformance suite, and has a compilation cache."""
+"""Test that the JAX engine passes the conformance suite, and its compilation cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The torch engine passes the conformance suite, draws what the jax engine draws, and needs no jax."""
+"""Test that the torch engine passes the conformance suite, samples the jax engine's tokens, and needs no jax."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a peer may do now, by the limits of its configuration."""
+"""Test what a peer may do now under the limits of its configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A receiver that remembers, for tests of links."""
+"""Record what a link delivers, for tests of links."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 
 
 class End:
-    """One end of a link: what came there, and whether it is over.
+    """One end of a link: the frames that arrived, and whether it is closed.
 
     Args:
         next_chunk: called on ``drained``; sends one, or does not.

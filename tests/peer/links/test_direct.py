@@ -1,4 +1,4 @@
-"""The direct transport: the conformance suite, and what only it can get wrong."""
+"""Test the direct transport: the conformance suite, and faults that only it can have."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def nobody(_link: Link) -> LinkReceiver:
 
 
 class Door:
-    """A listening transport, and ways to knock that no honest peer uses."""
+    """A listening transport, and connections to it that no honest peer opens."""
 
     def __init__(self, run: LinkRun, address: str) -> None:
         self.run = run
@@ -141,7 +141,7 @@ async def test_whoever_does_not_greet_is_told_and_loses_the_link(tmp_path: Path,
 
 
 async def test_bytes_sent_before_the_upgrade_open_nothing(tmp_path: Path) -> None:
-    """They may be lost or refused; the link does not begin in the middle of something."""
+    """Such bytes may be lost or refused, but the link must not start in the middle of a frame."""
     async with door(tmp_path, LinkLimits(hello_timeout_s=1.0)) as at:
         caller = await at.connect()
         await caller.write(REQUEST + b"\r\n" + hello())

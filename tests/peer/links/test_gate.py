@@ -1,4 +1,4 @@
-"""Which connections the owner's limits let through."""
+"""Test which connections the owner's limits allow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rates and traffic of links: measured, summed, and capped by a token bucket."""
+"""Test rates and traffic of links: measured, summed, and capped by a token bucket."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_pause_saves_no_more_than_the_burst() -> None:
 @given(st.lists(st.tuples(st.integers(1, 5000), st.floats(0.0, 2.0)), min_size=1, max_size=40))
 @settings(deadline=None, max_examples=60)
 def test_the_cap_holds_over_any_time(takes: list[tuple[int, float]]) -> None:
-    """Everybody who waits as told: what passed until any moment is at most burst + rate * time + the last one."""
+    """If all wait as long as returned, at most burst + rate * time + the last request has passed at any time."""
     bucket = TokenBucket(1000.0, 500.0)
     now, passed = 0.0, []
     for size_bytes, pause_s in takes:

@@ -1,4 +1,4 @@
-"""What a link adds to its stream: caps and measurements."""
+"""Test what a link adds to its stream: caps and measurements."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHUNKS = 32
 
 @asynccontextmanager
 async def far_pair(folder: Path, dialler: LinkConfig, listener: LinkConfig) -> AsyncIterator[tuple[Pair, LinkTraffic]]:
-    """Two transports that take loopback for another network, and the traffic of the dialling one."""
+    """Yield two transports that treat loopback as another network, and the traffic of the dialling one."""
     run = LinkRun(folder)
     peer_id, credentials = run.member("peer")
     traffics = [LinkTraffic(config, is_lan=lambda _address: False) for config in (dialler, listener)]

@@ -12,7 +12,7 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 
 
 class Uplink:
-    """A link that takes so many bytes between two looks at the clock, which only waiting moves."""
+    """A link of a given rate, on a clock that advances as far as the probe sleeps."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, bytes_per_second: float) -> None:
         self.now = 0.0

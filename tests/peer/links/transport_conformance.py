@@ -36,7 +36,7 @@ def want(version: int) -> pb.LinkMessage:
 
 
 def push(link: Link, count: int, payload: bytes = PAYLOAD) -> End:
-    """An end that sends ``count`` chunks, each after ``drained``, and closes nothing."""
+    """Return an end that sends ``count`` chunks, each after ``drained``, and closes nothing."""
     left = iter(range(count))
 
     def next_chunk(link: Link) -> None:
@@ -75,7 +75,7 @@ class Pair:
         return end
 
     async def dial(self) -> tuple[Link, End]:
-        """The dialled link, not started, and the accepted end."""
+        """Return the dialled link, not started, and the accepted end."""
         link = await self.dialler.dial(self.peer_id, self.address)
         return link, await self.accepted.get()
 
@@ -93,7 +93,7 @@ class TransportConformance(ABC):
     def make(
         self, identity: Identity, credentials: TlsCredentials, run_id: RunId, admit: Admission, limits: LinkLimits
     ) -> ChunkTransport:
-        """A transport, not started, that listens on loopback."""
+        """Return a transport, not started, that listens on loopback."""
 
     @asynccontextmanager
     async def pair(

@@ -35,7 +35,7 @@ class MirrorServer:
         self.headers: list[dict[str, str]] = []
 
     def gets(self, suffix: str) -> list[str]:
-        """Ranges of the requests for files that end so, in order."""
+        """Return the ranges requested of files with this ending, in order."""
         return [requested for path, requested in self.requests if path.endswith(suffix)]
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -71,7 +71,7 @@ async def mirror_server(folder: Path) -> AsyncIterator[MirrorServer]:
 
 @asynccontextmanager
 async def raw_server(answer: Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[str]:
-    """A server that answers each request with whatever bytes ``answer`` writes; gives its address."""
+    """Run a server that answers each request with the bytes that ``answer`` writes; yield its address."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -91,7 +91,7 @@ async def raw_server(answer: Callable[[bytes, asyncio.StreamWriter], Awaitable[N
 
 
 class Collector:
-    """A LinkReceiver that keeps what it is given."""
+    """A LinkReceiver that records what it receives."""
 
     def __init__(self) -> None:
         self.messages: list[pb.LinkMessage] = []
@@ -125,7 +125,7 @@ class Collector:
             await self._changed.wait()
 
     async def cancelled(self) -> str:
-        """The reason of the first Cancel."""
+        """Return the reason of the first Cancel."""
         await self.until(lambda: any(message.HasField("cancel") for message in self.messages))
         return next(message.cancel.reason for message in self.messages if message.HasField("cancel"))
 

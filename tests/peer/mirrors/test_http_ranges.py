@@ -1,4 +1,4 @@
-"""Ranges of bytes over HTTP, and headers that say how much may be asked for."""
+"""Test byte ranges over HTTP, and the headers file."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def test_what_is_shown_of_an_address() -> None:
 
 
 async def _sent_ahead(most: int | None) -> int:
-    """Bytes that a server gets rid of while nobody reads them."""
+    """Return the bytes that a server can send while its client does not read."""
     sent = 0
 
     async def pour(_request: bytes, writer: asyncio.StreamWriter) -> None:

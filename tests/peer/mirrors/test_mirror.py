@@ -1,4 +1,4 @@
-"""A link to a mirror, through a real web server on loopback, and the transport that opens it."""
+"""Test links to a real web server on loopback, and the transport that opens them."""
 
 from __future__ import annotations
 

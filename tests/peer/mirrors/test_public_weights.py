@@ -58,7 +58,7 @@ def verified(version: Version = VERSION_0) -> VerifiedVersion:
 
 
 def write_safetensors(path: Path, names: list[str], change: Callable[[dict[str, Any]], None] = lambda _: None) -> None:
-    """Some tensors of STATE as a safetensors file, in the given order."""
+    """Write some tensors of STATE to a safetensors file, in the given order."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     data = b""
     for name in names:

@@ -33,7 +33,7 @@ class World:
         return stored
 
     def seen(self) -> dict[str, set[str]]:
-        """What a web server that hides dot files serves."""
+        """Return the files that a web server which hides dot files would serve."""
         versions = (path for path in self.folder.iterdir() if not path.name.startswith("."))
         return {path.name: {file.name for file in path.iterdir()} for path in versions}
 

@@ -1,4 +1,4 @@
-"""What every virtual link does, with a source that does as it is told."""
+"""Test every virtual link's behaviour with a scripted source."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.peer.versions import CHUNK_SIZE_BYTES, version_record
 
 
 class ScriptedSource:
-    """Holds what it is told to hold; each read waits until it is let go."""
+    """A source that holds the given chunks; each read waits until the test releases it."""
 
     def __init__(self) -> None:
         self.held = Holding(b"", True)
@@ -75,7 +75,7 @@ async def world() -> AsyncGenerator[World, None]:
 
 
 async def turns(count: int = 20) -> None:
-    """Let everything happen that can."""
+    """Yield to the event loop until no task can run."""
     for _ in range(count):
         await asyncio.sleep(0)
 

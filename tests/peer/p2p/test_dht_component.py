@@ -1,4 +1,4 @@
-"""Components of the libp2p host: its table of members, and circuits through relays."""
+"""Test the components of the libp2p host: its table of members, and circuits through relays."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ OWN = PeerId("me")
 
 
 async def told(advertised: str, *, relays: bool) -> tuple[Any, pb.Reachability]:
-    """The transport and what is told the coordinator, once the part runs."""
+    """Yield the transport and the findings reported to the coordinator while the component runs."""
     wanted: list[list[str]] = []
     transport: Any = SimpleNamespace(
         relays_for_others=relays, want_relays=lambda addresses: wanted.append(list(addresses)), wanted=wanted

@@ -1,4 +1,4 @@
-"""The traps of py-libp2p that a peer keeps clear of, each sprung on purpose."""
+"""Trigger each fault of py-libp2p that a peer must avoid."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def p2p_pair(
 
 
 def in_libp2p(transport: Any, call: Callable[[], None]) -> None:
-    """Call this in the transport's libp2p thread."""
+    """Call a function in the transport's libp2p thread."""
     assert transport._thread._call_host(call)
 
 
@@ -69,7 +69,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def in_trio(transport: Any, work: Callable[[Any], Awaitable[Any]]) -> Any:
-    """The result of ``work(host)`` in the transport's libp2p thread, on its libp2p host."""
+    """Return the result of ``work(host)`` in the transport's libp2p thread, on its libp2p host."""
     thread = transport._thread
     result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -211,7 +211,7 @@ async def test_a_stranger_is_closed_and_a_link_is_not(tmp_path: Path) -> None:
 
 
 async def connect(host: Any, pair: Pair) -> Any:
-    """A connection of the dialler, on which nothing is said."""
+    """Open a connection from the dialler and send nothing on it."""
     from libp2p.peer.id import ID
     from multiaddr import Multiaddr
 
@@ -232,7 +232,7 @@ async def test_strangers_are_few_and_do_not_keep_members_out(tmp_path: Path) -> 
 
 async def test_a_stranger_who_floods_is_cut(tmp_path: Path) -> None:
     async def flood(host: Any, pair: Pair) -> int:
-        """Bytes that were taken of a message that would never end."""
+        """Return how many bytes of an endless message the host accepted."""
         connection = await connect(host, pair)
         stream = await connection.new_stream()
         stream.muxed_stream.send_window = 1 << 40
@@ -343,7 +343,7 @@ async def test_a_host_limits_its_links_and_nothing_by_share_of_memory(tmp_path: 
 
 
 async def test_connections_that_ended_are_forgotten(tmp_path: Path) -> None:
-    """libp2p would count each against its limit, and keep a task for it, until the host ends."""
+    """Without the fix, libp2p counts each against its limit, and keeps a task for it, until the host ends."""
 
     async def connections(host: Any) -> int:
         return len(host.get_network().get_connections())

@@ -1,4 +1,4 @@
-"""The host's thread: the port that it holds, and how often it is started again."""
+"""Test the port that the host's thread holds, and when a dead thread is restarted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The p2p transport: the conformance suite, and what only it can get wrong."""
+"""Test the p2p transport: the conformance suite, and faults that only it can have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run routers for tests: one that speaks NAT-PMP, one that speaks UPnP, both real servers on loopback."""
+"""Run routers for tests: one with NAT-PMP, one with UPnP, both real servers on loopback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part as a peer runs it, against real servers on loopback."""
+"""Test port mapping as a peer runs it, against real servers on loopback."""
 
 from __future__ import annotations
 

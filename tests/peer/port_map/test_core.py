@@ -1,4 +1,4 @@
-"""Rounds, leases and their renewal, as actions."""
+"""Test rounds, leases and their renewal by the core's actions."""
 
 from __future__ import annotations
 

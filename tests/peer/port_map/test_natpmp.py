@@ -1,4 +1,4 @@
-"""NAT-PMP: bytes of RFC 6886, and a router that is a real UDP server on loopback."""
+"""Test the bytes of RFC 6886, and the client against a real UDP server on loopback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Against a router that is a real HTTP server on loopback."""
+"""Test UPnP against a router that is a real HTTP server on loopback."""
 
 from __future__ import annotations
 

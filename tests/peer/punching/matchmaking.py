@@ -15,11 +15,11 @@ Server = Literal["asker", "other"]
 
 @dataclass
 class Matchmaking:
-    """Orders name the peer that was asked for; who is told is whoever else there is.
+    """Pass each transport's request on as orders to it and to the other transport.
 
     Args:
-        server: whose is the server's part in TLS.
-        knows: whether the asker knows where the other is seen, and the other where the asker is.
+        server: the end that is the server in TLS, the asker or the other.
+        knows: whether the asker knows the other's outside address, and the other the asker's.
     """
 
     server: Server = "other"

@@ -1,4 +1,4 @@
-"""The part that says how the port for holes is seen, and hands the coordinator's word on."""
+"""Test that the component reports the outside address of the port for holes, and passes orders on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.peer.links.transport_conformance import anyone
 
 
 class Watched:
-    """In place of the coordinator: says addresses, and ends when told."""
+    """A stand-in for the coordinator that sends addresses, and ends when the test ends it."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -54,7 +54,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
 
 
 class Ends:
-    """A part with a transport, and what it sent."""
+    """A component with its transport, and the messages that it sent."""
 
     def __init__(self, folder: Path, *, is_here: bool = False) -> None:
         run = LinkRun(folder)

@@ -1,4 +1,4 @@
-"""Decisions about holes: whole lists of actions, and whatever order things come in."""
+"""Test decisions about holes: whole lists of actions, and events in any order."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ events = st.one_of(
 
 @given(st.lists(st.tuples(events, st.floats(0.0, 5.0)), max_size=200))
 def test_every_attempt_is_reported_once_and_everybody_hears(steps: list[tuple[Event, float]]) -> None:
-    """Each Begin has one Report; whoever asked is let down at most once for it; bounds hold."""
+    """Each Begin has one Report, each caller fails at most once, and the bounds hold."""
     core, now = PunchCore(), 0.0
     begun: set[int] = set()
     waits: set[PeerId] = set()

@@ -1,4 +1,4 @@
-"""The port that holes are punched from, and how the peer watches that it is seen as before."""
+"""Test the port that holes are punched from, and how the peer watches its outside address."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_a_port_is_seen_and_can_be_watched_again(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def answering(answer: Answer) -> AsyncIterator[Callable[[str], dict[str, Any]]]:
-    """Options of requests to a server that answers like this."""
+    """Yield the options of requests to a server with this answer."""
     server = await asyncio.get_running_loop().create_server(web.Server(answer), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     async with server:

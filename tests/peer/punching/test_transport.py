@@ -1,4 +1,4 @@
-"""Links through holes: the conformance suite, with either end as TLS's server, and what only they can get wrong.
+"""Test links through holes: the conformance suite, with either end as TLS's server, and faults of holes alone.
 
 Between processes of one machine there is no router; tests/bench/reach/test_holes.py has real ones.
 """
@@ -51,7 +51,7 @@ class TestPunchTransport(TransportConformance):
 
     @pytest.mark.parametrize("renewed", ["listener", "dialler"])
     async def test_a_renewed_certificate_is_shown_on_new_links(self, tmp_path: Path, renewed: str) -> None:
-        """Between two ports there is one connection: the next link can be there once the one before is gone."""
+        """Two ports have only one connection between them, so the next link can open once the last one has closed."""
         async with self.pair(tmp_path) as pair:
             for end in (old := await pair.ends()):
                 end.link.close("")
@@ -149,7 +149,7 @@ class TestPunchTransportWhereTheAskerServes(TestPunchTransport):
     async def test_a_protocol_mismatch_names_the_side_to_upgrade(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, newer: int
     ) -> None:
-        """Not 0: the server greets last, so what only the client dislikes ends a link that is there."""
+        """Expect a link at the server: it greets last, so a mismatch that only the client sees ends an open link."""
         await super().test_a_protocol_mismatch_names_the_side_to_upgrade(tmp_path, monkeypatch, newer)
 
 

@@ -1,4 +1,4 @@
-"""What the coordinator is told of how we can be reached: once per change, and anew in every session."""
+"""Test the reports of how a peer can be reached: one per change, and all of them again in every session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a peer looks at itself from outside, what it makes of a verdict, and whom it dials back."""
+"""Test when a peer checks its reachability, how it uses a verdict, and which peers it dials back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOME = Seen("10.0.0.2", "192.0.2.1", 4000, 4000, reached=False)
 
 
 class World:
-    """A part, and what it did."""
+    """A component, and a record of its acts."""
 
     def __init__(self, run: LinkRun) -> None:
         self.sent: asyncio.Queue[pb.PeerMessage] = asyncio.Queue()

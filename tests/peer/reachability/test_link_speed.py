@@ -1,4 +1,4 @@
-"""A link measured against the real coordinator on loopback, and against doors that are shut."""
+"""Test measurements of a link to the real coordinator on loopback, and to ports that are closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which address a peer names for those beside it."""
+"""Test which address a peer reports for peers of its local network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A member asks how it is seen, with nothing but its identity and an open session."""
+"""Test that a member may ask how it is seen, with only its identity and an open session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is concluded from how a machine is seen and from who got through to it, and what it is told to do."""
+"""Test which NAT kind follows from how a machine is seen and which peers reached it, and the advice for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a machine is seen: on loopback, by older coordinators, and through real routers between namespaces."""
+"""Test the probe on loopback, with older coordinators, and through real routers between namespaces."""
 
 from __future__ import annotations
 

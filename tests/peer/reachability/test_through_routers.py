@@ -1,4 +1,4 @@
-"""Peers and a coordinator between real routers: each finds out how it is reached, and from whom."""
+"""Test that peers behind real routers find out how they are reached, and by which peers."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ asyncio.run(main())
 
 
 def _through(checked: str) -> str:
-    """How many of several got through: all, none, some; else what was said."""
+    """Return how many peers reached this one (all, none, some), or the text if it is of another form."""
     found = re.match(r"(\d) of ([2-4]) got through", checked)
     if found is None:
         return checked
@@ -79,7 +79,7 @@ def _through(checked: str) -> str:
 
 
 def _until(lines: Lines, wanted: dict[int, tuple[str, str, str]]) -> dict[int, dict[str, Any]]:
-    """What each peer says of itself, once all say what is wanted: reachability, kind of router, who got through."""
+    """Return each peer's report once all are as expected: reachability, kind of router, peers that reached it."""
     said: dict[int, dict[str, Any]] = {}
     end = time.monotonic() + _READY_S
     while True:

@@ -19,7 +19,7 @@ class CoordinatorPlans:
     """A planner for RelayNetwork.
 
     Args:
-        nodes: with the rates that the coordinator is to believe.
+        nodes: the nodes, with the rates that the coordinator assumes.
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:

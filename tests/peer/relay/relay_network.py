@@ -1,9 +1,8 @@
 """Simulate a network of relay cores in virtual time, where nodes and links fail, and time its broadcasts.
 
 The wire is modelled (rollcast/sim/kernel/bandwidth.py), the shells are played (tests/peer/relay/relay_shells.py),
-the cores are
 the
-real ones. The same arguments always give the same result.
+cores are the real ones. The same arguments always give the same result.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def broadcast(
     limit_s: float = 600.0,
     seed: int = 0,
 ) -> Result:
-    """One broadcast among real cores; with ``warm_up`` another one goes before it.
+    """Simulate one broadcast among real cores; with ``warm_up`` another one goes before it.
 
     Args:
         settings: of every core, apart from the role and from where in a keyframe it begins to ask.
@@ -73,7 +72,7 @@ def broadcast(
 
 
 def chunks_of(size_bytes: int, chunk_bytes: int) -> list[int]:
-    """Sizes of the chunks; the last one may be shorter."""
+    """Return the sizes of the chunks; the last one may be shorter."""
     return [min(chunk_bytes, size_bytes - start) for start in range(0, size_bytes, chunk_bytes)]
 
 
@@ -82,7 +81,7 @@ def late_in(faults: Sequence[Fault]) -> list[int]:
 
 
 class RelayNetwork(Shells):
-    """Nodes of which number 0 is the origin.
+    """The nodes of a broadcast; number 0 is the origin.
 
     Args:
         cores: makes a node's core, given its role.
@@ -112,7 +111,7 @@ class RelayNetwork(Shells):
         self._replan()
 
     def broadcast(self, faults: Sequence[Fault] = (), limit_s: float = 600.0) -> Result:
-        """Give the origin the next version, announce it a while later, and go on until every live node has it."""
+        """Give the origin the next version, announce it a while later, and run until every live node has it."""
         self._version += 1
         key = key_of(self._version)
         agenda, origin = self.agenda, self.members[ORIGIN]
@@ -146,7 +145,7 @@ class RelayNetwork(Shells):
         return all(key in member.held_s or not member.alive for member in self.members.values())
 
     def _from_coordinator_s(self, member: Member) -> float:
-        """The coordinator is at the origin's place."""
+        """Return the delay from the coordinator, which is at the origin's place."""
         return member.port.delay_s + self.members[ORIGIN].port.delay_s
 
     def _replan(self) -> None:

@@ -45,7 +45,7 @@ class Core(Protocol):
 
 @dataclass(eq=False)
 class Member:
-    """A node: its core, and what its shell would hold."""
+    """A node: its core, and the state that its shell would hold."""
 
     number: int
     core: Core
@@ -93,18 +93,18 @@ class Shells:
         self._last_link = 0
 
     def tell(self, member: Member, event: Event) -> None:
-        """Give a core an event and carry out what it asks for."""
+        """Give a core an event and carry out its actions."""
         if member.alive:
             for action in self._handle(member, event):
                 self._do(member, action)
 
     def known(self, member: Member, key: EncodingKey, *, announced: bool) -> events.EncodingKnown:
-        """What a node's shell says of an encoding whose announcement it has."""
+        """Return the event by which a node's shell makes an announced encoding known."""
         listed = key in member.listed
         return events.EncodingKnown(key, len(self.sizes), self.sizes[0], announced=announced, listed=listed)
 
     def cut(self, end: End, notice_s: float) -> None:
-        """Nothing gets through any more; each end that lives hears of it."""
+        """Break a link; each end that is alive is notified."""
         for one in (end, end.other):
             assert one is not None
             one.flow.open = False

@@ -51,7 +51,7 @@ def plan(
     direct: bool = False,
     plan_id: int = 1,
 ) -> PlanChanged:
-    """A plan; stripes map their number to the names of the children."""
+    """Return a plan; stripes map their number to the names of the children."""
     return PlanChanged(
         PlanId(plan_id),
         tuple(neighbours),
@@ -71,7 +71,7 @@ class Steps:
     """A core and its clock. Its state is checked after every event.
 
     Args:
-        settings: those that differ from the defaults.
+        settings: settings that differ from the defaults.
     """
 
     def __init__(self, role: str = "peer", **settings: Any) -> None:
@@ -86,7 +86,7 @@ class Steps:
         return self.state.links[LinkId(link)]
 
     def tell(self, *events: Event) -> list[Action]:
-        """All actions that follow from the events."""
+        """Return all actions that follow from the events."""
         actions: list[Action] = []
         for event in events:
             actions += self.core.handle(event, self.now)
@@ -99,7 +99,7 @@ class Steps:
         return self.tell(Tick())
 
     def ticks(self, seconds: float, step_s: float = 0.05) -> list[Action]:
-        """Let time pass as it does in the shell."""
+        """Let time pass in the shell's ticks."""
         actions: list[Action] = []
         for _ in range(round(seconds / step_s)):
             actions += self.wait(step_s)
@@ -111,7 +111,7 @@ class Steps:
     def receive(
         self, chunks: int, key: EncodingKey = KEY, found: Sequence[int] = (), *, announced: bool = True
     ) -> None:
-        """Know an encoding and its list, and have its store open."""
+        """Make an encoding and its list known, and open its store."""
         known = EncodingKnown(key, chunks, CHUNK_BYTES, announced=announced, listed=True)
         self.tell(known, StoreReady(key, bitmap(chunks, *found)))
 
@@ -122,7 +122,7 @@ class Steps:
         return self.tell(ChunkListReceived(LinkId(link), key, valid))
 
     def chunk(self, link: int, index: int, stripe: int = NO_STRIPE, key: EncodingKey = KEY) -> list[Action]:
-        """A chunk arrives and is verified, if that is asked for; the actions that follow."""
+        """Let a chunk arrive, and be verified if the core asks; return the actions that follow."""
         where = (LinkId(link), key, ChunkIndex(index), StripeId(stripe))
         actions = self.tell(ChunkArrived(*where, CHUNK_BYTES))
         if actions == [Verify(*where)]:
@@ -130,7 +130,7 @@ class Steps:
         return actions
 
     def sent(self, *links: int) -> list[Action]:
-        """The chunk under way on each of these links has left."""
+        """Note that the chunk in transport on each of these links has left; return the actions that follow."""
         return self.tell(*(ChunkSent(LinkId(link)) for link in links))
 
 
@@ -139,5 +139,5 @@ def push(link: int, index: int, stripe: int, key: EncodingKey = KEY) -> SendChun
 
 
 def answer(link: int, index: int, key: EncodingKey = KEY) -> SendChunk:
-    """A chunk that was asked for."""
+    """Let a requested chunk arrive."""
     return SendChunk(LinkId(link), key, ChunkIndex(index), NO_STRIPE)

@@ -18,7 +18,7 @@ ORIGIN = 0
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """``silent``: nobody hears of it until the links time out (a host without power)."""
+    """A node dies. ``silent``: no other node notices until the links time out, as if its host lost power."""
 
     at_s: float
     node: int
@@ -35,7 +35,7 @@ class SetRates:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """The node is not there before."""
+    """A node joins; it does not exist before."""
 
     at_s: float
     node: int
@@ -43,7 +43,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Lie:
-    """From now on this share of the chunks that the node sends is corrupt."""
+    """A node begins to lie: from now on this share of the chunks that it sends is corrupt."""
 
     at_s: float
     node: int
@@ -75,7 +75,10 @@ def name_of(number: int) -> PeerId:
 
 
 def mesh_plan(plan_id: PlanId, numbers: Sequence[int]) -> dict[int, PlanChanged]:
-    """Mutualcast: stripe i goes from the origin through node i to all others; the origin may send to all itself."""
+    """Return Mutualcast's plan: stripe i goes from the origin through node i to all others.
+
+    The origin may send to all nodes itself.
+    """
     plans: dict[int, PlanChanged] = {}
     for me in numbers:
         others = [number for number in numbers if number != me]
@@ -91,7 +94,7 @@ def mesh_plan(plan_id: PlanId, numbers: Sequence[int]) -> dict[int, PlanChanged]
 
 
 def tree_plan(stripes: int, degree: int) -> Planner:
-    """SplitStream: in each stripe other nodes are inside the tree, most are leaves. Links follow the trees."""
+    """Return SplitStream's plan: each stripe has other inner nodes, most nodes are leaves. Links follow the trees."""
 
     def plan(plan_id: PlanId, numbers: Sequence[int]) -> dict[int, PlanChanged]:
         peers = [number for number in numbers if number != ORIGIN]
@@ -132,7 +135,7 @@ def _neighbour(me: int, other: int) -> Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """How the simulated world behaves apart from rates and delays.
+    """Properties of the simulated network other than rates and delays.
 
     Args:
         wire_overhead: bytes on the wire for each byte of a frame; 1.036 is TCP/IP.
@@ -162,7 +165,11 @@ ORDINARY = Conditions()
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """``seconds``: from the announcement, or from joining, to the verified copy, by node; None: never."""
+    """The result of a broadcast.
+
+    Args:
+        seconds: from the announcement, or from joining, to the verified copy, by node; None: never.
+    """
 
     seconds: Mapping[int, float | None]
     bound: Bound
@@ -183,5 +190,5 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        """Last copy / fluid bound; infinite when somebody never got one."""
+        """Return the time of the last copy divided by the fluid bound; infinity if a node never got one."""
         return self.last_s / self.bound.seconds if self.complete else float("inf")

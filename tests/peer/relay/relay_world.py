@@ -1,4 +1,4 @@
-"""Real relays in one process: mutual TLS on loopback, real stores, plans of the coordinator's planner, a learner."""
+"""Run real relays in one process: mutual TLS on loopback, real stores, the coordinator's planner, a learner."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ HASTY = partial(RelaySettings, late_s_least=0.1, list_patience_s=0.1, redial_fir
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Poll; the world's deadline ends a wait that is in vain."""
+    """Poll until a condition holds; the world's deadline ends a wait that is in vain."""
     while not condition():  # noqa: ASYNC110
         await asyncio.sleep(0.002)
 
 
 async def push_version(published: Published, origin: PeerId, address: str, credentials: TlsCredentials) -> None:
-    """As the learner does; returns once the origin says that it holds the version."""
+    """Push a version as the learner does; return once the origin acknowledges that it holds it."""
     link = await OriginLink.connect(address, origin, run_id=published.record.run_id, credentials=credentials)
     async with link:
         push = Push(published.announcement, published.version, published.chunk_lists)
@@ -54,7 +54,7 @@ async def push_version(published: Published, origin: PeerId, address: str, crede
 
 
 def disk_full(*_: object) -> bool:
-    """To put in the place of a write."""
+    """Fail like a write to a full disk; tests put it in the place of a write."""
     raise store_error(Path("versions"), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
 
 
@@ -62,7 +62,7 @@ class Member:
     """One relay with its store.
 
     Args:
-        settings: parts of a PeerConfig.
+        settings: sections of a PeerConfig.
     """
 
     def __init__(self, world: World, name: str, settings: dict[str, Any]) -> None:
@@ -112,7 +112,7 @@ class Member:
 
     @property
     def links(self) -> set[str]:
-        """Who is linked to it."""
+        """Return the peers that are linked to it."""
         return {link.peer_id for link in self.report.links}
 
     def state(self, version: int) -> bytes:
@@ -130,7 +130,7 @@ class Member:
 
 
 class Puppet:
-    """A process that does what the test says. It dials whom its plan tells it to, and answers nothing by itself.
+    """A process that the test controls. It dials the peers of its plan, and answers nothing by itself.
 
     Args:
         on_chunk, on_message: called with what comes.
@@ -171,7 +171,7 @@ class Puppet:
                 await self.dial(PeerId(neighbour.peer_id), neighbour.address)
 
     def announce(self, link: Link, published: Published, encoding_id: EncodingId = KEYFRAME_ID) -> None:
-        """Announcement and chunk list, as they go ahead of chunks."""
+        """Send announcement and chunk list, which go ahead of the chunks."""
         link.send(pb.LinkMessage(announcement=published.announcement))
         hashes = published.chunk_lists[encoding_id]
         body = pb.ChunkList(version=published.version, encoding_id=encoding_id, hashes=hashes)
@@ -189,7 +189,7 @@ class Puppet:
             link.send_chunk(published.version, KEYFRAME_ID, index, change(published.chunk(index)), stripe)
 
     def of_kind(self, kind: str) -> list[Any]:
-        """Messages of one kind that came, in order."""
+        """Return the messages of one kind that came, in order."""
         return [getattr(message, kind) for message in self.messages if message.WhichOneof("body") == kind]
 
 
@@ -228,7 +228,7 @@ class World:
         self._planner = RelayPlanner(PlanShape())
 
     async def add(self, *names: str, **settings: Any) -> list[Member]:
-        """More relays; the one called origin has that role."""
+        """Add relays; the one called origin has that role."""
         added = [Member(self, name, settings) for name in names]
         for member in added:
             self.members[member.name] = member
@@ -242,7 +242,7 @@ class World:
         return puppet
 
     async def plan(self, *nodes: Member | Puppet) -> None:
-        """Plan for these and tell them; whoever was told something else before is told again."""
+        """Plan for these nodes, send each of them its plan, and wait until all are linked."""
         relay_nodes = [RelayNode(node.peer_id, node.role, node.address, may_relay=True) for node in nodes]
         by_id = {node.peer_id: node for node in nodes}
         for node in nodes:
@@ -256,7 +256,7 @@ class World:
         await until(lambda: all(self._linked(node, nodes) for node in nodes))
 
     def _linked(self, node: Member | Puppet, nodes: Sequence[Member | Puppet]) -> bool:
-        """Whether a member of a mesh has all its links."""
+        """Return whether a node of a mesh is linked to all others."""
         others = {other.peer_id for other in nodes} - {node.peer_id}
         return others <= set(node.links)
 
@@ -264,24 +264,24 @@ class World:
         return Published(self.run.run_id, self.learner, version, base, broken=broken)
 
     async def push(self, published: Published) -> None:
-        """As the learner does; returns once the origin says that it holds the version."""
+        """Push a version as the learner does; return once the origin acknowledges that it holds it."""
         credentials = self.run.credentials(self.learner.peer_id, "learner")
         origin = self.members["origin"]
         await push_version(published, origin.peer_id, origin.address, credentials)
 
     def announce(self, published: Published, *members: Member) -> None:
-        """As the coordinator does: to these, or to all."""
+        """Announce the version as the coordinator does, to these members or to all."""
         for member in members or self.members.values():
             member.relay.announce(published.announcement)
 
     async def publish(self, published: Published) -> None:
-        """Push, then announce to all."""
+        """Push the version, then announce it to all."""
         await self.push(published)
         self.announce(published)
 
     @asynccontextmanager
     async def link_to(self, member: Member, credentials: TlsCredentials) -> AsyncIterator[None]:
-        """A link of our own with these credentials."""
+        """Open a link with these credentials."""
         transport = DirectTransport(LinkConfig(), credentials, self.run.run_id, lambda _caller: "")
         try:
             await transport.dial(member.peer_id, member.address)

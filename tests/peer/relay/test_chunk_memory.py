@@ -1,4 +1,4 @@
-"""Chunks in memory, also those that come before their announcement."""
+"""Test chunks in memory, also those that come before their chunk list."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_storing_what_is_not_here_does_nothing() -> None:
 
 
 def test_a_chunk_that_comes_again_is_counted_once() -> None:
-    """An encoding was given up and received again before its first chunks were stored."""
+    """Check an encoding that was abandoned and received again before its first chunks were stored."""
     memory = ChunkMemory(kept_bytes_most=20, unstored_bytes_most=100)
     for _ in range(5):
         memory.keep(KEY, 1, bytes(30))

@@ -1,4 +1,4 @@
-"""Real relays on loopback: how a version gets from the learner to everybody, and what may go wrong on the way."""
+"""Test real relays on loopback: how a version reaches all peers from the learner, and faults on the way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole relays while the coordinator is away: nothing is announced, and nobody mends the plan."""
+"""Test whole relays while the coordinator is unreachable: it announces no version and repairs no plan."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def alone(*members: Member) -> None:
 
 
 def holder(member: Member) -> Neighbour:
-    """As the address book names it."""
+    """Return a member as the address book names it."""
     return Neighbour(member.peer_id, member.role, member.address, we_dial=True)
 
 

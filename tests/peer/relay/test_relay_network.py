@@ -1,4 +1,4 @@
-"""Relay cores in a simulated network: whatever fails, every live peer ends with the bytes; and how long it takes."""
+"""Test relay cores in a simulated network: whatever fails, every live peer gets the bytes, in bounded time."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _stories(draw: st.DrawFn) -> tuple[list[Node], int, list[Fault]]:
 def test_every_live_peer_ends_with_the_bytes(
     story: tuple[list[Node], int, list[Fault]], plan: Planner, seed: int
 ) -> None:
-    """The network itself asserts that only what is held is sent and finished, and that nobody honest is accused."""
+    """The network itself asserts that nodes send and finish only what they hold, and that no honest node is accused."""
     nodes, chunks, faults = story
     size_bytes = chunks * CHUNK_BYTES - 7
     sizes, late = chunks_of(size_bytes, CHUNK_BYTES), late_in(faults)
@@ -143,7 +143,7 @@ def test_every_live_peer_ends_with_the_bytes(
 
 
 def _measured(scenario: str, faults: Sequence[Fault] = ()) -> Result:
-    """16 MiB: the round trips at both ends, some 0.1 s, weigh twice as much as with 32."""
+    """Broadcast 16 MiB: the round trips at both ends, some 0.1 s, weigh twice as much as with 32 MiB."""
     return relay_network.broadcast(SCENARIOS[scenario], 16 << 20, 32 << 10, SETTINGS, faults, warm_up=False)
 
 
@@ -161,7 +161,7 @@ def test_thirty_unequal_peers_are_served_along_the_coordinators_trees() -> None:
 
 
 def test_a_death_costs_less_than_a_third() -> None:
-    """The clean time is at least the bound."""
+    """The bound stands for the time without a death, which is at least as long."""
     bound_s = fluid_bound(16 << 20, SCENARIOS["homo50"]).seconds
     assert _measured("homo50", [Kill(bound_s / 2, 3)]).last_s <= 1.3 * bound_s
 

@@ -1,4 +1,4 @@
-"""Versions that follow each other in whole relays: deltas, retention, restarts."""
+"""Test versions that follow each other in whole relays: deltas, retention, restarts."""
 
 from __future__ import annotations
 

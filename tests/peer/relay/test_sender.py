@@ -1,4 +1,4 @@
-"""A link's sender and its messages."""
+"""Test a link's sender and its messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CANCEL = LinkMessageFrame(pb.LinkMessage(cancel=pb.Cancel(version=1)))
 
 
 class Ends:
-    """A link that only notes what it is told, and an owner that notes what happened."""
+    """A link that only records the calls to it, and an owner that records the link's events."""
 
     peer_id, role, dialled, transport = PeerId("a"), "peer", True, "direct"
     bytes_sent = bytes_received = 0

@@ -1,4 +1,4 @@
-"""Figures of the relay, and the map of chunks that it shows."""
+"""Test the relay's figures, and its heat map of chunks."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Setup:
             self.worker.write(key, ChunkIndex(index), published.chunk(index, key.encoding_id))
 
     def make_second(self) -> None:
-        """The second state, of the first and a delta: StoreReady, VersionFinished and StateMade follow."""
+        """Compute the second state from the first and a delta: StoreReady, VersionFinished and StateMade follow."""
         FIRST.put(self.store)
         self.begin(SECOND, PREVIOUS_ID)
         self.write(SECOND, STEP)
@@ -61,7 +61,7 @@ class Setup:
             return [await self.events.get() for _ in range(count)]
 
     async def done(self) -> list[StoreEvent]:
-        """What is still said once everything asked for so far is done."""
+        """Return the further events once all requested work is done."""
         self.begin(FIRST)
         events: list[StoreEvent] = []
         while not isinstance(event := (await self.next())[0], StoreReady):

@@ -29,7 +29,7 @@ LONGER = KNOWN | run_of(range(41, 62))
 
 
 class Story:
-    """A book, and how far the relay is with each encoding."""
+    """A book, and the relay's progress with each encoding."""
 
     def __init__(self, role: str = "peer") -> None:
         self.progress: dict[EncodingKey, tuple[int, int]] = {}
@@ -171,7 +171,7 @@ def test_a_delta_that_gives_other_bytes_is_replaced_by_the_keyframe() -> None:
 
 
 def test_a_delta_that_is_lost_is_received_and_applied_again() -> None:
-    """The disk was full when its state was to be made: the relay abandons it and receives it again later."""
+    """Check a disk that was full when the state was computed: the relay abandons the delta and receives it again."""
     story = Story()
     story.held(4)
     story.heard(5)
@@ -206,7 +206,7 @@ def test_what_retention_removed_is_no_base_any_more() -> None:
 
 
 def behind() -> Story:
-    """A joiner that had nothing of version 10's keyframe when version 11 came, and receives that one's."""
+    """Return a joiner that had nothing of version 10's keyframe when version 11 came, whose keyframe it receives."""
     story = Story()
     story.heard(10)
     assert story.heard(11) == [receive(11, 1), receive(11, 0), dropped(10, 1), dropped(10, 0)]
@@ -286,7 +286,7 @@ def test_a_first_version_is_sent_to_all_as_its_keyframe() -> None:
 
 
 def broadcasts_of(announced_versions: list[int], base_of_3: int | None) -> list[Command]:
-    """What an origin that holds versions 2 and 3 sends to all as it is told of them in this order."""
+    """Return the broadcasts of an origin that holds versions 2 and 3 and is given them in this order."""
     story = Story("origin")
     deltas = {0: (None, 1000)} | ({} if base_of_3 is None else {1: (base_of_3, 10)})
     known = {2: announced(2, {0: (None, 1000)}), 3: announced(3, deltas)}
@@ -336,7 +336,7 @@ def test_what_an_earlier_life_broadcast_is_not_sent_again() -> None:
 
 
 class Life:
-    """What a relay and a store make of a book's commands, in an order drawn by chance."""
+    """Carry out a book's commands as a relay and a store do, in a random order."""
 
     def __init__(self, random: Random, unusable: set[EncodingKey]) -> None:
         self.random = random
@@ -381,7 +381,7 @@ class Life:
                     raise AssertionError(f"{command} is for origins")
 
     def step(self) -> bool:
-        """One thing happens; False when nothing is under way."""
+        """Let one event happen; return False if no work is in progress."""
         wanted = sorted(key for key in self.receiving if key in self.announced)
         if self.making and (not wanted or self.random.random() < 0.5):
             self._make(self.making.pop(self.random.randrange(len(self.making))))

@@ -41,7 +41,7 @@ def announced(version: int, encodings: Encodings) -> VerifiedVersion:
 
 
 def run_of(versions: range) -> dict[Version, VerifiedVersion]:
-    """Keyframes of 1000, deltas of 10, from eight versions before of 50."""
+    """Return versions with keyframes of 1000 bytes, deltas of 10, and deltas of 50 from eight versions before."""
     return {
         Version(version): announced(
             version, {0: (None, 1000), 1: (version - 1, 10)} | ({2: (version - 8, 50)} if version >= 8 else {})

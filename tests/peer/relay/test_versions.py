@@ -1,4 +1,4 @@
-"""Announcements, lists, chunks and the store between links and core: the core's part is played by the test."""
+"""Test announcements, lists, chunks and the store between links and core; the test plays the core."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Setup:
         self.completed.append(verified.version)
 
     def news(self) -> list[Event]:
-        """What the core was told since the last time."""
+        """Return the core's events since the last call."""
         news, self._seen = self.told[self._seen :], len(self.told)
         return news
 
@@ -105,14 +105,14 @@ class Setup:
         return self.news()
 
     def chunk_comes(self, published: Published, index: int, encoding_id: EncodingId = KEYFRAME_ID) -> list[Event]:
-        """As the core would, verify it if it is asked what to do with it."""
+        """Let a chunk arrive; if the core is asked about it, verify it as the core would."""
         payload = memoryview(published.chunk(index, encoding_id))
         frame = ChunkFrame(published.version, encoding_id, ChunkIndex(index), STRIPE, payload)
         self.versions.chunk_arrived(LINK, frame, 0.0)
         return self.news()
 
     async def receive(self, published: Published, encoding_id: EncodingId = KEYFRAME_ID) -> list[Event]:
-        """All of an encoding, from the list to the disk."""
+        """Receive a whole encoding, from the list to the disk."""
         key = EncodingKey(published.version, encoding_id)
         self.list_comes(published, encoding_id)
         self.versions.carry_out(BeginStore(key))
@@ -143,7 +143,7 @@ async def working(folder: Path, role: str = "peer", *, restore: bool = False) ->
 
 
 def put(folder: Path, *stored: tuple[Published, EncodingId]) -> None:
-    """What an earlier life of the process left."""
+    """Store a version as an earlier process would have."""
     store = ChunkStore(folder / "store", keep_versions=2)
     for published, encoding_id in stored:
         published.put(store, encoding_id)
@@ -312,7 +312,7 @@ async def test_chunks_that_overtake_their_list_wait_for_it(tmp_path: Path) -> No
 
 
 class Verifying(Setup):
-    """Asks for every arriving chunk to be verified, as the core does."""
+    """Has every arriving chunk verified, as the core does."""
 
     def _tell(self, event: Event) -> None:
         super()._tell(event)

@@ -1,4 +1,4 @@
-"""What a session begins with: the coordinators to try, the greeting, and announcements that wait."""
+"""Test the start of a session: the coordinators to try, the greeting, and announcements that wait."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Certificates are renewed over the session once two thirds of their life have passed, and replaced with the
-invite when they ended while the coordinator was away.
+"""Test that certificates are renewed over the session after two thirds of their life, and replaced with the invite
+if they expired while the coordinator was unreachable.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def test_renewal_is_due_after_two_thirds_of_the_life(ca: RunCA, tmp_path: Path) 
 
 
 async def renewed_with(ca: RunCA, folder: Path, identity: Identity, answering: Identity) -> list[TlsCredentials]:
-    """Let a renewal that is due be answered with a certificate of ``answering``."""
+    """Answer a renewal that is due with a certificate of ``answering``."""
     renewed: asyncio.Queue[TlsCredentials] = asyncio.Queue()
     requests: asyncio.Queue[pb.PeerMessage] = asyncio.Queue()
     renewal = Renewal(

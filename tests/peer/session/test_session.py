@@ -1,4 +1,4 @@
-"""The control stream against a scripted coordinator: real gRPC, mutual TLS, loopback."""
+"""Test the control stream with a scripted coordinator: real gRPC, mutual TLS, loopback."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 class Fixture:
-    """A session under test beside its listener."""
+    """A session under test, and its listener."""
 
     def __init__(
         self, coordinator: ScriptedCoordinator, *, addresses: tuple[str, ...] = (), ca: RunCA | None = None
@@ -173,7 +173,7 @@ async def test_a_session_that_ends_before_its_welcome_is_tried_again(tmp_path: P
 
 
 async def test_a_session_whose_write_times_out_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The timeout cancels the call, which the reader of the same call must not take for the end of this process."""
+    """The timeout cancels the call, which the call's reader must not mistake for a shutdown of this process."""
     monkeypatch.setattr("peer.session.session.WRITE_TIMEOUT_S", 0.5)
     async with connected(tmp_path) as (coordinator, fixture):
         session = await coordinator.next_session()

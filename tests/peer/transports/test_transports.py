@@ -22,7 +22,7 @@ ORIGIN, MIRROR = PeerId("origin-1"), PeerId("mirror-1")
 
 
 class NoDirectLinks:
-    """A direct transport that keeps what it is asked."""
+    """A direct transport that records the dials asked of it."""
 
     def __init__(self) -> None:
         self.calls: list[object] = []

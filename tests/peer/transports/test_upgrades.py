@@ -1,4 +1,4 @@
-"""Better paths for links that exist."""
+"""Test better paths for open links."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FakeLink:
 
 
 class Holder:
-    """Transports whose dials lead to ``answer``, and the one whose links they are."""
+    """Transports whose dials lead to ``answer``, and the holder of their links."""
 
     def __init__(self, link: FakeLink, answer: FakeLink | None, monkeypatch: pytest.MonkeyPatch) -> None:
         self.links = [link]

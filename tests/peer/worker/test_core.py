@@ -1,4 +1,4 @@
-"""The worker's decisions: whole lists of actions, and promises that hold for any history."""
+"""Test the worker's decisions: whole lists of actions, and invariants for any history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a worker pauses, and how it ends what it holds."""
+"""Test why a worker pauses, and how it completes the work that it holds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from peer.worker.pause_reasons import Halt
 
 
 class Part:
-    """A worker, session and relay that note what they are told."""
+    """A worker, session and relay that record the calls to them."""
 
     def __init__(self) -> None:
         self.told: list[Event] = []

@@ -1,4 +1,4 @@
-"""Leases by age, and where their slots are."""
+"""Test the order of leases by age, and the states of their slots."""
 
 from __future__ import annotations
 

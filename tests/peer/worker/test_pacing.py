@@ -1,4 +1,4 @@
-"""How much work a worker asks for, and what a batch that is not full waits for."""
+"""Test how much work a worker requests, and how long a batch that is not full waits."""
 
 from __future__ import annotations
 

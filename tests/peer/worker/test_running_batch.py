@@ -1,4 +1,4 @@
-"""What a running batch knows of its rollouts, and how fast the worker says that it generates."""
+"""Test the rollouts of a running batch, and the generation speed that a worker reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finished rollouts: ready or in one upload to a scripted coordinator, never lost before a verdict."""
+"""Test that finished rollouts are ready or in one upload to a scripted coordinator, and never lost before a verdict."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ async def test_a_coordinator_that_is_gone_is_unreachable(tmp_path: Path) -> None
 
 
 async def test_a_session_that_ends_under_an_upload_fails_it(tmp_path: Path) -> None:
-    """The channel cancels the call, which must not look as if we had been told to stop."""
+    """The channel cancels the call, which must not look like a request to stop this process."""
     credentials = peer_credentials(RunCA.create(tmp_path / "ca", RUN_ID), Identity.generate())
     with socket.create_server(("127.0.0.1", 0)) as silent:
         channel = open_channel(f"127.0.0.1:{silent.getsockname()[1]}", credentials)

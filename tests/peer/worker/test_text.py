@@ -21,7 +21,7 @@ from tests.wire.text.hub_tokenizer_files import tokenizer_folder
 
 
 class Stub:
-    """A coordinator that has one file, and at first fails for as often as ``fails`` says: it is away, then cancels."""
+    """A coordinator that has one file and fails the first ``fails`` calls: unreachable at first, then cancelled."""
 
     def __init__(self, data: bytes, fails: int = 0) -> None:
         self.frame = zstandard.compress(data)
@@ -39,7 +39,7 @@ class Stub:
 
 
 class Nobody(Random):
-    """Waits for nothing."""
+    """A random source that always returns 0, so that retries do not wait."""
 
     def random(self) -> float:
         return 0.0

@@ -1,4 +1,4 @@
-"""Loaded beside the active version, then swapped where that is allowed."""
+"""Test that a version is loaded besides the active one, then swapped when that is allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker's shell with an engine without a model and an uploader in memory."""
+"""Test the worker's shell with an engine without a model and an uploader in memory."""
 
 from __future__ import annotations
 

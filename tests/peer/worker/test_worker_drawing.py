@@ -1,4 +1,4 @@
-"""What a worker does while a batch is drawn: slices, partial results, prefixes, version changes, drains."""
+"""Test a worker while a batch is generated: slices, partial results, prefixes, version changes, drains."""
 
 from __future__ import annotations
 

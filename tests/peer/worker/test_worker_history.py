@@ -1,4 +1,4 @@
-"""The worker's promises, for any order of leases, slices, expiries, versions, verdicts and losses of sessions."""
+"""Test the worker's invariants for any order of leases, slices, expiries, versions, verdicts and lost sessions."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ class WorkerHistory(RuleBasedStateMachine):
         assert self.core.accepted + self.core.dropped["fenced"] == len(self.given)
 
     def teardown(self) -> None:
-        """A drain ends, and leaves nothing behind that is not counted."""
+        """Check that a drain ends, and that every rollout left behind is counted."""
         self.tell(StopRequested("test"))
         self.now += DRAIN_UPLOAD_S
         self.tell(Tick())

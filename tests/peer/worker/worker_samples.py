@@ -58,7 +58,7 @@ def work(*leases: LeaseGrant) -> tuple[SlotWork, ...]:
 
 
 def ready_core(opened: SessionOpened | None = None, **settings: Any) -> WorkerCore:
-    """Connected, with version 0 active and work asked for; slices of SLICE tokens however long they take."""
+    """Return a connected core with version 0 active and work requested; each slice has SLICE tokens."""
     core = WorkerCore(**{"concurrent_rollouts": 4, "slice_tokens": SLICE, "slice_s": math.inf, **settings})
     core.handle(opened or SessionOpened(), 0.0)
     put_version(core, 0, 0.0)
@@ -66,7 +66,7 @@ def ready_core(opened: SessionOpened | None = None, **settings: Any) -> WorkerCo
 
 
 def put_version(core: WorkerCore, version: int, now: float, epoch: int = 0) -> None:
-    """Whole on disk, loaded, active."""
+    """Give the core a version that is complete on disk, loaded and activated."""
     for event in (VersionVerified, VersionLoaded, VersionActivated):
         core.handle(event(key(version, epoch)), now)
 
@@ -87,7 +87,7 @@ def rollout(
     reason: FinishReason = "stop",
     generate_s: float = 1.0,
 ) -> Rollout:
-    """With tokens (3, 4, 1) of ``version`` unless segments are given."""
+    """Return a slot's rollout, with tokens (3, 4, 1) of ``version`` unless segments are given."""
     return Rollout(
         lease_id=item.lease.lease_id,
         fencing_token=item.lease.fencing_token,
@@ -112,10 +112,10 @@ def drawn(
 
 
 def finished(batch_id: int, items: tuple[SlotWork, ...], version: int = 0) -> SliceDrawn:
-    """One slice that finishes all rollouts as ``rollout`` has them."""
+    """Return one slice that finishes all rollouts as ``rollout`` has them."""
     return SliceDrawn(batch_id, tuple(drawn(item, version=version) for item in items))
 
 
 def begun(batch_id: int, items: tuple[SlotWork, ...], tokens: tuple[int, ...] = (3, 4), version: int = 0) -> SliceDrawn:
-    """One slice that finishes none."""
+    """Return one slice that finishes no rollout."""
     return SliceDrawn(batch_id, tuple(drawn(item, tokens, None, version=version) for item in items))

@@ -1,4 +1,4 @@
-"""Findings of a check, and the places that it looks at."""
+"""Test the findings of a check, and which of the coordinator's addresses it uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole check: by itself, and with an invite of a real coordinator; the engine is the test's."""
+"""Test whole checks, without a coordinator and with an invite of a real one; the engine is a fake."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONFIG = PeerConfig(engine=EngineConfig(concurrent_rollouts=2))
 
 
 class LoadedEngine(FakeEngine):
-    """Says what it computes on, as engines do."""
+    """A fake engine that names its hardware."""
 
     hardware = "test 1.0, 1 x cpu (cpu)"
 

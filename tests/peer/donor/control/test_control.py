@@ -1,4 +1,4 @@
-"""The owner's commands to a running peer: what they say, what limits they set, and what is saved of them."""
+"""Test the owner's commands to a running peer: replies, the limits that they set, and what is saved of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joining a run and leaving it: what is written, and what is removed again."""
+"""Test joining and leaving a run: which files are written, and which are removed."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_any_path_can_stand_in_a_configuration(word: str) -> None:
 
 @pytest.fixture
 def joined_places(tmp_path: Path) -> PeerPaths:
-    """State as a peer leaves it, and a file of somebody else's in the same folder."""
+    """Return the paths of a peer's state, with a file in the same folder that is not the peer's."""
     here = PeerPaths(tmp_path / "peer.toml", tmp_path / "state")
     for name in ("versions/run-1/5", "cache/jax", "logs", "receipts"):
         (here.state_folder / name).mkdir(parents=True)

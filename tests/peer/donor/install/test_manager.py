@@ -1,4 +1,4 @@
-"""Managers by what they are told: systemd and launchd are not part of a test machine."""
+"""Test the commands that managers are given: a test machine has neither systemd nor launchd."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SERVICE = Service(command=["/bin/true"], state_folder="/state")
 
 
 class Told:
-    """Writes down what it is told; ``fails`` on commands with this word."""
+    """Records the commands that it is given; those that contain ``fails`` fail."""
 
     def __init__(self, fails: str = "") -> None:
         self.commands: list[str] = []

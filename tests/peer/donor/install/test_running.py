@@ -1,4 +1,4 @@
-"""Real processes: one holds a state folder, one ends at once, one is asked to stop."""
+"""Test with real processes: one holds a state folder, one ends at once, one is asked to stop."""
 
 from __future__ import annotations
 

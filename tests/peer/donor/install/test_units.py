@@ -1,4 +1,4 @@
-"""Units as text: a small parser of our own reads them, and systemd's own where it is there."""
+"""Test the text of units with a small parser, and with systemd's own where it is installed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PROMISED = {
 
 
 def parsed(text: str) -> dict[str, dict[str, list[str]]]:
-    """Sections of a unit; systemd.syntax(7) without continued lines, which we do not write."""
+    """Return a unit's sections: systemd.syntax(7) without continued lines, which units.py does not write."""
     sections: dict[str, dict[str, list[str]]] = {}
     for line in text.splitlines():
         assert not line.endswith("\\")
@@ -52,7 +52,7 @@ def parsed(text: str) -> dict[str, dict[str, list[str]]]:
 
 
 def words(line: str) -> list[str]:
-    """What systemd makes of a command line: quotes, escapes, %% and $$ (systemd.service(5), command lines)."""
+    """Return the words that systemd reads in a command line: quotes, escapes, %% and $$ (systemd.service(5))."""
     found, word, inside, index = [], "", False, 0
     begun = False
     while index < len(line):

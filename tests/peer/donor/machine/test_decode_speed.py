@@ -1,4 +1,4 @@
-"""The real engine on the demonstration's model, and an engine of the test's for the arithmetic."""
+"""Test the measurement with the real engine on the demonstration's model, and its arithmetic with a fake engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sensors of a machine: temperatures, its GPU, whether its owner is there, and facts that never change."""
+"""Test a machine's sensors: temperatures, its GPU, its owner's presence, and facts that never change."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class NVMLError(Exception):
 
 
 class FakeNvml:
-    """Two devices; the second does not tell its power."""
+    """Two devices; the second does not report its power."""
 
     NVML_TEMPERATURE_GPU = 0
     NVMLError = NVMLError

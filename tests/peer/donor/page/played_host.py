@@ -1,4 +1,4 @@
-"""The owner's side of a peer whose process and machine are played: busy, warm, with links, and a version on its way."""
+"""Simulate the process and machine of a peer for its owner's side: busy, warm, with links, and receiving a version."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _CHUNKS = 4096
 
 
 class PlayedHost:
-    """See peer.donor.daemon.DonorHost; it notes what it is told."""
+    """A peer.donor.daemon.DonorHost that records the calls to it."""
 
     def __init__(self) -> None:
         self.told: list[Any] = []
@@ -128,7 +128,7 @@ _TOLD = pb.Reachability(nat="port-restricted", punch_address="203.0.113.5:51820"
 
 
 class Warm:
-    """Readings that move a little."""
+    """Sensors whose readings vary a little."""
 
     def __init__(self) -> None:
         self.looks = 0
@@ -153,7 +153,7 @@ class Warm:
 async def played_donor(
     folder: Path, *, begins: datetime = SATURDAY_NOON, deadline_s: float = 240.0, **config: Any
 ) -> AsyncIterator[tuple[Donor, PlayedHost, str]]:
-    """The donor's side at work, its host, and its page's address; its wall clock goes on from ``begins``."""
+    """Run the donor's side; yield it, its host and its page's address. Its wall clock starts at ``begins``."""
     settings = PeerConfig.model_validate({**CONFIG, "state_folder": folder, **config})
     host, warm = PlayedHost(), Warm()
     loop = asyncio.get_running_loop()
@@ -182,7 +182,7 @@ async def played_donor(
 
 
 def hand_in(donor: Donor, count: int) -> None:
-    """So many verdicts come, not all of them good."""
+    """Feed the donor this many verdicts, not all of them accepted."""
     slots = work(*(grant(7000 + number, 8) for number in range(-(-count // 8))))[:count]
     made = [
         rollout(slot, segment(tuple(range(180 + 370 * number % 900)), 1838 + number % 4))

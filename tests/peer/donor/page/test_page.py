@@ -70,7 +70,7 @@ def _session(url: str) -> aiohttp.ClientSession:
 
 
 async def _history(session: aiohttp.ClientSession) -> list[list[float]]:
-    """Once the first look was taken."""
+    """Wait for the first sample."""
     for _ in range(300):
         rows: list[list[float]] = (await (await session.get("/api/v1/history")).json())["rows"]
         if rows:

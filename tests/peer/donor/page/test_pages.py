@@ -1,4 +1,4 @@
-"""The owner's page in a real browser: what it shows, every act, widths, themes, accessibility."""
+"""Test the owner's page in a real browser: what it shows, every act, widths, themes, accessibility."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def choose(tab: Tab, menu: str, item: str) -> None:
 
 
 async def until(tab: Tab, read: Callable[[], Awaitable[str]], wanted: Callable[[str], bool]) -> None:
-    """Wait for something on the page; a script of ours that waits there would be against its policy."""
+    """Wait for a condition on the page by polling, because the page's policy forbids injected scripts."""
     async with asyncio.timeout(DEADLINE_MS / 1000.0):
         while not wanted(await read()):
             await tab.page.wait_for_timeout(50)

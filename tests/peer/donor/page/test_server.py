@@ -1,4 +1,4 @@
-"""The page's server: who is let in, what it answers, streams and their history, port and token over restarts."""
+"""Test the page's server: access, answers, streams and their history, port and token over restarts."""
 
 from __future__ import annotations
 

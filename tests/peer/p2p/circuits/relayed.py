@@ -21,7 +21,7 @@ CAPS = CircuitCaps(bytes_per_second=1e9)
 
 
 class RelayedPair(Pair):
-    """The address is the listener's at the relay; it ends with no name, so that ``dial`` adds whom it wants."""
+    """Two ends and a relay. ``address`` is the listener's at the relay, without its id: ``dial`` appends one."""
 
     relay: Any
     relay_address: str

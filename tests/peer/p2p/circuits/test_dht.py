@@ -1,4 +1,4 @@
-"""Real libp2p hosts on loopback that find each other in their table."""
+"""Test the DHT with real libp2p hosts on loopback."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEY = run_key("run-1", b"ca")
 
 
 class Member:
-    """A host, and what it hears; ``certificate_der`` says of which run it is."""
+    """A host and the peers that it found; ``certificate_der`` determines its run."""
 
     def __init__(self, run: bytes = b"ours") -> None:
         self.identity = Identity.generate()

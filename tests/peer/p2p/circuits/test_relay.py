@@ -1,4 +1,4 @@
-"""Links through a relay: the conformance suite of links, and what only a relay can get wrong."""
+"""Test links through a relay: the conformance suite of links, and faults that only a relay can have."""
 
 from __future__ import annotations
 

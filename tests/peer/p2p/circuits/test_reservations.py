@@ -16,7 +16,7 @@ RELAYS = tuple(P2pAddress("ip4", f"192.0.2.{number}", 4001, f"r{number}") for nu
 
 
 class Relays:
-    """Hold reservations until they are told not to; some refuse."""
+    """Relays that hold reservations until the test ends them; some refuse."""
 
     def __init__(self, *refusing: P2pAddress) -> None:
         self.refusing = set(refusing)

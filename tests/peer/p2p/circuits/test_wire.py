@@ -25,7 +25,7 @@ from rollcast.runtime.errors import MalformedMessage
 
 
 class Stream:
-    """What came, in pieces of at most ``most`` bytes; what was written."""
+    """A stream that returns its input in pieces of at most ``most`` bytes, and records what is written."""
 
     def __init__(self, came: bytes, most: int = 3) -> None:
         self.came, self.most, self.written = came, most, b""

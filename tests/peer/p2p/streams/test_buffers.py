@@ -1,4 +1,4 @@
-"""The bytes between the two threads of a p2p link; here one thread plays both."""
+"""Test the buffers between the two threads of a p2p link; one thread plays both here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from peer.p2p.streams.buffers import ROOM_BYTES, LinkBuffers
 
 
 class Both:
-    """Buffers, and how often each side was woken."""
+    """Buffers, and the number of times that each side was woken."""
 
     def __init__(self, window_bytes: int = 100) -> None:
         self.rings = 0

@@ -1,4 +1,4 @@
-"""The noise connection below yamux, with a connection of the test's in the place of the socket."""
+"""Test the noise connection below yamux, with a fake connection in the place of the socket."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def frame(body: bytes, stream_id: int = LANE, *, kind: int = TYPE_DATA, flags: i
 
 
 class Session:
-    """libp2p's session, whose cipher changes nothing: what is between two noise messages is the test's to say.
+    """A stand-in for libp2p's session whose cipher changes nothing, so that the test controls where messages end.
 
     Args:
         pieces: as they come from the network.
@@ -93,7 +93,7 @@ class Lane:
 
 
 def messages(data: bytes, sizes: list[int]) -> bytes:
-    """Cut into noise messages of these sizes, over and over."""
+    """Cut the data into noise messages of these sizes, in a cycle."""
     out, number = b"", 0
     while data:
         size = sizes[number % len(sizes)]

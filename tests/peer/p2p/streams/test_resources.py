@@ -1,4 +1,4 @@
-"""What libp2p counts, with real hosts: trio on loopback."""
+"""Test what libp2p counts, with real hosts (trio) on loopback."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rollcast.wire.identity.identity import Identity
 
 
 def places_taken(host: Any) -> int:
-    """Connections that a host's manager counts."""
+    """Return the number of connections that a host's manager counts."""
     manager = host.get_network()._resource_manager
     assert isinstance(manager, Resources)
     return int(manager._current_connections)
@@ -32,7 +32,7 @@ async def settle(host: Any, connections: int) -> None:
 
 
 async def knock(port: int) -> None:
-    """Come and go, without a word, with those of another protocol, and with nonsense."""
+    """Connect and disconnect: without a byte, with another protocol, and with nonsense."""
     for said in (b"", b"GET / HTTP/1.1\r\n\r\n", bytes(200)):
         stream = await trio.open_tcp_stream("127.0.0.1", port)
         if said:

@@ -1,4 +1,4 @@
-"""The traps of libp2p's yamux, each sprung on purpose; more of them in test_host.py, through whole hosts."""
+"""Trigger each fault of libp2p's yamux that BoundedYamux corrects; test_host.py has more, with whole hosts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from peer.p2p.streams.yamux import BoundedYamux
 
 
 class Connection:
-    """Frames that come, and a writer that never gets through."""
+    """A connection with incoming frames whose writes never finish."""
 
     is_initiator = False
 
@@ -42,7 +42,7 @@ class Connection:
 
 
 def after(frames: list[bytes]) -> tuple[int, bool]:
-    """How many frames were left, and whether the connection was cut."""
+    """Return the number of unread frames, and whether the connection ended by itself within 5 s."""
     connection = Connection(frames)
 
     async def main() -> bool:

@@ -1,4 +1,4 @@
-"""Keyframes of states that were made here: cut up when somebody asks, spared while somebody fetches them."""
+"""Test keyframes of states computed here: cut up when a peer asks, spared while a peer fetches them."""
 
 from __future__ import annotations
 

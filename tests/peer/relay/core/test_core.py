@@ -1,4 +1,4 @@
-"""The order of the core's modules, and the core among hostile peers. Other tests cover what each module decides."""
+"""Test the order of the core's modules, and the core among hostile peers; other tests cover each module's decisions."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_an_import_that_leads_back_is_found(importing: str, source: str, expecte
 
 
 class Nonsense:
-    """Everything that somebody with a certificate of the run can send."""
+    """Generate everything that a peer with a certificate of the run can send."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -216,7 +216,7 @@ class World:
                 pass
 
     def pass_time(self, seconds: float, nonsense: int) -> None:
-        """In ticks, each with so much nonsense."""
+        """Advance the time in ticks, each with this much nonsense."""
         for _ in range(round(seconds / 0.1)):
             for _ in range(nonsense):
                 self.tell(self.nonsense.event())
@@ -228,7 +228,7 @@ class World:
 
 
 def assert_bounded(core: RelayCore) -> None:
-    """What nonsense leaves behind does not grow with it."""
+    """Assert that the state does not grow with the amount of nonsense."""
     state = core.state
     assert len(state.dials) <= len(NEIGHBOURS)
     assert len(state.windows) <= len(NEIGHBOURS)

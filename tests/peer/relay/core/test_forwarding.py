@@ -1,4 +1,4 @@
-"""Copies for children, credits for the origin, answers for those who ask."""
+"""Test copies for children, credits for the origin, and answers to requests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CHUNKS = 64
 
 
 def relay(*children: str) -> Steps:
-    """Linked to the origin and to others, in the middle of receiving; stripe 5 goes to ``children``."""
+    """Return a relay that is linked to the origin and to others and is receiving; stripe 5 goes to ``children``."""
     steps = Steps()
     neighbours = [neighbour("origin", "origin"), neighbour("left"), neighbour("right")]
     steps.tell(plan(*neighbours, stripes={MINE: children or ("left", "right")}, parents=("origin",)))
@@ -75,7 +75,7 @@ def test_chunks_of_other_stripes_stay_here() -> None:
 
 
 def test_a_fast_childs_copies_count_for_the_slow_one() -> None:
-    """Credits follow the uplink, not the slowest child."""
+    """Check that credits follow the uplink, not the slowest child."""
     steps = relay()
     steps.chunk(ORIGIN, 0, MINE)
     steps.chunk(ORIGIN, 1, MINE)
@@ -98,7 +98,7 @@ def test_a_child_that_is_stuck_is_counted_as_served_and_skipped_in_the_end() -> 
 
 
 def reported_of_twenty(slow: Sequence[int]) -> int:
-    """Chunks reported by a relay with five children of which these take only every second copy."""
+    """Return how many of 20 chunks a relay with five children reports; those in ``slow`` take every second copy."""
     children = {RIGHT: "right", **{OTHER + number: f"child-{number}" for number in range(1, 5)}}
     steps = relay(*children.values())
     for link in range(OTHER + 1, OTHER + 5):
@@ -113,12 +113,12 @@ def reported_of_twenty(slow: Sequence[int]) -> int:
 
 
 def test_one_child_that_is_behind_holds_back_what_we_are_given() -> None:
-    """Otherwise the work that it leaves over is given to us as further chunks, and it falls behind for good."""
+    """Otherwise its unused share would be given to this relay as further chunks, and it would fall behind for good."""
     assert reported_of_twenty([RIGHT]) == 20 - 2, "two chunks' worth: it has ten copies to come"
 
 
 def test_several_children_that_are_behind_hold_back_no_more_than_one() -> None:
-    """They are forty copies behind: that would be eight chunks."""
+    """If each counted alone, forty copies behind would withhold eight chunks."""
     assert reported_of_twenty([RIGHT, OTHER + 1, OTHER + 2, OTHER + 3]) >= 20 - 4
 
 
@@ -382,7 +382,7 @@ def test_an_encoding_that_is_given_up_is_refused_to_those_who_waited_for_it() ->
 
 
 def uncounted(steps: Steps, upstream: LinkState) -> int:
-    """Copies of the account that neither left nor wait anywhere: always none."""
+    """Return the number of copies in the account that neither left nor wait on any link: always 0."""
     waiting = sum(push.upstream == upstream.link for link in steps.state.links.values() for push in link.copies())
     return sum(copies for _, _, copies in upstream.account.copies) - upstream.account.left - waiting
 

@@ -1,4 +1,4 @@
-"""Who says what of which version to whom."""
+"""Test which peer sends which message about a version, and to which peers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NEWER = key_of(2)
 
 
 def says(steps: Steps, link: int, version: int = 2, *indices: int) -> list[Action]:
-    """The other end says that it holds these chunks of a version."""
+    """Return the event that the other end reports these chunks of a version."""
     return steps.tell(HaveReceived(LinkId(link), key_of(version), CHUNKS, bitmap(CHUNKS, *indices), False))
 
 
@@ -45,7 +45,7 @@ def told(link: int, *indices: int) -> SendHave:
 
 
 def linked(*names: str) -> Steps:
-    """Links 1, 2, ... to these; the plan expects nothing of them."""
+    """Return steps with links 1, 2, ... to these peers, none of which is in the plan."""
     steps = Steps()
     for link, name in enumerate(names, start=1):
         steps.up(link, name)
@@ -203,7 +203,7 @@ def test_further_holders_are_dialled_when_the_plan_does_not_help_and_few_of_them
 
 
 class Network:
-    """Cores that are linked in any way, with messages that take some time; no plan, no coordinator, no chunks."""
+    """A network of cores with random links and delays, without a plan, a coordinator or chunks."""
 
     def __init__(self, size: int, pairs: set[tuple[int, int]]) -> None:
         self.cores = [Steps() for _ in range(size)]
@@ -246,7 +246,7 @@ class Network:
         return [(link, one) for one in self.cores[link].tell(event)]
 
     def reached(self, node: int) -> set[int]:
-        """Who is linked to a node, over whomever."""
+        """Return the nodes that are connected with a node, directly or through others."""
         seen, new = {node}, {node}
         while new:
             new = {there for here, there in self.pairs if here in new} - seen

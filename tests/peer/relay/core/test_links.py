@@ -1,4 +1,4 @@
-"""Links: who is dialled when, what a new link is told, which are closed."""
+"""Test links: which peer is dialled when, what is sent on a new link, which links are closed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_dial_that_fails_is_tried_again_after_longer_and_longer() -> None:
 
 
 def test_a_link_that_ends_at_once_is_dialled_less_and_less_often() -> None:
-    """Somebody who accepts and closes must not be asked five times a second."""
+    """A peer that accepts and closes must not be dialled five times a second."""
     steps = Steps()
     steps.tell(plan(A))
     dials = 0

@@ -1,4 +1,4 @@
-"""The origin: which root is given which chunk, and what happens when one does not pass it on."""
+"""Test the origin: which root is given which chunk, and what follows if a root does not pass it on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAMES = {A: "a", B: "b", C: "c"}
 
 
 def origin(chunks: int = 100, *, roots: Sequence[int] = (A, B), direct: bool = False) -> Steps:
-    """Holds a version; each root passes the stripe of its number on."""
+    """Return an origin that holds a version; each root passes on the stripe of its number."""
     steps = Steps("origin")
     others = [neighbour(NAMES[one]) for one in roots]
     steps.tell(plan(*others, stripes={one: (NAMES[one],) for one in roots}, direct=direct))
@@ -49,7 +49,7 @@ def credit(steps: Steps, link: int, *indices: int, key: EncodingKey = KEY) -> li
 
 
 def chunks_sent(actions: Sequence[Action]) -> list[tuple[int, int]]:
-    """(link, index) of chunks."""
+    """Return (link, index) of each chunk sent."""
     return [(one.link, one.index) for one in actions if isinstance(one, SendChunk)]
 
 
@@ -118,7 +118,7 @@ def test_only_what_is_held_is_broadcast_and_once() -> None:
 
 
 def test_what_all_have_already_is_not_sent_again() -> None:
-    """A restarted origin is given by the learner what its earlier life has broadcast."""
+    """Check an origin that was restarted: the learner sends it a version that it has broadcast before."""
     steps = origin()
     steps.tell(HaveReceived(LinkId(A), KEY, 100, b"", True))
     assert chunks_sent(start(steps)) == [(A, 0), (B, 1)]

@@ -1,4 +1,4 @@
-"""Asking for what pushing did not bring: when, whom, and what when nobody answers."""
+"""Test requests for chunks that pushing did not bring: when, of which peer, and what follows without an answer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FALLBACK_LINK = 8
 
 
 def peer(chunks: int = CHUNKS, *, pushed: bool = True, found: Sequence[int] = ()) -> Steps:
-    """Linked to the origin and two peers, all neighbours, and receiving; a third peer is known to dial."""
+    """Return a peer that is receiving, linked to the origin and two neighbours; a third peer can be dialled."""
     steps = Steps()
     neighbours = [neighbour("origin", "origin"), neighbour("a"), neighbour("b")]
     parents = ("origin", "a", "b") if pushed else ()
@@ -60,7 +60,7 @@ def request(link: int, *indices: int) -> SendRequest:
 
 
 def has(steps: Steps, link: int, *indices: int, chunks: int = CHUNKS, complete: bool = False) -> list[Action]:
-    """The other end says what it holds."""
+    """Return the event that the other end reports what it holds."""
     return steps.tell(HaveReceived(LinkId(link), KEY, chunks, bitmap(chunks, *indices), complete))
 
 
@@ -174,7 +174,7 @@ def test_before_the_announcement_nobody_is_asked() -> None:
 
 
 def test_chunks_beyond_the_newest_are_asked_for_however_late_chunks_usually_are() -> None:
-    """A slow downlink: chunks come seconds late, then nothing more comes at all."""
+    """Check a slow downlink: chunks come seconds late, then none come at all."""
     steps = peer()
     push_all(steps, [*range(1, 50), 0], every_s=0.5)
     asked = steps.ticks(4.0)
@@ -327,7 +327,7 @@ def test_a_trickle_from_one_source_does_not_hide_the_silence_of_another() -> Non
 
 
 def test_a_source_that_keeps_its_promise_to_nobody_comes_last() -> None:
-    """Two peers claim everything and send nothing; the origin is honest, and asked last."""
+    """Check two peers that claim everything and send nothing; the origin is honest, and asked last."""
     steps = peer(3, pushed=False)
     for link in (A, B, ORIGIN):
         has(steps, link, chunks=3, complete=True)

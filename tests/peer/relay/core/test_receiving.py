@@ -1,4 +1,4 @@
-"""Encodings from their announcement to the disk, and what comes on links, honest or not."""
+"""Test encodings from their announcement to the disk, with honest and dishonest peers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FULL = "disk full"
 
 
 def peer(chunks: int = 3) -> Steps:
-    """Linked to the origin and a peer, and receiving."""
+    """Return a peer that is receiving, linked to the origin and another peer."""
     steps = linked()
     steps.receive(chunks)
     return steps
@@ -144,7 +144,7 @@ def test_what_is_not_pushed_is_asked_for_at_once() -> None:
 
 
 def refused(role: str = "peer") -> Steps:
-    """Half received, refused by everybody, and a newer version is heard of."""
+    """Return a peer that has half an encoding, which all refuse, and knows of a newer version."""
     steps = linked(role)
     steps.tell(EncodingKnown(KEY, 3, CHUNK_BYTES, listed=True, pushed=False), StoreReady(KEY, bitmap(3)))
     steps.chunk(A, 1)
@@ -158,7 +158,7 @@ def given_up(actions: list[Action]) -> list[AbandonVersion]:
 
 
 def cancelled(steps: Steps, seconds: float) -> list[Action]:
-    """Time passes, and whoever is asked refuses."""
+    """Let time pass while every peer that is asked refuses; return all actions."""
     actions: list[Action] = []
     for _ in range(round(seconds / 0.05)):
         actions += (news := steps.wait(0.05))
@@ -274,7 +274,7 @@ def test_what_could_not_be_stored_is_received_again_after_a_while() -> None:
 
 
 def test_an_older_encoding_that_could_not_be_stored_is_received_again_too() -> None:
-    """It may lead to the newer one."""
+    """The newer encoding may build on it."""
     steps = peer()
     steps.tell(StoreFailed(KEY, FULL))
     steps.receive(3, key_of(2))

@@ -1,4 +1,4 @@
-"""Sets of chunks, and the window of those that are in flight."""
+"""Test sets of chunks, and the window of those that are in flight."""
 
 from __future__ import annotations
 
