@@ -65,9 +65,9 @@ async def test_every_act_and_refusal_is_written_down(tmp_path: Path) -> None:
             ("run's key", "wish", "7", '{"what":"one"}', "2 failed"),
             ("run's key", "wish", "7", '{"what":"impossible"}', "RC305: that cannot b"),
             ("run's key", "wish", "7", '{"what":"our fault"}', "KeyError"),
-            ("bob", "wish", path, "", "RC307: this needs th"),
-            ("loopback", "wish", path, "", "RC307: this needs a "),
-            ("", "wish", path, "", "RC307: this needs a "),
+            ("bob", "wish", path, "", "RC307: this request "),
+            ("loopback", "wish", path, "", "RC307: this request "),
+            ("", "wish", path, "", "RC307: this request "),
         ]
         _, newest = await page.get("/api/v1/audit?limit=2")
         assert [row["who"] for row in newest["rows"]] == ["", "loopback"]
