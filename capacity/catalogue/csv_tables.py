@@ -24,5 +24,5 @@ def read_rows(folder: str, file: str, columns: Sequence[str] | None = None) -> l
 
 
 def number_or_none(cell: str) -> float | None:
-    """Return the number in a cell, or None where the cell is empty: the figure is not known."""
+    """Return the number in a cell, or None where the cell is empty because the figure is not known."""
     return float(cell) if cell else None

@@ -1,4 +1,4 @@
-"""List the origin of each set of shipped data in one line; the README beside the files has the details."""
+"""List the origin of each set of shipped data in one line; the README in the data's folder has the details."""
 
 from __future__ import annotations
 

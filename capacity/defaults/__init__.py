@@ -8,5 +8,5 @@ POOL, DEMAND = "pool.csv", "demand.toml"
 
 
 def default_text(name: str) -> str:
-    """One of the two files."""
+    """Return the text of one of the two files."""
     return (resources.files(__package__) / name).read_text(encoding="utf-8")

@@ -22,7 +22,7 @@ class FleetAccounts:
         self._left_at = restored.marked_at
         self._expected: dict[str, tuple[str, float]] = {}
         self._now = now
-        self._has_news = False  # of an account that was closed since the last mark
+        self._has_news = False  # whether an account was closed since the last mark
         for one in restored.opened:
             self.take_up(one)
 
@@ -60,7 +60,7 @@ class FleetAccounts:
         return max(account.opened_at, ended_at)
 
     def mark_is_due(self, now: float) -> bool:
-        """Tell whether it is time to record what was spent, if anything was."""
+        """Return whether the next mark is due and anything was spent since the last one."""
         return now >= self._next_mark and (self._has_news or bool(self.budget.accounts or self._expected))
 
     def mark(self, now: float) -> RecordMark:

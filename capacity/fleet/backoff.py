@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 Uniform = Callable[[float, float], float]
-"""``random.uniform``: handed in."""
+"""A function like ``random.uniform``; the caller passes it, so that decisions stay pure."""
 
 
 @dataclass(slots=True)
@@ -31,8 +31,9 @@ class Backoff:
 class Breaker:
     """One provider's consecutive failures, whichever worker they concern.
 
-    Closed, anything may be started. After ``failures_max`` failures it is open: nothing may, for a while that doubles
-    each time. Then one start is tried; its success closes the breaker, its failure opens it again.
+    While the breaker is closed, any worker may be started. After ``failures_max`` failures it opens: no worker may be
+    started for a time that doubles with each opening. Then one start is tried; its success closes the breaker, its
+    failure opens it again.
     """
 
     failures_max: int
@@ -44,7 +45,7 @@ class Breaker:
     trial: str = ""
 
     def allows(self, now: float) -> bool:
-        """Tell whether a start may be tried."""
+        """Return whether a start may be tried."""
         if self.failures < self.failures_max:
             return True
         return now >= self.open_until and not self.trial
@@ -71,8 +72,8 @@ class Breaker:
         """Record that a worker of this provider works."""
         self.failures, self.times_opened, self.trial = 0, 0, ""
 
-    def forget(self, key: str) -> None:
-        """Discard a start that was cancelled: it says nothing about the provider."""
+    def discard(self, key: str) -> None:
+        """Discard a start that was cancelled: it is no evidence about the provider."""
         if self.trial == key:
             self.trial = ""
 
@@ -84,7 +85,7 @@ class PatienceSettings:
     backoff_first_s: float = 10.0
     backoff_most_s: float = 900.0
     failures_max: int = 3
-    """Starts of one provider that fail in a row until it is left alone."""
+    """Consecutive failed starts after which no more are tried at a provider for a while."""
     breaker_open_s: float = 120.0
     breaker_open_most_s: float = 3600.0
 
@@ -101,9 +102,9 @@ class ProviderPatience:
     def refusal(self, worker_id: str, provider: str, now: float) -> str:
         """Return in words why this worker should not be started now; empty if it may."""
         if now < self._backoff(worker_id).not_before:
-            return "it failed before and is left alone for a while"
+            return "it failed before and is not started again for a while"
         if not self._breaker(provider).allows(now):
-            return f"starts at {provider} fail, it is left alone for a while"
+            return f"starts at {provider} failed, so none is tried there for a while"
         return ""
 
     def started(self, key: str, provider: str) -> None:
@@ -112,7 +113,7 @@ class ProviderPatience:
 
     def called_off(self, key: str, provider: str) -> None:
         """Record that a start was cancelled before it could succeed or fail."""
-        self._breaker(provider).forget(key)
+        self._breaker(provider).discard(key)
 
     def joined(self, provider: str) -> None:
         """Record that a worker of this provider has joined."""
@@ -129,7 +130,7 @@ class ProviderPatience:
         self._backoff(worker_id).failed(now, self._uniform, first_s=first_s, most_s=most_s)
         if not breaker.failed(key, now, self._uniform):
             return ""
-        return f"{breaker.failures} starts failed in a row; none is tried for {breaker.open_until - now:.0f} s"
+        return f"{breaker.failures} consecutive starts failed; none is tried for {breaker.open_until - now:.0f} s"
 
     def _backoff(self, worker_id: str) -> Backoff:
         return self._backoffs.setdefault(worker_id, Backoff())

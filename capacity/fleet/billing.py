@@ -14,8 +14,8 @@ class Terms:
     """The price of one worker, agreed when it is started.
 
     Args:
-        usd_per_hour: of the machine.
-        egress_usd_per_gb: of what it sends; 1 GB = 1e9 bytes.
+        usd_per_hour: price of the machine.
+        egress_usd_per_gb: price of what it sends; 1 GB = 1e9 bytes.
         upload_bytes_per_second: cap on what it sends, so that its egress has a bound.
         minimum_s, granularity_s, tail_s: see Offer.
     """

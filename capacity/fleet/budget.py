@@ -1,10 +1,11 @@
 """Keep a fleet within its limits: count what was spent and committed, refuse starts, and name the workers to stop.
 
-The total is kept by looking ahead. At every look, all that runs must still fit into the limit if each worker goes on
-until the next look and then takes its whole tail to stop, minimum billing and the greatest egress included. What does
-not fit is stopped at this look: by the one before, there was room for that. So nothing is ever spent beyond the limit
-as long as looks are at most ``look_every_s`` apart, a stop takes no longer than the worker's tail, and no worker sends
-more than its cap. A coordinator that dies is such a stop: workers end by themselves without it, within their tail.
+The limit on the total is enforced ahead of time. At every check, the cost of all running workers must still be within
+the limit if each of them runs until the next check and then takes its whole tail to stop, minimum billing and the
+greatest egress included. Workers beyond that are stopped at this check; the previous check reserved the money for it.
+So spending never exceeds the limit as long as checks are at most ``look_every_s`` apart, a stop takes no longer than
+the worker's tail, and no worker sends more than its cap. The death of the coordinator counts as a stop too: workers
+end by themselves without it, within their tail.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from capacity.fleet.billing import Terms
 from capacity.model.units import SECONDS_PER_HOUR
 
-_ROUNDING = 1e-9  # of sums of prices
+_ROUNDING = 1e-9  # relative error of sums of prices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,7 @@ class Limits:
 
     Args:
         usd_per_hour_max, usd_max: None: no limit.
-        look_every_s: longest time between two looks.
+        look_every_s: longest time between two checks, in seconds.
     """
 
     usd_per_hour_max: float | None = None
@@ -34,11 +35,11 @@ class Limits:
 
 @dataclass(slots=True)
 class Account:
-    """One worker's clock. Times in seconds since the epoch.
+    """One worker's account. Times are in seconds since the epoch.
 
     Args:
-        sent_bytes, sent_at: of its last report.
-        stop_wanted_at: None while it may go on.
+        sent_bytes, sent_at: bytes sent so far and the time, as of its last report.
+        stop_wanted_at: when its stop was decided; None while it may continue.
         spent_usd: machine and egress, as of the last ``Budget.settle``.
     """
 
@@ -52,14 +53,14 @@ class Account:
     egress_usd: float = 0.0
 
     def settle(self, now: float) -> None:
-        """Count up to now."""
+        """Count the costs up to now."""
         self.machine_usd = self.terms.machine_usd(now - self.opened_at)
         self.egress_usd = self.terms.egress_usd(self.sent_bytes)
 
     def worst_usd(self, now: float, look_every_s: float) -> float:
-        """Return what a worker will have cost when it has ended, if it is stopped no later than at the next look."""
-        told_at = now + look_every_s if self.stop_wanted_at is None else self.stop_wanted_at
-        ends_at = max(now, told_at + self.terms.tail_s)
+        """Return what a worker will have cost when it has ended, if it is stopped no later than at the next check."""
+        stopped_at = now + look_every_s if self.stop_wanted_at is None else self.stop_wanted_at
+        ends_at = max(now, stopped_at + self.terms.tail_s)
         unreported_h = max(0.0, ends_at - self.sent_at) / SECONDS_PER_HOUR
         egress = self.terms.egress_usd(self.sent_bytes) + self.terms.egress_usd_per_hour_max * unreported_h
         return self.terms.machine_usd(ends_at - self.opened_at) + egress
@@ -69,7 +70,7 @@ class Budget:
     """Accounts of running workers, and the cost of ended ones. ``now`` never falls."""
 
     def __init__(self, limits: Limits, *, closed_usd: float = 0.0) -> None:
-        """``closed_usd``: spent by workers that ended before."""
+        """Begin without open accounts; ``closed_usd`` is the cost of workers that ended earlier."""
         self.limits = limits
         self._closed_usd = closed_usd
         self._open: dict[str, Account] = {}
@@ -97,7 +98,7 @@ class Budget:
         return self._closed_usd + sum(one.machine_usd + one.egress_usd for one in self._open.values())
 
     def worst_usd(self, now: float) -> float:
-        """Return what will have been spent if everything is stopped at the next look."""
+        """Return what will have been spent if all workers are stopped at the next check."""
         every_s = self.limits.look_every_s
         return self._closed_usd + sum(account.worst_usd(now, every_s) for account in self._open.values())
 
@@ -105,16 +106,16 @@ class Budget:
         """Return in words why a worker at these terms must not be started; empty if it may."""
         hourly, limit = self.committed_usd_per_hour + terms.committed_usd_per_hour, self.limits.usd_per_hour_max
         if limit is not None and hourly > limit:
-            return f"{hourly:.4g} $/h would be committed, the limit is {limit:.4g} $/h"
+            return f"{hourly:.4g} $/h would be committed; the limit is {limit:.4g} $/h"
         total, limit = self.worst_usd(now) + _first_usd(terms, now, self.limits.look_every_s), self.limits.usd_max
         if limit is not None and total > limit:
-            return f"{total:.4g} $ would be spent at the least, the limit is {limit:.4g} $"
+            return f"{total:.4g} $ would be spent at least; the limit is {limit:.4g} $"
         return ""
 
     def overdue(self, now: float) -> dict[str, str]:
-        """Return the workers to stop at this look with the reason, the dearest first; the rest fits into the limits.
+        """Return the workers to stop at this check with the reason, the dearest first; the rest fits into the limits.
 
-        Only limits that became tighter leave something beyond the hourly one: no start ever does.
+        The hourly limit is exceeded only after it was lowered, because no start exceeds it.
         """
         hourly, total = self.limits.usd_per_hour_max, self.limits.usd_max
         every_s, worst = self.limits.look_every_s, self.worst_usd(now)
@@ -125,7 +126,7 @@ class Budget:
             if total is not None and worst > total:
                 found[key] = f"the budget of {total:.4g} $ is almost spent"
             elif hourly is not None and committed > hourly * (1.0 + _ROUNDING):
-                found[key] = f"no more than {hourly:.4g} $/h may be spent"
+                found[key] = f"the limit is {hourly:.4g} $/h"
             else:
                 break
             stopped = Account(account.provider, account.terms, account.opened_at, account.sent_at, account.sent_bytes)
@@ -140,10 +141,10 @@ class Budget:
     # ---------------------------------------------------------------- what happens
 
     def open(self, key: str, provider: str, terms: Terms, opened_at: float, *, sent_bytes: int = 0) -> Account:
-        """Open an account whose clock runs from ``opened_at``, when its start was decided, not from when it came up.
+        """Open an account whose clock runs from ``opened_at``: when the start was decided, not when the worker ran.
 
         Raises:
-            ValueError: it is open already.
+            ValueError: the account is open already.
         """
         if key in self._open:
             raise ValueError(f"the account of {key} is open already")
@@ -153,12 +154,12 @@ class Budget:
         return account
 
     def sent(self, key: str, sent_bytes: int, now: float) -> None:
-        """Record what it has sent since its start, by its own count."""
+        """Record the bytes that a worker has sent since its start, by its own count."""
         account = self._open[key]
         account.sent_bytes, account.sent_at = max(account.sent_bytes, sent_bytes), now
 
     def stop_wanted(self, key: str, now: float) -> None:
-        """Record that it is being stopped from now on."""
+        """Record that the worker is being stopped from now on."""
         account = self._open[key]
         if account.stop_wanted_at is None:
             account.stop_wanted_at = now
@@ -177,5 +178,5 @@ class Budget:
 
 
 def _first_usd(terms: Terms, now: float, look_every_s: float) -> float:
-    """Return the least cost of a worker that is started now: until the next look, its tail, or its minimum."""
+    """Return the least cost of a worker that is started now: until the next check and its tail, or its minimum."""
     return Account("", terms, now, now).worst_usd(now, look_every_s)

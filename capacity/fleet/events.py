@@ -23,7 +23,7 @@ class WorkersWanted:
 
     reasons: Mapping[str, str]
     forecast_usd_per_hour: Mapping[str, float] = field(default_factory=dict)
-    """What the plan expects each to cost, egress included; its offered price where it is not named."""
+    """The cost of each worker that the plan expects, egress included; one that is absent costs its offered price."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class StartSucceeded:
 
 @dataclass(frozen=True, slots=True)
 class StartFailed:
-    """The provider refused, or did not answer; the worker may run all the same."""
+    """The provider refused, or did not answer; the worker may be running nevertheless."""
 
     tag: WorkerTag
     reason: str
@@ -97,7 +97,7 @@ class RunOver:
 
 @dataclass(frozen=True, slots=True)
 class LimitsChanged:
-    """New limits of the fleet's cost; None: no limit. Workers beyond them are stopped, the dearest first."""
+    """New limits of the fleet's cost; None: no limit. Workers beyond the limits are stopped, the dearest first."""
 
     usd_per_hour_max: float | None
     usd_max: float | None
@@ -105,7 +105,7 @@ class LimitsChanged:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed; the manager looks at its budget, retries and timeouts."""
+    """Time has passed; the manager checks its budget, retries and timeouts."""
 
 
 FleetEvent = (
@@ -149,7 +149,7 @@ class RecordClosed:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a provider's workers cost since the last mark, and what was expected."""
+    """The cost of a provider's workers since the last mark, and the cost that was expected."""
 
     machine_usd: float
     egress_usd: float
@@ -198,14 +198,14 @@ class ListWorkers:
 
 @dataclass(frozen=True, slots=True)
 class AskOffers:
-    """Ask a provider for its offers; answered by OffersSeen, or by nothing."""
+    """Ask a provider for its offers; answered by OffersSeen, or not at all."""
 
     provider: str
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One line of the run's story."""
+    """One line for the run's event log."""
 
     kind: str
     subject: str

@@ -70,7 +70,7 @@ class FleetManager:
         self._over = ""
         self._incarnations = dict(restored.incarnations)
         self._held_back: dict[str, str] = {}  # worker id -> why it is not started, in words
-        self._ended_at: dict[str, float] = {}  # of the last hour: a list asked for before may still have them
+        self._ended_at: dict[str, float] = {}  # the last hour's: a list requested earlier may still have them
         self._started_at = now
         self._next_list = dict.fromkeys(settings.providers, now)
         self._next_offers = dict.fromkeys(settings.providers, now)
@@ -177,12 +177,12 @@ class FleetManager:
                 assert_never(event)
 
     def _expect(self) -> None:
-        """Tell the accounts what to expect: every wanted worker that is offered, at its planned or its listed price."""
-        told = {} if self._wanted is None else self._wanted.forecast_usd_per_hour
+        """Set the expected costs: of every wanted worker that is offered, at its planned or listed price."""
+        planned = {} if self._wanted is None else self._wanted.forecast_usd_per_hour
         wanted = () if self._wanted is None or self._over else self._wanted.reasons
         found = {worker_id: offer.worker for worker_id in wanted if (offer := self._offer(worker_id)) is not None}
         self._accounts.expect(
-            {worker_id: (one.provider, told.get(worker_id, one.usd_per_hour)) for worker_id, one in found.items()}
+            {worker_id: (one.provider, planned.get(worker_id, one.usd_per_hour)) for worker_id, one in found.items()}
         )
 
     # ---------------------------------------------------------------- one worker
@@ -201,7 +201,7 @@ class FleetManager:
         if slot.phase == "draining":
             return self._stop(slot, now)
         if slot.phase == "on" and finished:
-            return self._lost(slot, "it said goodbye", now)
+            return self._lost(slot, "its peer reported that it will not return", now)
         return []
 
     def _lost(self, slot: Slot, how: str, now: float) -> Actions:
@@ -221,7 +221,7 @@ class FleetManager:
         return [*notes, *self._stop(slot, now, reason)]
 
     def _drain(self, slot: Slot, reason: str, now: float) -> Actions:
-        """Let the worker finish first if it has a session, else stop it."""
+        """Let the worker finish first if it has a session; otherwise stop it."""
         self.budget.stop_wanted(slot.key, now)
         if slot.phase in _GOING:
             return []
@@ -239,7 +239,7 @@ class FleetManager:
         return [StopWorker(slot.tag, slot.provider)]
 
     def _stop_again(self, slot: Slot, reason: str, now: float) -> Actions:
-        """Retry a stop, without limit: the worker costs money until it is gone."""
+        """Retry a stop, without limit: the worker costs money until it has ended."""
         ceiling_s = min(STOP_RETRY_MOST_S, STOP_RETRY_FIRST_S * 2.0 ** min(slot.stop_failures, 32))
         slot.stop_failures += 1
         slot.stop_due = now + self._uniform(ceiling_s / 2.0, ceiling_s)
@@ -287,7 +287,7 @@ class FleetManager:
     def _stop_orphan(self, orphan: Running, provider: str, now: float) -> Actions:
         """Stop a worker of this run that no journal has.
 
-        The journal was deleted, or the run was copied; the worker is paid for until it is gone.
+        The journal was deleted, or the run was copied; the worker is paid for until it has ended.
         """
         worker_id, offer = orphan.tag.worker_id, self._offer(orphan.tag.worker_id)
         terms = Terms(usd_per_hour=0.0) if offer is None else Terms.of(offer)
@@ -296,8 +296,8 @@ class FleetManager:
         self._slots[slot.key] = slot
         return [
             self._accounts.open(slot.tag, provider, terms, min(now, orphan.started_unix_s or now)),
-            Note("orphan_found", slot.key, f"it runs and nobody knows why: {orphan.where}"),
-            *self._stop(slot, now, "an orphan"),
+            Note("orphan_found", slot.key, f"it runs without an entry in the journal: {orphan.where}"),
+            *self._stop(slot, now, "it has no entry in the journal"),
         ]
 
     # ---------------------------------------------------------------- time and money
@@ -331,7 +331,7 @@ class FleetManager:
                 slot.stop_due, slot.since = None, now
                 return [StopWorker(slot.tag, slot.provider)]
             case "on" if slot.away_since is not None and now - slot.away_since >= settings.leave_grace_s:
-                return self._lost(slot, f"it was away for {settings.leave_grace_s:g} s", now)
+                return self._lost(slot, f"it was disconnected for {settings.leave_grace_s:g} s", now)
         return []
 
     def _keep_budget(self, now: float) -> Actions:
@@ -350,7 +350,7 @@ class FleetManager:
         actions: Actions = []
         for slot in list(self._slots.values()):
             if slot.tag.worker_id not in wanted and slot.phase not in kept:
-                actions += self._drain(slot, self._over or "it is not wanted any more", now)
+                actions += self._drain(slot, self._over or "it is no longer wanted", now)
         taken = {slot.tag.worker_id for slot in self._slots.values()}
         for worker_id, reason in wanted.items():
             if worker_id not in taken:
@@ -360,12 +360,12 @@ class FleetManager:
         return actions
 
     def _wanted_now(self, now: float) -> Mapping[str, str] | None:
-        """Return the wanted workers; None while they are not known, so that running workers are left alone."""
+        """Return the wanted workers; None while they are not known, so that running workers keep running."""
         if self._over:
             return {}
         if self._wanted is not None:
             return self._wanted.reasons
-        return None if now - self._started_at < self.settings.told_grace_s else {}
+        return None if now - self._started_at < self.settings.wanted_grace_s else {}
 
     def _start_if_possible(self, worker_id: str, reason: str, now: float) -> Actions:
         offer = self._offer(worker_id)
@@ -379,9 +379,9 @@ class FleetManager:
         return self._hold_back(worker_id, refusal) if refusal else self._start(worker_id, provider, terms, reason, now)
 
     def _hold_back(self, worker_id: str, why: str) -> Actions:
-        """Report a worker that is not started; once, until it is started or the reason changes."""
+        """Report once that a worker is not started; again only after it was started or when the reason changes."""
         was, self._held_back[worker_id] = self._held_back.get(worker_id, ""), why
-        is_news = was.partition(" ")[2] != why.partition(" ")[2]  # a figure in front may change all the time
+        is_news = was.partition(" ")[2] != why.partition(" ")[2]  # a leading figure may change all the time
         return [Note("worker_held_back", worker_id, why)] if is_news else []
 
     def _start(self, worker_id: str, provider: str, terms: Terms, reason: str, now: float) -> Actions:

@@ -71,7 +71,7 @@ class FleetJournal:
         line, length = encode(row), os.fstat(self._descriptor).st_size
         try:
             if os.write(self._descriptor, line) != len(line):
-                raise OSError("the line was written in part only")
+                raise OSError("only part of the line was written")
             os.fsync(self._descriptor)
         except OSError as error:
             with contextlib.suppress(OSError):
@@ -92,6 +92,6 @@ def _error(path: Path, cause: str) -> StoreError:
     return StoreError(
         f"the journal of providers {path} cannot be used",
         cause=cause,
-        fix="free some space, or restore it from a backup of the run; without it, workers that run are stopped as "
-        "orphans and what they cost so far is forgotten",
+        fix="free some space, or restore it from a backup of the run; without it, running workers are stopped as "
+        "orphans and their cost so far is lost",
     )

@@ -1,4 +1,4 @@
-"""Spending by provider: of workers that ended, of those that run, what marks hold of it, and what was expected."""
+"""Sum spending by provider: of ended and running workers, the part recorded in marks, and the forecast."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ NOTHING = Spent(0.0, 0.0, 0.0)
 
 
 def plus(one: Spent, other: Spent) -> Spent:
-    """Their sum."""
+    """Return the sum of two spendings."""
     return Spent(
         one.machine_usd + other.machine_usd, one.egress_usd + other.egress_usd, one.forecast_usd + other.forecast_usd
     )
 
 
 def minus(one: Spent, other: Spent) -> Spent:
-    """Their difference."""
+    """Return the difference of two spendings."""
     return Spent(
         one.machine_usd - other.machine_usd, one.egress_usd - other.egress_usd, one.forecast_usd - other.forecast_usd
     )
 
 
 class Spending:
-    """Sums in US dollars. What is not in a mark yet is the difference of what is known and what is marked."""
+    """Spending in US dollars by provider. The next mark holds what was spent beyond the sum of all earlier marks."""
 
     def __init__(self, closed: Mapping[str, Spent], marked: Mapping[str, Spent]) -> None:
         self._closed = dict(closed)
@@ -35,21 +35,21 @@ class Spending:
 
     @property
     def closed_usd(self) -> float:
-        """Of workers that ended."""
+        """Cost of ended workers over all providers."""
         return sum(spent.machine_usd + spent.egress_usd for spent in self._closed.values())
 
     def ended(self, account: Account) -> None:
-        """A worker has ended; this is its account."""
+        """Add the account of a worker that has ended."""
         spent = Spent(account.machine_usd, account.egress_usd, 0.0)
         self._closed[account.provider] = plus(self._closed.get(account.provider, NOTHING), spent)
 
     def expect(self, provider: str, usd_per_hour: float, seconds: float) -> None:
-        """So long a worker was wanted that was expected to cost so much."""
+        """Add to the forecast a worker that was wanted for ``seconds`` at this expected price."""
         usd = usd_per_hour * seconds / SECONDS_PER_HOUR
         self._forecast[provider] = self._forecast.get(provider, 0.0) + usd
 
     def by_provider(self, open_accounts: Iterable[Account]) -> dict[str, Spent]:
-        """Everything, as of the last time that the accounts were settled."""
+        """Return all spending by provider, as of the last time that the accounts were settled."""
         sums = {name: Spent(one.machine_usd, one.egress_usd, 0.0) for name, one in self._closed.items()}
         for account in open_accounts:
             spent = Spent(account.machine_usd, account.egress_usd, 0.0)
@@ -59,7 +59,7 @@ class Spending:
         return sums
 
     def mark(self, open_accounts: Iterable[Account]) -> dict[str, Spent]:
-        """What has come since the last mark, by provider; it counts as marked from now on."""
+        """Return what was spent since the last mark, by provider; it counts as marked from now on."""
         sums = self.by_provider(open_accounts)
         rise = {name: minus(spent, self._marked.get(name, NOTHING)) for name, spent in sums.items()}
         self._marked = sums

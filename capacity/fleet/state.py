@@ -13,7 +13,7 @@ from capacity.fleet.events import FleetAction, Spent
 from capacity.providers.base import WorkerTag
 
 Phase = Literal["starting", "joining", "on", "draining", "stopping", "unknown"]
-"""unknown: opened by a coordinator before us, and not yet found or missed at its provider."""
+"""``unknown``: an earlier coordinator opened it, and its provider has not yet been seen to run it or to lack it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,24 +23,24 @@ class FleetSettings:
     run_id: str
     providers: tuple[str, ...]
     limits: Limits = field(default_factory=lambda: Limits(look_every_s=60.0))
-    """Its ``look_every_s`` is also the time between two marks: what a crash may leave unrecorded."""
+    """Limits of the cost; ``look_every_s`` is also the time between two marks, which a crash may leave unrecorded."""
     start_timeout_s: float = 600.0
-    """From a start until its peer joins."""
+    """Longest time from a start until the worker's peer joins."""
     drain_timeout_s: float = 15.0
-    """For a peer to finish, upload and leave."""
+    """Time that a drained peer has to finish, upload and leave."""
     leave_grace_s: float = 130.0
-    """For a peer that went without a goodbye to come back."""
+    """Time that a peer has to reconnect after its session ended without a goodbye."""
     stable_s: float = 300.0
-    """A worker that is gone before so long counts as failed."""
+    """A worker that ends before it worked for this long counts as failed."""
     patience: PatienceSettings = field(default_factory=PatienceSettings)
     starts_at_once: int = 8
-    """Of one provider."""
+    """Most starts of one provider in progress at once."""
     list_every_s: float = 60.0
-    """Between two looks at what runs at a provider."""
+    """Time between two lists of what runs at a provider."""
     offers_every_s: float = 900.0
-    """Between two looks at what a provider offers."""
-    told_grace_s: float = 300.0
-    """For whoever decides to say what is wanted, before workers that a coordinator before us left are stopped."""
+    """Time between two queries of what a provider offers."""
+    wanted_grace_s: float = 300.0
+    """Time after startup in which the wanted set must arrive, before workers of earlier coordinators are stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,13 @@ class OpenWorker:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What the journal of earlier coordinators says.
+    """State of the fleet as the journal of earlier coordinators records it.
 
     Args:
-        incarnations: the greatest one of each worker.
-        closed: what ended workers cost, by provider; ``marked``: what marks hold, by provider. Forecast in the latter.
-        marked_at: when one of them last wrote anything; 0: never.
+        incarnations: each worker's highest incarnation.
+        closed: cost of ended workers, by provider.
+        marked: sum of all marks, by provider; only these include the forecast.
+        marked_at: when an earlier coordinator last wrote a row; 0: never.
     """
 
     opened: tuple[OpenWorker, ...] = ()
@@ -77,10 +78,10 @@ class Slot:
 
     Args:
         since: when the phase began.
-        up_at: when it was known to run; a list of what runs that was asked for before may lack it.
+        up_at: when it was known to run; a list of running workers requested earlier may lack it.
         joined_at: when its peer first joined; None: not yet.
-        away_since: None while its peer has a session.
-        stop_due: while stopping: when to try again; None while a stop is under way.
+        away_since: when its peer's session ended; None while it has one.
+        stop_due: while stopping: when to retry; None while a stop is in progress.
     """
 
     tag: WorkerTag
@@ -107,7 +108,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """One slot for screens."""
+    """One slot as screens show it."""
 
     worker_id: str
     tag: str

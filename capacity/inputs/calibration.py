@@ -1,7 +1,7 @@
 """Fit workers' speeds, T_train and T_bcast from a run's records, with their standard errors, and derive its demand.
 
 A peer's mu is its concurrency / the mean time of a rollout, pauses between rollouts included: the rate at which it
-generates while it has as much work as it can take. Its concurrency is the number of rollouts that it was observed to
+generates while it is fully loaded. Its concurrency is the number of rollouts that it was observed to
 generate at once. T_train is the part of a step in which the learner did not wait. The recorded T_bcast / the fluid
 bound of the same links, where these are known, is the overhead that the bound leaves out.
 """
@@ -61,7 +61,7 @@ class FittedPeer:
 
     @property
     def speed(self) -> Speed:
-        """Return the peer's speed while it has as much work as it can take."""
+        """Return the peer's speed while it is fully loaded."""
         mean_s = self.t_gen_s.value * self.pause
         return Speed(self.concurrency, self.concurrency / mean_s, self.t_gen_p90_s * self.pause, mean_s)
 
@@ -252,7 +252,7 @@ def _covered_s(intervals: Sequence[tuple[float, float]]) -> float:
 def _at_once(made: Sequence[MadeRollout]) -> int:
     """Return the rollouts in flight at the middle of a rollout, as the 90th percentile over all of them, at least 1.
 
-    The highest tenth is left out because begins and ends, which are derived from uploads, are blurred.
+    The highest tenth is left out because start and end times, which are derived from uploads, are blurred.
     """
     begins = np.sort(np.array([one.begun_s for one in made]))
     ends = np.sort(np.array([one.received_s for one in made]))
@@ -262,7 +262,7 @@ def _at_once(made: Sequence[MadeRollout]) -> int:
 
 
 def _together(by_peer: Mapping[str, Sequence[MadeRollout]]) -> bool:
-    """Whether rollouts that were begun together arrived together although their lengths differ."""
+    """Return whether rollouts that were begun together arrived together although their lengths differ."""
     pairs = same = 0
     for made in by_peer.values():
         ordered = sorted(made, key=lambda one: one.begun_s)

@@ -53,11 +53,11 @@ class DemandSection(ConfigModel):
     publish_every_steps: int = Field(1, ge=1)
     """kappa: learner steps between two published versions."""
     encoding: Encoding = "keyframe"
-    """What workers receive: the whole version, or the difference from an earlier one."""
+    """Encoding that workers receive: the whole version, or the difference from an earlier one."""
     learning_rate: float = Field(1e-6, gt=0)
     """Highest learning rate of Adam: it decides how large a delta is."""
     delta_share: float | None = Field(None, gt=0, le=1)
-    """Bytes of a delta / bytes of a keyframe, where it was measured; none: estimated from the learning rate."""
+    """Bytes of a delta / bytes of a keyframe, if it was measured; none: estimated from the learning rate."""
     update_bytes: float | None = Field(None, gt=0)
     """M: bytes of what each worker receives for one version; none: from the model and the encoding."""
     learner_upload_mbit_per_second: float = Field(gt=0)
@@ -69,11 +69,11 @@ class DemandSection(ConfigModel):
     pauses_while_receiving: bool = False
     """Whether workers stop generating while they receive; Rollcast's peers do not."""
     t_swap_s: float = Field(1.0, ge=0)
-    """Seconds that a worker stands still to put a new version into use."""
+    """Seconds for which a worker generates nothing while it swaps to a new version."""
     t_load_s: float = Field(0.0, ge=0)
-    """From the verified copy to its use, generating meanwhile."""
+    """Seconds from the verified copy to its use; the worker generates meanwhile."""
     t_score_s: float = Field(0.0, ge=0)
-    """From a rollout's end to its score."""
+    """Seconds from a rollout's end to its score."""
     headroom: float = Field(1.1, ge=1)
     """phi: rate bought / rate needed."""
     share_without_a_region: float = Field(0.0, ge=0, le=1)
@@ -98,7 +98,7 @@ class DemandSection(ConfigModel):
                 raise ValueError(f"{name} ({system}) and staleness_limit are the same: give one")
         for name, why in _NOT_STEPS.items():
             if name in values:
-                raise ValueError(f"{name} is no count of learner steps ({why}): give staleness_limit")
+                raise ValueError(f"{name} does not count learner steps ({why}): give staleness_limit")
         return {("staleness_limit" if name in STALENESS_SYNONYMS else name): value for name, value in values.items()}
 
     @field_validator("topology")
@@ -115,24 +115,24 @@ class DemandSection(ConfigModel):
 
 
 class LengthsSection(ConfigModel):
-    """How long rollouts are; not used for workers whose rollouts a second and p90 were measured."""
+    """Lengths of rollouts; not used for workers whose rollouts a second and p90 were measured."""
 
     distribution: str = "deepseek-r1"
     """A distribution of the catalogue (`rollcast capacity offers lengths` lists them), or a CSV file with
     low,high,weight in tokens."""
     tokens_max: int = Field(8192, ge=1)
-    """Rollouts are cut at so many generated tokens."""
+    """Most generated tokens of a rollout; longer ones are cut there."""
     prompt_tokens: float = Field(512.0, ge=0)
     """Mean length of a prompt."""
 
 
 class EngineSection(ConfigModel):
-    """How the speed of hardware without a measurement is estimated."""
+    """Estimate of the speed of hardware without a measurement."""
 
     efficiency: float | None = Field(None, gt=0, le=1)
     """Share of the roofline that the engine reaches, fitted from one timed decode; none: the catalogue's."""
     concurrencies: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-    """Rollouts under way at once, of one accelerator, among which the planner chooses."""
+    """Rollouts in flight on one accelerator, among which the planner chooses."""
 
 
 class DemandFile(ConfigModel):

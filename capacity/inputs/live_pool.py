@@ -33,7 +33,7 @@ class LiveRun:
 
     Args:
         rows: one row for each connected worker that is not quarantined.
-        demand: measured values by the key of the [demand] section; only those that are known.
+        demand: measured values by the key of the [demand] section; values that are not known yet are absent.
         unmeasured: names of workers that have not generated yet, or whose links have carried nothing yet.
     """
 

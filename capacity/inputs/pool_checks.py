@@ -29,12 +29,12 @@ _IS: dict[Reason, str] = {
     "absurd": "is absurd",
     "not_a_number": "is not a number",
     "not_a_choice": "is not a choice",
-    "duplicate": "is taken",
+    "duplicate": "is used twice",
     "unknown_hardware": "is not in the catalogue",
     "does_not_fit": "does not fit",
 }
 _OPTIONAL = tuple(rule.name for rule in RULES.values() if not rule.needed and rule.default is None)
-_TOLD = ("gpus", "relays", "preemptions_per_hour", "lost_per_preemption_s")
+_REPORTED = ("gpus", "relays", "preemptions_per_hour", "lost_per_preemption_s")
 """Columns whose defaults change a plan enough to be reported where they were used."""
 
 
@@ -168,7 +168,7 @@ def _taken(row: Row, progress: _Progress) -> PoolRow:
         if column not in record:
             record[column] = value
             filled.append((column, value, "assumption"))
-    values: dict[str, Any] = {name: _believed(RULES[name], value) for name, value in record.items()}
+    values: dict[str, Any] = {name: _accepted(RULES[name], value) for name, value in record.items()}
     _fill_donated(values, filled)
     _check_spot(values)
     for rule in RULES.values():
@@ -176,7 +176,7 @@ def _taken(row: Row, progress: _Progress) -> PoolRow:
             raise _Refusal("missing", rule.name, None, rule.meaning)
         if rule.name not in values and rule.default is not None:
             values[rule.name] = rule.default
-            if rule.name in _TOLD:
+            if rule.name in _REPORTED:
                 filled.append((rule.name, rule.default, "default"))
     _check_speed(values)
     whole: dict[str, Any] = dict.fromkeys(_OPTIONAL) | values
@@ -188,7 +188,7 @@ def _taken(row: Row, progress: _Progress) -> PoolRow:
     return taken
 
 
-def _believed(rule: ColumnRule, value: Value) -> Value:
+def _accepted(rule: ColumnRule, value: Value) -> Value:
     """Return the value in its column's type.
 
     Raises:
@@ -218,7 +218,7 @@ def _number(rule: ColumnRule, value: Value) -> Value:
     if number == 0:
         raise _Refusal("zero", rule.name, value, rule.meaning)
     if not rule.low <= number <= rule.high:
-        raise _Refusal("absurd", rule.name, value, f"believed from {rule.low:g} to {rule.high:g}")
+        raise _Refusal("absurd", rule.name, value, f"accepted from {rule.low:g} to {rule.high:g}")
     if rule.kind == "whole" and number != int(number):
         raise _Refusal("not_a_number", rule.name, value, "a whole number")
     return int(number) if rule.kind == "whole" else number
@@ -236,15 +236,17 @@ def _fill_donated(values: dict[str, Any], filled: list[tuple[str, Value, Origin]
 
 def _check_spot(values: dict[str, Any]) -> None:
     if values.get("spot") and "preemptions_per_hour" not in values:
-        raise _Refusal("missing", "preemptions_per_hour", None, "a spot machine is taken away at times")
+        raise _Refusal("missing", "preemptions_per_hour", None, "a spot machine can be preempted")
 
 
 def _check_speed(values: dict[str, Any]) -> None:
     measured = [name for name in ("rollouts_per_second", "tokens_per_second") if name in values]
     if not measured and not values["hardware"]:
-        raise _Refusal("missing", "hardware", None, "it has no measured speed, so that its hardware must tell")
+        raise _Refusal(
+            "missing", "hardware", None, "without a measured speed, the speed is estimated from the hardware"
+        )
     if measured and "concurrency" not in values:
-        raise _Refusal("missing", "concurrency", None, f"{measured[0]} says little without it")
+        raise _Refusal("missing", "concurrency", None, f"{measured[0]} has no meaning without it")
 
 
 def _check_names(row: PoolRow, progress: _Progress) -> None:

@@ -39,7 +39,7 @@ def read_pool(path: Path) -> list[Row]:
     elif path.suffix == ".toml":
         rows = rows_of_toml(text, str(path))
     else:
-        raise PoolError(f"cannot tell what kind of file {path} is", fix="name it .csv or .toml")
+        raise PoolError(f"the format of {path} is not known", fix="name it .csv or .toml")
     if not rows:
         raise PoolError(f"{path} has no workers", fix="give it a row for each; configs/pool.csv is an example")
     if len(rows) > ROWS_MAX:

@@ -51,7 +51,7 @@ class LearnerStep:
         reported_s: time of the report, as seconds of the coordinator's wall clock.
         figures: ``step_s`` and its components ``wait_s``, ``train_s``, ``behaviour_s``, ``compile_s`` among others.
         t_bcast_s: T_bcast of the newest version that had reached every peer by then; None: there was none.
-        mean_age: mean age of the batch's rollouts, in learner steps; None: not known.
+        mean_age: mean age of the batch's rollouts, in learner steps; None: not recorded.
     """
 
     step: int
@@ -99,7 +99,7 @@ ORDER BY r.rollout_id
 
 
 def read_run(root: Path) -> RunRecords:
-    """Read the records of the run in this folder; the run may still be going on.
+    """Read the records of the run in this folder; the run may still be active.
 
     Raises:
         RunFolderError: there is no ledger or configuration, or one of them cannot be read.

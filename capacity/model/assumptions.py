@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """Args: relative_uncertainty: one standard deviation / the value; 0: exact, or the user's own decision."""
+    """One figure that a plan rests on.
+
+    Args:
+        relative_uncertainty: one standard deviation / the value; 0: exact, or the user's own decision.
+    """
 
     name: str
     value: float | str

@@ -1,4 +1,4 @@
-"""How long a version takes to reach every receiver, from the links alone: the fluid bound of each topology.
+"""Compute how long a version takes to reach every receiver, from the links alone: the fluid bound of each topology.
 
 Plans, the coordinator's relay planning and the simulator all take the bound from here.
 
@@ -9,7 +9,7 @@ a source with uplink ``U0`` and ``M`` bytes:
 stripes  All copies finish within tau iff, with ``rho = eta M / tau``: ``U0 >= rho``, every ``d_i >= rho`` and
          ``sum(rho - u_i) <= U0``. With eta = 1 that is the bound of Kumar and Ross, "Peer-assisted file distribution:
          the minimum distribution time" (2006), equation 1; eta is what a finite number of trees costs. In place of
-         the slowest downlink's rate for all, ``fluid_rate`` lets fast receivers go on at the rate that slow ones leave.
+         the slowest downlink's rate for all, ``fluid_rate`` gives fast receivers the rate that slow ones leave unused.
 tree     Every inner node sends whole copies at the common rate r, so it feeds ``floor(u_i / r)`` others. A tree of
          rate r exists iff ``U0 >= r``, every ``d_i >= r`` and ``floor(U0 / r) + sum floor(u_i / r) >= n``: hang nodes
          on in order of falling uplink, then no node that can feed another takes a place without giving one.
@@ -37,11 +37,11 @@ Rates = NDArray[np.float64]
 #: copies explains it: a node with ``u / (rho / k)`` places uses the floor of it, half a place less on average, of about
 #: k places that each receiver needs: 1 + 1 / (2k) = 1.5, 1.125, 1.0625, 1.031.
 _ETA_BY_INVERSE_STRIPES = ((0.0, 1.0), (1 / 16, 1.03), (1 / 8, 1.06), (1 / 4, 1.13), (1.0, 1.45))
-_BISECTIONS = 60  # of the rate of a tree: to the last bit of a float64
+_BISECTIONS = 60  # relative, of a tree's rate: to the last bit of a float64
 
 
 def stripe_factor(topology: Topology) -> float:
-    """Eta of ``rho = eta M / tau``: what a finite number of stripes costs over the fluid bound; no unit.
+    """Return eta of ``rho = eta M / tau``: the cost of a finite number of stripes over the fluid bound; no unit.
 
     1 for a tree, a chain and a star, whose bounds count whole copies and hold as they stand. Between the measured
     numbers of stripes it is interpolated in 1 / stripes, in which the loss of whole copies is linear.
@@ -97,7 +97,7 @@ def level_for(budget: float, receivers: Iterable[tuple[float, float]]) -> float:
 
 
 def broadcast_rate(source_upload: float, uploads: Rates, downloads: Rates, topology: Topology) -> float:
-    """Bytes a second at which every receiver gets its copy at once; ``broadcast_seconds`` is M over it.
+    """Return the bytes a second at which every receiver gets its copy at once; ``broadcast_seconds`` is M over it.
 
     Returns:
         inf without receivers, 0.0 where the shape cannot reach them all.
@@ -125,7 +125,7 @@ def broadcast_rate(source_upload: float, uploads: Rates, downloads: Rates, topol
 def broadcast_seconds(
     update_bytes: float, source_upload: float, uploads: Rates, downloads: Rates, topology: Topology
 ) -> float:
-    """T_bcast: seconds until the last receiver holds its copy; the time to verify and load it is not in it.
+    """Return T_bcast, the seconds until the last receiver holds its copy; the time to verify and load it is excluded.
 
     Args:
         update_bytes: M, of one version: a keyframe, or a delta.
@@ -148,12 +148,12 @@ def broadcast_seconds(
 
 
 def tree_places(source_upload: float, uploads: Rates, rate: float) -> tuple[int, NDArray[np.int64]]:
-    """How many receivers the source and each receiver feed in a tree of this rate, at most: ``floor(u / rate)``."""
+    """Return the most receivers that the source and each receiver feed in a tree of this rate: ``floor(u / rate)``."""
     return math.floor(source_upload / rate), np.floor(np.asarray(uploads, np.float64) / rate).astype(np.int64)
 
 
 def whole_copies_rate(uploads: Rates, rate_max: float, copies: int) -> float:
-    """Largest rate r <= rate_max with ``sum floor(u_i / r) >= copies``: each sender sends whole copies, all at rate r.
+    """Return the largest rate r <= rate_max with ``sum floor(u_i / r) >= copies``: all send whole copies at rate r.
 
     The sum only falls as r grows, at the rates ``u_i / j``: bisect to a rate that holds, then step up to the next of
     these, which holds too.
@@ -165,7 +165,7 @@ def whole_copies_rate(uploads: Rates, rate_max: float, copies: int) -> float:
         return 0.0
 
     def reaches_all(rate: float) -> bool:
-        with np.errstate(over="ignore"):  # so slow a rate that everybody can send any number of copies
+        with np.errstate(over="ignore"):  # so slow a rate that every sender can send any number of copies
             return float(np.floor(uploads / rate).sum()) >= copies
 
     if reaches_all(rate_max):

@@ -4,7 +4,7 @@ Every version is sent n times to n receivers, whatever the shape. The senders de
 the price of an outgoing byte runs from nothing (a home line) to 0.15 $/GB (a cloud): one outgoing copy of an 8B bf16
 version each minute at 0.09 $/GB costs 89 $/h (design notes on capacity).
 
-There are two answers. ``copies_by_uplink`` is what relays do that share the work by their links:
+There are two answers. ``copies_by_uplink`` models relays that share the work by their links:
 
 stripes  in proportion to uplinks, the source at least one copy: with real uplinks as weights all senders finish
          together (Mutualcast; Li, Chou and Zhang 2005);
@@ -45,7 +45,7 @@ class Copies:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Egress:
-    """Dollars an hour for what is sent: by the origin, and by each worker, shape [n], in the order given."""
+    """Dollars an hour for the traffic sent by the origin and by each worker, shape [n], in the order given."""
 
     origin_usd_per_hour: float
     workers_usd_per_hour: Floats
@@ -85,25 +85,27 @@ def copies_by_uplink(source_upload: float, uploads: Floats, downloads: Floats, t
             assert_never(topology.shape)
 
 
-def cheapest_copies(source_room: float, source_usd_per_gb: float, room: Floats, usd_per_gb: Floats) -> Copies | None:
+def cheapest_copies(
+    source_capacity: float, source_usd_per_gb: float, capacities: Floats, usd_per_gb: Floats
+) -> Copies | None:
     """Return the copies that each member sends at the least cost; the source sends at least one, as it has the version.
 
     Args:
-        source_room: copies that the source can send in time.
-        room: shape [n], copies that each receiver can pass on in time.
+        source_capacity: copies that the source can send in time.
+        capacities: shape [n], copies that each receiver can pass on in time.
         usd_per_gb: shape [n], price of what it sends.
 
     Returns:
         None where all of them together cannot send n copies in time.
     """
-    receivers = len(room)
+    receivers = len(capacities)
     if receivers == 0:
         return Copies(0.0, np.zeros(0))
-    if source_room < 1.0:
+    if source_capacity < 1.0:
         return None
-    rooms = np.append(np.asarray(room, np.float64), source_room - 1.0)
+    all_capacities = np.append(np.asarray(capacities, np.float64), source_capacity - 1.0)
     cheapest_first = np.argsort(np.append(usd_per_gb, source_usd_per_gb), kind="stable")
-    filled = np.minimum(np.cumsum(rooms[cheapest_first]), receivers - 1.0)
+    filled = np.minimum(np.cumsum(all_capacities[cheapest_first]), receivers - 1.0)
     if filled[-1] < (receivers - 1.0) * (1 - 1e-9):
         return None
     sent = np.empty(receivers + 1)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-_ROUNDING = 1e-12  # of sums of probabilities
+_ROUNDING = 1e-12  # error of sums of probabilities
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class LengthDistribution:
 
     @functools.cached_property
     def _cumulative(self) -> NDArray[np.float64]:
-        """The share of lengths below the end of each bin, shape [bins]."""
+        """Share of lengths below the end of each bin, shape [bins]."""
         cumulative = np.cumsum(self.probabilities)
         cumulative[-1] = 1.0
         return cumulative
@@ -140,7 +140,7 @@ class LengthDistribution:
         bins = list(zip(lows.tolist(), highs.tolist(), weights.tolist(), strict=True))
         return self.from_bins([*bins, (tokens_max, tokens_max + 1, cut)] if cut > 1e-12 else bins)
 
-    def draw(self, generator: np.random.Generator, rollouts: int) -> NDArray[np.int64]:
+    def sample(self, generator: np.random.Generator, rollouts: int) -> NDArray[np.int64]:
         """Sample lengths with the given generator; shape [rollouts]."""
         bins = np.searchsorted(self._cumulative, generator.random(rollouts), side="right")
         return generator.integers(self.lows[bins].astype(np.int64), self.highs[bins].astype(np.int64))

@@ -51,7 +51,7 @@ class Pace:
         self._turnarounds.append(turnaround_s)
 
     def came(self, steps_behind: int, now: float) -> None:
-        """Record that a worker holds a newer version, so many steps older than the step that the learner works at."""
+        """Record that a worker holds a newer version, which is this many steps behind the learner's current step."""
         if self.period_s and steps_behind >= 0:
             self._lags.append(steps_behind + min(1.0, (now - self.recorded_at) / self.period_s))
 
@@ -95,7 +95,7 @@ class Pace:
         return groups_per_step * (1.0 + self._under_way + lead_margin_steps) / self.group_yield.share
 
     def steps_old(self, ahead: int, groups_per_step: int, lead_margin_steps: float, kappa: int) -> float:
-        """Return how old the version of a group at this place may be when it begins; inf: any held version will do."""
+        """Return how old the version of a group at this place may be when it begins; inf: any age will do."""
         if self._lag_steps is None or ahead < groups_per_step:
             return math.inf
         of_use = self.groups_of_use(groups_per_step, lead_margin_steps)

@@ -11,16 +11,22 @@ SPREAD_WINDOW = 1024  # newest attempts of all peers that the spread of turnarou
 SPREAD_NEEDED = 24  # attempts measured before anything is predicted
 PERIODS = 16  # newest learner steps that the step's period is measured from
 LAGS_WINDOW = 256  # newest versions that reached peers
-CHANCE_ONCE_BEGUN = 0.2  # of being in time, that a group must have whose other slots are in flight or done
+CHANCE_ONCE_BEGUN = 0.2  # chance of being in time that a group needs whose other slots are in flight or done
 
-_CHANCE_MIN, _CHANCE_AT_FIRST, _CHANCE_MAX = 0.1, 0.25, 0.97  # of being in time, that a new group must have
-_BOLDER, _BOLDER_MAX = 5.0, 0.3  # less of it after a step in which the learner waited: by its share, and at most
-_MORE_CAUTIOUS = 0.05  # more of it after a step in which work was wasted
-_CEILING_BELOW, _CEILING_RISES = 0.1, 0.002  # no more caution than shortly before the learner waited, for long
+_CHANCE_MIN, _CHANCE_AT_FIRST, _CHANCE_MAX = 0.1, 0.25, 0.97  # chance of being in time that a new group needs
+_BOLDER, _BOLDER_MAX = (
+    5.0,
+    0.3,
+)  # lowers the chance after a step in which the learner waited: times the share, and at most
+_MORE_CAUTIOUS = 0.05  # raises the chance after a step in which work was wasted
+_CEILING_BELOW, _CEILING_RISES = (
+    0.1,
+    0.002,
+)  # keeps the chance below its value before the last wait; the ceiling rises slowly
 _WAITED_SHARE_MAX = 0.01  # of a step's period
 _STALE_SHARE_MAX = 0.01  # of the rollouts that ended during a step
-_FORGETS = 0.98  # what is left of the weight of a group when the next one has ended
-_TAKEN_FOR_GRANTED = 8.0  # groups in time, before anything is known
+_DECAY = 0.98  # factor on the weight of all earlier groups when another one has ended
+_PRIOR_GROUPS = 8.0  # groups assumed to have been in time before any has ended
 
 
 class Caution:
@@ -75,10 +81,10 @@ class GroupYield:
 
     def ended(self, groups: int, *, in_time: bool) -> None:
         """Record that so many groups were put into a batch, or were dropped before they were ready."""
-        left = _FORGETS**groups
+        left = _DECAY**groups
         self._ended = self._ended * left + groups
         self._in_time = self._in_time * left + groups * in_time
-        self.share = (self._in_time + _TAKEN_FOR_GRANTED) / (self._ended + _TAKEN_FOR_GRANTED)
+        self.share = (self._in_time + _PRIOR_GROUPS) / (self._ended + _PRIOR_GROUPS)
 
     def expected(self, groups: int, ready: int) -> int:
         """Return how many of these groups, so many of them ready, will probably be trained."""

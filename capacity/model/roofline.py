@@ -85,7 +85,7 @@ class TimedDecode:
     prompt_per_token: float = 0.0
 
 
-#: Of an engine that nobody timed: between the 0.60 and 0.89 fitted to 6 GPU types (docs/capacity-model.md).
+#: Efficiency of an engine without timed decodes: between the 0.60 and 0.89 fitted to 6 GPUs (docs/capacity-model.md).
 UNTIMED_EFFICIENCY = 0.7
 #: Share of the GPU's memory that weights and cache may take; vLLM's gpu_memory_utilization has the same default.
 MEMORY_SHARE = 0.9
@@ -143,7 +143,7 @@ def predicted_ms(timed: TimedDecode, efficiency: float) -> float:
 
 
 def concurrency_max(gpu: Gpu, model: ModelShape, context: float, gpus: int = 1) -> int:
-    """Return how many rollouts of this mean context fit beside the weights; 0 if the weights alone do not fit."""
+    """Return how many rollouts of this mean context fit besides the weights; 0 if the weights alone do not fit."""
     free_bytes = MEMORY_SHARE * gpu.memory_bytes * gpus - model.weight_bytes
     cache_bytes = max(1.0, context) * model.kv_bytes_per_token
     return max(0, int(free_bytes / cache_bytes))

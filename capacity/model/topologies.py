@@ -13,7 +13,11 @@ Shape = Literal["stripes", "tree", "chain", "star"]
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Args: stripes: trees that share the chunks; 1 for a tree, and of no meaning for a chain or a star."""
+    """A shape in which copies travel.
+
+    Args:
+        stripes: trees that share the chunks; 1 for a tree, and of no meaning for a chain or a star.
+    """
 
     shape: Shape = "stripes"
     stripes: int = 8

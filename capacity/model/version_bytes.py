@@ -26,7 +26,7 @@ _STEPS_EXPONENT = 2 / 3
 #: The whole version after zstd in bf16; a delta that would be larger is not sent.
 _KEYFRAME_COMPRESSED = 0.78
 RELATIVE_UNCERTAINTY = 0.3
-"""Of a share within the learning rates measured; gradients that agree from step to step change up to twice as much."""
+"""Uncertainty of a share at measured learning rates; gradients that agree change up to twice as many weights."""
 
 
 def delta_share(learning_rate: float, steps: int = 1, precision: Precision = "bf16") -> float:

@@ -39,13 +39,13 @@ def lost_work_s(*, t_gen_mean_s: float, t_gen_mean_square_s2: float, notice_s: f
     """Return the seconds of unfinished work that a preemption costs each slot.
 
     A slot that is interrupted at a random moment has worked ``E[T^2] / 2 E[T]`` seconds on its rollout on average (the
-    inspection paradox: long rollouts are the likelier to be hit). With notice, rollouts that end within it are handed
-    in and none is begun; at most the notice is saved.
+    inspection paradox: long rollouts are the likelier to be hit). With notice, rollouts that end within it are
+    uploaded and none is begun; at most the notice is saved.
 
     Args:
         t_gen_mean_s: mean seconds of a rollout.
         t_gen_mean_square_s2: mean of the square of it.
-        notice_s: warning before it is taken away.
+        notice_s: warning before the preemption.
 
     Raises:
         ValueError: the mean is not positive.
@@ -85,11 +85,11 @@ class Worker:
         egress_usd_per_gb: price of what it sends; 1 GB = 1e9 bytes.
         upload_bytes_per_second, download_bytes_per_second: of its link, within its owner's caps.
         relays: whether it may pass chunks on.
-        preemptions_per_hour: how often it is taken away, on average.
-        lost_per_preemption_s: of its work, each time: unfinished rollouts, and until a replacement works.
+        preemptions_per_hour: mean number of preemptions.
+        lost_per_preemption_s: seconds of work lost each time: unfinished rollouts, and until a replacement works.
         region: whose workers are lost together; empty: not known.
         active: whether it is on now.
-        pin: what the operator decided for it, whatever is cheapest.
+        pin: the operator's decision for it, whatever is cheapest.
     """
 
     worker_id: str
@@ -110,7 +110,7 @@ class Worker:
 
     @property
     def preemption_loss(self) -> float:
-        """q, the share of its work that preemptions cost, at most 1."""
+        """The share q of its work that preemptions cost, at most 1."""
         return lost_share(self.preemptions_per_hour, self.lost_per_preemption_s)
 
     def fastest_within(self, t_gen_s: float) -> Speed | None:

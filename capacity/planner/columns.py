@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-PRICE_LEVELS_MAX = 32  # of egress
+PRICE_LEVELS_MAX = 32  # most price levels of egress
 
 _PINS = {"": 0, "on": 1, "off": -1}
 
@@ -77,7 +77,7 @@ class Columns:
 
 
 def columns_of(workers: Sequence[Worker]) -> Columns:
-    """Read the pool once.
+    """Convert the pool to arrays.
 
     Raises:
         ValueError: two workers have one id.
@@ -118,7 +118,7 @@ def _price_levels(usd_per_gb: Floats) -> tuple[Ints, Floats]:
 
 
 def _speeds(workers: Sequence[Worker]) -> tuple[Ints, Floats, Floats]:
-    """Read each tuple of speeds once: workers of one hardware mostly share one."""
+    """Convert each distinct tuple of speeds once, because workers of one hardware mostly share one."""
     kinds = {id(worker.speeds): worker.speeds for worker in workers}
     number_of = {key: number for number, key in enumerate(kinds)}
     most = max((len(speeds) for speeds in kinds.values()), default=0) or 1

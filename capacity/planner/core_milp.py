@@ -21,8 +21,8 @@ from capacity.planner.columns import Ints, Mask
 from capacity.planner.linear import Relaxation
 from capacity.planner.matrix import matrix_of
 
-# glibc and macOS: the variables that puts and printf read. Turning file descriptor 1 instead would turn what other
-# threads print meanwhile, too.
+# glibc and macOS: the variables that puts and printf read. Redirecting file descriptor 1 instead would also redirect
+# what other threads print meanwhile.
 _STREAMS = (("stdout", "stderr"), ("__stdoutp", "__stderrp"))
 
 
@@ -36,7 +36,7 @@ def c_prints_to_stderr() -> None:
         try:
             stderr = ctypes.c_void_p.in_dll(libc, err)
             ctypes.c_void_p.in_dll(libc, out).value = stderr.value
-        except ValueError:  # not a name of this library
+        except ValueError:  # this library has no such name
             continue
         return
 
@@ -63,7 +63,7 @@ def core_of(relaxation: Relaxation, chosen: Mask, columns: int = CORE_COLUMNS) -
     if free.size <= WHOLE_POOL_COLUMNS:
         return free
     doubt = np.abs(relaxation.reduced[free])
-    swapped = chosen[free] != (relaxation.x[free] > 0.5)  # what the swaps changed is in doubt by that
+    swapped = chosen[free] != (relaxation.x[free] > 0.5)  # a worker that the swaps changed is in doubt because of that
     return free[np.lexsort((doubt, ~swapped))[:columns]]
 
 

@@ -41,14 +41,16 @@ def explained(
     """Return the reason in words with figures; arguments as for ``binding_row``."""
     row = binding_row(demand, columns, reach, cheapest_usd_per_hour)
     if row == "budget":
-        what = f"the cheapest set costs {cheapest_usd_per_hour:.4g} $/h, {demand.usd_per_hour_max:.4g} $/h are allowed"
+        what = (
+            f"the cheapest set costs {cheapest_usd_per_hour:.4g} $/h; the budget is {demand.usd_per_hour_max:.4g} $/h"
+        )
         return Infeasible(row, what, remedies)
     if reach is None:
-        return Infeasible(row, _nobody_in_time(demand, columns), remedies)
+        return Infeasible(row, _none_in_time(demand, columns), remedies)
     return Infeasible(row, _what(row, reach), remedies)
 
 
-def _nobody_in_time(demand: Demand, columns: Columns) -> str:
+def _none_in_time(demand: Demand, columns: Columns) -> str:
     times = columns.generation_times_s()
     if not times.size:
         return "no worker of the pool has a known speed" if len(columns) else "the pool is empty"
@@ -76,7 +78,7 @@ def _what(row: RowName, reach: Reach) -> str:
             makes = f"make {reach.without_relaying:.4g} rollouts/s"
             return f"workers with {rho / MB:.4g} MB/s downlink ({within}) {makes}; {needed}"
         case "pins":
-            return f"a worker that is to be kept on is too slow, or its downlink is, for {within}"
+            return f"a worker that is pinned on is too slow, or its downlink is, for {within}"
         case "region":
             share = demand.share_without_a_region
             return f"no set leaves {share:.0%} of the rate when any one region is lost"

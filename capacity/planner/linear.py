@@ -18,10 +18,10 @@ from capacity.planner.columns import Floats, Ints
 from capacity.planner.matrix import Matrix, matrix_of
 from capacity.planner.programme import Programme
 
-WORKING_COLUMNS = 800  # of the first round of sifting
-ADDED_COLUMNS = 500  # at most, in a round
-DEVIATION_ROUNDS = 6  # of placing the tangent of the chance row
-DEVIATION_TOLERANCE = 1e-4  # relative: where it stands still
+WORKING_COLUMNS = 800  # columns in the first round of sifting
+ADDED_COLUMNS = 500  # most columns added in one round
+DEVIATION_ROUNDS = 6  # rounds of placing the tangent of the chance row
+DEVIATION_TOLERANCE = 1e-4  # relative change at which the tangent has converged
 REDUCED_COST_TOLERANCE = 1e-9  # of the dearest column's cost
 
 Key = tuple[str, str]
@@ -95,7 +95,7 @@ def _sift(programme: Programme, near: Relaxation | None) -> Relaxation | None:
 
 
 def _first_columns(programme: Programme, every: Ints, near: Relaxation | None) -> Ints:
-    """Those of the smallest reduced cost nearby; else the cheapest by rate and by copies passed on, and all pinned."""
+    """Return the columns of smallest reduced cost nearby; else the cheapest by rate and by copies, and all pinned."""
     if every.size <= WORKING_COLUMNS:
         return every
     pinned = every[programme.lower[every] > 0]

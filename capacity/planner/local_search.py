@@ -19,8 +19,8 @@ from capacity.planner.linear import Relaxation
 from capacity.planner.totals import Totals, Weights
 
 IN_DOUBT = 48  # chosen workers of the largest reduced cost, and others of the smallest, that are tried
-IN_PAIRS = 24  # of each, in 1-2 and 2-1 swaps
-IN_TWO_PAIRS = 8  # of each, in 2-2 swaps
+IN_PAIRS = 24  # workers of each kind in 1-2 and 2-1 swaps
+IN_TWO_PAIRS = 8  # workers of each kind in 2-2 swaps
 MOVES_MAX = 200
 GAIN_MIN = 1e-12  # relative: a smaller gain is a rounding
 
@@ -41,7 +41,7 @@ class _Search:
 
     def tried(self, removed: Pairs, added: Pairs) -> bool:
         """Judge moves, shape [moves, 2] each and -1 where a place is not used; make the best one, if it gains."""
-        features = self.totals.features  # -1 is its last row: nobody
+        features = self.totals.features  # -1 is its last row: no worker
         changed = self.sums + features[added].sum(axis=1) - features[removed].sum(axis=1)
         usd, rate, copies = self.totals.judged(changed)
         self._keep_best(np.where((rate == 0) & (copies == 0), usd, np.inf), removed, added)
@@ -118,8 +118,8 @@ def _crossed(removed: Pairs, added: Pairs) -> tuple[Pairs, Pairs]:
     return np.repeat(removed, len(added), axis=0), np.tile(added, (len(removed), 1))
 
 
-WHOLE = 1e-6  # x above 1 - so much is a whole worker
-DEARER = 2.0  # than its shadow price: what a broken row counts, so that mending it pays
+WHOLE = 1e-6  # x above 1 minus this counts as a whole worker
+DEARER = 2.0  # times its shadow price: the weight of a broken row, so that repairing it pays
 
 
 def rounded(relaxation: Relaxation) -> Mask:

@@ -1,4 +1,4 @@
-"""The rows of a split's programme as sparse matrices, all of them ``a x <= b``.
+"""Hold the rows of a split's programme as sparse matrices, all of them ``a x <= b``.
 
 Columns besides the workers': the origin's copies; the copies that the workers of one price level of egress pass on,
 for each level above zero (a relay whose bytes are free enters the relay row directly); and, with region rows, the total
@@ -43,7 +43,7 @@ class Matrix:
 
 @dataclass(slots=True)
 class _Builder:
-    """Collects rows and extra columns."""
+    """A builder that collects rows and extra columns."""
 
     workers: list[tuple[int, Any, Any]] = field(default_factory=list)
     extra: list[tuple[int, int, float]] = field(default_factory=list)
@@ -68,7 +68,7 @@ class _Builder:
 
 
 def matrix_of(programme: Programme) -> Matrix:
-    """All rows of the programme over all of its workers."""
+    """Return all rows of the programme over all of its workers."""
     builder = _Builder()
     every = np.arange(len(programme.columns))
     builder.row(("rate", ""), every, -programme.useful, {}, -programme.rate_bought, programme.rate_bought)
@@ -103,7 +103,7 @@ def _stacked(rows: list[tuple[int, Any, Any]], shape: tuple[int, int]) -> Sparse
 
 
 def _add_relaying(builder: _Builder, programme: Programme) -> None:
-    """The relay row and, per price level of egress, what its chosen workers can pass on."""
+    """Add the relay row and, per price level of egress, the row of the copies that its chosen workers can pass on."""
     origin = builder.column(programme.origin_copy_usd, 1.0, programme.origin_feeds)
     free = programme.level_copy_usd[programme.columns.level] == 0
     taken = {origin: -1.0}
@@ -121,7 +121,7 @@ def _add_relaying(builder: _Builder, programme: Programme) -> None:
 
 
 def _add_chance(builder: _Builder, programme: Programme) -> None:
-    """The tangent of the square root at ``deviation`` lies above it: a set that holds this row holds the exact one."""
+    """Add the chance row's tangent at ``deviation``; it lies above the square root, so its sets hold the exact row."""
     z, deviation = programme.demand.chance_z, programme.deviation
     slope = z / (2 * deviation) if deviation > 0 else 0.0
     limit = programme.rate_bought + z * deviation / 2
@@ -130,7 +130,7 @@ def _add_chance(builder: _Builder, programme: Programme) -> None:
 
 
 def _add_regions(builder: _Builder, programme: Programme) -> None:
-    """Total - region >= share, by one variable for the total and one per region, so that the rows stay sparse."""
+    """Add total - region >= share with one variable for the total and one per region: so the rows stay sparse."""
     unit = programme.rate_bought
     all_useful = float(programme.useful.sum())
     total = builder.column(0.0, 0.0, all_useful)

@@ -21,11 +21,13 @@ from capacity.planner.splits import splits_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reach:
-    """Rollouts/s. Args:
-    chosen: shape [n], a set that holds the relay row, of the largest rate that the knapsack finds.
-    rate: of that set.
-    without_relaying: of all eligible workers, as if copies came from nowhere.
-    without_links: of all workers whose rollouts are young enough, slow downlinks too.
+    """The rates that a pool can give at a split, in rollouts/s.
+
+    Args:
+        chosen: shape [n], a set that holds the relay row, of the largest rate that the knapsack finds.
+        rate: rate of that set.
+        without_relaying: rate of all eligible workers, if copies needed no sender.
+        without_links: rate of all workers whose rollouts are young enough, slow downlinks too.
     """
 
     programme: Programme

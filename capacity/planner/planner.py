@@ -30,13 +30,13 @@ from capacity.planner.splits import explore
 from capacity.planner.totals import Totals, Weights, totals_of
 from capacity.planner.written_plan import refused_plan, written_plan
 
-GAP_OF_POOLS = 5e-4  # of pools beyond the core: nearer than prices are known; a set so close is not searched further
-GAP_MIN = 1e-9  # of small pools: the best set itself
-PATIENCE = 5  # times the time for the core, where a budget is missed by little
-CORE_MIN_S = 0.05  # in less the core finds nothing
+GAP_OF_POOLS = 5e-4  # relative, of pools beyond the core: prices are less exact than that
+GAP_MIN = 1e-9  # relative, of small pools: the best set itself
+PATIENCE = 5  # factor on the time for the core where a budget is missed by little
+CORE_MIN_S = 0.05  # seconds; in less the core finds nothing
 SPLITS_SEARCHED = 2  # of a large pool: bounds of the others are close, and so are their sets
-SPLITS_OF_REMEDIES = 5  # of each change that is tried
-WEIGHINGS, HEAVIER = 4, 10.0  # of broken rows, until a set holds them
+SPLITS_OF_REMEDIES = 5  # splits of each change that is tried
+WEIGHINGS, HEAVIER = 4, 10.0  # factors on the weights of broken rows, until a set holds them
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def _cheapest(demand: Demand, columns: Columns, options: PlanOptions) -> Solutio
 
 
 def possible(demand: Demand, columns: Columns, options: PlanOptions) -> bool:
-    """Tell whether the pool reaches the rate at some split and, where there are more rows, a relaxation holds them."""
+    """Return whether the pool reaches the rate at some split and, where there are more rows, a relaxation holds all."""
     reach = farthest(demand, columns, options.splits)
     if reach is None or reach.stopped_by is not None:
         return False
@@ -141,7 +141,7 @@ def _asks_more(demand: Demand, columns: Columns) -> bool:
 
 
 def _refused(demand: Demand, columns: Columns, best: Solution | None, options: PlanOptions) -> Plan:
-    """Return the plan that chooses no worker and says why; ``best`` is the best set without the budget's row."""
+    """Return the plan that chooses no worker, with the reason; ``best`` is the best set without the budget's row."""
     cheapest = best.undiscounted_usd_per_hour if best is not None else None
     words = tuple(str(remedy) for remedy in remedies(demand, columns, options)) if options.remedies else ()
     if cheapest is not None:
@@ -182,7 +182,7 @@ def relaxed_splits(demand: Demand, columns: Columns, options: PlanOptions) -> li
 
 
 def holds_pinned(programme: Programme) -> bool:
-    """Tell whether every worker that the operator pinned on can be on at this split."""
+    """Return whether every worker that the operator pinned on can be on at this split."""
     return bool((programme.eligible | (programme.columns.pin <= 0)).all())
 
 
@@ -225,7 +225,7 @@ def solved(relaxation: Relaxation, time_limit_s: float, near: float) -> Solution
             best = found
         if best is not None and core is not None:
             best = replace(best, integer_bound=min(core.bound, best.usd_per_hour))
-    if best is None:  # not even a small core gave one: begin with the set of the largest rate
+    if best is None:  # not even a small core gave a set: begin with the set of the largest rate
         widest = reach_of(relaxation.programme).chosen | (relaxation.programme.lower > 0)
         best = solution_of(relaxation, totals, polished(relaxation, totals, widest))
     return best

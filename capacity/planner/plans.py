@@ -43,12 +43,12 @@ class Candidate:
     Args:
         chosen: whether it is on.
         speed: at the plan's split; None where no concurrency is young enough.
-        usd_per_hour: its price with the egress that it costs, were it on.
-        useful_rollouts_per_second: after preemption and swaps, were it on.
+        usd_per_hour: its price and the egress that it would cost, if it were on.
+        useful_rollouts_per_second: its rate after preemption and swaps, if it were on.
         reduced_usd_per_hour: its reduced cost in the LP: by how much its price would have to fall for it to be chosen.
         reason: why it is on or off, in words.
         copies_sent: copies of each version that it passes on in this plan; cheaper senders send first.
-        barred: whether it could not be chosen at any price: too slow, or its link is.
+        barred: whether it cannot be chosen at any price, because it or its link is too slow.
     """
 
     worker: Worker
@@ -126,7 +126,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Infeasible:
-    """Why no set is feasible, and the smallest single change that helps.
+    """The reason why no set is feasible, and the single changes that help.
 
     Args:
         binding: the row that cannot be met.

@@ -27,8 +27,8 @@ from capacity.model.egress import gb_per_hour_of_a_copy
 from capacity.planner.columns import Columns, Floats, Ints, Mask
 from capacity.planner.plans import Split
 
-TOLERANCE = 1e-9  # relative: how far a row may be broken and still count as held
-TOLERANCE_S = 1e-9  # of tau: links that fit exactly must not fail by a rounding
+TOLERANCE = 1e-9  # relative: the violation up to which a row still counts as held
+TOLERANCE_S = 1e-9  # share of tau: links that fit exactly must not fail because of rounding
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,7 +118,7 @@ def usd_per_hour_of_a_copy(demand: Demand) -> float:
 
 
 def copy_bytes_per_second(demand: Demand, tau_s: float) -> float:
-    """rho: the rate at which every receiver takes its copy, stripes' loss included; what each link must reach."""
+    """Return rho, the rate of each receiver's copy, which every link must reach; the loss of stripes is included."""
     if demand.update_bytes == 0:
         return 0.0
     return stripe_factor(demand.topology) * demand.update_bytes / tau_s if tau_s > 0 else np.inf

@@ -14,20 +14,20 @@ from capacity.planner.columns import Columns
 Knob = Literal["S", "kappa", "uplink", "topology", "deltas", "workers", "budget"]
 
 TOPOLOGIES = (Topology("stripes", 8), Topology("stripes", 16), Topology("tree"), Topology("star"), Topology("chain"))
-S_MAX = 256  # more steps than that
-FACTOR_MAX = 4096.0  # of an uplink, or of the bytes of a version
+S_MAX = 256  # most additional steps that are tried
+FACTOR_MAX = 4096.0  # largest factor on an uplink or on the bytes of a version
 WORKERS_MAX = 4096
-PRECISION = 1.02  # of a factor: the answer is at most 2 % larger than need be
+PRECISION = 1.02  # relative, of a factor: the answer is at most 2 % larger than necessary
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """One change.
+    """One change that makes a set feasible.
 
     Args:
-        change: in words: "4 -> 5".
-        size: how large it is, as a share of what there is; a change of shape counts as nothing.
-        demand, columns: with the change made.
+        change: the change in words: "4 -> 5".
+        size: its size as a share of the present value; 0 for a change of shape.
+        demand, columns: the demand and the pool after the change.
     """
 
     knob: Knob

@@ -47,5 +47,5 @@ def egress_of(programme: Programme, copies: Copies) -> Egress:
 
 
 def marginal_usd_per_gb(programme: Programme, copies: Copies) -> float:
-    """Return the dearest price at which a worker sends; cheaper relays are worth their whole uplink."""
+    """Return the dearest price at which a worker sends; cheaper relays use their whole uplink."""
     return float(programme.columns.egress_usd_per_gb[copies.receivers > 0].max(initial=0.0))

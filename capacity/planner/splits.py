@@ -1,8 +1,9 @@
 """Divide the staleness budget ``(S - kappa) T_train`` between generating and broadcasting.
 
-More time to generate lets each worker run more rollouts at once, so that it makes more; what is left to broadcast in
-raises the rate at which every copy must travel. Between two p90s that some worker offers, a longer time to generate
-gains nothing, so only these are tried: all of them where they are few, else a grid that is refined around its best.
+More time to generate lets each worker run more rollouts at once, so that it generates more; the shorter time left to
+broadcast raises the rate at which every copy must travel. Between two p90s that some worker offers, a longer time to
+generate gains nothing, so only these are tried: all of them where they are few, else a grid that is refined around its
+best.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ EVERY_TIME = 64  # if there are no more than these
 
 
 def times_of(demand: Demand, columns: Columns) -> Floats:
-    """Return the seconds for generating that are worth trying, ascending; empty where no rollout is young enough."""
+    """Return the seconds for generating that can matter, ascending; empty where no rollout is young enough."""
     times = columns.generation_times_s()
     return times[times < demand.budget_s] if demand.update_bytes > 0 else times[times <= demand.budget_s]
 
@@ -30,13 +31,13 @@ def split_at(demand: Demand, t_gen_s: float) -> Split:
 
 
 def splits_of(demand: Demand, columns: Columns, most: int) -> tuple[Split, ...]:
-    """Return at most so many splits, spread over those worth trying, by rising time to generate."""
+    """Return at most so many splits, spread over those that can matter, by rising time to generate."""
     times = times_of(demand, columns)
     return tuple(split_at(demand, float(times[place])) for place in _spread(times.size, most))
 
 
 def explore(demand: Demand, columns: Columns, most: int, bound: Callable[[Split], float]) -> None:
-    """Call ``bound`` for the splits worth trying, a grid first and then more about its best.
+    """Call ``bound`` for the splits that can matter: first a grid, then more around its best.
 
     Args:
         most: most splits to try; a small pool tries all.

@@ -1,4 +1,4 @@
-"""Sums over a set of workers from which every row and the cost follow: what rounding and swaps compare sets by.
+"""Sum over a set of workers the figures from which every row and the cost follow; rounding and swaps compare them.
 
 A set's totals are a vector: cost, useful rate, receivers, variance, the copies that each price level of egress can pass
 on, and each region's rate. Adding a worker adds its row of ``features``; thousands of changed sets are judged at once.
@@ -18,7 +18,7 @@ COST, RATE, RECEIVERS, VARIANCE, LEVELS = 0, 1, 2, 3, 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """USD/h for each missing rollout/s and each copy that nobody can pass on: what a broken row counts."""
+    """Weights of broken rows: USD/h for each missing rollout/s and for each copy that no sender can pass on."""
 
     rate: float
     copies: float
@@ -26,7 +26,11 @@ class Weights:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Totals:
-    """Args: features: shape [n + 1, 4 + levels + regions]; the last row is nobody's."""
+    """Totals of the sets of one split.
+
+    Args:
+        features: shape [n + 1, 4 + levels + regions]; the last row stands for no worker.
+    """
 
     programme: Programme
     features: Floats
@@ -36,10 +40,10 @@ class Totals:
         return sums
 
     def judged(self, totals: Floats) -> tuple[Floats, Floats, Floats]:
-        """USD/h with egress, rollouts/s missing in the worst row about rate, copies that nobody can send; shape [m].
+        """Return USD/h with egress, rollouts/s missing in the worst rate row, and copies without a sender; each [m].
 
         Args:
-            totals: shape [m, d]; copies that nobody can send cost nothing.
+            totals: shape [m, d]; copies without a sender cost nothing.
         """
         programme = self.programme
         egress, copies, _ = sending(programme, totals)
@@ -50,7 +54,7 @@ class Totals:
         return totals[:, COST] + egress, rate, copies
 
     def usd_per_hour(self, totals: Floats) -> Floats:
-        """Price and egress; shape [m] for totals of shape [m, d]."""
+        """Return price and egress in USD/h; shape [m] for totals of shape [m, d]."""
         return self.judged(totals)[0]
 
     def feasible(self, totals: Floats) -> Mask:
@@ -97,7 +101,7 @@ def sending(programme: Programme, totals: Floats) -> tuple[Floats, Floats, Float
         totals: shape [m, d].
 
     Returns:
-        USD/h, shape [m]; copies that no sender has room for, [m]; copies sent, [m, levels + 1], the origin's last.
+        USD/h, shape [m]; copies that no sender has capacity for, [m]; copies sent, [m, levels + 1], the origin's last.
     """
     levels = programme.level_copy_usd.size
     receivers = totals[:, RECEIVERS]

@@ -26,8 +26,8 @@ def reasons_of(programme: Programme, chosen: Mask, reduced: Floats, usd_per_hour
     """Return one line per worker: why it is on or off.
 
     Args:
-        reduced: reduced costs, USD/h; how far its price is above what it would add.
-        usd_per_hour: with egress, were it on.
+        reduced: reduced costs, USD/h: by how much a worker's price exceeds its value to the set.
+        usd_per_hour: cost with egress, if it were on.
         sent: copies of each version that it passes on.
     """
     columns = programme.columns
@@ -38,7 +38,7 @@ def reasons_of(programme: Programme, chosen: Mask, reduced: Floats, usd_per_hour
         if chosen[place]:
             lines.append(_on(worker, programme.useful[place], usd_per_hour[place], reduced[place], sent[place]))
         elif worker.pin == "off":
-            lines.append("off: the operator keeps it off")
+            lines.append("off: pinned by the operator")
         elif barred:
             lines.append(barred)
         else:
@@ -50,20 +50,20 @@ def _on(worker: Worker, useful: float, usd: float, reduced: float, sent: float) 
     passing = f" and passes on {sent:.1f} copies of each version" if sent >= 0.05 else ""
     gives = f"{useful:.3g} rollouts/s for {usd:.4g} $/h{passing}"
     if worker.pin == "on":
-        return f"on: the operator keeps it on; {gives}"
+        return f"on: pinned by the operator; {gives}"
     if reduced < -WORTH_NAMING_USD:
-        return f"on: {gives}, {-reduced:.4f} $/h less than what it adds is worth"
+        return f"on: {gives}, {-reduced:.4f} $/h less than its value"
     if reduced > WORTH_NAMING_USD:
-        return f"on: {gives}, {reduced:.4f} $/h more than what it adds is worth, but workers are whole"
-    return f"on: {gives}, the last to be needed"
+        return f"on: {gives}, {reduced:.4f} $/h more than its value, but only whole workers can be on"
+    return f"on: {gives}, the last one needed"
 
 
 def _off(useful: float, usd: float, reduced: float, feeds: float) -> str:
     gives = f"{useful:.3g} rollouts/s for {usd:.4g} $/h"
     copies = f", passes on {feeds:.1f} copies for the one it takes" if feeds < 0.95 else ""
     if reduced > WORTH_NAMING_USD:
-        return f"off: {gives}{copies}: {reduced:.4f} $/h more than what it would add is worth"
-    return f"off: {gives}{copies}: as good as the last that is on, and not needed any more"
+        return f"off: {gives}{copies}: {reduced:.4f} $/h more than its value"
+    return f"off: {gives}{copies}: as good as the last one that is on, but not needed"
 
 
 def _why_not(programme: Programme) -> Callable[[int, Worker], str]:
@@ -78,13 +78,13 @@ def _why_not(programme: Programme) -> Callable[[int, Worker], str]:
             return ""
         price = f"for {worker.usd_per_hour:.4g} $/h"
         if not np.isfinite(soonest[place]):
-            return f"off: no speed of it is known, {price}"
+            return f"off: its speed is not known, {price}"
         if soonest[place] > split.t_gen_s:
-            versions = (soonest[place] - split.t_gen_s) / demand.t_train_s
-            times = f"a rollout takes {soonest[place]:.0f} s, {split.t_gen_s:.0f} s fit"
-            return f"off: {versions:.1f} versions slower {price} ({times})"
+            steps = (soonest[place] - split.t_gen_s) / demand.t_train_s
+            times = f"a rollout takes {soonest[place]:.0f} s; {split.t_gen_s:.0f} s fit"
+            return f"off: {steps:.1f} learner steps too slow, {price} ({times})"
         if programme.useful[place] <= 0:
-            return f"off: preemptions leave nothing of its work, {price}"
+            return f"off: preemptions leave none of its work, {price}"
         return (
             f"off: its downlink of {worker.download_bytes_per_second / MB:.3g} MB/s is below the {rho / MB:.3g} MB/s "
             f"that a version within {split.t_bcast_s:.0f} s needs"
@@ -93,7 +93,7 @@ def _why_not(programme: Programme) -> Callable[[int, Worker], str]:
     return why_not
 
 
-ROUNDING = 1e-9  # of the time that a version has: a set at the limit is not over it
+ROUNDING = 1e-9  # relative: a set exactly at its time limit is not over it
 
 
 def written_plan(relaxation: Relaxation, chosen: Mask, usd_per_hour: float) -> Plan:
@@ -215,7 +215,7 @@ def refused_plan(demand: Demand, columns: Columns, reach: Reach | None, why: Inf
     """Return the plan that chooses no worker.
 
     Args:
-        reach: what the pool can give at the split that comes closest.
+        reach: what the pool can give at the split that comes closest; None where no rollout is young enough.
     """
     programme = reach.programme if reach is not None else None
     split = programme.split if programme is not None else Split(0.0, max(0.0, demand.budget_s))
@@ -224,7 +224,7 @@ def refused_plan(demand: Demand, columns: Columns, reach: Reach | None, why: Inf
     bought = demand.headroom * needed
     if programme is not None and programme.rate_needed is not None:
         needed, bought = programme.rate_needed, programme.rate_bought
-    reason = f"off: no set will do: {why.what}"
+    reason = f"off: no set is feasible: {why.what}"
     return Plan(
         demand=demand,
         candidates=tuple(

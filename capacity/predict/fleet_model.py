@@ -2,7 +2,7 @@
 
 The model has only what decides how long a rollout waits: batches generated together, copies of versions, swaps between
 batches, the coordinator's pacing (capacity/model/pacing.py), scoring as a delay, preemptions. Random numbers come from
-a hash, so that the same fleet gives the same figures. docs/capacity-prediction.md derives it and says what is left out.
+a hash, so that the same fleet gives the same figures. docs/capacity-prediction.md derives it and lists the omissions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from capacity.model.run_rules import Conduct
 from capacity.model.slot_times import Draws
 from capacity.predict.fleet_parts import Group, Measured, ModelWorker, Slot
 
-_BURST_S = 0.02  # a batch that is not full waits so long for leases of the same burst
+_BURST_S = 0.02  # seconds that a batch which is not full waits for leases of the same burst
 _GROUPS_TRIED = 8
 _MOMENT_S = 1e-6
 
@@ -28,7 +28,7 @@ class FleetModel:
 
     Args:
         workers: as fleet_parts describes them.
-        seed: of lengths and preemptions.
+        seed: seed of lengths and preemptions.
     """
 
     def __init__(self, demand: Demand, conduct: Conduct, workers: Sequence[ModelWorker], seed: int = 0) -> None:
@@ -42,12 +42,12 @@ class FleetModel:
         self._order = 0
         self._book: list[Group] = []  # open and ready groups, oldest first
         self._ready: list[Group] = []
-        self._line: dict[int, ModelWorker] = {}  # who has room
-        self._clock_s = 0.0  # virtual time of who was served last
-        self._step = 0  # of the next batch
+        self._line: dict[int, ModelWorker] = {}  # workers that can take slots, by number
+        self._clock_s = 0.0  # virtual time of the worker that was served last
+        self._step = 0  # the next batch's
         self._wanted = True
         self._steps_done, self._stepped_at = 0, 0.0
-        self._newest = 0  # version
+        self._newest = 0  # newest published version
         self._newest_announced = -1
         self._publishing_until = 0.0
         self._missing: dict[int, tuple[float, set[int]]] = {}
@@ -59,7 +59,11 @@ class FleetModel:
                 self._after(-worker.lives_s * math.log(self._draws.uniform()), self._preempted, worker)
 
     def measure(self, warm_up_steps: int, steps: int) -> Measured:
-        """Run for so many steps' time, then count for so many more; fewer where the model would not end."""
+        """Run for so many steps' time, then count for so many more.
+
+        A step's time is one without a wait, so that the model ends even where the learner waits for ever; then fewer
+        steps are counted.
+        """
         train_s = self._demand.t_train_s
         if self._order == 0 or self._now == 0.0:
             self._after(0.0, self._announce, 0)
@@ -190,7 +194,7 @@ class FleetModel:
     # ---------------------------------------------------------------- workers
 
     def _begin(self, worker: ModelWorker) -> None:
-        """Start waiting slots as far as the batch has room; an idle worker swaps versions first if it can."""
+        """Start waiting slots as far as they fit into the batch; an idle worker swaps versions first if it can."""
         if worker.away:
             return
         swap_s = 0.0
@@ -216,7 +220,9 @@ class FleetModel:
         if life != worker.life:
             return
         received_s = worker.received_s(self._now)
-        if self._demand.pauses_while_receiving and received_s - received_before_s > _MOMENT_S:  # it stood still so long
+        if (
+            self._demand.pauses_while_receiving and received_s - received_before_s > _MOMENT_S
+        ):  # generation was paused that long
             self._after(received_s - received_before_s, self._finished, worker, life, slots, received_s)
             return
         for slot in slots:
@@ -256,7 +262,7 @@ class FleetModel:
             self._moved()
 
     def _preempted(self, worker: ModelWorker) -> None:
-        """Preempt a worker with its work, for a while."""
+        """Preempt a worker: its work is lost, and it is away for ``away_s``."""
         assert worker.lives_s is not None
         lost = worker.running + worker.waiting
         worker.running, worker.waiting = [], []
@@ -341,7 +347,7 @@ class FleetModel:
 
     def _queue(self, worker: ModelWorker) -> None:
         """Put a worker whose state changed in line, or take it out."""
-        if worker.room(self._conduct) <= 0:
+        if worker.free_slots(self._conduct) <= 0:
             self._line.pop(worker.number, None)
         elif worker.number not in self._line:
             worker.virtual_s = max(worker.virtual_s, self._clock_s)
@@ -349,7 +355,7 @@ class FleetModel:
 
     def _group_for(self, worker: ModelWorker) -> tuple[Group, int] | None:
         """Return the group that a worker can do in time, and the oldest version that it may begin with."""
-        taken = min(worker.room(self._conduct), self._per_group)
+        taken = min(worker.free_slots(self._conduct), self._per_group)
         load = max(worker.concurrency, worker.holds + taken)
         tried = 0
         for place, group in enumerate(self._book):
@@ -383,7 +389,7 @@ class FleetModel:
         return max(needs, fresh) if oldest >= needs and worker.held >= fresh else None
 
     def _grant(self, worker: ModelWorker, group: Group, needs: int) -> None:
-        count = min(worker.room(self._conduct), group.vacant)
+        count = min(worker.free_slots(self._conduct), group.vacant)
         load = max(worker.concurrency, worker.holds + count)
         worker.waiting += [Slot(group, load, self._now, needs) for _ in range(count)]
         group.vacant -= count

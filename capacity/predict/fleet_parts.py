@@ -38,16 +38,16 @@ class Group:
     unfilled: int
     oldest: int | None = None
     versions: int = 0
-    over: bool = False  # in a batch, or dropped
+    over: bool = False  # it is in a batch, or was dropped
 
     def too_old(self, step: int, limit: int) -> bool:
-        """Tell whether it is too old for the batch of this step."""
+        """Return whether the group is too old for the batch of this step."""
         return self.oldest is not None and step - self.oldest > limit
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A slot leased to a worker. ``needs``: the oldest version that may make it."""
+    """A slot leased to a worker. ``needs``: the oldest version that may generate it."""
 
     group: Group
     load: int
@@ -61,10 +61,10 @@ class ModelWorker:
     """One worker. Times are seconds of the model's clock; versions are learner steps, -1 before the first.
 
     Args:
-        median_s, sigma: of the time of one slot.
-        copy_s: from the announcement of a version to its verified copy here.
+        median_s, sigma: parameters of the log-normal time of one slot.
+        copy_s: time from the announcement of a version to the worker's verified copy.
         lives_s: mean time between two preemptions; None: none.
-        away_s: until it, or one in its place, works again.
+        away_s: time from a preemption until the worker, or its replacement, works again.
     """
 
     number: int
@@ -74,12 +74,12 @@ class ModelWorker:
     copy_s: float
     lives_s: float | None = None
     away_s: float = 0.0
-    held: int = -1  # verified
+    held: int = -1  # newest verified copy
     loaded: int = -1
     active: int = -1
     receiving: int = -1
-    following: int = -1  # the newest that was announced meanwhile
-    keeps: bool = False  # what it receives took the place of another one, and is not given up in turn
+    following: int = -1  # newest version announced meanwhile
+    keeps: bool = False  # the copy in progress replaced another one, and is not replaced in turn
     receive_until: float = 0.0
     receive_from: float = 0.0
     received_before_s: float = 0.0
@@ -97,8 +97,8 @@ class ModelWorker:
         """Slots that wait or run on this worker."""
         return len(self.waiting) + len(self.running)
 
-    def room(self, conduct: Conduct) -> int:
-        """Slots that it can take now."""
+    def free_slots(self, conduct: Conduct) -> int:
+        """Return how many more slots the worker can take now."""
         if self.away or self.held < 0 or (self.active < 0 and self.loaded < 0):
             return 0
         most = int(conduct.prefetch_batches * self.concurrency)
@@ -107,7 +107,7 @@ class ModelWorker:
         return most - self.holds
 
     def answered(self, load: int, turnaround_s: float) -> None:
-        """Record the seconds that one of its slots took while it held so many."""
+        """Record the seconds that one of its slots took while it held ``load`` slots."""
         self.speeds.append(load / turnaround_s)
         self.per_s = median(self.speeds)
 
@@ -116,7 +116,7 @@ class ModelWorker:
         self.virtual_s += slots / (self.per_s or self.concurrency / self.median_s)
 
     def announced(self, version: int, now: float) -> bool:
-        """Tell whether it begins to receive this version; a copy that is more than half complete is finished first."""
+        """Begin to receive this version, if at all, and return whether; a copy more than half complete is finished."""
         if self.receiving >= 0:
             if self.keeps or 2.0 * (self.receive_until - now) < self.receive_until - self.receive_from:
                 self.following = version

@@ -17,17 +17,19 @@ from capacity.predict.fleet_model import FleetModel
 from capacity.predict.fleet_parts import Measured, ModelWorker, t_bcast_of
 
 WARM_UP_STEPS, STEPS, DRAWS = 40, 80, 3
-_OnWorker = tuple[Worker, Speed, float]  # and when it has its copy, from the announcement
-_WORKERS_MAX = 64  # that are modelled one by one
+_OnWorker = tuple[Worker, Speed, float]  # seconds from an announcement until it has its copy
+_WORKERS_MAX = 64  # larger fleets are sampled
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Args:
-    utilisation: share of the time in which the learner trains.
-    t_bcast_s: from announcement to the last worker's verified copy, median.
-    mean_staleness: of trained rollouts, in learner steps; 0 where nothing is trained.
-    dropped_share: of all rollouts that ended, those that were made in vain: too old for a batch.
+    """The predicted figures of a run.
+
+    Args:
+        utilisation: share of the time in which the learner trains.
+        t_bcast_s: median time from announcement to the last worker's verified copy.
+        mean_staleness: mean age of trained rollouts, in learner steps; 0 where nothing is trained.
+        dropped_share: share of all ended rollouts that were too old for a batch.
     """
 
     utilisation: float
@@ -46,12 +48,12 @@ def predict(
     draws: int = DRAWS,
     workers_max: int = _WORKERS_MAX,
 ) -> Prediction:
-    """Predict what these workers give, each at this speed. Of larger fleets an even sample stands for all.
+    """Predict the figures of a run with these workers, each at this speed.
 
     Args:
         warm_up_steps, steps: time that passes before anything is counted, and then, in learner steps without a wait.
         workers_max: beyond so many workers only a sample is modelled one by one.
-        draws: of lengths and preemptions; each figure is the median over them.
+        draws: number of samples of lengths and preemptions; each figure is the median over them.
 
     Raises:
         ValueError: there is no worker.
@@ -102,7 +104,7 @@ def _sample(
     share = _rate(kept) / _rate(fleet)
     group = max(1, min(conduct.samples_per_group, demand.rollouts_per_step))
     rollouts = group * max(1, round(demand.rollouts_per_step * share / group))
-    faster = rollouts / (demand.rollouts_per_step * share)  # whole groups only: the speeds make up for it
+    faster = rollouts / (demand.rollouts_per_step * share)  # a batch has whole groups only; the speeds compensate
     kept = [(worker, _faster(speed, faster), copy_s) for worker, speed, copy_s in kept]
     slowest = max(range(len(kept)), key=lambda place: kept[place][2])
     kept[slowest] = (*kept[slowest][:2], max(copy_s for _, _, copy_s in fleet))

@@ -65,7 +65,7 @@ async def run_command(
     except TimeoutError:
         raise ProviderFailed(f"{command[0]} took longer than {deadline_s:g} s") from None
     except _TooLong:
-        raise ProviderFailed(f"{command[0]} said more than {OUTPUT_BYTES_MAX} bytes") from None
+        raise ProviderFailed(f"{command[0]} printed more than {OUTPUT_BYTES_MAX} bytes") from None
     finally:
         await _end(process)
 

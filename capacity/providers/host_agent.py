@@ -125,7 +125,7 @@ def _own_python(program: list[str]) -> list[str]:
 
 
 def _has_user_systemd() -> bool:
-    """Whether the user's service manager answers: it keeps its units running after this session logs out."""
+    """Return whether the user's service manager answers: it keeps its units running after this session logs out."""
     if shutil.which("systemd-run") is None:
         return False
     try:
@@ -183,7 +183,7 @@ def _signal(folder: Path, number: signal.Signals, wait_s: float) -> None:
     try:
         # Checked with the descriptor open, because from here on the descriptor refers to this process and no other.
         if process["boot_id"] != boot_id() or start_ticks(pid) != process["start_ticks"]:
-            raise Refused(f"process {pid} is not the worker's; it is left alone")
+            raise Refused(f"process {pid} is not the worker's, so it gets no signal")
         signal.pidfd_send_signal(descriptor, number)
         select.select([descriptor], [], [], wait_s)
         _until(lambda: not is_locked(folder), 1.0)  # its threads let go of the lock a moment later
@@ -215,7 +215,7 @@ def _running(folder: Path) -> dict[str, Any]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a worker's process lives: the folder's lock is held."""
+    """Return whether a worker's process lives, which holds the folder's lock."""
     try:
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -110,7 +110,7 @@ class HostAgent:
             tag = WorkerTag.parse(str(answer["tag"]))
             return Running(tag, f"{self.where}, process {int(answer['pid'])}", float(answer["started_unix_s"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise ProviderFailed(f"{self.where} answers nonsense", cause=str(error)) from None
+            raise ProviderFailed(f"the answer of {self.where} is malformed", cause=str(error)) from None
 
 
 def peer_config(

@@ -94,7 +94,7 @@ class SkyProvider:
             clusters = [(str(one["name"]), str(one["status"]), one.get("launched_at")) for one in _records(done.output)]
         except (ValueError, KeyError, TypeError) as error:
             raise ProviderFailed(
-                "`sky status` answers something else than clusters", cause=str(error), fix="use SkyPilot 0.10 or newer"
+                "`sky status` printed no list of clusters", cause=str(error), fix="use SkyPilot 0.10 or newer"
             ) from None
         tagged = [(tag_of(name, run_id), name, at) for name, status, at in clusters if status.upper() not in _GONE]
         return Listing(

@@ -13,8 +13,10 @@ MB = 1e6
 
 @dataclass(frozen=True, slots=True)
 class ShadowPrice:
-    """Args:
-    usd_per_hour: what one ``per`` more of the row's limit costs (rate) or saves (links), to first order.
+    """The shadow price of one row.
+
+    Args:
+        usd_per_hour: what one ``per`` more of the row's limit costs (rate) or saves (links), to first order.
     """
 
     row: Row

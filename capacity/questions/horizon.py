@@ -35,7 +35,7 @@ class Uncertainty:
 _ABOUT = {
     "learner step, T_train": "t_train",
     "workers with measured speeds": "speeds",
-    "workers with reckoned speeds": "speeds",
+    "workers with estimated speeds": "speeds",
     "engine's efficiency": "speeds",
     "rollout, mean": "speeds",
     "origin's uplink, U0": "links",
@@ -56,7 +56,7 @@ def uncertainty_of(assumptions: Iterable[Assumption]) -> Uncertainty:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Of all draws: one in ten is below ``p10``, one in ten above ``p90``."""
+    """Quantiles over all samples: one in ten is below ``p10``, one in ten above ``p90``."""
 
     p10: float
     p50: float
@@ -65,10 +65,12 @@ class Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Args:
-    workers_usd, egress_usd, learner_usd, storage_usd: of ``usd``.
-    utilisation: share of the time in which the learner trains.
-    in_time, in_budget: share of the draws within the deadline and the budget; None where there is none.
+    """The forecast of a plan over so many learner steps.
+
+    Args:
+        workers_usd, egress_usd, learner_usd, storage_usd: components of ``usd``.
+        utilisation: share of the time in which the learner trains.
+        in_time, in_budget: share of the samples within the deadline and the budget; None without one.
     """
 
     steps: int
@@ -99,16 +101,16 @@ def forecast(
         seed: the same one gives the same forecast.
 
     Raises:
-        ValueError: the plan chooses nobody, or steps or draws is not positive.
+        ValueError: the plan chooses no worker, or steps or draws is not positive.
     """
     if not plan.feasible or steps < 1 or draws < 1:
         raise ValueError("a forecast needs a feasible plan, and at least one step and draw")
     rng, demand = np.random.default_rng(seed), plan.demand
-    t_train_s = demand.t_train_s * _drawn(rng, uncertainty.t_train, draws)
-    speed = _drawn(rng, uncertainty.speeds, draws)
-    size = _drawn(rng, uncertainty.version_bytes, draws)
-    t_bcast_s = plan.t_bcast_s * size / _drawn(rng, uncertainty.links, draws)
-    price = _drawn(rng, uncertainty.prices, draws)
+    t_train_s = demand.t_train_s * _sampled_factors(rng, uncertainty.t_train, draws)
+    speed = _sampled_factors(rng, uncertainty.speeds, draws)
+    size = _sampled_factors(rng, uncertainty.version_bytes, draws)
+    t_bcast_s = plan.t_bcast_s * size / _sampled_factors(rng, uncertainty.links, draws)
+    price = _sampled_factors(rng, uncertainty.prices, draws)
     kept = _kept(plan, steps * demand.t_train_s / SECONDS_PER_HOUR, rng, draws)
     step_s = _step_s(plan, t_train_s, t_bcast_s, speed * kept, speed)
     hours = steps * step_s / SECONDS_PER_HOUR
@@ -164,7 +166,7 @@ def _kept(plan: Plan, hours: float, rng: np.random.Generator, draws: int) -> Flo
     return left
 
 
-def _drawn(rng: np.random.Generator, relative: float, draws: int) -> Floats:
+def _sampled_factors(rng: np.random.Generator, relative: float, draws: int) -> Floats:
     """Sample factors about 1, log-normal with that standard deviation of the logarithm; shape [draws]."""
     factors: Floats = np.exp(rng.standard_normal(draws) * np.log1p(relative))
     return factors

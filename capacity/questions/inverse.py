@@ -17,7 +17,7 @@ from capacity.planner.remedies import S_MAX, smallest_whole
 from capacity.questions.explain import Explanation, explain
 from capacity.questions.sensitivities import KnobEffect, least_usd_per_hour, single_changes
 
-HEADROOM_STEPS = 24  # of bisection, of what a dollar buys: to a ten-millionth
+HEADROOM_STEPS = 24  # rounds of bisection for what a dollar buys: to a ten-millionth
 PROOFS_MAX = 8  # of plans: a relaxation may hold rows that no set of whole workers holds
 HEADROOM_FACTOR_MAX = 64.0
 
@@ -35,7 +35,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Bought:
-    """What more money buys, beyond the least that the plan needs.
+    """The gain from more money than the least that the plan needs.
 
     Args:
         usd_per_hour: the cost before.
@@ -93,7 +93,7 @@ def largest_model(
 def one_more_dollar(made: Plan, more_usd_per_hour: float = 1.0) -> Bought | None:
     """Return how many more rollouts a second the cheapest set makes for more money, at the plan's split.
 
-    By bisection over the rate asked for, on the relaxation; None of a plan that chooses nobody.
+    By bisection over the rate asked for, on the relaxation; None for a plan that chooses no worker.
     """
     if not made.feasible:
         return None

@@ -28,10 +28,10 @@ class Inputs:
     """The sources of a plan's figures.
 
     Args:
-        pool, demand: files, addresses, or what else they came from, in words.
-        model: whose rollouts are made.
-        rows: of the pool; those in ``skipped`` were not used.
-        filled: values that rows did not have, and what was taken.
+        pool, demand: their files, addresses or other sources, in words.
+        model: the model that generates.
+        rows: number of rows in the pool; those in ``skipped`` were not used.
+        filled: values that rows lacked, and the values taken instead.
     """
 
     pool: str
@@ -44,7 +44,7 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """The line under the table. ``usd_per_step``: workers and traffic alone; the learner's machine is not in it."""
+    """The totals under the table. ``usd_per_step`` covers workers and traffic, but not the learner's machine."""
 
     usd_per_hour: float
     usd_per_step: float
@@ -58,14 +58,14 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanDocument:
-    """One plan with everything that it was made from.
+    """One plan with all of its inputs.
 
     Args:
-        schema: of this document; another number means that keys have changed their meaning or are gone.
+        schema: schema of this document; another number means that keys were removed or have changed their meaning.
         software: the version of Rollcast that made it.
         made_at: UTC, ISO 8601.
-        totals: derived from the plan, for those who read only this.
-        forecast: of so many learner steps, if it was asked for.
+        totals: figures derived from the plan, for readers that need nothing else.
+        forecast: cost and duration of so many learner steps; None if it was not requested.
     """
 
     schema: Literal["rollcast.capacity.plan/1"] = SCHEMA
@@ -79,7 +79,7 @@ class PlanDocument:
 
 
 def totals_of(plan: Plan) -> Totals:
-    """Return the line under the table; zeros where no worker is chosen."""
+    """Return the totals of a plan; zeros where no worker is chosen."""
     steps_per_hour = 3600.0 / plan.demand.t_train_s * plan.utilisation
     return Totals(
         usd_per_hour=plan.usd_per_hour,
@@ -136,7 +136,7 @@ def decode(data: bytes, source: str) -> PlanDocument:
     try:
         return msgspec.convert(document, PlanDocument)
     except msgspec.ValidationError as error:
-        raise PlanFileError(f"{source} is not a whole plan", cause=str(error), fix=fix) from None
+        raise PlanFileError(f"{source} is not a complete plan", cause=str(error), fix=fix) from None
 
 
 def read_plan(path: Path) -> PlanDocument:

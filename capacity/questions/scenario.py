@@ -52,7 +52,7 @@ def scenario_of(file: DemandFile, pool: CheckedPool, *, demand_source: str, pool
         raise PoolError(
             f"none of the {pool.rows} rows of {pool_source} can be used",
             cause=" ".join(skipped_lines(skipped)),
-            fix="correct them, or say what holds for all of them with --assume column=value",
+            fix="correct them, or set a value for all of them with --assume column=value",
         )
     demand = demand_of(file, rollouts.model)
     return Scenario(
@@ -100,7 +100,7 @@ def update_bytes(file: DemandFile, model: ModelShape | None) -> float:
     """Return M, as given, else the model's weights or a delta's share of them."""
     if file.demand.update_bytes is not None:
         return file.demand.update_bytes
-    assert model is not None, "a demand without a model gives its bytes"
+    assert model is not None, "a demand without a model needs update_bytes"
     return model.weight_bytes * (share_of_keyframe(file) if file.demand.encoding == "delta" else 1.0)
 
 

@@ -17,8 +17,8 @@ from capacity.model.version_bytes import RELATIVE_UNCERTAINTY
 
 GIVEN, DEFAULT = "given", "by default"
 _PRICE_UNCERTAINTY = 0.5  # capacity/catalogue/data/prices/README.md
-_TIMED_UNCERTAINTY = 0.03  # of the efficiency: the median error of `bench roofline`
-_UNTIMED_UNCERTAINTY = 0.15  # the same of another engine, model or version than the catalogue's
+_TIMED_UNCERTAINTY = 0.03  # relative, of the efficiency: the median error of `bench roofline`
+_UNTIMED_UNCERTAINTY = 0.15  # the same for another engine, model or version than the catalogue's
 _LENGTHS_UNCERTAINTY = 0.5  # another model's lengths stand for this one's
 
 
@@ -40,13 +40,16 @@ def _of_learner(file: DemandFile, demand: Demand) -> Iterator[Assumption]:
     yield Assumption("learner step, T_train", demand.t_train_s, "s", GIVEN, 0.1)
     yield Assumption("staleness limit, S", demand.staleness_limit, "learner steps", GIVEN)
     yield Assumption(
-        "a version every, kappa", demand.publish_every_steps, "learner steps", _source(file, "publish_every_steps")
+        "steps between versions, kappa",
+        demand.publish_every_steps,
+        "learner steps",
+        _source(file, "publish_every_steps"),
     )
     yield Assumption("headroom, phi", demand.headroom, "bought / needed", _source(file, "headroom"))
     if demand.usd_per_hour_max is not None:
         yield Assumption("budget", demand.usd_per_hour_max, "$/h", GIVEN)
     if demand.share_without_a_region:
-        yield Assumption("rate left without any one region", demand.share_without_a_region, "of the needed", GIVEN)
+        yield Assumption("rate left without any one region", demand.share_without_a_region, "of the needed rate", GIVEN)
     if demand.chance_z:
         yield Assumption("rate must hold at", demand.chance_z, "standard deviations", GIVEN)
 
@@ -69,9 +72,9 @@ def _of_versions(file: DemandFile, demand: Demand, rollouts: Rollouts) -> Iterat
     if demand.topology.shape == "stripes":  # the other shapes count whole copies
         eta = stripe_factor(demand.topology)
         yield Assumption("loss of that shape, eta", eta, "x the fluid bound", "measured", 0.03)
-    receiving = "stop generating" if demand.pauses_while_receiving else "go on generating"
+    receiving = "stop generating" if demand.pauses_while_receiving else "keep generating"
     yield Assumption("workers that receive", receiving, "", _source(file, "pauses_while_receiving"))
-    yield Assumption("standstill to swap", demand.t_swap_s, "s", _source(file, "t_swap_s"), 0.5)
+    yield Assumption("pause to swap versions", demand.t_swap_s, "s", _source(file, "t_swap_s"), 0.5)
     if demand.t_load_s or demand.t_score_s:
         yield Assumption("loading and scoring", demand.t_load_s + demand.t_score_s, "s", GIVEN, 0.5)
 
@@ -81,11 +84,11 @@ def _of_rollouts(file: DemandFile, rollouts: Rollouts, pool: Pool) -> Iterator[A
     yield Assumption("rollout, mean", round(rollouts.lengths.mean), "tokens", f"{lengths}, {cut}", _LENGTHS_UNCERTAINTY)
     p90 = round(rollouts.lengths.quantile(0.9))
     yield Assumption("rollout, p90", p90, "tokens", f"{lengths}, {cut}", _LENGTHS_UNCERTAINTY)
-    reckoned = len(pool.workers) - pool.measured
+    estimated = len(pool.workers) - pool.measured
     if pool.measured:
         yield Assumption("workers with measured speeds", pool.measured, "workers", "the pool", 0.1)
-    if reckoned:
-        yield Assumption("workers with reckoned speeds", reckoned, "workers", "roofline of their hardware", 0.15)
+    if estimated:
+        yield Assumption("workers with estimated speeds", estimated, "workers", "roofline of their hardware", 0.15)
         yield Assumption("prompt, mean", file.lengths.prompt_tokens, "tokens", _source(file, "prompt_tokens"))
         efficiency, source, spread = _efficiency(rollouts)
         yield Assumption("engine's efficiency", efficiency, "of the roofline", source, spread)
@@ -96,7 +99,7 @@ def _efficiency(rollouts: Rollouts) -> tuple[float | str, str, float]:
     if rollouts.efficiency is not None:
         return rollouts.efficiency, GIVEN, _TIMED_UNCERTAINTY
     known = [*efficiencies().values(), UNTIMED_EFFICIENCY]
-    source = f"by hardware, others' figures; {UNTIMED_EFFICIENCY} where there are none"
+    source = f"by hardware, from published timings; {UNTIMED_EFFICIENCY} for hardware without one"
     return f"{min(known):.2f} to {max(known):.2f}", source, _UNTIMED_UNCERTAINTY
 
 
@@ -104,7 +107,7 @@ def _of_rows(rows: Sequence[PoolRow]) -> Iterator[Assumption]:
     """Return prices by source; only rows that cost anything."""
     sources = Counter((row.price_source, row.price_date) for row in rows if not row.donated)
     for (source, date), count in sources.most_common():
-        where = ", ".join(filter(None, (source or "the pool, which does not say from where", date and f"of {date}")))
+        where = ", ".join(filter(None, (source or "the pool, which names no source", date and f"of {date}")))
         yield Assumption("prices", count, "rows", where, _PRICE_UNCERTAINTY)
 
 

@@ -15,10 +15,12 @@ from capacity.planner.remedies import TOPOLOGIES, Knob
 
 @dataclass(frozen=True, slots=True)
 class KnobEffect:
-    """Args:
-    change: in words: "4 -> 5".
-    usd_per_hour: the bound after the change; inf where there is no set any more.
-    saves_usd_per_hour: less than before; negative where it costs, inf where there was no set before.
+    """The effect of one change on the least cost.
+
+    Args:
+        change: in words: "4 -> 5".
+        usd_per_hour: the bound after the change; inf where no set remains feasible.
+        saves_usd_per_hour: less than before; negative where it costs, inf where there was no set before.
     """
 
     knob: Knob

@@ -1,1 +1,1 @@
-"""Plan again while a run goes on."""
+"""Plan again during a run."""

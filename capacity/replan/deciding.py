@@ -1,8 +1,8 @@
-"""Answer a re-planning problem: the planner's set, free workers beside it, and a fallback where no set is feasible.
+"""Answer a re-planning problem: the planner's set, free workers in addition, and a fallback where no set is feasible.
 
 Three rules go beyond the programme's own answer. Workers that cost nothing stay on as long as versions still arrive in
-time. Workers that are off go on receiving versions where that is cheap. Where no set is feasible, every worker within
-the budget is on, because an idle learner costs more than the workers do.
+time. Workers that are off continue to receive versions where that is cheap. Where no set is feasible, every worker
+within the budget is on, because an idle learner costs more than the workers do.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def decide(problem: Problem, planner: Planner = plan) -> Solved:
         return _solved(problem, made, short or _without_a_set(problem, made, reasons), reasons)
     chosen = {one.worker.worker_id for one in made.chosen}
     for worker_id in kept - chosen:
-        reasons[worker_id] = "on: those that are on are enough still"
+        reasons[worker_id] = "on: the workers that are on still suffice"
     chosen |= kept
     chosen |= _free(problem, made, chosen, reasons)
     return _solved(problem, made, chosen, reasons)
 
 
 def _made(problem: Problem, planner: Planner) -> tuple[Plan, set[str]]:
-    """Return the plan to follow, and the ids of active workers that stay on beside it.
+    """Return the plan to follow, and the ids of active workers that stay on in addition.
 
     Workers stopped lately are left out if a set without them is feasible. If the full headroom requires a worker to
     start and the kept headroom does not, none starts: speeds are measured with noise, and the set would follow that.
@@ -92,7 +92,7 @@ def _with_more_steps(problem: Problem, made: Plan, planner: Planner, reasons: di
             if found.feasible:
                 for one in found.candidates:
                     word, _, why = one.reason.partition(": ")
-                    reasons[one.worker.worker_id] = f"{word}: S is short by {steps}, as if it were not: {why}"
+                    reasons[one.worker.worker_id] = f"{word}: S is too small by {steps}; for an S that suffices: {why}"
                 return {one.worker.worker_id for one in found.chosen}
     return set()
 
@@ -102,7 +102,7 @@ def _starts(made: Plan) -> bool:
 
 
 def _free(problem: Problem, made: Plan, chosen: set[str], reasons: dict[str, str]) -> set[str]:
-    """Return the ids of workers beside the chosen ones that cost nothing and delay no version."""
+    """Return the ids of further workers that cost nothing and delay no version."""
     allowed_s = made.split.t_bcast_s
     idle = [
         one for one in made.candidates
@@ -119,12 +119,12 @@ def _free(problem: Problem, made: Plan, chosen: set[str], reasons: dict[str, str
         if worker_id in added:
             reasons[worker_id] = "on: it costs nothing, and versions still arrive in time"
         else:
-            reasons[worker_id] = f"off: with it versions would take longer than the {allowed_s:.3g} s that they may"
+            reasons[worker_id] = f"off: with it versions would take longer than the allowed {allowed_s:.3g} s"
     return added
 
 
 def _that_fit(demand: Demand, on: list[Worker], more: list[Worker], allowed_s: float) -> set[str]:
-    """Return the ids of as many of ``more`` as can receive beside ``on`` while T_bcast stays within ``allowed_s``."""
+    """Return the ids of as many of ``more`` as can receive besides ``on`` while T_bcast stays within ``allowed_s``."""
     ordered = sorted(more, key=lambda one: (-_upload(one), one.worker_id))
     ordered = [one for one in ordered if _seconds(demand, [one]) <= allowed_s]
     low, high = 0, len(ordered)  # bisection: T_bcast grows with the receivers, taken by descending uplink
@@ -165,12 +165,12 @@ def _without_a_set(problem: Problem, made: Plan, reasons: dict[str, str]) -> set
         wanted = worker.active or helps
         if worker.pin == "off" or not affordable or not wanted:
             reasons[worker_id] = "off: pinned by the operator" if worker.pin == "off" else (
-                "off: the budget is spent" if not affordable else f"off: no set will do: {made.infeasible.what}"
+                "off: the budget is spent" if not affordable else f"off: no set is feasible: {made.infeasible.what}"
             )  # fmt: skip
             continue
         chosen.add(worker_id)
         spent += worker.usd_per_hour
-        reasons[worker_id] = f"on: the learner would idle more without it; no set will do: {made.infeasible.what}"
+        reasons[worker_id] = f"on: the learner would idle more without it; no set is feasible: {made.infeasible.what}"
     return chosen
 
 

@@ -102,10 +102,10 @@ def read_events(path: Path) -> list[Line]:
 def pool_events(
     demand: Demand, workers: Sequence[Worker], lines: Sequence[Line], source: str
 ) -> Iterator[tuple[float, PoolEvent]]:
-    """Return a replanner's events: everything that the plan knows at 0 s, then the lines.
+    """Return a replanner's events: everything in the plan at 0 s, then the lines.
 
     Raises:
-        PlanFileError: a line names a worker that the plan does not know.
+        PlanFileError: a line names a worker that is not in the plan.
     """
     known = {worker.worker_id: worker for worker in workers}
     yield 0.0, DemandSeen(demand)
@@ -114,7 +114,7 @@ def pool_events(
     as_planned = dict(known)
     for line in lines:
         if not isinstance(line, Asked) and line.worker_id not in known:
-            raise PlanFileError(f"{source} names the worker {line.worker_id!r}, which the plan does not know")
+            raise PlanFileError(f"{source} names the worker {line.worker_id!r}, which is not in the plan")
         match line:
             case Asked():
                 demand = replace(demand, **_given(line))
@@ -152,6 +152,6 @@ def _check(line: Line, earliest_s: float) -> None:
     if not line.at_s >= earliest_s:
         raise ValueError("at_s must not be less than in the line before")
     if isinstance(line, Slower) and not line.factor > 0:
-        raise ValueError("factor must be positive; a worker that makes nothing is gone")
+        raise ValueError("factor must be positive; a worker that generates nothing is an event of kind gone")
     if isinstance(line, Price) and not line.usd_per_hour >= 0:
         raise ValueError("usd_per_hour must not be negative")

@@ -129,7 +129,7 @@ class Replanner:
         known = self._workers.get(worker.worker_id)
         if known is None:
             known = self._workers[worker.worker_id] = _Known(worker)
-            self._cause(f"{_name(worker)} is here", now)
+            self._cause(f"{_name(worker)} joined", now)
         else:
             known.worker = replace(worker, active=known.worker.active)
             cause = self._change(known)
@@ -145,23 +145,23 @@ class Replanner:
         if planned is None:  # its arrival was a cause already, and that plan is still due
             return ""
         if worker.pin != planned.pin:
-            return f"is pinned {worker.pin}" if worker.pin else "is not pinned any more"
+            return f"is pinned {worker.pin}" if worker.pin else "is no longer pinned"
         if _moved(worker.usd_per_hour, planned.usd_per_hour, settings.price_change):
             return f"costs {worker.usd_per_hour:g} $/h instead of {planned.usd_per_hour:g}"
         if _moved(known.rate, _Known(planned).rate, settings.speed_change):
             return "is faster than it was" if known.rate > _Known(planned).rate else "is slower than it was"
         links = (worker.upload_bytes_per_second, planned.upload_bytes_per_second)
-        return "has another uplink" if _moved(*links, 2.0 * settings.speed_change) else ""
+        return "has a different uplink rate" if _moved(*links, 2.0 * settings.speed_change) else ""
 
     def _gone(self, worker_id: str, reason: str, now: float) -> list[Action]:
         known = self._workers.pop(worker_id, None)
         if known is None or not known.worker.active:
             return []
         self._changed_at = now
-        self._cause(f"{_name(known.worker)} is gone: {reason}", now)
+        self._cause(f"{_name(known.worker)} left: {reason}", now)
         if any(one.worker.active for one in self._workers.values()):
             return []
-        return self._start_best(self._needed(), now, "on: nobody else is left")
+        return self._start_best(self._needed(), now, "on: no other worker is left")
 
     def _demand_seen(self, demand: Demand, now: float) -> None:
         self._demand, planned = demand, self._planned_demand
@@ -191,7 +191,7 @@ class Replanner:
             corrections = corrections.with_t_train(event.t_train_s, demand.t_train_s)
         self.corrections = corrections
         if event.workers_limit:
-            self._cause(f"workers make {corrections.rate:.0%} of what is predicted", now)
+            self._cause(f"workers generate {corrections.rate:.0%} of the predicted rate", now)
 
     def _starving(self, now: float) -> list[Action]:
         """Start more workers; at most once a learner step, and not in a new set's first, since a start takes time."""
@@ -226,7 +226,7 @@ class Replanner:
         dwelling = tuple(one for one in recent if self._workers[one].worker.active)
         self._pending = Problem(
             number=self._number,
-            trigger=self._trigger or "it is time",
+            trigger=self._trigger or "the planning interval is over",
             demand=self._corrected_demand(),
             workers=tuple(self._corrected(one, one.worker.worker_id in dwelling) for one in known),
             settings=self.settings,
@@ -291,7 +291,7 @@ class Replanner:
         self._pending, self.failed = None, why
         self._cause("the planner failed", now + self.settings.interval_s)
         missing = self._needed() - sum(one.rate for one in self._workers.values() if one.worker.active)
-        return self._start_best(missing, now, f"on: what is on is too slow, and {why}")
+        return self._start_best(missing, now, f"on: the workers that are on are too slow, and {why}")
 
     # ---------------------------------------------------------------- without the planner
 
@@ -323,7 +323,7 @@ def _moved(now: float, before: float, share: float) -> bool:
 
 
 def _others(demand: Demand) -> Demand:
-    """Return the demand with its measured figures neutralised: they change all the time, which is no cause."""
+    """Return the demand with its measured figures neutralised: they change constantly, which is no cause to plan."""
     return replace(demand, t_train_s=1.0, update_bytes=1.0, t_swap_s=0.0, t_load_s=0.0, t_score_s=0.0,
                    learner_upload_bytes_per_second=1.0)  # fmt: skip
 

@@ -30,7 +30,7 @@ def explanation_sheets(plan: Plan, explanation: Explanation, bought: Bought | No
         remedy = Column("remedy", "any one of these makes it feasible, smallest change first")
         return [Sheet(f"infeasible: {why}", (remedy,), _remedies(plan))]
     limits = row_sheet(plan)
-    columns = (Column("row", "limit"), Column("words", "what it is worth", prose=True))
+    columns = (Column("row", "limit"), Column("words", "value", prose=True))
     prices = tuple((f"{one.row.name} {one.row.subject}".strip(), one.words) for one in explanation.shadow_prices)
     lines = [explanation.what, *_neighbours(explanation), *_dollar(bought), *totals_lines(plan), staleness_line(plan)]
     return [limits, Sheet("shadow prices", columns, prices, lines=tuple(lines)), _changes(plan, explanation)]

@@ -50,7 +50,7 @@ def skipped_sheet(inputs: Inputs) -> Sheet:
         Column("column", "column"),
         Column("reason", "is"),
         Column("value", "value"),
-        Column("detail", "believed is", prose=True),
+        Column("detail", "accepted", prose=True),
     )
     rows = tuple(
         (one.where, one.worker_id, one.column, one.reason.replace("_", " "), one.value, one.detail)

@@ -30,18 +30,18 @@ CANDIDATE_COLUMNS = (
     Column("upload_mbit_per_second", "up Mbit/s", 0),
     Column("download_mbit_per_second", "down Mbit/s", 0),
     Column("copies_sent", "passes on", 1),
-    Column("worth_usd_per_hour", "worth it by $/h", 3),
+    Column("worth_usd_per_hour", "net value $/h", 3),
     Column("reason", "why", prose=True),
 )
 """``worth_usd_per_hour`` is minus the reduced cost: by how much the worker's contribution exceeds its price."""
 
 _ROW_NAMES = {
     "rate": "rollouts made / needed",
-    "relay": "copies that nobody can pass on",
+    "relay": "copies that no worker can pass on",
     "learner_uplink": "the origin's uplink",
     "downlink": "the slowest chosen downlink",
     "region": "rate without region",
-    "chance": "rate at the asked-for odds",
+    "chance": "rate at the required odds",
     "budget": "price",
 }
 
@@ -84,15 +84,15 @@ def candidate_sheet(plan: Plan) -> Sheet:
 def short_sheet(plan: Plan, rows_max: int | None = ROWS_SHOWN) -> Sheet:
     """Return the table of candidates for a screen: those alike share a row, and only ``rows_max`` rows are shown.
 
-    Reasons stand under the table, and only those that no column shows. ``rows_max`` None shows every row.
+    The lines under the table have only the reasons that no column shows. ``rows_max`` None shows every row.
     """
     rows: list[tuple[Cell, ...]] = []
     for _, members in groupby(in_order(plan.candidates), key=_likeness):
         alike = list(members)
         rows.append(_shared_cells(alike))
     left_out = rows[rows_max:] if rows_max is not None else []
-    told = [f"{row[1]}: {row[-1]}" for row in rows if row[-1]]
-    lines = [*told[:_REASONS_SHOWN], *filter(None, [binding_line(plan)]), *totals_lines(plan)]
+    reasons = [f"{row[1]}: {row[-1]}" for row in rows if row[-1]]
+    lines = [*reasons[:_REASONS_SHOWN], *filter(None, [binding_line(plan)]), *totals_lines(plan)]
     if left_out:
         lines.insert(0, f"… and {len(left_out):,} rows more that are off; --all shows them")
     shown_rows = tuple(row[:-1] for row in rows[:rows_max])
@@ -133,10 +133,10 @@ def totals_lines(plan: Plan) -> tuple[str, ...]:
 def _of_whole(plan: Plan) -> str:
     """Return the bound for sets of whole workers, empty if unknown.
 
-    It is reported beside the LP bound because a set of few workers costs far more than the LP bound.
+    It is reported with the LP bound because a set of few workers costs far more than the LP bound.
     """
     bound = plan.integer_bound_usd_per_hour
-    return f"; none of whole workers costs less than {bound:,.2f} $/h" if bound > 0 else ""
+    return f"; no set of whole workers costs less than {bound:,.2f} $/h" if bound > 0 else ""
 
 
 def row_sheet(plan: Plan) -> Sheet:
@@ -149,7 +149,7 @@ def row_sheet(plan: Plan) -> Sheet:
         Column("limit", "limit", 3),
         Column("unit", "unit"),
         Column("slack", "slack", 3),
-        Column("shadow_usd_per_hour", "one unit more is worth $/h", 3),
+        Column("shadow_usd_per_hour", "value of one more unit, $/h", 3),
     )
     ordered = sorted(plan.rows, key=lambda row: -abs(row.shadow_usd_per_hour))
     return Sheet("what limits the set", columns, tuple(_row_cells(row) for row in ordered))
@@ -162,9 +162,9 @@ def binding_line(plan: Plan) -> str:
         return ""
     factor, unit = _unit(costly)
     name = _ROW_NAMES[costly.name] + (f" {costly.subject}" if costly.subject else "")
-    worth = abs(costly.shadow_usd_per_hour) / factor
+    value = abs(costly.shadow_usd_per_hour) / factor
     does = "costs" if costly.at_least else "saves"
-    return f"what limits: {name}; one more {unit.replace('rollouts', 'rollout')} {does} {worth:,.3f} $/h (`explain`)"
+    return f"what limits: {name}; one more {unit.replace('rollouts', 'rollout')} {does} {value:,.3f} $/h (`explain`)"
 
 
 def infeasible_lines(plan: Plan) -> list[str]:
@@ -200,7 +200,7 @@ def _cells(candidate: Candidate) -> tuple[Cell, ...]:
 
 
 def _likeness(candidate: Candidate) -> tuple[Cell, ...]:
-    """Return the cells that candidates must share to stand in one row of the table."""
+    """Return the cells that candidates must share to be in one row of the table."""
     cells = _cells(candidate)
     return (*cells[:1], family(candidate.worker.worker_id), *cells[2:10])
 
@@ -259,5 +259,5 @@ def forecast_sheet(forecast: Forecast) -> Sheet:
     )
     rows = tuple((name, one.p10, one.p50, one.p90) for name, one in ranges)
     kept = (("the deadline", forecast.in_time), ("the budget", forecast.in_budget))
-    lines = tuple(f"{name} is kept in {share:.0%} of the draws" for name, share in kept if share is not None)
+    lines = tuple(f"{name} is kept in {share:.0%} of the samples" for name, share in kept if share is not None)
     return Sheet("forecast", columns, rows, lines=lines)

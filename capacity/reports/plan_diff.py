@@ -41,7 +41,7 @@ class PlanDiff:
     Args:
         demand, totals: figures that differ.
         switched: workers that are on in only one of the plans.
-        joined, left: ids of workers that only the second plan knows, and of those that only the first knows.
+        joined, left: ids of workers that are only in the second plan's pool, and of those only in the first's.
     """
 
     demand: tuple[Change, ...]
@@ -71,8 +71,8 @@ def difference(before: PlanDocument, after: PlanDocument) -> PlanDiff:
 def diff_sheets(diff: PlanDiff) -> list[Sheet]:
     """Return the difference as tables: figures that differ, then the workers that were switched."""
     columns = (Column("name", "what"), Column("before", "before"), Column("after", "after"))
-    demand = Sheet("asked for", columns, tuple((one.name, one.before, one.after) for one in diff.demand))
-    totals = Sheet("comes out", columns, tuple((one.name, one.before, one.after) for one in diff.totals))
+    demand = Sheet("requested", columns, tuple((one.name, one.before, one.after) for one in diff.demand))
+    totals = Sheet("result", columns, tuple((one.name, one.before, one.after) for one in diff.totals))
     rows = tuple((one.worker_id, "on" if one.on else "off", one.reason) for one in diff.switched)
     on = sum(one.on for one in diff.switched)
     line = f"{on} switched on, {len(diff.switched) - on} off; {len(diff.joined)} new in the pool, {len(diff.left)} gone"

@@ -1,4 +1,4 @@
-"""Report a fleet's cost by day and provider beside the forecast, from the rows of its journal."""
+"""Report a fleet's cost and forecast by day and provider, from the rows of its journal."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def broadcast_curves(found: Sequence[Variant]) -> dict[str, list[Point]]:
 
     def point(variant: Variant) -> Point:
         totals = totals_of(variant.plan)
-        name = _said(apart, variant.values[apart])
+        name = _in_words(apart, variant.values[apart])
         return Point(totals.t_bcast_s, totals.usd_per_step if variant.plan.feasible else None, name)
 
     curves = _curves(found, apart=apart, point=point)
@@ -136,7 +136,7 @@ def broadcast_curves(found: Sequence[Variant]) -> dict[str, list[Point]]:
 def _curves(found: Sequence[Variant], apart: str, point: Callable[[Variant], Point]) -> dict[str, list[Point]]:
     curves: dict[str, list[Point]] = {}
     for variant in found:
-        others = ", ".join(_said(key, value) for key, value in variant.values.items() if key != apart)
+        others = ", ".join(_in_words(key, value) for key, value in variant.values.items() if key != apart)
         curves.setdefault(others or "cheapest set", []).append(point(variant))
     return curves
 
@@ -162,10 +162,10 @@ def _cells(variant: Variant, keys: Sequence[str], best: bool) -> tuple[Cell, ...
 
 
 def _name(variant: Variant) -> str:
-    return ", ".join(_said(key, value) for key, value in variant.values.items())
+    return ", ".join(_in_words(key, value) for key, value in variant.values.items())
 
 
-def _said(key: str, value: str | int | float) -> str:
+def _in_words(key: str, value: str | int | float) -> str:
     """Return one option's value in words, with its unit."""
     match key:
         case "topology" | "encoding" | "model":

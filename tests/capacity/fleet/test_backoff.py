@@ -33,7 +33,7 @@ def test_a_breaker_opens_tries_one_and_closes() -> None:
     assert breaker.failed("d", 110.0, most)
     assert (breaker.allows(259.0), breaker.allows(260.0)) == (False, True)
     breaker.started("e")
-    breaker.forget("e")
+    breaker.discard("e")
     assert breaker.allows(260.0)
     breaker.started("f")
     breaker.succeeded()
@@ -43,9 +43,9 @@ def test_a_breaker_opens_tries_one_and_closes() -> None:
 def test_workers_and_providers_are_left_alone_each_for_itself() -> None:
     patience = ProviderPatience(PatienceSettings(failures_max=2), most)
     assert patience.failed("w", "w.1", "p", 0.0) == ""
-    assert patience.refusal("w", "p", 1.0) == "it failed before and is left alone for a while"
+    assert patience.refusal("w", "p", 1.0) == "it failed before and is not started again for a while"
     assert patience.refusal("v", "p", 1.0) == ""
-    assert patience.failed("v", "v.1", "p", 1.0) == "2 starts failed in a row; none is tried for 120 s"
+    assert patience.failed("v", "v.1", "p", 1.0) == "2 consecutive starts failed; none is tried for 120 s"
     assert patience.refusal("u", "p", 2.0).startswith("starts at p fail")
     assert patience.refusal("u", "q", 2.0) == ""
     patience.joined("p")

@@ -67,7 +67,7 @@ def test_a_start_is_refused_whose_minimum_does_not_fit() -> None:
 def test_a_start_is_refused_that_would_exceed_the_hourly_limit() -> None:
     budget = Budget(Limits(usd_per_hour_max=2.0))
     budget.open("a", "p", Terms(usd_per_hour=1.5), 0.0)
-    assert budget.refusal(Terms(usd_per_hour=0.6), 0.0) == "2.1 $/h would be committed, the limit is 2 $/h"
+    assert budget.refusal(Terms(usd_per_hour=0.6), 0.0) == "2.1 $/h would be committed; the limit is 2 $/h"
     assert budget.refusal(Terms(usd_per_hour=0.5), 0.0) == ""
 
 
@@ -102,7 +102,7 @@ def test_a_tighter_hourly_limit_stops_the_dearest_first() -> None:
         budget.open(str(number), "p", Terms(usd_per_hour=price), 0.0)
     assert budget.overdue(10.0) == {}
     budget.limits = Limits(usd_per_hour_max=3.5)
-    assert budget.overdue(10.0) == {"2": "no more than 3.5 $/h may be spent"}
+    assert budget.overdue(10.0) == {"2": "the limit is 3.5 $/h"}
     budget.stop_wanted("2", 10.0)
     assert budget.overdue(20.0) == {}  # it is on its way out
 

@@ -124,7 +124,7 @@ def test_a_start_is_written_down_before_it_is_tried() -> None:
 def test_what_is_not_wanted_drains_stops_and_is_paid() -> None:
     fleet = Fleet()
     fleet.on("a")
-    assert doing(fleet.tell(WorkersWanted({}), 360.0)) == [DrainWorker(tag("a"), "it is not wanted any more")]
+    assert doing(fleet.tell(WorkersWanted({}), 360.0)) == [DrainWorker(tag("a"), "it is no longer wanted")]
     assert doing(fleet.tell(WorkerLeft(tag("a"), finished=True))) == [StopWorker(tag("a"), "p")]
     assert doing(fleet.tell(StopSucceeded(tag("a")))) == [
         RecordClosed(tag("a"), "p", fleet.now, pytest.approx(0.1), 0.0)
@@ -157,7 +157,7 @@ def test_a_start_that_does_not_join_in_time_is_stopped_and_tried_again_later() -
     fleet.tell(StartSucceeded(tag("a"), "here"), 50.0)
     assert StopWorker(tag("a"), "p") in fleet.tell(Tick(), 50.0)
     assert StartWorker(tag("a", 2), "p") not in fleet.tell(StopSucceeded(tag("a")))
-    assert fleet.manager.held_back == {"a": "it failed before and is left alone for a while"}
+    assert fleet.manager.held_back == {"a": "it failed before and is not started again for a while"}
     assert StartWorker(tag("a", 2), "p") in fleet.tell(Tick(), 10.0)
 
 
@@ -239,7 +239,7 @@ def test_the_hourly_limit_holds_back_what_does_not_fit() -> None:
     actions = fleet.want("a", "b", "c")
     assert [one.tag.worker_id for one in actions if isinstance(one, StartWorker)] == ["a", "c"]
     assert fleet.notes(actions).count("worker_held_back") == 1
-    assert fleet.manager.held_back == {"b": "3 $/h would be committed, the limit is 2.5 $/h"}
+    assert fleet.manager.held_back == {"b": "3 $/h would be committed; the limit is 2.5 $/h"}
     assert fleet.notes(fleet.tell(Tick(), 1.0)) == []  # said once
 
 
@@ -251,10 +251,10 @@ def test_limits_that_become_tighter_stop_the_dearest_and_wider_ones_start_again(
         fleet.tell(StartSucceeded(tag(name), "here"))
         fleet.tell(WorkerJoined(tag(name)))
     drained = [one for one in fleet.tell(LimitsChanged(1.5, None)) if isinstance(one, DrainWorker)]
-    assert drained == [DrainWorker(tag("a"), "no more than 1.5 $/h may be spent")]
+    assert drained == [DrainWorker(tag("a"), "the limit is 1.5 $/h")]
     fleet.tell(WorkerLeft(tag("a"), finished=True), 1.0)
     fleet.tell(StopSucceeded(tag("a")), 1.0)
-    assert fleet.manager.held_back == {"a": "3 $/h would be committed, the limit is 1.5 $/h"}
+    assert fleet.manager.held_back == {"a": "3 $/h would be committed; the limit is 1.5 $/h"}
     started = [one.tag for one in fleet.tell(LimitsChanged(None, None), 1.0) if isinstance(one, StartWorker)]
     assert started == [tag("a", 2)]
 
@@ -300,10 +300,10 @@ def test_a_peer_may_be_back_before_its_provider_answers() -> None:
 
 def test_nobody_says_what_is_wanted_so_what_was_left_is_stopped_in_the_end() -> None:
     opened = OpenWorker(tag("a"), "p", Terms(usd_per_hour=1.0), T0 - 10.0)
-    fleet = Fleet(Restored((opened,), {"a": 1}, marked_at=T0), told_grace_s=100.0)
+    fleet = Fleet(Restored((opened,), {"a": 1}, marked_at=T0), wanted_grace_s=100.0)
     fleet.tell(WorkerJoined(tag("a")))
     assert DrainWorker not in {type(one) for one in fleet.tell(Tick(), 99.0)}
-    assert DrainWorker(tag("a"), "it is not wanted any more") in fleet.tell(Tick(), 1.0)
+    assert DrainWorker(tag("a"), "it is no longer wanted") in fleet.tell(Tick(), 1.0)
 
 
 def test_an_orphan_in_no_journal_is_stopped_and_paid() -> None:

@@ -194,11 +194,11 @@ def test_the_summary_counts_by_reason() -> None:
     assert second.startswith("Skipped `line 2`: worker_id is missing")
 
 
-def test_a_row_that_is_skipped_says_what_would_be_believed() -> None:
+def test_a_skipped_row_is_shown_with_the_accepted_values() -> None:
     free = check_pool([row(worker_id="lab", usd_per_hour=0)]).skipped
     assert skipped_lines(free) == ["Skipped `lab`: its price is 0. If it is free, set donated = yes in that row."]
     absurd = check_pool([row(worker_id="lab", gpus=-3)]).skipped
-    assert skipped_lines(absurd)[0].startswith("Skipped `lab` (-3): gpus is absurd: believed from")
+    assert skipped_lines(absurd)[0].startswith("Skipped `lab` (-3): gpus is absurd: accepted from")
 
 
 def test_a_pool_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

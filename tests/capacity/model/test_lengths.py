@@ -55,7 +55,7 @@ def test_a_cut_inside_a_bin_moves_its_share() -> None:
 def test_draws_follow_the_distribution() -> None:
     found = lengths_named("deepseek-r1")
     assert found is not None
-    drawn = found.draw(np.random.default_rng(0), 100_000)
+    drawn = found.sample(np.random.default_rng(0), 100_000)
     assert drawn.mean() == pytest.approx(found.mean, rel=0.02)
     assert np.quantile(drawn, 0.9) == pytest.approx(found.quantile(0.9), rel=0.02)
 

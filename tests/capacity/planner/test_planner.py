@@ -161,8 +161,8 @@ def test_pins_are_obeyed() -> None:
     assert "w0" not in on
     assert len(on) == 5
     reasons = {one.worker.worker_id: one.reason for one in made.candidates}
-    assert reasons["w0"] == "off: the operator keeps it off"
-    assert reasons["w6"].startswith("on: the operator keeps it on")
+    assert reasons["w0"] == "off: pinned by the operator"
+    assert reasons["w6"].startswith("on: pinned by the operator")
 
 
 def test_a_pinned_worker_that_is_too_slow_is_named() -> None:

@@ -30,7 +30,7 @@ CASES = {
         {},
         "make 12 rollouts/s that are young enough for S; 16.67 rollouts/s are needed",
     ),
-    "budget": (demand(usd_per_hour_max=3.0), {}, "the cheapest set costs 5 $/h, 3 $/h are allowed"),
+    "budget": (demand(usd_per_hour_max=3.0), {}, "the cheapest set costs 5 $/h; the budget is 3 $/h"),
     "region": (demand(share_without_a_region=0.5), {"region": "a"}, "when any one region is lost"),
 }
 
@@ -94,22 +94,22 @@ SPEED = Speed(1, 1.0, 20.0)
 REASONS = {
     "slow": (
         worker(9, speeds=(Speed(1, 1.0, 204.0),), usd_per_hour=0.18),
-        "off: 3.1 versions slower for 0.18 $/h (a rollout takes 204 s, 20 s fit)",
+        "off: 3.1 learner steps too slow, for 0.18 $/h (a rollout takes 204 s; 20 s fit)",
     ),
-    "unknown": (worker(9, speeds=(), usd_per_hour=0.2), "off: no speed of it is known, for 0.2 $/h"),
+    "unknown": (worker(9, speeds=(), usd_per_hour=0.2), "off: its speed is not known, for 0.2 $/h"),
     "narrow": (
         worker(9, download_bytes_per_second=1e6),
         "off: its downlink of 1 MB/s is below the 6.62 MB/s that a version within 160 s needs",
     ),
     "gone": (
         worker(9, preemptions_per_hour=60.0, lost_per_preemption_s=60.0),
-        "off: preemptions leave nothing of its work, for 1 $/h",
+        "off: preemptions leave none of its work, for 1 $/h",
     ),
     "dear": (
         worker(9, usd_per_hour=1.18),
-        "off: 1 rollouts/s for 1.18 $/h: 0.1800 $/h more than what it would add is worth",
+        "off: 1 rollouts/s for 1.18 $/h: 0.1800 $/h more than its value",
     ),
-    "kept off": (worker(9, pin="off"), "off: the operator keeps it off"),
+    "kept off": (worker(9, pin="off"), "off: pinned by the operator"),
 }
 
 
@@ -124,7 +124,7 @@ def test_one_of_equals_is_told_that_it_is_not_needed() -> None:
     made = plan(demand(headroom=0.95), [worker(number) for number in range(6)])
     off = [one.reason for one in made.candidates if not one.chosen]
     assert len(off) == 1
-    assert off[0].endswith("as good as the last that is on, and not needed any more")
+    assert off[0].endswith("as good as the last one that is on, but not needed")
 
 
 def test_workers_that_are_on_are_told_what_they_are_worth() -> None:
@@ -132,8 +132,8 @@ def test_workers_that_are_on_are_told_what_they_are_worth() -> None:
     made = plan(demand(headroom=0.95), workers)
     reasons = [one.reason for one in made.chosen]
     assert reasons[0].startswith("on: 1 rollouts/s for 1 $/h")
-    assert "0.4000 $/h less than what it adds is worth" in reasons[0]
-    assert reasons[4].endswith("the last to be needed")
+    assert "0.4000 $/h less than its value" in reasons[0]
+    assert reasons[4].endswith("the last one needed")
 
 
 @pytest.mark.parametrize(

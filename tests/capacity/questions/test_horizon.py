@@ -64,7 +64,7 @@ def test_declared_uncertainties_are_found_by_name() -> None:
         [
             Assumption("learner step, T_train", 60.0, "s", "given", 0.02),
             Assumption("engine's efficiency", 0.7, "", "x", 0.1),
-            Assumption("workers with reckoned speeds", 3, "", "x", 0.15),
+            Assumption("workers with estimated speeds", 3, "", "x", 0.15),
         ]
     )
     assert found == Uncertainty(t_train=0.02, speeds=0.15, links=0.0)

@@ -74,7 +74,7 @@ class TestCauses:
         assert made.handle(Tick(), 1.9) == []
         problem = first_problem(made)
         assert [one.worker_id for one in problem.workers] == ["a", "b"]
-        assert problem.trigger == "a is here"
+        assert problem.trigger == "a joined"
 
     def test_one_problem_is_solved_at_a_time(self) -> None:
         made = replanner(worker("a"))
@@ -88,7 +88,7 @@ class TestCauses:
         answer(made, first_problem(made), 2.0)
         assert made.next_at == 602.0
         assert made.handle(Tick(), 601.0) == []
-        assert problem_of(made.handle(Tick(), 602.0)).trigger == "it is time"
+        assert problem_of(made.handle(Tick(), 602.0)).trigger == "the planning interval is over"
 
     def test_small_changes_are_none(self) -> None:
         made = replanner(worker("a"))
@@ -100,7 +100,7 @@ class TestCauses:
         for event, trigger in (
             (WorkerSeen(worker("a", usd=2.0)), "a costs 2 $/h instead of 1"),
             (WorkerSeen(worker("a", rate=0.5)), "a is slower than it was"),
-            (WorkerGone("a", "preempted"), "a is gone: preempted"),
+            (WorkerGone("a", "preempted"), "a left: preempted"),
             (DemandSeen(replace(DEMAND, staleness_limit=5)), "S is 5 instead of 4"),
             (DemandSeen(replace(DEMAND, t_train_s=60.0)), "a step takes 60 s instead of 50"),
             (DemandSeen(replace(DEMAND, usd_per_hour_max=3.0)), "the rules or the budget have changed"),
@@ -162,7 +162,7 @@ class TestWithoutAPlan:
     def test_somebody_is_started_when_the_last_one_goes(self) -> None:
         made = replanner(worker("a"), worker("b", active=False), worker("c", active=False, rate=3.0))
         answer(made, first_problem(made), 2.0)
-        assert made.handle(WorkerGone("a", "lost"), 10.0) == [Start("c", "on: nobody else is left")]
+        assert made.handle(WorkerGone("a", "lost"), 10.0) == [Start("c", "on: no other worker is left")]
 
     def test_a_learner_that_waits_has_more_started_once_a_step(self) -> None:
         made = replanner(worker("a"), *(worker(f"b{n}", active=False, usd=n) for n in range(1, 5)))
@@ -193,7 +193,7 @@ class TestWithoutAPlan:
         made = replanner(worker("a", rate=2.0), worker("b", active=False))
         problem = first_problem(made)
         started = made.handle(SolveFailed(problem.number, "it broke"), 3.0)
-        assert started == [Start("b", "on: what is on is too slow, and it broke")]
+        assert started == [Start("b", "on: the workers that are on are too slow, and it broke")]
         assert made.failed == "it broke"
 
     def test_a_planner_that_never_answers_is_not_waited_for(self) -> None:

@@ -122,4 +122,4 @@ def test_what_was_asked_what_comes_out_and_who_was_switched() -> None:
     assert off["w-1"] == "it is no longer in the pool"
     assert diff.left == ("w-1",)
     assert "$/h" in {one.name for one in diff.totals}
-    assert [sheet.title for sheet in diff_sheets(diff)] == ["asked for", "comes out", "switched"]
+    assert [sheet.title for sheet in diff_sheets(diff)] == ["requested", "result", "switched"]

@@ -79,8 +79,8 @@ def test_options_count_more_than_the_file(tmp_path: Path, capsys: pytest.Capture
 def test_a_forecast_has_the_learner_in_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--steps", "60", "--deadline-hours", "100", "--budget-usd", "0.5")
     found = call(capsys, "plan", *small_pool(tmp_path), *words)
-    assert "the deadline is kept in 100% of the draws" in found.out
-    assert "the budget is kept in 0% of the draws" in found.out
+    assert "the deadline is kept in 100% of the samples" in found.out
+    assert "the budget is kept in 0% of the samples" in found.out
     forecast = call(capsys, "plan", *small_pool(tmp_path), *words, "--format", "json").json["forecast"]
     assert forecast["learner_usd"]["p50"] == pytest.approx(2.0, rel=0.3)
 

@@ -152,7 +152,7 @@ class TestPlans:
         made.tell(ActivationPlanned(Solved(number=planned_problem(made).number, turn_off=(("b", "off: too dear"),))))
         made.tell(PeerLeft(PeerId("a"), "gone", finished=True))
         made.now += 2.0
-        assert TellActivation(PeerId("b"), True, "on: nobody else is left") in made.tell(Tick())
+        assert TellActivation(PeerId("b"), True, "on: no other worker is left") in made.tell(Tick())
 
 
 class TestStandby:
