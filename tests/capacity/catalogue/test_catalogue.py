@@ -1,4 +1,4 @@
-"""The tables that are shipped: every row is read, and says where its figure is from."""
+"""Test the shipped tables: every row is read, and names the source of its figures."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_empty_cells_are_not_known() -> None:
     assert number_or_none("1e9") == 1e9
 
 
-def test_every_table_has_its_origin_and_licence_beside_it() -> None:
+def test_every_table_has_its_origin_and_licence_in_its_folder() -> None:
     folders = [folder for folder in (resources.files("capacity.catalogue") / "data").iterdir() if folder.is_dir()]
     assert {folder.name for folder in folders} == set(ORIGINS)
     for folder in folders:
@@ -61,7 +61,7 @@ def test_every_table_has_its_origin_and_licence_beside_it() -> None:
         assert any(file.name.endswith(".csv") for file in folder.iterdir())
 
 
-def test_tables_are_whole() -> None:
+def test_every_row_has_all_columns() -> None:
     for folder, file in (("gpus", "gpus.csv"), ("models", "models.csv"), ("skyplane", "region_pairs.csv")):
         rows = read_rows(folder, file)
         header = next(csv.reader(read_text(folder, file).splitlines()))
@@ -88,7 +88,7 @@ def test_every_model_that_can_be_trained_is_known_with_the_same_sizes(preset: st
     assert (model.layers, model.kv_heads, model.head_dim) == (config.layers, config.key_value_heads, config.head_size)
 
 
-def test_every_origin_says_who_when_and_under_what_licence() -> None:
+def test_every_origin_names_source_date_and_licence() -> None:
     for folder, origin in ORIGINS.items():
         assert folder == origin.folder
         assert origin.source

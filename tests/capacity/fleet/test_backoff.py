@@ -1,4 +1,4 @@
-"""How long failures are waited out."""
+"""Test how long failed workers and providers are not used."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_breaker_opens_tries_one_and_closes() -> None:
     assert breaker.allows(0.0)
     assert breaker.failed("b", 0.0, most)
     assert not breaker.allows(99.0)
-    assert not breaker.failed("c", 50.0, most)  # it was under way already
+    assert not breaker.failed("c", 50.0, most)  # it was in progress already
     assert breaker.allows(100.0)
     breaker.started("d")
     assert not breaker.allows(101.0)  # one trial at a time
@@ -40,7 +40,7 @@ def test_a_breaker_opens_tries_one_and_closes() -> None:
     assert breaker.allows(0.0)
 
 
-def test_workers_and_providers_are_left_alone_each_for_itself() -> None:
+def test_workers_and_providers_back_off_independently() -> None:
     patience = ProviderPatience(PatienceSettings(failures_max=2), most)
     assert patience.failed("w", "w.1", "p", 0.0) == ""
     assert patience.refusal("w", "p", 1.0) == "it failed before and is not started again for a while"

@@ -1,4 +1,4 @@
-"""What a worker costs, and the budget's one promise: whatever happens, no more than the limit is ever spent."""
+"""Test what a worker costs, and the budget's one promise: spending never exceeds the limit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAITS = st.floats(0.01, LOOK_S)
 @settings(max_examples=60, deadline=None)
 @given(st.data(), st.floats(0.01, 50.0), st.floats(1.0, 100.0))
 def test_spent_never_exceeds_the_limits(data: st.DataObject, usd_max: float, usd_per_hour_max: float) -> None:
-    """Starts whenever they are allowed, workers that send all they may, stops that take their whole tail."""
+    """Start whenever it is allowed; workers send all they may, and stops take their whole tail."""
     limits = Limits(usd_per_hour_max=usd_per_hour_max, usd_max=usd_max, look_every_s=LOOK_S)
     budget, now, number = Budget(limits), 1000.0, 0
     sent: dict[str, float] = {}
@@ -104,7 +104,7 @@ def test_a_tighter_hourly_limit_stops_the_dearest_first() -> None:
     budget.limits = Limits(usd_per_hour_max=3.5)
     assert budget.overdue(10.0) == {"2": "the limit is 3.5 $/h"}
     budget.stop_wanted("2", 10.0)
-    assert budget.overdue(20.0) == {}  # it is on its way out
+    assert budget.overdue(20.0) == {}  # it is being stopped
 
 
 @pytest.mark.parametrize(

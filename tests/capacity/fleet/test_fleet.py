@@ -60,7 +60,7 @@ def offer(worker_id: str, usd_per_hour: float = 1.0, provider: str = "p", tail_s
 
 
 class Fleet:
-    """A manager, and what it said last."""
+    """A manager, with its latest actions."""
 
     def __init__(self, restored: Restored = Restored(), *, limits: Limits | None = None, **settings: float) -> None:  # noqa: B008
         self.settings = FleetSettings(
@@ -83,7 +83,7 @@ class Fleet:
         return self.tell(OffersSeen("p", offers))
 
     def on(self, *worker_ids: str) -> None:
-        """Want and start these, and let them join."""
+        """Start these workers, and let them join."""
         self.offer(*(offer(worker_id) for worker_id in worker_ids))
         self.want(*worker_ids)
         for worker_id in worker_ids:
@@ -98,7 +98,7 @@ class Fleet:
 
 
 def doing(actions: Actions) -> Actions:
-    """Without the run's story."""
+    """Return the actions without the notes for the run's event log."""
     return [one for one in actions if not isinstance(one, Note)]
 
 
@@ -190,7 +190,7 @@ def test_a_stop_that_fails_is_tried_again_for_ever_and_is_paid() -> None:
     assert fleet.manager.budget.spent_usd == pytest.approx(182.0 / 3600.0, rel=0.01)
 
 
-def test_a_stop_whose_answer_is_lost_is_tried_again() -> None:
+def test_a_stop_whose_answer_is_lost_is_retried() -> None:
     fleet = Fleet()
     fleet.on("a")
     fleet.want()
@@ -228,7 +228,7 @@ def test_a_session_that_breaks_may_come_back() -> None:
 def test_a_process_that_vanished_is_found_missing() -> None:
     fleet = Fleet()
     fleet.on("a", "b")
-    assert doing(fleet.tell(listed(tag("b"), at=T0 - 1.0))) == []  # asked before they ran
+    assert doing(fleet.tell(listed(tag("b"), at=T0 - 1.0))) == []  # requested before they ran
     assert doing(fleet.tell(listed(tag("b"), at=T0 + 1.0, silent=("a",)), 2.0)) == []
     assert StopWorker(tag("a"), "p") in fleet.tell(listed(tag("b"), at=T0 + 1.0))
 
@@ -240,7 +240,7 @@ def test_the_hourly_limit_holds_back_what_does_not_fit() -> None:
     assert [one.tag.worker_id for one in actions if isinstance(one, StartWorker)] == ["a", "c"]
     assert fleet.notes(actions).count("worker_held_back") == 1
     assert fleet.manager.held_back == {"b": "3 $/h would be committed; the limit is 2.5 $/h"}
-    assert fleet.notes(fleet.tell(Tick(), 1.0)) == []  # said once
+    assert fleet.notes(fleet.tell(Tick(), 1.0)) == []  # reported once
 
 
 def test_limits_that_become_tighter_stop_the_dearest_and_wider_ones_start_again() -> None:
@@ -272,7 +272,7 @@ def test_everything_stops_before_the_total_is_spent() -> None:
     fleet.tell(WorkerLeft(tag("a"), finished=True), 10.0)
     fleet.tell(StopSucceeded(tag("a")), 80.0)
     assert fleet.manager.budget.spent_usd == pytest.approx(1.0)
-    assert StartWorker not in {type(one) for one in fleet.tell(Tick(), 1.0)}  # it is wanted still, but too dear
+    assert StartWorker not in {type(one) for one in fleet.tell(Tick(), 1.0)}  # it is still wanted, but too expensive
 
 
 def test_what_a_coordinator_before_us_left_is_adopted_or_closed() -> None:
@@ -283,7 +283,7 @@ def test_what_a_coordinator_before_us_left_is_adopted_or_closed() -> None:
     assert {one for one in fleet.tell(Tick()) if not isinstance(one, Note)} == {AskOffers("p"), ListWorkers("p")}
     assert doing(fleet.want("a", "b")) == []  # not before it is known what runs
     actions = fleet.tell(listed(tag("a", 3), tag("c", 3), at=T0), 1.0)
-    assert RecordClosed(tag("b", 3), "p", T0 - 400.0, pytest.approx(0.5), 0.0) in actions  # mark + look + tail
+    assert RecordClosed(tag("b", 3), "p", T0 - 400.0, pytest.approx(0.5), 0.0) in actions  # mark + check + tail
     assert StopWorker(tag("c", 3), "p") in actions
     assert StartWorker(tag("b", 4), "p") in actions
     assert fleet.phases() == {"a.3": "joining", "c.3": "stopping", "b.4": "starting"}
@@ -298,7 +298,7 @@ def test_a_peer_may_be_back_before_its_provider_answers() -> None:
     assert fleet.phases() == {"a.1": "on"}
 
 
-def test_nobody_says_what_is_wanted_so_what_was_left_is_stopped_in_the_end() -> None:
+def test_left_over_workers_are_stopped_if_no_wanted_set_arrives() -> None:
     opened = OpenWorker(tag("a"), "p", Terms(usd_per_hour=1.0), T0 - 10.0)
     fleet = Fleet(Restored((opened,), {"a": 1}, marked_at=T0), wanted_grace_s=100.0)
     fleet.tell(WorkerJoined(tag("a")))
@@ -318,7 +318,7 @@ def test_an_orphan_in_no_journal_is_stopped_and_paid() -> None:
     closed = fleet.tell(StopSucceeded(tag("a", 8)), 50.0)
     assert RecordClosed(tag("a", 8), "p", T0 + 50.0, pytest.approx(0.1), 0.0) in closed
     assert StartWorker(tag("a", 9), "p") in closed
-    assert doing(fleet.tell(listed(tag("a", 8), at=T0))) == []  # that list was asked for before it ended
+    assert doing(fleet.tell(listed(tag("a", 8), at=T0))) == []  # that list was requested before it ended
 
 
 def test_a_start_that_takes_effect_after_its_stop_is_found_and_stopped() -> None:
@@ -334,7 +334,7 @@ def test_a_start_that_takes_effect_after_its_stop_is_found_and_stopped() -> None
     assert StartWorker(tag("a", 2), "p") in fleet.want("a") + fleet.tell(StopSucceeded(tag("a")))
 
 
-def test_who_is_left_alone_for_a_while_is_known() -> None:
+def test_failing_workers_are_listed() -> None:
     fleet = Fleet()
     fleet.offer(offer("a"), offer("b"))
     fleet.want("a")
@@ -343,7 +343,7 @@ def test_who_is_left_alone_for_a_while_is_known() -> None:
     assert fleet.manager.failing(fleet.now + 10.0) == frozenset()
 
 
-def test_when_the_run_is_over_everybody_goes_and_nobody_comes() -> None:
+def test_when_the_run_is_over_all_workers_stop_and_none_starts() -> None:
     opened = OpenWorker(tag("z"), "p", Terms(usd_per_hour=1.0), T0 - 10.0)
     fleet = Fleet(Restored((opened,), {"z": 1}, marked_at=T0))
     fleet.on("a")
@@ -378,7 +378,7 @@ def test_egress_is_paid_and_marked() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_no_fleet_overspends_whatever_its_provider_does(seed: int) -> None:
-    """Random wishes, failures, crashes of coordinator and workers; the provider's own bill is checked."""
+    """Wanted sets, failures and crashes of coordinator and workers are random; the provider's own bill is checked."""
     World(seed).live(600)
 
 
@@ -441,7 +441,7 @@ class World:
         return sum(one.machine_usd for one in self.closed.values())
 
     def crash(self) -> None:
-        """A new coordinator knows what was written down. Workers end by themselves if it stays away for long."""
+        """Restart the coordinator from its journal; workers end by themselves if that takes long."""
         self.pending.clear()
         away_s = self.random.uniform(0.0, 60.0)
         self.now += min(away_s, 30.0)

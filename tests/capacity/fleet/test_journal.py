@@ -1,4 +1,4 @@
-"""What is written down of a fleet leads back to it, after crashes, on a disk that fails, and in sums by provider."""
+"""Test that a fleet's journal restores it, after crashes and on a disk that fails, with sums by provider."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_line_that_was_not_finished_is_cut_off(tmp_path: Path, torn: int) -> N
     assert read_journal(path) == ROWS[:2]
 
 
-def test_damage_before_the_end_is_said(tmp_path: Path) -> None:
+def test_damage_before_the_last_line_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     path.write_bytes(b"{}\n{}\n")
     with pytest.raises(StoreError, match=r"cannot be used") as found:

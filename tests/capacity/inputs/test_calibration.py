@@ -1,4 +1,4 @@
-"""Figures of a finished run, read from its folder, correct what the formulas assume."""
+"""Test that figures of a finished run, read from its folder, correct the formulas' assumptions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T_TRAIN_S, BATCH_S, AT_ONCE = 3.0, 2.0, 2
 
 
 def records(peers: int = 2, steps: int = 40, wait_s: float = 1.0) -> RunRecords:
-    """Peers that make two rollouts in two seconds, again and again, and a learner that waits a second each step."""
+    """Return records of peers that generate two rollouts every two seconds and a learner that waits a second a step."""
     step_s = T_TRAIN_S + wait_s
     made = [
         MadeRollout(f"p{peer}", begin - 0.5, begin + BATCH_S, BATCH_S, 8 + slot, int(begin / step_s), begin + 2.1)
@@ -79,7 +79,7 @@ def test_nothing_can_be_fitted_without_records() -> None:
         calibrate(records().between(100, 200))
 
 
-def test_a_fit_says_how_sure_it_is() -> None:
+def test_a_fit_has_an_uncertainty() -> None:
     mean = fitted([1.0, 2.0, 3.0])
     assert (mean.value, mean.count) == (2.0, 3)
     assert mean.error == pytest.approx(1.0 / math.sqrt(3.0))
@@ -129,7 +129,7 @@ def test_a_run_is_read_from_its_folder(tmp_path: Path) -> None:
     found = read_run(write_run(tmp_path / "run"))
     (made,) = found.rollouts
     assert (made.peer_id, made.issued_s, made.received_s, made.scored_s) == ("p", 100.0, 104.0, 105.0)
-    assert made.generate_s == 4.0, "a peer that says more than its attempt took is not believed"
+    assert made.generate_s == 4.0, "a peer that reports more than its attempt took is not trusted"
     assert (made.begun_s, made.tokens, made.oldest_version) == (100.0, 3, 2)
     assert [(one.step, one.t_bcast_s, one.mean_age) for one in found.steps] == [(1, None, None), (2, 0.5, 1.5)]
     assert found.announced_s == {2: 105.5}

@@ -16,7 +16,7 @@ def parsed(**changes: object) -> DemandFile:
     return parse_config({"demand": {**LEAST, "staleness_limit": 2, **changes}}, DemandFile, source="demand.toml")
 
 
-def test_the_least_that_a_demand_says() -> None:
+def test_a_minimal_demand_file() -> None:
     assert (parsed().demand.publish_every_steps, parsed().lengths.distribution) == (1, "deepseek-r1")
 
 

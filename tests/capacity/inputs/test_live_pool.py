@@ -1,4 +1,4 @@
-"""Pools that are asked for: the workers of a running coordinator, and offers of a module shaped like gpuhunt
+"""Test pools that are queried: the workers of a running coordinator, and offers of a module shaped like gpuhunt
 0.1.34, where `query(...)` gives items; the real one asks the network.
 """
 
@@ -86,7 +86,7 @@ def test_a_provider_that_does_not_answer_is_not_waited_for(gpuhunt: Callable[...
     forever.set()
 
 
-def test_what_goes_wrong_in_it_is_told(gpuhunt: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_of_gpuhunt_are_reported(gpuhunt: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     def query(**_: Any) -> None:
         raise ValueError("Unknown provider: nobody")
 
@@ -132,7 +132,7 @@ def test_the_demand_is_as_measured() -> None:
     assert "t_train_s" not in unknown
 
 
-def test_who_is_gone_or_not_measured_is_not_guessed() -> None:
+def test_absent_and_unmeasured_peers_get_no_row() -> None:
     status, broadcast = answers(
         worker("a", state="lost"), worker("bb", quarantined=True), worker("ccc", tokens_per_s=0.0)
     )

@@ -1,6 +1,4 @@
-"""Pools of workers from files: what is read, what is refused and why, and the speeds that a file gives or
-leaves out.
-"""
+"""Test pools of workers from files: rows read, rows refused with the reason, and speeds given or left out."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ a,0.4,500
 """
 
 
-def test_csv_says_where_each_row_is_and_leaves_empty_cells_out() -> None:
+def test_csv_rows_have_their_line_and_no_empty_cells() -> None:
     first, second = rows_of_csv(CSV, "pool.csv")
     assert (first.where, first.values) == (
         "line 4",
@@ -77,7 +75,7 @@ def test_csv_and_toml_say_the_same(workers: list[dict[str, str]]) -> None:
         ('worker_id,region\n"a\nb",c\n', "line break"),
     ],
 )
-def test_csv_that_cannot_be_read_is_told(text: str, message: str) -> None:
+def test_malformed_csv_is_an_error(text: str, message: str) -> None:
     with pytest.raises(PoolError, match=message):
         rows_of_csv(text, "pool.csv")
 
@@ -85,12 +83,12 @@ def test_csv_that_cannot_be_read_is_told(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     "text", ["worker = 3", "[workers]\n", "[[worker]]\nspeed = 3\n", "[[worker]]\nname = []\n", "a"]
 )
-def test_toml_that_is_no_pool_is_told(text: str) -> None:
+def test_toml_that_is_no_pool_is_an_error(text: str) -> None:
     with pytest.raises(PoolError):
         rows_of_toml(text, "pool.toml")
 
 
-def test_files_that_are_no_pool_are_told(tmp_path: Path) -> None:
+def test_files_that_are_no_pool_are_errors(tmp_path: Path) -> None:
     for name, content in {"pool.xls": "", "pool.csv": "worker_id\n", "pool.toml": "", "other.csv": "\n"}.items():
         (tmp_path / name).write_text(content)
         with pytest.raises(PoolError):
@@ -173,7 +171,7 @@ def test_assumptions_fill_what_is_empty_only_and_are_counted() -> None:
     assert [one.reason for one in absurd.skipped] == ["absurd", "absurd"]
 
 
-def test_defaults_that_matter_are_told() -> None:
+def test_defaults_that_matter_are_reported() -> None:
     filled = {one.column: one.value for one in check_pool([row(spot=True, preemptions_per_hour=0.5)]).filled}
     assert filled == {"gpus": 1, "relays": True, "lost_per_preemption_s": 300.0}
 
@@ -256,7 +254,7 @@ def test_measured_tokens_become_rollouts_by_the_mean_length() -> None:
     assert (speed.rollouts_per_second, speed.t_gen_mean_s, speed.t_gen_p90_s) == (2.0, 2.0, 9.0)
 
 
-def test_hardware_is_reckoned_and_more_of_it_makes_more() -> None:
+def test_speeds_are_estimated_and_more_hardware_is_faster() -> None:
     one, four = (workers_of(rows(hardware="rtx-4090", gpus=gpus), ROLLOUTS).workers[0] for gpus in (1, 4))
     assert [speed.concurrency for speed in one.speeds] == [1, 8, 64]
     for alone, together in zip(one.speeds, four.speeds, strict=True):

@@ -1,4 +1,4 @@
-"""The least time in which a version can reach all workers, and the shapes of broadcast that come near it."""
+"""Test the least time in which a version can reach all workers, and the shapes of broadcast that come near it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def both(pairs: list[tuple[float, float]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def rate_by_hand(source: float, uploads: np.ndarray, downloads: np.ndarray) -> float:
-    """The best tree by trying every rate at which a count of whole copies changes."""
+    """Return the best tree's rate by trying every rate at which a count of whole copies changes."""
     candidates = {float(downloads.min()), source}
     for upload in (*uploads, source):
         candidates |= {float(upload) / places for places in range(1, len(uploads) + 1)}
@@ -76,7 +76,7 @@ def test_a_number_of_stripes_costs_what_was_measured() -> None:
 
 @pytest.mark.parametrize("stripes", [1, 2, 4, 8, 16])
 def test_the_measured_loss_is_that_of_whole_copies(stripes: int) -> None:
-    """Half a place less per node than its uplink has, of ``stripes`` places that each receiver needs."""
+    """Each node has half a place less than its uplink, of ``stripes`` places that each receiver needs."""
     assert stripe_factor(Topology("stripes", stripes)) == pytest.approx(1 + 1 / (2 * stripes), abs=0.051)
 
 
@@ -138,14 +138,14 @@ def test_the_unit_of_bytes_does_not_matter(
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_nobody_and_nothing_take_no_time(shape: Shape) -> None:
+def test_no_receivers_and_no_bytes_take_no_time(shape: Shape) -> None:
     none = np.zeros(0)
     assert broadcast_seconds(1e9, 10.0, none, none, Topology(shape)) == 0.0
     assert broadcast_seconds(0.0, 0.0, np.ones(1), np.ones(1), Topology(shape)) == 0.0
     assert broadcast_seconds(1.0, 0.0, np.ones(1), np.ones(1), Topology(shape)) == math.inf
 
 
-def test_nonsense_is_refused() -> None:
+def test_arguments_out_of_range_are_refused() -> None:
     one = np.ones(1)
     with pytest.raises(ValueError, match="update_bytes"):
         broadcast_seconds(-1.0, 1.0, one, one, Topology())
@@ -169,7 +169,7 @@ def test_the_bound_is_that_of_kumar_and_ross_where_downlinks_suffice() -> None:
 
 def test_slow_downlinks_take_what_they_can_and_leave_the_rest_to_others() -> None:
     assert fluid_rate(50.0, [0.0, 0.0, 0.0], [2.0, math.inf, math.inf]) == 24.0
-    assert fluid_rate(50.0, [0.0, 0.0], [2.0, 3.0]) == 50.0  # more than anybody takes
+    assert fluid_rate(50.0, [0.0, 0.0], [2.0, 3.0]) == 50.0  # more than any receiver takes
 
 
 limited = st.lists(

@@ -1,4 +1,4 @@
-"""What a run asks of its workers, and the assumptions that stand in for what nobody measured."""
+"""Test what a run needs of its workers, and the assumptions used where no measurement exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes of a version, and what sending them costs."""
+"""Test the bytes of a version, and the cost of sending them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_cheapest_send_first_as_much_as_they_can() -> None:
     assert dear.source == 4.0
 
 
-def test_what_nobody_can_send_in_time_is_no_plan() -> None:
+def test_copies_that_no_member_can_send_in_time_are_no_plan() -> None:
     assert cheapest_copies(1.0, 0.0, np.array([0.5, 0.2]), np.zeros(2)) is None
     assert cheapest_copies(0.5, 0.0, np.array([9.0]), np.zeros(1)) is None
 
@@ -108,7 +108,7 @@ def test_one_copy_of_an_8b_version_each_minute_costs_what_the_design_notes_say()
         )
 
 
-def test_nobody_receives_nothing() -> None:
+def test_without_receivers_no_copies_are_sent() -> None:
     assert copies_by_uplink(1.0, np.zeros(0), np.zeros(0), Topology()).total == 0.0
     none = cheapest_copies(1.0, 0.0, np.zeros(0), np.zeros(0))
     assert none is not None
@@ -156,7 +156,7 @@ def test_one_squashed_delta_is_no_larger_than_all_of_them(precision: Precision, 
     assert delta_share(rate, steps, precision) <= steps * delta_share(rate, 1, precision)
 
 
-def test_nonsense_is_refused() -> None:
+def test_arguments_out_of_range_are_refused() -> None:
     for wrong in ((0.0, 1), (-1.0, 1), (1e-6, 0)):
         with pytest.raises(ValueError, match="at least 1"):
             delta_share(*wrong)

@@ -52,7 +52,7 @@ def test_a_cut_inside_a_bin_moves_its_share() -> None:
     assert capped.mean == pytest.approx(np.minimum(np.arange(100), 50).mean())
 
 
-def test_draws_follow_the_distribution() -> None:
+def test_samples_follow_the_distribution() -> None:
     found = lengths_named("deepseek-r1")
     assert found is not None
     drawn = found.sample(np.random.default_rng(0), 100_000)
@@ -76,7 +76,7 @@ def test_bins_that_are_none_are_refused(bins: list[tuple[float, float, float]]) 
         LengthDistribution.from_bins(bins)
 
 
-def test_nonsense_is_refused() -> None:
+def test_arguments_out_of_range_are_refused() -> None:
     one = LengthDistribution.from_lengths([1])
     with pytest.raises(ValueError, match="probability"):
         one.quantile(1.1)

@@ -1,4 +1,4 @@
-"""How far ahead of the learner workers may generate, and how stale rollouts get from it."""
+"""Test how far ahead of the learner workers may generate, and how stale that makes rollouts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_what_has_time_waits_for_the_version_on_its_way() -> None:
     pace.came(-1, pace.recorded_at)
     pace.came(1, pace.recorded_at + 30.0)
     steps(pace, 1, wait_s=0.0)
-    old = [pace.steps_old(ahead, 8, 0.5, 1) for ahead in (0, 11, 12, 16, 20, 30)]  # 20 are of use
+    old = [pace.steps_old(ahead, 8, 0.5, 1) for ahead in (0, 11, 12, 16, 20, 30)]  # 20 are useful
     assert old == pytest.approx([math.inf, math.inf, 3.5, 3.0, 2.5, 2.5])
 
 
@@ -121,7 +121,7 @@ def test_it_is_the_age_of_the_oldest_rollout_and_rises_with_every_delay(
 @pytest.mark.parametrize(
     "wrong", [{"t_bcast_s": -1.0}, {"t_gen_p90_s": -1.0}, {"t_train_s": 0.0}, {"publish_every_steps": 0}]
 )
-def test_nonsense_is_refused(wrong: dict[str, float]) -> None:
+def test_arguments_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     values = {"t_bcast_s": 1.0, "t_gen_p90_s": 1.0, "t_train_s": 1.0, "publish_every_steps": 1}
     with pytest.raises(ValueError, match="at least 1"):
         staleness_needed(**{**values, **wrong})  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The share of groups that come in time, the newest groups counting most."""
+"""Test the share of groups that come in time, in which the newest groups count most."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_the_share_is_that_of_the_groups_that_ended_last() -> None:
     for _ in range(100):
         groups.ended(3, in_time=True)
         groups.ended(1, in_time=False)
-    assert groups.share == pytest.approx(0.78, abs=0.01)  # eight in time are taken for granted
+    assert groups.share == pytest.approx(0.78, abs=0.01)  # eight are assumed to have been in time
     for _ in range(100):
         groups.ended(4, in_time=True)
     assert groups.share > 0.99

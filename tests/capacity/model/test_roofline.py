@@ -40,7 +40,7 @@ def test_many_rollouts_cost_arithmetic() -> None:
     assert decode_ms_per_token(GPU, MODEL, 5000, 0, 1.0) == pytest.approx(1000.0)
 
 
-def test_prompts_cost_arithmetic_beside_decoding() -> None:
+def test_prompts_cost_arithmetic_besides_decoding() -> None:
     assert decode_ms_per_token(GPU, MODEL, 100, 0, 1.0, prompt_per_token=2.0) == pytest.approx(200.0 + 40.0)
 
 
@@ -66,7 +66,7 @@ def test_more_at_once_is_slower_each_and_faster_together(one: int, other: int, c
 
 
 def test_the_roofline_fits_others_figures_from_one_decode() -> None:
-    """Figures of all settings: python -m bench roofline."""
+    """`python -m bench roofline` prints the figures of all settings."""
     modelled = [error for _, error in errors(modelled_decodes(), 8)]
     assert median(modelled) < 0.04
     assert max(modelled) < 0.2
@@ -96,7 +96,7 @@ def test_a_model_that_does_not_fit_has_no_speed() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"concurrency": 0}, {"context": -1.0}, {"efficiency": 0.0}, {"prompt_per_token": -1.0}]
 )
-def test_nonsense_is_refused(wrong: dict[str, float]) -> None:
+def test_arguments_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must be positive"):
         decode_ms_per_token(GPU, MODEL, **({"concurrency": 1, "context": 1.0} | wrong))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="ms_per_token"):

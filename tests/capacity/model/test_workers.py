@@ -1,4 +1,4 @@
-"""How many rollouts a worker makes per second: its rates, its slots, and what preemption costs."""
+"""Test how many rollouts a worker generates per second: its rates, its slots, and the cost of preemption."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def test_half_of_a_time_without_spread_is_left_on_average() -> None:
 
 
 def test_no_time_is_longer_than_a_completion_may_be() -> None:
-    median_s, sigma = fit_log_normal(42.7, 117.6, 32)  # of one rollout: of the longest of 32 it cannot be
-    assert sigma < 1.5, "what is nearest, not what has no mean"
+    median_s, sigma = fit_log_normal(42.7, 117.6, 32)  # of one rollout; the longest of 32 cannot have it
+    assert sigma < 1.5, "the nearest that has a mean"
     assert median_s * mean_of_longest(sigma, 32) == pytest.approx(42.7)
     draws = Draws(1)
     assert max(log_normal(2.5, draws) for _ in range(2000)) == LONGEST
@@ -114,13 +114,13 @@ def test_no_rate_is_enough_when_there_is_only_time_to_receive() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"rollouts_per_step": 0}, {"t_train_s": 0.0}, {"t_bcast_s": -1.0}, {"publish_every_steps": 0}]
 )
-def test_nonsense_is_refused(wrong: dict[str, float]) -> None:
+def test_arguments_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     values = {"rollouts_per_step": 1, "t_train_s": 1.0}
     with pytest.raises(ValueError, match="at least 1"):
         rollout_rate_needed(**{**values, **wrong})  # type: ignore[arg-type]
 
 
-def test_a_worker_that_nobody_takes_away_loses_nothing() -> None:
+def test_a_worker_without_preemptions_loses_nothing() -> None:
     assert lost_share(0.0, 300.0, 60.0) == 0.0
 
 

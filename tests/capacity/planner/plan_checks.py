@@ -15,7 +15,7 @@ TOLERANCE = 1e-8
 
 
 def check(plan: Plan) -> None:
-    """Every row of a feasible plan, its costs and its figures, recomputed."""
+    """Recompute every row of a feasible plan, its costs and its figures."""
     demand = plan.demand
     chosen = [(one.worker, one.speed) for one in plan.chosen]
     assert all(speed in worker.speeds for worker, speed in chosen)
@@ -45,7 +45,7 @@ def useful(demand: Demand, worker: Worker, speed: Speed) -> float:
 
 
 def holds(demand: Demand, on: Sequence[tuple[Worker, Speed]], tau_s: float) -> bool:
-    """Whether a set gives the rate within every row when versions are spread within tau."""
+    """Return whether a set gives the rate within every row when versions are spread within tau."""
     rate = sum(useful(demand, worker, speed) for worker, speed in on)
     step_s = demand.t_train_s - (tau_s / demand.publish_every_steps if demand.pauses_while_receiving else 0.0)
     if step_s <= 0:
@@ -81,7 +81,7 @@ def t_bcast_s(demand: Demand, workers: Iterable[Worker]) -> float:
 
 
 def usd_per_hour(demand: Demand, workers: Sequence[Worker], tau_s: float) -> float | None:
-    """Prices, and copies by whoever sends them for least; None where they cannot all be sent in time."""
+    """Return prices and egress with the cheapest senders; None where not all copies can be sent in time."""
     gb_per_hour = demand.update_bytes / 1e9 * 3600.0 / (demand.publish_every_steps * demand.t_train_s)
     rate = stripe_factor(demand.topology) * demand.update_bytes / tau_s
     senders = [
@@ -114,7 +114,7 @@ def copies(demand: Demand, upload: float, rate: float, source: bool = False) -> 
 
 
 def cheapest_usd_per_hour(demand: Demand, workers: Sequence[Worker]) -> float | None:
-    """Over every split and every subset; None if none holds."""
+    """Return the least cost over every split and every subset; None if no subset holds every row."""
     best: float | None = None
     times = sorted({speed.t_gen_p90_s for worker in workers for speed in worker.speeds})
     for t_gen_s in times:

@@ -17,7 +17,7 @@ def numbers(low: float, high: float) -> st.SearchStrategy[float]:
 
 @st.composite
 def speeds(draw: st.DrawFn) -> tuple[Speed, ...]:
-    """By concurrency, both the rate and the time of one rollout rise."""
+    """Generate speeds whose rate and time of one rollout both rise with the concurrency."""
     found, rate, p90_s = [], 0.0, 0.0
     for concurrency in (1, 4, 16)[: draw(st.integers(0, 3))]:
         rate += draw(numbers(0.05, 1.0))

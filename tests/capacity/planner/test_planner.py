@@ -91,7 +91,7 @@ def test_every_row_holds_when_recomputed(
 def test_more_never_makes_the_bound_worse(
     wanted: Demand, workers: list[Worker], what: str, factor: float, t_gen_s: float
 ) -> None:
-    """At a fixed split; more S leaves more of the budget to the broadcast."""
+    """The split is fixed, because more S would leave more of the budget to the broadcast."""
     more, columns = wanted, columns_of(workers)
     if what == "money":
         wanted, more = replace(wanted, usd_per_hour_max=1.0), replace(wanted, usd_per_hour_max=factor)
@@ -172,7 +172,7 @@ def test_a_pinned_worker_that_is_too_slow_is_named() -> None:
     assert made.infeasible.binding == "pins"
 
 
-def test_who_relays_for_money_is_left_out_where_others_do_it_for_nothing() -> None:
+def test_relays_with_paid_egress_are_left_out_where_others_relay_free() -> None:
     free = [worker(number) for number in range(5)]
     paid = [worker(number + 5, usd_per_hour=0.99, egress_usd_per_gb=0.09) for number in range(5)]
     wanted = demand(learner_upload_bytes_per_second=1e7)
@@ -185,7 +185,7 @@ def test_who_relays_for_money_is_left_out_where_others_do_it_for_nothing() -> No
 
 
 def test_every_worker_may_have_its_own_price_of_egress() -> None:
-    """More prices than levels: the bound stays below, and costs are by the exact prices."""
+    """With more prices than levels the bound stays below the cost, which uses the exact prices."""
     workers = [
         worker(number, egress_usd_per_gb=0.0005 * (number + 1), upload_bytes_per_second=1.5e7 + 1e5 * number)
         for number in range(100)

@@ -1,4 +1,4 @@
-"""The planner's linear programme: its columns, rows and totals, and the solver's answer to it."""
+"""Test the planner's linear programme: its columns, rows and totals, and the solver's answer to it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.capacity.planner.test_planner import demand, worker
 
 
 def test_the_bound_and_the_duals_of_a_small_programme() -> None:
-    """Half a worker of the dearer kind is the last that is needed."""
+    """The last that is needed is half a worker of the dearer kind."""
     workers = [worker(number) for number in range(4)] + [worker(4, usd_per_hour=3.0, speeds=worker(0).speeds)]
     found = relax(programme_of(demand(headroom=0.9), columns_of(workers), Split(20.0, 100.0)))
     assert found is not None
@@ -163,7 +163,7 @@ def test_the_fastest_speed_that_fits_is_taken() -> None:
     assert columns.generation_times_s().tolist() == [10.0, 20.0, 60.0]
 
 
-def test_who_may_not_relay_has_no_uplink_and_regions_are_numbered() -> None:
+def test_workers_that_may_not_relay_have_no_uplink_and_regions_are_numbered() -> None:
     columns = columns_of([worker(0, relays=False, region="b"), worker(1, region="a", pin="off"), worker(2)])
     assert columns.upload.tolist() == [0.0, 2e7, 2e7]
     assert columns.regions == ("a", "b")

@@ -1,4 +1,4 @@
-"""What no set of workers can do: why, the highest rate that one can, and what would help."""
+"""Test infeasible demands: the reason, the highest possible rate, and the remedies."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_search_for_the_smallest() -> None:
 
 SPEED = Speed(1, 1.0, 20.0)
 
-#: One worker beside five that are enough, and what is said of it.
+#: One worker besides five that suffice, and its reason.
 REASONS = {
     "slow": (
         worker(9, speeds=(Speed(1, 1.0, 204.0),), usd_per_hour=0.18),
@@ -114,20 +114,20 @@ REASONS = {
 
 
 @pytest.mark.parametrize("case", REASONS)
-def test_a_worker_that_is_off_is_told_why(case: str) -> None:
+def test_a_worker_that_is_off_has_a_reason(case: str) -> None:
     other, words = REASONS[case]
     made = plan(demand(headroom=0.95), [worker(number) for number in range(5)] + [other])
     assert {one.worker.worker_id: one.reason for one in made.candidates}["w9"] == words
 
 
-def test_one_of_equals_is_told_that_it_is_not_needed() -> None:
+def test_an_equal_worker_that_is_not_needed_has_that_reason() -> None:
     made = plan(demand(headroom=0.95), [worker(number) for number in range(6)])
     off = [one.reason for one in made.candidates if not one.chosen]
     assert len(off) == 1
     assert off[0].endswith("as good as the last one that is on, but not needed")
 
 
-def test_workers_that_are_on_are_told_what_they_are_worth() -> None:
+def test_reasons_of_workers_that_are_on_name_their_value() -> None:
     workers = [worker(number, usd_per_hour=1.0 + number / 10) for number in range(6)]
     made = plan(demand(headroom=0.95), workers)
     reasons = [one.reason for one in made.chosen]

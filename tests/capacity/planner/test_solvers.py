@@ -1,4 +1,4 @@
-"""Ways to a set of workers: the exact programme, local search and how work is split; none of them prints anything."""
+"""Test the solvers: the exact programme, local search and splits; none of them prints anything."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_best_set_of_the_core_is_found(seed: int) -> None:
     assert found.bound == pytest.approx(best)
 
 
-def test_the_core_holds_who_was_swapped_and_who_is_in_doubt() -> None:
+def test_the_core_holds_swapped_and_doubtful_workers() -> None:
     relaxation = relaxation_of(0, WHOLE_POOL_COLUMNS + 30)
     surest = int(np.abs(relaxation.reduced).argmax())
     chosen = relaxation.x > 0.5
@@ -109,7 +109,7 @@ def test_rounding_takes_every_part() -> None:
     assert relaxation.x.sum() == pytest.approx(2.5)
 
 
-def test_who_is_not_needed_is_dropped_in_order() -> None:
+def test_workers_not_needed_are_dropped_in_order() -> None:
     _, totals = solved([(1.0, 2.0)] * 5)
     found = dropped(totals, np.ones(5, np.bool_), np.array([3, 1, 0, 2, 4]))
     assert found.tolist() == [True, False, True, False, True]

@@ -58,13 +58,13 @@ def test_a_version_reaches_everybody_when_the_slowest_copy_is_there() -> None:
 def test_a_copy_that_took_another_ones_place_is_not_given_up_in_turn() -> None:
     one = worker(0, 60.0, copy_s=100.0)
     assert one.announced(1, 0.0)
-    assert one.announced(2, 40.0), "less than half of the first is here"
+    assert one.announced(2, 40.0), "less than half of the first has arrived"
     assert not one.announced(3, 80.0)
     assert not one.announced(4, 85.0)
     assert (one.receiving, one.following, one.receive_until) == (2, 4, 140.0)
     one.stop_receiving(140.0)
     assert one.announced(4, 140.0)
-    assert not one.announced(5, 195.0), "more than half is here"
+    assert not one.announced(5, 195.0), "more than half has arrived"
 
 
 def test_versions_that_come_faster_than_copies_are_received_all_the_same() -> None:
@@ -78,7 +78,7 @@ def test_what_is_too_old_is_never_trained() -> None:
     tight = replace(DEMAND, staleness_limit=1)
     measured = measure(tight, 80.0, count=8, sigma=0.7)
     assert measured.age_steps <= measured.trained
-    assert measured.dropped > 0, "what is begun with a version before is too old for S = 1 now and then"
+    assert measured.dropped > 0, "a rollout begun with an earlier version is sometimes too old for S = 1"
 
 
 def test_workers_that_pause_make_less() -> None:

@@ -70,7 +70,7 @@ def test_a_large_fleet_is_sampled() -> None:
     assert predict(large, slow, CONDUCT, steps=20, draws=1).t_bcast_s == pytest.approx(1.06 * 40.0, rel=1e-3)
 
 
-def test_a_smaller_sample_says_about_the_same() -> None:
+def test_a_smaller_sample_predicts_about_the_same() -> None:
     fleet = workers(40)
     demand = replace(DEMAND, rollouts_per_step=10 * DEMAND.rollouts_per_step)
     whole, sampled = (predict(demand, fleet, CONDUCT, draws=1, workers_max=most) for most in (40, 8))
@@ -78,6 +78,6 @@ def test_a_smaller_sample_says_about_the_same() -> None:
     assert sampled.t_bcast_s == pytest.approx(whole.t_bcast_s, rel=0.1)
 
 
-def test_nothing_is_predicted_of_nobody() -> None:
+def test_no_prediction_without_workers() -> None:
     with pytest.raises(ValueError, match="without workers"):
         predict(DEMAND, [])

@@ -17,12 +17,12 @@ INVITE = "rollcast1-" + "secret" * 20
 
 @dataclass(frozen=True)
 class Setting:
-    """Two providers over the same workers: the second is what a coordinator has that was started again."""
+    """Two providers over the same workers: the second stands for the one of a restarted coordinator."""
 
     provider: Provider
     again: Provider
     saw: Callable[[WorkerTag], str]
-    """What the worker of this tag was given as invite; fails until it runs."""
+    """Returns the invite that the worker of this tag received; fails until the worker runs."""
 
 
 async def running(provider: Provider, run_id: str) -> list[str]:
@@ -32,7 +32,7 @@ async def running(provider: Provider, run_id: str) -> list[str]:
 
 
 async def check(setting: Setting) -> None:
-    """The whole contract, in one life: each start of a real worker takes a while."""
+    """Check the whole contract with few workers, because each start of a real one takes a while."""
     provider = setting.provider
     offers = await provider.offers(deadline_s=DEADLINE_S)
     ids = [offer.worker.worker_id for offer in offers]
@@ -55,7 +55,7 @@ async def check(setting: Setting) -> None:
 
 
 async def check_start(setting: Setting, tag: WorkerTag) -> None:
-    """However often it is called, by whomever, one worker runs, and it has the invite."""
+    """Check that one worker runs and has the invite, however often and through whichever provider it is started."""
     found = await setting.provider.start(tag, INVITE, deadline_s=DEADLINE_S)
     assert found.tag == tag
     assert found.where
@@ -68,7 +68,7 @@ async def check_start(setting: Setting, tag: WorkerTag) -> None:
 
 
 async def check_stop(setting: Setting, tag: WorkerTag, other: WorkerTag) -> None:
-    """One that was started by somebody else; twice; and it is not started again under this tag."""
+    """Check that a worker started through the other provider can be stopped, twice, and never starts again."""
     await setting.again.stop(tag, deadline_s=DEADLINE_S)
     assert await running(setting.provider, tag.run_id) == [str(other)]
     await setting.provider.stop(tag, deadline_s=DEADLINE_S)
@@ -78,7 +78,7 @@ async def check_stop(setting: Setting, tag: WorkerTag, other: WorkerTag) -> None
 
 
 async def check_stopped_before_start(provider: Provider, tag: WorkerTag) -> None:
-    """A start that comes late, after its stop, is void."""
+    """Check that a start which arrives after its stop has no effect."""
     await provider.stop(tag, deadline_s=DEADLINE_S)
     with pytest.raises(ProviderFailed):
         await provider.start(tag, INVITE, deadline_s=DEADLINE_S)

@@ -1,6 +1,4 @@
-"""Commands of providers are bounded in time and in what they print, and tags are taken apart as they were put
-together.
-"""
+"""Test that providers' commands are bounded in time and output, and that tags are parsed as they were formatted."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ async def test_input_goes_in_and_output_comes_out() -> None:
     assert done == Done(3, b"iny\n", b"oh\n")
 
 
-async def test_what_is_not_there_is_said() -> None:
+async def test_a_missing_program_is_reported() -> None:
     with pytest.raises(ProviderFailed, match="cannot run no-such-program"):
         await run_command(["no-such-program"], deadline_s=10)
 
@@ -36,12 +34,12 @@ async def test_what_takes_too_long_is_killed() -> None:
     assert time.monotonic() - began < 10
 
 
-async def test_what_says_too_much_is_killed() -> None:
+async def test_a_command_that_prints_too_much_is_killed() -> None:
     with pytest.raises(ProviderFailed, match=str(OUTPUT_BYTES_MAX)):
         await run_command([sys.executable, "-c", "while True: print('y' * 99999)"], deadline_s=30)
 
 
-async def test_what_nobody_waits_for_is_killed() -> None:
+async def test_a_cancelled_command_is_killed() -> None:
     task = asyncio.create_task(run_command(["sleep", "60"], deadline_s=60))
     await asyncio.sleep(0.2)
     task.cancel()

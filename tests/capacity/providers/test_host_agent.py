@@ -1,4 +1,4 @@
-"""The agent on a machine: real processes, and what it must never signal."""
+"""Test the agent on a machine: real processes, and the processes that it must never signal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ AGENT = [sys.executable, "-m", "capacity.providers.host_agent"]
 
 
 def ask(request: dict[str, Any]) -> dict[str, Any]:
-    """As a provider does: a process that ends when it has answered."""
+    """Send a request as a provider does: to a process that ends when it has answered."""
     done = subprocess.run(AGENT, input=json.dumps(request).encode(), capture_output=True, check=True, timeout=60)
     answer: dict[str, Any] = json.loads(done.stdout)
     if "error" in answer:
@@ -57,7 +57,7 @@ def listed(folder: Path) -> list[str]:
     return [one["tag"] for one in answer["running"]]
 
 
-def test_a_worker_runs_at_the_lowest_priority_and_outlives_who_started_it(folder: Path) -> None:
+def test_a_worker_runs_at_the_lowest_priority_and_outlives_its_starter(folder: Path) -> None:
     pid = start(folder)["pid"]
     assert (os.getpriority(os.PRIO_PROCESS, pid), os.sched_getscheduler(pid)) == (19, os.SCHED_IDLE)
     assert os.getsid(pid) == pid
@@ -77,7 +77,7 @@ def test_a_worker_that_does_not_heed_sigterm_is_killed(folder: Path) -> None:
     assert not Path(f"/proc/{pid}").exists() or Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
 
 
-def test_a_worker_that_ends_at_once_says_why(folder: Path) -> None:
+def test_a_worker_that_ends_at_once_has_its_log_in_the_error(folder: Path) -> None:
     program = ["sh", "-c", "echo no such model"]
     with pytest.raises(host_agent.Refused, match=r"did not start within 0\.5 s; its log ends: no such model"):
         start(folder, program=program, wait_s=0.5)
@@ -85,8 +85,8 @@ def test_a_worker_that_ends_at_once_says_why(folder: Path) -> None:
         start(folder, program=program)
 
 
-def test_a_process_that_took_over_the_pid_is_left_alone(folder: Path) -> None:
-    """The lock says that the worker lives, but the pid written down is another process's: ours."""
+def test_a_process_that_took_over_the_pid_gets_no_signal(folder: Path) -> None:
+    """The lock shows that the worker lives, but the recorded pid is this test's own process."""
     start(folder)
     path = folder / TAG / PROCESS
     real = json.loads(path.read_text())
@@ -126,7 +126,7 @@ setsid "$@" < /dev/null > {folder}/unit-log 2>&1 &
 
 
 def fake_systemd(folder: Path, monkeypatch: pytest.MonkeyPatch, *, answers: bool = True) -> None:
-    """Programs in the place of the user's service manager."""
+    """Install programs in the place of the user's service manager."""
     programs = folder / "bin"
     programs.mkdir()
     for name, text in (("systemd-run", SYSTEMD_RUN.format(folder=folder)), ("systemctl", f"#!/bin/sh\n{answers!s}\n")):
@@ -163,7 +163,7 @@ def test_names_stay_inside_the_folder(folder: Path, changes: dict[str, Any]) -> 
         start(folder, **changes)
 
 
-def test_nonsense_is_answered() -> None:
+def test_a_malformed_request_gets_an_answer() -> None:
     for request in ({}, {"do": "dance", "folder": "/tmp"}):
         with pytest.raises(host_agent.Refused):
             ask(request)

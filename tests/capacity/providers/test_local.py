@@ -1,4 +1,4 @@
-"""Local processes meet the contract of providers."""
+"""Test that local processes meet the contract of providers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SkyPilot's clusters meet the contract, with a program in the place of its command; and its own code where it is."""
+"""Test that SkyPilot's clusters meet the contract, with a program in place of its command, or its own code."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_it_meets_the_contract(tmp_path: Path) -> None:
     assert not [text for text in (*written, (home / "arguments").read_text()) if INVITE in text]
 
 
-async def test_a_command_that_fails_says_so(tmp_path: Path) -> None:
+async def test_a_failed_command_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "sky"
     path.write_text("#!/bin/sh\necho 'NoCloudAccessError: Cloud access is not set up.' >&2\nexit 1\n")
     path.chmod(0o755)
@@ -87,7 +87,7 @@ def test_a_cluster_is_named_by_its_tag_and_its_run() -> None:
 
 
 def test_the_task_passes_skypilots_own_checks(tmp_path: Path) -> None:
-    """Where SkyPilot is installed; here it need not be."""
+    """This runs where SkyPilot is installed, which the tests do not require."""
     if importlib.util.find_spec("sky") is None:
         pytest.skip("SkyPilot is not installed (pip install 'rollcast[sky]')")
     from sky.utils import common_utils, schemas

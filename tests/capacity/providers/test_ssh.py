@@ -1,4 +1,4 @@
-"""Ssh hosts meet the contract: through a real sshd where there is one, and through a program in ssh's place."""
+"""Test that ssh hosts meet the contract, through a real sshd where there is one and a program in ssh's place."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def python(folder: Path) -> Path:
-    """An interpreter that finds this source tree, whatever environment it is started in."""
+    """Create an interpreter that finds this source tree, whatever environment it is started in."""
     path = folder / "python"
     path.write_text(f'#!/bin/sh\nexport PYTHONPATH={shlex.quote(str(ROOT))}\nexec {shlex.quote(sys.executable)} "$@"\n')
     path.chmod(0o755)
@@ -58,7 +58,7 @@ def setting(folder: Path, pool: SshPool) -> Setting:
 
 
 def fake_ssh(folder: Path, *, dead: str = "dead") -> Path:
-    """Writes its arguments down and lets a shell run the last one, as sshd does; one host does not answer."""
+    """Create an ssh that records its arguments and has a shell run the last one, as sshd does; one host is silent."""
     path = folder / "ssh"
     path.write_text(
         f'#!/bin/sh\nprintf "%s\\n" "$*" >> {folder}/arguments\n'
@@ -103,7 +103,7 @@ async def test_a_host_that_hangs_is_given_up_in_time(folder: Path) -> None:
         assert set((await provider.list("run-1", deadline_s=0.3)).silent) == {"box-1", "box-2"}
 
 
-async def test_a_host_without_rollcast_is_said_to_be_one(folder: Path) -> None:
+async def test_a_host_without_rollcast_is_named(folder: Path) -> None:
     bare = [SshHost(id="bare", address="b", python="/bin/false")]
     provider = SshProvider(SshPool(ssh=str(fake_ssh(folder)), hosts=bare), {})
     with pytest.raises(ProviderFailed, match="no answer from b") as found:
@@ -140,7 +140,7 @@ def sshd(folder: Path) -> Iterator[Sshd]:
     if SSHD is None or shutil.which("ssh-keygen") is None:
         pytest.skip("no sshd on this machine (Debian: apt-get install openssh-server)")
     if os.geteuid() == 0:
-        Path("/run/sshd").mkdir(exist_ok=True)  # sshd of root wants it
+        Path("/run/sshd").mkdir(exist_ok=True)  # sshd run by root requires it
     home = folder / "sshd"
     home.mkdir(mode=0o700)
     for name in ("host", "user"):

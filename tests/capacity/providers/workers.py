@@ -9,9 +9,9 @@ from pathlib import Path
 
 from capacity.providers.base import WorkerTag
 
-#: Says what invite it was given, by way of a file, and sleeps.
+#: Copies its invite to a file, and sleeps.
 SLEEPER = ("sh", "-c", "cat {folder}/invite.txt > {folder}/saw; exec sleep 600")
-#: Does not end when it is asked to.
+#: Ignores SIGTERM.
 STUBBORN = ("sh", "-c", "trap '' TERM; while :; do sleep 1; done")
 
 
@@ -21,7 +21,7 @@ def saw(folder: Path, tag: WorkerTag) -> str:
 
 
 def kill_all(folder: Path) -> None:
-    """Whatever a failed test left."""
+    """Kill the workers that a failed test left."""
     for path in folder.glob("*/process.json"):
         process = json.loads(path.read_text())
         try:

@@ -40,7 +40,7 @@ def test_less_certain_is_wider_and_the_same_seed_gives_the_same() -> None:
     assert narrow != forecast(chosen, 100, some, seed=2)
 
 
-def test_deadline_and_budget_are_met_in_a_share_of_the_draws() -> None:
+def test_deadline_and_budget_are_met_in_a_share_of_the_samples() -> None:
     found = forecast(made(), 120, Uncertainty(), seed=0, deadline_hours=2.1, budget_usd=1e6)
     assert found.in_time is not None
     assert 0.1 < found.in_time < 0.9
@@ -72,6 +72,6 @@ def test_declared_uncertainties_are_found_by_name() -> None:
     assert all(f'"{name}"' in source for name in _ABOUT)
 
 
-def test_nobody_chosen_has_no_forecast() -> None:
+def test_a_plan_without_workers_has_no_forecast() -> None:
     with pytest.raises(ValueError, match="feasible"):
         forecast(plan(demand(), []), 10, CERTAIN, seed=0)

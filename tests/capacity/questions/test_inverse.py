@@ -56,7 +56,7 @@ def test_a_dollar_buys_what_the_next_worker_makes() -> None:
 
 
 def test_the_knob_that_saves_most_is_named() -> None:
-    """Copies that cost: half the bytes saves half of what they cost."""
+    """Copies cost money, so half the bytes saves half of their cost."""
     wanted = demand(learner_egress_usd_per_gb=0.1, topology=replace(demand().topology, shape="star"))
     best = best_knob(wanted, pool())
     assert best is not None

@@ -29,7 +29,7 @@ def test_units_are_in_the_keys_and_totals_are_derived() -> None:
     assert totals["chosen"] == sum(one["chosen"] for one in document["plan"]["candidates"])
 
 
-def test_nobody_on_costs_nothing() -> None:
+def test_no_workers_cost_nothing() -> None:
     totals = totals_of(infeasible_sample())
     assert (totals.chosen, totals.usd_per_hour, totals.usd_per_step) == (0, 0.0, 0.0)
 
@@ -55,12 +55,12 @@ def test_the_schema_names_what_a_document_has() -> None:
         (b'{"schema": "rollcast.capacity.plan/1", "software": 3}', r"\$.software"),
     ],
 )
-def test_what_is_no_plan_is_told(data: bytes, message: str) -> None:
+def test_files_that_are_no_plan_are_errors(data: bytes, message: str) -> None:
     with pytest.raises(PlanFileError, match=message):
         decode(data, "plan.json")
 
 
-def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_errors(tmp_path: Path) -> None:
     with pytest.raises(PlanFileError, match="cannot read"):
         read_plan(tmp_path / "missing.json")
     path = tmp_path / "plan.json"

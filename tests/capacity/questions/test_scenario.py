@@ -46,7 +46,7 @@ def test_units_come_out_in_bytes_and_seconds() -> None:
     assert demand.update_bytes == pytest.approx(0.008 * 4_022_468_096 * 2)
 
 
-def test_a_version_is_as_large_as_said() -> None:
+def test_a_version_has_the_given_size() -> None:
     for settings, size in (
         (("demand.encoding=keyframe",), 4_022_468_096 * 2),
         (("demand.update_bytes=5e8",), 5e8),
@@ -67,7 +67,7 @@ def test_rows_too_small_for_the_model_are_counted() -> None:
         scenario_of(shipped_demand("demand.model=qwen3-235b-a22b"), shipped_pool(), demand_source="", pool_source="p")
 
 
-def test_models_and_lengths_that_nobody_knows_are_told(tmp_path: Path) -> None:
+def test_unknown_models_and_lengths_are_errors(tmp_path: Path) -> None:
     assert model_of("measured") is None
     with pytest.raises(ConfigError, match="qwen3-8b"):
         model_of("gpt-2")

@@ -1,4 +1,4 @@
-"""What is decided besides the planner's own set, and how measurements correct what was assumed."""
+"""Test the decisions besides the planner's own set, and how measurements correct assumptions."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_one_that_rests_is_used_only_if_there_is_no_set_without_it() -> None:
     assert on(problem(*workers[:2], workers[3], resting=("rests",))) == {"a", "b", "rests"}
 
 
-def test_nobody_is_started_for_the_second_half_of_the_headroom() -> None:
+def test_no_worker_is_started_for_the_second_half_of_the_headroom() -> None:
     demand = replace(DEMAND, headroom=1.1)
     workers = [worker("a", rate=1.07), worker("b", rate=1.07), worker("c", active=False)]
     assert on(problem(*workers, demand=demand)) == {"a", "b"}
@@ -102,7 +102,7 @@ def test_where_s_is_too_small_half_as_many_again_are_on() -> None:
     assert len(on(problem(*workers, demand=demand))) == 3
 
 
-def test_where_versions_take_too_long_nobody_is_added() -> None:
+def test_where_versions_take_too_long_no_worker_is_added() -> None:
     demand = replace(DEMAND, update_bytes=1e12)
     assert on(problem(worker("a"), worker("b", active=False), demand=demand)) == {"a"}
     assert on(problem(worker("a", active=False), demand=demand)) == {"a"}
@@ -143,7 +143,9 @@ def test_the_rate_follows_workers_that_limit() -> None:
 def test_workers_that_do_not_limit_can_do_what_they_did_at_least() -> None:
     low = Corrections(rate=0.5)
     assert low.with_rate(9.0, 10.0, workers_limit=False).rate == pytest.approx(0.905)
-    assert low.with_rate(1.0, 10.0, workers_limit=False).rate == pytest.approx(0.525)  # it fades: that may be over
+    assert low.with_rate(1.0, 10.0, workers_limit=False).rate == pytest.approx(
+        0.525
+    )  # it fades, because the slowdown may be over
     assert Corrections(rate=1.2).with_rate(1.0, 10.0, workers_limit=False).rate == pytest.approx(1.19)
 
 

@@ -159,7 +159,7 @@ class TestPins:
 
 
 class TestWithoutAPlan:
-    def test_somebody_is_started_when_the_last_one_goes(self) -> None:
+    def test_a_worker_is_started_when_the_last_one_leaves(self) -> None:
         made = replanner(worker("a"), worker("b", active=False), worker("c", active=False, rate=3.0))
         answer(made, first_problem(made), 2.0)
         assert made.handle(WorkerGone("a", "lost"), 10.0) == [Start("c", "on: no other worker is left")]
@@ -213,7 +213,7 @@ class TestCorrections:
             made.handle(Measured(60.0, 1.6, workers_limit=True), 100.0 + 60.0 * turn)
         assert abs(made.corrections.rate - 0.8) < 0.01
 
-    def test_a_set_that_changed_meanwhile_says_nothing(self) -> None:
+    def test_a_measurement_of_a_changed_set_is_discarded(self) -> None:
         made = replanner(worker("a"), worker("b", active=False))
         answer(made, first_problem(made), 2.0, on="b")
         made.handle(Measured(60.0, 0.2, workers_limit=True), 50.0)

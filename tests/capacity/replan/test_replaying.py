@@ -1,4 +1,4 @@
-"""Files of events, and a run planned again at each of them."""
+"""Test files of events, and a run planned again at each of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def written(path: Path, text: str) -> Path:
     return file
 
 
-def test_a_replanner_is_told_everything_known_then_the_lines(tmp_path: Path) -> None:
+def test_a_replanner_gets_the_whole_plan_then_the_lines(tmp_path: Path) -> None:
     workers = [sample_worker(0, 0.4), sample_worker(1, 0.5, active=True)]
     events = list(pool_events(sample_demand(), workers, read_events(written(tmp_path, LINES)), "trace"))
     assert [(at_s, type(event)) for at_s, event in events[:3]] == [
@@ -65,7 +65,7 @@ def test_a_replanner_is_told_everything_known_then_the_lines(tmp_path: Path) -> 
         '{"at_s": 1, "kind": "back", "worker_id": "a", "extra": 1}',
     ],
 )
-def test_a_line_that_is_no_event_is_told_with_its_number(tmp_path: Path, line: str) -> None:
+def test_a_line_that_is_no_event_is_reported_with_its_number(tmp_path: Path, line: str) -> None:
     good = '{"at_s": 0, "kind": "back", "worker_id": "a"}\n'
     with pytest.raises(PlanFileError, match="line 2"):
         read_events(written(tmp_path, good + line))
@@ -133,7 +133,7 @@ def test_without_memory_every_price_is_a_cause_and_incumbents_are_worth_no_more(
 
 
 def test_memory_starts_fewer_where_prices_swing() -> None:
-    """Of two workers one is needed; they take turns at being the cheaper one by a little."""
+    """One of two workers is needed, and they alternate in being slightly cheaper."""
     demand = Demand(
         rollouts_per_step=40, t_train_s=50.0, staleness_limit=4, update_bytes=1e6, learner_upload_bytes_per_second=1e8
     )

@@ -1,4 +1,4 @@
-"""A plan as text, and what changed between two of them."""
+"""Test a plan as text, and the difference between two plans."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_screen_shares_rows_and_counts_what_it_leaves_out() -> None:
     assert "rows more" in sheet.lines[0]
 
 
-def test_a_screen_tells_reasons_only_where_no_column_does() -> None:
+def test_a_screen_shows_reasons_only_where_no_column_does() -> None:
     lines = short_sheet(sample_plan()).lines
     assert [line for line in lines if line.startswith("w-")] == [lines[0]]
     assert lines[0].startswith("w-8: ")
@@ -78,7 +78,7 @@ def test_rows_are_in_megabytes_and_the_dearest_comes_first() -> None:
     assert binding_line(replace(made, rows=())) == ""
 
 
-def test_infeasible_says_why_and_what_helps() -> None:
+def test_an_infeasible_plan_has_a_reason_and_remedies() -> None:
     lines = infeasible_lines(infeasible_sample())
     assert lines[0].startswith("infeasible: the fastest worker's rollout takes")
     assert lines[2] == "  - S: 1 -> 2"
@@ -89,7 +89,7 @@ def test_infeasible_says_why_and_what_helps() -> None:
     assert "no single change" in infeasible_lines(none_helps)[1]
 
 
-def test_inputs_and_assumptions_are_told() -> None:
+def test_inputs_and_assumptions_are_reported() -> None:
     skipped = Skipped("line 3", "a", "zero", "usd_per_hour", "0", "only donated")
     inputs = Inputs(
         pool="p.csv", demand="d", model="m", rows=5, skipped=(skipped,), filled=(Filled("gpus", 1, 4, "default"),)
@@ -110,7 +110,7 @@ def test_a_plan_does_not_differ_from_itself() -> None:
     assert diff_sheets(diff)[-1].lines == ("0 switched on, 0 off; 0 new in the pool, 0 gone",)
 
 
-def test_what_was_asked_what_comes_out_and_who_was_switched() -> None:
+def test_the_difference_has_requests_results_and_switched_workers() -> None:
     workers = [
         replace(worker, usd_per_hour=2.0) if worker.worker_id == "w-0" else worker for worker in sample_workers()
     ]

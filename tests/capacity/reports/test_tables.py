@@ -1,4 +1,4 @@
-"""Answers as tables and plots; spending by day, from the journal's rows."""
+"""Test answers as tables and plots, and spending by day from the journal's rows."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_html_is_a_page_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "forecast" in found.out
 
 
-def test_infeasible_says_why_and_what_helps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_infeasible_plan_has_a_reason_and_remedies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = call(capsys, "plan", *small_pool(tmp_path), "--staleness", "1")
     assert found.status == 2
     assert "infeasible: " in found.out
