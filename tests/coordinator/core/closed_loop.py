@@ -1,7 +1,7 @@
 """Simulate a whole run in virtual time around the real core, with the simplest learner, broadcasts and peers.
 
-Completions have log-normal lengths; a slot has the same length whoever draws it. A peer draws ``concurrent`` of them at
-once and begins the next one, oldest lease first, as soon as one is done. Nothing fails, and messages take no time.
+Completions have log-normal lengths; a slot has the same length at every peer. A peer generates ``concurrent`` at once
+and begins the next one, oldest lease first, as soon as one is done. Nothing fails, and messages take no time.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Scenario:
 
     @property
     def staleness_limit(self) -> int:
-        """What the capacity model says is needed, and the extra."""
+        """The staleness limit that the capacity model computes, plus the extra."""
         needed = staleness_needed(
             t_bcast_s=self.t_bcast_s,
             t_gen_p90_s=self.generate_median_s * math.exp(P90 * self.sigma),
@@ -75,17 +75,17 @@ class Scenario:
         return needed + self.staleness_extra
 
     def length_s(self, seed: int) -> float:
-        """How long a slot takes at speed 1."""
+        """Return the seconds that a slot takes at speed 1."""
         factor = math.exp(self.sigma * random.Random(seed).gauss(0.0, 1.0))
         return self.generate_median_s * min(factor, self.longest)
 
     @property
     def mean_length_s(self) -> float:
-        """Of many slots."""
+        """The mean of ``length_s`` over many slots."""
         return sum(self.length_s(number) for number in range(4000)) / 4000
 
     def peers(self) -> list[float]:
-        """The speed of each peer: as many as the learner needs, and the surplus."""
+        """Return the speed of each peer: as many peers as the learner needs, and the surplus."""
         rollouts = self.groups_per_step * self.samples_per_group
         speed_needed = (1.0 + self.surplus) * rollouts * self.mean_length_s / (self.train_s * self.concurrent)
         speeds: list[float] = []
@@ -96,7 +96,7 @@ class Scenario:
 
 @dataclass(slots=True)
 class FakePeer:
-    """One worker. ``running``: slots being drawn, by the event at which they are done."""
+    """One worker. ``running``: slots in progress, by the event at which they are done."""
 
     peer_id: PeerId
     speed: float

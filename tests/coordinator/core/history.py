@@ -1,4 +1,4 @@
-"""Judge independently what the core did: from events and actions alone, with its own records."""
+"""Judge the core's decisions independently: from events and actions alone, with records of its own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Key = tuple[int, int]
 
 
 class History:
-    """What was issued, stored, dropped and trained, by attempt; every rule is checked as it goes."""
+    """Records the attempts that were issued, stored, dropped and trained, and checks every rule with each event."""
 
     def __init__(self, *, age_max: int, groups_per_step: int, samples_per_group: int) -> None:
         self.age_max = age_max
@@ -50,7 +50,7 @@ class History:
         self.sent: dict[Key, PeerId] = {}
 
     def see(self, event: Event, actions: list[Action]) -> None:
-        """One event and the actions it led to."""
+        """Check one event and the actions that it led to."""
         match event:
             case RolloutStored(rollout_id):
                 self.stored.add(self.storing.pop(rollout_id))
@@ -168,7 +168,7 @@ class History:
             self.trained.add((rollout.lease_id, rollout.sample_index))
 
     def counts(self) -> dict[str, object]:
-        """As the status gives them."""
+        """Return the counts in the form of the status."""
         return {
             "issued": len(self.issued),
             "accepted": len(self.stored),

@@ -31,5 +31,5 @@ from rollcast.wire.ids import PeerId, RolloutId, Step
         (Tick(), "time"),
     ],
 )
-def test_an_event_is_named_by_what_it_is_about(event: Event, cause: str) -> None:
+def test_an_event_is_named_by_its_subject(event: Event, cause: str) -> None:
     assert cause_of(event) == cause

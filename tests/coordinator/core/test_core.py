@@ -85,7 +85,7 @@ def test_a_joining_peer_gets_its_part_of_the_plan_and_the_newest_announcement() 
     assert [(stripe.stripe, stripe.children) for stripe in of_b.stripes] == [(2, (0,))]
 
 
-def test_peers_that_came_before_the_origin_are_planned_when_it_comes() -> None:
+def test_peers_that_joined_before_the_origin_are_planned_when_it_joins() -> None:
     core = CoordinatorCore(settings())
     assert only(core.handle(joined("a"), 0.0), SendPlan) == []
     assert [one.peer_id for one in only(core.handle(joined("origin", role="origin"), 0.0), SendPlan)] == ["a", "origin"]
@@ -185,7 +185,7 @@ def test_an_announcement_goes_to_every_member_once() -> None:
     assert world.core.newest_version == 1
 
 
-def test_t_bcast_ends_with_the_last_peer_that_was_here() -> None:
+def test_t_bcast_ends_with_the_last_peer_that_was_connected() -> None:
     world = World()
     world.start("a", "b")
     world.tell(announced(1))
@@ -300,7 +300,7 @@ def test_a_slow_or_quarantined_peer_does_not_hold_t_bcast_back_once_it_is_out() 
     assert world.core.status(9.0).t_bcast_s.last == 1.0
 
 
-def test_the_end_revokes_drops_and_lets_everybody_go() -> None:
+def test_the_end_revokes_drops_and_dismisses_all_members() -> None:
     world = World()
     world.start("a")
     world.tell(wants("a", 4))
@@ -325,7 +325,7 @@ def test_the_end_revokes_drops_and_lets_everybody_go() -> None:
     assert world.core.status(0.0).rollouts.open == 0
 
 
-def test_whoever_belongs_to_an_interrupted_run_may_come_back() -> None:
+def test_members_of_an_interrupted_run_may_reconnect() -> None:
     world = World()
     world.start("a")
     assert world.tell(RunEnded("stopped", False)) == [
@@ -359,7 +359,7 @@ def test_a_batch_that_is_being_recorded_at_the_end_counts_as_trained() -> None:
     assert (counts.issued, counts.trained, counts.open, counts.dropped) == (2, 2, 0, {})
 
 
-def test_a_restored_core_goes_on_where_the_ledger_ends() -> None:
+def test_a_restored_core_continues_where_the_ledger_ends() -> None:
     restored = Restored(
         versions={Version(5): 16},
         recorded_batches=6,
@@ -403,7 +403,7 @@ def test_validate_finds_counts_that_do_not_add_up() -> None:
         world.core.validate()
 
 
-def test_the_learner_is_heard() -> None:
+def test_reports_of_the_learner_are_taken_over() -> None:
     world = World()
     assert world.tell(LearnerStatusChanged("warm_start", "epoch 1 of 3", {"reward_before": 0.2})) == []
     status = world.core.status(0.0)

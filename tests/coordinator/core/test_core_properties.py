@@ -160,7 +160,7 @@ class RandomFleet:
         self.tell(BatchRequested(Step(max(0, next_step + self.random.choice([0, 0, 0, 0, -1, 1])))))
 
     def learner_rolls_back(self) -> None:
-        """It reached the state of some version before, or of none; now and then it has not trained all there is."""
+        """Resume at the state of an earlier version, or of none; now and then before the newest recorded batch."""
         if self.epochs:
             common = self.random.choice([None, *range(max(0, self.newest - 3), self.newest + 1)])
             step = Step(max(0, self.core.recorded_batches - self.random.choice([0, 0, 0, 1])))
@@ -196,7 +196,7 @@ class RandomFleet:
                 self.upload(peer, item)
 
     def drawn(self, peer: str, version: Version) -> tuple[Segment, ...]:
-        """A completion, now and then begun with the version before."""
+        """Return a completion, now and then begun with the version before."""
         versions = [Version(max(0, version - 1)), version] if self.random.random() < 0.2 else [version]
         epoch_of = self.core.epochs.epoch_of
         return tuple(Segment("assistant", epoch_of(one), one, PeerId(peer), (5,), b"\x01") for one in versions)
@@ -271,7 +271,7 @@ class RandomFleet:
         self.tell(DialBackEnded(who, self.random.randrange(20), self.random.random() < 0.5, "refused"))
 
     def choices(self) -> dict[Callable[[], None], int]:
-        """What may happen next, and how often."""
+        """Return the steps that may happen next, with their weights."""
         return {
             self.supply: 8,
             self.store: 16,
@@ -295,13 +295,13 @@ class RandomFleet:
         return {self.peer_tells_how_it_is_reached: 6, self.peer_punches: 6, self.address_is_dialled: 2}
 
     def run(self, events: int) -> None:
-        """Random events, most of them useful."""
+        """Take random steps, most of them useful."""
         weights = self.choices()
         while self.events < events:
             self.random.choices(list(weights), list(weights.values()))[0]()
 
     def end(self) -> None:
-        """Nothing is left open; what was on its way is settled, and nobody waits for an answer."""
+        """End the run, settle what is in flight, and check that nothing stays open and no call waits for an answer."""
         self.tell(RunEnded("enough", True))
         self.peer_uploads()
         self.peer_asks()
@@ -367,7 +367,7 @@ def test_memory_does_not_grow_with_the_length_of_a_run() -> None:
 
 @pytest.mark.parametrize("kept", [0, 1000])
 def test_no_replay_is_ever_stored_twice(kept: int) -> None:
-    """Unique (lease, index) for ever, whatever has been forgotten (the history asserts it at StoreRollout)."""
+    """(lease, index) stays unique whatever the core has discarded; the history asserts it at StoreRollout."""
     fleet = RandomFleet(2, finished_attempts_kept=kept)
     fleet.run(events=400)
     stored = len(fleet.history.rollouts)

@@ -12,7 +12,7 @@ from tests.coordinator import core_world as build
 
 
 def recorded_run() -> tuple[list[Entry], dict[int, RolloutReceived]]:
-    """Entries of a small run, and its uploads as they were, by rollout id."""
+    """Return the entries of a small run, and its uploads as they were received, by rollout id."""
     world = build.World()
     entries: list[Entry] = [Head(FORMAT, "rollcast", 1.0, 0.0, world.core.settings, None)]
     uploads: dict[int, RolloutReceived] = {}
@@ -37,7 +37,7 @@ def recorded_run() -> tuple[list[Entry], dict[int, RolloutReceived]]:
     return entries, uploads
 
 
-def test_a_run_comes_back_as_it_was_recorded() -> None:
+def test_a_run_is_read_as_it_was_recorded() -> None:
     entries, _ = recorded_run()
     assert list(entries_of(frame([pack(entry) for entry in entries]))) == entries
     split = [frame([pack(entry) for entry in part]) for part in (entries[:3], entries[3:], [Gap(2)])]
@@ -73,7 +73,7 @@ def test_a_flipped_bit_ends_the_record() -> None:
     assert list(entries_of(first + bytes(second))) == [Gap(1)]
 
 
-def test_what_another_release_wrote_is_refused() -> None:
+def test_records_of_another_release_are_rejected() -> None:
     from coordinator.core.flight_format import _encoder
 
     alien = _encoder.encode(["told", 1.0, "NoSuchEvent", {}, 0, None])
@@ -81,7 +81,7 @@ def test_what_another_release_wrote_is_refused() -> None:
         list(entries_of(frame([alien])))
 
 
-def test_the_checksum_tells_kinds_apart() -> None:
+def test_the_checksum_distinguishes_kinds() -> None:
     world = build.World()
     actions = world.tell(build.joined("a"))
     assert checksum(actions) == checksum(list(actions)) != checksum(actions[1:])

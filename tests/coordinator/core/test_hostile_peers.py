@@ -1,4 +1,4 @@
-"""What peers do on purpose to hurt others, and what becomes of it."""
+"""Peers that try to harm others on purpose, and how the core limits the damage."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def send(world: World, lease: LeaseGrant, sample: int, begin: int, count: int) -
     assert world.tell(PartialReceived(PeerId("a"), part)) == []
 
 
-def test_a_beginning_in_many_pieces_is_not_handed_on() -> None:
+def test_a_prefix_of_many_segments_is_not_passed_on() -> None:
     """A peer refuses a lease with too many segments, and would have no room for segments of its own."""
     world = World(sampling=LONG, staleness_limit=4)
     world.start("a", "b")
@@ -46,7 +46,7 @@ def test_a_beginning_in_many_pieces_is_not_handed_on() -> None:
     assert lease_from_pb(lease_to_pb(again)) == again
 
 
-def test_nobody_goes_on_from_what_a_quarantined_peer_drew() -> None:
+def test_no_peer_continues_tokens_of_a_quarantined_peer() -> None:
     world = World(sampling=LONG, staleness_limit=4, quarantine_chunks=1)
     world.start("a", "b")
     world.tell(wants("a", 2))
@@ -71,7 +71,7 @@ def test_a_rollout_did_not_take_longer_than_its_attempt() -> None:
     assert world.core._state.forecast.generate_p90_s() == 3.0
 
 
-def test_lines_of_versions_that_are_over_are_thrown_out() -> None:
+def test_lines_of_outdated_versions_are_discarded() -> None:
     shares = FairShare()
     for version in range(100):
         for number in range(20):
@@ -81,7 +81,7 @@ def test_lines_of_versions_that_are_over_are_thrown_out() -> None:
     assert sum(len(line) for line in shares._lines.values()) <= 2 * 20 + 64
 
 
-def test_a_peer_that_asks_and_takes_it_back_costs_no_memory() -> None:
+def test_a_peer_that_withdraws_its_requests_costs_no_memory() -> None:
     shares = FairShare()
     shares.wait(PeerId("first"), 0, Version(0), 0.0, ahead=False)
     for _ in range(1000):
@@ -91,8 +91,8 @@ def test_a_peer_that_asks_and_takes_it_back_costs_no_memory() -> None:
     assert sum(len(line) for line in shares._lines.values()) <= 2 + 64
 
 
-def test_nobody_goes_on_from_what_a_peer_drew_that_sent_what_cannot_be() -> None:
-    """Whoever repeats a beginning answers for the whole rollout: what a liar drew is not handed on to be repeated."""
+def test_no_peer_continues_tokens_of_a_peer_that_sent_something_malformed() -> None:
+    """A peer that repeats a prefix answers for the whole rollout, so tokens of a liar are not passed on."""
     world = World(sampling=LONG, staleness_limit=4)
     world.start("a", "b")
     world.tell(wants("a", 2))

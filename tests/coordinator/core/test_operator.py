@@ -61,7 +61,7 @@ def state_of(world: World, name: str) -> tuple[str, str]:
 # ---------------------------------------------------------------- drain
 
 
-def test_a_drained_peer_finishes_what_it_holds_and_is_given_nothing_more() -> None:
+def test_a_drained_peer_finishes_its_leases_and_gets_no_more() -> None:
     world = started()
     world.tell(wants("a", 2))
     actions = world.tell(PeerDrained(A, "too hot"))
@@ -92,7 +92,7 @@ def test_a_drained_peer_does_not_relay_and_enabling_it_undoes_that() -> None:
     assert only(world.tell(wants("a", 2)), SendLeases)
 
 
-def test_t_bcast_is_not_about_drained_peers() -> None:
+def test_t_bcast_does_not_include_drained_peers() -> None:
     world = started()
     world.tell(announced(1))
     world.now = 2.0
@@ -134,7 +134,7 @@ def test_a_peer_that_is_switched_on_while_it_is_drained_is_not_informed() -> Non
 # ---------------------------------------------------------------- ban
 
 
-def test_a_banned_peer_loses_what_it_holds_and_may_not_come_back() -> None:
+def test_a_banned_peer_loses_its_leases_and_may_not_rejoin() -> None:
     world = started()
     world.tell(wants("a", 2))
     (lease,) = {grant.lease_id for grant, _ in world.take("a")}
@@ -167,7 +167,7 @@ def test_a_banned_peer_is_found_by_its_name_and_enabled() -> None:
     assert only(world.tell(wants("a", 2)), SendLeases)
 
 
-def test_what_a_banned_peer_delivered_is_trained_on() -> None:
+def test_rollouts_of_a_banned_peer_are_still_trained_on() -> None:
     world = started()
     for name in ("a", "b"):
         world.tell(wants(name, 2))
@@ -177,7 +177,7 @@ def test_what_a_banned_peer_delivered_is_trained_on() -> None:
     assert len(batch.rollout_ids) == 4
 
 
-def test_a_coordinator_that_starts_knows_who_is_banned_before_anybody_joins() -> None:
+def test_a_starting_coordinator_knows_the_bans_before_any_peer_joins() -> None:
     world = World()
     world.tell(PeerBanned(A, "sends rubbish", "Anna"))
     assert world.core.peer_named("Anna") == A
@@ -249,7 +249,7 @@ def test_no_broadcast_waits_for_a_peer_that_may_not_receive() -> None:
     assert world.core.status(world.now).t_bcast_s.last == 0.0
 
 
-def test_who_may_not_receive_hears_of_versions_later() -> None:
+def test_a_peer_that_may_not_receive_gets_announcements_later() -> None:
     world = started()
     world.tell(heartbeat("a", active=0, receiving_stopped=True))
     assert A not in {one.peer_id for one in only(world.tell(announced(1)), SendAnnouncement)}
@@ -262,7 +262,7 @@ def test_who_may_not_receive_hears_of_versions_later() -> None:
 
 
 class OperatedFleet(RandomFleet):
-    """Peers of all kinds under an operator who drains, bans and enables; none that is kept out is ever given work."""
+    """Peers of all kinds under an operator who drains, bans and enables; no excluded one may get work."""
 
     def __init__(self, seed: int) -> None:
         self.out: set[str] = set()
@@ -355,7 +355,7 @@ def test_a_record_with_orders_leads_to_the_same_decisions() -> None:
         assert checksum(again.handle(whole(entry, fleet.history.rollouts.__getitem__), entry.now)) == entry.actions_crc
 
 
-def test_ticks_leave_the_drained_alone() -> None:
+def test_ticks_change_nothing_for_drained_peers() -> None:
     world = started()
     world.tell(PeerDrained(A))
     world.tell(wants("a", 2))
@@ -365,14 +365,14 @@ def test_ticks_leave_the_drained_alone() -> None:
 
 
 def test_settings_stay_as_ordered() -> None:
-    """Budgets of the core's settings are its beginning only: a record's head must not change with orders."""
+    """The budget in the settings only initialises the core's: a record's head must not change with orders."""
     configured = settings(activation=ActivationSettings(budget=Budget(usd_per_hour_max=5.0)))
     core = CoordinatorCore(configured)
     core.handle(BudgetChanged(Budget()), 0.0)
     assert core.settings.activation.budget == Budget(usd_per_hour_max=5.0)
 
 
-def test_screens_count_who_is_drained_and_who_is_banned() -> None:
+def test_screens_count_drained_and_banned_peers() -> None:
     world = started()
     world.tell(PeerDrained(A))
     world.tell(PeerBanned(PeerId("b")))

@@ -1,4 +1,4 @@
-"""What pacing is for, in virtual time: a learner that does not wait, and little work in vain, whatever the fleet."""
+"""The goals of pacing, in virtual time: a learner that does not wait, and little wasted work, for any fleet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def outcome(scenario: Scenario, pacing: str = "predict") -> Outcome:
     return ClosedLoop(replace(scenario, core={"pacing": pacing})).run()
 
 
-def test_with_half_again_as_many_workers_hardly_anything_is_in_vain_and_the_learner_does_not_wait() -> None:
+def test_with_a_surplus_of_half_hardly_any_work_is_wasted_and_the_learner_does_not_wait() -> None:
     paced, unpaced = outcome(BASE), outcome(BASE, "none")
     assert (paced.dropped_share <= 0.02, paced.utilisation >= 0.98) == (True, True), paced
     assert unpaced.dropped_share > 0.2, unpaced

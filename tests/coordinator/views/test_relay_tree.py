@@ -19,7 +19,7 @@ from tests.coordinator.views.viewed import NOW, core, facts, link, world
 
 
 def give_links(found: CoordinatorCore, **rates: float) -> None:
-    """Each of these members sends to all others at its rate."""
+    """Give each of these members links to all others, with its rate."""
     names = [one.peer_id for one in found.state.members]
     for name, rate in rates.items():
         member = found.state.members.get(PeerId(name))

@@ -1,4 +1,4 @@
-"""Views of workers: who they are and what they do, and what they cost in the eyes of the capacity model."""
+"""Views of workers: identity, activity, and cost as the capacity model sees it."""
 
 from __future__ import annotations
 

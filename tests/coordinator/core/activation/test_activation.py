@@ -1,4 +1,4 @@
-"""Peers switched on and off, as the core's whole lists of actions."""
+"""Switching of peers, compared by the core's whole lists of actions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REPLAN = ReplanSettings(dwell_s=0.0, interval_s=1000.0, gather_s=1.0)
 
 
 def world(mode: Mode = "act", **changes: Any) -> World:
-    """Origin and two peers, with version 0."""
+    """Return a world with an origin and two peers that hold version 0."""
     made = World(
         activation=ActivationSettings(mode=mode, prices=(Price(name="b", usd_per_hour=2.0),), replan=REPLAN, **changes),
         staleness_limit=4,
@@ -44,7 +44,7 @@ def pinned(name: str, pin: Pin) -> PeerPinned:
 
 
 def work(made: World, steps: int = 12) -> list[Action]:
-    """Steps of which both peers do their part, so that everything is measured."""
+    """Run steps in which both peers work, so that everything is measured; return the actions."""
     told: list[Action] = []
     for step in range(steps):
         for name in ("a", "b"):
@@ -77,7 +77,7 @@ class TestPins:
         assert TellActivation(PeerId("a"), True, "on: pinned by the operator") in on
         assert [one.peer_id for one in only(on, SendLeases)] == ["a"]
 
-    def test_a_peer_that_is_not_pinned_any_more_works_where_no_model_decides(self) -> None:
+    def test_a_peer_that_is_no_longer_pinned_works_where_no_model_decides(self) -> None:
         made = world("off")
         made.tell(pinned("a", "off"))
         assert TellActivation(PeerId("a"), True, "on: no longer pinned off") in made.tell(pinned("a", ""))
@@ -108,7 +108,7 @@ class TestPlans:
         assert all(one.speeds[0].rollouts_per_second > 0 for one in problem.workers)
         assert (problem.demand.rollouts_per_step, problem.demand.staleness_limit) == (2, 4)
 
-    def test_switch_peers_and_say_why(self) -> None:
+    def test_switch_peers_with_a_reason(self) -> None:
         made = world()
         problem = planned_problem(made)
         solved = Solved(
@@ -147,7 +147,7 @@ class TestPlans:
         (plan,) = only(made.tell(Tick()), PlanActivation)
         assert "costs" in plan.problem.trigger
 
-    def test_never_leave_the_run_without_anybody(self) -> None:
+    def test_never_leave_the_run_without_workers(self) -> None:
         made = world()
         made.tell(ActivationPlanned(Solved(number=planned_problem(made).number, turn_off=(("b", "off: too dear"),))))
         made.tell(PeerLeft(PeerId("a"), "gone", finished=True))
@@ -166,7 +166,7 @@ class TestStandby:
         told = only(made.tell(announced(1)), SendAnnouncement)
         return [one.peer_id for one in told if one.peer_id != "origin"]
 
-    def test_goes_on_receiving_where_that_is_cheap(self) -> None:
+    def test_continues_to_receive_where_that_is_cheap(self) -> None:
         assert self.receivers(self.off(dark=False)) == ["a", "b"]
         assert self.receivers(self.off(dark=True)) == ["a"]
 

@@ -94,7 +94,7 @@ def test_a_ban_of_all_workers_leaves_none() -> None:
     assert "1 of the workers are not connected" in found.warnings
 
 
-def test_who_is_enabled_works_again() -> None:
+def test_an_enabled_peer_works_again() -> None:
     known = (Known(FOUR[0], True, 0), Known(FOUR[1], False, 0))
     found = preview(question(known=known), change(act="enable", peers=frozenset({PeerId("b")})))
     assert (found.now.workers_on, found.then.workers_on) == (1, 2)

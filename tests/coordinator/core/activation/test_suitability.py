@@ -103,7 +103,7 @@ def test_a_model_that_does_not_fit_is_reported_before_anything_else() -> None:
     )
 
 
-def test_nothing_is_made_up_before_the_run_has_timed_its_steps() -> None:
+def test_there_is_no_judgement_before_the_run_has_timed_its_steps() -> None:
     found = suitability_of(replace(QUESTION, demand=None), FAST, MODEL)
     assert found.meets is None
     assert "not timed enough" in found.sentence

@@ -17,7 +17,7 @@ def node(peer_id: PeerId, *, dialable: bool = True, site: str = "", may_relay: b
 
 
 def at(peer_id: PeerId, *, lan: bool = False) -> Neighbour:
-    """One that we dial."""
+    """Return a neighbour that we dial."""
     return Neighbour(peer_id, "origin" if peer_id == ROOT else "peer", f"{peer_id}:1", True, lan)
 
 
@@ -115,7 +115,7 @@ def at_home(one: RelayNode) -> RelayNode:
     return replace(one, site="x", local_address=f"192.168.1.{ord(one.peer_id)}:7420")
 
 
-def test_of_two_in_one_local_network_one_dials_there_first_and_is_given_the_other_ways_too() -> None:
+def test_of_two_in_one_local_network_one_dials_there_first_and_has_the_other_ways_too() -> None:
     made = parts(MESH, node(ROOT), at_home(hidden(A, 1, CIRCUIT)), at_home(hidden(B, 1)), node(H))
     address = f"192.168.1.{ord('a')}:7420 punch {CIRCUIT}"
     assert made[B].neighbours[1] == Neighbour(A, "peer", address, True, True)
@@ -146,7 +146,7 @@ def test_one_that_can_be_dialled_needs_no_other_way() -> None:
     assert made[B].neighbours == (at(ROOT), at(A), dials_us(H))
 
 
-def test_a_fallback_may_be_reached_through_a_hole_by_whoever_needs_it() -> None:
+def test_a_fallback_may_be_reached_through_a_hole() -> None:
     chain = (Stripe(StripeId(1), {C: ROOT, B: C, A: B}, 1.0),)
     plan = Plan(ROOT, "trees", chain, 100.0, dict(chain[0].parents))
     made = parts(plan, node(ROOT), hidden(A, 2), node(B), hidden(C, 2, CIRCUIT))

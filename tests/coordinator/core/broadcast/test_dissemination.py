@@ -25,7 +25,7 @@ def test_peers_that_leave_do_not_count() -> None:
     assert watch.seconds.last == 1.0
 
 
-def test_a_broadcast_that_everybody_left_is_not_measured() -> None:
+def test_a_broadcast_that_all_receivers_left_is_not_measured() -> None:
     watch = Dissemination()
     watch.announced(Version(1), [A], now=10.0)
     watch.left(A)
@@ -65,7 +65,7 @@ def test_a_peers_times_are_of_the_versions_that_it_received() -> None:
     assert watch.peer_seconds.at_most()[-1] == 4
 
 
-def test_the_newest_broadcast_can_be_looked_at_while_it_runs_and_afterwards() -> None:
+def test_the_newest_broadcast_can_be_read_while_it_runs_and_afterwards() -> None:
     watch = Dissemination()
     assert watch.newest is None
     watch.announced(Version(1), [A, B], now=0.0, plan_id=PlanId(5))

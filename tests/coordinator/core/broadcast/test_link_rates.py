@@ -54,7 +54,7 @@ def test_confidence_comes_with_the_time_behind_a_figure_and_goes_with_its_age() 
     assert long.estimate(A, 86400.0).uplink_bytes_per_second is None
 
 
-def test_the_same_measurement_told_again_changes_nothing() -> None:
+def test_a_repeated_measurement_changes_nothing() -> None:
     rates = LinkRates()
     rates.observe(A, facts(100.0, age_s=0.5), 10.0)
     before = rates.estimate(A, 20.0)
@@ -159,7 +159,7 @@ def test_those_that_are_known_busy_or_without_an_idle_target_are_left_alone() ->
     assert len(asked(probing, {"b": 0.0}, 30.0)) == 1
 
 
-def test_nobody_is_asked_whether_it_is_idle_that_needs_no_probe() -> None:
+def test_peers_that_need_no_probe_are_not_checked_for_idleness() -> None:
     probing, looked_at = Probing(SETTINGS), []
 
     def is_idle(peer_id: PeerId) -> bool:
@@ -171,7 +171,7 @@ def test_nobody_is_asked_whether_it_is_idle_that_needs_no_probe() -> None:
     assert looked_at == ["b"]
 
 
-def test_a_probe_that_brought_nothing_is_repeated_ever_later() -> None:
+def test_a_probe_without_a_result_is_repeated_ever_later() -> None:
     probing = Probing(SETTINGS)
     times = [now for now in map(float, range(0, 4000, 5)) if asked(probing, {"a": 0.0}, now)]
     assert times == [0.0, 600.0, 1800.0]

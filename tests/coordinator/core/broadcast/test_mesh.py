@@ -127,7 +127,7 @@ def test_behind_one_router_they_relay_to_each_other_in_their_network() -> None:
     assert set(stripes(made(origin(50), home[0], replace(home[1], site="y")))) == {0}
 
 
-def test_whom_a_hole_does_not_reach_another_relay_does() -> None:
+def test_members_that_no_hole_reaches_get_another_relay() -> None:
     a, b, s = (replace(node(name, 50, dialable=False), hole=hole) for name, hole in (("a", 2), ("b", 3), ("s", 1)))
     plan = stripes(made(origin(50), a, b, s))
     assert plan[1] == {"a": "origin", "b": "a", "s": "b"}
@@ -135,26 +135,26 @@ def test_whom_a_hole_does_not_reach_another_relay_does() -> None:
 
 
 def helped(plan: Plan, helpers: int) -> list[int]:
-    """Copies of others' stripes that each of the first nodes passes on; their own stripes come first."""
+    """Return the copies of others' stripes that each of the first nodes passes on; their own stripes come first."""
     others = [tree for number, tree in stripes(plan).items() if number > helpers]
     return [sum(parent == name for tree in others for parent in tree.values()) for name in "abcd"[:helpers]]
 
 
-def test_those_that_help_others_stripes_on_share_that_in_proportion_to_their_uplinks() -> None:
+def test_helpers_of_others_stripes_share_the_load_in_proportion_to_their_uplinks() -> None:
     hidden = [replace(node(f"s{index}", 50, dialable=False), hole=1) for index in range(4)]
     assert helped(made(origin(50), *(node(name, 50) for name in "abcd"), *hidden), 4) == [3, 3, 3, 3]
     unlike = [node(name, rate) for name, rate in zip("abcd", (100, 50, 25, 25), strict=True)]
     assert helped(made(origin(50), *unlike, *hidden), 4) == [7, 3, 1, 1]
 
 
-def test_who_reaches_less_than_half_relays_only_where_nobody_reaches_more() -> None:
+def test_a_member_that_reaches_less_than_half_relays_only_where_none_reaches_more() -> None:
     hidden = [replace(node(f"s{index}", 50, dialable=False), hole=1) for index in range(4)]
     assert set(stripes(made(origin(50), node("a", 50), node("b", 50), *hidden))) == {0, 1, 2}
     dialable = node("a", 50, may_relay=False)
     assert set(stripes(made(origin(50), dialable, *hidden))) == {1, 2, 3, 4}
 
 
-def test_relays_of_libp2p_serve_whom_nobody_reaches_otherwise() -> None:
+def test_libp2p_relays_serve_members_that_cannot_be_reached_otherwise() -> None:
     circuits = ("/ip4/192.0.2.1/tcp/4001/p2p/R/p2p-circuit/p2p/T",)
     root = replace(origin(50, dialable=False), circuits=circuits)
     hidden = [replace(node(name, 50, dialable=False), hole=1, circuits=circuits) for name in "hi"]

@@ -68,7 +68,7 @@ def test_two_that_cannot_be_dialled_reach_each_other_not() -> None:
     assert reached == [False, True, True, True]
 
 
-def test_two_of_one_site_reach_each_other_there_where_both_say_how() -> None:
+def test_two_of_one_site_reach_each_other_there_if_both_report_an_address() -> None:
     one = RelayNode(A, "peer", "", True, site="x", local_address="192.168.1.2:7420")
     other = RelayNode(B, "peer", "", True, site="x", local_address="192.168.1.3:7420")
     assert one.reaches(other)

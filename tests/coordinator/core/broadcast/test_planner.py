@@ -26,7 +26,7 @@ def planner(*, mesh_peers_max: int = 8, stripes: int = 4, after: int = 0) -> Rel
 
 
 def at(name: str, role: str = "peer") -> Neighbour:
-    """A neighbour that we dial."""
+    """Return a neighbour that we dial."""
     return Neighbour(PeerId(name), role, f"{name}:1", True)
 
 
@@ -83,7 +83,7 @@ def test_rates_that_are_hardly_trusted_count_little() -> None:
     assert plan.drift(PeerId("a"), 100 * RATE, 1.0) == "moved"
 
 
-def test_a_set_that_grows_and_shrinks_about_the_limit_does_not_switch_to_and_fro() -> None:
+def test_a_fleet_that_varies_around_the_limit_does_not_flap_between_modes() -> None:
     plan = planner(mesh_peers_max=8)
     modes = []
     for count in (8, 9, 8, 7, 6, 8, 9):
@@ -110,10 +110,10 @@ def test_a_peer_may_receive_from_its_sources_of_now_and_of_just_before() -> None
     assert sources_of_c() == set()
 
 
-def test_a_new_session_is_told_again() -> None:
+def test_a_new_session_is_sent_its_assignment_again() -> None:
     plan = planner()
     plan.replan([origin(), node("a")])
-    plan.forget(PeerId("a"))
+    plan.discard(PeerId("a"))
     assert told(plan.replan([origin(), node("a")])) == ["a"]
 
 
@@ -151,7 +151,7 @@ changes = st.lists(
 @settings(max_examples=40, deadline=None)
 @given(changes)
 def test_parts_agree_with_each_other_whatever_happens(drawn: list[tuple[int, str]]) -> None:
-    """Links have two ends of which one dials, and children know their parents."""
+    """Links have two ends of which one dials, and children list their parents."""
     plan = planner(mesh_peers_max=6, stripes=3)
     nodes = {f"p{index}": node(f"p{index}", dialable=index % 3 > 0) for index in range(8)}
     parts: dict[PeerId, PlanPart] = {}

@@ -30,7 +30,7 @@ def origin(uplink: float = 100.0) -> RelayNode:
 def pool(
     count: int, *, hidden_share: float = 0.0, seed: int = 0, regions: int = 1, holes: tuple[int, ...] = (0,)
 ) -> list[RelayNode]:
-    """``holes``: classes of those that cannot be dialled, drawn from."""
+    """Return random members. ``holes``: classes of those that cannot be dialled, one at random for each."""
     rng, drawn = random.Random(seed), random.Random(seed + 1)
     made = [
         node(
@@ -53,7 +53,7 @@ def made(root: RelayNode, nodes: list[RelayNode], *, stripes: int = 8, before: P
 
 
 def check(planned: Planned, root: RelayNode, nodes: list[RelayNode]) -> None:
-    """Every stripe is a tree to everybody along possible links, and nobody is interior in two."""
+    """Check that every stripe is a tree to all members along possible links, and no member is interior in two."""
     plan, groups = planned
     by_id = {one.peer_id: one for one in (root, *nodes)}
     interior: dict[PeerId, int] = {}
@@ -68,7 +68,7 @@ def check(planned: Planned, root: RelayNode, nodes: list[RelayNode]) -> None:
 
 
 def moved(before: Planned, after: Planned) -> int:
-    """Edges of members that were there before and have another parent now."""
+    """Return the number of edges of members that were in both plans and have another parent now."""
     return sum(
         old.parents.get(child, parent) != parent
         for old, new in zip(before[0].stripes, after[0].stripes, strict=True)
@@ -120,7 +120,7 @@ def test_those_behind_one_router_relay_to_each_other(homes: int, ratio: float) -
     assert rate >= 0.99 * plan_rate(made(root, apart)[0], known, {})
 
 
-def test_those_in_one_network_that_did_not_meet_are_planned_apart() -> None:
+def test_members_of_one_network_that_failed_to_connect_are_planned_apart() -> None:
     root, hidden = origin(1000.0), pool(60, hidden_share=1.0)
     nodes = [replace(one, site="h", local_address="there:1") for one in hidden]
     planned = made(root, nodes)
@@ -178,7 +178,7 @@ def test_a_leave_moves_the_leavers_children_and_a_join_next_to_nothing() -> None
     assert moved(without, again) <= 8 * 3
 
 
-def test_a_relay_that_slows_down_gives_children_up_and_keeps_its_place() -> None:
+def test_a_relay_that_slows_down_loses_children_and_keeps_its_place() -> None:
     root, nodes = origin(1000.0), pool(200)
     planned = made(root, nodes)
     strong = max(nodes, key=lambda one: planned[1].copies.get(one.peer_id, 0))
@@ -190,7 +190,7 @@ def test_a_relay_that_slows_down_gives_children_up_and_keeps_its_place() -> None
     assert not any(parent == strong.peer_id for one in after[0].stripes for parent in one.parents.values())
 
 
-def test_nobody_is_left_out_when_uplinks_do_not_suffice() -> None:
+def test_no_member_is_left_out_when_uplinks_do_not_suffice() -> None:
     root = origin(8.0)
     nodes = [node(f"p{index}", 0.5) for index in range(30)]
     check(made(root, nodes), root, nodes)

@@ -15,7 +15,7 @@ from tests.coordinator.core_world import World, announced, held, joined, wants
 
 
 def world(*, turnaround_s: float, **changes: Any) -> World:
-    """A learner that makes a step each 60 s and began one just now; attempts have taken so long."""
+    """Return a world with attempts of this turnaround and a learner that begins a step of 60 s just now."""
     made = World(**({"groups_per_step": 2, "staleness_limit": 1} | changes))
     made.start("a")
     state = made.core._state
@@ -71,7 +71,7 @@ def test_no_more_groups_are_open_than_keep_the_learner_busy() -> None:
     assert len(made.core._state.book) == 4  # two for a batch, one under way meanwhile, one for the margin
 
 
-def test_what_has_time_waits_for_the_version_on_its_way() -> None:
+def test_work_waits_for_the_next_version_when_there_is_time() -> None:
     made = world(turnaround_s=60.0, staleness_limit=9, steps=100, lead_margin_steps=0.5)
     state = made.core._state
 

@@ -45,7 +45,7 @@ class Scored:
         self.last_rollout = 0
 
     def group(self, *rewards: float) -> tuple[LeaseGrant, list[object]]:
-        """The next group that is open gets these rewards; the actions of the last one."""
+        """Give the next open group these rewards; return its lease and the actions of the last one."""
         world, core = self.world, self.world.core
         if "a" not in world.grants:
             world.tell(wants("a", 2))
@@ -93,7 +93,7 @@ def test_it_is_off_by_default() -> None:
     assert only(scored.world.tell(BatchRequested(Step(0))), RecordBatch) != []
 
 
-def test_a_batch_is_not_waited_for_for_ever() -> None:
+def test_a_batch_is_formed_after_a_bounded_number_of_drops() -> None:
     scored = Scored(drops_per_step_max=2)
     for _ in range(3):
         scored.group(1.0, 1.0)
@@ -105,7 +105,7 @@ def test_a_batch_is_not_waited_for_for_ever() -> None:
     assert scored.dropped == {"no_advantage": 6}
 
 
-def test_more_groups_are_kept_under_way_where_many_are_dropped() -> None:
+def test_more_groups_are_kept_in_flight_where_many_are_dropped() -> None:
     scored = Scored()
     before = scored.world.core._state.usefulness.groups_per_useful_one
     for _ in range(4):
@@ -114,7 +114,7 @@ def test_more_groups_are_kept_under_way_where_many_are_dropped() -> None:
     assert 1.1 < scored.world.core._state.usefulness.groups_per_useful_one < 1.4
 
 
-def test_what_was_ready_before_a_restart_is_looked_at_again() -> None:
+def test_groups_that_were_ready_before_a_restart_are_reviewed_again() -> None:
     def stored(number: int, group: int, index: int, reward: float) -> RestoredRollout:
         attempt = RestoredAttempt(LeaseId(group), FencingToken(group), index, PEER)
         return RestoredRollout(RolloutId(number), attempt, Version(0), Version(0), True, (), reward)
@@ -143,7 +143,7 @@ def test_what_was_ready_before_a_restart_is_looked_at_again() -> None:
     core.handle(BatchRecorded(Step(0)), 0.0)
 
 
-def test_a_curriculum_is_told_the_steps_of_its_prompts() -> None:
+def test_a_curriculum_receives_the_steps_of_its_prompts() -> None:
     world = World(staged_prompts=True, groups_per_step=2, steps=50)
     assert SupplyPrompts(4, tuple(map(Step, (0, 0, 1, 1)))) in world.tell(joined("a"))
     world.tell(announced(0))
@@ -153,7 +153,7 @@ def test_a_curriculum_is_told_the_steps_of_its_prompts() -> None:
 
 
 def trained_through(world: World, step: int, *peers: str) -> None:
-    """Batch ``step`` from rollouts of that version, by these peers, then the next version for all of them."""
+    """Train batch ``step`` on rollouts of that version by these peers, then give all of them the next version."""
     for peer in peers:
         world.tell(wants(peer, 4))
         world.finish(peer, version=step)
@@ -194,7 +194,7 @@ def test_a_waiting_learner_is_served_when_the_last_rollout_is_scored() -> None:
     )
 
 
-def test_the_next_batch_may_be_asked_for_while_one_is_recorded() -> None:
+def test_the_next_batch_may_be_requested_while_one_is_recorded() -> None:
     world = World(groups_per_step=1)
     world.start("a")
     world.tell(wants("a", 4))

@@ -48,7 +48,7 @@ def test_a_relay_that_drains_or_pauses_is_replaced_at_once_and_comes_back() -> N
         assert fleet.relays() == {"p0", "p1", "p2"}
 
 
-def test_what_was_learnt_and_what_slowed_down_is_planned_for_after_two_seconds() -> None:
+def test_new_and_slower_rates_are_planned_for_after_two_seconds() -> None:
     fleet = Fleet(3)
     for name in fleet.names:
         assert fleet.beat(name, RATE) == []
@@ -81,7 +81,7 @@ def _fields(event: Any) -> dict[str, Any]:
     return {name: getattr(event, name) for name in event.__slots__}
 
 
-def test_in_trees_those_whose_uplink_nobody_knows_are_probed_while_nothing_is_on_its_way() -> None:
+def test_in_trees_unknown_uplinks_are_probed_while_no_version_is_in_flight() -> None:
     fleet = Fleet(8, probes=ProbeSettings(bytes_max=1000, seconds_max=1.0))
     fleet.tell(announced(1))
     for name in ("origin", *fleet.names):
@@ -104,7 +104,7 @@ def test_in_trees_those_whose_uplink_nobody_knows_are_probed_while_nothing_is_on
 
 
 def test_plans_after_a_restart_are_newer_than_all_before_it() -> None:
-    """A peer follows no older plan than it has: it would go on dialling an origin that came back elsewhere."""
+    """A peer follows no older plan than it has: it would keep dialling an origin that returned elsewhere."""
     ids = []
     for incarnation in (1, 2):
         world = World()
@@ -116,7 +116,7 @@ def test_plans_after_a_restart_are_newer_than_all_before_it() -> None:
     assert min(after) > max(before) + 1_000_000, "however often it was planned before"
 
 
-def test_in_a_mesh_nobody_is_probed() -> None:
+def test_in_a_mesh_no_peer_is_probed() -> None:
     fleet = Fleet(3, probes=ProbeSettings(bytes_max=1000))
     for name in ("origin", *fleet.names):
         fleet.beat(name)

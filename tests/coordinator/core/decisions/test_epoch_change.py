@@ -50,7 +50,7 @@ def asked(request: int, step: int, common: int | None) -> EpochRequested:
 
 
 def published(*versions: int) -> World:
-    """Peer a holds the newest of these versions; S = 8, so that each of them is young enough."""
+    """Return a world in which peer a holds the newest of these versions; with S = 8 all are young enough."""
     world = World(staleness_limit=8, groups_per_step=2)
     world.tell(joined("origin", role="origin"))
     world.tell(joined("a"))
@@ -64,7 +64,7 @@ def segment(epoch: int, version: int, peer: str = "a") -> Segment:
     return Segment("assistant", Epoch(epoch), Version(version), PeerId(peer), (5,), b"\x01")
 
 
-def test_versions_go_on_above_the_highest_published_and_the_answer_is_durable() -> None:
+def test_versions_continue_above_the_highest_published_and_the_answer_is_durable() -> None:
     world = published(0, 1, 2, 3)
     actions = world.tell(asked(5, 0, 1))
     assert actions[:2] == [
@@ -79,7 +79,7 @@ def test_versions_go_on_above_the_highest_published_and_the_answer_is_durable() 
     assert world.tell(BatchRequested(Step(2))) == [ServeBatch(Step(2), replayed=True)]
 
 
-def test_asking_again_has_the_same_answer_before_and_after_it_is_durable() -> None:
+def test_a_repeated_request_has_the_same_answer_before_and_after_it_is_durable() -> None:
     world = published(0, 1)
     world.tell(asked(1, 0, 0))
     assert world.tell(asked(2, 0, 0)) == []
@@ -87,7 +87,7 @@ def test_asking_again_has_the_same_answer_before_and_after_it_is_durable() -> No
     assert world.tell(asked(3, 0, 0)) == [AnswerEpoch(3, Epoch(1), Step(2))]
 
 
-def test_a_learner_asks_the_same_wherever_in_the_empty_steps_it_stands() -> None:
+def test_requests_from_any_of_the_empty_steps_are_the_same() -> None:
     world = published(0, 1)
     world.tell(asked(1, 0, 0))
     world.tell(EpochRecorded(Epoch(1)))
@@ -98,7 +98,7 @@ def test_a_learner_asks_the_same_wherever_in_the_empty_steps_it_stands() -> None
         assert world.tell(asked(3, step, None)) == answer
 
 
-def test_two_learners_that_ask_at_once_are_both_answered() -> None:
+def test_two_requests_at_once_are_both_answered() -> None:
     world = published(0, 1)
     world.tell(asked(1, 0, 1))
     world.tell(asked(2, 0, 0))
@@ -106,7 +106,7 @@ def test_two_learners_that_ask_at_once_are_both_answered() -> None:
     assert world.tell(EpochRecorded(Epoch(2))) == [AnswerEpoch(2, Epoch(2), Step(2))]
 
 
-def test_another_question_opens_another_epoch_after_the_empty_batches() -> None:
+def test_another_request_opens_another_epoch_after_the_empty_batches() -> None:
     world = published(0, 1)
     world.tell(asked(1, 0, 1))
     world.tell(EpochRecorded(Epoch(1)))
@@ -128,7 +128,7 @@ def test_recorded_batches_come_first() -> None:
 
 
 def test_no_epoch_is_opened_while_a_batch_is_being_recorded() -> None:
-    """For a learner that says it is past it already: it has not seen that batch."""
+    """This holds even for a learner that reports the next step already: it has not received that batch."""
     world = World(groups_per_step=1)
     world.start("a")
     world.tell(wants("a", 2))
@@ -139,7 +139,7 @@ def test_no_epoch_is_opened_while_a_batch_is_being_recorded() -> None:
     assert not only(early, RecordEpoch)
 
 
-def test_a_learner_that_has_published_nothing_goes_on_where_it_is() -> None:
+def test_a_learner_that_has_published_nothing_continues_at_its_step() -> None:
     world = World()
     world.tell(joined("a"))
     assert only(world.tell(asked(1, 0, None)), RecordEpoch) == [RecordEpoch(Epoch(1), Step(0), Step(0), None)]
@@ -147,12 +147,12 @@ def test_a_learner_that_has_published_nothing_goes_on_where_it_is() -> None:
     assert world.tell(VersionAnnounced(Epoch(1), Version(0), 16)) == [SendAnnouncement(A, Version(0))]
 
 
-def test_a_learner_ahead_of_a_restored_coordinator_goes_on_where_it_is() -> None:
+def test_a_learner_ahead_of_a_restored_coordinator_continues_at_its_step() -> None:
     world = published(0, 1)
     assert only(world.tell(asked(1, 7, 1)), RecordEpoch) == [RecordEpoch(Epoch(1), Step(0), Step(7), Version(1))]
 
 
-def test_what_is_under_way_is_revoked_and_orphans_in_ready_unscored_and_stored_slots_are_dropped() -> None:
+def test_leases_are_revoked_and_orphans_in_ready_unscored_and_stored_slots_are_dropped() -> None:
     world = published(0, 1, 2)
     world.tell(wants("a", 4))
     (one, _), (_, _), (two, _), (_, _) = world.take("a")

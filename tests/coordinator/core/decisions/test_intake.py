@@ -38,7 +38,7 @@ from tests.coordinator.core_world import World, announced, held, joined, only, r
 
 
 def world_with_lease(**changes: Any) -> tuple[World, LeaseGrant]:
-    """Peer a holds a lease of both slots of the first group, and asks for no more."""
+    """Return a world in which peer a holds a lease of both slots of the first group and requests no more."""
     world = World(**changes)
     world.start("a", "b")
     world.tell(wants("a", 2))
@@ -50,7 +50,7 @@ def answer(upload: int, lease: LeaseGrant, sample: int, reason: str = "") -> Ans
 
 
 def handle(world: World, *args: Any) -> list[Action]:
-    """Without the store answering by itself."""
+    """Let the core handle an event; the store does not answer by itself."""
     return world.core.handle(*args, world.now)
 
 
@@ -97,7 +97,7 @@ def test_an_upload_is_answered_alike_after_its_batch_was_recorded() -> None:
     assert world.core.status(0.0).rollouts.trained == 2
 
 
-def test_nobody_can_answer_for_another_or_with_another_token() -> None:
+def test_no_peer_can_answer_for_another_or_with_another_token() -> None:
     world, lease = world_with_lease()
     assert world.tell(received("b", 1, rollout(lease, 0))) == [
         Penalise(PeerId("b"), "uploaded under another peer's lease", False),
@@ -180,7 +180,7 @@ def test_a_version_between_two_published_ones_cannot_be_claimed() -> None:
     assert only(world.tell(received("a", 2, rollout(lease, 1, version=2))), StoreRollout) != []
 
 
-def test_what_is_no_rollout_closes_the_attempt_of_its_sender_only() -> None:
+def test_a_malformed_upload_closes_the_attempt_of_its_sender_only() -> None:
     world, lease = world_with_lease()
 
     def garbage(peer: str, token: int, sample: int = 0) -> list[Action]:
@@ -217,7 +217,7 @@ def test_a_rollout_that_is_too_old_already_is_dropped_as_stale_and_its_slot_issu
     assert [(again.group_id, again_slot) for again, again_slot in world.take("a")] == [(lease.group_id, slot)]
 
 
-def test_an_interrupted_rollout_is_given_to_another_peer() -> None:
+def test_an_interrupted_rollout_is_reissued_to_another_peer() -> None:
     world, lease = world_with_lease()
     assert world.tell(received("a", 1, rollout(lease, 0, finish_reason="interrupted"))) == [
         CloseAttempt(lease.lease_id, 0, "returned"),
@@ -238,7 +238,7 @@ def test_busy_leaves_the_attempt_open() -> None:
 
 
 @pytest.mark.parametrize(("reward", "error"), [(0.0, "the verifier timed out"), (math.nan, "")])
-def test_what_cannot_be_scored_counts_and_is_noted(reward: float, error: str) -> None:
+def test_a_rollout_that_cannot_be_scored_counts_and_is_noted(reward: float, error: str) -> None:
     world, lease = world_with_lease()
     handle(world, received("a", 1, rollout(lease, 0)))
     handle(world, RolloutStored(RolloutId(1)))
@@ -270,7 +270,7 @@ def test_a_free_place_is_used_as_soon_as_a_rollout_is_received() -> None:
     assert only(world.tell(received("a", 2, rollout(leases[1][0], 1))), SendLeases) != []
 
 
-def test_whoever_sent_a_stop_string_as_a_part_is_to_blame_for_what_came_after_it() -> None:
+def test_a_peer_that_sent_a_stop_string_as_a_part_is_to_blame_for_what_followed() -> None:
     world, lease = world_with_lease()
     sent = PartialRollout(lease.lease_id, lease.fencing_token, 0, 0, (segment(),))
     world.tell(PartialReceived(PeerId("a"), sent))
@@ -301,7 +301,7 @@ def leased_world() -> World:
     return made
 
 
-def test_a_rollout_goes_on_from_exactly_what_it_was_given() -> None:
+def test_a_rollout_continues_exactly_its_prefix() -> None:
     here = leased_world()
     (lease, _), *_ = here.take("a")
     prefix = (completion(5, 6, peer="b"),)
@@ -330,12 +330,12 @@ def test_a_rollout_goes_on_from_exactly_what_it_was_given() -> None:
         (0, (completion(99),), "uploaded token 99 of a vocabulary of 32"),
     ],
 )
-def test_a_part_leaves_something_to_draw(position: int, parts: tuple[Segment, ...], what: str) -> None:
+def test_a_part_leaves_something_to_generate(position: int, parts: tuple[Segment, ...], what: str) -> None:
     state = leased_world().core._state
     assert malformed_partial(state, A, PartialRollout(LeaseId(1), FencingToken(1), 0, position, parts)) == what
 
 
-def test_nothing_drawn_is_unfinished_too() -> None:
+def test_a_rollout_without_tokens_is_unfinished_too() -> None:
     assert unfinished(leased_world().core._state, ()) == ""
 
 
@@ -351,6 +351,6 @@ def test_nothing_comes_after_an_end() -> None:
 
 
 @pytest.mark.parametrize(("text_end", "culprit"), [(None, None), (1, "b"), (2, "b"), (3, "c"), (4, None)])
-def test_who_sent_an_end_as_a_part_is_named(text_end: int | None, culprit: str | None) -> None:
+def test_a_peer_that_sent_an_end_as_a_part_is_named(text_end: int | None, culprit: str | None) -> None:
     prefix = (completion(5, 6, peer="b"), completion(7, peer="c"))
     assert sent_past_its_end(prefix, text_end) == culprit

@@ -47,7 +47,7 @@ def group(number: int) -> RecordGroup:
     return RecordGroup(GroupId(number), made.problem_id, made.prompt_token_ids, made.mixture_position)
 
 
-def test_slices_of_groups_go_to_who_asks_and_prompts_are_drawn_ahead() -> None:
+def test_slices_of_groups_go_to_requesting_peers_and_prompts_are_sampled_ahead() -> None:
     core = CoordinatorCore(settings())
     core.handle(joined("origin", role="origin"), 0.0)
     assert core.handle(joined("a"), 0.0)[-1] == SupplyPrompts(4)
@@ -75,7 +75,7 @@ def test_a_peer_never_holds_more_than_its_capacity() -> None:
     assert world.take("a") == []
 
 
-def test_who_holds_least_is_served_first_and_in_turns() -> None:
+def test_the_peer_that_holds_least_is_served_first_and_in_turns() -> None:
     world = World(staleness_limit=8)
     world.core.handle(joined("origin", role="origin"), 0.0)
     for name in ("a", "b"):
@@ -110,7 +110,7 @@ def test_pacing_opens_only_what_will_be_young_enough() -> None:
     ]
 
 
-def test_a_vacant_slot_waits_for_someone_with_a_version_young_enough() -> None:
+def test_a_vacant_slot_waits_for_a_peer_with_a_version_young_enough() -> None:
     world = World(groups_per_step=1, staleness_limit=0)
     world.start("a")
     world.tell(wants("a", 2))
@@ -164,7 +164,7 @@ def test_returned_slots_are_not_pushed_back_to_the_peer_that_returned_them() -> 
     assert only(world.tell(wants("b", 2)), SendLeases) == [SendLeases(PeerId("b"), (grant(4, 1, [0, 1]),))]
 
 
-def test_a_lease_asks_for_the_version_that_its_peer_was_chosen_for() -> None:
+def test_a_lease_names_the_version_that_its_peer_was_chosen_for() -> None:
     world = World(groups_per_step=1, staleness_limit=4, steps=100)
     world.start("a")
     state, forecast = world.core._state, world.core._state.forecast

@@ -1,4 +1,4 @@
-"""How a run begins, pauses and ends."""
+"""The start, the interruption and the end of a run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def restarted() -> World:
     return world
 
 
-def test_what_was_open_goes_on_and_what_is_unscored_is_scored() -> None:
+def test_open_groups_continue_and_unscored_rollouts_are_scored() -> None:
     world = restarted()
     assert world.tell(Started()) == [ScoreRollout(RolloutId(2), "problem-1", (5, 1))]
     world.tell(RolloutScored(RolloutId(2), 1.0, ""))
@@ -107,7 +107,7 @@ def rollout_of(lease_id: LeaseId, group_id: GroupId, index: int) -> Rollout:
     return replace(made, lease_id=lease_id, fencing_token=FencingToken(lease_id), group_id=group_id)
 
 
-def test_uploads_that_a_coordinator_before_us_answered_have_the_same_answer_again() -> None:
+def test_uploads_answered_by_an_earlier_coordinator_get_the_same_answer() -> None:
     finished = (
         RestoredFinished(LeaseId(3), 0, PeerId("a"), GroupId(7), True),
         RestoredFinished(LeaseId(4), 0, PeerId("a"), GroupId(7), False),

@@ -10,7 +10,7 @@ from tests.coordinator.core_world import World, heartbeat, only, wants
 
 
 def world(*, slow_s: float, **changes: Any) -> World:
-    """Peer slow holds the only group that the learner waits for; peer quick, which takes 10 s, is idle."""
+    """Return a world whose learner waits for a group of the peer slow, while quick, which takes 10 s, is idle."""
     values = {"groups_per_step": 1, "staleness_limit": 0, "duplicate_share": 1.0, "pacing": "count"} | changes
     made = World(**values)
     made.start("slow", "quick")
@@ -36,18 +36,18 @@ def second_attempts(made: World, after_s: float) -> list[RecordAttempt]:
     return issued
 
 
-def test_an_idle_peer_is_given_what_a_slow_one_holds_up() -> None:
+def test_an_idle_peer_gets_the_slots_that_a_slow_one_delays() -> None:
     issued = second_attempts(world(slow_s=100.0), 2.0)
     assert [(one.peer_id, one.sample_index) for one in issued] == [("quick", 0), ("quick", 1)]
 
 
-def test_nobody_is_given_what_its_holder_will_do_as_soon() -> None:
+def test_no_second_attempt_where_the_holder_is_as_fast() -> None:
     made = world(slow_s=12.0)
     assert second_attempts(made, 1.0) == []
     assert second_attempts(made, 5.0) == []
 
 
-def test_what_takes_longer_than_anything_before_is_taken_to_be_stuck() -> None:
+def test_an_attempt_longer_than_any_before_counts_as_stuck() -> None:
     made = world(slow_s=12.0, heartbeat_timeout_s=1e9, lease_deadline_s=1e9)
     assert len(second_attempts(made, 100.0)) == 2
     assert second_attempts(made, 100.0) == [], "two attempts at most"

@@ -1,4 +1,4 @@
-"""Peers that make no progress, and what the learner waits for."""
+"""Runs without progress: missing processes, and the causes of the learner's waits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NO_PEER_FIX = "start a peer with an invite from the run folder's secrets"
 
 
 def started(*members: str, **changes: Any) -> CoordinatorCore:
-    """A core at time 0 with an origin and these peers; the learner has called."""
+    """Return a core at time 0 with an origin and these peers; the learner has called."""
     core = CoordinatorCore(settings(no_peer_timeout_s=10.0, heartbeat_timeout_s=1e6, **changes))
     core.handle(joined("origin", role="origin"), 0.0)
     for name in members:

@@ -28,7 +28,7 @@ def test_places_of_groups_that_will_come_too_late_are_not_counted_once_the_learn
     assert Pacing.of(state, 0.0).step_of_turn(8) == 2
 
 
-def test_closing_tells_each_holder_once_and_counts_for_it() -> None:
+def test_closing_notifies_each_holder_once_and_counts_for_it() -> None:
     state = CoreState(settings(samples_per_group=4))
     group = state.book.open_group(prompt(0))
     attempts = [
@@ -48,7 +48,7 @@ def test_closing_tells_each_holder_once_and_counts_for_it() -> None:
     state.validate()
 
 
-def test_dropping_a_group_ends_what_is_under_way_and_what_it_holds() -> None:
+def test_dropping_a_group_closes_its_attempts_and_drops_its_rollouts() -> None:
     state = CoreState(settings())
     group = state.book.open_group(prompt(0))
     attempts = state.book.issue(group, [0, 1], A, deadline=1.0)

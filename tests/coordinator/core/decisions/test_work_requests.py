@@ -12,7 +12,7 @@ A, B = PeerId("a"), PeerId("b")
 
 
 def world() -> tuple[World, LeaseGrant]:
-    """Peer a holds both slots of the first group."""
+    """Return a world in which peer a holds both slots of the first group, and its lease."""
     made = World(reconnect_grace_s=3.0, lease_deadline_s=30.0)
     made.start("a", "b")
     made.tell(wants("a", 2))
@@ -26,7 +26,7 @@ def passes(made: World, seconds: float, *here: str) -> None:
     made.tell(Tick())
 
 
-def test_a_peer_that_comes_back_keeps_what_it_names_and_the_rest_is_free_at_once() -> None:
+def test_a_reconnecting_peer_keeps_the_leases_it_reports_and_the_rest_is_free_at_once() -> None:
     made, lease = world()
     made.tell(PeerLeft(A, "connection reset"))
     assert only(made.tell(replace(joined("a"), held_leases=(lease.lease_id,))), CloseAttempt) == []
@@ -37,7 +37,7 @@ def test_a_peer_that_comes_back_keeps_what_it_names_and_the_rest_is_free_at_once
     assert [(grant.group_id, slot) for grant, slot in made.take("b")] == [(1, slot) for slot in lease.slots]
 
 
-def test_a_lost_peer_keeps_its_leases_and_after_a_grace_somebody_else_gets_the_slots_too() -> None:
+def test_a_lost_peer_keeps_its_leases_and_after_a_grace_another_gets_the_slots_too() -> None:
     made, lease = world()
     assert only(made.tell(PeerLeft(A, "connection reset")), CloseAttempt) == []
     made.tell(wants("b", 2))
@@ -69,7 +69,7 @@ def test_a_peer_that_is_back_in_time_costs_nothing() -> None:
     assert only(made.tell(received("a", 1, rollout(lease, 0))), StoreRollout) != []
 
 
-def test_coming_back_again_and_again_gives_no_more_than_twice_the_capacity() -> None:
+def test_repeated_reconnects_give_no_more_than_twice_the_capacity() -> None:
     made = World(staleness_limit=9, validate_every_event=True)
     made.start("a")
     for _ in range(5):
@@ -80,25 +80,25 @@ def test_coming_back_again_and_again_gives_no_more_than_twice_the_capacity() -> 
     assert made.core._state.book.held_count(A) == 8
 
 
-def test_a_peer_that_only_hands_back_is_given_work_more_and_more_seldom_until_it_does_some() -> None:
+def test_a_peer_that_only_returns_leases_gets_work_less_and_less_often_until_it_completes_some() -> None:
     made = World(staleness_limit=9, validate_every_event=True)
     made.start("a")
 
-    def handed_back() -> bool:
-        """Whether it was given something; it did not want it."""
+    def returns_leases() -> bool:
+        """Let the peer return the leases that it got. Returns whether there were any."""
         leases = made.take("a")
         made.tell(LeasesReturned(A, tuple(lease.lease_id for lease, _ in leases), "no"))
         return bool(leases)
 
     for _ in range(4):
         made.tell(wants("a", 2))
-        assert handed_back()
+        assert returns_leases()
     given_at = []
     for second in range(1, 12):
         made.now = float(second)
         made.tell(wants("a", 2))
         made.tell(Tick())
-        if handed_back():
+        if returns_leases():
             given_at.append(second)
     assert given_at == [1, 3, 7]
     (shown,) = [one for one in made.core.status(made.now).peers if one.peer_id == A]
@@ -108,14 +108,14 @@ def test_a_peer_that_only_hands_back_is_given_work_more_and_more_seldom_until_it
     (lease, slot), *_ = made.take("a")
     made.tell(received("a", 1, rollout(lease, slot.sample_index)))  # and it is stored
     made.tell(wants("a", 2))
-    assert handed_back()
+    assert returns_leases()
     made.tell(wants("a", 2))
     assert made.take("a"), "it may again"
     (shown,) = [one for one in made.core.status(made.now).peers if one.peer_id == A]
     assert shown.reason == ""
 
 
-def test_goodbye_ends_at_once_and_the_deadline_at_last() -> None:
+def test_goodbye_ends_leases_at_once_and_the_deadline_in_the_end() -> None:
     made, lease = world()
     assert only(made.tell(PeerLeft(A, "done", finished=True)), CloseAttempt) == [
         CloseAttempt(lease.lease_id, index, "peer_left") for index in (0, 1)
@@ -128,7 +128,7 @@ def test_goodbye_ends_at_once_and_the_deadline_at_last() -> None:
     ]
 
 
-def test_a_second_peer_goes_on_from_what_the_first_one_sent() -> None:
+def test_a_second_peer_continues_the_tokens_that_the_first_sent() -> None:
     made, lease = world()
     drawn = Segment("assistant", lease.epoch, made.core.newest_version or lease.oldest_useful_version, A, (5,), b"\1")
     part = PartialRollout(lease.lease_id, lease.fencing_token, 1, 0, (drawn,))

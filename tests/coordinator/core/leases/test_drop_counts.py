@@ -28,7 +28,7 @@ def test_traffic_adds_what_came_since_the_last_report() -> None:
     assert traffic.peer_share == 300 / 450
 
 
-def test_a_restarted_process_counts_from_zero_and_a_returning_one_goes_on() -> None:
+def test_a_restarted_process_counts_from_zero_and_a_returning_one_continues() -> None:
     traffic = ChunkTraffic()
     traffic.observe(PeerId("a"), facts(100, 100))
     traffic.observe(PeerId("a"), facts(100, 120))  # the same process, perhaps in a new session
@@ -44,7 +44,7 @@ def test_traffic_remembers_a_bounded_number_of_identities() -> None:
     assert len(traffic._last) <= 16384
 
 
-def test_ten_thousand_peers_are_told_from_restarted_ones() -> None:
+def test_ten_thousand_peers_are_distinguished_from_restarted_ones() -> None:
     traffic, once = ChunkTraffic(), facts(1, 0)
     for _ in range(2):
         for number in range(10_000):

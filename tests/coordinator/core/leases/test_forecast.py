@@ -1,4 +1,4 @@
-"""How many groups are in the making, and how many of them will be of use."""
+"""Forecasts: how long attempts and steps take, and how many groups will be useful."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def measured(seconds: list[float], peer: PeerId = A) -> Forecast:
     return forecast
 
 
-def test_speed_is_what_was_held_over_what_it_took() -> None:
+def test_speed_is_load_over_turnaround() -> None:
     forecast = measured([10.0] * 40)
     assert forecast.slots_per_s(A, 10.0) == pytest.approx(0.4)
     assert forecast.typical_s(A, 8, 10.0) == pytest.approx(20.0)
@@ -32,13 +32,13 @@ def test_speed_is_what_was_held_over_what_it_took() -> None:
     assert forecast.slots_per_s(A, 1e5) is None, "too long ago"
 
 
-def test_attempts_of_a_coordinator_before_us_are_not_measured() -> None:
+def test_attempts_of_an_earlier_coordinator_are_not_measured() -> None:
     forecast = Forecast()
     forecast.answered(attempt(A, load=0), 10.0)
     assert forecast.slots_per_s(A, 10.0) is None
 
 
-def test_the_chance_that_is_asked_for_grows_with_the_slots() -> None:
+def test_the_required_chance_grows_with_the_slots() -> None:
     forecast = measured([10.0] * 20 + [10.0, 10.0, 10.0, 20.0] * 20)
     one, eight = forecast.ready_in_s(A, 4, 1, 100.0, 0.7), forecast.ready_in_s(A, 4, 8, 100.0, 0.7)
     assert one == pytest.approx(10.0)
@@ -46,7 +46,7 @@ def test_the_chance_that_is_asked_for_grows_with_the_slots() -> None:
     assert measured([10.0] * 5).ready_in_s(A, 4, 1, 10.0, 0.7) is None, "too few measurements"
 
 
-def test_what_is_given_up_late_counts_as_slow() -> None:
+def test_attempts_that_end_late_count_as_slow() -> None:
     forecast = measured([10.0] * 40)
     for _ in range(20):
         forecast.gave_up(attempt(B), 5.0)
@@ -57,7 +57,7 @@ def test_what_is_given_up_late_counts_as_slow() -> None:
 
 
 def learner(forecast: Forecast, steps: int, *, waits_s: float, stale: int = 0, since: int = 0) -> None:
-    """Steps of 60 s, in which the learner trains and then waits for so long."""
+    """Simulate steps of 60 s, in which the learner trains and then waits for ``waits_s``."""
     for step in range(since, since + steps):
         asked_at = (step + 1) * 60.0 - waits_s
         counts = {"trained": 16 * step, "stale": stale * step}
@@ -96,7 +96,7 @@ def test_how_old_versions_are_when_they_come() -> None:
     assert forecast.version_lag_steps() == pytest.approx(2.0), "a learner that waits makes no steps"
 
 
-def test_caution_grows_while_work_is_in_vain_and_gives_way_to_a_learner_that_waits() -> None:
+def test_caution_grows_while_work_is_wasted_and_shrinks_when_the_learner_waits() -> None:
     forecast = Forecast()
     at_first = forecast.caution.chance
     learner(forecast, 10, waits_s=0.0, stale=1)
@@ -116,7 +116,7 @@ def test_a_learner_starves_once_it_waits_for_longer_than_attempts_take() -> None
     assert [forecast.learner_starves(now) for now in (109.0, 110.0)] == [False, True]
 
 
-def test_steps_under_way_and_how_long_stragglers_are() -> None:
+def test_steps_in_flight_and_the_length_of_stragglers() -> None:
     forecast = measured([10.0] * 54 + [30.0] * 11)
     assert forecast.steps_under_way() is None
     learner(forecast, 3, waits_s=0.0)

@@ -14,7 +14,7 @@ from tests.coordinator.core_world import prompt
 
 
 def ready_groups(*oldest_versions: int) -> list[Group]:
-    """One ready group of two rollouts for each version; the second rollout is of version 9."""
+    """Return a ready group of two rollouts for each version; the second rollout is of version 9."""
     leases = LeaseBook(run_seed=0, samples_per_group=2, finished_kept=10)
     for number, version in enumerate(oldest_versions):
         attempts = leases.issue(leases.open_group(prompt(number)), [0, 1], PeerId("a"), deadline=1.0)
@@ -66,7 +66,7 @@ def test_skipping_leaves_empty_batches_behind() -> None:
         part.skip_to(Step(4))
 
 
-def test_the_gate_looks_at_every_age_again() -> None:
+def test_the_gate_checks_every_age_again() -> None:
     part = batches()
     part.wanted = Step(9)
     formed = form(part, ready_groups(7, 8, 9))
@@ -118,7 +118,7 @@ def test_a_seed_depends_on_run_group_and_sample_and_has_64_bits() -> None:
     assert slot_seed(1, GroupId(2), 3) == slot_seed(1, GroupId(2), 3) == 0x36F41223BB3FDC0C
 
 
-def test_a_slot_is_open_while_nobody_or_only_a_lost_peer_is_at_it() -> None:
+def test_a_slot_is_open_without_an_attempt_or_with_only_a_lost_peers() -> None:
     slot, first, second = SlotState(seed=7), attempt(1), attempt(2)
     assert slot.open(set())
     slot.live.append(first)
@@ -147,7 +147,7 @@ def test_one_request_at_a_time_up_to_the_target() -> None:
     assert queue.ask(needed=100) == [SupplyPrompts(2)]
 
 
-def test_never_more_than_can_still_be_used_or_the_bound() -> None:
+def test_no_more_prompts_than_can_be_used_or_the_bound() -> None:
     assert PromptQueue(groups_per_step=2, ahead_max=256).ask(needed=3) == [SupplyPrompts(3)]
     assert PromptQueue(groups_per_step=2, ahead_max=256).ask(needed=0) == []
     assert PromptQueue(groups_per_step=1000, ahead_max=256).ask(needed=9999) == [SupplyPrompts(256)]

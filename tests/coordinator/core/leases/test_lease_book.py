@@ -107,7 +107,7 @@ def test_a_score_before_the_store_does_not_count() -> None:
     assert group.scored == 0
 
 
-def test_a_group_with_work_under_way_cannot_be_removed() -> None:
+def test_a_group_with_live_attempts_cannot_be_removed() -> None:
     leases = book()
     group = leases.open_group(prompt(0))
     leases.issue(group, [0], A, deadline=10.0)
@@ -134,7 +134,7 @@ def test_finished_attempts_are_remembered_up_to_a_bound() -> None:
     assert leases.finished((LeaseId(16), 0)) is not None
 
 
-def test_ids_go_on_after_a_restart() -> None:
+def test_ids_continue_after_a_restart() -> None:
     leases = LeaseBook(run_seed=7, samples_per_group=1, finished_kept=10, last_group=41, ids_before=99)
     group = leases.open_group(prompt(0))
     (attempt,) = leases.issue(group, [0], A, deadline=1.0)
@@ -164,7 +164,7 @@ def test_parts_that_follow_each_other_make_one_segment() -> None:
     assert partials.tokens == 4
 
 
-def test_what_does_not_follow_is_not_kept_and_what_is_sent_again_replaces() -> None:
+def test_parts_with_a_gap_are_not_kept_and_repeated_ones_replace() -> None:
     partials = Partials(100)
     assert not partials.add(attempt(), 1, (segment(5),))
     assert partials.add(attempt(), 0, (segment(5, 6, 7),))
@@ -173,7 +173,7 @@ def test_what_does_not_follow_is_not_kept_and_what_is_sent_again_replaces() -> N
     assert known(partials) == (segment(5, 8),)
 
 
-def test_a_continued_attempt_keeps_what_it_was_given_apart_from_its_own() -> None:
+def test_a_continued_attempt_keeps_its_prefix_apart_from_its_own_tokens() -> None:
     partials, given_to_it = Partials(100), (segment(5, 6),)
     second = attempt(2, prefix=given_to_it)
     assert not partials.add(second, 1, (segment(9),)), "what was given cannot be changed"
@@ -181,7 +181,7 @@ def test_a_continued_attempt_keeps_what_it_was_given_apart_from_its_own() -> Non
     assert known(partials) == (segment(5, 6), segment(7))
 
 
-def test_the_longest_useful_beginning_is_handed_on() -> None:
+def test_the_longest_useful_prefix_is_passed_on() -> None:
     partials = Partials(100)
     partials.add(attempt(1), 0, (segment(5, 6, 7),))
     partials.add(attempt(2, peer="b"), 0, (segment(5, 6, peer="b", version=2),))
@@ -201,7 +201,7 @@ def test_memory_is_bounded_and_the_longest_unchanged_goes_first() -> None:
     assert list(partials.prefixes(GROUP, range(3), Version(0), Epoch(0))) == [1, 2]
 
 
-def test_whoever_sends_most_pushes_out_its_own_and_not_what_others_drew() -> None:
+def test_the_peer_that_sends_most_evicts_its_own_tokens_and_not_those_of_others() -> None:
     partials = Partials(8)
 
     def sends(peer: str, index: int, *tokens: int) -> None:
@@ -217,11 +217,11 @@ def test_whoever_sends_most_pushes_out_its_own_and_not_what_others_drew() -> Non
     assert list(kept) == [0, 1, 18, 19]
     sends("b", 2, 5, 6, 7, 8, 9, 9, 9, 9, 9)
     assert 0 in partials.prefixes(GROUP, range(20), Version(0), Epoch(0))
-    partials.forget(PeerId("greedy"))
+    partials.discard(PeerId("greedy"))
     partials.validate()
 
 
-def test_evidence_is_no_part_of_a_beginning() -> None:
+def test_evidence_is_no_part_of_a_prefix() -> None:
     one = Segment("assistant", Epoch(0), Version(0), PeerId("a"), (5,), b"\1", (float("nan"),))
     assert bare((one,)) == (segment(5),)
 
@@ -253,14 +253,14 @@ def test_attempts_are_lost_after_the_grace_and_found_again() -> None:
     assert away.earlier == {A: {key(1), key(2)}}
 
 
-def test_who_is_back_within_the_grace_lost_nothing() -> None:
+def test_a_peer_that_returns_within_the_grace_lost_nothing() -> None:
     away = ReconnectGrace()
     away.left(A, [key(1)], until=3.0)
     assert away.came_back(A, [key(1)]) == set()
     assert away.due(9.0) == set()
 
 
-def test_attempts_that_end_meanwhile_are_forgotten() -> None:
+def test_attempts_that_end_meanwhile_are_discarded() -> None:
     away = ReconnectGrace()
     away.left(A, [key(1), key(2)], until=3.0)
     away.ended(A, key(1))
@@ -275,7 +275,7 @@ def test_attempts_that_end_meanwhile_are_forgotten() -> None:
     away.validate({})
 
 
-def test_what_is_doubted_after_a_return_is_lost_once_more() -> None:
+def test_doubted_attempts_are_lost_again_after_a_return() -> None:
     away = ReconnectGrace()
     away.came_back(A, [key(1)])
     away.left(A, [key(1)], until=5.0)

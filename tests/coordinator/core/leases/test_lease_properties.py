@@ -48,7 +48,7 @@ Key = tuple[LeaseId, int]
 
 
 class Book:
-    """What a ledger would hold: only what was answered as durable counts."""
+    """The contents of a ledger: only what was answered as durable counts."""
 
     def __init__(self) -> None:
         self.prompts: dict[GroupId, Prompt] = {}
@@ -108,7 +108,7 @@ def _attempt(one: RecordAttempt) -> RestoredAttempt:
 
 
 class Leases(RuleBasedStateMachine):
-    """A core, its ledger, and peers that may lose anything but what they were told is accepted."""
+    """A core, its ledger, and peers that may lose anything but the verdicts that they received."""
 
     @initialize()
     def begin(self) -> None:
@@ -275,7 +275,7 @@ class Leases(RuleBasedStateMachine):
         assert max(at.values(), default=0) <= 2
 
     def teardown(self) -> None:
-        """Whatever happened, a peer that stays and works makes the learner go on."""
+        """Check that after any history a peer that stays and works lets the learner continue."""
         self.join("a", forgot=True)
         goal = self.book.steps + 2
         for _ in range(80):

@@ -26,7 +26,7 @@ def test_slots_go_out_in_proportion_to_speed() -> None:
     assert given == {"slow": 100, "fast": 300}
 
 
-def test_who_was_away_gets_no_arrears() -> None:
+def test_a_peer_that_was_away_gets_no_arrears() -> None:
     shares = FairShare()
     waiting(shares, "a", 1, at=50.0)
     assert shares.served(PeerId("a"), 1.0) == 51.0
@@ -45,7 +45,7 @@ def test_idle_peers_come_before_those_that_fetch_ahead() -> None:
     assert shares.idle(Version(0), 9) == []
 
 
-def test_only_versions_that_are_young_enough_are_looked_at() -> None:
+def test_only_versions_that_are_young_enough_are_considered() -> None:
     shares = FairShare()
     waiting(shares, "old", 1, version=3)
     waiting(shares, "new", 2, version=5, at=7.0)
@@ -55,7 +55,7 @@ def test_only_versions_that_are_young_enough_are_looked_at() -> None:
     assert len(shares.places) == 2
 
 
-def test_whoever_is_set_aside_waits_for_another_version_or_for_everybodys_turn() -> None:
+def test_a_peer_that_is_set_aside_waits_for_another_version_or_a_reset() -> None:
     shares = FairShare()
     for name, order in (("a", 1), ("b", 2)):
         waiting(shares, name, order)

@@ -30,7 +30,7 @@ def test_one_life_is_accounted_for_as_reported() -> None:
     assert lives.seconds() == {"starting": 10.0, "steps": 20.0, "away": 0.0}
 
 
-def test_a_long_stretch_is_one_life_however_often_it_speaks() -> None:
+def test_a_long_activity_is_one_life_however_often_it_is_reported() -> None:
     lives = LearnerLives()
     assert lives.observe(values(100.0, starting=0.5))
     assert not lives.observe(values(100.0, starting=0.5))  # in the middle of a warm start

@@ -36,7 +36,7 @@ def test_held_versions_never_go_back() -> None:
     assert peer.version == 5
 
 
-def test_whoever_wants_something_else_is_looked_at_once_and_a_sign_of_life_changes_nothing() -> None:
+def test_a_changed_request_is_considered_once_and_a_heartbeat_changes_nothing() -> None:
     here = members()
     a, b = here.join(joined("a"), now=0.0), here.join(joined("b"), now=0.0)
     assert here.take_changed() == ["a", "b"]
@@ -57,7 +57,7 @@ def test_silence_is_measured_from_the_last_sign_of_life() -> None:
     assert [member.peer_id for member in here.silent(now=5.1)] == ["b"]
 
 
-def test_three_distinct_chunks_quarantine_and_a_new_session_does_not_wash_it_off() -> None:
+def test_three_distinct_chunks_quarantine_and_a_new_session_does_not_reset_it() -> None:
     here = members()
     culprit = here.join(joined("bad"), now=0.0)
     verdicts = [here.accuse(culprit, PeerId("a"), (Version(1), index), 1.0) for index in (0, 0, 1, 2, 3)]
@@ -92,7 +92,7 @@ def test_several_accusers_can_be_required() -> None:
     assert (here.worker_count, here.has_role("peer")) == (2, True)
 
 
-def test_one_accuser_cannot_use_that_others_are_away_for_a_moment() -> None:
+def test_one_accuser_cannot_profit_from_a_short_absence_of_others() -> None:
     here = members(quarantine_chunks=1, quarantine_accusers=2)
     culprit = here.join(joined("bad"), now=0.0)
     for name in ("a", "b"):
@@ -139,7 +139,7 @@ def test_the_departed_are_shown_until_they_return_and_memory_is_bounded() -> Non
     assert PeerId("p16999") not in [one.member.peer_id for one in here.departed()]
 
 
-def test_a_quarantined_identity_is_never_forgotten() -> None:
+def test_a_quarantined_identity_is_never_discarded() -> None:
     here = members(quarantine_chunks=1)
     here.accuse(here.join(joined("bad"), now=0.0), PeerId("a"), (Version(1), 0), 1.0)
     here.leave(PeerId("bad"), "left", "")

@@ -1,4 +1,4 @@
-"""Workers that do not work: on standby, over a coordinator's restart too, and those that are only on offer."""
+"""Workers that generate nothing: on standby, also over a coordinator's restart, or only offered."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_worker_of_unknown_speed_is_not_planned_with() -> None:
     assert offers.workers == {}
 
 
-def test_a_worker_is_meant_by_its_own_id_and_by_its_peers() -> None:
+def test_a_worker_is_found_by_its_own_id_and_by_its_peers() -> None:
     offers = Offers()
     offers.replace([worker("near")], {PeerId("p"): worker("far", 0.7)}, ActivationSettings())
     assert [offers.worker_id(one) for one in ("near", "p", "far", "q")] == ["near", "far", "", ""]
@@ -53,7 +53,7 @@ def test_a_worker_is_meant_by_its_own_id_and_by_its_peers() -> None:
     assert offers.price_of(PeerId("near")) is None
 
 
-def test_what_is_offered_is_planned_with_and_wanted() -> None:
+def test_offered_workers_are_planned_with_and_wanted() -> None:
     made = planned_world()
     made.tell(WorkersOffered((worker("box"),), {}))
     problem = planned_problem(made)
@@ -80,7 +80,7 @@ def test_advice_starts_no_worker() -> None:
     assert only(made.tell(ActivationPlanned(Solved(number=problem.number, turn_on=(("box", "on"),)))), WantWorker) == []
 
 
-def test_a_worker_that_is_not_offered_any_more_is_not_planned_with() -> None:
+def test_a_worker_that_is_no_longer_offered_is_not_planned_with() -> None:
     made = planned_world()
     made.tell(WorkersOffered((worker("box"), worker("other")), {}))
     work(made, 2)
@@ -101,7 +101,7 @@ def world(mode: str = "act") -> World:
     return made
 
 
-def test_what_is_kept_comes_back_and_pins_are_orders() -> None:
+def test_the_standby_set_is_restored_and_pins_are_orders() -> None:
     made = world()
     made.tell(PeerPinned(C, "off"))
     kept = made.core.standby()

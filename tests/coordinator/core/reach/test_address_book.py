@@ -74,7 +74,7 @@ def test_failures_at_an_earlier_port_are_discarded() -> None:
     assert reach.take_changed()
 
 
-def test_at_another_address_in_the_local_network_a_failed_pair_may_try_again() -> None:
+def test_a_failed_pair_may_retry_at_another_local_address() -> None:
     reach, other = book(), PeerId("b")
     reach.reported(report(local_address="192.168.1.2:7420"))
     reach.failures.failed(A, other, 0.0)
@@ -107,7 +107,7 @@ def test_an_unreachable_address_counts_as_none_until_there_is_another() -> None:
     assert reach.of(A).address == "a:2"
 
 
-def test_who_comes_back_from_the_same_place_is_known_and_from_another_is_not() -> None:
+def test_a_peer_that_returns_from_the_same_host_is_known_and_from_another_is_not() -> None:
     reach = book("a:1")
     reach.reported(report())
     reach.left(A)
@@ -116,7 +116,7 @@ def test_who_comes_back_from_the_same_place_is_known_and_from_another_is_not() -
     assert reach.joined(A, "192.0.2.8", "a:1").hole == 0
 
 
-def test_those_that_left_are_forgotten_beyond_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_identities_that_left_are_discarded_beyond_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(book_module, "_REMEMBERED_MOST", 2)
     reach = book()
     for number in range(4):

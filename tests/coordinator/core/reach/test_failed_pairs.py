@@ -1,4 +1,4 @@
-"""Pairs of peers that could not be linked, and pairs between which a hole was punched."""
+"""Pairs of peers between which a hole punch failed, and classes between which it succeeds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rollcast.wire.ids import PeerId
 A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
 
 
-def test_a_pair_rests_and_longer_each_time() -> None:
+def test_a_pair_pauses_for_longer_each_time() -> None:
     pairs = FailedPairs()
     pairs.failed(B, A, 0.0)
     assert pairs.of(A) == {B}
@@ -33,14 +33,14 @@ def test_a_pair_rests_and_longer_each_time() -> None:
     assert pairs.pause_left_s(A, B, FIRST_PAUSE_S + 1.0) == 2 * FIRST_PAUSE_S
 
 
-def test_both_ends_telling_of_one_failure_count_once() -> None:
+def test_one_failure_reported_by_both_ends_counts_once() -> None:
     pairs = FailedPairs()
     pairs.failed(A, B, 0.0)
     pairs.failed(B, A, 1.0)
     assert pairs.pause_left_s(A, B, 1.0) == FIRST_PAUSE_S - 1.0
 
 
-def test_success_and_good_conduct_wash_a_pair_clean() -> None:
+def test_success_and_time_clear_a_pair() -> None:
     pairs = FailedPairs()
     pairs.failed(A, B, 0.0)
     assert pairs.succeeded(B, A)
@@ -54,7 +54,7 @@ def test_success_and_good_conduct_wash_a_pair_clean() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.floats(0, 1e4), st.booleans()), max_size=30))
-def test_who_rests_from_whom_is_the_same_from_both_sides(steps: list[tuple[int, int, float, bool]]) -> None:
+def test_pauses_are_the_same_from_both_sides(steps: list[tuple[int, int, float, bool]]) -> None:
     pairs, now = FailedPairs(), 0.0
     for one, other, wait_s, fails in steps:
         now += wait_s
@@ -76,7 +76,7 @@ def test_who_rests_from_whom_is_the_same_from_both_sides(steps: list[tuple[int, 
                 assert pairs.pause_left_s(a, b, now) > 0
 
 
-def test_the_oldest_is_forgotten_when_there_are_too_many() -> None:
+def test_the_oldest_is_discarded_when_there_are_too_many() -> None:
     pairs = FailedPairs()
     for number in range(failed_pairs._REMEMBERED_MOST + 1):
         pairs.failed(A, PeerId(f"p{number}"), 0.0)
@@ -84,7 +84,7 @@ def test_the_oldest_is_forgotten_when_there_are_too_many() -> None:
     assert len(pairs) == failed_pairs._REMEMBERED_MOST
 
 
-def test_whoever_moved_is_forgiven_everything() -> None:
+def test_failures_of_a_member_that_moved_are_discarded() -> None:
     pairs, c = FailedPairs(), PeerId("c")
     pairs.failed(A, B, 0.0)
     pairs.failed(A, c, 0.0)
@@ -114,7 +114,7 @@ def test_the_table_is_what_real_routers_do(one: str, other: str) -> None:
     assert can_punch(a, b) == can_punch(b, a) == ((one, other) in THROUGH)
 
 
-def test_who_punches_from_no_known_port_can_at_most_dial_outwards() -> None:
+def test_a_member_without_a_known_port_can_at_most_dial_outwards() -> None:
     assert hole_class("port-restricted", "") == hole_class("full-cone", "") == hole_class("unknown", "1.2.3.4:5") == 0
     assert hole_class("symmetric", "") == 1
     assert can_punch(hole_class("symmetric", ""), hole_class("full-cone", "192.0.2.1:7"))

@@ -24,7 +24,7 @@ def made(lease: int, *, generate_s: float = 2.0, versions: tuple[int, ...] = (3,
 
 
 class Story:
-    """A ledger that is told what happened at which second."""
+    """An age breakdown that observes events and actions at given seconds."""
 
     def __init__(self, **restored: Any) -> None:
         self.ledger = AgeBreakdown(restored.get("before", {}), restored.get("groups", ()))
@@ -48,20 +48,20 @@ class Story:
 
 
 def story(**changes: Any) -> Story:
-    """Version 3 is frozen at 10, announced at 12, held at 15; a slot is issued at 16."""
-    told = Story(**changes)
-    told.at(10.0, BatchRequested(Step(3)))
-    told.at(12.0, announced(3))
-    told.at(15.0, held("a", 3))
-    told.issue(16.0, 1)
-    return told
+    """Return a story: version 3 is frozen at 10, announced at 12 and held at 15; a slot is issued at 16."""
+    scenario = Story(**changes)
+    scenario.at(10.0, BatchRequested(Step(3)))
+    scenario.at(12.0, announced(3))
+    scenario.at(15.0, held("a", 3))
+    scenario.issue(16.0, 1)
+    return scenario
 
 
 def test_an_age_is_the_sum_of_its_parts() -> None:
-    told = story()
-    told.receive(20.0, 1, 1, generate_s=2.5)  # begun at 17.5
-    told.at(20.5, RolloutScored(RolloutId(1), 1.0, ""))
-    split = told.batch(30.0, 5, 1)
+    scenario = story()
+    scenario.receive(20.0, 1, 1, generate_s=2.5)  # begun at 17.5
+    scenario.at(20.5, RolloutScored(RolloutId(1), 1.0, ""))
+    split = scenario.batch(30.0, 5, 1)
     assert dict(zip(PARTS, split.seconds, strict=True)) == {
         "train": 2.0,
         "broadcast": 3.0,
@@ -71,68 +71,68 @@ def test_an_age_is_the_sum_of_its_parts() -> None:
     }
     means = split.means()
     assert (means["age_s"], means["age_steps"], means["rollouts"], means["unknown"]) == (20.0, 2.0, 1, 0)
-    assert told.ledger.total == split
-    assert told.ledger.newest_steps(5) == [(5, split)]
-    assert told.ledger.parts["broadcast"].sum == 3.0
+    assert scenario.ledger.total == split
+    assert scenario.ledger.newest_steps(5) == [(5, split)]
+    assert scenario.ledger.parts["broadcast"].sum == 3.0
 
 
-def test_what_a_peer_says_of_its_generation_is_bounded_by_what_we_saw() -> None:
-    told = story()
-    told.receive(20.0, 1, 1, generate_s=1e9)
-    told.at(20.0, RolloutScored(RolloutId(1), 1.0, ""))
-    assert told.batch(20.0, 3, 1).means()["generate_s"] == 4.0
+def test_the_reported_generation_time_is_bounded_by_the_attempts_time() -> None:
+    scenario = story()
+    scenario.receive(20.0, 1, 1, generate_s=1e9)
+    scenario.at(20.0, RolloutScored(RolloutId(1), 1.0, ""))
+    assert scenario.batch(20.0, 3, 1).means()["generate_s"] == 4.0
 
 
-def test_what_cannot_be_known_is_counted_apart() -> None:
-    told = story()
-    told.receive(20.0, 2, 2)  # issued before we started
-    told.at(20.0, RolloutScored(RolloutId(2), 1.0, ""))
-    split = told.batch(21.0, 4, 2, 99)
+def test_ages_without_a_split_are_counted_separately() -> None:
+    scenario = story()
+    scenario.receive(20.0, 2, 2)  # issued before we started
+    scenario.at(20.0, RolloutScored(RolloutId(2), 1.0, ""))
+    split = scenario.batch(21.0, 4, 2, 99)
     assert (split.rollouts, split.unknown) == (0, 2)
     assert split.means()["train_s"] is None
     assert Split().means()["age_steps"] is None
 
 
-def test_what_was_dropped_is_forgotten() -> None:
-    told = story()
-    told.issue(16.0, 2)
-    told.receive(20.0, 1, 1)
+def test_dropped_rollouts_are_discarded() -> None:
+    scenario = story()
+    scenario.issue(16.0, 2)
+    scenario.receive(20.0, 1, 1)
     for lease in (1, 2, 3):
-        told.at(21.0, Tick(), CloseAttempt(LeaseId(lease), 0, "stale"))
-    assert not told.ledger._made
-    assert not told.ledger._issued
+        scenario.at(21.0, Tick(), CloseAttempt(LeaseId(lease), 0, "stale"))
+    assert not scenario.ledger._made
+    assert not scenario.ledger._issued
 
 
-def test_the_oldest_segment_counts_and_heartbeats_tell_what_is_held() -> None:
-    told = Story()
+def test_the_oldest_segment_counts_and_heartbeats_report_held_versions() -> None:
+    scenario = Story()
     for version in (3, 4):
-        told.at(10.0 * version, announced(version))
-        told.at(10.0 * version + 1.0, heartbeat("a", active=version))
-    told.issue(42.0, 1)
-    told.receive(44.0, 1, 1, versions=(4, 3), generate_s=1.0)
-    told.at(45.0, RolloutScored(RolloutId(1), 1.0, ""))
-    means = told.batch(46.0, 6, 1).means()
+        scenario.at(10.0 * version, announced(version))
+        scenario.at(10.0 * version + 1.0, heartbeat("a", active=version))
+    scenario.issue(42.0, 1)
+    scenario.receive(44.0, 1, 1, versions=(4, 3), generate_s=1.0)
+    scenario.at(45.0, RolloutScored(RolloutId(1), 1.0, ""))
+    means = scenario.batch(46.0, 6, 1).means()
     assert (means["age_steps"], means["age_s"]) == (3.0, 16.0)
     assert (means["train_s"], means["broadcast_s"]) == (0.0, 1.0)
 
 
-def test_sums_and_open_rollouts_go_on_after_a_restart() -> None:
+def test_sums_and_open_rollouts_continue_after_a_restart() -> None:
     before = Split((1.0, 2.0, 3.0, 4.0, 5.0), 2, 1, 7)
     assert Split.from_json(before.to_json()) == before
     came_from = RestoredAttempt(LeaseId(1), FencingToken(1), 0, A)
     rollout = RestoredRollout(RolloutId(1), came_from, Version(3), Version(3), True, ())
-    told = Story(before=before.to_json(), groups=(RestoredGroup(GroupId(1), prompt(1), (), (rollout,)),))
-    assert told.batch(1.0, 5, 1) == Split(unknown=1, age_steps=2)
-    assert told.ledger.total.unknown == 2
+    scenario = Story(before=before.to_json(), groups=(RestoredGroup(GroupId(1), prompt(1), (), (rollout,)),))
+    assert scenario.batch(1.0, 5, 1) == Split(unknown=1, age_steps=2)
+    assert scenario.ledger.total.unknown == 2
 
 
 def test_memory_is_bounded() -> None:
-    told = Story()
+    scenario = Story()
     for step in range(400):
-        told.at(float(step), BatchRequested(Step(step)))
-        told.at(float(step), announced(step))
-        told.batch(float(step), step)
-    ledger = told.ledger
+        scenario.at(float(step), BatchRequested(Step(step)))
+        scenario.at(float(step), announced(step))
+        scenario.batch(float(step), step)
+    ledger = scenario.ledger
     assert max(len(ledger._reached), len(ledger._versions)) <= 64
     assert len(ledger.steps) == 256
 
@@ -142,24 +142,24 @@ def test_memory_is_bounded() -> None:
 def test_parts_are_never_negative_and_sum_up_whatever_comes_when(
     pauses: list[float], generate_s: float, order: list[int]
 ) -> None:
-    told, now, ends = Story(), 0.0, []
-    told.at(0.0, announced(3))
+    scenario, now, ends = Story(), 0.0, []
+    scenario.at(0.0, announced(3))
     for what, pause in zip(order, pauses, strict=False):
         now += pause
         match what:
             case 0:
-                told.at(now, BatchRequested(Step(3)))
+                scenario.at(now, BatchRequested(Step(3)))
             case 1:
-                told.at(now, held("a", 3))
+                scenario.at(now, held("a", 3))
             case 2:
-                told.issue(now, 1)
-            case 3 if (LeaseId(1), 0) in told.ledger._issued:
-                told.receive(now, 1, 1, generate_s=generate_s)
+                scenario.issue(now, 1)
+            case 3 if (LeaseId(1), 0) in scenario.ledger._issued:
+                scenario.receive(now, 1, 1, generate_s=generate_s)
             case 4:
-                told.at(now, RolloutScored(RolloutId(1), 1.0, ""))
+                scenario.at(now, RolloutScored(RolloutId(1), 1.0, ""))
             case _:
                 ends.append(now)
-    split = told.batch(now, 4, 1)
+    split = scenario.batch(now, 4, 1)
     assert min(split.seconds) >= 0.0
     if split.rollouts:
         assert sum(split.seconds) == pytest.approx(now)

@@ -55,7 +55,7 @@ def test_with_nothing_in_common_every_version_is_an_orphan() -> None:
     ("epochs", "what"),
     [
         ([opened(1, 0, 1, None), opened(1, 1, 2, None)], "epochs rise"),
-        ([opened(1, 0, 3, None), opened(2, 2, 4, None)], "begins where"),
+        ([opened(1, 0, 3, None), opened(2, 2, 4, None)], "begins at or after"),
         ([opened(1, 3, 2, None)], "goes forward"),
     ],
 )
@@ -78,7 +78,7 @@ def test_only_announced_versions_are_known() -> None:
     assert [versions.chunk_count(Version(version)) for version in (2, 3, 4)] == [3, None, 5]
 
 
-def test_what_is_too_old_is_forgotten_but_never_called_unknown() -> None:
+def test_old_versions_are_discarded_but_never_called_unknown() -> None:
     versions = announced()
     for version in range(0, 200, 2):
         versions.add(Version(version), 1, oldest_useful=Version(max(0, version - 40)))
@@ -98,7 +98,7 @@ def test_the_newest_stay_although_no_batch_can_use_them() -> None:
     assert versions.latest(50) == list(range(92, 100))
 
 
-def test_restored_ones_go_on_and_orphans_are_withdrawn() -> None:
+def test_restored_versions_stay_and_orphans_are_withdrawn() -> None:
     epochs = EpochBook()
     versions = announced(40, 42, 43, epochs=epochs)
     assert versions.may_contain(Version(39))

@@ -46,7 +46,7 @@ def test_a_kappa_that_is_set_stays() -> None:
 
 
 def behind(policy: str, **changes: Any) -> tuple[World, LeaseGrant, list[Action]]:
-    """S = 1, one group a step, and the batch of step 1 is asked for.
+    """Return a world with S = 1 and one group a step, in which the batch of step 1 is requested.
 
     A group of version 0 is half done at the slow peer, one of version 1 is ready: only the second can wait for step 2.
     """
@@ -67,7 +67,7 @@ def behind(policy: str, **changes: Any) -> tuple[World, LeaseGrant, list[Action]
     return world, lease, world.tell(BatchRequested(Step(1)))
 
 
-def test_drop_forms_the_batch_without_who_is_late() -> None:
+def test_drop_forms_the_batch_without_late_groups() -> None:
     world, lease, actions = behind("drop")
     assert only(actions, RecordBatch) == [RecordBatch(Step(1), (2, 3))]  # type: ignore[arg-type]
     assert CloseAttempt(lease.lease_id, 0, "stale") in actions
@@ -97,7 +97,7 @@ def test_wait_ends() -> None:
 
 
 @pytest.mark.parametrize(("late_steps", "trained"), [(0, False), (1, True)])
-def test_correct_trains_what_is_late_and_counts_it(late_steps: int, trained: bool) -> None:
+def test_correct_trains_late_rollouts_and_counts_them(late_steps: int, trained: bool) -> None:
     world, lease, _ = behind("correct", late_steps_max=late_steps)
     world.tell(received("slow", 901, rollout(lease, 1, peer="slow")))
     world.tell(announced(2))

@@ -32,7 +32,7 @@ def receiving(name: str, version: int, have: int, total: int, **changes: Any) ->
 
 
 def half_way() -> World:
-    """Version 1 since 2 s: a holds it, b half of its delta, c nothing."""
+    """Return a world 2 s after version 1 was announced: a holds it, b half of its delta, c nothing."""
     world = World()
     world.start("a", "b", "c")
     world.now = 10.0
@@ -78,7 +78,7 @@ def test_the_pace_so_far_predicts_how_long_the_rest_takes() -> None:
     assert waiting.next == "it counts as lost after 5 s of silence"
 
 
-def test_chunks_that_are_all_here_are_not_yet_a_verified_copy() -> None:
+def test_a_full_set_of_chunks_is_not_yet_a_verified_copy() -> None:
     world = half_way()
     world.tell(receiving("b", 1, 4, 4))
     assert next(one.share_held for one in status(world).peers if one.name == "b") == 0.999
@@ -199,7 +199,7 @@ def test_a_hop_is_what_its_sending_end_reports() -> None:
     ]
 
 
-def test_what_does_not_report_is_seen_from_its_receiver() -> None:
+def test_links_of_a_sender_that_does_not_report_are_measured_by_the_receiver() -> None:
     state = members(
         a=[
             link("https-mirror", transport="mirror", bytes_received=9, congestion_control=""),

@@ -208,7 +208,7 @@ def test_an_ended_run_is_finished_if_the_learner_reports_it(learner_phase: str, 
     assert world.core.status(0.0).phase == phase
 
 
-def test_of_very_many_peers_those_that_need_a_look_are_listed_and_all_are_counted() -> None:
+def test_of_very_many_peers_those_that_need_attention_are_listed_and_all_are_counted() -> None:
     world = World(validate_every_event=False)
     world.start()
     for number in range(600):
