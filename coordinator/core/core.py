@@ -202,7 +202,7 @@ class CoordinatorCore:
         return self._activation.status()
 
     def broadcast(self, now: float) -> BroadcastStatus:
-        """Return how far the broadcast of the newest version is."""
+        """Return the progress of the newest version's broadcast."""
         return build_broadcast_status(self._state, now=now)
 
     def elapsed_s(self, now: float) -> float:

@@ -90,7 +90,7 @@ class Operator:
         if before == reason:
             return []
         actions: list[Action] = [Note("banned", order.peer_id, reason)]
-        state.partials.forget(order.peer_id)
+        state.partials.discard(order.peer_id)
         actions += state.close_attempts(state.book.held_by(order.peer_id), "revoked", notify_peers=member is not None)
         if member is not None:
             actions += self._presence.sent_away(order.peer_id, reason, now)

@@ -164,7 +164,7 @@ class Presence:
         if not quarantined:
             return actions + self._broadcasts.replan(now)
         self._state.dissemination.left(event.culprit)
-        self._state.partials.forget(event.culprit)
+        self._state.partials.discard(event.culprit)
         actions += self._state.close_attempts(self._state.book.held_by(event.culprit), "revoked", notify_peers=True)
         return actions + self._broadcasts.replan(now) + issue(self._state, now)
 

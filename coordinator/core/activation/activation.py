@@ -313,7 +313,7 @@ class Activation:
         if not on:
             state.dissemination.left(peer_id)
         if reputation.dark != was_dark:
-            state.relay.forget(peer_id)
+            state.relay.discard(peer_id)
             actions += self._broadcasts.changed(now)
         if was_dark and not reputation.dark:
             actions += [SendAnnouncement(peer_id, version) for version in state.announced.latest(NEWEST_KEPT)]

@@ -159,7 +159,7 @@ class RelayPlanner:
             return self._assumed
         return max(_UPLINK_MIN, confidence * uplink + (1 - confidence) * min(uplink, self._assumed))
 
-    def forget(self, peer_id: PeerId) -> None:
+    def discard(self, peer_id: PeerId) -> None:
         """Discard what this peer was sent, because it opened a new session and needs its assignment again."""
         self._sent.pop(peer_id, None)
 

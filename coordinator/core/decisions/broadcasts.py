@@ -28,8 +28,8 @@ class Broadcasts:
         self._due_at = float("inf")
 
     def joined(self, member: Member, now: float) -> list[Action]:
-        """Plan with a peer that opened a session, and send it its part even if it is the same as before."""
-        self._state.relay.forget(member.peer_id)
+        """Plan with a peer that opened a session, and send it its assignment even if that is the same as before."""
+        self._state.relay.discard(member.peer_id)
         return self.changed(now)
 
     def left(self, peer_id: PeerId, now: float) -> list[Action]:
@@ -46,7 +46,7 @@ class Broadcasts:
         return []
 
     def observe(self, member: Member, now: float, *, before: tuple[bool, bool]) -> list[Action]:
-        """Take over a heartbeat's measurements; ``before``: whether the member relayed and received until then."""
+        """Take over a heartbeat's measurements; ``before``: whether the member relayed and received before it."""
         assert member.facts is not None
         self._state.links.observe(member.peer_id, member.facts, now)
         if member.part_in_plan != before:

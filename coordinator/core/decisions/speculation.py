@@ -1,4 +1,4 @@
-"""Second attempts at slots whose peers are slow, so that one straggler does not hold up a batch or age its group.
+"""Give second attempts at slow peers' slots, so that no straggler delays a batch or makes its group too old.
 
 Where the next batch lacks groups, or a group would become too old, and every slot is in flight, an idle peer is given a
 slot that it should finish well before its holder. Every attempt at a slot has the same seed and so about the same
@@ -19,11 +19,11 @@ from coordinator.core.members.membership import Member
 from rollcast.wire.ids import PeerId, Version
 from rollcast.wire.rollouts import LeaseGrant
 
-_LOOKED_AFTER_S = 1.0
-_GROUPS_LOOKED_AT = 256  # oldest first, at one time
-_SLOTS_LOOKED_AT = 64
+_CHECK_EVERY_S = 1.0
+_GROUPS_CHECKED = 256  # oldest first, at one time
+_SLOTS_CHECKED = 64
 _PEERS_COMPARED = 32
-_SOONER = 0.7  # of what its holder still needs: in less a second peer must be done
+_SOONER = 0.7  # share of the time its holder still needs, within which a second peer must be done
 
 
 class Speculation:
@@ -31,20 +31,20 @@ class Speculation:
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
-        self._looked_at = 0.0
+        self._checked_at = 0.0
 
     def tick(self, now: float) -> list[Action]:
         """Give idle peers second attempts; called when all other work was given out."""
-        if self._state.ended or now - self._looked_at < _LOOKED_AFTER_S or not _may_duplicate(self._state):
+        if self._state.ended or now - self._checked_at < _CHECK_EVERY_S or not _may_duplicate(self._state):
             return []
-        self._looked_at = now
+        self._checked_at = now
         return _second_attempts(self._state, now)
 
 
 def _second_attempts(state: CoreState, now: float) -> list[Action]:
     round_ = Round(state, now)
     grants: dict[PeerId, list[LeaseGrant]] = {}
-    for group, attempt, remaining_s, factor in islice(_stragglers(state, now), _SLOTS_LOOKED_AT):
+    for group, attempt, remaining_s, factor in islice(_stragglers(state, now), _SLOTS_CHECKED):
         if not _may_duplicate(state):
             break
         groups_ahead = state.book.position(group)
@@ -72,7 +72,7 @@ def _stragglers(state: CoreState, now: float) -> Iterator[tuple[Group, Attempt, 
         return
     lacking = state.settings.groups_per_step - state.book.ready_count
     next_in_s = state.forecast.next_in_s(now)
-    for group in [group for group in islice(state.book, _GROUPS_LOOKED_AT) if not group.ready]:
+    for group in [group for group in islice(state.book, _GROUPS_CHECKED) if not group.ready]:
         lacking -= 1
         for slot in group.slots:
             if slot.filling is not None or len(slot.live) != 1:

@@ -1,4 +1,4 @@
-"""Everything that the core knows, as the components that its decisions read and change."""
+"""Hold the core's state, as the components that its decisions read and change."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class CoreState:
             recorded=restored.recorded_batches,
         )
         self.prompts = PromptQueue(groups_per_step=settings.groups_per_step, ahead_max=settings.prompts_ahead_max)
-        # Peers follow no older plan than the one they have, so ours must have higher ids than those before a restart.
+        # Peers follow no older plan than the one they have, so plan ids must be higher than those before a restart.
         self.relay = RelayPlanner(settings.plan_shape, restored.ids_before)
         self.links = LinkRates()
         self.reach = ReachBook()
@@ -105,14 +105,14 @@ class CoreState:
         return self._drop(attempt, reason)
 
     def close_attempts(self, attempts: list[Attempt], reason: DropReason, *, notify_peers: bool) -> list[Action]:
-        """Close live attempts. ``notify_peers``: whether to revoke the leases, for peers that cannot know it."""
+        """Close live attempts. ``notify_peers``: whether to revoke the leases at peers that cannot know of it."""
         if not attempts:
             return []
         actions: list[Action] = [self.close_attempt(attempt, reason) for attempt in attempts]
         if notify_peers:
             leases: dict[PeerId, dict[LeaseId, None]] = {}
             for attempt in attempts:
-                if not self.book.holds_lease(attempt.peer_id, attempt.lease_id):  # else other slots of the lease go on
+                if not self.book.holds_lease(attempt.peer_id, attempt.lease_id):  # else its other slots continue
                     leases.setdefault(attempt.peer_id, {})[attempt.lease_id] = None
             actions += [RevokeLeases(peer_id, tuple(ids), reason) for peer_id, ids in leases.items()]
         return actions

@@ -77,7 +77,7 @@ class LinkFacts:
 
 
 class PeerFacts(msgspec.Struct, frozen=True):
-    """What a heartbeat reports. Counters run since the peer's process started; a rate of 0 is not measured yet.
+    """The figures of a heartbeat. Counters run since the peer's process started; a rate of 0 is not measured yet.
 
     A struct, because there is one for every heartbeat: a frozen dataclass of so many fields takes four times as long.
     """
@@ -337,7 +337,7 @@ class WorkersOffered:
 class RunEnded:
     """The run is over, for good (open leases are revoked, untrained rollouts dropped) or for now.
 
-    ``final`` is False where the run can be resumed: nothing is dropped, and its members are not told to stop.
+    ``final`` is False where the run can be resumed: nothing is dropped, and its members get no order to stop.
     """
 
     reason: str

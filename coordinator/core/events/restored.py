@@ -47,7 +47,7 @@ class RestoredGroup:
 
 @dataclass(frozen=True, slots=True)
 class RestoredFinished:
-    """An attempt that is over; ``stored`` says whether its rollout was accepted, whatever happened to it later."""
+    """An attempt that is over. ``stored``: whether its rollout was accepted, whatever happened to it later."""
 
     lease_id: LeaseId
     sample_index: int

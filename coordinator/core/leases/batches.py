@@ -108,7 +108,7 @@ class Usefulness:
         self.dropped = 0  # groups without advantage since the last batch
         self.share = 1.0  # moving share of useful groups
         self.groups_per_useful_one = 1.0
-        """How many groups must be made for each that is trained on."""
+        """Groups that must be generated for each one that is trained on."""
 
     def seen(self, *, useful: bool) -> None:
         """Count a group that was scored."""

@@ -21,7 +21,7 @@ from rollcast.wire.ids import PeerId, Version
 _SPREAD_SORTED_EVERY = 32  # measurements between two sortings
 _LAGS_SORTED_EVERY = 16  # versions that reached peers
 _PEERS_REMEMBERED = 16384
-_FORGET_AFTER_S = 3600.0  # a speed this old is discarded, so that a peer that was too slow may retry
+_DISCARD_AFTER_S = 3600.0  # a speed this old is discarded, so that a peer that was too slow may retry
 
 
 class _Sorted:
@@ -201,7 +201,7 @@ class Forecast:
     def slots_per_s(self, peer_id: PeerId, now: float) -> float | None:
         """Return the peer's speed in slots per second; None if it was not measured lately."""
         speed = self._speeds.get(peer_id)
-        return None if speed is None or now - speed.measured_at > _FORGET_AFTER_S else speed.per_s
+        return None if speed is None or now - speed.measured_at > _DISCARD_AFTER_S else speed.per_s
 
     def is_settled(self, peer_id: PeerId) -> bool:
         """Whether the peer's speed is the median of enough attempts; its first ones include its startup."""

@@ -115,10 +115,10 @@ class Partials:
     def _keep(self, attempt: Attempt, progress: _Progress) -> None:
         slot = (attempt.group_id, attempt.sample_index)
         if attempt.key in self.slots.get(slot, {}):
-            self._forget_attempt(slot, attempt.key)
+            self._discard_attempt(slot, attempt.key)
         attempts = self.slots.setdefault(slot, {})
         if len(attempts) >= _ATTEMPTS_KEPT:
-            self._forget_attempt(slot, min(attempts, key=lambda key: tokens_of(attempts[key].whole)))
+            self._discard_attempt(slot, min(attempts, key=lambda key: tokens_of(attempts[key].whole)))
         attempts[attempt.key] = progress
         share = self._by_peer.setdefault(attempt.peer_id, _Share())
         share.slots[attempt.key] = slot
@@ -133,20 +133,20 @@ class Partials:
         if share is None or share.tokens * len(self._by_peer) < self._tokens_max:
             share = max(self._by_peer.values(), key=lambda one: one.tokens)
         key, slot = next(iter(share.slots.items()))
-        self._forget_attempt(slot, key)
+        self._discard_attempt(slot, key)
 
     def filled(self, group_id: GroupId, sample_index: int) -> None:
         """Discard the progress at a slot that has its rollout, or whose group was removed."""
         slot = (group_id, sample_index)
         for key in list(self.slots.get(slot, ())):
-            self._forget_attempt(slot, key)
+            self._discard_attempt(slot, key)
 
-    def forget(self, peer_id: PeerId) -> None:
+    def discard(self, peer_id: PeerId) -> None:
         """Discard all progress that contains tokens of this peer, because it is not trusted any more."""
         for slot, attempts in list(self.slots.items()):
             for key, one in list(attempts.items()):
                 if any(part.peer_id == peer_id for part in one.whole):
-                    self._forget_attempt(slot, key)
+                    self._discard_attempt(slot, key)
 
     def doubt(self, peer_id: PeerId) -> None:
         """Discard the progress of this peer's attempts, after it sent something malformed.
@@ -156,9 +156,9 @@ class Partials:
         """
         share = self._by_peer.get(peer_id)
         for key, slot in [] if share is None else list(share.slots.items()):
-            self._forget_attempt(slot, key)
+            self._discard_attempt(slot, key)
 
-    def _forget_attempt(self, slot: _SlotKey, key: AttemptKey) -> None:
+    def _discard_attempt(self, slot: _SlotKey, key: AttemptKey) -> None:
         attempts = self.slots[slot]
         progress = attempts.pop(key)
         if not attempts:

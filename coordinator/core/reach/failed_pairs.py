@@ -52,20 +52,20 @@ class FailedPairs:
         self._next_end = min(self._next_end, now + pause_s)
         self._rest(*pair)
         if len(self._failures) > _REMEMBERED_MOST:
-            self._forget(next(iter(self._failures)))
+            self._discard(next(iter(self._failures)))
 
     def succeeded(self, one: PeerId, other: PeerId) -> bool:
         """Note that a punch of this pair succeeded; returns whether the pair had failed before."""
         pair = pair_of(one, other)
         known = pair in self._failures
         if known:
-            self._forget(pair)
+            self._discard(pair)
         return known
 
     def forgive(self, peer_id: PeerId) -> None:
         """Discard the failures of a member that is at another place now."""
         for other in tuple(self._partners.get(peer_id, ())):
-            self._forget(pair_of(peer_id, other))
+            self._discard(pair_of(peer_id, other))
 
     def tick(self, now: float) -> bool:
         """Return whether some pairs may retry from now on. The length of their pause is kept for as long again."""
@@ -81,7 +81,7 @@ class FailedPairs:
                 freed = True
                 self._wake(*pair)
             if failure.until + failure.pause_s <= now:
-                self._forget(pair)
+                self._discard(pair)
             else:
                 self._next_end = min(self._next_end, failure.until + failure.pause_s)
         return freed
@@ -90,7 +90,7 @@ class FailedPairs:
         """Return the number of pairs that pause."""
         return sum(map(len, self._resting.values())) // 2
 
-    def _forget(self, pair: Pair) -> None:
+    def _discard(self, pair: Pair) -> None:
         del self._failures[pair]
         for a, b in (pair, pair[::-1]):
             self._partners[a].remove(b)

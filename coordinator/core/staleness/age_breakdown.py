@@ -79,7 +79,7 @@ class Split:
 
     @classmethod
     def from_json(cls, kept: Mapping[str, float]) -> Split:
-        """Return the split that to_json gave; an empty one where nothing was kept."""
+        """Return the split that ``to_json`` returned; an empty one where nothing was kept."""
         seconds = tuple(float(kept.get(part, 0.0)) for part in PARTS)
         return cls(seconds, *(int(kept.get(name, 0)) for name in ("rollouts", "unknown", "age_steps")))
 
@@ -105,7 +105,7 @@ class _Made:
 
 
 class AgeBreakdown:
-    """Measures every trained rollout, from the core's events and actions. Times are the core's clock in seconds."""
+    """Measures the ages of trained rollouts, from events and actions. Times are the core's clock in seconds."""
 
     def __init__(self, before: Mapping[str, float], groups: Iterable[RestoredGroup]) -> None:
         """Start from ``before``, sums kept from before a restart, and ``groups``, the groups that were open then."""
@@ -154,7 +154,7 @@ class AgeBreakdown:
                 case StoreRollout() if isinstance(event, RolloutReceived):
                     self._received(action.rollout_id, action.rollout, now)
                 case CloseAttempt():
-                    self._forget((action.lease_id, action.sample_index))
+                    self._discard((action.lease_id, action.sample_index))
                 case RecordBatch():
                     self._batch(action, now)
                 case _:
@@ -188,7 +188,7 @@ class AgeBreakdown:
         self._made[rollout_id] = made
         self._by_key[key] = rollout_id
 
-    def _forget(self, key: _Key) -> None:
+    def _discard(self, key: _Key) -> None:
         self._issued.pop(key, None)
         rollout_id = self._by_key.pop(key, None)
         if rollout_id is not None:
@@ -237,5 +237,5 @@ class AgeBreakdown:
 
     def validate(self) -> None:
         """Raise AssertionError when the indices disagree."""
-        assert set(self._by_key.values()) == self._made.keys(), "staleness ledger: stored rollouts"
-        assert not self._issued.keys() & self._by_key.keys(), "staleness ledger: issued and received at once"
+        assert set(self._by_key.values()) == self._made.keys(), "age breakdown: stored rollouts"
+        assert not self._issued.keys() & self._by_key.keys(), "age breakdown: issued and received at once"

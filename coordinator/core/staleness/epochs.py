@@ -1,4 +1,4 @@
-"""Epochs, orphaned versions, and the versions that were announced.
+"""Keep the epochs of a run, its orphaned versions, and the versions that were announced.
 
 When a resumed learner reaches another state than the one it had published, the run continues in a new epoch, whose
 versions are numbered above all before. So a number belongs to one epoch for ever, and the age of a rollout, step minus
@@ -17,7 +17,7 @@ from rollcast.wire.rollouts import Segment
 
 
 class EpochBook:
-    """Epochs in order; the first one, 0, is not opened by anything."""
+    """Keeps the epochs in order; epoch 0, the first one, has no record that opened it."""
 
     def __init__(self, opened: Sequence[RecordEpoch] = ()) -> None:
         self.opened = list(opened)
@@ -67,10 +67,10 @@ class EpochBook:
         return step
 
     def validate(self) -> None:
-        """Raise AssertionError when epochs do not rise, or their steps run backwards."""
+        """Raise AssertionError if epochs do not rise, or their steps go backwards."""
         for before, after in zip(self.opened, self.opened[1:], strict=False):
             assert before.epoch < after.epoch, "epochs rise"
-            assert before.step_to <= after.step_from, "an epoch begins where the one before it has been"
+            assert before.step_to <= after.step_from, "an epoch begins at or after the end of the previous one"
         assert all(one.step_from <= one.step_to for one in self.opened), "an epoch goes forward"
 
 
@@ -83,7 +83,7 @@ class AnnouncedVersions:
     def __init__(self, chunk_counts: Mapping[Version, int], epochs: EpochBook) -> None:
         self._epochs = epochs
         self._chunk_counts = dict(sorted(chunk_counts.items()))
-        self._forgotten_below = min(self._chunk_counts, default=Version(0))
+        self._discarded_below = min(self._chunk_counts, default=Version(0))
 
     def __len__(self) -> int:
         return len(self._chunk_counts)
@@ -95,7 +95,7 @@ class AnnouncedVersions:
             if old >= oldest_useful:
                 break
             del self._chunk_counts[old]
-            self._forgotten_below = Version(old + 1)
+            self._discarded_below = Version(old + 1)
 
     def withdraw_orphans(self) -> None:
         """Discard the versions that do not count any more since an epoch was opened."""
@@ -116,7 +116,7 @@ class AnnouncedVersions:
 
         Rollouts of a version that old are stale in any case, so it need not be known whether it ever existed.
         """
-        return version in self._chunk_counts or version < self._forgotten_below
+        return version in self._chunk_counts or version < self._discarded_below
 
     def chunk_count(self, version: Version) -> int | None:
         """Return the number of chunks of its largest encoding; None if it was not announced, or is discarded."""

@@ -130,7 +130,7 @@ class StalenessFigures:
 
 
 class LateWait:
-    """The time for which the wanted batch has been held back for a late group."""
+    """Measures for how long the wanted batch has been held back for a late group."""
 
     def __init__(self, counts: LateCounts) -> None:
         self._counts = counts

@@ -22,7 +22,7 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 NAMED_MOST = 4
 KEPT = 2
 """Number of assigned relays at which a member keeps reservations; see peer/p2p/circuits/reservations.py."""
-_LOOK_AGAIN_S = 10.0  # because dial-backs may change which members can be dialled
+_ASSIGN_AGAIN_S = 10.0  # because dial-backs may change which members can be dialled
 _PAUSE_S = 1.0  # least pause between assignments, however often members report something new
 _MEMBERS_A_SECOND = 2000  # bounds assignments in large fleets to a small share of the coordinator's time
 _CIRCUIT = "/p2p-circuit/p2p/"
@@ -34,7 +34,7 @@ class Circuits(ReachPart):
     def __init__(self, state: CoreState) -> None:
         self._state = state
         self._named: dict[PeerId, tuple[str, ...]] = {}  # addresses
-        self._looked_at = self._due_at = float("-inf")
+        self._assigned_at = self._due_at = float("-inf")
 
     def joined(self, member: Member, now: float) -> list[Action]:
         """Assign relays again to a member that joined: its process may have lost the earlier ones."""
@@ -43,19 +43,19 @@ class Circuits(ReachPart):
     def left(self, peer_id: PeerId, now: float) -> list[Action]:
         """Assign other relays soon: the member that left may have been one."""
         self._named.pop(peer_id, None)
-        self._look_soon()
+        self._assign_soon()
         return []
 
     def reported(self, member: Member, now: float) -> list[Action]:
         """Assign relays again soon: the member may have become one, or may not be one any more."""
-        self._look_soon()
+        self._assign_soon()
         return []
 
     def tick(self, now: float) -> list[Action]:
         """Send relays to the members that need them."""
         if now < self._due_at:
             return []
-        self._looked_at, self._due_at = now, now + _LOOK_AGAIN_S
+        self._assigned_at, self._due_at = now, now + _ASSIGN_AGAIN_S
         needing = [member.peer_id for member in self._state.members if self._needs(member)]
         chosen = spread(needing, self._relays(), self._named)
         changed = [peer_id for peer_id in chosen if chosen[peer_id] != self._named.get(peer_id, ())]
@@ -68,9 +68,9 @@ class Circuits(ReachPart):
         """Return the addresses that lead to this member through connected relays; others are never passed on."""
         return tuple(one for one in circuits if self._leads_to(peer_id, one))
 
-    def _look_soon(self) -> None:
+    def _assign_soon(self) -> None:
         pause_s = max(_PAUSE_S, len(self._state.members) / _MEMBERS_A_SECOND)
-        self._due_at = min(self._due_at, self._looked_at + pause_s)
+        self._due_at = min(self._due_at, self._assigned_at + pause_s)
 
     def _leads_to(self, peer_id: PeerId, circuit: str) -> bool:
         address, _, to = circuit.partition(_CIRCUIT)

@@ -21,7 +21,7 @@ class Turns:
 
     def take(self, peer_id: PeerId, now: float) -> bool:
         """Take a turn of this member if it has one now; returns whether it had."""
-        self._forget_some(now)
+        self._discard_some(now)
         free_at = max(now, self._free_at.pop(peer_id, now))
         may = free_at - now <= self._ahead_most_s
         self._free_at[peer_id] = free_at + self._every_s if may else free_at
@@ -31,7 +31,7 @@ class Turns:
         """Return the number of members that are remembered."""
         return len(self._free_at)
 
-    def _forget_some(self, now: float) -> None:
+    def _discard_some(self, now: float) -> None:
         while self._free_at:
             peer_id, free_at = next(iter(self._free_at.items()))
             if free_at > now:
