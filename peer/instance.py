@@ -41,7 +41,7 @@ def instance_id(folder: Path, place: str | None = None) -> str:
     if found and made_in == digest:
         return found
     if found:
-        log.info("this state folder came from another place: it is another instance of its identity from here on")
+        log.info("this state folder was copied from another place: it is a new instance of its identity")
     new = secrets.token_hex(_ID_BYTES)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -296,10 +296,10 @@ class PeerProcess:
                 self._renewal.received(message.certificate.certificate_pem)
             case "stop":
                 if not self._stop_reason.done():
-                    self._stop_reason.set_result(message.stop.reason or "the coordinator stopped us")
+                    self._stop_reason.set_result(message.stop.reason or "stopped by the coordinator")
             # Every body that is left belongs to a connectivity component, or to a newer release than this one.
             case other if not self._connectivity.received(message):
-                log.warning("message of the coordinator without a meaning here", kind=other)
+                log.warning("unknown message of the coordinator ignored", kind=other)
 
     def _activation_told(self, activation: pb.Activation) -> None:
         reason = activation.reason[:TEXT_LENGTH_MAX]

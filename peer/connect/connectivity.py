@@ -83,6 +83,6 @@ class Connectivity:
         try:
             await part.run()
         except RollcastError as error:
-            log.error("a way to be reached is off", part=type(part).__name__, code=error.code, reason=str(error))
+            log.error("connectivity component failed", part=type(part).__name__, code=error.code, reason=str(error))
         except Exception as error:  # a bug in a convenience must not cost the donor its rollouts
-            log.error("a way to be reached is off", part=type(part).__name__, exc_info=error)
+            log.error("connectivity component failed", part=type(part).__name__, exc_info=error)

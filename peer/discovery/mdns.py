@@ -81,13 +81,13 @@ class Mdns:
         try:
             service = library.AsyncZeroconf(interfaces=interfaces, ip_version=library.IPVersion.V4Only)
         except OSError as error:
-            raise Unreachable("no local network to find others on", cause=str(error)) from None
+            raise Unreachable("no local network for discovery", cause=str(error)) from None
         working = [asyncio.create_task(self._resolve(library, service.zeroconf)) for _ in range(_RESOLVES_AT_ONCE)]
         working.append(asyncio.create_task(self._again()))
         try:
             if self._port():
                 await service.async_register_service(self._info(library, interfaces))
-                log.info("said on the local network where we are", addresses=interfaces, port=self._port())
+                log.info("announced on the local network", addresses=interfaces, port=self._port())
             library.AsyncServiceBrowser(service.zeroconf, SERVICE, handlers=[self._changed])
             while self._interfaces() == interfaces:
                 done, _ = await asyncio.wait(working, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
@@ -152,7 +152,7 @@ class Mdns:
                 self._names.pop(name, None)
             elif name in self._names:
                 if self._names[name] != near:
-                    log.info("a peer on the local network", peer=near.peer_id, addresses=near.addresses)
+                    log.info("peer found on the local network", peer=near.peer_id, addresses=near.addresses)
                 self._names[name] = near
                 self._found(near)
 

@@ -45,10 +45,10 @@ class OfflineWatch:
                 async with asyncio.timeout(self._offline_after_s):
                     await self._connected.wait()
             except TimeoutError:
-                log.warning("the coordinator is away: versions go on from peer to peer")
+                log.warning("coordinator unreachable: versions spread from peer to peer")
                 self._set(True)
                 await self._connected.wait()
-                log.info("the coordinator is back")
+                log.info("coordinator reachable again")
             self._set(False)
             self._changed.clear()
             if self._connected.is_set():

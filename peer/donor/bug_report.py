@@ -131,7 +131,7 @@ def _safely(make: Callable[[], str]) -> str:
     try:
         return make()
     except FileNotFoundError as error:
-        return f"not there: {error.filename}\n"
+        return f"not found: {error.filename}\n"
     except (RollcastError, OSError, ValueError) as error:
         return f"cannot be read: {error}\n"
 

@@ -178,7 +178,7 @@ class Donor:
         """Compare the coordinator's release with this one, and report a newer one to the owner."""
         self._newer = newer_release(f"rollcast {__version__}", software)
         if self._newer is not None:
-            log.info("a newer release is there", ours=self._newer.ours, theirs=self._newer.theirs)
+            log.info("a newer release is available", ours=self._newer.ours, theirs=self._newer.theirs)
 
     def report(self) -> dict[str, Any]:
         """Return the report for the owner's screens (peer.donor.report)."""
@@ -209,7 +209,7 @@ class Donor:
 
     def _finish(self, until: datetime | None) -> None:
         self._finishing = True
-        reason = "its owner asked" if until is None else f"its owner asked, back {until:%a %H:%M}"
+        reason = "requested by its owner" if until is None else f"requested by its owner, back {until:%a %H:%M}"
         self._host.finish(FinishRequested(reason, ends=until is None))
 
     def _apply(self, allowed: Allowed) -> None:

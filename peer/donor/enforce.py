@@ -84,7 +84,7 @@ class LimitsEnforcer:
         Raises:
             RunFolderError: the request cannot be written to disk.
         """
-        log.info("the owner asks", wish=wish, for_s=for_s)
+        log.info("owner request", wish=wish, for_s=for_s)
         self._handle(OwnerAsked(wish, for_s))
         return self.allowed
 

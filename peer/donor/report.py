@@ -35,7 +35,7 @@ _NEWEST_SHOWN = 50
 _RELEASE = re.compile(r"^rollcast (\d{1,6})\.(\d{1,6})\.(\d{1,6})(?:\D|$)")
 
 HOW_TO_UPGRADE = (
-    "let it finish what it holds (`rollcast peer finish`), upgrade the package or the image, start it again; "
+    "let it finish its work (`rollcast peer finish`), upgrade the package or the image, start it again; "
     "identity, versions and receipts stay"
 )
 

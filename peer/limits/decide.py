@@ -187,7 +187,7 @@ class LimitsCore:
             case "pause":
                 return Allowed(False, False, False, "paused", f"paused by its owner{_until(self.asked.until)}")
             case "finish":
-                return replace(ALL, state="finishing", reason="finishes what it holds, then stops")
+                return replace(ALL, state="finishing", reason="finishes its work, then stops")
             case "run":
                 return self._by_rules(local)
             case _:

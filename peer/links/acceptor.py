@@ -115,7 +115,7 @@ class LinkAcceptor:
     ) -> tuple[str, Caller | None]:
         wanted = UPGRADE_HEADERS["Upgrade"]
         if request.method != "GET" or request.path != PATH or request.headers.get("Upgrade") != wanted:
-            return "only chunk links here", None
+            return "this port serves chunk links only", None
         if len(self._streams) >= self._limits.links_most:
             return "too many links are open", None
         try:

@@ -35,7 +35,7 @@ class NetworkGate:
 #: Chunks may pass both ways.
 OPEN = NetworkGate()
 
-BANNED = "the operator has sent this peer away"
+BANNED = "the operator has banned this peer"
 
 
 def refusal(caller: Caller, role: str, gate: NetworkGate, banned: Container[PeerId]) -> str:

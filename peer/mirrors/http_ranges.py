@@ -293,13 +293,13 @@ def _check_form(headers: CIMultiDictProxy[str]) -> None:
 
 def _check_range(text: str, start: int, stop: int) -> None:
     match = _CONTENT_RANGE.fullmatch(text.strip())
-    require(match is not None, "a mirror sent a range without saying which")
+    require(match is not None, "a mirror sent a range without a Content-Range")
     assert match is not None
     if (int(match[1]), int(match[2])) == (start, stop - 1):
         return
     if int(match[1]) == start and match[3] != "*" and int(match[2]) + 1 == int(match[3]) < stop:
         raise NotThere("the file is shorter than the signed encoding")
-    raise MalformedMessage("a mirror sent another range than the one that was asked for")
+    raise MalformedMessage("a mirror sent another range than the one that was requested")
 
 
 def _what(error: Exception) -> str:

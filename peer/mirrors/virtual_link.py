@@ -172,7 +172,7 @@ class VirtualLink:
         if key in self._finding:
             self._finding[key] = self._finding[key] or chunk_list
         elif len(self._finding) >= _FINDING_MOST:
-            self._end("too many encodings were asked for at a time")
+            self._end("too many encodings were requested at a time")
         else:
             self._finding[key] = chunk_list
             self._spawn(self._find(key))
@@ -189,7 +189,7 @@ class VirtualLink:
             self._spawn(self._deliver(_have(key, manifest, held)))
         self._queue.add(key, manifest, wanted)
         if len(self._queue) > _CHUNKS_ASKED_MOST:
-            self._end("too many chunks were asked for at a time")
+            self._end("too many chunks were requested at a time")
         self._pump()
 
     def _manifest(self, key: EncodingKey) -> Manifest | None:

@@ -39,7 +39,7 @@ class PortHold:
                 # namespace.
                 if port or not tries_left:
                     raise
-        raise _in_use(host, self.port, f"{self._path} is taken and left by others all the time")
+        raise _in_use(host, self.port, f"{self._path} is taken by another peer at every try")
 
     def release(self) -> None:
         """Release the port for other peers."""

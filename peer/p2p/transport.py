@@ -248,8 +248,8 @@ class P2pTransport:
 
     def _start_again_later(self, why: str) -> None:
         delay_s = self._supervision.died(self._jitter(), self._loop.time())
-        self._trouble = f"ended: {why[:200]}; tried again after {delay_s:.0f} s"
-        log.error("libp2p ended; direct links go on", reason=why, again_in_s=round(delay_s, 1))
+        self._trouble = f"ended: {why[:200]}; restart after {delay_s:.0f} s"
+        log.error("libp2p ended; direct links continue", reason=why, again_in_s=round(delay_s, 1))
         self._restart = self._loop.call_later(delay_s, lambda: self._background.spawn(self._start_again()))
 
     async def _start_again(self) -> None:

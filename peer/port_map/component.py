@@ -173,7 +173,7 @@ class PortMapping:
                 return await self._ask(method)
             case Advertise(ip, ports):
                 text = advertised(ip, ports)
-                log.info("ports mapped by the router" if text else "no ports are mapped any more", advertise=text)
+                log.info("ports mapped by the router" if text else "port mapping ended", advertise=text)
                 self._advertise(text)
             case Say(reasons):
                 log.warning("the router maps no ports", reasons="; ".join(reasons), fix=_FIX)

@@ -18,11 +18,11 @@ ANSWER_BYTES_MAX = 16
 _VERSION = 0
 _ADDRESS, _MAP_TCP, _ANSWER = 0, 2, 128
 _MEANINGS = {
-    1: "it speaks another version of NAT-PMP",
+    1: "it supports another version of NAT-PMP",
     2: "port mapping is turned off in its settings",
     3: "it has no outside address itself",
     4: "its table of mappings is full",
-    5: "it does not know this request",
+    5: "it does not support this request",
 }
 """Meanings of the result codes (section 3.5)."""
 

@@ -107,7 +107,7 @@ class PunchComponent:
         try:
             return self._transport.port
         except OSError as error:
-            raise Unreachable("there is no port to punch holes from", cause=str(error)) from None
+            raise Unreachable("no port for hole punching can be opened", cause=str(error)) from None
 
     def _seen(self, address: str) -> bool:
         if not self._wanted:
@@ -120,7 +120,7 @@ class PunchComponent:
         """Log each reason once: attempts continue for as long as the process lives."""
         if str(error) != self._problem:
             self._problem = str(error)
-            log.info("holes cannot be punched just now", code=error.code, reason=error.what, cause=error.cause)
+            log.info("hole punching unavailable", code=error.code, reason=error.what, cause=error.cause)
 
     def _tell(self, address: str) -> None:
         if address != self._address:

@@ -209,7 +209,7 @@ class PunchCore:
                     yield FailWaiting(peer_id, _away(peer_id))
             case Tick():
                 for peer_id in [one for one, until_s in self._waiting.items() if now >= until_s]:
-                    late = WaitTimedOut(f"waited {ANSWER_S:g} s for the coordinator's word to dial {peer_id}")
+                    late = WaitTimedOut(f"waited {ANSWER_S:g} s for the coordinator's order to dial {peer_id}")
                     yield from self._disappointed(peer_id, late, now)
 
     def _wanted(self, peer_id: PeerId, now: float) -> Iterator[Action]:
@@ -219,11 +219,11 @@ class PunchCore:
         elif peer_id in self._waiting or any(one.order.peer_id == peer_id for one in self._running.values()):
             yield FailWaiting(peer_id, _cannot(peer_id, "an attempt is under way"))
         elif len(self._waiting) >= WAITING_MOST or len(self._running) >= RUNNING_MOST:
-            yield FailWaiting(peer_id, _cannot(peer_id, "too many others are tried just now"))
+            yield FailWaiting(peer_id, _cannot(peer_id, "too many attempts with other peers are in progress"))
         elif failures is not None and now < failures.again_at_s:
             wait_s = failures.again_at_s - now
             yield FailWaiting(
-                peer_id, _cannot(peer_id, f"after {failures.count} failures no other try for {wait_s:.1f} s")
+                peer_id, _cannot(peer_id, f"after {failures.count} failures no further attempt for {wait_s:.1f} s")
             )
         else:
             self._waiting[peer_id] = now + ANSWER_S
@@ -236,11 +236,13 @@ class PunchCore:
             yield Report(order.punch_id, False, 0.0)  # the caller that requested it no longer waits
         elif order.punch_id in self._running or len(self._running) >= RUNNING_MOST:
             if waited:
-                yield FailWaiting(order.peer_id, _cannot(order.peer_id, "too many others are tried just now"))
+                yield FailWaiting(
+                    order.peer_id, _cannot(order.peer_id, "too many attempts with other peers are in progress")
+                )
             yield Report(order.punch_id, False, 0.0)
         else:
             if waited and not order.asked:  # both ends requested an attempt: the other one opens the link
-                yield FailWaiting(order.peer_id, _cannot(order.peer_id, "it dials us at this moment"))
+                yield FailWaiting(order.peer_id, _cannot(order.peer_id, "that peer dials this one at the moment"))
             self._running[order.punch_id] = _Running(order, now)
             yield Begin(order)
 
@@ -273,7 +275,7 @@ class PunchCore:
 
 
 def _cannot(peer_id: PeerId, why: str) -> Unreachable:
-    return Unreachable(f"no hole is punched to {peer_id}: {why}")
+    return Unreachable(f"cannot punch a hole to {peer_id}: {why}")
 
 
 def _away(peer_id: PeerId) -> Unreachable:

@@ -90,7 +90,7 @@ class Holes:
         except TimeoutError:
             raise attempt.problem() from None
         except OSError as error:
-            raise Unreachable("there is no port to punch holes from", cause=str(error)) from None
+            raise Unreachable("no port for hole punching can be opened", cause=str(error)) from None
         finally:
             self._attempts.remove(attempt)
             if not self._attempts and self._port is not None:
@@ -209,7 +209,7 @@ class _Attempt:
     def problem(self) -> RollcastError:
         """Return why there is no link."""
         why = f"both dialled for {self.order.deadline_s:g} s and no connection came about"
-        return self._last or Unreachable(f"no hole is punched to {self.order.peer_id}: {why}")
+        return self._last or Unreachable(f"cannot punch a hole to {self.order.peer_id}: {why}")
 
     def end(self) -> None:
         """Close the connections that were not tried."""
@@ -223,8 +223,8 @@ class _Attempt:
     def admit(self, caller: Caller) -> str:
         """See LinkTaker."""
         if caller.peer_id != self.order.peer_id:
-            what = f"no hole is punched to {caller.peer_id} here"
-            self.failed(WrongKey(f"somebody else than {self.order.peer_id} came through the hole", cause=what))
+            what = f"this port expects no hole to {caller.peer_id}"
+            self.failed(WrongKey(f"another peer than {self.order.peer_id} came through the hole", cause=what))
             return what
         problem = self._admit(caller)
         if problem:
@@ -233,7 +233,7 @@ class _Attempt:
 
 
 def _end_unwanted(opened: Opened) -> None:
-    opened[0].end("nobody waits for it any more")
+    opened[0].end("no caller waits for this link any more")
 
 
 class _Arrival:

@@ -49,7 +49,7 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 log = structlog.get_logger()
 
 _ANY = "0.0.0.0"
-_UNWANTED = "nobody waits for it any more"
+_UNWANTED = "no caller waits for this link any more"
 _LATE_S = 1.0  # allowance for a busy event loop, on top of all deadlines
 
 
@@ -85,7 +85,7 @@ class PunchTransport:
         self._on_link: LinkHandler | None = None
         self._send: Callable[[pb.PeerMessage], None] = lambda _message: None
         self._waiting: dict[PeerId, asyncio.Future[Link]] = {}
-        self._background = Background("an attempt at a hole broke")
+        self._background = Background("hole-punching attempt failed")
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -104,7 +104,7 @@ class PunchTransport:
 
     async def dial(self, peer_id: PeerId, address: str = "") -> Link:
         if peer_id in self._waiting:
-            raise Unreachable(f"no hole is punched to {peer_id}: an attempt is under way")
+            raise Unreachable(f"cannot punch a hole to {peer_id}: an attempt is under way")
         wanted: asyncio.Future[Link] = asyncio.get_running_loop().create_future()
         self._waiting[peer_id] = wanted
         self._handle(Wanted(peer_id))
@@ -179,7 +179,7 @@ class PunchTransport:
             found = await self._holes.punch(order)
         except RollcastError as error:
             level = log.debug if order.asked else log.info  # the caller of ``dial`` logs it
-            level("no hole punched", peer=order.peer_id, reason=error.what, cause=error.cause)
+            level("hole punching failed", peer=order.peer_id, reason=error.what, cause=error.cause)
             self._handle(Failed(order.punch_id, error))
         else:
             self._deliver(order, found)

@@ -109,7 +109,7 @@ class ReachabilityCheck:
             try:
                 seen = await self._look()
             except RollcastError as error:
-                log.info("not seen from outside", code=error.code, reason=error.what)
+                log.info("reachability check failed", code=error.code, reason=error.what)
             else:
                 before, self._summary.seen = self._summary.nat, seen
                 if self._summary.nat != before:
@@ -146,11 +146,11 @@ class ReachabilityCheck:
             return
         facts = {"address": verdict.address, "asked": verdict.asked, "reached": verdict.reached}
         if verdict.asked and not verdict.dialable:
-            log.warning("others do not get through to us: we dial them", **facts, reason=verdict.problem)
+            log.warning("other peers cannot dial this one, which dials them", **facts, reason=verdict.problem)
         elif verdict.asked:
             log.info("dialable", **facts)
         else:
-            log.info("not dialled back", address=verdict.address, reason=verdict.problem)
+            log.info("no peer dialled back", address=verdict.address, reason=verdict.problem)
 
     # ------------------------------------------------------------ dialling others back
 

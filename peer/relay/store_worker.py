@@ -292,10 +292,10 @@ class StoreWorker:
         try:
             return self._store.advance(_ADVANCE_BYTES)
         except RollcastError as error:
-            log.info("work ahead of time failed", reason=str(error))  # what needs it fails with its own event
+            log.info("deferred work of the store failed", reason=str(error))  # what needs it fails with its own event
             return False
         except Exception:
-            log.exception("work ahead of time failed")
+            log.exception("deferred work of the store failed")
             return False
 
     def _post(self, key: EncodingKey | None, job: Job, stored: tuple[EncodingKey, ChunkIndex] | None = None) -> None:

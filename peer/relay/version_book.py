@@ -299,7 +299,7 @@ class VersionBook:
             if key.version < newest and key.encoding_id == KEYFRAME_ID and self._kept is None:
                 asked = [one for one in wanted if one.encoding_id == KEYFRAME_ID and self._known[one.version].due]
                 self._kept = max(asked, default=None)
-            commands.append(Drop(key, "another encoding is cheaper, or a newer version is there"))
+            commands.append(Drop(key, "another encoding is cheaper, or a newer version is available"))
         return commands
 
     def _materialise(self) -> list[Command]:

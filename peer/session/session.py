@@ -256,7 +256,7 @@ class Session:
         if welcome.learner_public_key != self._settings.learner_public_key:
             raise WrongKey(
                 "the coordinator names another learner key than our invite",
-                fix="ask the operator which key signs this run's versions; do not go on before you know",
+                fix="ask the operator which key signs this run's versions; do not continue before you know",
             )
         if not welcome.heartbeat_interval_s > 0.0:
             raise MalformedMessage(f"a heartbeat interval of {welcome.heartbeat_interval_s} s")
@@ -270,7 +270,7 @@ class Session:
             if writer.done() and writer.exception() is None:
                 # Goodbye is written: the coordinator ends the stream when it has read it.
                 await asyncio.wait((reader,), timeout=FLUSH_TIMEOUT_S)
-                return "closed by us"
+                return "closed by this peer"
             # The reader knows the status with which the stream ended, the writer only that it ended. But a write that
             # timed out has cancelled the call itself, and then only the writer knows the reason.
             await asyncio.wait((reader,), timeout=1.0)
@@ -311,7 +311,7 @@ class Session:
                 await self._write_one(call, self._outbox.popleft())
             if self._closing.is_set():
                 await call.done_writing()
-                return "closed by us"
+                return "closed by this peer"
             if loop.time() >= next_heartbeat_s:
                 next_heartbeat_s = loop.time() + heartbeat_interval_s
                 await self._write_one(call, pb.PeerMessage(heartbeat=self._heartbeat()))

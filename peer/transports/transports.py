@@ -73,7 +73,7 @@ class Transports:
             p2p_address = await self.p2p.start(on_link)
         except RollcastError as error:
             # Direct links do not need libp2p, so the process continues without it.
-            log.error("libp2p does not run; direct links go on", code=error.code, reason=error.what)
+            log.error("libp2p does not run; direct links continue", code=error.code, reason=error.what)
             return address
         log.info("libp2p listens", address=p2p_address)
         return f"{address} {_seen_as(address, p2p_address)}" if address else ""
@@ -125,8 +125,8 @@ class Transports:
             case "punched":
                 if self.punched is None:
                     raise Unreachable(
-                        f"cannot dial {peer_id} at the same time as it us",
-                        cause="this process opens no holes",
+                        f"cannot punch a hole to {peer_id}",
+                        cause="hole punching is off in this process",
                         fix="set link.punch = true",
                     )
                 return await self.punched.dial(peer_id, address)

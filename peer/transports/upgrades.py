@@ -139,14 +139,14 @@ class Upgrading:
         try:
             link = await self._transports.dial_first(peer_id, addresses)
         except RollcastError as error:
-            log.debug("no better way", peer=peer_id, reason=error.what)
+            log.debug("no better path", peer=peer_id, reason=error.what)
             self._upgrades.failed(peer_id, self._random.random(), self._loop.time())
             return
         if kind_of_link(link.transport, link.lan) == kind_of_link(worse.transport, worse.lan):
-            link.close("no better than the link that is there")
+            link.close("no better than the open link")
             self._upgrades.failed(peer_id, self._random.random(), self._loop.time())
             return
-        log.info("better way", peer=peer_id, transport=link.transport, before=worse.transport)
+        log.info("better path", peer=peer_id, transport=link.transport, before=worse.transport)
         self._upgrades.opened(peer_id)
         self._holder.take_link(link)
-        self._loop.call_later(_LINGER_S, self._holder.drop_link, worse, "replaced by a better way")
+        self._loop.call_later(_LINGER_S, self._holder.drop_link, worse, "replaced by a better path")

@@ -213,10 +213,10 @@ class WorkerCore:
         if not self._halt.takes_work:
             return self._halt.in_words
         if held > 2 * self._held_slots_wanted or held + len(self._spool) > self._spool_max:
-            return "more than asked for"
+            return "more than requested"
         if self._swap.active is not None and grant.epoch < self._swap.active.epoch:
             return "their epoch is over"
-        return "" if fits_prefixes(grant) else "what was drawn for them is of another epoch or too old"
+        return "" if fits_prefixes(grant) else "their prefixes are of another epoch or too old"
 
     def _add(self, grant: LeaseGrant, now: float) -> None:
         lease = self._book.add(grant, now)
@@ -401,7 +401,7 @@ class WorkerCore:
 
     def _why_idle(self, active: VersionKey) -> str:
         if not self._connected:
-            return f"the coordinator is away: {self._last_loss or 'not reached yet'}"
+            return f"no session with the coordinator: {self._last_loss or 'not reached yet'}"
         if self._free_slots() == 0 and self._book.unfinished < self._held_slots_wanted:
             return f"{len(self._spool)} finished rollouts wait for the coordinator's verdict"
-        return self._book.why_not_servable(active) or "no work just now: the learner has as much as it can use"
+        return self._book.why_not_servable(active) or "no work at the moment: the learner has all it can use"

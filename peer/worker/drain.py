@@ -45,7 +45,7 @@ async def finish(worker: EndingWorker, parts: Mapping[str, asyncio.Task[Any]], r
     Args:
         parts: tasks by name, of which "worker" ends when it holds no lease, and "signal" has ended already.
     """
-    log.info("peer finishes what it holds", reason=reason, most_s=seconds)
+    log.info("peer finishes its work", reason=reason, most_s=seconds)
     worker.tell(FinishRequested(reason))
     waited = [task for name, task in parts.items() if name != "signal"]
     await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

@@ -54,7 +54,7 @@ class Halt:
             return "draining", f"{self.stopping}; {unsent} finished rollouts to upload"
         if self.resting:
             return self.resting_state, self.resting
-        return ("finishing", f"{self.finishing}; {unfinished} rollouts to go") if self.finishing else None
+        return ("finishing", f"{self.finishing}; {unfinished} rollouts left") if self.finishing else None
 
     def stop(self, reason: str, now: float) -> bool:
         """Begin to stop; return whether it was not stopping before."""

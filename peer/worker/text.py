@@ -75,7 +75,7 @@ class RunText:
         if not sha256:
             return Tokenizer.from_json(tokenizer_json).decode
         if not _SHA256.fullmatch(sha256):
-            raise MalformedMessage("a tokenizer's hash is none")
+            raise MalformedMessage("a tokenizer's hash is malformed")
         path = self._folder / f"{sha256}.json"
         data = await asyncio.to_thread(_kept, path, sha256)
         if data is None:
@@ -90,7 +90,7 @@ class RunText:
             try:
                 return await self._fetch(sha256)
             except (Unreachable, WaitTimedOut) as error:
-                log.warning("the run's tokenizer did not come", cause=error.what)
+                log.warning("the run's tokenizer could not be fetched", cause=error.what)
                 await asyncio.sleep(next(delays))
 
     async def _fetch(self, sha256: str) -> bytes:
@@ -109,7 +109,7 @@ class RunText:
         data = await asyncio.to_thread(_unpacked, bytes(frame))
         if hashlib.sha256(data).hexdigest() != sha256:
             raise MalformedMessage("the run's tokenizer is not the one that its hash names")
-        log.info("the run's tokenizer came", size_bytes=len(data), compressed_bytes=len(frame))
+        log.info("the run's tokenizer received", size_bytes=len(data), compressed_bytes=len(frame))
         return data
 
 

@@ -151,7 +151,7 @@ def test_a_hole_that_does_not_open_leaves_a_relayed_link_until_it_does(tmp_path:
 
     def better() -> bool:
         publish("publish")
-        upgraded = [line for line in logged(tmp_path)["peer-3"] if line["event"] == "better way"]
+        upgraded = [line for line in logged(tmp_path)["peer-3"] if line["event"] == "better path"]
         return [(line["before"], line["transport"]) for line in upgraded] == [("relayed", "punched")]
 
     settings = ("peer.link.p2p=true", "origin.link.relay_for_others=false")

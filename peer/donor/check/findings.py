@@ -84,7 +84,9 @@ def _software(machine: MachineFacts) -> Finding:
         fix = "install Rollcast with Python 3.11 or later: uv tool install --python 3.12 'rollcast[peer]'"
         return Finding("error", "system", said, MissingExtra.code, fix)
     if not machine.system.startswith("Linux"):
-        return Finding("warning", "system", f"{said}: this system is not tested", "", "docs/donor.md says what is")
+        return Finding(
+            "warning", "system", f"{said}: this system is not tested", "", "docs/donor.md lists tested systems"
+        )
     where = " (container)" if machine.is_container else " (WSL2)" if machine.is_wsl else ""
     return Finding("ok", "system", said + where)
 

@@ -60,5 +60,5 @@ class LimitsCommand:
         }
 
     def _take_up(self, keys: list[str]) -> None:
-        log.info("the owner changes limits", keys=keys)
+        log.info("limits changed by the owner", keys=keys)
         self._changed()

@@ -61,6 +61,6 @@ class SavedState:
         except FileNotFoundError:
             return OwnerRequest(), MonthUse()
         except (OSError, ValueError, KeyError, TypeError) as error:
-            log.warning("what was asked for before cannot be read: it counts as nothing", file=FILE, cause=str(error))
+            log.warning("the owner's saved request cannot be read and is ignored", file=FILE, cause=str(error))
             return OwnerRequest(), MonthUse()
         return OwnerRequest(values["wish"], until), use

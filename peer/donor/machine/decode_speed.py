@@ -118,7 +118,7 @@ async def timed_decode(
         generation = engine.begin(asked)
         await generation.draw(1)
         ready_s = time.monotonic() - begun_s
-        said(f"drawing {concurrent_rollouts} rollouts at once for about {seconds:g} s")
+        said(f"generating {concurrent_rollouts} rollouts at once for about {seconds:g} s")
         tokens, took_s = await _drawn(generation, concurrent_rollouts, new_tokens, seconds)
     return Decoded(
         tokens / max(took_s, 1e-9),

@@ -28,7 +28,7 @@ class GpuSensors:
             nvml = importlib.import_module("pynvml")
             nvml.nvmlInit()
         except Exception as error:  # no library, no driver, no device: NVML's errors have a base only where it is there
-            log.info("no accelerator tells its temperature", cause=str(error))
+            log.info("no accelerator reports its temperature", cause=str(error))
             return cls(None)
         return cls(nvml)
 

@@ -105,7 +105,7 @@ class OwnersPage:
                 raise WaitTimedOut("the bug report took too long", fix="run `rollcast peer bugreport`") from None
             if process.returncode != 0:
                 words = said.decode(errors="replace").strip().splitlines()
-                raise ProcessFailed("the bug report was not made", cause=words[0] if words else "it did not say why")
+                raise ProcessFailed("the bug report was not written", cause=words[0] if words else "it gave no reason")
             return name, await asyncio.to_thread(out.read_bytes)
 
 

@@ -108,7 +108,7 @@ class PageServer:
             if request.method == "POST":
                 return await self._post(request)
             read = self._reads.get(request.path.removeprefix("/api/v1/"))
-            return _json({"what": "there is nothing here"}, status=404) if read is None else _json(read())
+            return _json({"what": "this address does not exist"}, status=404) if read is None else _json(read())
         except RollcastError as error:
             return _json(json.loads(error_to_json(error)), status=400)
 
@@ -120,7 +120,7 @@ class PageServer:
             if_none_match=headers.get("If-None-Match", ""),
         )
         if reply is None:
-            return _json({"what": "there is nothing here"}, status=404)
+            return _json({"what": "this address does not exist"}, status=404)
         return web.Response(status=reply.status, body=reply.body, headers={**SECURITY_HEADERS, **reply.headers})
 
     async def _post(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -131,25 +131,25 @@ class PageServer:
             return web.Response(body=data, headers={**SECURITY_HEADERS, **NO_STORE, **said})
         do = str(values.get("do"))
         if request.path != "/api/v1/acts" or do not in ACTS:
-            raise MalformedMessage("there is no such act", fix=f"one of {', '.join(ACTS)}")
-        log.info("the owner acts on the page", act=do)
+            raise MalformedMessage("this act does not exist", fix=f"one of {', '.join(ACTS)}")
+        log.info("owner request on the page", act=do)
         return _json(self._commands[do](values))
 
     async def _body(self, request: web.BaseRequest) -> dict[str, Any]:
         if (request.content_length or 0) > BODY_BYTES_MAX:
-            raise MalformedMessage("too much was sent")
+            raise MalformedMessage("the request body is too long")
         data = b""
         async with asyncio.timeout(_WRITE_DEADLINE_S):
             while part := await request.content.read(BODY_BYTES_MAX):
                 data += part
                 if len(data) > BODY_BYTES_MAX:
-                    raise MalformedMessage("too much was sent")
+                    raise MalformedMessage("the request body is too long")
         try:
             values = json.loads(data)
         except ValueError:
             values = None
         if not isinstance(values, dict):
-            raise MalformedMessage("this is no JSON object")
+            raise MalformedMessage("the request body is not a JSON object")
         return values
 
     async def _stream(self, request: web.BaseRequest) -> web.StreamResponse:

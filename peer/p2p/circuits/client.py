@@ -104,7 +104,7 @@ class CircuitClient:
             connection = await network.dial_addr(Multiaddr(str(relay)), relay_id)
             try:
                 if not await show_certificate(connection, self._certificate()):
-                    raise Unreachable(f"the relay {relay} takes us for no member of the run")
+                    raise Unreachable(f"the relay {relay} does not accept our certificate of the run")
             except BaseException:
                 await close_quietly(connection.close)
                 raise

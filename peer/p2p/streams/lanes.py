@@ -143,7 +143,7 @@ class Lanes:
             self._heard = False
             await trio.sleep(self._silence_timeout_s / _SILENCE_PARTS)
             silent_parts = 0 if self._heard else silent_parts + 1
-        raise _Over(f"the other end said nothing for {self._silence_timeout_s:g} s")
+        raise _Over(f"the other end sent nothing for {self._silence_timeout_s:g} s")
 
     # ------------------------------------------------------------- the lane that carries the other end's frames
 

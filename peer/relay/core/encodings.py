@@ -100,7 +100,7 @@ def give_up_in_vain(state: RelayState, now: float) -> None:
     newest = max(state.heard, default=Version(-1))
     for encoding in state.in_flight() if state.settings.role == "peer" else []:
         if encoding.key.version < newest and _in_vain(state, encoding, now):
-            abandon(state, encoding, "nobody has it any more", in_vain=True)
+            abandon(state, encoding, "no source has it any more", in_vain=True)
 
 
 def _in_vain(state: RelayState, encoding: EncodingState, now: float) -> bool:

@@ -219,7 +219,7 @@ def request_received(state: RelayState, event: RequestReceived) -> None:
         state.do(SendCancel(link.link, event.key, "not held here"))
         return
     if _answers(encoding, link.peer_id).take(0, state.now_s) > 0.0:
-        state.do(SendCancel(link.link, event.key, "asked for too often"))
+        state.do(SendCancel(link.link, event.key, "requested too often"))
         return
     room = state.settings.pulls_most - sum(map(len, link.pulls.values()))
     theirs = state.theirs(link, encoding)

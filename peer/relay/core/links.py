@@ -158,7 +158,7 @@ def watch_dials(state: RelayState, now: float) -> None:
         state.dials_judged = True
         what = f"none of {len(expected)} that are to dial this process got through in {_DIALLED_WITHIN_S:.0f} s"
         fix = (
-            "`rollcast peer check` says what is in between, and what opens it; "
+            "`rollcast peer check` reports what is in between, and how to open it; "
             'or set link.advertise to "none": then this process dials the others'
         )
         state.do(Warn(NotDialable.code, what, fix))

@@ -98,4 +98,4 @@ def _useless(state: RelayState, link: LinkState, now: float) -> None:
     """Count a chunk that was not needed. A link that brings far more of these than useful ones only costs downlink."""
     link.useless += 1
     if link.useless > state.settings.useless_chunks_most + link.useful:
-        link_loss.close_link(state, link, "too many chunks that were of no use", now)
+        link_loss.close_link(state, link, "too many chunks that were not needed", now)

@@ -98,7 +98,7 @@ async def test_a_frozen_end_is_given_up(tmp_path: Path) -> None:
         in_libp2p(pair.listener, freeze)
         reason = (await dialled.ended())[0]
         thawed.set()
-        assert "said nothing for 0.9 s" in reason
+        assert "sent nothing for 0.9 s" in reason
 
 
 async def test_a_thread_that_dies_takes_its_links_along_and_is_started_again(tmp_path: Path) -> None:

@@ -87,7 +87,9 @@ def test_a_refusal_is_told_and_a_silent_coordinator_is_a_failure() -> None:
     core = connected()
     core.handle(Wanted(ANNA), 0.0)
     core.handle(Wanted(BERT), 0.5)
-    assert disappointment(core, Refused(ANNA, "it is not here"), 0.6) == f"no hole is punched to {ANNA}: it is not here"
+    assert (
+        disappointment(core, Refused(ANNA, "it is not here"), 0.6) == f"cannot punch a hole to {ANNA}: it is not here"
+    )
     assert core.handle(Tick(), ANSWER_S) == []
     (action,) = core.handle(Tick(), 0.5 + ANSWER_S)
     assert isinstance(action, FailWaiting)
@@ -101,7 +103,7 @@ def test_refusals_do_not_add_up() -> None:
     for now in (0.0, 1.0, 2.0, 3.0):
         assert core.handle(Wanted(BERT), now) == [Ask(BERT)]
         core.handle(Refused(BERT, "it has only just come"), now)
-        assert "after 0 failures no other try for 0.5 s" in disappointment(core, Wanted(BERT), now + 0.5)
+        assert "after 0 failures no further attempt for 0.5 s" in disappointment(core, Wanted(BERT), now + 0.5)
 
 
 def test_without_a_session_nothing_is_asked_and_what_runs_goes_on() -> None:
@@ -130,7 +132,7 @@ def test_where_both_asked_at_once_it_is_the_links_of_one() -> None:
     told = order(asked=False)
     disappointed, begun = core.handle(Told(told), 0.1)
     assert isinstance(disappointed, FailWaiting)
-    assert "it dials us" in disappointed.error.what
+    assert "that peer dials this one" in disappointed.error.what
     assert begun == Begin(told)
 
 

@@ -86,7 +86,7 @@ class TestPunchTransport(TransportConformance):
         self.matchmaking.knows = (False, False)
         self.matchmaking.deadline_s = 0.1
         async with self.pair(tmp_path) as pair:
-            with pytest.raises(Unreachable, match="no hole"):
+            with pytest.raises(Unreachable, match="cannot punch a hole"):
                 await pair.dial()
             await asyncio.sleep(0.05)
             assert list(self.matchmaking.outcomes.values()) == [[False], [False]]

@@ -47,7 +47,7 @@ class Story:
 
 
 def dropped(version: int, encoding_id: int = 0) -> Drop:
-    return Drop(key_of(version, encoding_id), "another encoding is cheaper, or a newer version is there")
+    return Drop(key_of(version, encoding_id), "another encoding is cheaper, or a newer version is available")
 
 
 def receive(version: int, encoding_id: int = 0, *, announced: bool = True, holder: LinkId | None = None) -> Receive:
@@ -120,7 +120,7 @@ def test_a_joiner_receives_the_keyframe_and_what_everybody_is_sent() -> None:
     story = Story()
     assert story.heard(5) == [receive(5, 1), receive(5, 0)]
     assert story.held(5) == [
-        Drop(key_of(5, 1), "another encoding is cheaper, or a newer version is there"),
+        Drop(key_of(5, 1), "another encoding is cheaper, or a newer version is available"),
         Report(Version(5)),
     ]
 
@@ -141,11 +141,11 @@ def test_a_superseded_encoding_is_dropped_unless_most_of_it_is_here() -> None:
     story.heard(5)
     story.progress[key_of(5, 1)] = (6, 10)
     assert story.held(13) == []
-    assert Drop(key_of(5, 1), "another encoding is cheaper, or a newer version is there") not in story.heard(13)
+    assert Drop(key_of(5, 1), "another encoding is cheaper, or a newer version is available") not in story.heard(13)
     story.progress[key_of(5, 1)] = (4, 10)
     assert story.heard(14) == [
         receive(14, 1),
-        Drop(key_of(5, 1), "another encoding is cheaper, or a newer version is there"),
+        Drop(key_of(5, 1), "another encoding is cheaper, or a newer version is available"),
     ]
 
 
@@ -165,7 +165,7 @@ def test_a_delta_that_gives_other_bytes_is_replaced_by_the_keyframe() -> None:
     story.held(4)
     story.heard(5)
     story.held(5, 1)
-    drop = Drop(key_of(5, 1), "another encoding is cheaper, or a newer version is there")
+    drop = Drop(key_of(5, 1), "another encoding is cheaper, or a newer version is available")
     assert story.book.not_made(key_of(5, 1)) == [receive(5, 0), drop]
     assert story.held(5) == [Report(Version(5))]
 
@@ -187,7 +187,7 @@ def test_an_encoding_that_waits_to_be_tried_again_is_dropped_when_it_is_of_no_mo
     story.book.given_up(key_of(5, 0), again=True)
     story.held(12)
     commands = story.heard(13)
-    assert Drop(key_of(5, 0), "another encoding is cheaper, or a newer version is there") in commands
+    assert Drop(key_of(5, 0), "another encoding is cheaper, or a newer version is available") in commands
 
 
 def test_an_encoding_that_was_given_up_for_good_is_told_again() -> None:

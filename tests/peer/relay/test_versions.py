@@ -406,7 +406,7 @@ async def test_what_nobody_has_is_replaced_by_something_else(tmp_path: Path) -> 
         third = Published(RUN_ID, LEARNER, 3, base=SECOND)
         assert known(key_of(3), CHUNKS, pushed=False) not in setup.heard(third)
         setup.progress.clear()
-        setup.versions.carry_out(AbandonVersion(key_of(2), "nobody has it any more", in_vain=True))
+        setup.versions.carry_out(AbandonVersion(key_of(2), "no source has it any more", in_vain=True))
         assert setup.news() == [known(key_of(3), CHUNKS, pushed=False)]
 
 

@@ -89,7 +89,7 @@ async def test_a_relayed_link_is_replaced_by_a_punched_one_and_that_by_a_direct_
     assert holder.links == [relayed, punched]
     over_before = relayed.over
     holder.later.pop()()
-    assert (over_before, relayed.over) == ("", "replaced by a better way"), "what was asked for on it still came"
+    assert (over_before, relayed.over) == ("", "replaced by a better path"), "what was asked for on it still came"
     await holder.at(40.0)
     await holder.at(70.0)
     assert holder.dialled[1:] == [["5.5.5.1:1"]]

@@ -178,7 +178,7 @@ def test_revoked_leases_are_forgotten_wherever_their_slots_are() -> None:
 def test_more_leases_than_can_be_held_are_given_back() -> None:
     core = ready_core()
     actions = core.handle(LeasesGranted(tuple(grant(index, 4) for index in range(1, 7))), 1.0)
-    assert actions[0] == ReturnLeases((LeaseId(5), LeaseId(6)), "more than asked for")
+    assert actions[0] == ReturnLeases((LeaseId(5), LeaseId(6)), "more than requested")
 
 
 def test_a_failed_upload_is_sent_again_after_its_backoff() -> None:
@@ -267,9 +267,9 @@ def test_the_state_is_said_in_words() -> None:
     assert said() == ("starting", "loading version 0 and compiling")
     core.handle(VersionLoaded(key(0)), 0.0)
     core.handle(VersionActivated(key(0)), 0.0)
-    assert said() == ("idle", "the coordinator is away: not reached yet")
+    assert said() == ("idle", "no session with the coordinator: not reached yet")
     core.handle(SessionOpened(), 0.0)
-    assert said() == ("idle", "no work just now: the learner has as much as it can use")
+    assert said() == ("idle", "no work at the moment: the learner has all it can use")
     core.handle(LeasesGranted((grant(1, 4),)), 0.0)
     assert said() == ("generating", "4 rollouts with version 0")
 

@@ -66,10 +66,10 @@ def test_nothing_is_halted_at_first() -> None:
 
 
 def test_the_gravest_reason_counts() -> None:
-    halt = Halt(finishing="its owner asked")
+    halt = Halt(finishing="requested by its owner")
     assert halt.draws
     assert not halt.takes_work
-    assert halt.status(unfinished=3, unsent=1) == ("finishing", "its owner asked; 3 rollouts to go")
+    assert halt.status(unfinished=3, unsent=1) == ("finishing", "requested by its owner; 3 rollouts left")
     halt.rest("hot", "resting", 5.0)
     assert (halt.draws, halt.in_words) == (False, "resting: hot")
     assert halt.stop("told to", 6.0)

@@ -106,5 +106,5 @@ async def test_what_is_not_the_named_file_is_not_taken(
 
 
 async def test_a_hash_is_no_path(tmp_path: Path) -> None:
-    with pytest.raises(MalformedMessage, match="hash is none"):
+    with pytest.raises(MalformedMessage, match="hash is malformed"):
         await text_from(tmp_path, None).decode('{"hub": {"size": 8, "sha256": "../../x"}}', (1,))

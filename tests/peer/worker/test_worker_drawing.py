@@ -149,7 +149,7 @@ def test_leases_of_a_past_epoch_or_with_its_tokens_are_given_back() -> None:
     mixed = grant(1, 2, epoch=1, prefix=(segment((8, 9), version=8),))
     old = grant(2, 2, epoch=1, oldest_useful=7, prefix=(segment((8, 9), version=6, epoch=1),))
     assert core.handle(LeasesGranted((mixed, old, grant(3))), 1.0) == [
-        ReturnLeases((LeaseId(1), LeaseId(2)), "what was drawn for them is of another epoch or too old"),
+        ReturnLeases((LeaseId(1), LeaseId(2)), "their prefixes are of another epoch or too old"),
         ReturnLeases((LeaseId(3),), "their epoch is over"),
         RequestWork(8),
     ]
@@ -316,15 +316,17 @@ def test_who_finishes_completes_what_it_holds_and_ends() -> None:
     core = ready_core()
     lease, other = grant(1, 4), grant(2, 2)
     core.handle(LeasesGranted((lease, other)), 1.0)
-    assert core.handle(FinishRequested("its owner asked"), 2.0) == [RequestWork(0)]
-    assert core.status(2.0).reason == "its owner asked; 6 rollouts to go"
+    assert core.handle(FinishRequested("requested by its owner"), 2.0) == [RequestWork(0)]
+    assert core.status(2.0).reason == "requested by its owner; 6 rollouts left"
     end, generate, upload = core.handle(finished(1, work(lease)), 3.0)
     assert (end, generate) == (EndBatch(1), GenerateBatch(2, work(other), SLICE))
     assert isinstance(upload, UploadRollouts)
     core.handle(UploadAnswered(upload.upload_id, accept(upload.rollouts), 0.5), 3.1)
     _, last = core.handle(finished(2, work(other)), 4.0)
     assert isinstance(last, UploadRollouts)
-    assert core.handle(UploadAnswered(last.upload_id, accept(last.rollouts), 0.5), 4.1) == [Finish("its owner asked")]
+    assert core.handle(UploadAnswered(last.upload_id, accept(last.rollouts), 0.5), 4.1) == [
+        Finish("requested by its owner")
+    ]
     assert core.finished
 
 

@@ -18,7 +18,7 @@ export const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 const VERDICTS = {
   accepted: "The rollout was accepted and may be trained on.",
-  interrupted: "It was begun here and handed over unfinished; another machine continues it.",
+  interrupted: "It was begun here and returned unfinished; another machine continues it.",
   stale: "It was too old when it arrived: the learner had moved on by more steps than the run allows.",
   group_stale: "Its group became too old before it was complete.",
   late_duplicate: "Another machine's attempt at the same rollout was stored first.",
@@ -26,7 +26,7 @@ const VERDICTS = {
   wrong_fence: "The work had been given to another machine meanwhile.",
   unknown_lease: "The coordinator does not know this work: it was restarted, or the work was revoked.",
   rolled_back: "It was made with a version that the learner has discarded.",
-  returned: "It was handed back before it was finished.",
+  returned: "The work was returned before it was finished.",
   revoked: "The coordinator revoked the work.",
   malformed: "It did not have the requested form. This machine or its software may be faulty.",
   quarantined: "This machine is quarantined because of what it sent before.",

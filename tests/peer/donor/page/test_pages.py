@@ -89,8 +89,8 @@ async def test_every_act_of_the_command_line_is_here(browser: Any, tmp_path: Pat
         await tab.page.get_by_role("button", name="Resume").click()
         await tab.shows(".state-card", "Generating")
         await choose(tab, "Finish", "Then stop")
-        await tab.shows(".state-card", "Finishes what it holds, then stops")
-        assert FinishRequested("its owner asked", ends=True) in host.told
+        await tab.shows(".state-card", "Finishes its work, then stops")
+        assert FinishRequested("requested by its owner", ends=True) in host.told
         await tab.page.get_by_role("button", name="Resume").click()
         await tab.shows(".state-card", "Generating")
         await choose(tab, "More", "Leave the run")
@@ -122,7 +122,7 @@ async def test_acts_for_a_while(browser: Any, tmp_path: Path, width: int, scheme
         await tab.page.get_by_role("button", name="Resume").click()
         await tab.shows(".state-card", "Generating")
         await choose(tab, "More", "Finish, then stop")
-        await tab.shows(".state-card", "Finishes what it holds, then stops")
+        await tab.shows(".state-card", "Finishes its work, then stops")
         await choose(tab, "More", "Leave the run")
         await tab.fits("leave")
         await dialog.get_by_role("button", name="Stay").click()

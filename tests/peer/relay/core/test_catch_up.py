@@ -110,7 +110,7 @@ def test_a_keyframe_is_spared_before_it_is_cut_up() -> None:
 def test_who_has_all_of_it_or_stops_asking_or_is_gone_fetches_nothing() -> None:
     for ends in (
         HaveReceived(LinkId(A), KEY, CHUNKS, b"", True),
-        CancelReceived(LinkId(A), KEY, "a newer version is there"),
+        CancelReceived(LinkId(A), KEY, "a newer version is available"),
         LinkDown(LinkId(A), "gone"),
     ):
         steps = linked()

@@ -277,7 +277,7 @@ def test_who_asks_for_ever_is_refused_until_time_has_passed() -> None:
     while (said := steps.tell(request)) == [answer(OTHER, 0)]:
         answers += 1
         steps.sent(OTHER)
-    assert said == [SendCancel(LinkId(OTHER), KEY, "asked for too often")]
+    assert said == [SendCancel(LinkId(OTHER), KEY, "requested too often")]
     assert answers == 8 * CHUNKS + 1, "as much as eight copies, and the debt that ends it"
     steps.now += 300.0 / CHUNKS
     assert steps.tell(request) == [answer(OTHER, 0)]

@@ -171,7 +171,7 @@ def cancelled(steps: Steps, seconds: float) -> list[Action]:
 def test_what_nobody_has_any_more_is_given_up_for_a_newer_version() -> None:
     steps = refused()
     assert given_up(cancelled(steps, 9.5)) == []
-    assert given_up(cancelled(steps, 1.0)) == [AbandonVersion(KEY, "nobody has it any more", in_vain=True)]
+    assert given_up(cancelled(steps, 1.0)) == [AbandonVersion(KEY, "no source has it any more", in_vain=True)]
 
 
 def test_a_keyframe_that_all_refuse_before_anything_of_it_came_is_given_up_at_once() -> None:
@@ -180,7 +180,7 @@ def test_a_keyframe_that_all_refuse_before_anything_of_it_came_is_given_up_at_on
     steps.tell(CancelReceived(LinkId(ORIGIN), KEY, "no longer kept"))
     assert given_up(steps.wait(0.05)) == [], "the other one was asked"
     steps.tell(CancelReceived(LinkId(A), KEY, "no longer kept"))
-    assert given_up(steps.wait(0.05)) == [AbandonVersion(KEY, "nobody has it any more", in_vain=True)]
+    assert given_up(steps.wait(0.05)) == [AbandonVersion(KEY, "no source has it any more", in_vain=True)]
 
 
 def test_two_who_lack_a_keyframe_do_not_wait_for_each_other_for_long() -> None:
@@ -189,7 +189,7 @@ def test_two_who_lack_a_keyframe_do_not_wait_for_each_other_for_long() -> None:
     steps.tell(CancelReceived(LinkId(ORIGIN), KEY, "no longer kept"), VersionHeard(key_of(9, 1)))
     steps.tell(HaveReceived(LinkId(A), KEY, 3, bitmap(3), False))
     assert given_up(steps.wait(2.5)) == []
-    assert given_up(steps.wait(1.0)) == [AbandonVersion(KEY, "nobody has it any more", in_vain=True)]
+    assert given_up(steps.wait(1.0)) == [AbandonVersion(KEY, "no source has it any more", in_vain=True)]
 
 
 def test_a_delta_that_may_still_be_pushed_is_not_given_up_as_soon() -> None:
@@ -365,7 +365,7 @@ def test_chunks_of_what_nobody_announced_are_dropped_and_end_the_link_in_the_end
     steps = peer()
     for _ in range(steps.state.settings.useless_chunks_most):
         assert steps.tell(arrived(A, 0, key_of(7))) == []
-    reason = "too many chunks that were of no use"
+    reason = "too many chunks that were not needed"
     assert steps.tell(arrived(A, 0, key_of(7))) == [CloseLink(LinkId(A), reason)]
 
 
@@ -375,7 +375,7 @@ def test_duplicates_are_counted_and_in_the_end_a_nuisance() -> None:
     actions: list[Action] = []
     for _ in range(steps.state.settings.useless_chunks_most + 1):
         actions += steps.tell(arrived(A, 0, stripe=NO_STRIPE))
-    assert actions == [CloseLink(LinkId(A), "too many chunks that were of no use")]
+    assert actions == [CloseLink(LinkId(A), "too many chunks that were not needed")]
     assert steps.state.counters.chunks_duplicate == steps.state.settings.useless_chunks_most + 1
 
 
