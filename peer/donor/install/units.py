@@ -80,7 +80,7 @@ _HEAD = """\
 [Unit]
 Description=Rollcast peer: this machine's spare time for a training run
 {after}
-# Tries again for as long as it takes; those below end it for good.
+# Restarts without limit; the exit statuses below end the service for good.
 StartLimitIntervalSec=0
 
 [Service]
@@ -90,13 +90,13 @@ Restart=on-failure
 RestartSec={restart_s}
 # Wrong configuration, data, protocol or invite: another start changes nothing.
 RestartPreventExitStatus={no_restart}
-# It hands its work and its relaying back within 2 s.
+# A peer returns its work and stops relaying within 2 s.
 TimeoutStopSec={stop_s}
 KillMode=mixed
 """
 
 _POLITE = """
-# Out of everybody's way, and the first to go where memory is short.
+# Lowest priority, and the first to be killed where memory is short.
 Nice=19
 IOSchedulingClass=idle
 CPUWeight=1
@@ -133,7 +133,7 @@ SystemCallArchitectures=native
 SystemCallFilter=@system-service
 SystemCallErrorNumber=EPERM
 RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK
-# Not here: MemoryDenyWriteExecute (jax and torch compile as they go), PrivateDevices (it would hide the accelerator),
+# Left out: MemoryDenyWriteExecute (jax and torch compile as they go), PrivateDevices (it would hide the accelerator),
 # PrivateNetwork (peers dial each other).
 """
 
@@ -142,12 +142,12 @@ DynamicUser=yes
 PrivateMounts=yes
 ProtectProc=invisible
 RemoveIPC=yes
-# Accelerators and nothing else.
+# Devices: only accelerators.
 DevicePolicy=closed
 DeviceAllow=char-nvidia* rw
 DeviceAllow=char-drm rw
 DeviceAllow=char-kfd rw
-# Other peers may be anywhere; the metadata services of clouds, which hand out keys, are not peers. No multicast.
+# Other peers may be anywhere; the metadata services of clouds, which issue keys, are not peers. No multicast.
 IPAddressDeny=169.254.169.254/32 fd00:ec2::254/128 multicast
 """
 

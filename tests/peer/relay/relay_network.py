@@ -1,8 +1,7 @@
 """Simulate a network of relay cores in virtual time, where nodes and links fail, and time its broadcasts.
 
-The wire is modelled (rollcast/sim/kernel/bandwidth.py), the shells are played (tests/peer/relay/relay_shells.py),
-the
-cores are the real ones. The same arguments always give the same result.
+The wire is modelled (rollcast/sim/kernel/bandwidth.py), the shells are played (tests/peer/relay/relay_shells.py), and
+the cores are the real ones. The same arguments always give the same result.
 """
 
 from __future__ import annotations
