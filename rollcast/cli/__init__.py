@@ -1,1 +1,1 @@
-"""Define the command line: one run on this machine, and what all commands share."""
+"""Define the command line: one run on this machine, and the components that all commands share."""

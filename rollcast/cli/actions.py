@@ -1,4 +1,4 @@
-"""Shared by the commands that act on a run: perform an act or preview it, and print the outcome."""
+"""Perform an act on a run or preview it, and print the outcome, for every command that acts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PREVIEW_TIMEOUT_S = 30.0
 _PREVIEW = "/api/v1/acts/settings/preview"
 _FIGURES = (
     ("utilisation", "learner busy"),
-    ("steps_per_hour", "steps an hour"),
+    ("steps_per_hour", "steps per hour"),
     ("workers_on", "workers on"),
     ("usd_per_hour", "$/h"),
     ("t_bcast_s", "T_bcast s"),
@@ -27,7 +27,7 @@ def act_on_peers(
 ) -> int:
     """Perform an act on peers. The exit status is not 0 if it failed for any of them."""
     if not names:
-        raise ConfigError("no worker is named", fix="name workers as `rollcast workers` lists them, or give their ids")
+        raise ConfigError("no worker is given", fix="give names or ids of workers, as `rollcast workers` lists them")
     values = {"act": act, "peers": list(names), "reason": reason}
     if preview:
         return show_preview(values, run, json_output=json_output)
@@ -40,14 +40,14 @@ def act_on_peers(
 
 
 def show_preview(values: Mapping[str, Any], run: RunOptions, *, json_output: bool) -> int:
-    """Print what would follow from an act or from other settings; change nothing."""
+    """Print the predicted consequences of an act or of other settings; change nothing."""
     answer = ordered(Target.of(run), _PREVIEW, values, timeout_s=PREVIEW_TIMEOUT_S)
     print(json.dumps(answer, indent=2) if json_output else "\n".join(preview_lines(answer)))
     return 0
 
 
 def outcome(act: str, answer: Mapping[str, Any]) -> list[str]:
-    """Return a line for each peer: what was done, or why it failed."""
+    """Return a line for each peer: the act that was done, or the reason why it failed."""
     done, failed = answer["done"], answer["failed"]
     word = act.replace("_", " ")
     return [*(f"{word}: {one}" for one in done), *(f"not done: {one['peer']}: {one['error']}" for one in failed)]

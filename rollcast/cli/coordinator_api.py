@@ -1,4 +1,4 @@
-"""Ask a running coordinator over its HTTP API."""
+"""Query a running coordinator over its HTTP API, and post acts to it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a coordinator is found: by its run folder, or by a URL and, for HTTPS, the run CA's certificate."""
+    """The coordinator to contact: by its run folder, or by a URL and, for HTTPS, the run CA's certificate."""
 
     run_folder: Path
     url: str = ""
@@ -54,9 +54,9 @@ class Target:
             return str(json.loads(path.read_text())["http_url"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunFolderError(
-                f"the run folder {self.run_folder} names no running coordinator",
+                f"the run folder {self.run_folder} does not name a running coordinator",
                 cause=f"cannot read {path}: {error}",
-                fix="name the run with --run-folder, or the coordinator with --url http://HOST:PORT",
+                fix="give the run with --run-folder, or the coordinator with --url http://HOST:PORT",
             ) from None
 
     def trust(self) -> ssl.SSLContext:
@@ -128,14 +128,14 @@ def key_of(run_folder: Path) -> str:
         return key_path(run_folder).read_text().strip()
     except OSError as error:
         raise RunFolderError(
-            f"{run_folder} has no key for orders",
+            f"{run_folder} has no key for acts",
             cause=str(error),
             fix=f"give the run folder on the coordinator's machine with --run-folder, or a token in {TOKEN_VARIABLE}",
         ) from None
 
 
 def page_link(target: Target) -> str:
-    """The dashboard's address with the run's key behind a #: no browser sends that part to anybody.
+    """Return the dashboard's address with the run's key after a #: browsers do not send that part to any server.
 
     Raises:
         RunFolderError: see Target and key_of.
@@ -144,7 +144,7 @@ def page_link(target: Target) -> str:
 
 
 def _bearing(token: str, url: str) -> dict[str, str]:
-    """Headers with the token.
+    """Return the headers that carry the token; empty without a token.
 
     Raises:
         ConfigError: the URL is plain HTTP beyond loopback, where anyone on the path could read the token.
@@ -184,7 +184,7 @@ async def _answer(
         raise WrongKey(
             f"the server at {url} has no certificate of this run",
             cause=str(error),
-            fix="name the run's CA certificate with --ca-file, or the run folder with --run-folder",
+            fix="give the run's CA certificate with --ca-file, or the run folder with --run-folder",
         ) from None
     except (aiohttp.ClientError, aiohttp.InvalidURL, OSError, TimeoutError, ValueError) as error:
         raise Unreachable(

@@ -35,7 +35,7 @@ def _redirect(folder: RunFolder, link: str) -> Path:
     """Write a file that only its owner can read and that redirects a browser to the link; return its path.
 
     Raises:
-        RunFolderError: it cannot be written.
+        RunFolderError: the file cannot be written.
     """
     path = folder.secrets / _PAGE
     page = f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url={html.escape(link)}">\n'

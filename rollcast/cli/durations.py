@@ -1,4 +1,4 @@
-"""Durations as people write them: 90s, 15m, 2h, 1d12h."""
+"""Parse and format durations as people write them: 90s, 15m, 2h, 1d12h."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 
 
 def seconds_of(text: str) -> float:
-    """Seconds in a duration.
+    """Return the seconds in a duration.
 
     Raises:
-        ConfigError: it is none, or nothing is left of it.
+        ConfigError: the text is not a duration, or the duration is 0.
     """
     written = text.strip().lower().replace(" ", "")
     total = sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(written))
     if not _PARTS.fullmatch(written) or total <= 0.0:
-        raise ConfigError(f"{text!r} is no duration", fix="write numbers with units, such as 90s, 15m, 2h or 1d12h")
+        raise ConfigError(f"{text!r} is not a duration", fix="write numbers with units, such as 90s, 15m, 2h or 1d12h")
     return total
 
 
 def in_words(seconds: float) -> str:
-    """The two largest units: `1d 12h`, `3m 5s`."""
+    """Return a duration in its two largest units: `1d 12h`, `3m 5s`."""
     left = max(0, round(seconds))
     parts = []
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):

@@ -1,4 +1,4 @@
-"""`rollcast explain`, `replay` and `why`: show what happened in a run, from what its coordinator kept."""
+"""`rollcast explain`, `replay` and `why`: show what happened in a run, from the records of its coordinator."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def replay(
     folder = RunFolder(run_folder)
     lives = incarnations(folder.record)
     if not lives:
-        raise RunFolderError(f"there is no flight record in {folder.root}", fix="name the coordinator's run folder")
+        raise RunFolderError(f"there is no flight record in {folder.root}", fix="give the coordinator's run folder")
     console = Console(stderr=True)
     with console.status("replaying") as status:
         replayed = replay(folder, life or lives[-1], progress=lambda done: status.update(f"replayed {done} events"))

@@ -53,6 +53,6 @@ def guess_role(path: Path) -> Role:
         raise ConfigError(
             f"cannot tell which process {path} is for",
             cause=f"no process has all of its sections: {', '.join(sorted(sections))}",
-            fix="name the process with --role",
+            fix="give the process with --role",
         )
     return fits[0]

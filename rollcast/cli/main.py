@@ -111,7 +111,7 @@ def main() -> None:
     except BrokenPipeError:
         _end_if_output_closed()
         raise
-    except CycloptsError:  # printed already
+    except CycloptsError:  # cyclopts has printed it already
         sys.exit(ConfigError.exit_code)
     except RollcastError as error:
         print(error, file=sys.stderr)
@@ -119,7 +119,7 @@ def main() -> None:
 
 
 def _end_if_output_closed() -> None:
-    """End with status 0 if the reader of our output has closed it, as `head` does: that is no failure."""
+    """End with status 0 if the reader of our output has closed it, as `head` does: that is not a failure."""
     output = sys.stdout.fileno()
     poll = select.poll()
     poll.register(output, 0)

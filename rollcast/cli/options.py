@@ -19,12 +19,12 @@ LATEST_RUN = Path("runs/latest")  # a link that every start of a run renews
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Which run is meant."""
+    """The run that a command works on."""
 
     run_folder: Path = LATEST_RUN
-    """The run's folder: it says where the coordinator listens, and has the key that acts need."""
+    """The run's folder, which has the coordinator's address and the key that acts need."""
     url: str = ""
-    """The coordinator's address, where the folder does not say it; with a token in ROLLCAST_TOKEN."""
+    """The coordinator's address, if the folder does not have it; with a token in ROLLCAST_TOKEN."""
     ca_file: Path | None = None
     """Certificate (PEM) of the run's CA, for an https address."""
 

@@ -165,7 +165,7 @@ class Fleet:
         }
 
     def check(self) -> None:
-        """Restart processes that died, after a growing delay; raise if one failed that the run cannot do without.
+        """Restart processes that died, after a growing delay; raise if a process failed that the run needs.
 
         A process that was killed or crashed is restarted, since each resumes from its own disk and loses nothing that
         it acknowledged. A process that ended with an error of its own exit status would only end so again, and so would
@@ -198,7 +198,7 @@ class Fleet:
         bound = f" after {self.restarts[name]} restarts (restarts_max = {self.config.restarts_max})" if is_bound else ""
         return ProcessFailed(
             f"the {name} ended with status {status}{bound}",
-            cause=self._last_words(name) or f"it printed nothing; the status means {meanings_of(status) or 'a crash'}",
+            cause=self._last_words(name) or f"it printed nothing; its status means {meanings_of(status) or 'a crash'}",
             fix=f"see its log {self.log_path(name)}",
         )
 

@@ -24,8 +24,8 @@ class UpConfig(ConfigModel):
     stop_timeout_s: float = Field(15.0, gt=0.0)
     """Seconds that a process has to stop in order before it is killed."""
     restarts_max: int = Field(10, ge=0)
-    """How often each process is restarted after it was killed or crashed. After that the run ends, or continues without
-    the process if it is a peer."""
+    """Most restarts of each process after it was killed or crashed. After that the run ends, or continues without the
+    process if it is a peer."""
     coordinator: CoordinatorConfig = CoordinatorConfig()
     """Settings of the coordinator."""
     learner: LearnerConfig = LearnerConfig()

@@ -59,7 +59,7 @@ class PlainView:
         self._console.print(line(status), soft_wrap=True, highlight=False)
 
     def close(self) -> None:
-        """Do nothing: plain lines need no cleaning up."""
+        """Do nothing: plain lines need no clean-up."""
 
 
 def line(status: Status) -> str:
@@ -176,7 +176,7 @@ def _staleness(status: Status) -> RenderableType:
 
 
 def _late(staleness: Mapping[str, Any]) -> str:
-    """Return what the policies for late rollouts and publishing did; empty if both are the default ones."""
+    """Return the effects of the policies for late rollouts and publishing; empty if both are the default ones."""
     late, policy = staleness["late"], staleness["late_policy"]
     parts = []
     if policy == "wait":
@@ -189,12 +189,12 @@ def _late(staleness: Mapping[str, Any]) -> str:
 
 
 def _ages(status: Status) -> RenderableType:
-    """Return what the age of the newest batch consisted of."""
+    """Return the components of the age of the newest batch."""
     return Text("age        ", style="dim").append(age_words(status["staleness"]["split"]["last"]), style="bold")
 
 
 def age_words(split: Mapping[str, Any] | None) -> str:
-    """Return the mean age in steps and its parts in seconds, in one line; "-" if it is not known."""
+    """Return the mean age in steps and its components in seconds, in one line; "-" if it is unknown."""
     if split is None or split["age_steps"] is None:
         return "-"
     if split["age_s"] is None:
@@ -249,7 +249,7 @@ def _dropped(rollouts: Mapping[str, Any]) -> str:
 
 
 def _waiting(status: Status) -> str:
-    """Return what the run waits for; empty while the learner trains, as that wait costs nothing."""
+    """Return the event that the run waits for; empty while the learner trains, as that wait costs nothing."""
     since_s = status["waiting_since_s"] or 0.0
     trains = status["learner_phase"] == "training" and str(status["waiting_for"]).startswith("the learner")
     usual_s = max(_STEP_SHOWN_S, _STEP_SHOWN_TIMES * (status["t_train_s"] or 0.0))

@@ -30,7 +30,7 @@ def check_path(path: Path) -> None:
         ConfigError: it ends neither in .png nor in .svg.
     """
     if path.suffix not in (".png", ".svg"):
-        raise ConfigError(f"cannot draw {path}", cause="a plot is PNG or SVG", fix="name it .png or .svg")
+        raise ConfigError(f"cannot draw {path}", cause="a plot is PNG or SVG", fix="give it the ending .png or .svg")
 
 
 def new_chart(title: str, subtitle: str = "") -> tuple[Any, Any]:
@@ -53,7 +53,7 @@ def new_panels(title: str, subtitle: str, count: int) -> tuple[Any, list[Any]]:
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtra(
-            "plots are drawn with matplotlib, which is not installed", fix="pip install 'rollcast[capacity]'"
+            "plots need matplotlib, which is not installed", fix="pip install 'rollcast[capacity]'"
         ) from None
     figure = Figure(figsize=_SIZE_INCHES if count == 1 else _PANELS_SIZE_INCHES, layout="constrained")
     figure.suptitle(title, x=0.02, ha="left", fontweight="bold")
@@ -103,7 +103,7 @@ def integer_ticks(axis: Any) -> None:
 
 
 def share_axis(axes: Any) -> None:
-    """Let the y axis show a share from 0 to 100 %, with a little room above."""
+    """Let the y axis show a share from 0 to 100 %, with a small margin above."""
     from matplotlib.ticker import PercentFormatter
 
     axes.set_ylim(0, 1.05)
@@ -111,7 +111,7 @@ def share_axis(axes: Any) -> None:
 
 
 def scale_to(axis: Any, values: Sequence[float]) -> None:
-    """Begin an axis at 0; make it logarithmic, and labelled so, where small values would vanish beside large ones."""
+    """Begin an axis at 0; make it logarithmic, and labelled so, where small values would vanish next to large ones."""
     from matplotlib import ticker
 
     least, most = min(values, default=0.0), max(values, default=0.0)

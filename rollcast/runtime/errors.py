@@ -8,32 +8,32 @@
     ├── MissingExtra           RC105  exit 69   a role's packages are not installed
     ├── MachineUnfit           RC106  exit 69   a machine has too little memory, disk or speed for a run
     ├── WaitTimedOut           RC201  exit 75   a wait reached its deadline
-    ├── NoPeers                RC202  exit 75   no peer is there to make rollouts
+    ├── NoPeers                RC202  exit 75   no peer is connected that can generate rollouts
     ├── Unreachable            RC203  exit 69   another process cannot be reached
-    ├── ProtocolMismatch       RC204  exit 76   the two sides speak different protocol versions
-    ├── NotDialable            RC205  exit 69   nobody gets through to the address that a process advertises
+    ├── ProtocolMismatch       RC204  exit 76   the two sides have different protocol versions
+    ├── NotDialable            RC205  exit 69   the address that a process advertises cannot be reached
     ├── ClockWrong             RC206  exit 69   this machine's clock is far from the coordinator's
     ├── JoinRefused            RC301  exit 77   an invite is wrong, expired or used up
     ├── WrongKey               RC302  exit 77   a key or certificate is not the expected one
     ├── BadSignature           RC303  exit 76   a signed object does not verify
     ├── CorruptChunk           RC304  exit 76   bytes do not match their signed hash
-    ├── MalformedMessage       RC305  exit 76   bytes from the network are not what they should be
+    ├── MalformedMessage       RC305  exit 76   bytes from the network have the wrong form or values
     ├── ClonedIdentity         RC306  exit 77   another machine uses the same identity at the same time
-    ├── NotAllowed             RC307  exit 77   a token is missing or wrong, or its role may not do this
-    ├── Banned                 RC308  exit 77   the run's operator sent this identity away
+    ├── NotAllowed             RC307  exit 77   a token is missing or wrong, or its role does not allow the act
+    ├── Banned                 RC308  exit 77   the run's operator banned this identity
     ├── StoreError             RC401  exit 74   the ledger or a store cannot be read or written
     ├── BackupError            RC402  exit 73   a backup cannot be made, read or restored
     ├── TaskError              RC501  exit 65   a task, its data or a verifier is wrong
     ├── CheckpointError        RC601  exit 74   a checkpoint cannot be written or read
-    ├── EpochOver              RC602  exit 76   another learner has gone on with the run
+    ├── EpochOver              RC602  exit 76   another learner has continued the run
     ├── ModelError             RC603  exit 65   a model's files or its architecture cannot be used
     ├── CacheTooSmall          RC604  exit 69   a rollout does not fit into the engine's memory for keys and values
-    ├── ProcessFailed          RC701  exit 70   a process that we started ended badly
+    ├── ProcessFailed          RC701  exit 70   a process that we started has failed
     ├── DaemonAway             RC702  exit 69   no peer runs from this state folder
-    ├── ServiceManager         RC703  exit 69   the system's service manager refuses, or is not there
+    ├── ServiceManager         RC703  exit 69   the system's service manager refuses, or is missing
     ├── PoolError              RC901  exit 65   a pool of workers cannot be read, or nothing in it can be used
     ├── PlanFileError          RC902  exit 65   a file is not a plan of this version of Rollcast
-    ├── OffersUnavailable      RC903  exit 69   the list of machines for rent cannot be had
+    ├── OffersUnavailable      RC903  exit 69   the list of machines for rent cannot be fetched
     └── ProviderFailed         RC904  exit 69   a provider cannot start, stop or list workers
 
 Exit statuses follow sysexits.h. docs/errors.md has a section for each code; a test keeps the two in step.
@@ -43,7 +43,7 @@ from __future__ import annotations
 
 
 class RollcastError(Exception):
-    """An error that a person can act on.
+    """An error with a fix, for the person who runs the command.
 
     Args:
         what: what happened, in one sentence.
@@ -70,7 +70,7 @@ class RollcastError(Exception):
 
 
 def meanings_of(exit_status: int) -> str:
-    """Which errors end a process with this status, for when it could not say so itself; empty if none does."""
+    """Return the errors that end a process with this status, for one that printed no error; empty if none does."""
     return ", ".join(
         f"{cls.code} {cls.__name__}" for cls in RollcastError.__subclasses__() if cls.exit_code == exit_status
     )
@@ -157,7 +157,7 @@ class Banned(RollcastError):
 
     @classmethod
     def because(cls, reason: str) -> Banned:
-        """``reason``: the operator's, in words."""
+        """Return the error with the operator's ``reason``, in words."""
         return cls("this peer is banned from the run", cause=reason, fix="ask the operator of the run")
 
 

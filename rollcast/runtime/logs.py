@@ -93,7 +93,7 @@ class _LossyStream:
 def configure_logging(
     role: str, *, log_file: Path | None = None, level: int = logging.INFO, bytes_max: int = LOG_BYTES_MAX
 ) -> None:
-    """Send this process's logs to ``log_file`` (JSON lines), or to stderr when there is none.
+    """Send this process's logs to ``log_file`` (JSON lines), or to stderr if it is None.
 
     A second call replaces the destination. The file and the rotated one have at most ``bytes_max`` bytes each.
     """

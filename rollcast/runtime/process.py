@@ -53,7 +53,7 @@ def run_process(main: Callable[[asyncio.Event], Coroutine[Any, Any, int]]) -> in
     async def guarded() -> int:
         return await main(stop_on_signals(asyncio.get_running_loop()))
 
-    # Imported modules never become garbage: the collector need not look through them again and again.
+    # Imported modules never become garbage: the collector need not scan them again and again.
     gc.freeze()
     try:
         return asyncio.run(guarded())
@@ -90,7 +90,7 @@ def bind_error(address: str, error: OSError, *, setting: str) -> PortInUse:
 
 
 def _listener_on(port: int) -> str:
-    """Return "process 4711 (rollcast up)", or "another process" where it is another user's: the system hides those."""
+    """Return "process 4711 (rollcast up)", or "another process" for one of another user, which the system hides."""
     with contextlib.suppress(psutil.Error, OSError):
         for one in psutil.net_connections("tcp"):
             if one.status == psutil.CONN_LISTEN and one.pid and one.laddr and one.laddr.port == port:

@@ -1,4 +1,4 @@
-"""Lay out the run folder, which holds everything that must survive a process or be read afterwards."""
+"""Lay out the run folder, which holds all data that must survive a process or be read afterwards."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class RunFolder:
 
     @property
     def config(self) -> Path:
-        """Resolved configurations, one JSON file a process."""
+        """Resolved configurations, one JSON file per process."""
         return self.root / "config"
 
     @property
     def logs(self) -> Path:
-        """One log a process, JSON lines."""
+        """Logs as JSON lines, one file per process."""
         return self.root / "logs"
 
     @property
@@ -65,17 +65,17 @@ class RunFolder:
 
     @property
     def events(self) -> Path:
-        """Old entries of the run's story, in compressed segments."""
+        """Old entries of the run's event log, in compressed segments."""
         return self.root / "events"
 
     @property
     def samples(self) -> Path:
-        """Completions of evaluations, one file a version and set."""
+        """Completions of evaluations, one file per version and set."""
         return self.root / "samples"
 
     @property
     def metrics(self) -> Path:
-        """One JSON object a learner step."""
+        """Metrics, one JSON object per learner step."""
         return self.root / "metrics.jsonl"
 
     @property
@@ -85,19 +85,19 @@ class RunFolder:
 
     @property
     def summary(self) -> Path:
-        """Figures of the whole run, written at its end."""
+        """Summary of the whole run, written at its end."""
         return self.root / "summary.json"
 
     @property
     def reward_plot(self) -> Path:
-        """Reward against step."""
+        """Plot of the reward against the learner step."""
         return self.root / "reward.png"
 
     def prepare(self) -> RunFolder:
         """Create the folders and check that they can be written.
 
         Raises:
-            RunFolderError: read-only, full, or not a folder.
+            RunFolderError: the disk is read-only or full, or a path is not a folder.
         """
         try:
             for folder in (self.root, self.config, self.logs, self.checkpoints, self.versions):

@@ -1,8 +1,8 @@
-"""Read metrics.jsonl, the figures of a run's learner steps: one JSON object a line, appended as steps end.
+"""Read metrics.jsonl, the figures of a run's learner steps: one JSON object per line, appended as steps end.
 
 The coordinator writes the file and reads it back for its dashboard; the report and the calibration read the files of
-runs that are over. A crash may have cut the last line short, and a copy may be damaged anywhere, so that readers pass
-over every line that is not an object with an integer ``step``.
+runs that are over. A crash may have cut the last line short, and a copy may be damaged anywhere, so readers
+skip every line that is not an object with an integer ``step``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from rollcast.runtime.errors import StoreError
 
-FILE_BYTES_MAX = 256 << 20  # of one file: what is beyond it is not read
+FILE_BYTES_MAX = 256 << 20  # of one file; bytes beyond it are not read
 _TAIL_BYTES = 64 << 10  # read first to find the newest step; doubled until a whole line is in it
 
 
@@ -79,7 +79,7 @@ def last_step(path: Path) -> int | None:
 
 
 def _parsed(data: bytes) -> Iterator[dict[str, Any]]:
-    """Yield the lines that are objects with a step, and pass over the others."""
+    """Yield the lines that are objects with a step, and skip the others."""
     for line in data.splitlines():
         try:
             found = json.loads(line)

@@ -41,7 +41,7 @@ class Distribution:
     """Counts how often a quantity was at most each of some bounds, since the start."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """``bounds``: rising upper bounds; larger values are counted above the last one."""
+        """Count by ``bounds``, rising upper bounds; larger values are counted above the last one."""
         self.bounds = tuple(bounds)
         self.sum = 0.0
         self._counts = [0] * (len(self.bounds) + 1)
@@ -64,7 +64,7 @@ class Series:
         self._keep_every = 1
 
     def add(self, x: int, y: float) -> None:
-        """Points that are not a multiple of the current spacing are left out; the last one always shows."""
+        """Add a point. Points at multiples of the current spacing are kept, and always the last one."""
         if self._points and self._points[-1][0] % self._keep_every:
             self._points.pop()
         self._points.append((x, y))

@@ -1,1 +1,1 @@
-"""Serve the static files that both screens are made of: our own and two libraries."""
+"""Serve the static files that the dashboard and the donor's page share: our own and two libraries."""

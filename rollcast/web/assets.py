@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 STATIC = Path(__file__).parent / "static"
-"""What the dashboard and the donor's page share; served below ``/web/``."""
+"""Files that the dashboard and the donor's page share; served below ``/web/``."""
 
 CONTENT_TYPES = {
     ".css": "text/css; charset=utf-8",

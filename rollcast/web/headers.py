@@ -15,6 +15,6 @@ SECURITY_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-"""For all answers. ``Cache-Control`` is added by the sender: NO_STORE for figures, the asset's own for files."""
+"""Headers of every answer. The sender adds ``Cache-Control``: NO_STORE for data, the asset's own for files."""
 
 NO_STORE = {"Cache-Control": "no-store"}

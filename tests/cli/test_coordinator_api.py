@@ -125,7 +125,7 @@ async def test_an_order_carries_the_key_of_the_run_folder(tmp_path: Path) -> Non
     await server.start_server()
     target = Target(tmp_path, str(server.make_url("/")))
     async with aiohttp.ClientSession() as session:
-        with pytest.raises(RunFolderError, match="no key for orders"):
+        with pytest.raises(RunFolderError, match="no key for acts"):
             await order(session, target, "/x", {})
         (tmp_path / "secrets").mkdir()
         (tmp_path / "secrets" / "operator.key").write_text("secret\n")

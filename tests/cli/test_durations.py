@@ -15,7 +15,7 @@ def test_durations_are_read(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "2", "h", "2x", "-1h", "0s", "1h?"])
 def test_what_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="no duration"):
+    with pytest.raises(ConfigError, match="not a duration"):
         seconds_of(text)
 
 

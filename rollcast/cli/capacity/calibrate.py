@@ -63,7 +63,7 @@ def calibration_of(run_folder: Path, first_step: int = 1, end_step: int | None =
         return calibrate(records.between(first_step, last if end_step is None else end_step))
     except ValueError as error:
         raise RunFolderError(
-            f"the records of {run_folder} are not enough for a calibration",
+            f"the records of {run_folder} are too few for a calibration",
             cause=str(error),
-            fix="let the run make more steps, or use more of them with --first-step and --end-step",
+            fix="let the run do more steps, or include more of them with --first-step and --end-step",
         ) from None

@@ -56,13 +56,13 @@ def _rows(run: Path) -> list[Row]:
         raise RunFolderError(
             f"{run} has no record of costs",
             cause=f"{path} is missing: the coordinator rented no workers, or this is not its run folder",
-            fix="name the run folder of a coordinator with [providers] (docs/providers.md)",
+            fix="give the run folder of a coordinator with [providers] (docs/providers.md)",
         )
     return read_journal(path)
 
 
 def accepted_rollouts(ledger: Path) -> int:
-    """Return how many rollouts the run accepted.
+    """Return the number of rollouts that the run accepted.
 
     Raises:
         StoreError: the ledger cannot be read.
@@ -85,7 +85,7 @@ def sheet_of(report: SpendReport) -> Sheet:
     lines = (
         f"total {spent_usd(report.total):.4f} $ of {report.total.forecast_usd:.4f} $ forecast",
         f"{report.accepted} rollouts accepted"
-        + ("" if each is None else f", {each:.3g} $ each ({1000 * each:.3g} $ a thousand)"),
+        + ("" if each is None else f", {each:.3g} $ each ({1000 * each:.3g} $ per thousand)"),
         f"running: {running or 'none'}",
     )
     return Sheet("Spent against forecast", _COLUMNS, tuple(rows), lines=lines)

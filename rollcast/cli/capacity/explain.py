@@ -55,7 +55,7 @@ def explain(
     """
     if largest_model and file is not None:
         raise ConfigError(
-            "--largest-model needs a pool, as a plan has the speeds of one model only", fix="name one with --pool"
+            "--largest-model needs a pool, because a plan has the speeds of one model only", fix="give one with --pool"
         )
     document = read_plan(file) if file is not None else planned(scenario(pool, demand))
     made = document.plan
@@ -124,7 +124,7 @@ def _json(document: PlanDocument, more_usd_per_hour: float) -> dict[str, object]
 
 
 def _finite(values: dict[str, object]) -> dict[str, object]:
-    """Replace infinities by None, as JSON has none: they stand for a change that no set of workers can follow."""
+    """Replace infinities by None, as JSON has none: an infinity marks a change that no set of workers can follow."""
     return {
         key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values.items()
     }

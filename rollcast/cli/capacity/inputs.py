@@ -63,7 +63,7 @@ class PoolOptions:
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandOptions:
-    """What the run needs. Options override the file.
+    """The run's demand. Options override the file.
 
     Parameters
     ----------
@@ -99,17 +99,17 @@ class DemandOptions:
 
 
 def today() -> str:
-    """YYYY-MM-DD, UTC."""
+    """Return today's date as YYYY-MM-DD, UTC."""
     return datetime.now(UTC).date().isoformat()
 
 
 def now() -> str:
-    """ISO 8601, UTC, whole seconds."""
+    """Return the time in ISO 8601, UTC, in whole seconds."""
     return datetime.now(UTC).replace(microsecond=0).isoformat()
 
 
 def scenario(pool: PoolOptions | None, demand: DemandOptions | None) -> Scenario:
-    """Read, check, and put together.
+    """Read and check the inputs, and combine them to a scenario.
 
     Raises:
         PoolError, ConfigError: see pool_files, pool_checks and scenario.
@@ -124,7 +124,7 @@ def scenario(pool: PoolOptions | None, demand: DemandOptions | None) -> Scenario
 
 
 def checked_pool(options: PoolOptions, live: LiveRun | None = None) -> tuple[CheckedPool, str]:
-    """Rows that can be believed, of the hardware asked for, and where they are from.
+    """Return the plausible rows of the requested hardware, and their sources in words.
 
     Raises:
         PoolError: see pool_files and pool_checks.
@@ -137,7 +137,7 @@ def checked_pool(options: PoolOptions, live: LiveRun | None = None) -> tuple[Che
         rows, sources = rows_of_csv(default_text(POOL), POOL), ["the shipped example (configs/pool.csv)"]
     if live is not None:
         rows = merged(rows, live.rows)
-        sources.append(f"what run {live.run_name} measured")
+        sources.append(f"measurements of run {live.run_name}")
     if options.rentable:
         from capacity.inputs.gpuhunt_offers import OfferFilter, rentable
 
@@ -149,7 +149,7 @@ def checked_pool(options: PoolOptions, live: LiveRun | None = None) -> tuple[Che
 
 
 def demand_file(options: DemandOptions, live: LiveRun | None = None) -> tuple[DemandFile, str]:
-    """The demand: a file, on top of it what was measured, on top of that the options; and where it is from.
+    """Return the demand and its source in words: options override measurements, which override the file.
 
     Raises:
         ConfigError: a key is unknown or a value is out of range.
@@ -160,11 +160,11 @@ def demand_file(options: DemandOptions, live: LiveRun | None = None) -> tuple[De
         values, source = read_toml(options.demand), str(options.demand)
     measured = dict(live.demand) if live is not None else {}
     if live is not None:
-        source += f" with what run {live.run_name} measured"
+        source += f" with measurements of run {live.run_name}"
     changes = _given(options)
     section = dict(values.get("demand", {})) | measured | changes
     if "model" in changes or "encoding" in changes:
-        section.pop("update_bytes", None)  # it was of another model, or of another encoding
+        section.pop("update_bytes", None)  # its value belongs to another model or encoding
     values = override(values | {"demand": section}, options.setting)
     if changes or options.setting:
         source += " with options"
@@ -186,7 +186,7 @@ def _given(options: DemandOptions) -> dict[str, Any]:
 
 def _live(options: PoolOptions) -> LiveRun | None:
     if options.coordinator and options.from_run is not None:
-        raise ConfigError("--coordinator and --from-run are two sources of one thing", fix="give one of them")
+        raise ConfigError("--coordinator and --from-run cannot be used together", fix="leave out one of them")
     if options.coordinator:
         return asked_live(options.coordinator, options.ca_file)
     if options.from_run is not None:
@@ -200,12 +200,12 @@ def _hardware(name: str) -> str:
 
 
 def asked_live(url: str, ca_file: Path | None) -> LiveRun:
-    """Ask a coordinator over its HTTP API.
+    """Fetch demand and workers from a coordinator over its HTTP API.
 
     Raises:
-        RollcastError: see coordinator_api; MalformedMessage: it is no coordinator of this version.
+        RollcastError: see coordinator_api; MalformedMessage: it is not a coordinator of this version.
     """
-    from rollcast.cli.coordinator_api import Target, asked  # it imports aiohttp, which is slow and no plan needs
+    from rollcast.cli.coordinator_api import Target, asked  # imports aiohttp, which is slow and needed only here
 
     coordinator = Target(THIS_RUN.run_folder, url, ca_file)
     status, broadcast = asked(coordinator, "/api/v1/status"), asked(coordinator, "/api/v1/broadcast")
@@ -221,7 +221,7 @@ def recorded(run_folder: Path) -> LiveRun:
     """Calibrate the records of a run.
 
     Raises:
-        RunFolderError: it has no records, or too few.
+        RunFolderError: the run has no records, or too few.
     """
     from capacity.reports.calibrated_pool import calibrated_run
     from rollcast.cli.capacity.calibrate import calibration_of

@@ -1,4 +1,4 @@
-"""`rollcast capacity status` and `price`: show and set what a running run's capacity model works with."""
+"""`rollcast capacity status` and `price`: show the state of a running run's capacity model, and set its prices."""
 
 from __future__ import annotations
 

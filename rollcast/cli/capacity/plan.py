@@ -48,7 +48,7 @@ def plan(
 ) -> int:
     """Choose the cheapest set of workers that keeps the learner busy within the staleness limit.
 
-    The exit status is 0 if there is one, and 2 if not; then the answer says why and which single changes help.
+    The exit status is 0 if there is one, and 2 if not; then the answer has the reason and the single changes that help.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ _WARM_UP_STEPS, _STEPS = 10, 20
 
 
 def draw_utilisation(path: Path, made: Plan) -> None:
-    """Utilisation as predicted with the first k workers of the plan's order, and some beyond."""
+    """Plot the predicted utilisation with the first k workers of the plan's order, and some beyond the plan."""
     usable = [(one.worker, one.speed) for one in in_order(made.candidates) if one.speed is not None and not one.barred]
     chosen = len(made.chosen)
     most = min(len(usable), max(chosen + 4, round(chosen * _BEYOND)))
@@ -143,6 +143,6 @@ def draw_utilisation(path: Path, made: Plan) -> None:
         curve.append(Point(count, found.utilisation))
     subtitle = (
         f"predicted; S = {demand.staleness_limit}, kappa = {demand.publish_every_steps}, {demand.topology}, "
-        f"{demand.rollouts_per_step} rollouts a step of {demand.t_train_s:g} s"
+        f"{demand.rollouts_per_step} rollouts per step of {demand.t_train_s:g} s"
     )
     utilisation_against_workers(path, curve, chosen, subtitle)

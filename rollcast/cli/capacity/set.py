@@ -15,7 +15,7 @@ _NAMES = {
     "staleness_limit": "S",
     "publish_every_steps": "kappa",
     "usd_per_hour_max": "$/h at most",
-    "usd_total_max": "$ in all at most",
+    "usd_total_max": "$ total at most",
 }
 
 
@@ -42,7 +42,7 @@ def change(
     usd_total_max
         Limit in US dollars for all rented workers of the run; none for no limit.
     preview
-        Only show what would follow; change nothing.
+        Only predict the consequences; change nothing.
     json_output
         Print one JSON object.
     """

@@ -47,7 +47,7 @@ def validate(
     if form == "json":
         print_json({"schema": SCHEMA, "holds": holds, "tolerance": tolerance} | found.to_json())
         return FEASIBLE if holds else INFEASIBLE
-    note([f"simulated {found.steps} learner steps after {found.warm_up_steps} to warm up"])
+    note([f"simulated {found.steps} learner steps after {found.warm_up_steps} warm-up steps"])
     print_sheets([_sheet(found, tolerance, holds)], form, title="validation")
     return FEASIBLE if holds else INFEASIBLE
 
@@ -71,4 +71,4 @@ def _sheet(found: Validation, tolerance: float, holds: bool) -> Sheet:
         f"{verdict} within {tolerance:.0%}: {found.workers} workers, {found.steps} steps, seed {found.seed}, "
         f"{found.violations} violations"
     )
-    return Sheet("predicted beside simulated", columns, rows, lines=(line,))
+    return Sheet("predicted and simulated", columns, rows, lines=(line,))

@@ -113,7 +113,11 @@ def what_if(
 
 
 def _check(swept: object, plot: Path | None, plot_broadcast: Path | None) -> None:
-    """Before anything is planned."""
+    """Check that a value is varied and that the plots can be drawn, before anything is planned.
+
+    Raises:
+        ConfigError: no value is varied, or a plot cannot show what is.
+    """
     names = set(swept)  # type: ignore[call-overload]
     if not names:
         raise ConfigError("no value is varied", fix="add for example --staleness 2..16, or --uplink 0.5,1,2.5")

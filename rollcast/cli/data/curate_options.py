@@ -26,7 +26,7 @@ Paths = Annotated[tuple[Path, ...], Parameter(negative=())]
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Which columns hold a row's fields, and how its answers are checked."""
+    """Columns of a row's fields, and the check of its answers."""
 
     prompt: str = "prompt"
     """Column of the prompt. Dots address nested fields."""
@@ -43,7 +43,7 @@ class Columns:
     revision: str = ""
     """Revision of a Hugging Face dataset; empty for the newest."""
     check: Literal["math", "exact", "code"] = "math"
-    """How --profile checks answers."""
+    """Check with which --profile scores answers."""
 
     def task(self, source: str) -> RowsTask:
         """Return the task that reads the rows of a source.
@@ -59,7 +59,7 @@ class Columns:
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeats:
-    """When a row counts as a duplicate, or as part of an evaluation set."""
+    """Thresholds at which a row counts as a duplicate, or as part of an evaluation set."""
 
     against: Names = ()
     """Evaluation set as NAME=SOURCE whose problems must not be in the data. May be repeated."""
@@ -86,7 +86,7 @@ class Repeats:
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difficulty:
-    """Where pass rates come from, and which problems are kept for theirs."""
+    """Source of pass rates, and the range of rates that are kept."""
 
     pass_rates: Paths = ()
     """File of recorded samples, or run folder, to take pass rates from. May be repeated."""
@@ -105,7 +105,7 @@ class Difficulty:
 
     @contextmanager
     def rates(self, task: RowsTask, out: Path) -> Iterator[Profile | None]:
-        """Yield the source of pass rates; None if they are not used. Results of --profile are kept beside ``out``.
+        """Yield the source of pass rates; None if they are not used. Results of --profile are kept next to ``out``.
 
         Raises:
             RollcastError: the recorded samples, the run or its checkpoint cannot be used.

@@ -33,7 +33,7 @@ RunThere = Callable[[Coroutine[Any, Any, Any], float], Any]
 
 @contextmanager
 def profiling(run: Path, learner_folder: Path, task: RowsTask, samples: int, kept: Path) -> Iterator[Profile]:
-    """Yield a function that measures pass rates with this run's policy and keeps them in a file, so as to resume.
+    """Yield a function that measures pass rates with this run's policy and keeps them in a file for resuming.
 
     Raises:
         RollcastError: the run, its checkpoint or the task cannot be used, or ``kept`` was written with other settings.
@@ -102,7 +102,7 @@ class _Profiler:
         self._samples = samples
 
     def profile(self, rows: Sequence[Row]) -> list[PassRate | None]:
-        """Return the pass rate of each row. It depends on the row's prompt only, not on the rows beside it."""
+        """Return the pass rate of each row. It depends on the row's prompt only, not on the other rows of the chunk."""
         problems = [problem_of(row, "curate:0") for row in rows]
         prompts = [self._limits.look_at(problem)[0] for problem in problems]
         keys = [key_of(row.prompt) for row in rows]

@@ -55,7 +55,7 @@ def status(*, state: StateFolder = None, json_output: Json = False, watch: bool 
 
 
 def pause(*, for_: For = None, state: StateFolder = None, json_output: Json = False) -> int:
-    """Pause at once: generate nothing and relay nothing. Unfinished work is handed to other machines."""
+    """Pause at once: generate nothing and relay nothing. Unfinished work goes to other machines."""
     return _tell("pause", for_, state, json_output)
 
 

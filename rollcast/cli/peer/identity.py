@@ -79,7 +79,7 @@ def restore(file: Path, /, *, state: StateFolder = None) -> int:
     folder = state or state_folder()
     folder.mkdir(parents=True, exist_ok=True)
     _write_new(folder / FILE, file.read_bytes())
-    print(f"The identity of this machine is {found.peer_id} now.")
+    print(f"This machine now has the identity {found.peer_id}.")
     return 0
 
 

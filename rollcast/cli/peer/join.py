@@ -116,7 +116,7 @@ def _stop_running(places: Any) -> None:
     if manager is not None and manager.kind != "system" and manager.is_there() and manager.is_active():
         manager.stop()
     if running.stop(places.state_folder):
-        _say("Stopped the running peer; its work was handed back.")
+        _say("Stopped the running peer; its work was returned.")
 
 
 def _start(places: Any) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def _what_next(answer: dict[str, Any]) -> str:
     lines.append(f"settings   {answer['config']}")
     if answer["advertise"] == "none":
         lines.append("reached    other machines cannot dial this one; it dials them, which is enough to take part.")
-        lines.append("           `rollcast peer check` explains what is in the way and how to open it.")
+        lines.append("           `rollcast peer check` explains what blocks the connection and how to open it.")
     elif answer["advertise"]:
         lines.append(f"reached    other machines dial it at {answer['advertise']}")
     if answer["started"] == "no":

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from peer.donor.install.join import PeerPaths
 
 Flag = Annotated[bool, Parameter(negative=())]
-Within = Annotated[str, Parameter(help="Maximum time to finish the current work; what is left is then handed back.")]
+Within = Annotated[str, Parameter(help="Maximum time to finish the current work; unfinished work is then returned.")]
 
 
 def leave(
@@ -46,7 +46,7 @@ def leave(
     Parameters
     ----------
     now
-        Hand the current work back at once instead of finishing it.
+        Return the current work at once instead of finishing it.
     forget_identity
         Also remove identity, receipts and configuration. This cannot be undone.
     yes
@@ -80,11 +80,13 @@ def _end(places: PeerPaths, wait_s: float) -> str:
     if wait_s > 0.0:
         try:
             request(places.state_folder, {"do": "finish"})
-            print(f"Finishing the current work, for at most {in_words(wait_s)}. Ctrl-C hands it back.", file=sys.stderr)
+            print(
+                f"Finishing the current work, for at most {in_words(wait_s)}. Ctrl-C returns it now.", file=sys.stderr
+            )
             running.wait_until_gone(places.state_folder, wait_s)
             return "finished"
         except (DaemonAway, WaitTimedOut, KeyboardInterrupt):
-            print("Handing back the current work.", file=sys.stderr)
+            print("Returning the current work.", file=sys.stderr)
     running.stop(places.state_folder)
     return "stopped"
 

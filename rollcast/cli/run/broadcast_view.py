@@ -203,7 +203,7 @@ def _peer_heat(peer: Mapping[str, Any], cells: int) -> Text:
 
 
 def _peer_row(peer: Mapping[str, Any], names: Sequence[str]) -> list[Text]:
-    """Return a row without its heat map, which is drawn last in the width that the other cells leave."""
+    """Return a row without its heat map, which is rendered last in the width that the other cells leave."""
     silent, is_origin = peer["last_seen_s"] > _SILENT_S, peer["role"] == "origin"
     complete = is_origin or peer["share_held"] >= 1.0
     style = "red" if silent else "" if complete else "yellow"

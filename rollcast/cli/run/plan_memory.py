@@ -127,7 +127,7 @@ def as_json(plan: MemoryPlan) -> dict[str, Any]:
 
 
 def summary(plan: MemoryPlan) -> list[str]:
-    """Return lines on which hardware fits, short enough for a configuration file to quote."""
+    """Return the fitting hardware in lines short enough for a configuration file to quote."""
     mesh = f"on the configured {plan.devices} device{'s' if plan.devices > 1 else ''}"
     learner = [fit.hardware.name for fit in plan.learner_fits if fit.as_configured]
     spread: dict[int, list[str]] = {}

@@ -13,7 +13,7 @@ from rollcast.runtime.run_folder import RunFolder, run_folder_error, write_atomi
 def report(run_folder: Path = LATEST_RUN, *, out: Path | None = None, json_output: Json = False) -> int:
     """Write a report on a run as one HTML file that opens without a server.
 
-    It shows curves, staleness, where the learner's time went and what each worker contributed.
+    It shows curves, staleness, the learner's time by cause and the rollouts of each worker.
 
     Parameters
     ----------

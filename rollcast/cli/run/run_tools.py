@@ -35,7 +35,7 @@ def run_config(run: Path) -> CoordinatorConfig:
         raise RunFolderError(
             f"{run} is not a run folder",
             cause=f"{config_file} is missing",
-            fix="name a folder in runs/, or runs/latest",
+            fix="give a folder in runs/, or runs/latest",
         )
     return parse_config(json.loads(config_file.read_text()), CoordinatorConfig, source=str(config_file))
 

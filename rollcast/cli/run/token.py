@@ -1,4 +1,4 @@
-"""`rollcast token create`, `list` and `revoke`: control who may read a run's dashboard and API, and who may act."""
+"""`rollcast token create`, `list` and `revoke`: control access to a run's dashboard, API and acts."""
 
 from __future__ import annotations
 

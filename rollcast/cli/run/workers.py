@@ -65,7 +65,7 @@ def drain(
     reason
         The reason that the owners are shown and the audit log keeps.
     preview
-        Only show what would follow; change nothing.
+        Only predict the consequences; change nothing.
     json_output
         Print one JSON object.
     """
@@ -85,7 +85,7 @@ def ban(
     reason
         The reason that the owners are shown and the audit log keeps.
     preview
-        Only show what would follow; change nothing.
+        Only predict the consequences; change nothing.
     json_output
         Print one JSON object.
     """
@@ -105,7 +105,7 @@ def enable(
     reason
         The reason for the audit log.
     preview
-        Only show what would follow; change nothing.
+        Only predict the consequences; change nothing.
     json_output
         Print one JSON object.
     """
@@ -133,7 +133,7 @@ def pin(
     reason
         The reason for the audit log.
     preview
-        Only show what would follow; change nothing.
+        Only predict the consequences; change nothing.
     json_output
         Print one JSON object.
     """

@@ -69,15 +69,15 @@ def test_what_a_coordinator_measured_counts_more_than_the_file(tmp_path: Path, m
     asked = scenario(options, DemandOptions(demand=tmp_path / "demand.toml", staleness=5))
     assert (asked.demand.t_train_s, asked.demand.staleness_limit) == (33.0, 5)
     assert "cheap-9" in {worker.worker_id for worker in asked.workers}
-    assert "what run local measured" in asked.inputs.pool
+    assert "measurements of run local" in asked.inputs.pool
     alone = scenario(PoolOptions(coordinator="http://127.0.0.1:1"), None)
     assert [worker.worker_id for worker in alone.workers] == ["cheap-9"]
 
 
-def test_sources_that_are_not_there_are_told(tmp_path: Path) -> None:
+def test_missing_sources_are_errors(tmp_path: Path) -> None:
     with pytest.raises(Unreachable):
         scenario(PoolOptions(coordinator="http://127.0.0.1:1"), None)
-    with pytest.raises(ConfigError, match="give one of them"):
+    with pytest.raises(ConfigError, match="leave out one of them"):
         scenario(PoolOptions(coordinator="http://127.0.0.1:1", from_run=tmp_path), None)
 
 
@@ -138,11 +138,11 @@ def test_it_becomes_a_pool_that_links_are_added_to() -> None:
     assert [sheet.title for sheet in calibration_sheets(fitted)] == ["calibration", "peers"]
 
 
-def test_a_run_that_has_hardly_begun_is_told(
+def test_calibration_needs_a_few_steps(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     with pytest.raises(RunFolderError, match="cannot read the records"):
         call(capsys, "calibrate", str(tmp_path))
     monkeypatch.setattr(capacity_calibrate, "read_run", lambda folder: RunRecords({}, {}, (), (), {}, 0.0))
-    with pytest.raises(RunFolderError, match="not enough for a calibration"):
+    with pytest.raises(RunFolderError, match="too few for a calibration"):
         call(capsys, "calibrate", str(tmp_path))

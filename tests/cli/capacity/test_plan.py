@@ -183,7 +183,7 @@ async def test_settings_are_shown_previewed_and_changed(
             "S                 3  0 to 3 can be set",
             "kappa             1  1 to 4 can be set",
             "$/h at most       no limit",
-            "$ in all at most  no limit",
+            "$ total at most   no limit",
         ]
         await asyncio.to_thread(change, staleness_limit=2, preview=True, run=run)
         assert capsys.readouterr().out.startswith("fewer")

@@ -9,7 +9,7 @@ from tests.cli.capacity.capacity_calls import call
 from tests.cli.capacity.small_pool import small_pool
 
 
-def test_predicted_is_shown_beside_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_compares_predicted_and_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "plan.json"
     path.write_text(call(capsys, "plan", *small_pool(tmp_path), "--format", "json").out)
     found = call(capsys, "validate", str(path), "--steps", "5", "--tolerance", "5")

@@ -21,7 +21,7 @@ def test_an_identity_is_backed_up_and_restored_elsewhere(tmp_path: Path, capsys:
     assert identity.backup(copy, state=first) == 0
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     assert identity.restore(copy, state=second) == 0
-    assert f"The identity of this machine is {peer_id} now" in capsys.readouterr().out
+    assert f"This machine now has the identity {peer_id}" in capsys.readouterr().out
     assert (second / "identity.key").read_bytes() == copy.read_bytes()
 
 

@@ -58,7 +58,7 @@ async def test_acts_are_given_and_previewed(tmp_path: Path, capsys: pytest.Captu
         PeerEnabled(b),
         PeerPinned(a, "off"),
     ]
-    with pytest.raises(ConfigError, match="no worker is named"):
+    with pytest.raises(ConfigError, match="no worker is given"):
         workers.drain(run=run)
 
 
