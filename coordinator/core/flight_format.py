@@ -47,7 +47,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class EventEntry:
     """One event, its time on the core's clock, and the checksum of the actions that followed from it."""
 
     now: float
@@ -66,7 +66,7 @@ class Gap:
     events: int
 
 
-Entry = Head | Told | Gap
+Entry = Head | EventEntry | Gap
 
 
 def checksum(actions: Sequence[Action]) -> int:
@@ -82,18 +82,18 @@ def _bare(rollout: Rollout) -> Rollout:
     return replace(rollout, segments=(), body=b"")
 
 
-def told(now: float, event: Event, actions: Sequence[Action]) -> Told:
+def event_entry(now: float, event: Event, actions: Sequence[Action]) -> EventEntry:
     """Return the entry of one event, without the tokens that the ledger keeps anyway."""
     crc = checksum(actions)
     if isinstance(event, RolloutReceived):
         for action in actions:
             if isinstance(action, StoreRollout) and action.rollout is event.rollout:
-                return Told(now, replace(event, rollout=_bare(event.rollout)), crc, action.rollout_id)
+                return EventEntry(now, replace(event, rollout=_bare(event.rollout)), crc, action.rollout_id)
         event = replace(event, rollout=replace(event.rollout, body=b""))
-    return Told(now, event, crc)
+    return EventEntry(now, event, crc)
 
 
-def whole(entry: Told, stored: Callable[[RolloutId], Rollout]) -> Event:
+def whole(entry: EventEntry, stored: Callable[[RolloutId], Rollout]) -> Event:
     """Return an entry's event as the core received it, with the rollout that ``stored`` reads from the ledger."""
     if entry.rollout_id is None or not isinstance(entry.event, RolloutReceived):
         return entry.event
@@ -143,7 +143,7 @@ def _entries_of_frame(body: bytes) -> Iterator[Entry]:
 
 def _plain(entry: Entry) -> tuple[Any, ...]:
     match entry:
-        case Told():
+        case EventEntry():
             return ("told", entry.now, type(entry.event).__name__, entry.event, entry.actions_crc, entry.rollout_id)
         case Head():
             return ("head", entry)
@@ -159,7 +159,7 @@ def _entry(fields: list[msgspec.Raw]) -> Entry:
         return Gap(msgspec.msgpack.decode(fields[1], type=int))
     _, now, name, event, crc, rollout_id = fields
     event_type = _EVENT_TYPES[msgspec.msgpack.decode(name, type=str)]
-    return Told(
+    return EventEntry(
         msgspec.msgpack.decode(now, type=float),
         msgspec.msgpack.decode(event, type=event_type),
         msgspec.msgpack.decode(crc, type=int),

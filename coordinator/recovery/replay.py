@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.core.core import CoordinatorCore
-from coordinator.core.flight_format import FORMAT, Gap, Head, Told, checksum, entries_of, whole
+from coordinator.core.flight_format import FORMAT, EventEntry, Gap, Head, checksum, entries_of, whole
 from coordinator.ledger.story import reading
 from rollcast.runtime.errors import RunFolderError, StoreError
 from rollcast.runtime.run_folder import RunFolder
@@ -65,7 +65,7 @@ def replay(run: RunFolder, incarnation: int, *, progress: Callable[[int], None] 
 
 def _replay_entries(
     head: Head,
-    entries: Iterator[Head | Told | Gap],
+    entries: Iterator[Head | EventEntry | Gap],
     stored: Callable[[RolloutId], Rollout],
     incarnation: int,
     progress: Callable[[int], None],
@@ -76,7 +76,7 @@ def _replay_entries(
         if isinstance(entry, Gap):
             incomplete = f"{entry.events} events were left out after event {events}: the disk did not keep up"
             break
-        assert isinstance(entry, Told)
+        assert isinstance(entry, EventEntry)
         now, event = entry.now, whole(entry, stored)
         events += 1
         actions = core.handle(event, now)
@@ -95,7 +95,7 @@ def _replayed(
     return Replayed(incarnation, events, now - head.started, difference, incomplete, status)
 
 
-def _entries(folder: Path, incarnation: int) -> Iterator[Head | Told | Gap]:
+def _entries(folder: Path, incarnation: int) -> Iterator[Head | EventEntry | Gap]:
     segments = sorted(folder.glob(f"{incarnation:08d}-*.rec"))
     if not segments:
         known = ", ".join(map(str, incarnations(folder))) or "none"

@@ -16,7 +16,7 @@ import structlog
 
 from coordinator.core.events.actions import Action
 from coordinator.core.events.events import Event
-from coordinator.core.flight_format import Gap, Head, frame, pack, told
+from coordinator.core.flight_format import Gap, Head, event_entry, frame, pack
 
 _log = structlog.get_logger()
 
@@ -59,7 +59,7 @@ class Recorder:
         """Record one event and the actions that followed."""
         if self.failed:
             return
-        packed = pack(told(now, event, actions))
+        packed = pack(event_entry(now, event, actions))
         with self._lock:
             if self._waiting_bytes + len(packed) > WAITING_BYTES_MAX:
                 self._left_out += 1

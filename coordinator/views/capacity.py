@@ -34,7 +34,7 @@ DECISIONS_SHOWN = 50
 class CapacityWorker:
     """One worker as the capacity model sees it.
 
-    ``reason`` says why it is on or off, in mode advise what the model would do. ``rollouts_per_s`` is the measured
+    ``reason`` is why it is on or off, in mode advise what the model would do. ``rollouts_per_s`` is the measured
     rate, None before its first rollout.
     """
 

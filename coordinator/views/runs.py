@@ -1,6 +1,6 @@
 """Read the steps of this run, and of runs in neighbouring folders, from their metrics.jsonl.
 
-This reads files, so it must not run on the event loop. A page names the run that it wants: a name must be one plain
+This reads files, so it must not run on the event loop. A page names the run to read: a name must be one plain
 path component, and must lead to a real folder, not a link, so that no request reads files elsewhere.
 """
 
@@ -117,15 +117,15 @@ class Runs:
             return steps_view(name, file.steps, from_step=from_step, points=points)
 
     def _file_of(self, name: str) -> StepsFile:
-        path = self._beside(name)
+        path = self._path_of(name)
         file = self._others.pop(name, None) or StepsFile(path)
         self._others[name] = file
         while len(self._others) > FILES_KEPT:
             self._others.popitem(last=False)
         return file
 
-    def _beside(self, name: str) -> Path:
-        """Return metrics.jsonl of the run with this name: a folder beside this run's, without links or ".."."""
+    def _path_of(self, name: str) -> Path:
+        """Return metrics.jsonl of the run with this name: a folder next to this run's, without links or ".."."""
         parent = self._folder.root.resolve().parent
         path = parent / name / self._own.path.name
         if NAME.fullmatch(name) is None or not _is_plain(path.parent, path):
@@ -133,7 +133,7 @@ class Runs:
         return path
 
     def runs(self) -> RunsView:
-        """Return this run, then those beside it from the newest, RUNS_SHOWN_MAX at most.
+        """Return this run, then those in neighbouring folders from the newest, RUNS_SHOWN_MAX at most.
 
         Raises:
             StoreError: the folder of runs cannot be read.

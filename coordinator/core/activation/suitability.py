@@ -64,7 +64,7 @@ class Suitability:
     """The value of a machine to the run. Durations are in seconds.
 
     Args:
-        meets: whether the machine meets S; None where the run does not know enough yet.
+        meets: whether the machine meets S; None where the run has too few measurements yet.
         slack_share: share of the time that S leaves which is left over; negative where it does not fit.
         share_of_need: share of the rollouts that the learner takes which this machine would make.
         sentence: the judgement in words.

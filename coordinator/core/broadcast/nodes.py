@@ -27,7 +27,7 @@ class RelayNode:
         region: region as configured; empty if not known.
         site: the same for members that share a local network; empty if not known.
         rtt_s: median round trip of its links in seconds; 0 if not known.
-        hole: class of coordinator.core.reach.holes, which tells to whom holes can be punched.
+        hole: class of coordinator.core.reach.holes, which decides to which members holes can be punched.
         avoid: members to which neither a hole punch nor the local network led lately.
         circuits: its addresses through relays of libp2p.
         local_address: address that others of its site dial; empty if there is none.

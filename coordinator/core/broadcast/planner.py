@@ -50,7 +50,7 @@ class RelayPlanner:
 
     @property
     def mode(self) -> PlanMode:
-        """How the plan in force was made."""
+        """Kind of the plan in force: none, mesh or trees."""
         return "none" if self.plan is None else self.plan.mode
 
     @property

@@ -13,7 +13,7 @@ STEPS_SHOWN = 64
 
 @dataclass(frozen=True, slots=True)
 class LateStatus:
-    """What the late policy did: ``corrected`` counts rollouts trained beyond S, the rest batches that were held back.
+    """Effects of the late policy: ``corrected`` counts rollouts trained beyond S, the rest batches held back.
 
     ``waits_in_vain`` counts waits after which the group was left out; ``waited_s`` is their total in seconds.
     """

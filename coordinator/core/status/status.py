@@ -30,7 +30,7 @@ _EVALUATION = re.compile(r"eval_([a-z0-9_-]+)_(pass_at_\d+(?:_low|_high)?|versio
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What the run waits for; ``text`` is empty if it waits for nothing.
+    """The present wait of the run; ``text`` is empty if it waits for nothing.
 
     ``since_s`` is how long it has waited, in seconds; ``next`` is what happens when the wait is over.
     """

@@ -6,7 +6,18 @@ from hypothesis import strategies as st
 
 from coordinator.core.events.actions import Action, StoreRollout
 from coordinator.core.events.events import RolloutReceived, StepFinished
-from coordinator.core.flight_format import FORMAT, Entry, Gap, Head, checksum, entries_of, frame, pack, told, whole
+from coordinator.core.flight_format import (
+    FORMAT,
+    Entry,
+    Gap,
+    Head,
+    checksum,
+    entries_of,
+    event_entry,
+    frame,
+    pack,
+    whole,
+)
 from rollcast.wire.ids import RolloutId, Step
 from tests.coordinator import core_world as build
 
@@ -20,7 +31,7 @@ def recorded_run() -> tuple[list[Entry], dict[int, RolloutReceived]]:
 
     def recording(event: object, now: float) -> list[Action]:
         actions = handle(event, now)  # type: ignore[arg-type]
-        entries.append(told(now, event, actions))  # type: ignore[arg-type]
+        entries.append(event_entry(now, event, actions))  # type: ignore[arg-type]
         for action in actions:
             if isinstance(action, StoreRollout) and isinstance(event, RolloutReceived):
                 uploads[action.rollout_id] = event
@@ -55,7 +66,7 @@ def test_stored_rollouts_are_left_to_the_ledger() -> None:
 
 def test_a_refused_upload_is_recorded_whole() -> None:
     event = build.received("a", 1, build.rollout(_lease(), 0))
-    entry = told(1.0, event, [])
+    entry = event_entry(1.0, event, [])
     assert whole(entry, _no_ledger) == event
 
 

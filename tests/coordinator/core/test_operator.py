@@ -37,7 +37,17 @@ from coordinator.core.events.operator_events import (
 )
 from coordinator.core.events.prices import ActivationSettings, Budget
 from coordinator.core.events.restored import Restored
-from coordinator.core.flight_format import FORMAT, Head, Told, checksum, entries_of, frame, pack, told, whole
+from coordinator.core.flight_format import (
+    FORMAT,
+    EventEntry,
+    Head,
+    checksum,
+    entries_of,
+    event_entry,
+    frame,
+    pack,
+    whole,
+)
 from rollcast.wire.ids import PeerId, Step, Version
 from tests.coordinator.core.test_core_properties import PEERS, RandomFleet
 from tests.coordinator.core_world import World, announced, heartbeat, held, joined, only, settings, wants
@@ -268,7 +278,7 @@ class OperatedFleet(RandomFleet):
         self.out: set[str] = set()
         self.banned: set[str] = set()
         self.orders: list[Order] = []
-        self.kept: list[Told] = []
+        self.kept: list[EventEntry] = []
         super().__init__(seed, staleness_limit=2)
 
     def tell(self, event: Event) -> None:
@@ -283,7 +293,7 @@ class OperatedFleet(RandomFleet):
 
         def recorded(event: Event, now: float) -> list[Action]:
             actions = handle(event, now)
-            self.kept.append(told(now, event, actions))
+            self.kept.append(event_entry(now, event, actions))
             return actions
 
         self.core.handle = recorded  # type: ignore[method-assign]
@@ -351,7 +361,7 @@ def test_a_record_with_orders_leads_to_the_same_decisions() -> None:
     assert isinstance(entries[0], Head)
     again = CoordinatorCore(replace(entries[0].settings, validate_every_event=False), entries[0].restored)
     for entry in entries[1:]:
-        assert isinstance(entry, Told)
+        assert isinstance(entry, EventEntry)
         assert checksum(again.handle(whole(entry, fleet.history.rollouts.__getitem__), entry.now)) == entry.actions_crc
 
 

@@ -9,7 +9,7 @@ import pytest
 from coordinator.core.events.actions import Action, StoreRollout
 from coordinator.core.events.events import Event, Tick
 from coordinator.core.events.reach_events import DialBackEnded, PunchEnded, PunchRequested, ReachabilityTold
-from coordinator.core.flight_format import FORMAT, Entry, Gap, Head, Told, frame, pack, told
+from coordinator.core.flight_format import FORMAT, Entry, EventEntry, Gap, Head, event_entry, frame, pack
 from coordinator.recovery.replay import incarnations, replay
 from coordinator.shell.flight_recorder import segment_path
 from rollcast.runtime.errors import RunFolderError, StoreError
@@ -30,7 +30,7 @@ def a_recorded_run(folder: RunFolder, *, forget_rollouts: bool = False) -> tuple
 
     def recording(event: Event, now: float) -> list[Action]:
         actions = handle(event, now)
-        entries.append(told(now, event, actions))
+        entries.append(event_entry(now, event, actions))
         for action in actions:
             if isinstance(action, StoreRollout) and not forget_rollouts:
                 body = rollout_to_pb(action.rollout).SerializeToString()
@@ -88,7 +88,7 @@ def test_the_first_other_decision_is_named(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     entries, _ = a_recorded_run(folder)
     third = entries[3]
-    assert isinstance(third, Told)
+    assert isinstance(third, EventEntry)
     write(folder, [*entries[:3], replace(third, actions_crc=third.actions_crc ^ 1), *entries[4:]])
     replayed = replay(folder, 1)
     assert not replayed.identical

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.core.flight_format import FORMAT, Entry, Gap, Head, Told, entries_of, told
+from coordinator.core.flight_format import FORMAT, Entry, EventEntry, Gap, Head, entries_of, event_entry
 from coordinator.shell import flight_recorder as recorder_module
 from coordinator.shell.flight_recorder import Recorder, segment_path
 from tests.coordinator import core_world as build
@@ -22,7 +22,7 @@ def test_everything_noted_is_on_disk_after_close(tmp_path: Path) -> None:
     for number, event in enumerate(events):
         recorder.note(float(number), event, [])
     recorder.close()
-    assert read(tmp_path / "record") == [HEAD, *(told(float(n), event, []) for n, event in enumerate(events))]
+    assert read(tmp_path / "record") == [HEAD, *(event_entry(float(n), event, []) for n, event in enumerate(events))]
     assert segment_path(tmp_path / "record", 3, 0).stat().st_mode & 0o077 == 0
 
 
@@ -48,7 +48,7 @@ def test_what_the_disk_cannot_keep_up_with_is_a_noted_gap(tmp_path: Path, monkey
         recorder.note(1.0, event, [])
     recorder.close()
     entries = read(tmp_path / "record")
-    assert isinstance(entries[-1], Told)
+    assert isinstance(entries[-1], EventEntry)
     assert len(entries) < 101
 
 
@@ -61,7 +61,7 @@ def test_a_gap_is_noted_before_the_next_event(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(recorder_module, "WAITING_BYTES_MAX", 1 << 20)
     recorder.note(3.0, build.heartbeat("a"), [])
     recorder.close()
-    assert read(tmp_path / "record") == [HEAD, Gap(2), told(3.0, build.heartbeat("a"), [])]
+    assert read(tmp_path / "record") == [HEAD, Gap(2), event_entry(3.0, build.heartbeat("a"), [])]
 
 
 def test_a_disk_that_fails_ends_the_record_and_nothing_else(tmp_path: Path) -> None:

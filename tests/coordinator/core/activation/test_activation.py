@@ -21,7 +21,7 @@ from coordinator.core.events.events import (
 )
 from coordinator.core.events.operator_events import PeerPinned, PricesChanged, StalenessLimitChanged
 from coordinator.core.events.prices import ActivationSettings, Mode, Price
-from coordinator.core.flight_format import FORMAT, Head, Told, checksum, entries_of, frame, pack, told
+from coordinator.core.flight_format import FORMAT, EventEntry, Head, checksum, entries_of, event_entry, frame, pack
 from rollcast.wire.ids import PeerId, Step
 from tests.coordinator.core_world import World, announced, held, joined, only, wants
 
@@ -45,22 +45,22 @@ def pinned(name: str, pin: Pin) -> PeerPinned:
 
 def work(made: World, steps: int = 12) -> list[Action]:
     """Run steps in which both peers work, so that everything is measured; return the actions."""
-    told: list[Action] = []
+    event_entry: list[Action] = []
     for step in range(steps):
         for name in ("a", "b"):
             made.tell(wants(name, 1))
         made.now += 1.0
         for name in ("a", "b"):
             made.finish(name)
-        told += made.tell(BatchRequested(Step(step)))
+        event_entry += made.tell(BatchRequested(Step(step)))
         made.now += 2.0
-        told += made.tell(Tick())
-    return told
+        event_entry += made.tell(Tick())
+    return event_entry
 
 
 def planned_problem(made: World) -> Problem:
-    told = work(made)
-    (plan,) = only(told, PlanActivation)
+    event_entry = work(made)
+    (plan,) = only(event_entry, PlanActivation)
     return plan.problem
 
 
@@ -163,8 +163,8 @@ class TestStandby:
         return made
 
     def receivers(self, made: World) -> list[str]:
-        told = only(made.tell(announced(1)), SendAnnouncement)
-        return [one.peer_id for one in told if one.peer_id != "origin"]
+        event_entry = only(made.tell(announced(1)), SendAnnouncement)
+        return [one.peer_id for one in event_entry if one.peer_id != "origin"]
 
     def test_continues_to_receive_where_that_is_cheap(self) -> None:
         assert self.receivers(self.off(dark=False)) == ["a", "b"]
@@ -184,8 +184,8 @@ class TestStandby:
     def test_receives_the_latest_announcements_when_it_is_switched_on(self) -> None:
         made = self.off(dark=True)
         made.tell(announced(1))
-        told = only(made.tell(pinned("b", "on")), SendAnnouncement)
-        assert [(one.peer_id, one.version) for one in told] == [("b", 0), ("b", 1)]
+        event_entry = only(made.tell(pinned("b", "on")), SendAnnouncement)
+        assert [(one.peer_id, one.version) for one in event_entry] == [("b", 0), ("b", 1)]
 
 
 class TestStalenessLimit:
@@ -208,12 +208,12 @@ def test_a_replay_of_the_record_comes_to_the_same_decisions() -> None:
     entries = [pack(head)]
     live = CoordinatorCore(made.core.settings)
     for event in story():
-        entries.append(pack(told(made.now, event, live.handle(event, made.now))))
+        entries.append(pack(event_entry(made.now, event, live.handle(event, made.now))))
     first, *rest = entries_of(frame(entries))
     assert isinstance(first, Head)
     again = CoordinatorCore(first.settings)
     for entry in rest:
-        assert isinstance(entry, Told)
+        assert isinstance(entry, EventEntry)
         assert checksum(again.handle(entry.event, entry.now)) == entry.actions_crc
     assert len(rest) == len(entries) - 1
 
