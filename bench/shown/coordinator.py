@@ -106,7 +106,7 @@ class ShownCoordinator(CoordinatorNode):
 
     def _facts_of_origin(self, peer_id: PeerId, facts: ev.PeerFacts) -> ev.PeerFacts:
         """Return the facts of the origin's heartbeat with links to its children in the relay plan."""
-        part = None if self.core is None else self.core.state.relay.part_of(peer_id)
+        part = None if self.core is None else self.core.state.relay.assignment_of(peer_id)
         if part is None or self.core is None:
             return facts
         plan_id = self.core.state.relay.plan_id

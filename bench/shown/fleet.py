@@ -15,7 +15,7 @@ from typing import Any
 from blake3 import blake3
 
 from capacity.replan.events import ReplanSettings
-from coordinator.core.events.actions import PlanPart
+from coordinator.core.events.actions import Assignment
 from coordinator.core.events.events import LinkFacts
 from coordinator.core.events.prices import ActivationSettings, Price
 from rollcast.sim.fleet import Fleet
@@ -178,7 +178,7 @@ class LinkedReceiver(FluidReceiver):
         super().__init__(broadcast, node)
         self._ground: Ground = node.ground
         self._seed = seed
-        self._part: PlanPart | None = None
+        self._part: Assignment | None = None
         self._links: tuple[LinkFacts, ...] = ()
         self._from_origin = self._from_peers = self._sent = 0
         self._saved = self._reparentings = 0
@@ -239,7 +239,7 @@ class LinkedReceiver(FluidReceiver):
         self._links = links_of(self._node.name, part, self._seed, self._sent)
 
 
-def links_of(name: str, part: PlanPart, seed: int, sent_bytes: int) -> tuple[LinkFacts, ...]:
+def links_of(name: str, part: Assignment, seed: int, sent_bytes: int) -> tuple[LinkFacts, ...]:
     """Return links to the children in the plan, at about the planned rates."""
     rates: dict[int, float] = {}
     for stripe in part.stripes:

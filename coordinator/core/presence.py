@@ -92,7 +92,7 @@ class Presence:
         member = self._state.members.seen(event.peer_id, now)
         if member is None:
             return []
-        could_work, part_before = member.may_work, member.part_in_plan
+        could_work, roles_before = member.may_work, member.roles_in_plan
         version_before, member.facts = member.version, event.facts
         if member.role == "peer":  # the origin receives from the learner, outside a broadcast
             self._state.traffic.observe(member.peer_id, event.facts)
@@ -101,8 +101,8 @@ class Presence:
             self._active(member, active, now)
         if not member.receives:  # by its owner's limits or on standby: no broadcast waits for it
             self._state.dissemination.left(member.peer_id)
-        actions = self._broadcasts.observe(member, now, before=part_before)
-        if member.receives and not part_before[1]:  # versions announced while it did not receive
+        actions = self._broadcasts.observe(member, now, before=roles_before)
+        if member.receives and not roles_before[1]:  # versions announced while it did not receive
             latest = self._state.announced.latest(NEWEST_KEPT)
             actions += [SendAnnouncement(member.peer_id, version) for version in latest]
         if member.version == version_before and member.may_work == could_work:

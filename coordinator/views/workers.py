@@ -8,7 +8,7 @@ from typing import Any
 
 from coordinator.core.activation.pool import price
 from coordinator.core.decisions.state import CoreState
-from coordinator.core.events.actions import PlanPart
+from coordinator.core.events.actions import Assignment
 from coordinator.core.events.events import LinkFacts
 from coordinator.core.events.prices import Price
 from coordinator.core.members.membership import Departed, Member, Reputation
@@ -82,7 +82,7 @@ class KnownMembers:
     def __init__(self) -> None:
         self._prices: tuple[Price, ...] = ()
         self._usd: dict[int, float] = {}  # by Member.order
-        self._parents: dict[PeerId, tuple[PlanPart, tuple[str, ...]]] = {}
+        self._parents: dict[PeerId, tuple[Assignment, tuple[str, ...]]] = {}
         self._transports: dict[PeerId, tuple[tuple[LinkFacts, ...], str]] = {}
 
     def usd_per_hour(self, state: CoreState, member: Member) -> float:
@@ -101,7 +101,7 @@ class KnownMembers:
 
     def parents(self, state: CoreState, peer_id: PeerId) -> tuple[str, ...]:
         """Return the names of the peers that send this member chunks, as they were when its plan was made."""
-        part = state.relay.part_of(peer_id)
+        part = state.relay.assignment_of(peer_id)
         if part is None:
             return ()
         known = self._parents.get(peer_id)

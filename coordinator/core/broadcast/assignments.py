@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from coordinator.core.broadcast.nodes import Parents, Plan, PlanShape, RelayNode, Stripe
-from coordinator.core.events.actions import Neighbour, PlanPart, StripePart
+from coordinator.core.events.actions import Assignment, Neighbour, StripeAssignment
 from rollcast.wire.ids import PeerId
 from rollcast.wire.links.frames import DIRECT_STRIPE
 from rollcast.wire.reach_words import PUNCH
 
-_NOBODY: frozenset[PeerId] = frozenset()
+_NO_PEERS: frozenset[PeerId] = frozenset()
 
 _Key = tuple[PeerId, bool, bool, bool]  # the other end, whether this one dials, in one local network, through a hole
 
@@ -52,7 +52,7 @@ def _add(above: dict[PeerId, set[PeerId]], parents: Parents) -> None:
             above[child] = {parent}
 
 
-class PartsMaker:
+class AssignmentMaker:
     """Makes the assignments of all members for one plan after another.
 
     Neighbours that did not change stay the same objects from plan to plan, so that comparing assignments is fast.
@@ -66,27 +66,27 @@ class PartsMaker:
         self._known: dict[_Key, Neighbour] = {}  # the neighbours of the plan that is being made
         self._before: dict[_Key, Neighbour] = {}
 
-    def make(self, nodes: Sequence[RelayNode], plan: Plan) -> dict[PeerId, PlanPart]:
+    def make(self, nodes: Sequence[RelayNode], plan: Plan) -> dict[PeerId, Assignment]:
         """Return the assignments of all members, the root included, in the order in which they joined."""
         self._before, self._known = self._known, {}
         by_id = {node.peer_id: node for node in nodes}
         edges = _Edges(plan)
         return {node.peer_id: self._part(node, plan, edges, by_id) for node in nodes}
 
-    def _part(self, node: RelayNode, plan: Plan, edges: _Edges, by_id: Mapping[PeerId, RelayNode]) -> PlanPart:
+    def _part(self, node: RelayNode, plan: Plan, edges: _Edges, by_id: Mapping[PeerId, RelayNode]) -> Assignment:
         own_id = node.peer_id
-        above, below = edges.above.get(own_id, _NOBODY), edges.below.get(own_id, _NOBODY)
+        above, below = edges.above.get(own_id, _NO_PEERS), edges.below.get(own_id, _NO_PEERS)
         links = sorted(above | below)  # sorted, so that the order in which members joined or rejoined changes nothing
         index_of = dict(zip(links, range(len(links)), strict=True))
-        sources = edges.sources.get(own_id, _NOBODY)
+        sources = edges.sources.get(own_id, _NO_PEERS)
         is_root = own_id == plan.root
-        return PlanPart(
+        return Assignment(
             neighbours=tuple(
                 [self._neighbour(node, by_id[one], is_above=one in above, is_below=one in below) for one in links]
             ),
             stripes=tuple(
                 [
-                    StripePart(
+                    StripeAssignment(
                         stripe.stripe,
                         tuple(sorted([index_of[child] for child in children])),
                         stripe.share * plan.bytes_per_second,

@@ -15,11 +15,11 @@ from rollcast.wire import limits
 from rollcast.wire.ids import PeerId, StripeId
 from rollcast.wire.links.frames import DIRECT_STRIPE
 
-_WORTH_SHARE = 1 / 20  # share of the mean uplink below which a relay only adds latency
+_USEFUL_SHARE = 1 / 20  # share of the mean uplink below which a relay only adds latency
 _SERVICE_S_MAX = 5.0  # most seconds for sending one chunk to all others, unless all relays are slower
 _CHUNK_BYTES = 64 << 10  # the usual chunk, for that bound
 _REACHED_SHARE = 0.5  # a relay that reaches fewer of the others leaves most copies of its stripe to their uplinks
-_GAIN_WORTH = 0.98  # peers behind NAT relay where the others alone stay below this share of what is possible
+_SUFFICIENT_SHARE = 0.98  # peers behind NAT relay where the others alone stay below this share of what is possible
 _SURELY = 1.1  # a margin: uplinks are measured, and one estimated too fast must not leave the origin idle for a run
 _LIST_DEGREE = 8  # copies of a chunk list that the origin sends itself
 
@@ -64,13 +64,13 @@ def _relays(nodes: Sequence[RelayNode], root: RelayNode, uplinks: Mapping[PeerId
     if not willing:  # metered ones only where the origin cannot reach every member
         return able[:1] if any(not root.reaches(node) for node in nodes) else []
     willing = [node for node in willing if others[node.peer_id] >= _REACHED_SHARE * (len(nodes) - 1)] or willing
-    worth = _WORTH_SHARE * fmean(uplinks[node.peer_id] for node in willing)
-    willing = [node for node in willing if uplinks[node.peer_id] >= worth]
-    prompt = (len(nodes) - 1) * _CHUNK_BYTES / _SERVICE_S_MAX
-    fast = [node for node in willing if uplinks[node.peer_id] >= prompt] or willing
+    least = _USEFUL_SHARE * fmean(uplinks[node.peer_id] for node in willing)
+    willing = [node for node in willing if uplinks[node.peer_id] >= least]
+    fast_enough = (len(nodes) - 1) * _CHUNK_BYTES / _SERVICE_S_MAX
+    fast = [node for node in willing if uplinks[node.peer_id] >= fast_enough] or willing
     dialable = [node for node in fast if node.address]
     reached, possible = (_bound(relays, nodes, root, uplinks) for relays in (dialable, fast))
-    return dialable if dialable and reached >= _GAIN_WORTH * possible else fast
+    return dialable if dialable and reached >= _SUFFICIENT_SHARE * possible else fast
 
 
 def _bound(

@@ -11,12 +11,12 @@ from dataclasses import replace
 from statistics import median
 from typing import Literal
 
-from coordinator.core.broadcast.assignments import PartsMaker, children_of
+from coordinator.core.broadcast.assignments import AssignmentMaker, children_of
 from coordinator.core.broadcast.mesh import plan_mesh
 from coordinator.core.broadcast.nodes import Plan, PlanMode, PlanShape, RelayNode
 from coordinator.core.broadcast.tree_groups import Groups
 from coordinator.core.broadcast.trees import plan_trees
-from coordinator.core.events.actions import PlanPart, SendPlan
+from coordinator.core.events.actions import Assignment, SendPlan
 from rollcast.wire.ids import PeerId, PlanId, StripeId
 
 __all__ = ["PlanShape", "RelayNode", "RelayPlanner"]
@@ -34,9 +34,9 @@ class RelayPlanner:
 
     def __init__(self, shape: PlanShape, after: int = 0) -> None:
         self._shape = shape
-        self._parts_maker = PartsMaker(shape)
-        self._sent: dict[PeerId, PlanPart] = {}
-        self._previous: dict[PeerId, PlanPart] = {}  # a member's assignment before its sources last changed
+        self._assignment_maker = AssignmentMaker(shape)
+        self._sent: dict[PeerId, Assignment] = {}
+        self._previous: dict[PeerId, Assignment] = {}  # a member's assignment before its sources last changed
         self._uplinks: dict[PeerId, float] = {}  # assumed by the plan, in bytes a second
         self._measured: set[PeerId] = set()  # members whose uplink in the plan was measured
         self._assumed = shape.unknown_uplink_bytes_per_second  # for uplinks without a measurement
@@ -63,7 +63,7 @@ class RelayPlanner:
         """Number of plans that this coordinator made; their ids continue those of earlier coordinators."""
         return self.plan_id - self._after
 
-    def part_of(self, peer_id: PeerId) -> PlanPart | None:
+    def assignment_of(self, peer_id: PeerId) -> Assignment | None:
         """Return the assignment that this member was sent last; None if there is none."""
         return self._sent.get(peer_id)
 
@@ -112,7 +112,7 @@ class RelayPlanner:
         self._uplinks = self._effective_uplinks(nodes)
         self._measured = {node.peer_id for node in nodes if node.uplink_bytes_per_second is not None}
         self.plan = self._plan([node for node in nodes if node is not root], root)
-        parts = self._parts_maker.make(nodes, self.plan)
+        parts = self._assignment_maker.make(nodes, self.plan)
         changed = [peer_id for peer_id, part in parts.items() if not _as_good(self._sent.get(peer_id), part)]
         self._previous = {peer_id: part for peer_id, part in self._previous.items() if peer_id in parts}
         if not changed:
@@ -178,12 +178,12 @@ class RelayPlanner:
             assert reached == len(parents), "a stripe of the relay plan is no tree"
 
 
-def _sources(part: PlanPart | None) -> frozenset[PeerId]:
+def _sources(part: Assignment | None) -> frozenset[PeerId]:
     """Return the peers from which the member may receive chunks; empty if it has no assignment."""
     return frozenset() if part is None else frozenset(one.peer_id for one in (*part.neighbours, *part.fallbacks))
 
 
-def _as_good(sent: PlanPart | None, part: PlanPart) -> bool:
+def _as_good(sent: Assignment | None, part: Assignment) -> bool:
     """Whether a member that was sent one assignment need not be sent the other: expected rates may differ a little."""
     if sent is None or sent == part:
         return sent is not None

@@ -14,7 +14,7 @@ _ANSWER_WITHIN_S = 15.0  # beyond the probe's own time, because the result arriv
 _CONFIDENCE_ENOUGH = 0.3  # in an uplink's rate; at this confidence it is not probed
 _AGAIN_AFTER_S = 600.0  # doubled with every probe of the same peer that brought no result
 _DOUBLINGS_MAX = 6
-_LOOK_AGAIN_S = 10.0  # after no peer could be probed
+_RECHECK_S = 10.0  # after no peer could be probed
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Probing:
             for target in targets_of(peer_id):
                 if target not in busy and is_idle(target):
                     return [self._ask(peer_id, target, now)]
-        self._not_before = now + _LOOK_AGAIN_S
+        self._not_before = now + _RECHECK_S
         return []
 
     def _is_due(self, peer_id: PeerId, confidence: float, now: float) -> bool:

@@ -15,14 +15,14 @@ from itertools import accumulate
 
 from capacity.model.broadcast_bound import fluid_rate
 from coordinator.core.broadcast.nodes import RelayNode
-from coordinator.core.reach.holes import ANYBODY, RESTRICTED, can_punch
+from coordinator.core.reach.holes import RESTRICTED, UNRESTRICTED, can_punch
 from rollcast.wire.ids import PeerId
 
 _STEPS = 12  # bisections in the search for the rate, which find it to 1e-4 of its value
 _SETTLE_FOR = 0.99  # share of the best rate that is used, so that a join or leave need not change the rate for all
 _KEEP_ABOVE = 0.92  # a rate that still fits is kept while it is above this share of the best
-_GAIN_WORTH = 0.98  # see _interior
-_HOLES = range(ANYBODY + 1)
+_SUFFICIENT_SHARE = 0.98  # see _interior
+_HOLES = range(UNRESTRICTED + 1)
 _NEARLY_ALL = 0.9  # share of the members from which a local network counts as holding all of them
 _FEW_SHARE = 0.5  # share of the copies that reachable members need, up to which hidden relays find takers anywhere
 _HIDDEN_SHARE = 0.95  # share of the copies that members reachable by peers behind NAT need which such peers may carry
@@ -177,7 +177,7 @@ def _by_reach(
 ) -> tuple[list[RelayNode], list[list[RelayNode]]]:
     """Return the relays that find takers for all their copies, and the others by class of their holes."""
     free = [relay for relay in relays if relay.address]
-    limited: list[list[RelayNode]] = [[] for _ in range(ANYBODY + 1)]
+    limited: list[list[RelayNode]] = [[] for _ in range(UNRESTRICTED + 1)]
     for relay in relays:
         if not relay.address:
             limited[relay.hole].append(relay)
@@ -215,7 +215,7 @@ def _interior(
         if more:
             choices.append(choices[-1] + more)
     rates = [_pool(nodes, relays, source, uplinks, stripes).best_rate() for relays in choices]
-    enough = next(index for index, rate in enumerate(rates) if rate >= _GAIN_WORTH * max(rates))
+    enough = next(index for index, rate in enumerate(rates) if rate >= _SUFFICIENT_SHARE * max(rates))
     chosen = choices[enough]
     if not chosen and not all(root.reaches(node) for node in nodes):
         return [node for node in nodes if node.may_relay and node.address]  # metered ones, as no other member can

@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 
 from coordinator.core.broadcast.nodes import Parents, Plan, RelayNode, Stripe
 from coordinator.core.broadcast.tree_groups import Groups, in_one_lan, make_groups
-from coordinator.core.reach.holes import ANYBODY, ENOUGH, can_punch
+from coordinator.core.reach.holes import ENOUGH, UNRESTRICTED, can_punch
 from rollcast.wire.ids import PeerId, StripeId
 
 _DETOUR_HOPS = 2  # a nearby parent may be this many hops deeper than the shallowest one
@@ -52,20 +52,20 @@ def plan_trees(
         before: the previous result, of which every edge that is still possible is kept; None for a first plan.
     """
     groups = make_groups(in_one_lan(nodes, root), root, uplinks, stripes, None if before is None else before[1])
-    everybody = [root, *nodes]
+    all_nodes = [root, *nodes]
     members = _Members(
-        ids=[node.peer_id for node in everybody],
-        dialable=[bool(node.address) for node in everybody],
-        sites=[node.site for node in everybody],
-        regions=[node.region for node in everybody],
-        costs=[groups.costs.get(node.peer_id, 1.0) for node in everybody],
-        index_of={node.peer_id: index for index, node in enumerate(everybody)},
-        rtts=[node.rtt_s for node in everybody],
-        holes=[node.hole for node in everybody],
-        avoid={index: node.avoid for index, node in enumerate(everybody) if node.avoid},
-        lans=[node.lan for node in everybody],
+        ids=[node.peer_id for node in all_nodes],
+        dialable=[bool(node.address) for node in all_nodes],
+        sites=[node.site for node in all_nodes],
+        regions=[node.region for node in all_nodes],
+        costs=[groups.costs.get(node.peer_id, 1.0) for node in all_nodes],
+        index_of={node.peer_id: index for index, node in enumerate(all_nodes)},
+        rtts=[node.rtt_s for node in all_nodes],
+        holes=[node.hole for node in all_nodes],
+        avoid={index: node.avoid for index, node in enumerate(all_nodes) if node.avoid},
+        lans=[node.lan for node in all_nodes],
     )
-    capacities = [[0.0] * len(everybody) for _ in range(stripes)]
+    capacities = [[0.0] * len(all_nodes) for _ in range(stripes)]
     for peer_id, stripe in groups.stripe_of.items():
         capacities[stripe][members.index_of[peer_id]] = float(groups.copies[peer_id])
     planned = []
@@ -89,7 +89,9 @@ class _Tree:
         self.children: list[list[int]] = [[] for _ in range(count)]
         self.depths = [-1] * count  # hops from the root; -1 while not connected to it
         self.places: list[Place] = []  # under members that can be dialled
-        self.hidden_places: list[list[Place]] = [[] for _ in range(ANYBODY + 1)]  # under the others, by class of hole
+        self.hidden_places: list[list[Place]] = [
+            [] for _ in range(UNRESTRICTED + 1)
+        ]  # under the others, by class of hole
         self.by_lan: dict[str, list[Place]] = {}  # under hidden members that others of their site can dial
         self.by_site: dict[str, list[Place]] = {}
         self.by_region: dict[str, list[Place]] = {}
@@ -196,12 +198,12 @@ class _Tree:
         members = self.members
         lan = members.lans[child]
         in_lan = self.by_lan.get(lan) if lan else None
-        beside = self._first(in_lan, child) if in_lan else None
-        if self.capacities[child] <= 0 and (place := beside or self._hidden_place(child)) is not None:
+        in_same_lan = self._first(in_lan, child) if in_lan else None
+        if self.capacities[child] <= 0 and (place := in_same_lan or self._hidden_place(child)) is not None:
             return place[2]
         anywhere = self._first(self.places, child)
         if anywhere is None and self.capacities[child] > 0:
-            anywhere = beside or self._hidden_place(child)
+            anywhere = in_same_lan or self._hidden_place(child)
         if anywhere is None:
             return -1
         sites = self.by_site.get(members.sites[child])

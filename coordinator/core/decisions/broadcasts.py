@@ -49,7 +49,7 @@ class Broadcasts:
         """Take over a heartbeat's measurements; ``before``: whether the member relayed and received before it."""
         assert member.facts is not None
         self._state.links.observe(member.peer_id, member.facts, now)
-        if member.part_in_plan != before:
+        if member.roles_in_plan != before:
             return self.changed(now)
         cap = member.upload_cap_bytes_per_second
         uplink, confidence = self._state.links.uplink(member.peer_id, now, upload_cap_bytes_per_second=cap)
@@ -138,7 +138,7 @@ class Broadcasts:
 
     def _targets_of(self, peer_id: PeerId) -> Iterator[PeerId]:
         """Yield its neighbours outside its local network whose traffic is not metered."""
-        part = self._state.relay.part_of(peer_id)
+        part = self._state.relay.assignment_of(peer_id)
         for neighbour in () if part is None else part.neighbours:
             member = self._state.members.get(neighbour.peer_id)
             if not neighbour.lan and member is not None and not member.metered:

@@ -41,7 +41,7 @@ class RevokeLeases:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """Another process in a peer's part of the plan.
+    """Another process in a peer's assignment.
 
     ``address``: addresses to dial, the best first, separated by spaces. Empty where the neighbour dials; "punch" where
     the two dial each other, and the neighbour asks for it.
@@ -55,7 +55,7 @@ class Neighbour:
 
 
 @dataclass(frozen=True, slots=True)
-class StripePart:
+class StripeAssignment:
     """The neighbours to which a peer sends one stripe's chunks: ``children`` are indices into its neighbours."""
 
     stripe: StripeId
@@ -64,11 +64,11 @@ class StripePart:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanPart:
+class Assignment:
     """One peer's part of the relay plan; see RelayPlan in rollcast.proto. Indices are into ``neighbours``."""
 
     neighbours: tuple[Neighbour, ...] = ()
-    stripes: tuple[StripePart, ...] = ()
+    stripes: tuple[StripeAssignment, ...] = ()
     list_children: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
     fallbacks: tuple[Neighbour, ...] = ()
@@ -81,7 +81,7 @@ class SendPlan:
 
     peer_id: PeerId
     plan_id: PlanId
-    part: PlanPart
+    part: Assignment
 
 
 @dataclass(frozen=True, slots=True)

@@ -252,7 +252,7 @@ class LeaseBook:
     def close(self, attempt: Attempt) -> None:
         """End a live attempt without a rollout; its slot is vacant again unless another attempt at it is live."""
         group = self._groups[attempt.group_id]
-        self._unlive(attempt)
+        self._end_live(attempt)
         group.slots[attempt.sample_index].live.remove(attempt)
         self._remember(attempt, stored=False)
         self._index(group)
@@ -266,7 +266,7 @@ class LeaseBook:
         """
         group = self._groups[attempt.group_id]
         slot = group.slots[attempt.sample_index]
-        self._unlive(attempt)
+        self._end_live(attempt)
         slot.live.remove(attempt)
         self._set_filling(group, Filling(rollout_id, attempt, oldest_version, newest_version))
         self._index(group)
@@ -356,7 +356,7 @@ class LeaseBook:
         filling = group.slots[place[1]].filling
         return None if filling is None else (group, filling)
 
-    def _unlive(self, attempt: Attempt) -> None:
+    def _end_live(self, attempt: Attempt) -> None:
         del self._live[attempt.key]
         held = self._live_by_peer[attempt.peer_id]
         del held[attempt.key]

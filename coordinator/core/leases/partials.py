@@ -103,10 +103,10 @@ class Partials:
         given = attempt.prefix or ()
         before = self.slots.get((attempt.group_id, attempt.sample_index), {}).get(attempt.key)
         own = () if before is None else before.own
-        drawn = position - tokens_of(given)
-        if not 0 <= drawn <= tokens_of(own):
+        generated = position - tokens_of(given)
+        if not 0 <= generated <= tokens_of(own):
             return False
-        progress = _Progress(attempt.peer_id, given, joined(cut(own, drawn), segments))
+        progress = _Progress(attempt.peer_id, given, joined(cut(own, generated), segments))
         if len(progress.whole) > _SEGMENTS_KEPT:
             return False
         self._keep(attempt, progress)

@@ -121,7 +121,7 @@ class Member:
         return not stopped and self.facts.state not in _RESTING_STATES
 
     @property
-    def part_in_plan(self) -> tuple[bool, bool]:
+    def roles_in_plan(self) -> tuple[bool, bool]:
         """Whether the member relays, and whether it receives, in the relay plan."""
         return self.may_relay, self.receives
 

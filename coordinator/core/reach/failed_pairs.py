@@ -9,7 +9,7 @@ from rollcast.wire.ids import PeerId
 FIRST_PAUSE_S = 600.0
 PAUSE_MAX_S = 6 * 3600.0
 _REMEMBERED_MOST = 8192
-_NOBODY: frozenset[PeerId] = frozenset()
+_NO_PEERS: frozenset[PeerId] = frozenset()
 
 Pair = tuple[PeerId, PeerId]
 
@@ -31,7 +31,7 @@ class FailedPairs:
 
     def of(self, peer_id: PeerId) -> frozenset[PeerId]:
         """Return the peers to which no hole from this member is planned."""
-        return self._resting.get(peer_id, _NOBODY)
+        return self._resting.get(peer_id, _NO_PEERS)
 
     def pause_left_s(self, one: PeerId, other: PeerId, now: float) -> float:
         """Return for how many seconds this pair still pauses; 0 if it may try."""

@@ -19,7 +19,7 @@ _CLASSES = {
     "symmetric": 1,
     "unknown": 0,
 }
-OUTWARDS, RESTRICTED, ANYBODY = 1, 2, 3
+OUTWARDS, RESTRICTED, UNRESTRICTED = 1, 2, 3
 ENOUGH = 4  # the least sum of two classes between which a punch works: 3 + 1 or 2 + 2
 
 

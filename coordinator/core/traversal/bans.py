@@ -8,7 +8,7 @@ from __future__ import annotations
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, SendToPeer
 from coordinator.core.members.membership import Member
-from coordinator.core.traversal.component import ReachPart
+from coordinator.core.traversal.component import ReachComponent
 from rollcast.wire import limits
 from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -17,7 +17,7 @@ COMPARE_EVERY_S = 2.0
 """Seconds between two comparisons of all remembered identities: 16,384 take 1 ms."""
 
 
-class Banned(ReachPart):
+class Banned(ReachComponent):
     """Sends members the changes of the banned identities."""
 
     def __init__(self, state: CoreState) -> None:

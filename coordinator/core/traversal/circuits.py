@@ -15,7 +15,7 @@ from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, SendToPeer
 from coordinator.core.members.membership import Member
 from coordinator.core.reach.address_book import Reach, host_part
-from coordinator.core.traversal.component import ReachPart
+from coordinator.core.traversal.component import ReachComponent
 from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
 
@@ -28,7 +28,7 @@ _MEMBERS_A_SECOND = 2000  # bounds assignments in large fleets to a small share 
 _CIRCUIT = "/p2p-circuit/p2p/"
 
 
-class Circuits(ReachPart):
+class Circuits(ReachComponent):
     """The relays that each member was assigned."""
 
     def __init__(self, state: CoreState) -> None:

@@ -10,7 +10,7 @@ from coordinator.core.members.membership import Member
 from rollcast.wire.ids import PeerId
 
 
-class ReachPart:
+class ReachComponent:
     """Base of a component, which ignores every event whose method it does not override.
 
     Components only decide. Times are the core's clock in seconds.

@@ -21,7 +21,7 @@ from coordinator.core.events.reach_events import DialBackEnded, ReachEvent
 from coordinator.core.members.membership import Member
 from coordinator.core.reach.address_book import host_part
 from coordinator.core.reach.dial_settings import is_numeric
-from coordinator.core.traversal.component import ReachPart
+from coordinator.core.traversal.component import ReachComponent
 from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
 
@@ -63,7 +63,7 @@ class _Target:
     failures: int = 0  # in a row
 
 
-class DialBacks(ReachPart):
+class DialBacks(ReachComponent):
     """Keeps the checks in progress, and when the next ones are due. Times are the core's clock in seconds."""
 
     takes = (DialBackEnded,)

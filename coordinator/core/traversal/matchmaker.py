@@ -16,7 +16,7 @@ from coordinator.core.events.reach_events import PunchEnded, PunchRequested, Rea
 from coordinator.core.members.membership import Member
 from coordinator.core.reach.failed_pairs import Pair, pair_of
 from coordinator.core.reach.holes import can_punch
-from coordinator.core.traversal.component import ReachPart
+from coordinator.core.traversal.component import ReachComponent
 from coordinator.core.traversal.rate_limit import Turns
 from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -40,7 +40,7 @@ class _Punch:
     seconds: float = 0.0
 
 
-class Matchmaker(ReachPart):
+class Matchmaker(ReachComponent):
     """Keeps the punches in progress, and counts how earlier ones ended."""
 
     takes = (PunchRequested, PunchEnded)

@@ -8,7 +8,7 @@ from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, SendToPeer
 from coordinator.core.events.reach_events import ReachEvent, RecordGiven
 from coordinator.core.members.membership import Member
-from coordinator.core.traversal.component import ReachPart
+from coordinator.core.traversal.component import ReachComponent
 from rollcast.wire.ids import PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
 
@@ -20,7 +20,7 @@ REFRESH_S = 600.0
 _SENT_PER_TICK = 64  # members, of 12 records each; further ones wait for the next tick
 
 
-class Rendezvous(ReachPart):
+class Rendezvous(ReachComponent):
     """The newest record of every connected member that can be dialled."""
 
     takes = (RecordGiven,)

@@ -12,7 +12,7 @@ from coordinator.core.events.reach_events import ReachabilityTold, ReachEvent, S
 from coordinator.core.members.membership import Member
 from coordinator.core.traversal.bans import Banned
 from coordinator.core.traversal.circuits import Circuits
-from coordinator.core.traversal.component import ReachPart
+from coordinator.core.traversal.component import ReachComponent
 from coordinator.core.traversal.dial_backs import DialBacks
 from coordinator.core.traversal.matchmaker import Matchmaker
 from coordinator.core.traversal.rate_limit import Turns
@@ -33,20 +33,20 @@ class Traversal:
         self.matchmaker = Matchmaker(state)
         self._circuits = Circuits(state)
         others = (DialBacks(state), self._circuits, Rendezvous(state), Banned(state))
-        self._parts: Sequence[ReachPart] = (self.matchmaker, *others)
+        self._components: Sequence[ReachComponent] = (self.matchmaker, *others)
         self._changes = Turns(at_once=_CHANGES_AT_ONCE, every_s=_CHANGES_EVERY_S)
         self._later_at = float("inf")
-        self._by_event = {kind: part for part in self._parts for kind in part.takes}
+        self._by_event = {kind: component for component in self._components for kind in component.takes}
 
     def joined(self, member: Member, now: float) -> list[Action]:
         """Prepare for a member that opened a session; called before it is planned with."""
         self._state.reach.joined(member.peer_id, member.host, member.address)
-        return [action for part in self._parts for action in part.joined(member, now)]
+        return [action for component in self._components for action in component.joined(member, now)]
 
     def left(self, peer_id: PeerId, now: float) -> list[Action]:
         """End what was in progress with a member whose session ended."""
         self._state.reach.left(peer_id)
-        return [action for part in self._parts for action in part.left(peer_id, now)]
+        return [action for component in self._components for action in component.left(peer_id, now)]
 
     def received(self, event: ReachEvent, now: float) -> list[Action]:
         """Handle a member's report, or the result of a check of its address."""
@@ -60,8 +60,8 @@ class Traversal:
             self._state.reach.seen(event)
             actions = []
         else:
-            part = self._by_event.get(type(event))
-            actions = [] if part is None else part.received(event, now)
+            component = self._by_event.get(type(event))
+            actions = [] if component is None else component.received(event, now)
         return actions + self._replanned(now)
 
     def tick(self, now: float) -> list[Action]:
@@ -71,7 +71,7 @@ class Traversal:
         if now >= self._later_at:
             self._later_at = float("inf")
             self._state.reach.mark_changed()
-        return [action for part in self._parts for action in part.tick(now)] + self._replanned(now)
+        return [action for component in self._components for action in component.tick(now)] + self._replanned(now)
 
     def _reported(self, event: ReachabilityTold, member: Member, now: float) -> list[Action]:
         event = replace(event, circuits=self._circuits.credible(event.peer_id, event.circuits))
@@ -82,7 +82,7 @@ class Traversal:
             else:
                 self._later_at = min(self._later_at, now + _CHANGES_EVERY_S)
         actions: list[Action] = [Note("punch_address_refused", event.peer_id, doubt)] if doubt else []
-        return actions + [action for part in self._parts for action in part.reported(member, now)]
+        return actions + [action for component in self._components for action in component.reported(member, now)]
 
     def _replanned(self, now: float) -> list[Action]:
         if self._state.reach.take_changed():

@@ -7,13 +7,13 @@ import pytest
 
 from coordinator.core.core import CoordinatorCore, Restored
 from coordinator.core.events.actions import (
+    Assignment,
     CloseAttempt,
     CloseGroup,
     EndSession,
     Neighbour,
     Note,
     Penalise,
-    PlanPart,
     RecordAttempt,
     RevokeLeases,
     SendAnnouncement,
@@ -62,13 +62,13 @@ def test_a_joining_peer_gets_its_part_of_the_plan_and_the_newest_announcement() 
     core = CoordinatorCore(settings())
     assert core.handle(joined("origin", role="origin"), 0.0) == [
         Note("peer_joined", "origin", "origin as origin"),
-        SendPlan(ORIGIN, PlanId(1), PlanPart()),
+        SendPlan(ORIGIN, PlanId(1), Assignment()),
     ]
     core.handle(announced(0), 0.0)
     assert core.handle(joined("a"), 1.0) == [
         Note("peer_joined", "a", "a as peer"),
-        SendPlan(ORIGIN, PlanId(2), PlanPart((dials_us("a"),), list_children=(0,), direct_copies=True)),
-        SendPlan(A, PlanId(2), PlanPart((at("origin", "origin"),), parents=(0,))),
+        SendPlan(ORIGIN, PlanId(2), Assignment((dials_us("a"),), list_children=(0,), direct_copies=True)),
+        SendPlan(A, PlanId(2), Assignment((at("origin", "origin"),), parents=(0,))),
         SendAnnouncement(A, Version(0)),
         SupplyPrompts(4),
     ]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.core.events.actions import Neighbour, PlanPart, SendPlan, SendProbe, StripePart, TellActivation
+from coordinator.core.events.actions import Assignment, Neighbour, SendPlan, SendProbe, StripeAssignment, TellActivation
 from coordinator.ledger.sqlite import Ledger
 from coordinator.shell import sessions
 from coordinator.shell.peer_sender import (
@@ -102,12 +102,12 @@ async def test_a_refused_peer_hears_why_before_its_session_ends() -> None:
 
 
 def test_a_part_of_the_plan_goes_out_whole() -> None:
-    part = PlanPart(
+    part = Assignment(
         neighbours=(
             Neighbour(PeerId("a"), "peer", "a:1", True, lan=True),
             Neighbour(PeerId("o"), "origin", "", False),
         ),
-        stripes=(StripePart(StripeId(3), (0,), 5e6),),
+        stripes=(StripeAssignment(StripeId(3), (0,), 5e6),),
         list_children=(0,),
         parents=(1,),
         fallbacks=(Neighbour(PeerId("mirror-0"), "mirror", "https://m/x", True),),

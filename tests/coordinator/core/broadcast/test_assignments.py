@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.core.broadcast.assignments import PartsMaker
+from coordinator.core.broadcast.assignments import AssignmentMaker
 from coordinator.core.broadcast.nodes import Plan, PlanShape, RelayNode, Stripe
-from coordinator.core.events.actions import Neighbour, PlanPart, StripePart
+from coordinator.core.events.actions import Assignment, Neighbour, StripeAssignment
 from rollcast.wire.ids import PeerId, StripeId
 from rollcast.wire.links.frames import DIRECT_STRIPE
 
@@ -25,8 +25,8 @@ def dials_us(peer_id: PeerId, *, lan: bool = False) -> Neighbour:
     return Neighbour(peer_id, "origin" if peer_id == ROOT else "peer", "", False, lan)
 
 
-def parts(plan: Plan, *nodes: RelayNode, **shape: object) -> dict[PeerId, PlanPart]:
-    return PartsMaker(PlanShape(**shape)).make(nodes, plan)  # type: ignore[arg-type]
+def parts(plan: Plan, *nodes: RelayNode, **shape: object) -> dict[PeerId, Assignment]:
+    return AssignmentMaker(PlanShape(**shape)).make(nodes, plan)  # type: ignore[arg-type]
 
 
 MESH = Plan(
@@ -44,20 +44,20 @@ MESH = Plan(
 
 def test_in_a_mesh_all_are_linked_to_relays_and_origin_and_leaves_are_not_to_each_other() -> None:
     made = parts(MESH, node(ROOT), node(A), node(B), node(H, dialable=False))
-    assert made[ROOT] == PlanPart(
+    assert made[ROOT] == Assignment(
         neighbours=(dials_us(A), dials_us(B), dials_us(H)),
-        stripes=(StripePart(StripeId(1), (0,), 50.0), StripePart(StripeId(2), (1,), 25.0)),
+        stripes=(StripeAssignment(StripeId(1), (0,), 50.0), StripeAssignment(StripeId(2), (1,), 25.0)),
         list_children=(0, 1),
         direct_copies=True,
     )
-    assert made[A] == PlanPart(
+    assert made[A] == Assignment(
         neighbours=(at(ROOT), dials_us(B), dials_us(H)),
-        stripes=(StripePart(StripeId(1), (1, 2), 50.0),),
+        stripes=(StripeAssignment(StripeId(1), (1, 2), 50.0),),
         list_children=(2,),
         parents=(0, 1),
     )
     assert made[B].neighbours == (at(ROOT), at(A), dials_us(H))
-    assert made[H] == PlanPart(neighbours=(at(ROOT), at(A), at(B)), parents=(0, 1, 2))
+    assert made[H] == Assignment(neighbours=(at(ROOT), at(A), at(B)), parents=(0, 1, 2))
 
 
 def test_the_parent_dials_when_only_the_child_can_be_dialled() -> None:
@@ -89,7 +89,7 @@ def test_fallbacks_are_parents_of_parents_then_the_origin_then_mirrors() -> None
 
 
 def test_a_neighbour_is_the_same_object_in_the_next_plan_until_its_address_changes() -> None:
-    maker, nodes = PartsMaker(PlanShape()), [node(ROOT), node(A), node(B), node(H, dialable=False)]
+    maker, nodes = AssignmentMaker(PlanShape()), [node(ROOT), node(A), node(B), node(H, dialable=False)]
     before = maker.make(nodes, MESH)[H].neighbours
     after = maker.make(nodes, MESH)[H].neighbours
     assert all(one is other for one, other in zip(before, after, strict=True))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.core.broadcast.planner import PlanShape, RelayNode, RelayPlanner
-from coordinator.core.events.actions import Neighbour, PlanPart, SendPlan, StripePart
+from coordinator.core.events.actions import Assignment, Neighbour, SendPlan, StripeAssignment
 from rollcast.wire.ids import PeerId, PlanId, StripeId
 
 RATE = 1e6
@@ -43,12 +43,12 @@ def test_only_changed_parts_are_sent() -> None:
     assert plan.replan([node("a")]) == []
     assert (plan.mode, plan.stripe_count) == ("none", 0)
     assert plan.replan([origin(), node("a")]) == [
-        SendPlan(PeerId("origin"), PlanId(1), PlanPart((dials_us("a"),), list_children=(0,), direct_copies=True)),
-        SendPlan(PeerId("a"), PlanId(1), PlanPart((at("origin", "origin"),), parents=(0,))),
+        SendPlan(PeerId("origin"), PlanId(1), Assignment((dials_us("a"),), list_children=(0,), direct_copies=True)),
+        SendPlan(PeerId("a"), PlanId(1), Assignment((at("origin", "origin"),), parents=(0,))),
     ]
     sent = plan.replan([origin(), node("a"), node("b")])
     assert told(sent) == ["origin", "a", "b"]
-    assert sent[1].part.stripes == (StripePart(StripeId(1), (0,), pytest.approx(RATE / 2)),)
+    assert sent[1].part.stripes == (StripeAssignment(StripeId(1), (0,), pytest.approx(RATE / 2)),)
     assert plan.replan([origin(), node("a"), node("b")]) == []
     assert (plan.mode, plan.stripe_count, plan.plan_id) == ("mesh", 2, 2)
     assert plan.parents_of(PeerId("b")) == ("a", "origin")
@@ -154,7 +154,7 @@ def test_parts_agree_with_each_other_whatever_happens(drawn: list[tuple[int, str
     """Links have two ends of which one dials, and children list their parents."""
     plan = planner(mesh_peers_max=6, stripes=3)
     nodes = {f"p{index}": node(f"p{index}", dialable=index % 3 > 0) for index in range(8)}
-    parts: dict[PeerId, PlanPart] = {}
+    parts: dict[PeerId, Assignment] = {}
     for index, change in drawn:
         name = f"p{index}"
         one = nodes.get(name, node(name))
@@ -173,7 +173,7 @@ def test_parts_agree_with_each_other_whatever_happens(drawn: list[tuple[int, str
         _agree(parts)
 
 
-def _agree(parts: dict[PeerId, PlanPart]) -> None:
+def _agree(parts: dict[PeerId, Assignment]) -> None:
     for peer_id, part in parts.items():
         for one in part.neighbours:
             (back,) = [other for other in parts[one.peer_id].neighbours if other.peer_id == peer_id]

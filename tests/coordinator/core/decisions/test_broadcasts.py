@@ -71,7 +71,7 @@ def test_sites_and_metered_uploads_reach_the_plan() -> None:
             changed = type(event)(**{**_fields(event), "site": "s" if name != "b" else "", "metered": metered})
             world.tell(changed)
         relay = world.core._state.relay
-        part = relay.part_of(PeerId("c"))
+        part = relay.assignment_of(PeerId("c"))
         assert part is not None
         assert {one.peer_id: one.lan for one in part.neighbours} == {"a": preferred, "b": False, "origin": False}
         assert relay.children_of(PeerId("c")) == ()
@@ -92,7 +92,7 @@ def test_in_trees_unknown_uplinks_are_probed_while_no_version_is_in_flight() -> 
         fleet.tell(held(name, 1))
     fleet.now = 20.0
     (probe,) = only(fleet.tell(Tick()), SendProbe)
-    assert probe.to_peer in {one.peer_id for one in fleet.core._state.relay.part_of(probe.peer_id).neighbours}
+    assert probe.to_peer in {one.peer_id for one in fleet.core._state.relay.assignment_of(probe.peer_id).neighbours}
     assert only(fleet.tell(Tick()), SendProbe) == []
     fleet.beat(probe.peer_id, RATE, uplink_probe_id=probe.probe_id)
     fleet.at(40.0)  # what was learnt is planned with first

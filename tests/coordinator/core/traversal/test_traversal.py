@@ -23,7 +23,7 @@ from tests.coordinator.core_world import heartbeat, joined, only
 
 def addresses(here: ReachWorld, name: str) -> dict[str, str]:
     """Return the addresses that this member was sent to dial."""
-    part = here.core.state.relay.part_of(PeerId(name))
+    part = here.core.state.relay.assignment_of(PeerId(name))
     assert part is not None
     return {one.peer_id: one.address for one in part.neighbours if one.we_dial}
 
@@ -72,7 +72,7 @@ def test_only_two_behind_one_router_receive_each_others_local_addresses() -> Non
     at_home(here, "x", site="elsewhere")
     assert addresses(here, "b") == {"origin": "origin:1", "a": "192.168.1.2:7420 punch"}
     assert addresses(here, "a") == addresses(here, "x") == {"origin": "origin:1"}
-    part = here.core.state.relay.part_of(PeerId("origin"))
+    part = here.core.state.relay.assignment_of(PeerId("origin"))
     assert part is not None
     assert "192.168" not in repr(part)
 
