@@ -1,4 +1,4 @@
-"""Check what the emulated network needs of the machine, and compile its C programs at their first use."""
+"""Check that this machine can run the emulated network, and compile its C programs at their first use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TOOLS = {"gcc": "gcc", "ip": "iproute2"}
 
 
 def why_not() -> str:
-    """What this machine lacks for an emulated network; empty when nothing."""
+    """Return what this machine lacks for an emulated network; empty when it lacks nothing."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     if not Path("/dev/net/tun").exists():
@@ -31,7 +31,7 @@ def require() -> None:
     """Check that an emulated network can be made here.
 
     Raises:
-        MissingExtra: it cannot.
+        MissingExtra: this machine lacks something for it.
     """
     if reason := why_not():
         raise MissingExtra(
@@ -42,7 +42,7 @@ def require() -> None:
 
 
 def emulator() -> Path:
-    """The compiled emulator (wanem.c, with nat.c in it).
+    """Return the path of the compiled emulator (wanem.c and nat.c).
 
     Raises:
         MissingExtra: gcc cannot compile it.
@@ -51,7 +51,7 @@ def emulator() -> Path:
 
 
 def socket_shim() -> Path:
-    """The compiled LD_PRELOAD library that sets congestion control and pacing of sockets (sockets.c).
+    """Return the path of the compiled LD_PRELOAD library for sockets' congestion control and pacing (sockets.c).
 
     Raises:
         MissingExtra: gcc cannot compile it.
@@ -60,7 +60,7 @@ def socket_shim() -> Path:
 
 
 def nat_library() -> Path:
-    """The compiled library of the routers' address translation (nat.c).
+    """Return the path of the compiled library of the routers' address translation (nat.c).
 
     Raises:
         MissingExtra: gcc cannot compile it.
@@ -69,7 +69,7 @@ def nat_library() -> Path:
 
 
 def _compiled(sources: Sequence[str], name: str, options: Sequence[str]) -> Path:
-    """Compile into the cache folder, once for each content of the sources and headers."""
+    """Return a compiled program in the cache folder, compiled once for each content of the sources and headers."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rollcast-bench"
     paths = [_HERE / source for source in sources]
     content = b"".join(path.read_bytes() for path in (*paths, *sorted(_HERE.glob("*.h"))))

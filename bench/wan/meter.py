@@ -1,4 +1,4 @@
-"""Measure what one broadcast cost: bytes, processor time, and how far the emulator itself was behind."""
+"""Measure the cost of one broadcast in bytes and processor time, and how late the emulator itself was."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ LATE_MS_MAX = 50.0  # a run in which the emulator was later than this measures t
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Between the two ends of one measurement."""
+    """The cost of one broadcast, between the start and the end of its measurement."""
 
-    source_bytes: int  # through the source's uplink
-    all_bytes: int  # through all uplinks
+    source_bytes: int  # sent through the source's uplink
+    all_bytes: int  # sent through all uplinks
     drops: int
-    cpu_s: float  # of the processes in the network
+    cpu_s: float  # processor time of the processes in the network
     emulator_cpu_s: float
-    core_s: float  # that the machine's cores could have given
-    cpu_share: float  # of core_s, used by everything that runs on the machine
+    core_s: float  # processor time that all cores had to give
+    cpu_share: float  # share of core_s used by everything on the machine
     late_max_ms: float
 
     @property
     def others_share(self) -> float:
-        """Of core_s, used by what belongs neither to the system nor to the emulator."""
+        """Return the share of core_s that other programs used, neither the measured system nor the emulator."""
         used = (self.cpu_s + self.emulator_cpu_s) / self.core_s if self.core_s > 0 else 0.0
         return max(0.0, self.cpu_share - used)
 
@@ -37,7 +37,7 @@ class Cost:
 
 
 class Meter:
-    """Begins measuring when it is made; ``read`` says what was used since then."""
+    """A measurement that starts when the meter is made; ``read`` returns the cost since then."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -47,7 +47,7 @@ class Meter:
         self._machine = _machine_s()
 
     def read(self) -> Cost:
-        """The cost so far.
+        """Return the cost so far.
 
         Raises:
             ProcessFailed, WaitTimedOut: see Network.counters.
@@ -67,7 +67,7 @@ class Meter:
 
 
 def _machine_s() -> tuple[float, float]:
-    """Seconds of all cores: busy, and altogether."""
+    """Return the seconds that all cores were busy, and the seconds of all cores in total."""
     times = psutil.cpu_times()
     total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)  # part of user already
     return total - times.idle - getattr(times, "iowait", 0.0), total

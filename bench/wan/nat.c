@@ -7,7 +7,7 @@
 
 enum { FLOWS_MAX = 1024, FIRST_PORT = 1024, PORTS = 65536 - FIRST_PORT, IP_HEADER = 20 };
 #define SECOND INT64_C(1000000000)
-/* Idle times after which a flow is forgotten: home routers' 30 s of UDP; RFC 5382 section 5 for TCP. */
+/* Idle times after which a flow expires: home routers' 30 s of UDP; RFC 5382 section 5 for TCP. */
 static const int64_t udp_idle = 30 * SECOND, tcp_opening = 240 * SECOND, tcp_open = 7440 * SECOND,
                      tcp_closing = 10 * SECOND;
 
@@ -65,7 +65,7 @@ static struct flow *find_out(struct nat *nat, int protocol, uint16_t inside, uin
     return NULL;
 }
 
-/* A live flow with this outside port. */
+/* Returns a live flow with this outside port. */
 static struct flow *find_outside(struct nat *nat, int protocol, uint16_t outside, int64_t now) {
     for (struct flow *flow = nat->flows; flow < nat->flows + nat->count; flow++)
         if (flow->outside == outside && flow->protocol == protocol && is_live(flow, now)) return flow;
@@ -155,7 +155,7 @@ static uint16_t folded(uint32_t sum) {
     return (uint16_t)sum;
 }
 
-/* RFC 1624: a checksum after 16 bits of what it covers have changed. */
+/* Returns a checksum after 16 bits of what it covers have changed (RFC 1624). */
 static void adjust(uint8_t *checksum, uint16_t before, uint16_t after) {
     put16(checksum, (uint16_t)~folded((uint16_t)~get16(checksum) + (uint16_t)~before + (uint32_t)after));
 }
@@ -165,7 +165,7 @@ static void adjust_partial(uint8_t *checksum, uint16_t before, uint16_t after) {
     put16(checksum, folded(get16(checksum) + (uint16_t)~before + (uint32_t)after));
 }
 
-/* The transport checksum of a whole TCP or UDP packet; NULL: it has none. */
+/* Returns the transport checksum of a whole TCP or UDP packet, or NULL if it has none. */
 static uint8_t *checksum_of(uint8_t *transport, int protocol) {
     if (protocol == NAT_TCP) return transport + 16;
     return get16(transport + 6) ? transport + 6 : NULL;
@@ -182,7 +182,7 @@ static void rewrite(uint8_t *packet, uint32_t at, uint8_t *port, int partial, ui
         put16(packet + at + half, after);
     }
     if (sum && !partial) adjust(sum, get16(port), new_port);
-    /* RFC 768: a UDP checksum that comes out as 0 is sent as all ones; 0 would say that there is none. */
+    /* RFC 768: a UDP checksum that comes out as 0 is sent as all ones; 0 means that there is none. */
     if (sum && packet[9] == NAT_UDP && !partial && !get16(sum)) put16(sum, 0xffff);
     put16(port, new_port);
 }

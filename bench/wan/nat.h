@@ -1,14 +1,14 @@
 /* A home router's network address translation, for one host behind it: the table alone, and packets rewritten by it.
  *
- * Words are those of RFC 4787 (UDP) and RFC 5382 (TCP). A flow is one inside port talking to one remote address and port.
+ * Terms are those of RFC 4787 (UDP) and RFC 5382 (TCP). A flow connects one inside port to one remote address and port.
  *
  *   kind              an outside port is kept for        and lets in
- *   full-cone         an inside port                     everybody
- *   port-restricted   an inside port                     who was sent something, from the port that it was sent to
+ *   full-cone         an inside port                     every remote
+ *   port-restricted   an inside port                     remotes that were sent something, from the port it was sent to
  *   symmetric         an inside port and one remote      that remote
  *
- * Outside ports are drawn, never the inside port itself: whoever guesses that they are kept is found out here.
- * What is not let in is dropped in silence. Time is handed in, so is the seed; nothing here reads or sends.
+ * Outside ports are random, never the inside port itself, so that code which assumes preserved ports fails here.
+ * Packets that are not let in are dropped silently. The caller passes the time and the seed; there is no I/O here.
  */
 #ifndef NAT_H
 #define NAT_H
@@ -23,30 +23,30 @@ struct nat;
 struct nat *nat_new(int kind, uint32_t seed);
 void nat_free(struct nat *nat);
 
-/* The outside port under which a packet from an inside port leaves; 0: the table is full. */
+/* Returns the outside port under which a packet from an inside port leaves; 0 if the table is full. */
 uint16_t nat_out(struct nat *nat, int protocol, uint16_t inside, uint32_t remote_ip, uint16_t remote, int tcp_flags,
                  int64_t now_ns);
 
-/* The inside port that a packet to an outside port is for; 0: it is not let in. */
+/* Returns the inside port that a packet to an outside port is for; 0 if the packet is not let in. */
 uint16_t nat_in(struct nat *nat, int protocol, uint16_t outside, uint32_t remote_ip, uint16_t remote, int tcp_flags,
                 int64_t now_ns);
 
-/* Live flows. */
+/* Returns the number of live flows. */
 int nat_flows(struct nat *nat, int64_t now_ns);
 
-/* Another kind from now on, as a router's new firmware is; flows that there are stay. */
+/* Changes the kind of router, as new firmware may; existing flows stay. */
 void nat_become(struct nat *nat, int kind);
 
-/* Forget all flows with one remote address, which routers do without a word. */
+/* Discards all flows with one remote address, as routers do without notice. */
 void nat_forget(struct nat *nat, uint32_t remote_ip);
 
-/* Rewrite an IPv4 packet on its way out (its source) or in (its destination); 0: drop it. TCP and UDP pass, fragments
- * do not. With `partial` the transport checksum is only that of the pseudo-header (virtio's NEEDS_CSUM). `new_ip`, in
- * network byte order, is the outside address on the way out, the inside address on the way in. */
+/* Rewrites an IPv4 packet on its way out (its source) or in (its destination); returns 0 if it must be dropped. TCP and
+ * UDP pass, fragments do not. With `partial` the transport checksum covers only the pseudo-header (virtio's NEEDS_CSUM).
+ * `new_ip`, in network byte order, is the outside address on the way out, the inside address on the way in. */
 int nat_rewrite_out(struct nat *nat, uint8_t *packet, uint32_t len, int partial, uint32_t new_ip, int64_t now_ns);
 int nat_rewrite_in(struct nat *nat, uint8_t *packet, uint32_t len, int partial, uint32_t new_ip, int64_t now_ns);
 
-/* The kind of this name; -1: there is none. */
+/* Returns the kind of this name, or -1 if there is none. */
 int nat_kind_of(const char *name);
 
 #endif

@@ -1,4 +1,4 @@
-"""Translate addresses as a home's router does, with the table of nat.c by itself; the emulator contains the same."""
+"""Translate addresses as a home's router does: the table of nat.c, which the emulator contains too, by itself."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ FIN, SYN, RST = 1, 2, 4
 class NatTable:
     """One router's table. Use as a context manager.
 
-    Addresses and ports are whole numbers, times seconds of a clock that only the caller has.
+    Addresses and ports are integers; times are seconds of the caller's clock.
 
     Args:
         kind: kind of router, which decides what it maps and lets in; see nat.h.
-        seed: seed of the ports that it picks at random.
+        seed: seed of the random choice of outside ports.
 
     Raises:
         MissingExtra: gcc cannot compile it.
@@ -47,37 +47,37 @@ class NatTable:
         self._table = None
 
     def out(self, protocol: Protocol, inside: int, remote: tuple[int, int], now_s: float, flags: int = 0) -> int:
-        """The outside port under which a packet from an inside port leaves; 0: the table is full."""
+        """Return the outside port under which a packet from an inside port leaves; 0 if the table is full."""
         return int(
             self._library.nat_out(self._table, _NUMBERS[protocol], inside, *remote, flags, int(now_s * 1_000_000_000))
         )
 
     def into(self, protocol: Protocol, outside: int, remote: tuple[int, int], now_s: float, flags: int = 0) -> int:
-        """The inside port that a packet to an outside port is for; 0: it is not let in."""
+        """Return the inside port that a packet to an outside port is for; 0 if the router does not let it in."""
         return int(
             self._library.nat_in(self._table, _NUMBERS[protocol], outside, *remote, flags, int(now_s * 1_000_000_000))
         )
 
     def become(self, kind: Nat) -> None:
-        """Be of this kind from now on; flows that there are stay."""
+        """Change the kind of router; existing flows stay."""
         self._library.nat_become(self._table, get_args(Nat).index(kind))
 
     def forget(self, remote_ip: int) -> None:
-        """Forget all flows with one remote address."""
+        """Discard all flows with one remote address."""
         self._library.nat_forget(self._table, remote_ip)
 
     def flows(self, now_s: float) -> int:
-        """How many are remembered."""
+        """Return the number of live flows."""
         return int(self._library.nat_flows(self._table, int(now_s * 1_000_000_000)))
 
     def rewrite(
         self, direction: Literal["out", "in"], packet: bytes, new_ip: bytes, now_s: float, *, partial: bool = False
     ) -> bytes | None:
-        """An IPv4 packet with its source (out) or destination (in) translated; None: it is dropped.
+        """Return an IPv4 packet with its source (out) or destination (in) translated, or None if it is dropped.
 
         Args:
             new_ip: 4 bytes: the outside address on the way out, the inside one on the way in.
-            partial: whether its transport checksum is only that of the pseudo-header.
+            partial: whether the transport checksum covers only the pseudo-header.
         """
         buffer = ctypes.create_string_buffer(packet, max(1, len(packet)))
         call = self._library.nat_rewrite_out if direction == "out" else self._library.nat_rewrite_in

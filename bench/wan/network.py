@@ -1,4 +1,4 @@
-"""Make network namespaces joined by the emulator, and run processes in them; all of it is removed again."""
+"""Make network namespaces joined by the emulator, run processes in them, and remove all of it afterwards."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from bench.wan.scenarios import Nat, Node
 from rollcast.runtime.errors import ProcessFailed, WaitTimedOut
 
 _QUEUE_MS = 50.0  # drop-tail queue of each direction of a link
-_GSO_BYTES = 16384  # largest burst that the kernel hands to the emulator in one piece
+_GSO_BYTES = 16384  # largest burst that the kernel passes to the emulator in one piece
 _REAL_TIME_PRIORITY = 5
-# Of each node's session. The kernel shares the processor between sessions, whatever the priority of what runs in them:
-# idle-class work of others would otherwise get as much as a node.
+# Autogroup priority of each node's session. The kernel shares the processor between sessions, regardless of the
+# priority of the processes in them, so that idle-class work of others would otherwise get as much as a node.
 _AUTOGROUP_NICE = -15
 _COMMAND_TIMEOUT_S = 20.0
 _EMULATOR_TIMEOUT_S = 10.0
@@ -39,22 +39,22 @@ _TCP = {
 
 @dataclass(frozen=True, slots=True)
 class Sockets:
-    """What TCP sockets in the namespaces start with; a program that chooses for itself wins."""
+    """The defaults of TCP sockets in the namespaces; a program may set its own values."""
 
     congestion: str = "cubic"
-    pace_mbit_s: int = 0  # ceiling of TCP's own pacing, which a ceiling turns on; 0: none
-    burst_segments: int = 2  # least that paced TCP sends at once (sysctl tcp_min_tso_segs); 2 is the kernel's default
-    memory_mib_max: int = 32  # most that one may hold of each direction (sysctl tcp_rmem, tcp_wmem)
+    pace_mbit_s: int = 0  # turns on TCP's own pacing with this ceiling; 0: no pacing
+    burst_segments: int = 2  # least burst of paced TCP (sysctl tcp_min_tso_segs); 2 is the kernel's default
+    memory_mib_max: int = 32  # largest buffer of a socket in each direction (sysctl tcp_rmem, tcp_wmem)
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """The emulator's counters: bytes and drops since its start, lateness since the counters before."""
+    """The emulator's counters: bytes and drops since its start, lateness since the previous reading."""
 
     sent_bytes: tuple[int, ...]  # through each node's uplink, IP headers included
     received_bytes: tuple[int, ...]
-    drops: int  # of full queues
-    nat_drops: int  # what routers did not let in
+    drops: int  # packets dropped by full queues
+    nat_drops: int  # packets that routers did not let in
     late_max_ms: float
 
 
@@ -62,12 +62,12 @@ class Network:
     """An emulated network; node 0 is the source. Use as a context manager.
 
     Args:
-        nodes: their links. ``addresses`` are those under which others see them; ``inside`` those that they see
-            themselves, which differ behind a router with address translation.
+        nodes: the nodes' links. ``addresses`` are the addresses under which other nodes see them, ``inside`` their own,
+            which differ behind a router with address translation.
         sockets: defaults for TCP sockets.
 
     Raises:
-        MissingExtra: this machine cannot (see bench.wan.build).
+        MissingExtra: this machine cannot emulate a network (see bench.wan.build).
         ProcessFailed: namespaces or the emulator cannot be made.
     """
 
@@ -107,7 +107,7 @@ class Network:
         self.close()
 
     def close(self) -> None:
-        """End every process that we started, the emulator, and what is left in our namespaces; remove them."""
+        """End every spawned process, the emulator and all processes left in the namespaces; remove the namespaces."""
         for process in list(self._running.values()):
             self.reap(process, signal.SIGKILL)
         if self._emulator is not None:
@@ -120,7 +120,7 @@ class Network:
             self._emulator = None
         while self._made:
             name = self._made.pop()
-            for pid in _pids_in(name):  # grandchildren of what was killed
+            for pid in _pids_in(name):  # grandchildren of killed processes
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             _ip("netns", "del", name, check=False)
@@ -128,7 +128,7 @@ class Network:
     # ------------------------------------------------------------ processes
 
     def spawn(self, node: int, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Start a command in a node's namespace. It is killed on leaving, if it has not been reaped before."""
+        """Start a command in a node's namespace; it is killed when the network is closed, unless reaped before."""
         environment: Mapping[str, str] = options.pop("env", os.environ)
         shim = {"LD_PRELOAD": str(build.socket_shim()), "SOCK_CC": self.sockets.congestion}
         if self.sockets.pace_mbit_s:
@@ -142,7 +142,7 @@ class Network:
         return process
 
     def reap(self, process: subprocess.Popen[Any], send: signal.Signals | None = None, grace_s: float = 5.0) -> int:
-        """Wait for a process, asking it with a signal if given and killing it after ``grace_s``; its exit status.
+        """Send ``send`` if given, wait for the process and kill it after ``grace_s``; returns its exit status.
 
         Its processor time, and that of its children that it waited for, stays in ``cpu_s``.
         """
@@ -158,7 +158,7 @@ class Network:
         return int(process.returncode)
 
     def has_ended(self, process: subprocess.Popen[Any]) -> bool:
-        """Whether it has; then it is reaped, and ``returncode`` is set."""
+        """Whether the process has ended; if so it is reaped and its ``returncode`` is set."""
         if process.pid not in self._running:
             return True
         pid, status, usage = os.wait4(process.pid, os.WNOHANG)
@@ -167,32 +167,32 @@ class Network:
         process.returncode = os.waitstatus_to_exitcode(status)
         self._reaped_cpu_s += usage.ru_utime + usage.ru_stime
         if process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # what it never read
+            with contextlib.suppress(BrokenPipeError):  # input that the process never read
                 process.stdin.close()
         del self._running[pid]
         return True
 
     def cpu_s(self) -> float:
-        """Processor seconds that our processes and their children have used since the start; without the emulator."""
+        """Return the processor seconds of the spawned processes and their children so far, without the emulator."""
         return self._reaped_cpu_s + sum(_family_cpu_s(pid) for pid in self._running)
 
     # ------------------------------------------------------------ emulator
 
     def emulator_cpu_s(self) -> float:
-        """Processor seconds that the emulator has used."""
+        """Return the processor seconds that the emulator has used."""
         assert self._emulator is not None
         return _family_cpu_s(self._emulator.pid)
 
     def counters(self) -> Counters:
-        """Ask the emulator.
+        """Return the emulator's counters.
 
         Raises:
-            ProcessFailed: it has ended.
-            WaitTimedOut: it does not answer.
+            ProcessFailed: the emulator has ended.
+            WaitTimedOut: the emulator does not answer.
         """
         assert self._emulator is not None
         self._emulator.send_signal(signal.SIGUSR1)
-        report = json.loads(self._emulator_says())
+        report = json.loads(self._emulator_line())
         nodes = report["nodes"]
         return Counters(
             sent_bytes=tuple(node["tx_bytes"] for node in nodes),
@@ -203,15 +203,15 @@ class Network:
         )
 
     def set_rates(self, number: int, node: Node) -> None:
-        """Give a node other rates from now on; its delay stays."""
+        """Change the rates of a node's link; its delay stays."""
         self._order(f"rate {number} {node.up_mbit_s} {node.down_mbit_s}")
 
     def set_nat(self, number: int, kind: Nat) -> None:
-        """Make a node's router one of another kind from now on; what it carries already goes on."""
+        """Change the kind of a node's router; existing flows stay."""
         self._order(f"nat {number} {kind}")
 
     def forget_flows(self, number: int, other: int) -> None:
-        """Let a node's router forget what it carries to another node, as one that restarts does with everything."""
+        """Make a node's router discard its flows with another node, as a restarting router does with all flows."""
         self._order(f"forget {number} {other}")
 
     def _order(self, line: str) -> None:
@@ -230,14 +230,14 @@ class Network:
         self._emulator = subprocess.Popen(
             command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
         )
-        with contextlib.suppress(PermissionError):  # it is late more often without, which each run shows
+        with contextlib.suppress(PermissionError):  # without it the emulator is late more often
             os.sched_setscheduler(self._emulator.pid, os.SCHED_FIFO, os.sched_param(_REAL_TIME_PRIORITY))
         assert self._emulator.stdin is not None
         self._emulator.stdin.write(f"{lines}end\n")
         self._emulator.stdin.flush()
-        self._emulator_says()  # "ready"
+        self._emulator_line()  # "ready"
 
-    def _emulator_says(self) -> str:
+    def _emulator_line(self) -> str:
         assert self._emulator is not None
         stream: IO[str] | None = self._emulator.stdout
         assert stream is not None
@@ -245,7 +245,7 @@ class Network:
             raise WaitTimedOut(f"waited {_EMULATOR_TIMEOUT_S:g} s for the network emulator to answer")
         line = stream.readline()
         if not line:
-            raise ProcessFailed("the network emulator ended", cause="it says why on stderr")
+            raise ProcessFailed("the network emulator ended", cause="its stderr has the reason")
         return line
 
     def _configure(self, name: str, address: str) -> None:
@@ -271,7 +271,7 @@ def _ip(*arguments: str, given: str = "", check: bool = True) -> str:
     )
     if check and done.returncode != 0:
         raise ProcessFailed(
-            f"`ip {' '.join(arguments)}` failed", cause=done.stderr.strip(), fix="see that namespaces are allowed here"
+            f"`ip {' '.join(arguments)}` failed", cause=done.stderr.strip(), fix="allow network namespaces here"
         )
     return done.stdout
 
@@ -281,7 +281,7 @@ def _pids_in(name: str) -> list[int]:
 
 
 def _family_cpu_s(pid: int) -> float:
-    """Of a process, the children it waited for, and its living descendants."""
+    """Return the processor seconds of a process, of the children it waited for and of its living descendants."""
     seconds = 0.0
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)

@@ -10,7 +10,7 @@ BITS_PER_BYTE = 8
 _MEGA = 1e6
 
 
-#: How a home's router translates addresses; bench/wan/nat.h says what each lets in.
+#: How a home's router translates addresses; bench/wan/nat.h has what each kind lets in.
 Nat = Literal["full-cone", "port-restricted", "symmetric"]
 
 
@@ -21,19 +21,19 @@ class Node:
     up_mbit_s: float
     down_mbit_s: float
     delay_ms: float  # one way, between the node and the middle of the network
-    nat: Nat | None = None  # of the router that it sits behind, if it does
-    beside: int | None = None  # number of the node whose router, and access link, it shares; its rates do not count
+    nat: Nat | None = None  # kind of the router in front of the node; None: no router
+    beside: int | None = None  # number of the node whose router and access link it shares; its own rates do not count
 
     def scaled(self, factor: float) -> Node:
-        """The same link with both rates multiplied."""
+        """Return the same link with both rates multiplied."""
         return replace(self, up_mbit_s=self.up_mbit_s * factor, down_mbit_s=self.down_mbit_s * factor)
 
     def open(self) -> Node:
-        """The same link without a router."""
+        """Return the same link without a router."""
         return replace(self, nat=None, beside=None)
 
     def with_uplink(self, up_mbit_s: float) -> Node:
-        """The same link with another uplink."""
+        """Return the same link with another uplink rate."""
         return replace(self, up_mbit_s=up_mbit_s)
 
 
@@ -48,10 +48,10 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What happens to one node in the middle of a broadcast.
+    """A disturbance of one node in the middle of a broadcast.
 
     Args:
-        what: "dies": its process is killed; "slows": its uplink drops to a tenth; "joins": it was not there before.
+        what: "dies": its process is killed; "slows": its uplink drops to a tenth; "joins": it is new.
         after_bounds: time of the event after the announcement, in multiples of the fluid bound.
     """
 
@@ -60,7 +60,7 @@ class Trouble:
     after_bounds: float = 0.5
 
 
-SLOWED_TO = 0.1  # of the uplink's rate
+SLOWED_TO = 0.1  # share of the uplink's rate that a slowed node keeps
 
 
 def _alike(count: int, up_mbit_s: float, down_mbit_s: float) -> tuple[Node, ...]:
@@ -104,10 +104,10 @@ SCENARIOS: dict[str, tuple[Node, ...]] = {
     ),
 }
 
-#: Scenarios with routers. Each is measured beside the same network without them.
+#: Scenarios with routers. Each is compared with the same network without them.
 BEHIND_NAT = tuple(name for name, nodes in SCENARIOS.items() if any(node.nat for node in nodes))
 
-#: Scenarios in which something happens half way. Each is measured beside the same network without it.
+#: Scenarios with trouble half way. Each is compared with the same network without it.
 TROUBLES: dict[str, Trouble] = {
     "die50": Trouble("dies", 4),
     "slow50": Trouble("slows", 4),
@@ -116,7 +116,7 @@ TROUBLES: dict[str, Trouble] = {
 
 
 def scenario(name: str, scale: float) -> tuple[Node, ...]:
-    """The nodes of a scenario with all rates multiplied by ``scale``; delays stay.
+    """Return the nodes of a scenario with all rates multiplied by ``scale``; delays stay.
 
     Raises:
         KeyError: there is no such scenario.
@@ -125,7 +125,7 @@ def scenario(name: str, scale: float) -> tuple[Node, ...]:
 
 
 def fluid_bound(size_bytes: int, nodes: Sequence[Node]) -> Bound:
-    """T* = max(M/u_0, M/min d_i, N M/(u_0 + sum u_i)) (Kumar & Ross, 2006, "Peer-assisted file distribution")."""
+    """Return max(M/u_0, M/min d_i, N M/(u_0 + sum u_i)) (Kumar & Ross, 2006, "Peer-assisted file distribution")."""
     source, peers = nodes[0], nodes[1:]
     megabits = size_bytes * BITS_PER_BYTE / _MEGA
     terms_s = {

@@ -1,5 +1,5 @@
-/* LD_PRELOAD shim: the congestion control that a program's TCP sockets start with, named in SOCK_CC, and, if SOCK_PACE
- * (Mbit/s) is set, TCP's own pacing with that ceiling. What a program sets itself afterwards wins.
+/* LD_PRELOAD shim: sets the congestion control named in SOCK_CC on each new TCP socket of a program and, if SOCK_PACE
+ * (Mbit/s) is set, TCP's own pacing with that ceiling. The program may change both afterwards.
  * A new network namespace takes only "non-restricted" algorithms as its default, so cubic may be refused there
  * while a single socket may still ask for it. */
 #define _GNU_SOURCE

@@ -16,19 +16,19 @@
  * A node may sit behind a router with address translation (nat.h), between it and
  * its access link: it has an inside address, and its other address is the router's.
  * Nodes with the same address are behind one router and share the access link of
- * the first of them. Between their inside addresses packets pass at once; the router
- * does not turn round what they send to its own address, as most do not.
+ * the first of them. Packets between their inside addresses pass without delay; the
+ * router drops what they send to its own address, as most routers do (no hairpinning).
  *
  * While there is traffic it wakes up on a grid of half a millisecond and moves
- * whatever is due, as network cards gather interrupts: most of what it costs is
+ * all packets that are due, as network cards coalesce interrupts: most of its cost is
  * waking up, and it shares the machine with the systems that it measures.
  *
  * usage: wanem QUEUE_MS     with lines on stdin:
  *   "netns ip up_mbit down_mbit delay_ms [nat inside_ip]"    one for each node, then
  *   "end"                                    and later, at any time,
  *   "rate NODE up_mbit down_mbit"            new rates of the node with this number
- *   "nat NODE kind"                          its router is of this kind from now on; flows that there are stay
- *   "forget NODE OTHER"                      its router forgets its flows with another node
+ *   "nat NODE kind"                          changes the kind of its router; existing flows stay
+ *   "forget NODE OTHER"                      its router discards its flows with another node
  * Prints "ready" when all links are up; on SIGUSR1 one line of JSON with per-node
  * counters and its own scheduling lateness since the line before; exits on
  * SIGTERM and SIGINT, and when the process that started it dies.
@@ -65,9 +65,9 @@ typedef int64_t ns_t;
 struct node {
     char     netns[64];
     uint32_t ip, inside_ip;             /* network byte order; inside_ip: the host's own, behind a router */
-    struct nat *nat;                    /* NULL: no router. One a host, though a router has one: drawn from 64,512
-                                           ports, those of a few hosts are all but never the same */
-    int      router;                    /* whose access link it has: its own number, or that of one before it */
+    struct nat *nat;                    /* NULL: no router. One table per host, where a real router has one in all: of
+                                           64,512 random ports, a few hosts almost never get the same */
+    int      router;                    /* number of the node whose access link it uses: its own, or a lower one */
     double   up_ns_per_byte, down_ns_per_byte;
     ns_t     up_queue, down_queue;      /* longest wait before a packet is dropped */
     ns_t     delay, up_free, down_free; /* *_free: when the link is next idle */
@@ -163,7 +163,7 @@ static int find_node(uint32_t ip) {
     return -1;
 }
 
-/* The other host behind the same router that has this inside address; -1: none. */
+/* Returns the other host behind the same router that has this inside address, or -1. */
 static int find_beside(int src, uint32_t inside_ip) {
     for (int i = nodes[src].router; i < n_nodes; i++)
         if (i != src && nodes[i].router == nodes[src].router && nodes[i].inside_ip == inside_ip) return i;
@@ -173,7 +173,7 @@ static int find_beside(int src, uint32_t inside_ip) {
 /* Whether the transport checksum is yet to be completed. */
 static int is_partial(const struct virtio_net_hdr *h) { return h->flags & VIRTIO_NET_HDR_F_NEEDS_CSUM; }
 
-/* A packet left node `src`: pass its uplink or drop. */
+/* Puts a packet that left node `src` on its uplink, or drops it. */
 static void enter_uplink(int src, uint8_t *buf, uint32_t len, ns_t t) {
     const struct virtio_net_hdr *h = (const void *)buf;
     uint8_t *ip = buf + sizeof *h;
@@ -202,7 +202,7 @@ static void enter_uplink(int src, uint8_t *buf, uint32_t len, ns_t t) {
     push(p);
 }
 
-/* The host that a packet which came to a router is for, its address rewritten; NULL: none lets it in. */
+/* Returns the host that a packet at a router is for, its address rewritten, or NULL if none lets it in. */
 static struct node *let_in(int router, struct packet *p, ns_t t) {
     const struct virtio_net_hdr *h = (const void *)p->data;
     uint8_t *ip = p->data + sizeof *h;
@@ -213,7 +213,7 @@ static struct node *let_in(int router, struct packet *p, ns_t t) {
     return NULL;
 }
 
-/* A scheduled event is due: queue on the downlink, or deliver. */
+/* Carries out a scheduled event that is due: queues the packet on the downlink, or delivers it. */
 static void due(struct packet *p, ns_t t) {
     struct node *n = &nodes[p->dst];
     if (!p->delivering) {
@@ -249,9 +249,9 @@ static void report(void) {
     late_max = 0;
 }
 
-/* ---- what is asked for on stdin ---------------------------------------- */
+/* ---- orders on stdin --------------------------------------------------- */
 
-/* A slow link's queue holds some packets all the same, as every modem's does. */
+/* Even a slow link's queue holds some packets, as every modem's does. */
 static ns_t queue_of(double ns_per_byte) {
     ns_t least = (ns_t)(QUEUE_LEAST * ns_per_byte);
     return least > queue_limit ? least : queue_limit;
@@ -289,7 +289,7 @@ static void read_table(void) {
 static int is_node(int number) { return number >= 0 && number < n_nodes; }
 static int has_router(int number) { return is_node(number) && nodes[number].nat; }
 
-/* One order is one write of the other end, and short: it is never cut. False at the end of stdin. */
+/* Carries out orders; returns 0 at the end of stdin. Each order is one short write, so it is never cut. */
 static int obey(void) {
     char line[256];
     ssize_t len = read(STDIN_FILENO, line, sizeof line - 1);
@@ -313,7 +313,7 @@ static int obey(void) {
 
 /* ---- the loop ----------------------------------------------------------- */
 
-/* Take in what a node sends; whether there was anything. */
+/* Reads what a node sends; returns whether there was anything. */
 static int read_node(int src) {
     static uint8_t buf[MAX_PKT];
     int count = 0;
