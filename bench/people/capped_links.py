@@ -30,7 +30,7 @@ _STRIPE = StripeId(0)
 _DIAL_DEADLINE_S = 10.0
 _BYTES_PER_MEGABIT = 125_000.0
 _TCP_INFO_BYTES = 136
-_BYTES_RECEIVED_AT = 128  # of tcpi_bytes_received in struct tcp_info, linux/tcp.h
+_BYTES_RECEIVED_AT = 128  # offset of tcpi_bytes_received in struct tcp_info, linux/tcp.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Capped:
 
 
 class Pusher:
-    """A receiver that sends another chunk whenever one has left (peer.links.transport.LinkReceiver)."""
+    """A link receiver that sends another chunk whenever one has left (peer.links.transport.LinkReceiver)."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -57,31 +57,31 @@ class Pusher:
         self._link.send_chunk(1, 0, self._index % 1000, _CHUNK, _STRIPE)
 
     def frames(self, frames: Sequence[LinkFrame]) -> None:
-        """Nothing comes."""
+        """Do nothing: the other end sends no frames."""
 
     def drained(self) -> None:
-        """The next one."""
+        """Send the next chunk."""
         self.push()
 
     def closed(self, reason: str, code: str) -> None:
-        """The measurement is over."""
+        """Do nothing: the measurement is over."""
 
 
 class Taker:
-    """A receiver that accepts every chunk."""
+    """A link receiver that accepts every chunk and sends nothing."""
 
     def frames(self, frames: Sequence[LinkFrame]) -> None:
-        """Nothing is done with it."""
+        """Do nothing: the kernel counts the bytes."""
 
     def drained(self) -> None:
-        """Nothing is sent."""
+        """Do nothing: there is nothing to send."""
 
     def closed(self, reason: str, code: str) -> None:
-        """The measurement is over."""
+        """Do nothing: the measurement is over."""
 
 
 async def errors(cases: Sequence[Capped], seconds: float) -> dict[str, float]:
-    """Return the largest deviation of rates from caps each way, and the rates in Mbit/s; all are measured at once."""
+    """Measure all cases concurrently; returns the largest deviation from the caps each way, and the rates in Mbit/s."""
     with tempfile.TemporaryDirectory(prefix="rollcast-caps-") as folder:
         ca = RunCA.create(Path(folder) / "secrets", _RUN_ID)
         rates = await asyncio.gather(*(_rate(case, ca, seconds) for case in cases))
@@ -93,7 +93,7 @@ async def errors(cases: Sequence[Capped], seconds: float) -> dict[str, float]:
 
 
 async def _rate(case: Capped, ca: RunCA, seconds: float) -> float:
-    """Return the Mbit/s that reached the receiving sockets, from their opening on."""
+    """Return the rate in Mbit/s at which bytes reached the receiving sockets, from their opening on."""
     configs = (case.config(), LinkConfig()) if case.way == "upload" else (LinkConfig(), case.config())
     far = [LinkTraffic(config, is_lan=lambda _address: False) for config in configs]
     (_, sends), (name, takes) = _member(ca), _member(ca)

@@ -1,13 +1,15 @@
 """Measure how well a peer keeps its owner's limits: the rates of its links against their caps, and a pause's quiet.
 
-Caps: links over TLS on loopback, taken for links to elsewhere, push chunks for ``--seconds``; one end has a cap. The
-kernel's own count of what reached the receiving sockets (TCP_INFO, tcpi_bytes_received) is divided by the time from the
-links' opening. ``error_up`` and ``error_down`` are the largest |rate / cap - 1| over the caps, each with two links.
+Caps: links over TLS on loopback, treated as links outside the LAN, push chunks for ``--seconds``; one end has a cap.
+The kernel's count of bytes that reached the receiving sockets (TCP_INFO, tcpi_bytes_received) is divided by the time
+since the links opened. ``error_up`` and ``error_down`` are the largest |rate / cap - 1| over the caps, each with two
+links.
 
-Pause: the main job with its real processes; a peer in the middle of its rollouts is told to pause. ``pause_quiet_s`` is
-when the last second began that had more than 1 % of a core or more bytes than heartbeats on the peer's sockets (0: none
-did after the command's answer); ``pause_cpu_share`` is the processor time of all its threads from one second after the
-command on, as a share of one core; ``pause_link_bytes`` is what its links to other peers moved after that second.
+Pause: the main job runs with its real processes, and a peer gets the pause command while it generates.
+``pause_quiet_s`` is the time after the command's answer until the peer is quiet: the start of the last second with more
+than 1 % of a core or more bytes on its sockets than heartbeats need (0 if there was none). ``pause_cpu_share`` is the
+processor time of all its threads from one second after the command on, as a share of one core; ``pause_link_bytes``
+counts the bytes on its links to other peers after that second.
 """
 
 from __future__ import annotations
@@ -37,14 +39,14 @@ _STEP_PAUSED = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seconds", type=float, default=60.0, help="that each cap is measured for")
-    parser.add_argument("--watched-s", type=float, default=10.0, help="that a paused peer is watched for")
+    parser.add_argument("--seconds", type=float, default=60.0, help="seconds to measure each cap")
+    parser.add_argument("--watched-s", type=float, default=10.0, help="seconds to watch the paused peer")
     parser.add_argument("--only", choices=("caps", "pause"), help="measure one of the two")
     parser.add_argument("--config", type=Path, default=Path("configs/local.toml"))
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
-    """Measure both.
+    """Measure caps and pause, or the one that ``--only`` names.
 
     Raises:
         ProcessFailed: the run ended before its peer could be paused.

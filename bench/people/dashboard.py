@@ -1,12 +1,13 @@
-"""Measure a large fleet's dashboard: the first paint, the browser's cost of an update, and the server's of viewers.
+"""Measure a large fleet's dashboard: the first paint, the browser's cost per update, and the server's cost of viewers.
 
-The workload: a simulated fleet whose workers beat once a second, served by the real HTTP side in a process of its own
-(bench/people/dashboard_fleet.py). Viewers are streams as the pages open them, compressed, and read as they come:
-8 of Overview, 6 of Workers, 2 each of Broadcast and Run, 1 each of Capacity and Events, of every twenty.
+The workload is a simulated fleet whose workers send a heartbeat every second, served by the real HTTP side in a process
+of its own (bench/people/dashboard_fleet.py). Viewers are event streams as the pages open them, compressed, and read as
+they arrive: of every twenty, 8 of Overview, 6 of Workers, 2 each of Broadcast and Run, 1 each of Capacity and Events.
 
-first_paint_ms: first contentful paint of Workers in a new browser without a cache; first_data_ms: until its first row
-is there. Medians. update_ms: processor time of the main thread, in all tasks, for each second's update, on the page
-where it is largest. server_core_share: processor time that viewers add, alternating without and with them.
+first_paint_ms: first contentful paint of Workers in a new browser without a cache, median. first_data_ms: time until
+its first row is shown, median. update_ms: processor time of the main thread in all tasks per one-second update, on the
+page where it is largest. server_core_share: processor time that viewers add, measured by alternating without and with
+them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from coordinator.api.wiring import PAGES
 from rollcast.runtime.waits import deadline
 from rollcast.web.assets import STATIC, Assets
 
-#: Pages that are measured, and the topics that each listens to beside the head line's.
+#: Measured page -> the topic that it subscribes to besides ``overview``, which the head line uses.
 TOPICS = {
     "overview": "history",
     "workers": "workers",
@@ -53,13 +54,13 @@ _ARGUMENTS = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, default=1000)
     parser.add_argument("--viewers", type=int, default=20)
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement")
-    parser.add_argument("--rounds", type=int, default=3, help="times without and with viewers")
-    parser.add_argument("--warm-up", type=float, default=120.0, help="virtual seconds of the fleet before")
+    parser.add_argument("--seconds", type=float, default=20.0, help="seconds of each measurement")
+    parser.add_argument("--rounds", type=int, default=3, help="measurements without viewers, and as many with them")
+    parser.add_argument("--warm-up", type=float, default=120.0, help="virtual seconds that the fleet runs first")
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
-    """Figures in milliseconds, share of a core, and KB of 1000 bytes."""
+    """Measure the figures in milliseconds, shares of a core, and KB of 1000 bytes."""
     with alone():
         figures = asyncio.run(_measure(arguments))
     figures["gzip_kb"] = Assets.of({"/": PAGES, "/web/": STATIC}).gzip_bytes / 1e3
@@ -72,14 +73,14 @@ async def _measure(arguments: argparse.Namespace) -> dict[str, float]:
         figures = await _server_figures(url, process, arguments)
         chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
         if chromium is None:
-            print("no Chromium here: what a browser does is not measured", file=sys.stderr)
+            print("no Chromium found: browser figures are not measured", file=sys.stderr)
             return figures
         return figures | await _browser_figures(url, chromium, arguments.seconds)
 
 
 @asynccontextmanager
 async def _fleet(arguments: argparse.Namespace) -> AsyncIterator[tuple[str, psutil.Process]]:
-    """The fleet in a process of its own; its address, and the process."""
+    """Run the fleet in a process of its own; yields its address and the process."""
     program = (sys.executable, "-m", "bench.people.dashboard_fleet")
     options = ("--workers", str(arguments.workers), "--port", "0", "--warm-up", str(arguments.warm_up))
     child = await asyncio.create_subprocess_exec(*program, *options, stdout=asyncio.subprocess.PIPE)
@@ -102,7 +103,7 @@ async def _fleet(arguments: argparse.Namespace) -> AsyncIterator[tuple[str, psut
 
 
 async def _server_figures(url: str, process: psutil.Process, arguments: argparse.Namespace) -> dict[str, float]:
-    """Without viewers and with them, in turns; the difference is theirs."""
+    """Measure the server alternately without and with viewers; the difference is the viewers' cost."""
     shares: dict[bool, list[float]] = {False: [], True: []}
     received = 0
     for number in range(2 * arguments.rounds):
@@ -128,9 +129,9 @@ def _busy_s(process: psutil.Process) -> float:
 
 @asynccontextmanager
 async def _viewing(url: str, viewers: int) -> AsyncIterator[list[int]]:
-    """So many streams are read; bytes by viewer, as they came over the wire."""
+    """Read ``viewers`` streams; yields the bytes received by each viewer, compressed as on the wire."""
     counts = [0] * viewers
-    # Read as it comes: a viewer's own work must not slow down what is measured.
+    # No decompression: the viewers' own work must not slow down the server that is measured.
     async with aiohttp.ClientSession(auto_decompress=False, read_bufsize=1 << 20) as session, AsyncExitStack() as stack:
         for number in range(viewers):
             page = _VIEWERS[number % len(_VIEWERS)]
@@ -152,7 +153,7 @@ async def _read(session: aiohttp.ClientSession, url: str, counts: list[int], num
 
 
 async def _browser_figures(url: str, chromium: str, seconds: float) -> dict[str, float]:
-    from playwright.async_api import async_playwright  # an extra for development: only this part needs it
+    from playwright.async_api import async_playwright  # an optional dependency that only this function needs
 
     async with async_playwright() as started:
         browser = await started.chromium.launch(executable_path=chromium, args=list(_ARGUMENTS))
@@ -170,7 +171,7 @@ async def _browser_figures(url: str, chromium: str, seconds: float) -> dict[str,
 
 
 async def _first_paint(browser: Any, url: str) -> tuple[float, float]:
-    """Milliseconds from the start of navigation to the first contentful paint, and to the first worker's row."""
+    """Return the milliseconds from navigation to the first contentful paint, and to the first worker's row."""
     context = await browser.new_context(viewport={"width": 1440, "height": 900})
     page = await context.new_page()
     await page.goto(f"{url}/#/workers", wait_until="commit")
@@ -182,7 +183,7 @@ async def _first_paint(browser: Any, url: str) -> tuple[float, float]:
 
 
 async def _updates(browser: Any, url: str, seconds: float) -> tuple[float, float]:
-    """Milliseconds of the main thread's time for each update, and tasks that took 50 ms or more a minute."""
+    """Return the main thread's milliseconds per update, and the number of tasks of 50 ms or more per minute."""
     context = await browser.new_context(viewport={"width": 1440, "height": 900})
     page = await context.new_page()
     await page.goto(url)
@@ -191,9 +192,9 @@ async def _updates(browser: Any, url: str, seconds: float) -> tuple[float, float
         "const count = (list) => { window.longTasks += list.getEntries().length; };"
         "new PerformanceObserver(count).observe({entryTypes: ['longtask']});"
     )
-    await page.wait_for_timeout(3000)  # the page has loaded and drawn what it asked for
+    await page.wait_for_timeout(3000)  # by then the page has loaded and rendered its data
     session = await context.new_cdp_session(page)
-    await session.send("Performance.enable", {"timeDomain": "threadTicks"})  # others on this machine do not count
+    await session.send("Performance.enable", {"timeDomain": "threadTicks"})  # counts this thread's time only
     before, long_before = await _task_s(session), await page.evaluate("window.longTasks")
     await page.wait_for_timeout(seconds * 1000.0)
     busy_s, long_tasks = await _task_s(session) - before, await page.evaluate("window.longTasks") - long_before
@@ -202,6 +203,6 @@ async def _updates(browser: Any, url: str, seconds: float) -> tuple[float, float
 
 
 async def _task_s(session: Any) -> float:
-    """Processor seconds of the main thread's tasks since the page began."""
+    """Return the processor seconds of the main thread's tasks since the page was opened."""
     metrics: Sequence[dict[str, Any]] = (await session.send("Performance.getMetrics"))["metrics"]
     return float(next(one["value"] for one in metrics if one["name"] == "TaskDuration"))

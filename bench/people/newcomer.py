@@ -1,8 +1,8 @@
 """Time a newcomer's path from a clean Python environment and an invite to the first accepted rollout.
 
-A run waits on this machine, without a single peer. What the newcomer needs is built and downloaded first, and not
-counted: the wheel of this checkout, and the packages that it depends on. Then the clock starts: install, check, join,
-until the coordinator has accepted a rollout.
+A run without peers waits on this machine. The wheel of this checkout and the packages that it depends on are built and
+downloaded first, which does not count. Then the clock runs over install, check and join, until the coordinator has
+accepted a rollout.
 """
 
 from __future__ import annotations
@@ -32,22 +32,26 @@ from rollcast.runtime.errors import ProcessFailed, WaitTimedOut
 
 ROOT = Path(__file__).parents[2]
 PACKAGED = ("rollcast", "coordinator", "peer", "learner", "capacity", "pyproject.toml", "README.md", "LICENSE")
-RUN_READY_TIMEOUT_S = 900.0  # its policy is warmed up first
+RUN_READY_TIMEOUT_S = 900.0  # includes the warm start of its policy
 COMMAND_TIMEOUT_S = 1800.0
 ROLLOUT_TIMEOUT_S = 600.0
 _POLL_S = 0.5
 
-#: Runs a command and gives its standard output.
+#: A function that runs a command and returns its standard output.
 Do = Callable[[Sequence[str]], str]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", type=Path, default=ROOT / "configs" / "local.toml", help="the run that waits")
-    parser.add_argument("--wheels", type=Path, help="folder with wheels of rollcast[peer]; without it they are made")
+    parser.add_argument("--config", type=Path, default=ROOT / "configs" / "local.toml", help="of the waiting run")
+    parser.add_argument("--wheels", type=Path, help="folder with wheels of rollcast[peer]; default: make them")
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
-    """Raises: ProcessFailed, WaitTimedOut: a step of the path does not succeed."""
+    """Measure the seconds of each step of the path.
+
+    Raises:
+        ProcessFailed, WaitTimedOut: a step of the path failed.
+    """
     with tempfile.TemporaryDirectory(prefix="rollcast-newcomer-") as name:
         folder = Path(name)
         (folder / "home").mkdir()
@@ -65,7 +69,7 @@ async def _measure(config: Path, folder: Path, python: Path, wheels: Path, do: D
 
 
 def path_of(python: Path, wheels: Path, invite: str) -> dict[str, list[str]]:
-    """What a newcomer types, by what it is for; the packages come from a folder rather than from an index."""
+    """Return step -> the command that a newcomer types; packages come from a folder rather than an index."""
     rollcast = str(python.with_name("rollcast"))
     pip = [str(python), "-m", "pip", "install", "--quiet", "--no-index", "--find-links", str(wheels)]
     return {
@@ -78,7 +82,7 @@ def path_of(python: Path, wheels: Path, invite: str) -> dict[str, list[str]]:
 def walk(
     commands: Mapping[str, Sequence[str]], do: Do, python: Path, clock: Callable[[], float] = time.monotonic
 ) -> dict[str, float]:
-    """Type them one after the other, then wait for the first accepted rollout; figures in seconds.
+    """Run the commands in order, then wait for the first accepted rollout; returns the seconds of each step.
 
     Raises:
         ProcessFailed: a command fails.
@@ -106,12 +110,12 @@ def walk(
 
 
 def accepted(status: str) -> int:
-    """How many rollouts of a machine were accepted, by its status as JSON."""
+    """Return how many rollouts of a machine were accepted, according to its status as JSON."""
     return int(json.loads(status)["total"].get("accepted", 0))
 
 
 def commands_in(home: Path) -> Do:
-    """Run commands as somebody whose home this is, and who has nothing else installed."""
+    """Return a function that runs commands as a user with this home folder and nothing else installed."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ROLLCAST", "XDG"))}
     environment = kept | {"HOME": str(home), "PYTHONNOUSERSITE": "1"}
 
@@ -137,7 +141,7 @@ def _clean_environment(folder: Path, do: Do) -> Path:
 
 
 def _wheels(folder: Path, do: Do) -> Path:
-    """Build this checkout's wheel outside of it, and download what it depends on."""
+    """Build this checkout's wheel outside of it and download its dependencies; returns the folder of wheels."""
     source, wheels = folder / "source", folder / "wheels"
     source.mkdir()
     for name in PACKAGED:
@@ -153,7 +157,7 @@ def _wheels(folder: Path, do: Do) -> Path:
 
 @asynccontextmanager
 async def _waiting_run(config: Path, folder: Path) -> AsyncIterator[str]:
-    """A run that has published its first version and has no peer; gives its invite."""
+    """Run a run without peers; yields its invite once the first version is published."""
     settings = [f'runs_folder="{folder}/runs"', "coordinator.serve.http_port=0", "coordinator.run.steps=100000"]
     settings.append("coordinator.membership.no_peer_timeout_s=3600")
     parsed = load(config, "up", settings)

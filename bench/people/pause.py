@@ -20,17 +20,17 @@ from rollcast.wire.donor_socket import request
 
 PEER = "peer-1"
 _SAMPLE_S = 0.1
-_AFTER_S = 1.0  # after the command a peer must be out of the way
+_AFTER_S = 1.0  # a peer must be quiet this long after the command
 _WINDOW_S = 1.0
 _CPU_SHARE_MAX = 0.01
-_HEARTBEAT_BYTES_MAX = 4096  # in a window, both ways: heartbeats and what TLS and HTTP/2 add to them
+_HEARTBEAT_BYTES_MAX = 4096  # per window, both ways: heartbeats with the overhead of TLS and HTTP/2
 _SS_DEADLINE_S = 5.0
 _COUNTED = re.compile(r"\bbytes_(?:acked|received):(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Since the process began: processor seconds, bytes on its sockets to the coordinator, and on all others."""
+    """Totals since the process started: processor seconds, and bytes on its sockets to the coordinator and to peers."""
 
     at_s: float
     cpu_s: float
@@ -39,10 +39,10 @@ class Sample:
 
 
 class PauseStory(runs.Story):
-    """Pauses a peer at a step, watches it, and lets it go on.
+    """A story that pauses a peer at a step, watches it, and resumes it.
 
     Args:
-        watched_s: seconds that it is watched for; ``figures`` is None until they are over.
+        watched_s: seconds for which the paused peer is watched; ``figures`` is None until then.
     """
 
     def __init__(self, at_step: int, watched_s: float) -> None:
@@ -53,12 +53,12 @@ class PauseStory(runs.Story):
         self.figures: dict[str, float] | None = None
 
     def on_status(self, status: Mapping[str, Any], ended: Mapping[str, int]) -> None:
-        """Begin to watch once the peer draws rollouts."""
+        """Start watching once the run is at the step and the peer generates."""
         super().on_status(status, ended)
         if self._watching is None and int(status["step"]) >= self._at_step:
             assert self.fleet is not None
             folder = self.fleet.folder.root / "peers" / PEER
-            if not _draws(folder):
+            if not _generates(folder):
                 return
             port = json.loads(self.fleet.folder.endpoints.read_text())["grpc_address"].rpartition(":")[2]
             arguments = (folder, self.fleet.processes[PEER].pid, port)
@@ -82,7 +82,7 @@ class PauseStory(runs.Story):
 
 
 def figures_of(samples: Sequence[Sample], began_s: float) -> dict[str, float]:
-    """What a pause that began then comes to."""
+    """Return the figures of a pause that began at ``began_s``."""
     later = [sample for sample in samples if sample.at_s >= began_s + _AFTER_S]
     first, last = later[0], later[-1]
     seconds = last.at_s - first.at_s
@@ -95,7 +95,7 @@ def figures_of(samples: Sequence[Sample], began_s: float) -> dict[str, float]:
 
 
 def _quiet_s(samples: Sequence[Sample], began_s: float) -> float:
-    """When the last window began that was not quiet, and a sample more; 0 where every one was."""
+    """Return the time of the first sample after the start of the last window that was not quiet; 0 if all were."""
     quiet_s = 0.0
     for index, begin in enumerate(samples):
         end = next((sample for sample in samples[index:] if sample.at_s >= begin.at_s + _WINDOW_S), None)
@@ -108,8 +108,8 @@ def _quiet_s(samples: Sequence[Sample], began_s: float) -> float:
     return quiet_s
 
 
-def _draws(folder: Path) -> bool:
-    """Whether a peer is there and draws rollouts."""
+def _generates(folder: Path) -> bool:
+    """Whether the peer answers and is generating tokens."""
     try:
         report = request(folder, {"do": "status"})
     except RollcastError:
@@ -118,7 +118,7 @@ def _draws(folder: Path) -> bool:
 
 
 def _sample(pid: int, port: str, sockets: dict[str, int]) -> Sample:
-    """One look; ``sockets`` remembers what those that are closed had moved."""
+    """Take one sample; ``sockets`` keeps the byte counts of sockets that have closed since."""
     listed = subprocess.run(("ss", "-tinpH"), check=True, capture_output=True, text=True, timeout=_SS_DEADLINE_S).stdout
     now_s = time.monotonic()
     for head, details in itertools.pairwise(listed.splitlines()):
@@ -130,9 +130,9 @@ def _sample(pid: int, port: str, sockets: dict[str, int]) -> Sample:
 
 
 def _cpu_s(pid: int) -> float:
-    """Of all threads, to the nanosecond."""
+    """Return the processor seconds of all threads, which the kernel counts in nanoseconds."""
     total_ns = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the thread has ended
             total_ns += int((task / "schedstat").read_text().split()[0])
     return total_ns * 1e-9

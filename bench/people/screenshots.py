@@ -1,7 +1,7 @@
-"""``python -m bench.people.screenshots``: the pictures that the documentation shows, made anew.
+"""Take the documentation's pictures again: ``python -m bench.people.screenshots``.
 
-The dashboard's are of a simulated fleet behind the real HTTP side (bench/people/dashboard_fleet.py); the owner's page
-is that of a peer in a real run of configs/local.toml on this machine. Chromium takes the pictures.
+The dashboard's pictures are of a simulated fleet behind the real HTTP side (bench/people/dashboard_fleet.py); the
+owner's page is that of a peer in a real run of configs/local.toml on this machine. Chromium takes the pictures.
 """
 
 from __future__ import annotations
@@ -33,14 +33,19 @@ _PLAIN = Image.Dither.NONE
 WIDE, NARROW = 1440, 390
 ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--hide-scrollbars")
 _START_S = 300.0
-_SETTLE_MS = 4_000  # a page has its first updates
-_LIVES_S = 150.0  # of the fleet before the first picture: its series have some samples by then
-_ACCEPTED = 2000  # rollouts of a peer, before its owner's page is looked at
+_SETTLE_MS = 4_000  # by then a page has its first updates
+_LIVES_S = 150.0  # the fleet runs this long before the first picture, for its series to have samples
+_ACCEPTED = 2000  # accepted rollouts of a peer before its owner's page is taken
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Args: shows: an element that is there once the page has data. height: of the window."""
+    """A picture of a page.
+
+    Args:
+        shows: selector of an element that exists once the page has data.
+        height: height of the window in pixels.
+    """
 
     name: str
     page: str
@@ -65,15 +70,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.people.screenshots", description=__doc__)
     parser.add_argument("--into", type=Path, default=ROOT / "docs" / "pictures")
     parser.add_argument("--workers", type=int, default=90)
-    parser.add_argument("--warm-up", type=float, default=600.0, help="virtual seconds of the fleet before")
-    parser.add_argument("--only", choices=("dashboard", "donor"), help="of whom")
+    parser.add_argument("--warm-up", type=float, default=600.0, help="virtual seconds that the fleet runs first")
+    parser.add_argument("--only", choices=("dashboard", "donor"), help="take only these pictures")
     arguments = parser.parse_args()
     arguments.into.mkdir(parents=True, exist_ok=True)
     asyncio.run(_make(arguments))
 
 
 async def _make(arguments: argparse.Namespace) -> None:
-    from playwright.async_api import async_playwright  # an extra for development: only this program needs it
+    from playwright.async_api import async_playwright  # an optional dependency that only this program needs
 
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
     async with async_playwright() as started:
@@ -89,7 +94,7 @@ async def _make(arguments: argparse.Namespace) -> None:
 
 
 async def _take(browser: Any, url: str, pictures: Sequence[Picture], into: Path) -> None:
-    """Each in a window of its own."""
+    """Take each picture in a window of its own."""
     for picture in pictures:
         viewport = {"width": picture.width, "height": picture.height}
         context = await browser.new_context(
@@ -97,11 +102,11 @@ async def _take(browser: Any, url: str, pictures: Sequence[Picture], into: Path)
         )
         page = await context.new_page()
         await page.goto(url)
-        await page.wait_for_selector("main h1")  # it has taken the token out of its address
+        await page.wait_for_selector("main h1")  # by then the page has removed the token from its address
         await page.evaluate("page => { location.hash = '#/' + page; }", picture.page)
         await page.wait_for_selector(picture.shows)
         await page.wait_for_timeout(_SETTLE_MS)
-        await page.wait_for_selector(picture.shows)  # it may have gone meanwhile
+        await page.wait_for_selector(picture.shows)  # an update may have removed it for a moment
         path = into / f"{picture.name}.png"
         path.write_bytes(small(await page.screenshot()))
         await context.close()
@@ -109,10 +114,10 @@ async def _take(browser: Any, url: str, pictures: Sequence[Picture], into: Path)
 
 
 def small(png: bytes, bytes_max: int = BYTES_MAX) -> bytes:
-    """The same picture as a PNG that is not too large; in fewer colours only where it must be.
+    """Return the same picture as a PNG of at most ``bytes_max``, with fewer colours only if needed.
 
     Raises:
-        ValueError: it is larger all the same.
+        ValueError: it is larger even with the fewest colours.
     """
     picture = Image.open(io.BytesIO(png)).convert("RGB")
     for colours in (None, 256, 128, 64):
@@ -125,7 +130,7 @@ def small(png: bytes, bytes_max: int = BYTES_MAX) -> bytes:
 
 
 def _palette(picture: Image.Image, colours: int) -> Image.Image:
-    """Half of it the commonest colours as they are, half from all others however rare: a thin red line stays red."""
+    """Return a palette, half the most common colours, half from all others however rare: a thin red line stays red."""
     size = picture.width * picture.height
     by_count: Any = sorted(picture.getcolors(size) or (), reverse=True)
     common = [colour for _, colour in by_count[: colours // 2]]
@@ -142,7 +147,7 @@ def _palette(picture: Image.Image, colours: int) -> Image.Image:
 
 @asynccontextmanager
 async def _program(*arguments: str, cwd: Path, stdout: int) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Of Python, until the end of the block; with all that it started."""
+    """Run Python with these arguments until the end of the block, then interrupt it so that it ends its children."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     child = await asyncio.create_subprocess_exec(sys.executable, *arguments, cwd=cwd, env=environment, stdout=stdout)
     try:
@@ -155,7 +160,7 @@ async def _program(*arguments: str, cwd: Path, stdout: int) -> AsyncIterator[asy
 
 @asynccontextmanager
 async def _fleet(arguments: argparse.Namespace) -> AsyncIterator[str]:
-    """The page's address with the operator's key."""
+    """Run a simulated fleet; yields its page's address with the operator's key."""
     options = ("--workers", str(arguments.workers), "--port", "0", "--warm-up", str(arguments.warm_up))
     async with _program("-m", "bench.people.dashboard_fleet", *options, cwd=ROOT, stdout=PIPE) as child:
         assert child.stdout is not None
@@ -168,7 +173,7 @@ async def _fleet(arguments: argparse.Namespace) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def _donor() -> AsyncIterator[str]:
-    """The address of the owner's page of a peer that works in a real run."""
+    """Run a real run; yields the address of the owner's page of a peer that works in it."""
     with tempfile.TemporaryDirectory() as folder:
         config = str(ROOT / "configs" / "local.toml")
         options = ("--plain", "--set", "coordinator.run.steps=5000", "--set", "coordinator.serve.http_port=0")
@@ -181,7 +186,7 @@ async def _donor() -> AsyncIterator[str]:
 
 
 async def _page_of_a_worker(folder: Path, run: asyncio.subprocess.Process) -> str:
-    """Of the first peer that has made something."""
+    """Return the address of the owner's page of the first peer with ``_ACCEPTED`` accepted rollouts today."""
     while run.returncode is None:
         for number in range(1, 4):
             state_folder = folder / "runs" / "latest" / "peers" / f"peer-{number}"
@@ -189,7 +194,7 @@ async def _page_of_a_worker(folder: Path, run: asyncio.subprocess.Process) -> st
                 report = await asyncio.to_thread(request, state_folder, {"do": "status"})
                 if report["today"].get("accepted", 0) >= _ACCEPTED:
                     return str((await asyncio.to_thread(request, state_folder, {"do": "page"}))["url"])
-            except (DaemonAway, WaitTimedOut):  # it starts, or compiles
+            except (DaemonAway, WaitTimedOut):  # the peer is starting or compiling
                 continue
         await asyncio.sleep(1.0)
     raise RuntimeError("the run ended: see its messages above")

@@ -1,8 +1,9 @@
-"""Time how soon a person has an answer: ``rollcast peer status`` beside a running daemon, and ``rollcast --help``.
+"""Time how soon a person has an answer from ``rollcast peer status`` with a running daemon, and ``rollcast --help``.
 
-Wall time of whole fresh processes, median, in ms; their files are in the disk cache after one that does not count. The
-daemon's part of a peer runs for it, with the sensors of this machine. ``status_heavy_imports`` counts the modules that
-a status must do without; ``status_cpu_ms`` and ``help_cpu_ms`` are processor time, which a busy machine changes less.
+``status_ms`` and ``help_ms`` are the median wall time of whole new processes in ms; a first one, which does not count,
+brings their files into the disk cache. The owner's daemon of a peer runs meanwhile, with this machine's sensors.
+``status_heavy_imports`` counts imported modules that a status must not need; ``status_cpu_ms`` and ``help_cpu_ms`` are
+processor time, on which other load has less influence.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
-    """Time both.
+    """Time both commands.
 
     Raises:
         ProcessFailed: the daemon did not start.
@@ -83,7 +84,7 @@ def _answers(folder: Path) -> bool:
 
 
 def _timed_ms(arguments: tuple[str, ...]) -> tuple[float, float]:
-    """Wall and processor milliseconds of one process."""
+    """Return the wall and processor milliseconds of one process."""
     before, started_s = _children_cpu_s(), time.perf_counter()
     subprocess.run((*_ROLLCAST, *arguments), check=True, capture_output=True, timeout=_TIMEOUT_S)
     return (time.perf_counter() - started_s) * 1000.0, (_children_cpu_s() - before) * 1000.0
