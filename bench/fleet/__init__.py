@@ -1,2 +1,2 @@
-"""Put a real coordinator process under load from synthetic peers and a synthetic learner that record what was
-acknowledged."""
+"""Put a real coordinator process under load from synthetic peers and a synthetic learner that record which
+rollouts were acknowledged."""

@@ -1,4 +1,4 @@
-"""Check independently what a run left behind: rows and files only, nothing that its coordinator reports of itself."""
+"""Check what a run left behind from its rows and files alone, not from what its coordinator reports of itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REPLAYING, AWAY = "replaying after a restart", "away"
 def look(run_folder: Path, journals: Sequence[Path], *, killed: str) -> dict[str, float]:
     """Return the figures of a run that has ended; ``journals`` are the peers' records (bench.programs.journal_peer).
 
-    ``killed`` is a peer whose story must be on record.
+    ``killed`` is a peer that was killed, whose story must be on record.
     """
     folder = RunFolder(run_folder)
     with closing(sqlite3.connect(f"file:{folder.ledger}?mode=ro", uri=True)) as database:
@@ -69,7 +69,7 @@ def _stories_missing(database: sqlite3.Connection, folder: RunFolder, killed: st
     """Return how many stories are missing: of a trained rollout, a lease that was lost, and the killed peer."""
     asked = [
         ("rollout {}", "SELECT max(rollout_id) FROM batch_rollouts"),
-        # Others may finish before it expires.
+        # Other peers may finish the lease's work before it expires, so it may end as a late duplicate instead.
         ("lease {}", "SELECT max(lease_id) FROM attempts WHERE closed_reason IN ('lease_expired', 'late_duplicate')"),
     ]
     words = [form.format(database.execute(question).fetchone()[0]) for form, question in asked]
@@ -83,7 +83,7 @@ def _stories_missing(database: sqlite3.Connection, folder: RunFolder, killed: st
 
 
 def _replays(folder: RunFolder) -> dict[str, float]:
-    """Replay every life of the coordinator to a core in this process."""
+    """Replay every incarnation of the coordinator through a core, and return how many there were and their match."""
     lives = [replay(folder, life) for life in incarnations(folder.record)]
     return {"lives": len(lives), "replay_identical": sum(life.identical for life in lives) / max(1, len(lives))}
 

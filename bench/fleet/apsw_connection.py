@@ -14,7 +14,7 @@ from coordinator.ledger.sqlite import PRAGMAS
 
 
 class ApswCursor:
-    """The rows of a statement, fetched already, and the number of rows that it changed."""
+    """The rows of a statement, all fetched, and the number of rows that it changed."""
 
     def __init__(self, rows: list[tuple[Any, ...]], rowcount: int) -> None:
         self._rows = iter(rows)
@@ -34,7 +34,7 @@ class ApswConnection:
     """A connection that raises sqlite3's exceptions, as the ledger expects."""
 
     def __init__(self, path: str, disk: ForgetfulDisk, *, synchronous: str) -> None:
-        """Open the file; ``synchronous`` is FULL as in the ledger, or OFF to plant the bug that a harness must find."""
+        """Open the file; ``synchronous`` is FULL as in the ledger, or OFF to plant a bug that the check must find."""
         with _as_sqlite3():
             self._connection = apsw.Connection(path, vfs=disk.name)
         ours = [f"synchronous = {synchronous}" if one.startswith("synchronous") else one for one in PRAGMAS]
@@ -63,7 +63,7 @@ class ApswConnection:
         self.execute(sql)
 
     def close(self) -> None:
-        with suppress(apsw.Error):  # sqlite3's does not fail either
+        with suppress(apsw.Error):  # closing a connection of sqlite3 does not fail either
             self._connection.close(True)
 
 

@@ -1,6 +1,6 @@
 """Run thousands of peers in one process, each with its own identity, connection and session and next to no work.
 
-Uploads and heartbeats come at given rates of the whole fleet (Poisson processes), whatever the coordinator does. The
+Uploads and heartbeats occur at given rates of the whole fleet (Poisson processes), regardless of the coordinator. The
 latency of an answer counts from the moment at which the upload was due, so that a coordinator that stalls is charged
 for the uploads that it kept waiting. Leased slots are uploaded in the order in which they were leased.
 """
@@ -32,7 +32,7 @@ SESSION = "/rollcast.v1.Coordinator/Session"
 UPLOAD = "/rollcast.v1.Coordinator/UploadRollouts"
 UPLOAD_DEADLINE_S = 30.0
 WELCOME_DEADLINE_S = 30.0
-AGAIN_FIRST_S, AGAIN_MOST_S = 0.2, 5.0  # waits before uploads and sessions are tried again, as peers do
+AGAIN_FIRST_S, AGAIN_MOST_S = 0.2, 5.0  # waits before a retry of an upload or a session, as in a peer
 LINKS_REPORTED = 6
 MEGABYTE = 1e6
 
@@ -44,7 +44,7 @@ class FleetShape:
     heartbeats_s: float
     uploads_s: float
     connects_s: float = 250.0  # first connections a second
-    slots_held: int = 2  # by each peer at most
+    slots_held: int = 2  # most slots that a peer holds
 
 
 @dataclass(slots=True)
@@ -52,11 +52,11 @@ class Answers:
     """The outcome of uploads that were due while the clock ran."""
 
     due: int = 0
-    latencies_s: list[float] = field(default_factory=list)  # of those acknowledged, from when they were due
+    latencies_s: list[float] = field(default_factory=list)  # of acknowledged uploads, since they were due
     sent_late_s: list[float] = field(default_factory=list)  # how late the fleet itself was
     refused: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)  # calls that ended without a verdict, by status
-    starved: int = 0  # nothing was leased when an upload was due
+    starved: int = 0  # uploads that were due while no slot was leased
     heartbeats: int = 0
 
 
@@ -85,10 +85,10 @@ class FleetPeer:
         self.beat = _heartbeat(rng)
         self.slots: dict[tuple[int, int], _Slot] = {}
         self.version: pb.VersionHeld | None = None
-        self.asked_for = 0  # slots
+        self.asked_for = 0  # slots requested and not leased yet
         self.uploads: Any = None  # the call, while a session is open
         self.writes: Any = None
-        self.opened_at_s = 0.0  # monotonic clock, of the newest session
+        self.opened_at_s = 0.0  # start of the newest session on the monotonic clock
         self.outbox: deque[bytes] = deque()
         self.writing = False
 
@@ -186,7 +186,7 @@ class Fleet:
                 peer.writes, peer.uploads = call, generic.unary_unary(UPLOAD)
                 self.connected, peer.opened_at_s = self.connected + 1, time.monotonic()
                 try:
-                    await self._hear_all(peer, call)
+                    await self._receive_all(peer, call)
                 finally:
                     self.connected -= 1
                     peer.writes = peer.uploads = None
@@ -197,21 +197,21 @@ class Fleet:
                 call.cancel()
         return True
 
-    async def _hear_all(self, peer: FleetPeer, call: Any) -> None:
+    async def _receive_all(self, peer: FleetPeer, call: Any) -> None:
         peer.asked_for = 0
-        if peer.version is not None:  # it goes on with what it has
-            self._say(peer, pb.PeerMessage(version_held=peer.version))
-            self._ask(peer)
+        if peer.version is not None:  # a reconnected peer keeps its version
+            self._send(peer, pb.PeerMessage(version_held=peer.version))
+            self._request_work(peer)
         while (data := await call.read()) is not END_OF_STREAM:
-            self._hear(peer, pb.CoordinatorMessage.FromString(data))
+            self._receive(peer, pb.CoordinatorMessage.FromString(data))
 
-    def _hear(self, peer: FleetPeer, message: pb.CoordinatorMessage) -> None:
+    def _receive(self, peer: FleetPeer, message: pb.CoordinatorMessage) -> None:
         match message.WhichOneof("body"):
             case "announcement":
                 record = pb.VersionRecord.FromString(message.announcement.record.payload)
                 peer.version = pb.VersionHeld(epoch=record.epoch, version=record.version)
-                self._say(peer, pb.PeerMessage(version_held=peer.version))
-                self._ask(peer)
+                self._send(peer, pb.PeerMessage(version_held=peer.version))
+                self._request_work(peer)
             case "leases":
                 for lease in message.leases.leases:
                     self._leased(peer, lease)
@@ -237,15 +237,15 @@ class Fleet:
             slot = peer.slots[key] = _Slot(peer, leased, peer.version.version, self._loop.time())
             self._ready.append(slot)
 
-    def _ask(self, peer: FleetPeer) -> None:
-        """Request more work once half of it is done."""
+    def _request_work(self, peer: FleetPeer) -> None:
+        """Request more work once half of the slots are free."""
         free = self._shape.slots_held - len(peer.slots)
         wants = free != peer.asked_for and 2 * free >= self._shape.slots_held
         if peer.role == "peer" and peer.version is not None and wants:
-            peer.asked_for = free  # it stays asked for until leases come
-            self._say(peer, pb.PeerMessage(work_request=pb.WorkRequest(free_slots=free)))
+            peer.asked_for = free  # no further request for these until leases arrive
+            self._send(peer, pb.PeerMessage(work_request=pb.WorkRequest(free_slots=free)))
 
-    def _say(self, peer: FleetPeer, message: pb.PeerMessage) -> None:
+    def _send(self, peer: FleetPeer, message: pb.PeerMessage) -> None:
         if peer.writes is None:
             return
         peer.outbox.append(message.SerializeToString())
@@ -258,7 +258,7 @@ class Fleet:
             while peer.outbox and peer.writes is not None:
                 await peer.writes.write(peer.outbox.popleft())
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            pass  # its reader notices
+            pass  # the session's reader gets the error too
         finally:
             peer.writing = False
 
@@ -272,7 +272,7 @@ class Fleet:
             if peer.version is not None:
                 beat.has_active_version, beat.active_version = True, peer.version.version
             self.answers.heartbeats += self.counting
-            self._say(peer, pb.PeerMessage(heartbeat=beat))
+            self._send(peer, pb.PeerMessage(heartbeat=beat))
 
     # ---------------------------------------------------------------- uploads
 
@@ -308,7 +308,7 @@ class Fleet:
                 self.answers.latencies_s.append(self._loop.time() - due_s)
         elif counted:
             self.answers.refused[verdict.reason] += 1
-        self._ask(slot.peer)
+        self._request_work(slot.peer)
 
     async def _verdict(self, peer: FleetPeer, upload: bytes) -> pb.RolloutVerdict | None:
         if peer.uploads is None:

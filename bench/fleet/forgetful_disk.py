@@ -1,8 +1,9 @@
-"""Simulate a disk in memory that loses power: data that was not synced survives whole, in parts, or not at all.
+"""Simulate a disk in memory that loses power: unsynced data survives whole, in parts, or not at all.
 
-The disk is a VFS of SQLite, made with APSW. A file is what was last synced, and the writes since. At a power loss every
-512 bytes of every such write are kept or lost by chance, whatever their order, as disks and file systems may do; a file
-that was made and never synced may be gone. There is no shared memory, so WAL needs ``locking_mode = EXCLUSIVE``.
+The disk is a VFS of SQLite, made with APSW. A file is the content last synced, and the writes since. At a power loss
+every 512 bytes of every such write are kept or lost at random, whatever their order, as disks and file systems may do;
+a file that was created and never synced may be lost. There is no shared memory, so WAL needs
+``locking_mode = EXCLUSIVE``.
 """
 
 from __future__ import annotations
@@ -13,26 +14,26 @@ from typing import Any
 
 import apsw
 
-TEAR_BYTES = 512  # what a disk writes as a whole
+TEAR_BYTES = 512  # bytes that a disk writes as a whole or not at all
 SECTOR_BYTES = 4096
-#: What SQLite's own VFS says of a disk: a write does not harm the bytes beside it.
+#: What SQLite's own VFS reports of a disk: a write does not damage the bytes next to it.
 CHARACTERISTICS = apsw.SQLITE_IOCAP_POWERSAFE_OVERWRITE
 
 
 class PowerLoss(apsw.IOError):
-    """The power is gone."""
+    """The simulated disk has lost power."""
 
 
 @dataclass(slots=True)
 class _Content:
-    """One file: what survives for sure, and what has been asked for since."""
+    """One file: the content that is synced, and the changes since."""
 
-    synced: bytes | None = None  # None: it did not exist
+    synced: bytes | None = None  # None: the file did not exist
     current: bytearray = field(default_factory=bytearray)
-    unsynced: list[tuple[int, bytes] | int] = field(default_factory=list)  # writes, or sizes that it was cut to
+    unsynced: list[tuple[int, bytes] | int] = field(default_factory=list)  # writes, or sizes that the file was cut to
 
     def write(self, offset: int, data: bytes) -> None:
-        """Also beyond its end: what lies between is zero."""
+        """Write the data; a gap between the end of the file and the offset is filled with zeros."""
         _place(self.current, offset, data)
         self.unsynced.append((offset, bytes(data)))
 
@@ -45,7 +46,7 @@ class _Content:
         self.unsynced.clear()
 
     def lose(self, rng: random.Random) -> bool:
-        """Forget by chance; whether the file is still there."""
+        """Discard unsynced changes at random; returns whether the file still exists."""
         if self.synced is None and rng.random() < 0.5:
             return False
         kept = bytearray(self.synced or b"")
@@ -65,7 +66,7 @@ class _Content:
 
 
 class ForgetfulDisk(apsw.VFS):
-    """``writes_left``: after so many writes, syncs and deletions the power goes; None: it stays."""
+    """A disk in memory whose power fails after ``writes_left`` writes, syncs and deletions (None: it does not)."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, "")
@@ -76,7 +77,7 @@ class ForgetfulDisk(apsw.VFS):
         self.is_off = False
 
     def lose_power(self, rng: random.Random) -> None:
-        """What was not synced is forgotten by chance, and the disk can be used again."""
+        """Discard unsynced data at random; the disk can be used again afterwards."""
         self.is_off, self.writes_left = False, None
         self.files = {name: content for name, content in self.files.items() if content.lose(rng)}
 
@@ -84,10 +85,10 @@ class ForgetfulDisk(apsw.VFS):
         """Count one write.
 
         Raises:
-            PowerLoss: it is not made.
+            PowerLoss: the power has failed, so the write is not made.
         """
         if not self._has_power_for_one_more():
-            raise PowerLoss("the power is gone")
+            raise PowerLoss("the simulated disk has lost power")
 
     def _has_power_for_one_more(self) -> bool:
         if self.writes_left is not None:
@@ -97,7 +98,7 @@ class ForgetfulDisk(apsw.VFS):
 
     # ---------------------------------------------------------------- sqlite3_vfs
 
-    def xOpen(self, name: Any, flags: list[int]) -> _OpenFile:  # type: ignore[override]  # whatever has its methods
+    def xOpen(self, name: Any, flags: list[int]) -> _OpenFile:  # type: ignore[override]  # any object with these methods will do
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
         flags[1] = flags[0]
         if path is None:  # a temporary file of SQLite's own
@@ -105,7 +106,7 @@ class ForgetfulDisk(apsw.VFS):
         return _OpenFile(self, self.files.setdefault(path, _Content()))
 
     def xDelete(self, name: str, sync_folder: bool) -> None:
-        """Without power it does nothing and says so to nobody: SQLite deletes while it closes, where none may fail."""
+        """Delete a file; without power do nothing and raise nothing: SQLite deletes on close, which must not fail."""
         if self._has_power_for_one_more():
             self.files.pop(name, None)
 
@@ -117,7 +118,7 @@ class ForgetfulDisk(apsw.VFS):
 
 
 class _OpenFile:
-    """sqlite3_file over one content. One connection at a time has it, so locks say nothing."""
+    """An sqlite3_file over one content. Only one connection has it open at a time, so locks do nothing."""
 
     def __init__(self, disk: ForgetfulDisk, content: _Content) -> None:
         self._disk = disk
@@ -125,7 +126,7 @@ class _OpenFile:
 
     def xRead(self, amount: int, offset: int) -> bytes:
         if self._disk.is_off:
-            raise PowerLoss("the power is gone")
+            raise PowerLoss("the simulated disk has lost power")
         return bytes(self._content.current[offset : offset + amount])
 
     def xWrite(self, data: bytes, offset: int) -> None:
@@ -154,16 +155,16 @@ class _OpenFile:
         return False
 
     def xLock(self, level: int) -> None:
-        """Nobody else is here."""
+        """Do nothing: there is no other connection."""
 
     def xUnlock(self, level: int) -> None:
-        """Nobody else is here."""
+        """Do nothing: there is no other connection."""
 
     def xCheckReservedLock(self) -> bool:
         return False
 
     def xClose(self) -> None:
-        """The content stays with the disk."""
+        """Do nothing: the disk keeps the content."""
 
 
 def _place(content: bytearray, offset: int, data: bytes) -> None:

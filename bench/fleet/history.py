@@ -18,12 +18,12 @@ RolloutKey = tuple[int, int]  # lease and sample index
 
 
 def digest(rollout: pb.Rollout) -> str:
-    """Of everything that a peer sent."""
+    """Return the digest of a rollout with everything that its peer sent."""
     return blake3(rollout.SerializeToString(deterministic=True)).hexdigest()
 
 
 def batch_digest(rollouts: Iterable[pb.TrainingRollout]) -> str:
-    """Of a batch as the learner gets it, in its order."""
+    """Return the digest of a batch as the learner receives it, in its order."""
     hasher = blake3()
     for rollout in rollouts:
         hasher.update(rollout.SerializeToString(deterministic=True))
@@ -32,21 +32,21 @@ def batch_digest(rollouts: Iterable[pb.TrainingRollout]) -> str:
 
 @dataclass(slots=True)
 class History:
-    """Facts in the order in which clients learned them; each is written to ``path`` as a line of JSON first.
+    """Facts in the order in which clients learned them.
 
-    Without a path they are only remembered.
+    Each fact is appended to ``path`` as a line of JSON, then kept in memory; if ``path`` is None, in memory only.
     """
 
     path: Path | None = None
-    acked: dict[RolloutKey, str] = field(default_factory=dict)  # digest of what was acknowledged
-    acked_again: int = 0  # the same upload repeated, and acknowledged again
+    acked: dict[RolloutKey, str] = field(default_factory=dict)  # digest of each acknowledged rollout
+    acked_again: int = 0  # uploads that were repeated and acknowledged again
     refused: Counter[str] = field(default_factory=Counter)
-    batches: dict[int, str] = field(default_factory=dict)  # digest of what was served first, by step
+    batches: dict[int, str] = field(default_factory=dict)  # digest of the batch first served, by step
     batch_rollouts: dict[int, list[int]] = field(default_factory=dict)
-    batches_changed: int = 0  # served again with another content
+    batches_changed: int = 0  # batches served again with another content
 
     def verdict(self, rollout: pb.Rollout, *, accepted: bool, reason: str) -> None:
-        """The coordinator's answer to one upload."""
+        """Record the coordinator's answer to one upload."""
         key = (rollout.lease_id, rollout.sample_index)
         if not accepted:
             self._write({"refused": key, "reason": reason})
@@ -55,13 +55,13 @@ class History:
         self.acknowledged(key, digest(rollout))
 
     def acknowledged(self, key: RolloutKey, body_digest: str) -> None:
-        """An upload with this digest was acknowledged."""
+        """Record that an upload with this digest was acknowledged."""
         self._write({"acked": key, "digest": body_digest})
         self.acked_again += key in self.acked
         self.acked[key] = body_digest
 
     def batch(self, step: int, rollouts: Sequence[pb.TrainingRollout]) -> None:
-        """A batch was served."""
+        """Record that a batch was served."""
         now = batch_digest(rollouts)
         self._write({"batch": step, "digest": now, "rollouts": [one.rollout_id for one in rollouts]})
         if step in self.batches:
@@ -78,19 +78,19 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What an independent look at the ledger says about a history."""
+    """The result of comparing a history with the ledger's rows."""
 
     acked: int
-    acked_lost: int  # acknowledged, and not in the ledger as they were sent
+    acked_lost: int  # acknowledged rollouts that the ledger does not have as they were sent
     trained_twice: int  # rollouts in two served batches, or in two batches of the ledger
     batches: int
-    batches_changed: int  # served again, or in the ledger, with another content than first
+    batches_changed: int  # batches whose repetition or ledger row differs from what was first served
     accepted_in_ledger: int
     unaccounted: int  # issued - trained - open - dropped, from the ledger's rows
 
 
 def check(history: History, ledger: Path) -> Verdict:
-    """Compare what clients remember with the rows of a ledger that nobody has open for writing."""
+    """Compare what clients recorded with the rows of a ledger that no process has open for writing."""
     with closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)) as connection:
         stored = {
             (lease_id, index): blake3(body).hexdigest()

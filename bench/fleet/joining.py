@@ -19,10 +19,10 @@ _TIMEOUT_S = 60.0  # for one join; most of it is waiting for a turn
 
 
 async def join_many(invite: Invite, count: int, identity: Identity | None = None) -> list[Enrolment]:
-    """So many members with this invite, over a few connections; each a new identity unless there is one.
+    """Join ``count`` members with this invite over a few connections, each with a new identity unless one is given.
 
     Raises:
-        ProcessFailed: one of them was refused.
+        ProcessFailed: a join was refused.
     """
     connector = aiohttp.TCPConnector(limit=CONNECTIONS)
     async with aiohttp.ClientSession(connector=connector, trust_env=False) as session:

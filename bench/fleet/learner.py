@@ -1,4 +1,4 @@
-"""Run a learner without a model: it takes batch after batch, announces tiny versions, and requests old ones again."""
+"""Run a learner without a model: it takes one batch after another, announces tiny versions and repeats requests."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from rollcast.wire.versions.records import VersionRecord, keyframe_manifest, sig
 from rollcast.wire.versions.tensors import tensor_table
 
 CALL_DEADLINE_S = 10.0
-BATCH_DEADLINE_S = 60.0  # of which it may wait for the batch, and then take it
+BATCH_DEADLINE_S = 60.0  # deadline of a batch request, both waiting and transfer
 BATCH_WAIT_S = 2.0
 AGAIN_AFTER_S = (0.02, 0.1)
-OLD_BATCH_SHARE = 0.2  # of steps at whose end a random earlier batch is asked for again
+OLD_BATCH_SHARE = 0.2  # share of steps after which a random earlier batch is requested again
 _STATE_BYTES = 64
 _CHUNK_BYTES = 1024
 
 
 class SyntheticLearner:
-    """Trains on nothing, as fast as batches come. ``old_batch_share`` as OLD_BATCH_SHARE."""
+    """A learner that trains nothing and takes batches as fast as they come; see OLD_BATCH_SHARE."""
 
     def __init__(
         self,
@@ -53,18 +53,18 @@ class SyntheticLearner:
         self.info: asyncio.Future[pb.RunInfo] = asyncio.get_running_loop().create_future()
 
     async def live(self) -> None:
-        """Steps until cancelled; a call that fails is made again, as a learner would."""
+        """Take steps until cancelled; a call that fails is retried, as a learner does."""
         while True:
             async with open_channel(self._enrolment.grpc_address, self._enrolment.credentials) as channel:
                 try:
                     await self._steps(pb_grpc.CoordinatorStub(channel))  # type: ignore[no-untyped-call]
                 except grpc.aio.AioRpcError as error:
                     if error.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION):
-                        raise ProcessFailed("the coordinator refuses the learner", cause=str(error.details())) from None
+                        raise ProcessFailed("the learner was rejected", cause=str(error.details())) from None
             await asyncio.sleep(self._rng.uniform(*AGAIN_AFTER_S))
 
     async def describe(self) -> pb.RunInfo:
-        """What the coordinator says of the run."""
+        """Return the run as the coordinator describes it to a learner."""
         async with open_channel(self._enrolment.grpc_address, self._enrolment.credentials) as channel:
             return await self._open(pb_grpc.CoordinatorStub(channel))  # type: ignore[no-untyped-call]
 
@@ -104,7 +104,11 @@ class SyntheticLearner:
         )
 
     async def _batch(self, stub: pb_grpc.CoordinatorStub, step: int) -> bool:
-        """Whether the batch came, whole."""
+        """Request a batch; returns whether it was ready.
+
+        Raises:
+            ProcessFailed: the batch lacks rollouts.
+        """
         request = pb.BatchRequest(step=step, wait_s=BATCH_WAIT_S)
         header: pb.BatchHeader | None = None
         rollouts: list[pb.TrainingRollout] = []
@@ -115,7 +119,7 @@ class SyntheticLearner:
         if header is None or not header.ready:
             return False
         if len(rollouts) != header.rollout_count:
-            raise ProcessFailed(f"the batch of step {step} is not whole")
+            raise ProcessFailed(f"the batch of step {step} lacks rollouts that its header counts")
         self._history.batch(step, rollouts)
         return True
 

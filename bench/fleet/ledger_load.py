@@ -20,7 +20,7 @@ from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, Rol
 from rollcast.wire.rollouts import Rollout, Segment, rollout_to_pb
 
 SLOTS = 4
-TOKENS_MAX = 2_000  # bodies of up to some ten pages
+TOKENS_MAX = 2_000  # bodies of up to about ten pages of the database
 DROP_SHARE = 0.15
 EPOCH_SHARE = 0.05
 
@@ -30,11 +30,11 @@ class LedgerLoad:
     """Groups that are issued, filled, scored, and trained or dropped, a few at a time."""
 
     rng: random.Random
-    rollouts: dict[int, bytes] = field(default_factory=dict)  # acknowledged: body
+    rollouts: dict[int, bytes] = field(default_factory=dict)  # acknowledged rollouts: body
     scores: dict[int, float] = field(default_factory=dict)
     batches: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    dropped: dict[int, str] = field(default_factory=dict)  # by lease
-    asked_batches: dict[int, tuple[int, ...]] = field(default_factory=dict)  # acknowledged or not
+    dropped: dict[int, str] = field(default_factory=dict)  # reason by lease
+    asked_batches: dict[int, tuple[int, ...]] = field(default_factory=dict)  # requested changes, acknowledged or not
     _next: int = 0
     _step: int = 0
     _epoch: int = 0
@@ -48,7 +48,7 @@ class LedgerLoad:
         """Make changes, ``at_once`` at a time, until the store fails.
 
         Raises:
-            StoreError: it did.
+            StoreError: the store failed.
         """
         await asyncio.gather(*(self._groups(store) for _ in range(at_once)))
 
@@ -103,15 +103,15 @@ class LedgerLoad:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a look at the rows says."""
+    """The result of comparing the rows with the acknowledged changes."""
 
-    lost: int  # acknowledged changes that are not there
-    torn: int  # batches of which only a part is there, or that nobody asked for
-    damage: str  # of SQLite's own check; empty if there is none
+    lost: int  # acknowledged changes that the rows lack
+    torn: int  # batches that are incomplete, or were never requested
+    damage: str  # the finding of SQLite's own check; empty if there is none
 
 
 def look(load: LedgerLoad, connection: sqlite3.Connection) -> Found:
-    """Compare the rows with what was acknowledged."""
+    """Compare the rows with the acknowledged changes."""
     bodies = dict(connection.execute("SELECT rollout_id, body FROM rollouts"))
     scores = dict(connection.execute("SELECT rollout_id, reward FROM scores"))
     dropped = dict(connection.execute("SELECT lease_id, min(closed_reason) FROM attempts GROUP BY lease_id"))

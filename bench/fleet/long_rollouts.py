@@ -14,13 +14,13 @@ _ANSWER_TOKENS = 6  # an answer is padded to this
 
 
 def tokens_for(size_bytes: int) -> int:
-    """Tokens of a completion that takes about this many bytes."""
+    """Return the number of tokens of a completion that takes about this many bytes."""
     return max(_ANSWER_TOKENS + 1, size_bytes // _BYTES_A_TOKEN)
 
 
 @dataclass(frozen=True, slots=True)
 class LeasedSlot:
-    """What a rollout must name."""
+    """The leased slot that a rollout names: its peer, lease, group, sample and prompt."""
 
     peer_id: str
     lease_id: int
@@ -32,7 +32,7 @@ class LeasedSlot:
 
 
 class LongRollouts:
-    """The right answer, then blanks until the completion has ``tokens`` tokens, its end among them."""
+    """Completions of the right answer followed by blanks, ``tokens`` long including the end token."""
 
     def __init__(self, tokenizer: Tokenizer, tokens: int) -> None:
         (blank,) = tokenizer.encode(" ")
@@ -55,7 +55,7 @@ class LongRollouts:
         )
 
     def body(self, slot: LeasedSlot, version: int, generate_s: float) -> bytes:
-        """The serialized rollcast.v1.Rollout."""
+        """Return a serialized rollcast.v1.Rollout."""
         message, segment = self._message, self._message.segments[0]
         message.lease_id, message.fencing_token = slot.lease_id, slot.fencing_token
         message.group_id, message.sample_index = slot.group_id, slot.sample_index
@@ -66,7 +66,7 @@ class LongRollouts:
 
 
 def upload_of(body: bytes) -> bytes:
-    """A serialized rollcast.v1.RolloutUpload with this one rollout."""
+    """Return a serialized rollcast.v1.RolloutUpload with this one rollout."""
     length, prefix = len(body), bytearray(b"\x0a")
     while length >= 0x80:
         prefix.append(length & 0x7F | 0x80)

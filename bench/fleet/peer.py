@@ -21,19 +21,19 @@ from rollcast.wire.protocol import range_to_pb
 END_OF_STREAM: Any = cast(Any, grpc.aio).EOF  # missing in the type stubs
 HEARTBEAT_S = 1.0
 CALL_DEADLINE_S = 10.0
-AGAIN_AFTER_S = (0.02, 0.1)  # a uniform wait before each further attempt: restarts are what is measured
+AGAIN_AFTER_S = (0.02, 0.1)  # range of the uniform wait before a retry, short because restarts are measured
 
 
 @dataclass(frozen=True, slots=True)
 class PeerShape:
-    """How one peer behaves."""
+    """The behaviour of one peer."""
 
     concurrent_rollouts: int = 16
     generate_s: float = 0.05  # mean of an exponential distribution
 
 
 class SyntheticPeer:
-    """One identity with one session at a time. ``compose`` gives the completion's token ids of a leased prompt."""
+    """One identity with one session at a time; ``compose`` returns the completion's token ids of a leased prompt."""
 
     def __init__(
         self,
@@ -52,18 +52,18 @@ class SyntheticPeer:
         self._version: pb.VersionHeld | None = None
         self._session: grpc.aio.StreamStreamCall[pb.PeerMessage, pb.CoordinatorMessage] | None = None
         self._stub: pb_grpc.CoordinatorStub | None = None
-        self._asking = asyncio.Lock()
+        self._sending = asyncio.Lock()
         self.accepted = 0
 
     async def live(self) -> None:
-        """Sessions one after the other, until cancelled."""
+        """Run one session after another until cancelled."""
         try:
             while True:
                 async with open_channel(self._enrolment.grpc_address, self._enrolment.credentials) as channel:
                     try:
                         await self._one_session(pb_grpc.CoordinatorStub(channel))  # type: ignore[no-untyped-call]
                     except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                        pass  # the coordinator is away
+                        pass  # the coordinator cannot be reached
                     finally:
                         self._stub = self._session = None
                 await asyncio.sleep(self._rng.uniform(*AGAIN_AFTER_S))
@@ -89,13 +89,13 @@ class SyntheticPeer:
                 if beating is None:
                     self._stub, self._session = stub, session
                     beating = asyncio.create_task(self._beat())
-                await self._hear(message)
+                await self._receive(message)
         finally:
             if beating is not None:
                 beating.cancel()
             session.cancel()
 
-    async def _hear(self, message: pb.CoordinatorMessage) -> None:
+    async def _receive(self, message: pb.CoordinatorMessage) -> None:
         match message.WhichOneof("body"):
             case "announcement":
                 await self._hold(pb.VersionRecord.FromString(message.announcement.record.payload))
@@ -112,27 +112,27 @@ class SyntheticPeer:
                         task.cancel()
 
     async def _hold(self, record: pb.VersionRecord) -> None:
-        """Claim the announced version as soon as it is announced."""
+        """Report the announced version as held at once."""
         self._version = pb.VersionHeld(epoch=record.epoch, version=record.version)
-        await self._say(version_held=self._version)
-        await self._ask()
+        await self._send(version_held=self._version)
+        await self._request_work()
 
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_S * self._rng.uniform(0.8, 1.2))
-            await self._say(heartbeat=pb.Heartbeat())
-            await self._ask()
+            await self._send(heartbeat=pb.Heartbeat())
+            await self._request_work()
 
-    async def _ask(self) -> None:
+    async def _request_work(self) -> None:
         free = self._shape.concurrent_rollouts - len(self._under_way)
         if free > 0 and self._version is not None:
-            await self._say(work_request=pb.WorkRequest(free_slots=free))
+            await self._send(work_request=pb.WorkRequest(free_slots=free))
 
-    async def _say(self, **body: object) -> None:
+    async def _send(self, **body: object) -> None:
         session = self._session
         if session is None:
             return
-        async with self._asking:
+        async with self._sending:
             try:
                 await session.write(pb.PeerMessage(**body))  # type: ignore[arg-type]
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
@@ -148,7 +148,7 @@ class SyntheticPeer:
             await self._upload(self._rollout(lease, slot, version.version, took_s))
         finally:
             del self._under_way[key]
-        await self._ask()
+        await self._request_work()
 
     def _rollout(self, lease: pb.Lease, slot: pb.Slot, version: int, took_s: float) -> pb.Rollout:
         tokens = self._compose(lease)
@@ -171,7 +171,7 @@ class SyntheticPeer:
         )
 
     async def _upload(self, rollout: pb.Rollout) -> None:
-        """Send it until there is a verdict; nobody but us remembers it meanwhile."""
+        """Send a rollout until there is a verdict; until then only this peer has it."""
         while True:
             stub = self._stub
             if stub is not None:
@@ -180,7 +180,7 @@ class SyntheticPeer:
                         iter([pb.RolloutUpload(rollouts=[rollout])]), timeout=CALL_DEADLINE_S
                     )
                 except grpc.aio.AioRpcError:
-                    pass  # the answer may be lost, the rollout not: the same one again
+                    pass  # only the answer may be lost, so the same rollout is sent again
                 else:
                     (verdict,) = reply.verdicts
                     if verdict.reason != "busy":

@@ -25,7 +25,7 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class RunShape:
-    """What is trained; see coordinator.config.config."""
+    """The settings of the run; see coordinator.config.config."""
 
     groups_per_step: int = 8
     samples_per_group: int = 4
@@ -38,7 +38,7 @@ class RunShape:
 
 
 def answer_to(prompt: str) -> str:
-    """The right answer to one of the problems below, as text."""
+    """Return the right answer, as text, to a problem that CoordinatorProcess writes."""
     return str(int(prompt.partition("+")[0]) + 1)
 
 
@@ -48,10 +48,10 @@ class CoordinatorProcess:
     def __init__(self, root: Path, learner: Identity, shape: RunShape) -> None:
         self.folder = RunFolder(root / "run")
         self.log = root / "coordinator.log"
-        self.started_at_s = 0.0  # monotonic clock, of the newest start
+        self.started_at_s = 0.0  # time of the newest start, on the monotonic clock
         self._config = root / "coordinator.toml"
         problems = root / "problems.jsonl"
-        # The blank makes one part of the alphabet: completions of any length may end with as many of it.
+        # The blank puts one into the alphabet, so that completions of any length can be padded with blanks.
         lines = [json.dumps({"prompt": f"{number}+1=", "answer": f"{number + 1} "}) for number in range(512)]
         problems.write_text("\n".join(lines) + "\n")
         grpc_port, http_port = _free_ports(2)
@@ -69,17 +69,17 @@ class CoordinatorProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the process that runs."""
+        """Return the id of the running process, or None."""
         return None if self._process is None else self._process.pid
 
     def cpu_s(self) -> float:
-        """Seconds that the process has computed, without its verifiers."""
+        """Return the processor seconds of the process, without its verifiers."""
         assert self._process is not None
         times = psutil.Process(self._process.pid).cpu_times()
         return float(times.user + times.system)
 
     def start(self) -> None:
-        """Start it; see ``listening``."""
+        """Start the process; ``listening`` tells when it can be reached."""
         self.folder.endpoints.unlink(missing_ok=True)
         self.started_at_s = time.monotonic()
         command = [sys.executable, "-m", "rollcast.cli.main", "coordinator", str(self._config), "--with-parent"]
@@ -87,10 +87,10 @@ class CoordinatorProcess:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
     def listening(self) -> bool:
-        """Whether it has said where it listens.
+        """Whether the process has written the addresses that it listens on.
 
         Raises:
-            ProcessFailed: it has ended.
+            ProcessFailed: the process has ended.
         """
         assert self._process is not None
         status = self._process.poll()
@@ -99,14 +99,14 @@ class CoordinatorProcess:
         return self.folder.endpoints.exists()
 
     def kill(self) -> None:
-        """SIGKILL, and wait for its end."""
+        """Kill the process with SIGKILL, and wait for its end."""
         if self._process is not None and self._process.poll() is None:
             os.kill(self._process.pid, signal.SIGKILL)
             self._process.wait(_STOP_TIMEOUT_S)
         self._process = None
 
     def invite(self, role: str) -> Invite:
-        """The invite that the process wrote for this role."""
+        """Return the invite that the process wrote for this role."""
         return Invite.decode((self.folder.secrets / f"invite-{role}.txt").read_text().strip())
 
     def _last_words(self) -> str:
@@ -114,10 +114,10 @@ class CoordinatorProcess:
 
 
 def wait_until_listening(process: CoordinatorProcess, timeout_s: float) -> None:
-    """Block until it listens.
+    """Block until the process listens.
 
     Raises:
-        ProcessFailed: it ended, or takes longer.
+        ProcessFailed: the process ended, or takes longer.
     """
     end_s = time.monotonic() + timeout_s
     while not process.listening():

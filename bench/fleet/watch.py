@@ -1,4 +1,4 @@
-"""Measure what a coordinator process uses, and pin it and its verifiers to cores."""
+"""Measure the processor time and memory of a coordinator process, and pin it and its verifiers to cores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEGABYTE = 1e6
 
 
 class Watch:
-    """Looks every LOOK_S seconds. Processor time is summed over the processes that came one after the other."""
+    """A watch that samples every LOOK_S seconds; processor time is summed over successive coordinator processes."""
 
     def __init__(self, coordinator: CoordinatorProcess, own: Collection[int], others: Collection[int]) -> None:
         """``own``: cores for the coordinator's threads. ``others``: cores for its verifiers."""
@@ -29,27 +29,27 @@ class Watch:
         self._seen_s = 0.0
         self._began_s = 0.0
         self.cpu_s = 0.0
-        self.rss_mb = 0.0  # the most that was seen
+        self.rss_mb = 0.0  # largest value sampled
 
     def begin(self) -> None:
-        """What was used until now does not count."""
+        """Restart the measurement from zero."""
         self.look()
         self.cpu_s = self.rss_mb = 0.0
         self._began_s = time.monotonic()
 
     @property
     def cores(self) -> float:
-        """Processor time / time since ``begin``."""
+        """Return the processor time divided by the time since ``begin``."""
         return self.cpu_s / max(1e-9, time.monotonic() - self._began_s)
 
     async def live(self) -> None:
-        """Until cancelled."""
+        """Sample until cancelled."""
         while True:
             self.look()
             await asyncio.sleep(LOOK_S)
 
     def look(self) -> None:
-        """Count what was used since the last look; pin what has started since then."""
+        """Add the processor time since the last sample, and pin the processes that have started since."""
         pid = self._coordinator.pid
         if pid is None:
             return
@@ -67,7 +67,7 @@ class Watch:
 
 
 def pin(pid: int, cores: Collection[int]) -> None:
-    """Let every thread of a process run on these cores only; those that it starts later follow."""
+    """Restrict every thread of a process to these cores; threads that it starts later inherit this."""
     with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
             os.sched_setaffinity(int(thread.name), cores)
