@@ -25,17 +25,17 @@ BENCHES = {
         "precision": "Compare log-probabilities of learner and rollout by precision; train with naive fp8.",
         "sampler": "Compare tokens per second with transformers' generate at batch 1 to 256, and with the roofline.",
         "learner": "Compare the learner's step with the matmul roofline; measure memory and multi-device loss.",
-        "roofline": "Estimate milliseconds per token from one timed decode; compare with engines that others measured.",
+        "roofline": "Estimate milliseconds per token from one timed decode; compare with published ones.",
     },
     "durability": {
         "churn": "Run the main job with a peer killed half way and one joining late; compare with a clean run.",
         "chaos": "Run the main job while every process is killed, stopped or suspended; compare with a clean run.",
-        "resume": "Kill the learner at every labelled point and restart it; check that it goes on bit by bit the same.",
+        "resume": "Kill the learner at every labelled point and restart it; check that training stays bit-identical.",
         "load": "Load the coordinator with thousands of peers; report ack times, CPU, memory and losses.",
         "crash": "Kill the coordinator under load; report lost acknowledged rollouts and the time to recover.",
         "powerloss": "Cut the power of a disk under the ledger; check that every acknowledged change survives.",
         "mutants": "Plant bugs into the real code; report how many the simulator finds, and within how many seeds.",
-        "away": "Kill the coordinator for five minutes while versions are published; report who holds them when.",
+        "away": "Kill the coordinator for five minutes while versions are published; report when peers hold them.",
     },
     "broadcast": {
         "delta": "Measure lossless deltas between versions: bytes, speed and memory on synthetic updates.",
@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
         for name, text in benches.items():
             modules[name] = importlib.import_module(f"bench.{folder}.{name}")
             command = commands.add_parser(name, help=text, description=text)
-            command.add_argument("--json", action="store_true", help="one JSON object on stdout")
+            command.add_argument("--json", action="store_true", help="print one JSON object on stdout")
             modules[name].add_arguments(command)
     parsed = parser.parse_args(arguments)
     try:

@@ -25,7 +25,7 @@ _ALONE_TIMEOUT_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a benchmark returns: the settings it ran with, and its figures by key.
+    """The result of a benchmark: the settings it ran with, and its figures by key.
 
     ``missing`` names keys that have no value on this machine; they are printed as null.
     """
@@ -51,9 +51,9 @@ def alone(timeout_s: float = _ALONE_TIMEOUT_S) -> Iterator[None]:
     """Wait until no other benchmark that fills this machine runs, and keep others from starting meanwhile.
 
     Raises:
-        WaitTimedOut: one still runs.
+        WaitTimedOut: another benchmark still runs.
     """
-    end_s, told = time.monotonic() + timeout_s, False
+    end_s, printed = time.monotonic() + timeout_s, False
     with (Path(tempfile.gettempdir()) / "rollcast-bench.lock").open("w") as lock:
         while True:
             try:
@@ -62,9 +62,9 @@ def alone(timeout_s: float = _ALONE_TIMEOUT_S) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > end_s:
                     raise WaitTimedOut(f"waited {timeout_s:.0f} s for another benchmark on this machine") from None
-                if not told:
+                if not printed:
                     print("waiting for another benchmark on this machine to end", file=sys.stderr)
-                told = True
+                printed = True
                 time.sleep(_ALONE_POLL_S)
         yield
 

@@ -20,14 +20,14 @@ from rollcast.cli.watch import run_fleet
 
 
 class Story:
-    """The follower of a run; subclasses disturb its fleet."""
+    """A follower of a run; subclasses disturb its fleet."""
 
     def __init__(self) -> None:
         self.fleet: Fleet | None = None
         self._printed = ""
 
     def begin(self, fleet: Fleet) -> None:
-        """Before anything is started."""
+        """Prepare the fleet, before any process is started."""
 
     def on_status(self, status: Mapping[str, Any], _ended: Mapping[str, int]) -> None:
         """Print a line at each change of phase and every 25 steps."""

@@ -49,10 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         help=f"one of {', '.join(SYSTEMS)}; several, each in turn: again, or with commas between; default rollcast",
     )
-    parser.add_argument("--runs", type=int, default=5, help="broadcasts of each system that count")
+    parser.add_argument("--runs", type=int, default=5, help="measured broadcasts of each system")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on all rates; delays stay")
-    parser.add_argument("--mib", type=float, help="size of what is broadcast; default 32, with 32 peers 16")
-    parser.add_argument("--congestion", default="cubic", help="congestion control that sockets start with")
+    parser.add_argument("--mib", type=float, help="size of a version; default: 32, or 16 with 32 peers")
+    parser.add_argument("--congestion", default="cubic", help="default congestion control of sockets")
     parser.add_argument(
         "--pace",
         type=int,
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--burst",
         type=int,
         default=2,
-        help="segments that paced TCP sends at once at least (sysctl tcp_min_tso_segs); more costs less processor time",
+        help="least burst of paced TCP in segments (sysctl tcp_min_tso_segs); larger bursts cost less processor time",
     )
     parser.add_argument(
         "--set",

@@ -53,9 +53,9 @@ class Sums:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--mib", type=int, default=256, help="size of the bf16 keyframe, at least")
+    parser.add_argument("--mib", type=int, default=256, help="least size of the bf16 keyframe")
     parser.add_argument(
-        "--correlation", type=float, default=0.3, help="of successive gradients, see bench.broadcast.updates"
+        "--correlation", type=float, default=0.3, help="between successive gradients, see bench.broadcast.updates"
     )
     parser.add_argument("--seed", type=int, default=0)
     network = parser.add_argument_group("through the real daemons")
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     network.add_argument("--scenario", choices=sorted(SCENARIOS), default="het50")
     network.add_argument("--runs", type=int, default=5, help="pairs of keyframe and delta that count")
     network.add_argument("--scale", type=float, default=1.0, help="factor on all rates; delays stay")
-    network.add_argument("--congestion", default="cubic", help="congestion control that sockets start with")
+    network.add_argument("--congestion", default="cubic", help="default congestion control of sockets")
     network.add_argument("--pace", type=int, default=0, help="ceiling of TCP's own pacing in Mbit/s; 0: no pacing")
     network.add_argument("--keep", type=Path, help="copy configurations and logs to this folder")
 

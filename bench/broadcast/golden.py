@@ -14,7 +14,7 @@ from bench.machine import Outcome
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--source", default="Virginia")
-    parser.add_argument("--bytes", type=float, default=8.0e9, help="of one version")
+    parser.add_argument("--bytes", type=float, default=8.0e9, help="bytes of one version")
 
 
 def run(arguments: argparse.Namespace) -> Outcome:

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peers", type=int, default=10_000)
     parser.add_argument("--stripes", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--punching", type=float, default=0.0, help="share of those behind NAT that punch holes")
+    parser.add_argument("--punching", type=float, default=0.0, help="share of peers behind NAT that can punch holes")
 
 
 def run(arguments: argparse.Namespace) -> Outcome:

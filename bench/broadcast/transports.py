@@ -74,13 +74,13 @@ class _Emulated(_Loopback):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--mib", type=int, default=64, help="sent in each round, in chunks of 64 KiB")
-    parser.add_argument("--rounds", type=int, default=3, help="of each way; figures are of the median rate")
+    parser.add_argument("--mib", type=int, default=64, help="MiB sent in each round, in chunks of 64 KiB")
+    parser.add_argument("--rounds", type=int, default=3, help="per way; figures are of the median rate")
     parser.add_argument(
-        "--wan", metavar="MBIT:MS", default="", help="over a link of this rate and round trip, not loopback"
+        "--wan", metavar="MBIT:MS", default="", help="use a link of this rate and round trip instead of loopback"
     )
     parser.add_argument(
-        "--socket-mib", type=int, default=32, help="most that a socket may hold there; Linux ships 4 to 6"
+        "--socket-mib", type=int, default=32, help="largest buffer of a socket on that link; Linux' default is 4 to 6"
     )
 
 

@@ -24,11 +24,11 @@ _BACK_MOST_S = 120.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seconds", type=float, default=300.0, help="that the coordinator is away")
-    parser.add_argument("--before", type=float, default=30.0, help="seconds with it before that")
-    parser.add_argument("--last", type=float, default=30.0, help="seconds that the newest versions are left to arrive")
-    parser.add_argument("--kill", type=int, default=0, help="so many relays die meanwhile, and stay away")
-    parser.add_argument("--p2p", action="store_true", help="links over libp2p too")
+    parser.add_argument("--seconds", type=float, default=300.0, help="seconds without the coordinator")
+    parser.add_argument("--before", type=float, default=30.0, help="seconds with the coordinator before that")
+    parser.add_argument("--last", type=float, default=30.0, help="seconds at the end for the newest versions to arrive")
+    parser.add_argument("--kill", type=int, default=0, help="number of relays killed meanwhile and not restarted")
+    parser.add_argument("--p2p", action="store_true", help="also use links over libp2p")
     add_fleet_arguments(parser, interval_s=10.0)
 
 

@@ -42,11 +42,11 @@ Status = Mapping[str, Any]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, default=Path("configs/local.toml"))
-    parser.add_argument("--set", action="append", default=[], help="section.key=value on top of the file")
+    parser.add_argument("--set", action="append", default=[], help="override a setting of the file: section.key=value")
     parser.add_argument("--steps", type=int, default=80)
-    parser.add_argument("--kills", type=int, default=4, help="of the coordinator, beside one at each end of the run")
-    parser.add_argument("--seed", type=int, default=0, help="when what happens")
-    parser.add_argument("--keep", type=Path, help="leave the run folders here")
+    parser.add_argument("--kills", type=int, default=4, help="coordinator kills besides one at each end of the run")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the faults and their times")
+    parser.add_argument("--keep", type=Path, help="keep the run folders in this folder")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from bench.machine import Outcome
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, default=Path("configs/local.toml"))
-    parser.add_argument("--set", action="append", default=[], help="section.key=value on top of the file")
+    parser.add_argument("--set", action="append", default=[], help="override a setting of the file: section.key=value")
 
 
 class Churn(runs.Story):

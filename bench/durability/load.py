@@ -72,11 +72,11 @@ PROFILES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", choices=sorted(PROFILES), default="gate")
-    parser.add_argument("--peers", type=int, help="instead of the profile's")
-    parser.add_argument("--heartbeats", type=float, help="a second, all peers together; instead of the profile's")
-    parser.add_argument("--uploads", type=float, help="a second, all peers together; instead of the profile's")
-    parser.add_argument("--seconds", type=float, help="that are measured; instead of the profile's")
-    parser.add_argument("--kill", action=argparse.BooleanOptionalAction, help="instead of the profile's")
+    parser.add_argument("--peers", type=int, help="number of peers, in place of the profile's")
+    parser.add_argument("--heartbeats", type=float, help="a second in total, in place of the profile's")
+    parser.add_argument("--uploads", type=float, help="a second in total, in place of the profile's")
+    parser.add_argument("--seconds", type=float, help="seconds to measure, in place of the profile's")
+    parser.add_argument("--kill", action=argparse.BooleanOptionalAction, help="in place of the profile's")
     parser.add_argument("--seed", type=int, default=0)
 
 

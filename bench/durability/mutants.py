@@ -20,9 +20,9 @@ BEGIN, END = "<!-- mutants: begin -->", "<!-- mutants: end -->"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seeds", type=int, default=400, help="that a bug may take at most")
-    parser.add_argument("--clean", type=int, default=400, help="seeds run without a bug")
-    parser.add_argument("--only", default="", help="names of bugs, with commas between")
+    parser.add_argument("--seeds", type=int, default=400, help="most seeds to try per bug")
+    parser.add_argument("--clean", type=int, default=400, help="seeds to run without a bug")
+    parser.add_argument("--only", default="", help="comma-separated names of bugs")
     parser.add_argument("--write", action="store_true", help="write the table into docs/simulator.md")
 
 

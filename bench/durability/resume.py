@@ -72,8 +72,8 @@ class Trajectory:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--labels", nargs="*", default=[], help="only these")
-    parser.add_argument("--seed", type=int, default=0, help="of the second kills")
+    parser.add_argument("--labels", nargs="*", default=[], help="only these kill points")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the second kills")
 
 
 def run(arguments: argparse.Namespace) -> Outcome:

@@ -53,9 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--micro-batch-tokens", type=int, default=4096)
     parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--precision", default="", help="float32 on a CPU, bfloat16 elsewhere")
+    parser.add_argument("--precision", default="", help="default: float32 on a CPU, bfloat16 elsewhere")
     parser.add_argument("--remat", default="none", choices=["none", "blocks"])
-    parser.add_argument("--only", choices=["speed", "memory", "devices"], help="one part")
+    parser.add_argument("--only", choices=["speed", "memory", "devices"], help="measure only this")
 
 
 def run(arguments: argparse.Namespace) -> Outcome:

@@ -26,7 +26,7 @@ WARM_UP_STEPS = 10  # that are not counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--steps", type=float, default=150.0, help="learner steps' time that is simulated")
+    parser.add_argument("--steps", type=float, default=150.0, help="simulated time in learner steps")
     parser.add_argument("--seed", type=int, default=0)
 
 

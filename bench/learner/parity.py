@@ -74,9 +74,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=96)
-    parser.add_argument("--prompt", type=int, default=64, help="tokens read at once before the cache takes single ones")
+    parser.add_argument("--prompt", type=int, default=64, help="tokens of the prefill")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--family", choices=("qwen3", "qwen2", "llama"), action="append", help="all by default")
+    parser.add_argument("--family", choices=("qwen3", "qwen2", "llama"), action="append", help="default: all")
 
 
 def run(arguments: argparse.Namespace) -> Outcome:

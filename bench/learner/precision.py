@@ -67,8 +67,8 @@ Prompts = Sequence[tuple[int, ...]]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, default=Path("configs/local.toml"))
-    parser.add_argument("--set", action="append", default=[], help="section.key=value on top of the file")
-    parser.add_argument("--steps", type=int, default=100, help="RL steps, of the table's policy and of the search")
+    parser.add_argument("--set", action="append", default=[], help="override a setting of the file: section.key=value")
+    parser.add_argument("--steps", type=int, default=100, help="RL steps of the table's policy and of the search")
     parser.add_argument("--samples", type=int, default=2, help="completions of each held-out problem")
     parser.add_argument("--no-random", action="store_true", help="leave out the random policy")
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "rollcast-precision")

@@ -76,8 +76,8 @@ SETTINGS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--search", type=int, default=0, help=f"train in the first N of {len(SETTINGS)} settings")
-    parser.add_argument("--seeds", type=int, default=3, help="of the search")
-    parser.add_argument("--kept", type=Path, help="file that a search's trainings are added to, and not done again")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds of the search")
+    parser.add_argument("--kept", type=Path, help="file that collects a search's trainings, so that none is repeated")
 
 
 class Kept:

@@ -20,7 +20,7 @@ BUSY = 32.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--timed", type=float, default=TIMED_CONCURRENCY, help="rollouts at once in the timed decode")
+    parser.add_argument("--timed", type=float, default=TIMED_CONCURRENCY, help="rollouts in the timed decode")
 
 
 def run(arguments: argparse.Namespace) -> Outcome:

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--vocabulary", type=int, default=32_000)
     parser.add_argument("--prompt", type=int, default=256, help="tokens of a prompt")
-    parser.add_argument("--tokens", type=int, default=128, help="tokens drawn for each")
+    parser.add_argument("--tokens", type=int, default=128, help="tokens generated for each prompt")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batch", type=int, action="append", help=f"{', '.join(map(str, BATCHES))} by default")
 

@@ -37,7 +37,7 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, default=Path("configs/local.toml"))
-    parser.add_argument("--set", action="append", default=[], help="section.key=value on top of the file")
+    parser.add_argument("--set", action="append", default=[], help="override a setting of the file: section.key=value")
     parser.add_argument("--algorithms", default=",".join(DEFAULT_ALGORITHMS), help="comma-separated")
     parser.add_argument("--staleness", default="0,2,6,11,24", help="learner steps, comma-separated")
     parser.add_argument("--presets", action="store_true", help=f"every preset at S = {PRESETS_STALENESS} instead")

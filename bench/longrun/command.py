@@ -19,7 +19,7 @@ def add_fleet_arguments(parser: argparse.ArgumentParser, *, interval_s: float) -
     parser.add_argument("--peers", type=int, default=16)
     parser.add_argument("--interval", type=float, default=interval_s, help="seconds between two versions")
     parser.add_argument("--kib", type=int, default=256, help="size of a version")
-    parser.add_argument("--set", action="append", default=[], help="as of the benchmark broadcast")
+    parser.add_argument("--set", action="append", default=[], help="as for the benchmark broadcast")
     parser.add_argument("--keep", type=Path, help="copy configurations, logs and counts to this folder")
 
 

@@ -35,8 +35,8 @@ _WARM_LEAST_SHARE = 0.3  # of the run; a process that lived for less after its w
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hours", type=float, default=1.0)
-    parser.add_argument("--every", type=float, default=20.0, help="seconds between two things that happen, in the mean")
-    parser.add_argument("--seed", type=int, default=0, help="what happens when")
+    parser.add_argument("--every", type=float, default=20.0, help="mean seconds between two faults")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the faults and their times")
     parser.add_argument("--no-p2p", action="store_true", help="direct links only")
     add_fleet_arguments(parser, interval_s=8.0)
 

@@ -1,12 +1,12 @@
-"""Measure whether the closed loop settles: half of the active workers are killed, and later the rest doubles in price.
+"""Measure whether activation settles: half of the active workers are killed, and later the rest doubles in price.
 
-First in the simulator, then as real processes on this machine. Engines and the learner are throttled to declared rates
+The simulator runs first, then real processes on this machine. Engines and the learner are throttled to declared rates
 (bench/programs/throttled.py), so that two peers of five are enough; two of them cost less than the others.
 
-settle_steps: learner steps from an event, or from the end of the dwell of those that were on if that is later, to the
-last switch that follows it; the larger of the two events. flips: switches of a peer that take back an earlier one of
-the same event. utilisation_after: (train_s + behaviour_s) / (step_s - compile_s) of the learner's steps that lie
-between the settling and the next event; waited_after: the share of the same time that the learner waited for rollouts.
+settle_steps: learner steps from an event, or from the end of the active peers' dwell if that is later, to the last
+switch that follows it; the larger of the two events. flips: switches of a peer that undo an earlier one of the same
+event. utilisation_after: (train_s + behaviour_s) / (step_s - compile_s) of the learner's steps between settling and the
+next event; waited_after: the share of the same time that the learner waited for rollouts.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from rollcast.sim.fleet import Fleet
 from rollcast.sim.settings import FleetSettings, Lengths
 
 PEERS, CHEAP = 5, 2
-USD_PER_HOUR = (0.4, 0.5)  # of the cheap ones, and of the others
+USD_PER_HOUR = (0.4, 0.5)  # price of the cheap peers, and of the others
 STEP_S, TOKEN_S = 8.0, 0.4
-SLOTS = 8  # of a peer: with four tokens it makes five rollouts a second
+SLOTS = 8  # slots of a peer, which makes five rollouts a second of four tokens
 GROUPS, SAMPLES = 16, 4
 DWELL_S, INTERVAL_S, GATHER_S = 16.0, 32.0, 0.5
 KILL_AT, REPRICE_AT, STEPS = 12, 24, 38  # learner steps
@@ -49,7 +49,7 @@ _LOOKED_EVERY_S = 0.25  # of virtual time
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A peer was switched on or off, at this many seconds of the run's clock, virtual or real."""
+    """A switch of a peer on or off, with its time in seconds of the run's clock, virtual or real."""
 
     at_s: float
     peer: str
@@ -68,7 +68,7 @@ class Step:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, default=Path("configs/local.toml"))
-    parser.add_argument("--set", action="append", default=[], help="section.key=value on top of the file")
+    parser.add_argument("--set", action="append", default=[], help="override a setting of the file: section.key=value")
     parser.add_argument("--no-run", action="store_true", help="only the simulator")
 
 
@@ -255,7 +255,7 @@ def _really(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def _switches(ledger: sqlite3.Connection) -> list[Switch]:
-    """Each is told on stderr with its reason."""
+    """Return the switches of the run's ledger, and print each with its reason on stderr."""
     switches = []
     for at_s, kind, peer, detail in ledger.execute(
         "SELECT at_unix_s, kind, subject, detail FROM events"

@@ -40,7 +40,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """One market: its machines are alike."""
+    """One market, whose machines are alike."""
 
     name: str
     region: str
@@ -72,7 +72,7 @@ class Pool:
         self._factors = {zone.name: walk(random, prices, seconds) for zone in zones}
 
     def seen(self, worker_id: str, zone: Zone, at_s: float) -> WorkerSeen:
-        """What is known of a machine at this time: the price of its zone, and a speed as it is measured."""
+        """Return a machine as it is seen at this time, with the price of its zone and a measured speed."""
         factors = self._factors[zone.name]
         factor = factors[min(len(factors) - 1, int(at_s / self._prices.every_s))]
         measured = zone.rollouts_per_second * math.exp(self._random.gauss(0.0, self._prices.speed_sigma))
@@ -89,7 +89,7 @@ class Pool:
         return WorkerSeen(worker)
 
     def follow(self, changes: Iterator[Change]) -> Iterator[At]:
-        """The changes in order of time, and in between, each period, the price and speed of all that are here."""
+        """Yield the changes in order of time, and each period the price and speed of every machine present."""
         here: dict[str, Zone] = {}
         period = 1
         for at_s, worker_id, zone, comes in changes:
@@ -156,7 +156,7 @@ class _Pressures:
         self._values = {name: random.gauss(0.0, 1.0) for name in names}
 
     def next(self) -> dict[str, float]:
-        """By zone, one step later."""
+        """Advance one step, and return the factor of each zone."""
         fresh = math.sqrt(1.0 - _PRESSURE_KEPT**2)
         for name, value in self._values.items():
             self._values[name] = _PRESSURE_KEPT * value + fresh * self._random.gauss(0.0, 1.0)

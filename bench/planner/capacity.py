@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pools", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rollouts-per-step", type=int, default=8192)
-    parser.add_argument("--time-limit", type=float, default=PlanOptions().time_limit_s, help="of the small core, s")
+    parser.add_argument("--time-limit", type=float, default=PlanOptions().time_limit_s, help="of the solver, in s")
 
 
 def run(arguments: argparse.Namespace) -> Outcome:

@@ -1,4 +1,4 @@
-"""Generate realistic pools of workers: gaming machines in homes, labs, rented boxes, and clouds with dear traffic.
+"""Generate realistic pools of workers: machines in homes and labs, rented ones, and clouds with expensive traffic.
 
 Links are of the kinds in bench/broadcast/plan.py, with heavier tails; speeds are the roofline of each GPU's data sheet
 with the lengths of production DeepSeek-R1; prices are about those of the shipped catalogue, less in homes, which pay
@@ -29,7 +29,7 @@ REGIONS = ("us-east", "us-west", "eu-west", "eu-north", "ap-south", "ap-east")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where a worker stands. Rates are medians in Mbit/s; preemptions an hour, mean."""
+    """A kind of place for workers. Rates are medians in Mbit/s; preemptions per hour a mean."""
 
     name: str
     share: float
@@ -72,7 +72,7 @@ VERSION_BYTES_PER_PARAMETER = 1.0  # keyframes in fp8
 
 
 def demand(rollouts_per_step: int = 8192) -> Demand:
-    """A run that needs some hundred of the workers, and whose versions none but many relays can spread in time."""
+    """Return a run that needs about a hundred workers, and whose versions only many relays can spread in time."""
     return Demand(
         rollouts_per_step=rollouts_per_step,
         t_train_s=60.0,
@@ -83,7 +83,7 @@ def demand(rollouts_per_step: int = 8192) -> Demand:
 
 
 def pool(workers: int, seed: int, settings: Sequence[Setting] = SETTINGS) -> list[Worker]:
-    """So many workers; the same ones for the same seed."""
+    """Return ``workers`` sampled workers; the same seed gives the same workers."""
     rng = random.Random(seed)
     drawn = rng.choices(settings, [setting.share for setting in settings], k=workers)
     return [_worker(rng, number, setting) for number, setting in enumerate(drawn)]

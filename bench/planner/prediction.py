@@ -2,8 +2,7 @@
 
 Each point is a fleet of given speeds, lengths, links, S and kappa (bench/planner/prediction_grid.py). It is predicted
 (capacity/predict/prediction.py), then simulated with the real cores of coordinator and workers (rollcast/sim). An
-error is
-|predicted - simulated| / simulated; ``error_median`` and ``error_max`` are over all three figures of all points.
+error is |predicted - simulated| / simulated; ``error_median`` and ``error_max`` cover all three figures of all points.
 With --local a real run is calibrated and the rest of it predicted (bench/planner/prediction_local.py).
 """
 
@@ -24,11 +23,11 @@ _WORST_LISTED = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--steps", type=int, default=100, help="learner steps that are compared, at each point")
+    parser.add_argument("--steps", type=int, default=100, help="learner steps that are compared at each point")
     parser.add_argument("--warm-up-steps", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--every", type=int, default=1, help="only each so manieth point of the grid")
-    parser.add_argument("--local", action="store_true", help="a real run on this machine instead of simulations")
+    parser.add_argument("--every", type=int, default=1, help="measure only every n-th point of the grid")
+    parser.add_argument("--local", action="store_true", help="compare with a real run on this machine")
     prediction_local.add_arguments(parser)
 
 
@@ -73,7 +72,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 
 def in_words(setting: Setting) -> str:
-    """Return in words what differs from the base of the grid."""
+    """Return the settings that differ from the base of the grid, as text."""
     base = Setting()
     changed = [
         f"{one.name}={getattr(setting, one.name)}"

@@ -43,7 +43,7 @@ class Setting:
     )
 
     def build(self) -> tuple[Demand, list[tuple[Worker, Speed]], Conduct]:
-        """What the prediction and the simulation are given."""
+        """Return the demand, workers and run rules that both the prediction and the simulation get."""
         longest_of = CONCURRENCY if self.conduct.whole_batches else 1
         median_s = GENERATE_S / mean_of_longest(self.length_sigma, longest_of)
         p90_s = median_s * math.exp(self.length_sigma * _z90(longest_of))
@@ -130,5 +130,5 @@ def _points() -> Iterator[Setting]:
 
 
 def _z90(longest_of: int) -> float:
-    """Of the longest of so many standard normal numbers, the 90th percentile."""
+    """Return the 90th percentile of the longest of ``longest_of`` standard normal numbers."""
     return NormalDist().inv_cdf(0.9 ** (1.0 / longest_of))

@@ -2,7 +2,8 @@
 
 Both are runs of `rollcast up` with real processes. Engines and learner are slowed down to declared times
 (bench/programs/throttled.py), so that a machine's other work changes little, and uplinks are capped, so that T_bcast
-depends on who relays. The declared times are not known to the prediction; the caps are, as an operator knows his lines.
+depends on which peers relay. The prediction is not given the declared times; it is given the caps, as an operator
+knows the lines.
 
 ``local_error_*``: the first half of the first run is calibrated, its second half predicted. ``local_fewer_error_*``:
 the whole of it is calibrated, and a second run with fewer peers predicted.
@@ -47,12 +48,12 @@ _SMALL = [
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, default=Path("configs/local.toml"))
-    parser.add_argument("--peers", type=int, default=3, help="of the run that is calibrated (--local)")
-    parser.add_argument("--fewer-peers", type=int, default=2, help="of the run that is predicted (--local)")
+    parser.add_argument("--peers", type=int, default=3, help="peers of the calibrated run (--local)")
+    parser.add_argument("--fewer-peers", type=int, default=2, help="peers of the predicted run (--local)")
     parser.add_argument("--local-steps", type=int, default=70, help="learner steps of each run (--local)")
-    parser.add_argument("--local-warm-up", type=int, default=20, help="steps that are not looked at (--local)")
-    parser.add_argument("--token-s", type=float, default=0.2, help="of an engine (--local)")
-    parser.add_argument("--train-s", type=float, default=1.5, help="of a learner step (--local)")
+    parser.add_argument("--local-warm-up", type=int, default=20, help="first steps, which do not count (--local)")
+    parser.add_argument("--token-s", type=float, default=0.2, help="declared seconds per token of an engine (--local)")
+    parser.add_argument("--train-s", type=float, default=1.5, help="declared seconds of a learner step (--local)")
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
@@ -70,7 +71,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 
 def _compared(name: str, calibrated: Calibration, found: Calibration) -> dict[str, float]:
-    """What is predicted from one calibration beside what the other one found."""
+    """Return the errors of the figures predicted from one calibration, relative to those that the other one found."""
     predicted = predict_with(calibrated, len(found.peers), LINKS)
     pairs = {
         "utilisation": (predicted.utilisation * calibrated.busy_share, found.utilisation),
@@ -89,7 +90,7 @@ LINKS = Links(source=_ORIGIN_MBIT_S * _BYTES, upload=_UPLINK_MBIT_S * _BYTES)
 
 
 def predict_with(calibration: Calibration, peers: int, links: Links) -> Prediction:
-    """What so many peers, each as fast as those that were calibrated are on average, would make of the run."""
+    """Predict the run with ``peers`` peers, each taken in turn from those of the calibration."""
     demand, conduct = calibration.with_bcast(links, len(calibration.peers))
     workers = calibration.workers(links)
     return predict(demand, [workers[number % len(workers)] for number in range(peers)], conduct)
@@ -100,7 +101,7 @@ def _mean_rate(calibration: Calibration) -> float:
 
 
 class _Throttled(runs.Story):
-    """Starts peers and learner as programs that take their time."""
+    """A story that starts peers and learner as programs slowed down to declared times."""
 
     def __init__(self, token_s: float, train_s: float) -> None:
         super().__init__()

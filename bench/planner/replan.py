@@ -1,9 +1,10 @@
-"""Re-planning with memory beside re-planning without: worker starts an hour and learner utilisation, on the recorded
-availability of spot machines, and on traces drawn with the preemption rates and correlations of docs/activation.md.
+"""Compare re-planning with and without memory: worker starts per hour, and learner utilisation.
 
-Machines are of zones with their own mean prices. Prices walk, speeds are measured with noise, and machines come and go;
-each of these is a cause to plan again. A start takes --start-s in which a machine is paid and makes nothing. The
-learner needs --share of what the machines that are there on average can make.
+Both are measured on the recorded availability of spot machines, and on traces sampled with the preemption rates and
+correlations of docs/activation.md. Machines belong to zones with their own mean prices. Prices follow a random walk,
+speeds are measured with noise, and machines come and go; each of these causes a new plan. During a start, which takes
+--start-s, a machine is paid and generates nothing. The learner needs --share of the rollouts that the machines present
+on average can generate.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from capacity.model.demand import Demand
 from capacity.replan.events import DemandSeen, ReplanSettings
 from capacity.replan.replaying import PoolEvent, Replay, Replayed
 
-_MACHINES = 48  # of drawn traces
+_MACHINES = 48  # in sampled traces
 _ZONES_PER_REGION = 2
 _REGIONS = 3
-_USD_PER_HOUR = (0.8, 1.2)  # mean prices of zones
+_USD_PER_HOUR = (0.8, 1.2)  # range of the zones' mean prices
 _STEP_S = 60.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seeds", type=int, default=3, help="traces that are drawn")
-    parser.add_argument("--hours", type=float, default=12.0, help="of each of them")
+    parser.add_argument("--seeds", type=int, default=3, help="number of sampled traces")
+    parser.add_argument("--hours", type=float, default=12.0, help="length of each sampled trace")
     parser.add_argument("--start-s", type=float, default=180.0)
     parser.add_argument("--share", type=float, default=0.5)
     parser.add_argument("--discount", type=float, default=0.3)
@@ -42,11 +43,11 @@ class _Trace:
     name: str
     seed: int
     seconds: float
-    machines: float  # there on average
-    counts: tuple[tuple[float, int], ...] = ()  # of the recorded one
+    machines: float  # average number present
+    counts: tuple[tuple[float, int], ...] = ()  # (seconds, machines) of the recorded trace
 
     def events(self, start_s: float) -> Iterator[At]:
-        """The same ones each time."""
+        """Return the trace's events, the same ones in each call."""
         random = Random(self.seed)
         zones = _zones(random)
         pool = Pool(zones, Prices(), self.seconds, random, start_s)

@@ -15,7 +15,7 @@ from rollcast.sim.simulation import simulate
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peers", type=int, default=32)
-    parser.add_argument("--hours", type=float, default=4.0, help="of virtual time")
+    parser.add_argument("--hours", type=float, default=4.0, help="virtual hours to simulate")
     parser.add_argument("--seed", type=int, default=0)
 
 

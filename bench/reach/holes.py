@@ -47,9 +47,9 @@ _SETTINGS = ("coordinator.join.peers_max=1000000",)  # each try joins twice
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tries", type=int, default=50, help="of each pair of routers and each method")
-    parser.add_argument("--pair", action="append", help="KIND+KIND; again for several; default all six")
-    parser.add_argument("--method", action="append", choices=METHODS, help="again for several; default all there are")
+    parser.add_argument("--tries", type=int, default=50, help="tries of each pair of routers and method")
+    parser.add_argument("--pair", action="append", help="KIND+KIND; repeatable; default: all six")
+    parser.add_argument("--method", action="append", choices=METHODS, help="repeatable; default: all available")
     parser.add_argument("--deadline", type=float, default=5.0, help="seconds after which a try has failed")
     parser.add_argument("--skew", type=float, default=0.0, help="seconds by which the second end begins later")
 
@@ -171,5 +171,5 @@ def _available() -> list[Method]:
 def _pair(text: str) -> tuple[Nat, Nat]:
     named = [kind for part in text.split("+") for kind in KINDS if kind == part]
     if len(named) != 2 or "+".join(named) != text:
-        raise ConfigError(f"there is no pair {text!r}", fix=f"two of {', '.join(KINDS)} with a + between")
+        raise ConfigError(f"there is no pair {text!r}", fix=f"write two of {', '.join(KINDS)} with a + between")
     return named[0], named[1]

@@ -29,10 +29,10 @@ _WHO = ("relay", "answer", "ask")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tries", type=int, default=10, help="dials, each by a process that knows nothing yet")
-    parser.add_argument("--nat", choices=KINDS, default="symmetric", help="of both homes' routers")
+    parser.add_argument("--tries", type=int, default=10, help="number of dials, each by a new host")
+    parser.add_argument("--nat", choices=KINDS, default="symmetric", help="kind of both homes' routers")
     parser.add_argument("--delay", type=float, default=15.0, help="milliseconds, one way, from each home to the middle")
-    parser.add_argument("--mib", type=int, default=32, help="sent over the last link")
+    parser.add_argument("--mib", type=int, default=32, help="MiB sent over the last link")
 
 
 def run(arguments: argparse.Namespace) -> Outcome:

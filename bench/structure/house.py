@@ -1,8 +1,7 @@
 """Measure how easily code is found: modules per folder, circles of folders, file borders on the way of an event.
 
-The folder graph and its terms are those of ``bench.structure.import_graph``. ``upward_imports`` counts the imports
-that must go
-before folders import downwards only, plus those that the package rules of the architecture test forbid.
+The folder graph and its terms are those of ``bench.structure.import_graph``. ``upward_imports`` counts the imports that
+must be removed before folders import downwards only, plus those that the package rules of the architecture test forbid.
 
 A *crossing* is a call whose caller and callee are in different files of the product packages, counted from a core's
 ``handle(event, now)`` to its return. Only calls of Python functions count, each time they happen: a property, a resumed
@@ -55,9 +54,9 @@ class Way:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peers", type=int, default=8)
-    parser.add_argument("--seconds", type=float, default=900.0, help="of virtual time")
+    parser.add_argument("--seconds", type=float, default=900.0, help="virtual seconds to simulate")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--borders", type=int, default=0, help="show so many borders crossed most often by each event")
+    parser.add_argument("--borders", type=int, default=0, help="number of most crossed borders shown per event")
 
 
 def run(arguments: argparse.Namespace) -> Outcome:

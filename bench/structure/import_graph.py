@@ -1,4 +1,4 @@
-"""The import graph of a source tree: its modules, its folders and doors, and the circles among them.
+"""Build the import graph of a source tree: its modules, folders and doors, and the circles among them.
 
 Everything is found by walking the folders below a root, so that the same code measures any arrangement of the files.
 The architecture test and ``python -m bench house`` share it.

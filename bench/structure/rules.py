@@ -102,19 +102,19 @@ def impurities(root: Path) -> list[str]:
 
 
 def is_pure(path: PurePosixPath, root: Path) -> bool:
-    """Whether a module is pure by its place, by its name, or because its docstring says so."""
+    """Whether a module is declared pure by its place, its name or its docstring."""
     by_place = any(path.is_relative_to(folder) for folder in PURE_FOLDERS)
     return by_place or path.name in PURE_NAMES or _CLAIM in (_docstring(root / path) or "")
 
 
 def full_folders(root: Path) -> list[str]:
-    """Return the folders with more modules than anyone can overlook."""
+    """Return the folders with more modules than a reader can survey."""
     counts = import_graph.count_by_folder(import_graph.find_modules(root))
     return [f"{folder} holds {count} modules" for folder, count in counts.items() if count > MODULES_PER_FOLDER_MAX]
 
 
 def folders_without_a_sentence(root: Path) -> list[str]:
-    """Return the folders whose ``__init__.py`` is missing or does not say in a sentence what belongs there."""
+    """Return the folders whose ``__init__.py`` is missing or has no sentence on what belongs there."""
     lines = []
     for folder in import_graph.count_by_folder(import_graph.find_modules(root)):
         init = root / folder / "__init__.py"
