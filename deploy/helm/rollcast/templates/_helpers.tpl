@@ -1,4 +1,4 @@
-{{/* What keeps every container small in rights. */}}
+{{/* The security context that restricts every container's privileges. */}}
 {{- define "rollcast.hardening" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
