@@ -23,7 +23,7 @@ LOOKS = tuple(product((1440, 390), ("light", "dark")))
 
 @asynccontextmanager
 async def chromium() -> AsyncIterator[Any]:
-    """A started browser; skips the test where there is none."""
+    """Yield a started browser; skips the test if there is none."""
     if not CHROMIUM:
         pytest.skip("the page was not tested: no Chromium here (apt-get install chromium, or set CHROMIUM to its path)")
     playwright = pytest.importorskip("playwright.async_api", reason="the page was not tested: no playwright here")
@@ -34,7 +34,7 @@ async def chromium() -> AsyncIterator[Any]:
 
 
 class Tab:
-    """A page of a server on this machine, and what went wrong in it: errors, and requests to anybody else."""
+    """A page of a server on this machine, with its errors and its requests to other hosts."""
 
     def __init__(self, page: Any, origin: str) -> None:
         self.page = page
@@ -50,7 +50,7 @@ class Tab:
             self.problems.append(f"asked {url}")
 
     async def shows(self, selector: str, text: str) -> None:
-        """Wait until an element's text has this in it; fails with what it has instead."""
+        """Wait until an element's text contains this; fails with its text otherwise."""
         element, shown = self.page.locator(selector).first, ""
         for _ in range(DEADLINE_MS // 100):
             shown = " ".join(" ".join(await element.all_inner_texts()).split())
@@ -60,11 +60,11 @@ class Tab:
         raise AssertionError(f"{selector} shows {shown!r}, not {text!r}")
 
     async def gone(self, selector: str) -> None:
-        """Wait until no such element is there."""
+        """Wait until no element matches."""
         await self.page.wait_for_selector(selector, state="detached")
 
     async def accessibility_problems(self) -> list[str]:
-        """What axe-core finds that is serious or critical: rule and the first element that breaks it."""
+        """Return the serious and critical findings of axe-core: each rule with the first element that breaks it."""
         pytest.importorskip("axe_playwright_python", reason="accessibility was not tested: no axe-core here")
         if not await self.page.evaluate("'axe' in window"):
             await self.page.evaluate(resources.files("axe_playwright_python").joinpath("axe.min.js").read_text())
@@ -76,12 +76,12 @@ class Tab:
         ]
 
     async def fits(self, said: str) -> None:
-        """What is shown now is no wider than the window, and nothing of it is hard to reach for anybody."""
+        """Check that the page fits the window and has no accessibility problems; ``said`` names the check."""
         assert await self.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), said
         assert await self.accessibility_problems() == [], said
 
     async def fits_everywhere(self, said: str) -> None:
-        """The same in all widths and themes; back to the look it had."""
+        """Check ``fits`` in all widths and themes, then restore the page's look."""
         size = self.page.viewport_size
         was_dark = await self.page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
         for width, scheme in LOOKS:
@@ -94,8 +94,8 @@ class Tab:
 
 @asynccontextmanager
 async def opened(browser: Any, url: str, *, width: int = 1440, scheme: str = "light") -> AsyncIterator[Tab]:
-    """A page at a URL, in a browser window of its own."""
-    motion = "reduce"  # what moves is not waited for
+    """Yield a page at a URL, in a browser window of its own."""
+    motion = "reduce"  # so that no test waits for an animation
     context = await browser.new_context(
         viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion=motion
     )

@@ -1,4 +1,4 @@
-"""The house of docs/architecture.md stands: floors, purity and room. ``tests/bench/structure`` plants breaches."""
+"""Test the rules of docs/architecture.md on the source tree. ``tests/bench/structure`` plants breaches of each."""
 
 from __future__ import annotations
 

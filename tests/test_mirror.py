@@ -1,11 +1,10 @@
-"""Tests mirror the sources: each folder has a folder of tests, and these reach each module of it.
+"""Test that tests mirror the sources: each folder has a folder of tests, which reach each of its modules.
 
-A test module is about a subject; several modules may share one. A module counts as reached if a test module of its
-folder, or of the folders above it in the same room, imports it: itself, through a helper under ``tests/``, or through a
-module of the room. A room is a folder of a role (``peer/relay``, ``coordinator/core``); the simulator and the
-benchmarks
-are one room each, because only their whole makes sense. What runs in a process of its own, or is loaded by name, is
-listed with the test that runs it.
+A test module has one subject; several modules may share a subject. A module counts as reached if a test module of its
+folder, or of the folders above it in the same room, imports it: directly, through a helper under ``tests/``, or through
+a module of the room. A room is a folder of a role (``peer/relay``, ``coordinator/core``); the simulator and the
+benchmarks are one room each, because their folders make sense only together. Modules that run in a process of their own
+or are loaded by name are listed with the test that runs them.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def hidden_distributions() -> set[str]:
 def hide(distributions: set[str]) -> None:
     """Make the rest of this process take these distributions for not installed."""
     for module, providers in metadata.packages_distributions().items():
-        # A wheel may hold a stray top-level folder of a name that we use, such as `tests`.
+        # A wheel may contain a stray top-level folder with a name that we use, such as `tests`.
         if distributions.issuperset(map(canonicalize_name, providers)) and not (ROOT / module).exists():
             # None makes `import` raise ModuleNotFoundError, and `find_spec` find nothing.
             sys.modules[module] = None  # type: ignore[assignment]
@@ -67,7 +67,7 @@ def _requires(distribution: str) -> list[str]:
     try:
         return metadata.requires(distribution) or []
     except metadata.PackageNotFoundError:
-        return []  # not installed: there is nothing to hide
+        return []  # not installed, so there is nothing to hide
 
 
 def _applies(needed: Requirement, extras: Iterable[str]) -> bool:

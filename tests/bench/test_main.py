@@ -1,4 +1,4 @@
-"""The command line of the benchmarks, and runs whose figures are the median of several."""
+"""Test the command line of the benchmarks, and the figures of a run."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_rollouts_trained_twice_are_counted_in_the_ledger(tmp_path: Path) -> Non
     assert trained_twice(tmp_path) == 2
 
 
-def test_what_is_unaccounted_for_shows(tmp_path: Path) -> None:
+def test_unaccounted_rollouts_are_counted(tmp_path: Path) -> None:
     ledger(tmp_path, [(0, 1)])
     figures = figures_of(summary(tmp_path))
     assert figures["rollouts_unaccounted"] == 1

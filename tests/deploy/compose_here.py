@@ -1,7 +1,7 @@
 """Run the services of a compose file without a container engine: a network and a mount namespace each.
 
-What an image would bring (Python, packages, the `rollcast` command) comes from this checkout, so what is tested is the
-file: commands, mounts, who waits for whom, names in the network, health checks. Needs root on Linux.
+This checkout provides what an image would (Python, packages, the `rollcast` command), so that only the file is tested:
+commands, mounts, dependencies of services, names in the network, health checks. Root on Linux is needed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ IMAGES = ("rollcast-coordinator", "rollcast-learner", "rollcast-peer")
 
 
 def why_not() -> str:
-    """Why services cannot be run here; empty if they can."""
+    """Return why services cannot run here; empty if they can."""
     if sys.platform != "linux" or os.getuid() != 0:
         return "namespaces need root on Linux"
     name = f"rollcast-try-{os.getpid()}"
@@ -35,7 +35,7 @@ def why_not() -> str:
 
 
 class ComposeHere:
-    """A compose file under way.
+    """The running services of a compose file.
 
     Args:
         file: the compose file; its mounts are relative to its folder.
@@ -70,19 +70,19 @@ class ComposeHere:
         self.close()
 
     def close(self) -> None:
-        """End what still runs, and take the network down."""
+        """End every service that still runs, and remove the network."""
         for name in reversed(self._running):
             self.stop(name)
         for name in (*self.services, "switch"):
             subprocess.run(["ip", "netns", "delete", self._namespace(name)], capture_output=True)
 
-    # ------------------------------------------------------------ what a test does
+    # ------------------------------------------------------------ for tests
 
     def up(self, deadline_s: float) -> None:
-        """Start every service once those that it waits for are as it wants them.
+        """Start every service once its dependencies meet their conditions.
 
         Raises:
-            AssertionError: a service fails, or is not there in time.
+            AssertionError: a service fails, or misses the deadline.
         """
         ends_at, waiting, over = time.monotonic() + deadline_s, list(self.services), set[str]()
         while waiting:
@@ -109,7 +109,7 @@ class ComposeHere:
             )
 
     def stop(self, name: str) -> None:
-        """SIGTERM, and SIGKILL when that takes too long."""
+        """Stop a service with SIGTERM, or with SIGKILL if that takes too long."""
         process = self._running[name]
         for way, patience_s in ((signal.SIGTERM, 20.0), (signal.SIGKILL, 5.0)):
             with suppress(ProcessLookupError):
@@ -119,19 +119,19 @@ class ComposeHere:
                 return
 
     def wait(self, name: str, deadline_s: float) -> int:
-        """Exit status of a service that ends by itself."""
+        """Return the exit status of a service that ends by itself."""
         return self._running[name].wait(deadline_s)
 
     def run(self, name: str, words: list[str]) -> subprocess.CompletedProcess[str]:
-        """What `docker compose exec` does."""
+        """Run a command in a service, as `docker compose exec` does."""
         return subprocess.run(self._inside(name, words), capture_output=True, text=True, timeout=60)
 
     def log(self, name: str) -> str:
-        """What a service printed."""
+        """Return what a service has printed."""
         return (self._scratch / f"{name}.log").read_text(errors="replace")
 
     def volume(self, name: str) -> Path:
-        """A named volume's folder."""
+        """Return a named volume's folder."""
         return self._scratch / "volumes" / name
 
     # ------------------------------------------------------------ parts
@@ -153,7 +153,7 @@ class ComposeHere:
         return f"{self._prefix}-{name}"
 
     def _wire(self) -> None:
-        """One bridge, an address for every service, and names for all of them."""
+        """Make one bridge, an address for every service, and names for all of them."""
         switch = self._namespace("switch")
         _ip("netns", "add", switch)
         _ip("-n", switch, "link", "add", "bridge", "type", "bridge")
@@ -168,7 +168,7 @@ class ComposeHere:
             _ip("-n", namespace, "link", "set", "lo", "up")
 
     def _inside(self, name: str, words: list[str]) -> list[str]:
-        """The command line that runs ``words`` where the service would run them."""
+        """Return the command line that runs ``words`` where the service would run them."""
         root = self._scratch / "roots" / name
         lines = ["set -eu", f"mkdir -p {root}", f"mount -t tmpfs none {root}"]
         for folder in _SHARED:
@@ -177,7 +177,7 @@ class ComposeHere:
             elif Path("/", folder).exists():
                 lines.append(f"mkdir {root}/{folder}; mount --rbind /{folder} {root}/{folder}")
         checkout = Path(__file__).parents[2]
-        # The system's /etc with our names in it, a /tmp of the service's own, and the checkout wherever that is.
+        # The system's /etc with our host names, a /tmp of the service's own, and the checkout at its own path.
         lines += [
             f"cp -a /etc {root}/etc",
             f"mkdir -p {root}/tmp {root}{checkout}",
@@ -210,7 +210,7 @@ class ComposeHere:
 
 
 def _default_command(service: Mapping[str, Any]) -> list[str]:
-    """CMD of the service's image."""
+    """Return the CMD of the service's image."""
     role = service["image"].removeprefix("rollcast-")
     return [role, f"/etc/rollcast/{role}.toml"]
 

@@ -29,7 +29,7 @@ STEP = {
 
 
 def exported() -> dict[str, set[tuple[str, str]]]:
-    """Sample name to its labels with their values."""
+    """Return sample name -> its labels with their values."""
     status = {
         **sample_status(),
         "activation": {**STATUS, "plan": PLAN},

@@ -1,4 +1,4 @@
-"""The part of Helm's template language that the chart keeps to: values, quote, if, define, include with nindent."""
+"""Render the part of Helm's template language that the chart uses: values, quote, if, define, include with nindent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DEFINE = re.compile(r'\{\{- define "([^"]+)" -\}\}(.*?)\{\{- end \}\}', re.DOTA
 
 
 class Chart:
-    """A chart's folder; ``values`` on top of its own, by dotted names."""
+    """A chart in a folder; ``values``, by dotted names, override its own."""
 
     def __init__(self, folder: Path, release: str = "test", **values: Any) -> None:
         self._values = yaml.safe_load((folder / "values.yaml").read_text())
@@ -30,10 +30,10 @@ class Chart:
         self._templates = sorted((folder / "templates").glob("*.yaml"))
 
     def documents(self) -> list[dict[str, Any]]:
-        """Every object that the chart makes.
+        """Return every object that the chart makes.
 
         Raises:
-            KeyError, ValueError: a template names a value that there is not, or uses more of the language.
+            KeyError, ValueError: a template names a missing value, or uses more of the language.
         """
         found = [yaml.safe_load_all(self._render(path.read_text())) for path in self._templates]
         return [document for documents in found for document in documents if document is not None]

@@ -1,4 +1,4 @@
-"""The compose file's services, each in namespaces of its own: they join each other and train."""
+"""Test that the compose file's services, each in namespaces of its own, join each other and train."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_whole_stack_comes_up_and_trains(tmp_path: Path) -> None:
     assert summary["peer_byte_share"] > 0
 
 
-# As Prometheus does: the run's own authority, and a viewer's token.
+# Prometheus trusts the run's own authority and sends a viewer's token.
 _SCRAPE = """
 import ssl, sys, urllib.request
 context = ssl.create_default_context(cafile="/handout/ca.pem")

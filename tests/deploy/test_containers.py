@@ -1,4 +1,4 @@
-"""Images and the compose file: they name files, extras, targets and options that there are."""
+"""Test that images and the compose file name only files, extras, targets and options that exist."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def compose() -> dict[str, Any]:
     return found
 
 
-def test_images_are_made_of_files_and_extras_that_there_are() -> None:
+def test_images_use_only_files_and_extras_that_exist() -> None:
     copied = re.findall(r"^COPY (?!--from)(.+)$", CONTAINERFILE, re.MULTILINE)
     sources = [word for line in copied for word in line.split()[:-1]]
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
@@ -44,7 +44,7 @@ def test_images_run_as_a_user_of_their_own() -> None:
         assert "USER rollcast" in stage
 
 
-def test_services_name_targets_volumes_and_services_that_there_are() -> None:
+def test_services_name_only_targets_volumes_and_services_that_exist() -> None:
     file = compose()
     targets = set(re.findall(r"AS (\w+)$", CONTAINERFILE, re.MULTILINE))
     for name, service in file["services"].items():
@@ -77,7 +77,7 @@ def test_configurations_are_such_as_the_processes_read(name: str, model: Any) ->
     model.model_validate(tomllib.loads((DEPLOY / "compose" / f"{name}.toml").read_text()))
 
 
-def test_only_those_who_hand_them_out_see_the_run_folder() -> None:
+def test_only_services_that_issue_credentials_see_the_run_folder() -> None:
     holders = [
         name
         for name, service in compose()["services"].items()

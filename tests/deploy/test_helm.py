@@ -1,4 +1,4 @@
-"""The chart: its objects fit Kubernetes' schemas, and what they run fits the command line and the images."""
+"""Test that the chart's objects fit Kubernetes' schemas, and their commands the command line and the images."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def objects(**values: Any) -> dict[tuple[str, str], dict[str, Any]]:
     return {(one["kind"], one["metadata"]["name"]): one for one in Chart(CHART, **values).documents()}
 
 
-def test_the_central_side_alone_is_what_is_made_by_default() -> None:
+def test_the_chart_makes_only_the_central_side_by_default() -> None:
     assert sorted(objects()) == [
         ("ConfigMap", "test-rollcast"),
         ("Service", "test-rollcast"),
@@ -68,7 +68,7 @@ def test_without_accelerators_none_is_asked_for() -> None:
     assert list(learner["resources"]["limits"]) == ["memory"]
 
 
-def test_a_value_that_there_is_not_is_an_error() -> None:
+def test_an_unknown_value_is_an_error() -> None:
     with pytest.raises(KeyError):
         Chart(CHART)._value(".Values.run.nothing")
 
@@ -76,5 +76,5 @@ def test_a_value_that_there_is_not_is_an_error() -> None:
 def test_kubernetes_schemas_accept_every_object() -> None:
     validate = pytest.importorskip("kubernetes_validate", reason="objects were not validated: no kubernetes-validate")
     for (kind, _), one in objects(peers__replicas=3, prometheus__enabled=True).items():
-        if kind != "ServiceMonitor":  # of the Prometheus operator, not of Kubernetes
+        if kind != "ServiceMonitor":  # a resource of the Prometheus operator, not of Kubernetes
             validate.validate(one, "1.30", strict=True)

@@ -1,4 +1,4 @@
-"""Alert rules and the Grafana dashboard ask for what is really exported."""
+"""Test that alert rules and the Grafana dashboard use only metrics that are exported."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def expressions() -> list[str]:
 
 
 def unknown(expression: str, known: dict[str, set[tuple[str, str]]]) -> list[str]:
-    """What an expression asks for that nobody exports."""
+    """Return the metrics and label values of an expression that the coordinator does not export."""
     problems = []
     for name, matchers in _SELECTOR.findall(expression):
         if name not in known:
@@ -54,7 +54,7 @@ def unknown(expression: str, known: dict[str, set[tuple[str, str]]]) -> list[str
     return problems
 
 
-def test_whatever_is_asked_for_is_exported() -> None:
+def test_every_metric_in_use_is_exported() -> None:
     known = exported()
     assert len(expressions()) > 60
     assert {expression: wrong for expression in expressions() if (wrong := unknown(expression, known))} == {}

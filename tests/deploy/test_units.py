@@ -1,4 +1,4 @@
-"""systemd units of the central roles."""
+"""Test the systemd units of the central roles."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def unit(role: str) -> ConfigParser:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_units_are_hardened_and_restart_what_a_restart_can_mend(role: str) -> None:
+def test_units_are_hardened_and_restart_only_after_crashes(role: str) -> None:
     service = unit(role)["Service"]
     for key in ("NoNewPrivileges", "PrivateTmp", "ProtectHome", "ProtectKernelTunables", "LockPersonality"):
         assert service[key] == "yes", key

@@ -1,4 +1,4 @@
-"""Peers behind real routers: each version arrives as it was published, and pairs find what their routers allow."""
+"""Test peers behind real routers: each version arrives unchanged, and each pair finds a link that its routers allow."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from rollcast.wire.identity.identity import Identity
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(build.why_not()), reason=build.why_not())]
 
 SIZE_BYTES = 1_000_000
-FALLBACK_S = 1.0 + 3.0 + 2.0 + 4.0  # a plan, a hole, a circuit; and a busy machine
-PATIENCE_S = 60.0  # a peer learns its router's kind, is planned with, and dials; on a busy machine
+FALLBACK_S = 1.0 + 3.0 + 2.0 + 4.0  # seconds of a plan, a hole and a circuit, and a margin for a busy machine
+PATIENCE_S = 60.0  # enough for a peer to learn its router's kind, get a plan and dial, on a busy machine
 
 
 def case(folder: Path, routers: tuple[Nat | None, ...], settings: tuple[str, ...] = ()) -> Case:
@@ -34,7 +34,7 @@ def case(folder: Path, routers: tuple[Nat | None, ...], settings: tuple[str, ...
 
 
 def logged(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """What each process has logged so far."""
+    """Return the log entries of each process so far."""
     paths = (folder / "run" / "logs").glob("*.log")
     return {
         path.stem: [json.loads(line) for line in path.read_text().rpartition("\n")[0].splitlines()] for path in paths
@@ -42,7 +42,7 @@ def logged(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def ways(folder: Path, one: str, other: str) -> set[str]:
-    """What carried the links between two processes so far, by what both of them say."""
+    """Return the transports of the links between two processes so far, from both of their logs."""
     entries = logged(folder)
     names = {line["peer_id"]: name for name, log in entries.items() for line in log if line["event"] == "joined"}
     ups = [(name, line) for name, log in entries.items() for line in log if line["event"] == "link up"]
@@ -50,7 +50,7 @@ def ways(folder: Path, one: str, other: str) -> set[str]:
 
 
 def since(folder: Path, name: str, one: str, other: str) -> float:
-    """Seconds between the newest entries of two events in a process's log."""
+    """Return the seconds between the newest entries of two events in a process's log."""
     at = {line["event"]: datetime.fromisoformat(line["timestamp"]) for line in logged(folder)[name]}
     return (at[other] - at[one]).total_seconds()
 
@@ -65,7 +65,7 @@ def until(ready: Callable[[], bool], waiting_for: str) -> None:
 @pytest.mark.slow
 def test_a_peer_behind_a_router_relays_over_the_links_that_it_dials(tmp_path: Path) -> None:
     with rollcast.running(case(tmp_path, (None, "symmetric"))) as publish:
-        assert set(publish("publish").seconds) == {1, 2}  # every copy has been compared with what was published
+        assert set(publish("publish").seconds) == {1, 2}  # publish() has compared every copy with the published file
         until(lambda: ways(tmp_path, "peer-1", "peer-2") == {"direct"}, "a link")
 
 
@@ -98,8 +98,9 @@ def test_versions_arrive_where_only_the_origin_can_be_dialled(tmp_path: Path) ->
 
 
 class ChangingRouter(Daemons):
-    """Peer 2's router turns symmetric once the coordinator takes it for a port-restricted one; peer 3 comes after that.
-    Peer 3 has the larger PeerId: it is the one that asks for the hole."""
+    """Daemons in which peer 2's router turns symmetric once the coordinator has it as port-restricted.
+
+    Peer 3 starts after that, and has the larger PeerId, so that it asks for the hole."""
 
     def __init__(self, network: Network, case: Case) -> None:
         super().__init__(network, case)
@@ -119,12 +120,12 @@ class ChangingRouter(Daemons):
         super().start_peer(number, waits=waits)
 
     def repair(self) -> None:
-        """The router starts again as what it was; it has forgotten what it carried to the coordinator."""
+        """Restart the router as the kind it was, without its flows to the coordinator."""
         self.network.set_nat(2, "port-restricted")
         self.network.forget_flows(2, 0)
 
     def ends_by_way(self) -> dict[str, int]:
-        """Ends of links by what carries them, as `rollcast broadcast status` shows them."""
+        """Return the number of link ends by transport, as `rollcast broadcast status` shows them."""
         folder = str(self._folder_of_run / "run")
         command = [sys.executable, "-m", "rollcast.cli.main", "broadcast", "status", "--run-folder", folder, "--json"]
         asking = self.network.spawn(0, command, stdout=subprocess.PIPE, text=True, cwd=ROOT)

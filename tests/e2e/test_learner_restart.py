@@ -1,4 +1,4 @@
-"""A learner of two processes in a real run: one of them is killed, then the other, and the run comes to its end."""
+"""Test a learner of two processes in a real run: each of them is killed once, and the run still completes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ STEPS = 16
 CHECKPOINT_EVERY = 2
 KILL_AFTER = 4  # steps from the start, and from one loss to the next
 GROUPS, SAMPLES = 4, 4
-DEADLINE_S = 520.0  # on a machine that is busy with other things: quiet, it takes a minute
+DEADLINE_S = 520.0  # for a busy machine; an idle one takes a minute
 
 
 class TwoProcesses:
-    """The fleet's learner leads; we start the one that follows, and kill their workers, each once."""
+    """A story in which the fleet's learner leads; it starts the follower, and kills the worker of each once."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
@@ -48,7 +48,7 @@ class TwoProcesses:
             )
 
     def on_status(self, status: Mapping[str, Any], _ended: Mapping[str, int]) -> None:
-        """Kill the follower's worker, and once the run has got further than where it was, the leader's."""
+        """Kill the follower's worker and, once the run has passed that step again, the leader's."""
         if not self.phases or self.phases[-1] != status["learner_phase"]:
             self.phases.append(status["learner_phase"])
         if len(self.killed) == 2 or int(status["step"]) < self._wait_for_step:
@@ -63,7 +63,7 @@ class TwoProcesses:
 
 
 def worker_of(supervisor: int) -> psutil.Process:
-    """What a supervisor started last."""
+    """Return the process that a supervisor started last."""
     (worker,) = (one for one in psutil.Process(supervisor).children() if one.environ().get(WORKER) == "1")
     return worker
 
@@ -71,7 +71,7 @@ def worker_of(supervisor: int) -> psutil.Process:
 @pytest.mark.e2e
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_run_goes_on_from_its_checkpoint_when_a_learner_process_is_killed(tmp_path: Path) -> None:
+def test_a_run_resumes_from_its_checkpoint_when_a_learner_process_is_killed(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     fleet = make_fleet(

@@ -1,4 +1,4 @@
-"""The whole loop as real processes: coordinator and peer killed, a corrupting relay, a late peer, an orderly stop."""
+"""Test the whole loop with real processes: kills, a corrupting relay, a late peer, a clean stop."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SMALL = [
     "learner.evaluation_problems=64",
     "learner.publish.chunk_size_bytes=8192",
     "learner.checkpoint.every_steps=20",
-    "peer.engine.concurrent_rollouts=8",  # a quarter of a step for each at most, so that all get work
+    "peer.engine.concurrent_rollouts=8",  # at most a quarter of a step per peer, so that all get work
     "peer.link.stall_timeout_s=1.0",
 ]
 
@@ -61,11 +61,11 @@ def make_fleet(folder: Path, cache: Path, *settings: str) -> Fleet:
 
 
 class Trouble:
-    """Starts the others once the corrupting peer is there, one more when the dying one is dead.
+    """The faults of the run: a corrupting peer first, then the others, and one more when the dying peer is dead.
 
-    All generate slowly until the corrupting one is found out and the others have had rollouts accepted: starting a
-    peer takes many seconds, a step a twentieth of one, and the run would be over first. Then, half way, it kills the
-    coordinator.
+    All peers generate slowly until the corrupting one is detected and the others have accepted rollouts: starting a
+    peer takes many seconds, a step a twentieth of one, and the run would be over first. Then, half way, the coordinator
+    is killed.
     """
 
     def __init__(self, fleet: Fleet, slow: Path) -> None:
@@ -78,7 +78,7 @@ class Trouble:
     def on_status(self, status: Mapping[str, Any], ended: Mapping[str, int]) -> None:
         peers = {peer["name"]: peer for peer in status["peers"]}
         self.demoted |= {name for name, peer in peers.items() if "corrupt chunk" in peer["reason"]}
-        if not self.others_started and "peer-1" in peers:  # the corrupting one is first, so that it relays
+        if not self.others_started and "peer-1" in peers:  # the corrupting peer joins first, so that it relays
             self.others_started = True
             self.fleet.add_peer("peer-2")
             self.fleet.add_peer("peer-3")
@@ -101,7 +101,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.e2e
 @pytest.mark.timeout(400)
 def test_the_run_survives_a_corrupting_relay_and_a_killed_peer_and_coordinator(tmp_path: Path, cache: Path) -> None:
-    kept = "coordinator.store.margin_steps=1000"  # nothing is compacted: who made what is looked up afterwards
+    kept = "coordinator.store.margin_steps=1000"  # keeps each rollout's peer for the checks afterwards
     stop = f'coordinator.sampling.stop_strings=["{STOP_STRING}"]'
     fleet = make_fleet(tmp_path, cache, f"coordinator.run.steps={STEPS}", "peers=1", kept, stop)
     slow = tmp_path / "slow"
@@ -136,7 +136,7 @@ def test_the_run_survives_a_corrupting_relay_and_a_killed_peer_and_coordinator(t
         (gone,) = database.execute("SELECT coalesce(sum(count), 0) FROM compacted WHERE kind = 'trained'").fetchone()
         assert trained + gone == STEPS * 16 * 4
         (workers,) = database.execute("SELECT count(DISTINCT peer_id) FROM rollouts").fetchone()
-        assert workers == 3  # all but the dead one, the late one included
+        assert workers == 3  # all but the dead peer, the late one included
         _assert_stop_strings_end_rollouts(database)
     assert {name for name, status in fleet.ended().items() if status == 0} >= {"coordinator", "learner", "origin"}
     assert fleet.ended()["peer-3"] == fleet.ended()["peer-late"] == 0
@@ -155,7 +155,7 @@ def test_the_run_survives_a_corrupting_relay_and_a_killed_peer_and_coordinator(t
 
 
 def _assert_stop_strings_end_rollouts(database: sqlite3.Connection) -> None:
-    """The token that completes one is a rollout's last; without one it ends as ever."""
+    """Check that a rollout ends with the token that completes a stop string, and otherwise as usual."""
     (kept,) = database.execute("SELECT value FROM meta WHERE key = 'tokenizer'").fetchone()
     tokenizer = Tokenizer.from_json(kept)
     rollouts = [pb.Rollout.FromString(body) for (body,) in database.execute("SELECT body FROM rollouts")]

@@ -1,4 +1,4 @@
-"""Another libp2p implementation as the other end of a chunk link: `make interop` installs it and runs this."""
+"""Test chunk links with another libp2p implementation, which `make interop` installs before it runs this."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def _started(program: str, folder: Path) -> asyncio.subprocess.Process:
 
 
 async def _fetched(folder: Path) -> tuple[dict[str, Any], str]:
-    """What fetch_chunk.mjs found, and what it complained of."""
+    """Return the result of fetch_chunk.mjs, and what it wrote to stderr."""
     process = await _started("fetch_chunk.mjs", folder)
     async with asyncio.timeout(WAIT_S):
         out, problems = await process.communicate()
@@ -137,7 +137,7 @@ async def test_a_peer_dials_js_libp2p_and_fetches_a_chunk(tmp_path: Path) -> Non
                 frame = await end.chunk()
         finally:
             await transport.close()
-            _, problems = await process.communicate(b"")  # which closes its stdin
+            _, problems = await process.communicate(b"")  # communicate closes its stdin
         assert (frame.version, frame.index, bytes(frame.payload)) == (7, INDEX, chunk)
         assert not problems.decode()
 
@@ -146,7 +146,7 @@ async def test_a_peer_dials_js_libp2p_and_fetches_a_chunk(tmp_path: Path) -> Non
 
 
 class Serving(End):
-    """Answers as a peer does that holds one version of a few chunks."""
+    """A link end that answers like a peer that holds one version of a few chunks."""
 
     def frames(self, frames: Sequence[LinkFrame]) -> None:
         for frame in frames:
@@ -161,7 +161,7 @@ CHUNK = bytes(range(256)) * 4096
 
 @asynccontextmanager
 async def _relay(run: LinkRun, *others: P2pTransport) -> AsyncIterator[str]:
-    """A willing peer, and its libp2p address; all of these end with it."""
+    """Run a peer that relays; yields its libp2p address, and closes all of these transports at the end."""
     peer_id, credentials = run.member("peer")
     relay = P2pTransport(run.identities[peer_id], credentials, run.run_id, lambda _caller: "", caps=CircuitCaps())
     try:

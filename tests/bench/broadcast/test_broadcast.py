@@ -1,4 +1,4 @@
-"""bench.broadcast.broadcast: figures, rejected runs, and one real broadcast."""
+"""Test the broadcast benchmark's figures, rejected runs, and one real broadcast."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEVERAL_SHARDS_BYTES = 6_000_000  # SHARDCAST does not finish with a single shar
 
 @dataclass
 class Canned:
-    """A system whose broadcasts are known beforehand."""
+    """A system whose broadcasts are given, not measured."""
 
     results: list[Broadcast]
     closed: bool = False
@@ -102,7 +102,7 @@ def _arguments(*given: str) -> argparse.Namespace:
 
 def test_several_systems_have_keys_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "require", lambda: None)
-    monkeypatch.setattr(broadcast, "alone", nullcontext)  # nothing is really measured
+    monkeypatch.setattr(broadcast, "alone", nullcontext)  # nothing is measured, so no lock is needed
     monkeypatch.setattr(broadcast, "system_of", lambda _name: Canned([_took(6.0), _took(6.0)]))
     one = broadcast.run(_arguments("--runs", "1"))
     both = broadcast.run(_arguments("--runs", "1", "--system", "rollcast,http-star"))
@@ -137,7 +137,7 @@ def test_routers_count_and_the_open_network_stands_beside_them(monkeypatch: pyte
         ("--system", "rollcast", "--system", "aria2", "--scenario", "die50"),
     ],
 )
-def test_what_cannot_be_measured_is_said_before_anything_starts(given: tuple[str, ...]) -> None:
+def test_unmeasurable_systems_are_an_error_before_anything_starts(given: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError):
         broadcast.run(_arguments(*given))
 

@@ -1,6 +1,4 @@
-"""Relay plans and their times as formulas: the golden case, plans of some hundred peers, whole copies against
-stripes.
-"""
+"""Test relay plans and their times: the golden case, plans for hundreds of peers, stripes and whole copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the planner is compared with: simple rules of choosing workers, and the widest path of a link graph."""
+"""Test the planner's baselines: simple rules of choosing workers, and the widest path of a link graph."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_relaying_and_wider_links_are_never_slower(links: np.ndarray, more: int)
 
 
 def test_golden_case() -> None:
-    """8.0 GB from Virginia: Singapore directly, Oceania and Asia by way of Ohio and Tokyo."""
+    """Send 8.0 GB from Virginia: to Singapore directly, to Oceania and Asia by way of Ohio and Tokyo."""
     matrix = ten_regions()
     virginia = matrix.regions.index("Virginia")
     assert direct_seconds(8.0e9, matrix.bytes_per_second, virginia) == pytest.approx(176, abs=0.5)
@@ -66,7 +66,7 @@ def test_golden_case() -> None:
     assert matrix.regions[tree.parents[tokyo]] == "Ohio"
 
 
-def test_what_cannot_be_reached_takes_for_ever_and_nobody_no_time() -> None:
+def test_unreachable_regions_take_for_ever_and_no_regions_no_time() -> None:
     assert direct_seconds(1.0, np.zeros((2, 2)), 0) == math.inf
     assert relayed_seconds(1.0, np.zeros((2, 2)), 0) == math.inf
     assert widest_paths(np.zeros((2, 2)), 0).parents.tolist() == [0, -1]
@@ -90,8 +90,8 @@ def test_rules_pick_by_their_own_score() -> None:
     assert all(result.feasible for result in found.values())
 
 
-def test_without_an_eye_on_links_versions_come_late() -> None:
-    """The pools of the benchmark, smaller."""
+def test_plans_that_ignore_links_miss_the_broadcast_deadline() -> None:
+    """Use the benchmark's pools with fewer workers."""
     wanted, workers = bench_demand(1024), bench_pool(1200, seed=3)
     made = plan(wanted, workers)
     programme = programme_of(wanted, columns_of(workers), made.split)

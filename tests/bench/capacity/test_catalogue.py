@@ -1,6 +1,4 @@
-"""Tables of the catalogue that only benchmarks read: links between regions, step times, availability of spot
-machines.
-"""
+"""Test the tables of the catalogue that only benchmarks read: region links, step times, spot availability."""
 
 from __future__ import annotations
 

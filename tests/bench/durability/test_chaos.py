@@ -1,4 +1,4 @@
-"""What is done to a run at which step, and what is seen of a run that kept its word and of one that did not."""
+"""Test the faults of a chaos run and their steps, and the check of what a run left behind."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.coordinator.stored_work import PEER, batch, close, issue, score
 
 
 class Process:
-    """Takes signals; SIGKILL and SIGTERM end it."""
+    """A process that records its signals; SIGKILL and SIGTERM end it."""
 
     def __init__(self, sent: list[tuple[str, int]], name: str) -> None:
         self.sent, self.name, self.ended = sent, name, False
@@ -40,7 +40,7 @@ class Process:
 
 
 class OneFleet:
-    """Starts again at once whatever ended."""
+    """A fleet that restarts a process at once."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, int]] = []
@@ -53,7 +53,7 @@ class OneFleet:
         self.processes[name] = Process(self.sent, name)
 
 
-def test_everything_happens_once_and_what_is_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faults_happen_once_and_stopped_processes_are_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [0.0]
     monkeypatch.setattr("bench.durability.chaos.time.monotonic", lambda: now_s[0])
     story = chaos.Chaos(tmp_path, steps=40, kills=3, rng=random.Random(1))
@@ -78,7 +78,7 @@ def test_everything_happens_once_and_what_is_stopped_goes_on(tmp_path: Path, mon
     assert not any(fleet.processes[name].ended for name in ("peer-1", "peer-2", "peer-3"))
 
 
-async def test_a_peer_writes_down_what_was_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_peer_records_its_acknowledged_rollouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def upload(_uploader: Uploader, _rollouts: Any) -> tuple[Verdict, ...]:
         return (
             Verdict(LeaseId(7), 0, True, ""),
@@ -94,7 +94,7 @@ async def test_a_peer_writes_down_what_was_acknowledged(tmp_path: Path, monkeypa
 
 @pytest.fixture
 async def run_folder(tmp_path: Path) -> Path:
-    """Two batches of one rollout each, a lease that expired; peers were told of both rollouts."""
+    """Return a run with two batches of one rollout each and an expired lease; both rollouts were acknowledged."""
     ledger = Ledger.open(tmp_path / "store.sqlite")
     await score(ledger, 1, 2)
     await issue(ledger, 3)
@@ -115,7 +115,7 @@ def seen(folder: Path) -> dict[str, float]:
     return look(folder, [folder / "journal"], killed="peer-3")
 
 
-async def test_a_run_that_kept_its_word(run_folder: Path) -> None:
+async def test_an_intact_run_passes_the_check(run_folder: Path) -> None:
     found = seen(run_folder)
     assert (found["acked"], found["acked_lost"], found["stored_unacknowledged"]) == (2, 0, 0)
     assert (found["batches"], found["trained"], found["trained_twice"], found["unaccounted"]) == (2, 2, 0, 0)
@@ -123,7 +123,7 @@ async def test_a_run_that_kept_its_word(run_folder: Path) -> None:
     assert (round(found["unaccounted_share"], 9), round(found["away_share"], 3)) == (0.0, 0.167)
 
 
-async def test_what_was_lost_or_left_open_is_seen(run_folder: Path) -> None:
+async def test_lost_and_open_rollouts_are_found(run_folder: Path) -> None:
     (run_folder / "journal").write_text("1 0\n2 0\n9 4\n")
     with closing(sqlite3.connect(run_folder / "store.sqlite")) as connection, connection:
         for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():

@@ -1,6 +1,4 @@
-"""What clients remember against what the ledger keeps: kills of the coordinator, and the load under which they
-happen.
-"""
+"""Test the comparison of clients' records with the ledger, and the load under which the coordinator is killed."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ def served(*rollout_ids: int, reward: float = 0.5) -> list[pb.TrainingRollout]:
 
 @pytest.fixture
 async def history(tmp_path: Path) -> History:
-    """Of a ledger with three rollouts, all acknowledged, two of them trained."""
+    """Return the history of a ledger with three acknowledged rollouts, two of them trained."""
     ledger = Ledger.open(tmp_path / "store.sqlite")
     await score(ledger, 1, 2, 3)
     await ledger.record_batch(batch(0, 2, 1))
@@ -43,7 +41,7 @@ async def history(tmp_path: Path) -> History:
 
 
 def damaged(folder: Path, statement: str) -> Path:
-    """The ledger after a change that its triggers would refuse."""
+    """Return the ledger after a change that its triggers would refuse."""
     path = folder / "store.sqlite"
     with closing(sqlite3.connect(path)) as connection, connection:
         triggers = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
@@ -53,7 +51,7 @@ def damaged(folder: Path, statement: str) -> Path:
     return path
 
 
-async def test_a_ledger_that_keeps_its_word(history: History, tmp_path: Path) -> None:
+async def test_an_intact_ledger_passes_the_check(history: History, tmp_path: Path) -> None:
     history.verdict(rollout_to_pb(rollout(1, group_id=1)), accepted=True, reason="")
     history.verdict(rollout_to_pb(rollout(9)), accepted=False, reason="fenced")
     history.batch(0, served(2, 1))
@@ -65,17 +63,17 @@ async def test_a_ledger_that_keeps_its_word(history: History, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("statement", ["DELETE FROM rollouts WHERE rollout_id = 3", "UPDATE rollouts SET body = x''"])
-async def test_a_lost_or_changed_rollout_is_seen(history: History, tmp_path: Path, statement: str) -> None:
+async def test_a_lost_or_changed_rollout_is_found(history: History, tmp_path: Path, statement: str) -> None:
     assert check(history, damaged(tmp_path, statement)).acked_lost == (1 if "DELETE" in statement else 3)
 
 
-async def test_a_batch_that_changes_is_seen(history: History, tmp_path: Path) -> None:
+async def test_a_changed_batch_is_found(history: History, tmp_path: Path) -> None:
     history.batch(0, served(2, 1, reward=0.25))
     ledger = damaged(tmp_path, "DELETE FROM batch_rollouts WHERE rollout_id = 1")
     assert check(history, ledger).batches_changed == 2
 
 
-async def test_a_rollout_in_two_batches_is_seen(history: History, tmp_path: Path) -> None:
+async def test_a_rollout_in_two_batches_is_found(history: History, tmp_path: Path) -> None:
     history.batch(1, served(3, 1))
     assert check(history, tmp_path / "store.sqlite").trained_twice == 1
 
@@ -86,7 +84,7 @@ def arguments(*given: str) -> argparse.Namespace:
     return parser.parse_args(given)
 
 
-def test_what_is_given_replaces_the_profile() -> None:
+def test_given_options_override_the_profile() -> None:
     assert load.profile_of(arguments()) == load.PROFILES["gate"]
     profile = load.profile_of(arguments("--profile", "goal", "--peers", "7", "--no-kill"))
     assert (profile.peers, profile.kill, profile.uploads_s) == (7, False, 1000.0)

@@ -1,4 +1,4 @@
-"""The ledger on a disk that forgets, and the disk itself."""
+"""Test the ledger on a disk that loses power, and the simulated disk itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def test_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
     assert (sums.lost, sums.torn, sums.damaged) == (0, 0, 0)
 
 
-async def test_a_ledger_that_does_not_sync_is_found_out(tmp_path: Path) -> None:
+async def test_a_ledger_that_does_not_sync_fails_the_check(tmp_path: Path) -> None:
     sums = await lose(tmp_path, 6, random.Random(1), synchronous="OFF")
     assert sums.lost + sums.torn + sums.damaged > 0
 
@@ -28,7 +28,7 @@ def opened(disk: ForgetfulDisk, name: str = "/a") -> apsw.VFSFile:
     return file
 
 
-def test_what_is_synced_stays_and_the_rest_comes_in_pieces() -> None:
+def test_synced_data_survives_and_the_rest_is_torn() -> None:
     disk = ForgetfulDisk("pieces")
     file = opened(disk)
     file.xWrite(b"a" * 4096, 0)

@@ -1,6 +1,4 @@
-"""A learner killed at each labelled point goes on to the same bits, and a fleet goes on while its coordinator
-is away.
-"""
+"""Test that a killed learner resumes to the same bits, and that a fleet works on while its coordinator is away."""
 
 from __future__ import annotations
 
@@ -49,14 +47,14 @@ def test_versions_arrive_while_the_coordinator_is_dead_and_peers_come_back() -> 
     assert figures["back_s"] < 60.0
 
 
-def test_every_label_is_tried_or_said_to_be_elsewhere() -> None:
+def test_every_label_is_tried_or_listed_as_tested_elsewhere() -> None:
     assert {*OCCURRENCE, *WHEN_RESUMED, *ELSEWHERE} <= set(LABELS)
     assert len(LABELS) - len(ELSEWHERE) >= 20
 
 
 @pytest.mark.timeout(300)
-async def test_a_learner_that_is_killed_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    """Real processes: before training ids count, while a version is written, and before a checkpoint is durable."""
+async def test_a_killed_learner_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    """Kill real processes before training ids count, while a version is written, and before a checkpoint is durable."""
     authority = Authority(tmp_path / "authority")
     kills = [Kill("gradient_done", 2), Kill("version_half_written", 2), Kill("checkpoint_renamed", 1)]
     async with lives_of() as learner:

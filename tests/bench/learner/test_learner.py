@@ -44,7 +44,7 @@ def test_the_batch_fills_its_rows() -> None:
 
 
 @pytest.mark.slow
-def test_speed_is_told_as_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_speed_is_reported_as_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learner, "MATMUL_SIZE", 64)
     figures = learner.speed(TINY)
     assert figures["roofline_share"] == pytest.approx(figures["achieved_gflop_s"] / figures["roofline_gflop_s"])

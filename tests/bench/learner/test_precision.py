@@ -1,4 +1,4 @@
-"""What lower precision costs: its error figures, and the search for settings that keep them small."""
+"""Test the error figures of lower precision, and the search for settings in which it does harm."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_every_setting_has_problems_to_train_on(name: str, tmp_path: Path) -> No
     assert len(demonstration.held_out_prompts(8)) == 8
 
 
-def test_a_training_that_was_kept_is_not_done_again(tmp_path: Path) -> None:
+def test_a_kept_training_is_not_repeated(tmp_path: Path) -> None:
     path = tmp_path / "search.jsonl"
     training = {"setting": "weak", "seed": 1}
     assert Kept(path).find(training) is None
@@ -65,7 +65,7 @@ def test_every_flow_of_the_table_is_a_precision_of_the_model() -> None:
     assert carriers == ["float32", "bfloat16", "float32", "bfloat16", "bfloat16"]
 
 
-def test_a_search_is_asked_for_by_a_number_of_settings() -> None:
+def test_a_number_of_settings_starts_a_search() -> None:
     parser = argparse.ArgumentParser()
     precision.add_arguments(parser)
     assert not parser.parse_args([]).search

@@ -11,7 +11,7 @@ pytest.importorskip("transformers")
 
 
 @pytest.mark.slow
-def test_both_draw_the_same_work_and_every_figure_is_there() -> None:
+def test_both_samplers_get_the_same_work_and_report_every_figure() -> None:
     parser = argparse.ArgumentParser()
     sampler.add_arguments(parser)
     small = "--layers 1 --width 128 --vocabulary 64 --prompt 20 --tokens 3 --rounds 1 --batch 2".split()  # noqa: SIM905

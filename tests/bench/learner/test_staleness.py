@@ -1,4 +1,4 @@
-"""How stale rollouts get, and pacing, which drops few of them and keeps the learner busy."""
+"""Test training on stale rollouts, and pacing, which drops few rollouts and keeps the learner busy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SMALL = [
 
 @pytest.fixture(autouse=True)
 def _no_compilation_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    """jax's cache is one for the whole process."""
+    """Leave jax's compilation cache alone: there is only one for the whole process."""
     monkeypatch.setattr(staleness, "use_compilation_cache", lambda _folder: None)
 
 
@@ -44,7 +44,7 @@ def bench(folder: Path, *arguments: str) -> Outcome:
 
 
 class CountingTrainer:
-    """Its parameters are the number of steps taken; remembers which made and which judged each batch."""
+    """A trainer whose parameters are the number of steps; records which generated and which judged each batch."""
 
     def __init__(self) -> None:
         self.drew: list[int] = []
@@ -68,12 +68,12 @@ class CountingTrainer:
         return {"kl_k3": float(self._steps)}
 
     def generate(self, params: Any, requests: Sequence[SampleRequest], *_rest: Any) -> list[Completion]:
-        """In the place of the sampler's."""
+        """Stand in for the sampler's method."""
         self.drew.append(int(params["steps"]))
         return [Completion((1,), (-1.0,), "stop") for _ in requests]
 
 
-def test_every_rollout_is_exactly_so_old_and_judged_under_the_version_that_drew_it(
+def test_rollouts_have_the_exact_age_and_are_judged_under_their_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = load(Path("configs/local.toml"), "up", SMALL[1::2][:-1])
@@ -90,7 +90,7 @@ def test_every_rollout_is_exactly_so_old_and_judged_under_the_version_that_drew_
 
 @pytest.mark.slow
 def test_there_is_one_figure_for_each_algorithm_and_staleness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A policy that learned nothing is never right: let it be by chance.
+    # An untrained policy is never right, so rewards are random here.
     monkeypatch.setattr(Demonstration, "_verify", lambda _self, _problem, tokens: (tokens[0] % 2, tokens[0] % 2 == 1))
     figures = bench(tmp_path, "--algorithms", "grpo", "--staleness", "0,1").figures
     assert set(figures) == {"before", "grpo_s0", "grpo_s1", "grpo_s0_kl_k3", "grpo_s1_kl_k3"}
@@ -127,5 +127,5 @@ def test_pacing_drops_little_and_keeps_the_learner_busy() -> None:
     assert figures["dropped_share"] < figures["dropped_share_none"]
     assert figures["utilisation"] > 0.9
     assert figures["utilisation_continue"] > 0.9
-    assert figures["kill_goodput"] > 0.3  # above 1 in so short a run by what was under way at its start
+    assert figures["kill_goodput"] > 0.3  # in so short a run, rollouts in flight at its start can raise it above 1
     assert figures["violations_predict"] == 0

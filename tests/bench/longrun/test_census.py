@@ -1,4 +1,4 @@
-"""bench.longrun.census: samples of real processes, and slopes."""
+"""Test samples of real processes, and the slopes that count as growth."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_many_samples_are_thinned_out() -> None:
     assert slope_per_hour([(float(at_s), float(at_s)) for at_s in range(2000)]) == pytest.approx(3600.0)
 
 
-def test_what_rises_once_is_no_growth_and_what_goes_on_rising_is() -> None:
+def test_a_single_rise_is_no_growth_and_a_continued_one_is() -> None:
     steady = growth(life("a", 3600), warm_up_s=300.0, warm_least_s=600.0)
     assert leaking(steady) == []
     assert abs(steady["rss_mib"]) < 2.0
@@ -50,7 +50,7 @@ def test_what_rises_once_is_no_growth_and_what_goes_on_rising_is() -> None:
     assert leaking(grows) == ["rss_mib", "asyncio_tasks"]
 
 
-def test_lives_that_were_short_say_nothing_and_the_last_one_counts() -> None:
+def test_short_lives_do_not_count_and_the_last_one_does() -> None:
     lives = [life("a", 3600, rss_per_hour=500.0), life("b", 600), life("a", 3600)]
     found = growths(lives, warm_up_s=300.0, warm_least_s=600.0)
     assert set(found) == {"a"}

@@ -1,4 +1,4 @@
-"""bench.longrun.churn: everything is put right again, and not too much happens at once."""
+"""Test that churn undoes each of its faults, and never makes too many at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def churn(seed: int, every_s: float = 5.0) -> Churn:
 
 
 @given(st.integers(0, 1000))
-def test_what_is_done_is_undone_and_the_steady_ones_are_never_killed(seed: int) -> None:
+def test_every_fault_is_undone_and_steady_peers_are_never_killed(seed: int) -> None:
     drawn, wrong = churn(seed), dict[int, str]()
     for now_s in range(600):
         for act in drawn.due(float(now_s)):
@@ -38,19 +38,19 @@ def test_what_is_done_is_undone_and_the_steady_ones_are_never_killed(seed: int) 
     assert drawn.disturbed == frozenset()
 
 
-def test_everything_happens_in_time() -> None:
+def test_every_fault_happens_within_the_run() -> None:
     drawn = churn(3)
     for now_s in range(3600):
         drawn.due(float(now_s))
     assert set(drawn.done) == {"kill", "leave", "freeze", "libp2p_dies", "coordinator_dies", *PUTS_RIGHT}
 
 
-def test_the_same_dice_do_the_same() -> None:
+def test_the_same_seed_gives_the_same_faults() -> None:
     first, second = churn(5), churn(5)
     assert [first.due(float(at_s)) for at_s in range(300)] == [second.due(float(at_s)) for at_s in range(300)]
 
 
-def test_after_the_coordinator_came_back_all_is_quiet_for_a_while() -> None:
+def test_no_fault_happens_for_a_while_after_a_coordinator_restart() -> None:
     drawn = churn(7, every_s=0.5)
     back_s = None
     for now_s in range(2000):

@@ -1,4 +1,4 @@
-"""A long run of a real fleet: its command, and its figures from some seconds of it."""
+"""Test the command of the long run, and its figures after a few seconds of a real fleet."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _arguments(*words: str) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def test_what_was_asked_for_is_told_with_the_figures() -> None:
+def test_settings_are_reported_with_the_figures() -> None:
     asked = command.asked(_arguments(*WORDS), "hours")
     assert asked == {"hours": 1.0, "peers": 3, "interval": 8.0, "kib": 64, "set": ["peer.link.mdns=true"]}
 

@@ -1,4 +1,4 @@
-"""What counts as a stall and for how long, and how long each peer was present."""
+"""Test which times count as stalls, and the times at which each peer was present."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an owner asks of a peer is kept: caps on its links, and a pause that is quiet at once."""
+"""Test the measurement of caps on links, and of a pause that is quiet at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_quiet_peer_is_quiet_at_once() -> None:
     assert (figures["pause_quiet_s"], figures["pause_link_bytes"]) == (0.0, 0.0)
 
 
-def test_one_that_goes_on_for_a_while_is_found_out() -> None:
+def test_a_peer_that_works_on_for_a_while_is_not_quiet() -> None:
     figures = figures_of(samples(0.004, busy_until_s=0.5), 0.0)
     assert figures["pause_quiet_s"] == pytest.approx(0.5, abs=0.11)
     assert figures_of(samples(0.004, link_bytes_s=100), 0.0)["pause_quiet_s"] > 4

@@ -1,4 +1,4 @@
-"""The dashboard under load, and the pictures of it in the documentation."""
+"""Test the dashboard under load, and its pictures in the documentation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_machines_follow_from_the_seed_and_settings_from_the_machines() -> None:
 
 
 async def watched(run: ShownRun, seconds: float) -> None:
-    """What is written down is what is shown, and nothing failed."""
+    """Run the fleet, then check that the ledger agrees with the status, and that nothing failed."""
     await asyncio.sleep(seconds)
     assert not run.failed.done(), run.failed.result()
     overview = await ask(run.url, "/api/v1/overview")
@@ -93,7 +93,7 @@ def test_it_measures_a_small_fleet() -> None:
 
 
 def noise() -> bytes:
-    """A picture that cannot be packed."""
+    """Return a picture that cannot be compressed."""
     written = io.BytesIO()
     Image.frombytes("RGB", (100, 100), random.Random(7).randbytes(30_000)).save(written, "PNG")
     return written.getvalue()

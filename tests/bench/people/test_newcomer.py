@@ -1,5 +1,6 @@
-"""The path of a newcomer by the test's clock and commands (`python -m bench newcomer` takes the real one), and
-how long commands take to start.
+"""Test the newcomer's path with a fake clock and fake commands, and the timing of commands.
+
+`python -m bench newcomer` takes the real path.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ PYTHON = Path("/venv/bin/python")
 
 
 class Machine:
-    """Each command takes so many seconds; the third look at the status sees the first accepted rollout."""
+    """A machine on which each command takes given seconds; its third status shows the first accepted rollout."""
 
     def __init__(self, fails: str = "", rollouts: int = 1) -> None:
         self.now_s, self.looks = 0.0, 0
@@ -52,26 +53,26 @@ def test_three_commands_and_their_seconds(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(("fails", "left"), [("check", False), ("status", True)])
-def test_whoever_joined_leaves_again(fails: str, left: bool) -> None:
+def test_a_joined_newcomer_leaves_again(fails: str, left: bool) -> None:
     machine = Machine(fails)
     with pytest.raises(ProcessFailed):
         walk(path_of(PYTHON, Path("/w"), "rollcast1-x"), machine.do, PYTHON, lambda: machine.now_s)
     assert (machine.typed[-1] == "leave") == left
 
 
-def test_a_machine_whose_rollouts_nobody_takes_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_first_rollout_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(newcomer, "_POLL_S", 0.0)
     machine = Machine(rollouts=0)
     with pytest.raises(WaitTimedOut, match="no rollout"):
         walk(path_of(PYTHON, Path("/w"), "rollcast1-x"), machine.do, PYTHON, lambda: machine.now_s)
 
 
-def test_what_was_accepted() -> None:
+def test_accepted_rollouts_are_read_from_the_status() -> None:
     assert accepted('{"total": {"accepted": 3, "late": 1}}') == 3
     assert accepted('{"total": {}}') == 0
 
 
-def test_commands_run_as_somebody_with_nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_run_as_a_user_with_nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/somewhere")
     do = commands_in(tmp_path)
     assert do(["/bin/sh", "-c", 'echo "$HOME:$PYTHONPATH:$(pwd)"']).strip() == f"{tmp_path}::{tmp_path}"

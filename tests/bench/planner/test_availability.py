@@ -1,4 +1,4 @@
-"""Fleets that change: workers switched on and off, machines that come and go, plans made again."""
+"""Test the benchmarks of changing fleets: workers switched on and off, machines that come and go, re-planning."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_recorded_number_of_machines_is_followed() -> None:
     assert sizes == dict(counts)
 
 
-def test_drawn_machines_go_at_about_their_rate_and_come_back() -> None:
+def test_sampled_machines_leave_at_about_their_rate_and_come_back() -> None:
     changes = list(drawn(ZONES, 40, 24 * 3600.0, Random(1)))
     assert [at_s for at_s, *_ in changes] == sorted(at_s for at_s, *_ in changes)
     gone = sum(not comes for *_, comes in changes)
@@ -38,7 +38,7 @@ def test_prices_walk_around_their_mean() -> None:
     assert abs(sum(factors) / len(factors) - 1.0) < 0.05
 
 
-def test_a_pool_tells_prices_each_period_and_only_of_who_is_here() -> None:
+def test_a_pool_reports_prices_each_period_and_only_of_present_machines() -> None:
     prices = Prices(every_s=10.0)
     pool = Pool(ZONES, prices, 100.0, Random(3), 60.0)
     changes = iter([(0.0, "a", ZONES[0], True), (25.0, "b", ZONES[1], True), (26.0, "a", ZONES[0], False)])

@@ -1,4 +1,4 @@
-"""The planner's quality and speed, as a function and from the command line."""
+"""Test the benchmarks of the planner's quality and speed, as a function and from the command line."""
 
 from __future__ import annotations
 

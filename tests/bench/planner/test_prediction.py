@@ -1,4 +1,4 @@
-"""How far predictions are from what happens, and how fast the simulator that they are compared with runs."""
+"""Test the benchmarks of prediction errors, and of the speed of the simulator that gives the true figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def parsed(*arguments: str) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def test_the_grid_has_the_points_that_were_promised() -> None:
+def test_the_grid_has_its_documented_points() -> None:
     points = grid()
     assert len(points) >= 60
     assert len({point.name for point in points}) == len(points)
@@ -28,7 +28,7 @@ def test_the_grid_has_the_points_that_were_promised() -> None:
     assert any(point.preemptions_per_hour for point in points)
 
 
-def test_a_point_is_as_large_as_it_says() -> None:
+def test_a_point_has_its_declared_size() -> None:
     for point in grid():
         demand, workers, _ = point.build()
         assert len(workers) == point.workers

@@ -1,4 +1,4 @@
-"""bench.programs.counted: what a process says of itself, and how libp2p dies in it."""
+"""Test the counts that a process records of itself, and the exception that ends its libp2p thread."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ async def test_tasks_that_run_are_counted_by_what_they_run() -> None:
     assert counted.counts()["asyncio_tasks"] == before["asyncio_tasks"]
 
 
-def test_a_run_of_trio_dies_of_it() -> None:
+def test_the_signal_ends_a_run_of_trio() -> None:
     trio = pytest.importorskip("trio")
     began, ended, tokens = threading.Event(), list[BaseException](), list[object]()
 
     async def serve() -> None:
-        tokens.append(trio.lowlevel.current_trio_token())  # as whoever calls into it from another thread does
+        tokens.append(trio.lowlevel.current_trio_token())  # as a caller from another thread does
         began.set()
         await trio.sleep_forever()
 
@@ -56,7 +56,7 @@ def test_a_run_of_trio_dies_of_it() -> None:
     assert isinstance(ended[0], trio.TrioInternalError)
 
 
-def test_a_module_runs_as_it_would_and_counts_beside(tmp_path: Path) -> None:
+def test_a_module_runs_as_usual_while_it_is_counted(tmp_path: Path) -> None:
     counts = tmp_path / "counts"
     module = tmp_path / "told.py"
     module.write_text("import sys, time\nprint(__name__, sys.argv[1:], flush=True)\ntime.sleep(0.5)\n")

@@ -1,4 +1,4 @@
-"""bench.reach.holes: two homes that dial each other at the same time, through real routers."""
+"""Test bench.reach.holes with two homes that dial each other at the same time, through real routers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_two_port_restricted_homes_reach_each_other(method: holes.Method) -> Non
 
 @needs_network
 @pytest.mark.parametrize("pair", [("port-restricted", "port-restricted"), ("symmetric", "full-cone")])
-def test_peers_that_a_coordinator_tells_when_to_dial_have_links(pair: tuple[Nat, Nat]) -> None:
+def test_peers_whose_dials_a_coordinator_times_have_links(pair: tuple[Nat, Nat]) -> None:
     assert len(holes.punched(pair, holes.Tries("product", 3, 10.0))) == 3
 
 
@@ -49,6 +49,6 @@ def test_figures_have_the_pair_in_their_names() -> None:
 
 
 @pytest.mark.parametrize("pair", ["full-cone", "full-cone+open", "symmetric+symmetric+symmetric"])
-def test_a_pair_that_does_not_exist_is_said_before_anything_starts(pair: str) -> None:
+def test_an_unknown_pair_is_an_error_before_anything_starts(pair: str) -> None:
     with pytest.raises(ConfigError, match="no pair"):
         holes.run(_arguments("--pair", pair))

@@ -1,4 +1,4 @@
-"""bench.reach.relayed: two homes behind symmetric routers, and a relay that passes their link on."""
+"""Test bench.reach.relayed with two homes behind symmetric routers, and a relay between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures on the house, the graph of imports, and the rules of rooms with a planted breach of each."""
+"""Test the structure's figures, the graph of imports, and each rule of the source tree with a planted breach."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def graph_of(root: Path) -> FloorGraph:
     return import_graph.build_floor_graph(modules, import_graph.find_imports(root, modules))
 
 
-def test_modules_are_counted_where_they_lie(tmp_path: Path) -> None:
+def test_modules_are_counted_by_folder(tmp_path: Path) -> None:
     names = ("peer/__init__.py", "peer/service.py", "peer/relay/__init__.py", "peer/relay/a.py", "peer/relay/b.py")
     write(tmp_path, dict.fromkeys((*names, "rollcast/wire/proto/x_pb2.py", "other/c.py"), ""))
     modules = import_graph.find_modules(tmp_path)
@@ -97,7 +97,7 @@ def test_imports_against_the_package_rules_are_found() -> None:
 
 
 def plant(root: Path, files: dict[str, str]) -> Path:
-    """Write a small tree in which every folder says what belongs there."""
+    """Write a small tree in which every folder's ``__init__`` has a sentence on what belongs there."""
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -160,11 +160,11 @@ def plant(root: Path, files: dict[str, str]) -> Path:
         ),
     ],
 )
-def test_a_planted_breach_is_seen(tmp_path: Path, rule: Rule, files: dict[str, str], seen: str) -> None:
+def test_a_planted_breach_is_found(tmp_path: Path, rule: Rule, files: dict[str, str], seen: str) -> None:
     assert list(rule(plant(tmp_path, files))) == [seen]
 
 
-def test_what_is_in_order_is_left_alone(tmp_path: Path) -> None:
+def test_a_correct_tree_has_no_breaches(tmp_path: Path) -> None:
     files = {
         "rollcast/wire/ids.py": "",
         "peer/relay/core/core.py": "from rollcast.wire.ids import PeerId",
@@ -218,5 +218,5 @@ def test_calls_from_file_to_file_are_counted(tmp_path: Path) -> None:
     way = Way()
     with house.counted(way, tmp_path):
         outer()
-    # The generator is called once and resumed twice; code outside of our packages is no border.
+    # The generator is called once and resumed twice; code outside our packages counts as no border.
     assert way == Way({"peer/a.py", "peer/b.py"}, Counter({("peer/a.py", "peer/b.py"): 3}))

@@ -1,4 +1,4 @@
-"""bench.wan.nat: the table against a model of it, rules of each kind, checksums after rewriting, and two real homes."""
+"""Test the NAT table against a model, the rules of each kind, rewritten checksums, and two real homes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PAUSES_S = st.sampled_from([0.0, 1.0, 9.0, 29.0, 31.0, 239.0, 241.0, 7439.0])
 
 @dataclass
 class Flow:
-    """What the model knows of one."""
+    """The model's record of one flow."""
 
     outside: int
     last_s: float = 0.0
@@ -52,7 +52,7 @@ class Flow:
 
 
 class TableAgainstModel(RuleBasedStateMachine):
-    """Every answer of the table is the one that its kind prescribes."""
+    """Check that every answer of the table is the one that its kind prescribes."""
 
     @initialize(kind=st.sampled_from(KINDS), seed=st.integers(1, 2**32 - 1))
     def begin(self, kind: Nat, seed: int) -> None:
@@ -127,7 +127,7 @@ def test_each_kind_maps_and_lets_in_as_its_name_says(kind: Nat, one_port: bool, 
         assert table.into("udp", outside, FIRST, 0.0) == 0
 
 
-def test_a_full_table_takes_no_more_and_does_again_when_flows_have_gone() -> None:
+def test_a_full_table_accepts_flows_again_once_others_expire() -> None:
     with NatTable("port-restricted") as table:
         outside = {table.out("udp", port, FIRST, 0.0) for port in range(2000, 2000 + FLOWS_MAX)}
         assert len(outside) == FLOWS_MAX
@@ -136,7 +136,7 @@ def test_a_full_table_takes_no_more_and_does_again_when_flows_have_gone() -> Non
         assert table.flows(30.0) == 1
 
 
-def test_a_router_that_becomes_another_kind_keeps_what_it_carries() -> None:
+def test_a_router_that_changes_its_kind_keeps_its_flows() -> None:
     with NatTable("port-restricted") as table:
         before = table.out("tcp", 4001, FIRST, 0.0)
         table.become("symmetric")
@@ -146,7 +146,7 @@ def test_a_router_that_becomes_another_kind_keeps_what_it_carries() -> None:
         assert table.into("tcp", before, (99, 99), 2.0) == 4001
 
 
-def test_a_router_forgets_one_remote_address() -> None:
+def test_a_router_discards_the_flows_of_one_remote_address() -> None:
     with NatTable("port-restricted") as table:
         outside, other = table.out("tcp", 4001, FIRST, 0.0), (FIRST[0] + 1, FIRST[1])
         table.out("tcp", 4002, FIRST, 0.0)
@@ -163,7 +163,7 @@ HOME, ROUTER, REMOTE = (socket.inet_aton(text) for text in ("192.168.7.2", "10.7
 
 
 def _sum(data: bytes) -> int:
-    """Ones' complement sum of 16-bit words (RFC 1071)."""
+    """Return the ones' complement sum of 16-bit words (RFC 1071)."""
     total: int = sum(struct.unpack(f"!{(len(data) + 1) // 2}H", data + b"\0" * (len(data) % 2)))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)

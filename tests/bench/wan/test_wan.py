@@ -1,4 +1,4 @@
-"""bench.wan: the scenarios, the bound, and namespaces that leave nothing behind."""
+"""Test the scenarios, the bound, and that the namespaces leave nothing behind."""
 
 from __future__ import annotations
 
