@@ -1,4 +1,4 @@
-"""Configuration of the learner process."""
+"""Define the configuration of the learner process."""
 
 from __future__ import annotations
 

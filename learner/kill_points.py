@@ -1,4 +1,4 @@
-"""Points at which a test can kill the learner with SIGKILL: after each of them a restart must reach the same bits.
+"""Define points at which a test can kill the learner with SIGKILL: a restart after each must reach the same bits.
 
 A point that is not armed costs one comparison. ``ROLLCAST_KILL_POINT=label:3`` kills the process the third time that
 it reaches ``label``.
@@ -30,25 +30,25 @@ LABELS = (
 @dataclass(slots=True)
 class _Armed:
     label: str
-    left: int  # times that the label is reached before the process dies, that one included
+    left: int  # occurrences of the label until the process dies, the last one included
 
 
 _armed: _Armed | None = None
 
 
-def arm(wish: str) -> None:
+def arm(point: str) -> None:
     """Arm a kill point: ``label`` or ``label:n`` for its n-th occurrence; empty: none.
 
     Raises:
         ConfigError: the label is unknown.
     """
     global _armed
-    if not wish:
+    if not point:
         _armed = None
         return
-    label, _, occurrence = wish.partition(":")
+    label, _, occurrence = point.partition(":")
     if label not in LABELS or not (occurrence or "1").isdigit():
-        raise ConfigError(f"{VARIABLE} is {wish!r}", fix=f"label:occurrence, with a label of {', '.join(LABELS)}")
+        raise ConfigError(f"{VARIABLE} is {point!r}", fix=f"label:occurrence, with a label of {', '.join(LABELS)}")
     _armed = _Armed(label, int(occurrence or "1"))
 
 

@@ -1,4 +1,4 @@
-"""The RL loop: fetch a batch, check it, train on it, publish a version, save a checkpoint, report the step.
+"""Run the RL loop: fetch a batch, check it, train on it, publish a version, save a checkpoint, report the step.
 
 Publishing a version and writing a checkpoint overlap with waiting for the next batch and with training on it; two
 versions, or two checkpoints, are never in flight at once. All jax work runs on one worker thread, so that the event
@@ -60,8 +60,8 @@ class Coordinator(Protocol):
 class LoopSettings:
     """Settings of the loop, from the learner's configuration and the run's facts."""
 
-    steps: int  # train until this step
-    publish_every_steps: int  # kappa, unless a batch names another
+    steps: int  # the last step to train
+    publish_every_steps: int  # kappa, unless a batch names another one
     checkpoint_every_steps: int
     checkpoint_every_s: float  # seconds of training
     keep_versions: int  # newest versions kept for behaviour log-probabilities
@@ -97,7 +97,7 @@ class LoopParts:
 
 @dataclass(slots=True)
 class Position:
-    """How far the learner is: the part of a checkpoint that changes with every step, arrays aside."""
+    """The learner's position: the part of a checkpoint that changes with every step, arrays aside."""
 
     step: int  # learner steps completed
     epoch: int
@@ -127,7 +127,7 @@ class TrainingLoop:
         self._host_state = host_state
         self._replay = replay
         self._saved_step = position.step
-        self._unsaved_s = 0.0  # of training since then
+        self._unsaved_s = 0.0  # seconds of training since then
         self._kappa = settings.publish_every_steps
         self._time = StepTime()
         self._sampling = SamplingWatch(settings.sampling_check)
@@ -138,7 +138,7 @@ class TrainingLoop:
         return self._at.step
 
     async def run(self) -> bool:
-        """Train until the last step is done (return True) or the process is told to stop (False), and save the state.
+        """Train until the last step is done (return True) or the process is asked to stop (False), and save the state.
 
         Raises:
             WaitTimedOut: no batch came in time.
@@ -179,7 +179,7 @@ class TrainingLoop:
         if (start := self._replay.jump(self.step)) is not None:
             await self._enter_epoch(start.epoch, start.step)
         elif self._replay.ends(self.step):
-            await self._parts.publications.finish()  # the comparison with what was published happens in there
+            await self._parts.publications.finish()  # this compares the weights with the published ones
             if self._parts.publisher.diverged:
                 # A version that was signed may be known to peers: its number must not be used for other weights.
                 await self._parts.publisher.publish_kept(until=self._parts.publisher.newest_known)
@@ -211,7 +211,7 @@ class TrainingLoop:
         if batch.replayed:
             kill_point("batch_replayed")
         self._kappa = batch.publish_every_steps or self._settings.publish_every_steps
-        self._parts.reporter.say("training", f"step {self.step + 1} of {self._settings.steps}")
+        self._parts.reporter.update("training", f"step {self.step + 1} of {self._settings.steps}")
         rows = check_batch(batch.rollouts, self.step, self._settings.rules, self._at.trained)
         began_s = time.monotonic()
         values = await self._on_worker(lambda: self._train(rows))
@@ -298,7 +298,7 @@ class TrainingLoop:
     async def _start_checkpoint(self) -> None:
         """Copy the state to the host and start to write it, while training continues."""
         kill_point("before_checkpoint_copy")
-        await self._parts.saves.finish()  # one copy at a time
+        await self._parts.saves.finish()  # at most one copy is in memory
         host = self._host_state(self._at)
         state = await self._on_worker(self._parts.trainer.state)
         kill_point("checkpoint_copied")
@@ -326,7 +326,7 @@ class TrainingLoop:
     # ---------------------------------------------------------------- waiting
 
     async def _next_batch(self) -> Batch | None:
-        """Return the batch of the current step, or None if told to stop meanwhile.
+        """Return the batch of the current step, or None if asked to stop meanwhile.
 
         Raises:
             WaitTimedOut: no batch came within batch_timeout_s.
@@ -342,7 +342,7 @@ class TrainingLoop:
             match answer:
                 case NotReady(reason):
                     waiting_for = reason
-                    self._parts.reporter.say("waiting", f"batch of step {self.step}: {reason}")
+                    self._parts.reporter.update("waiting", f"batch of step {self.step}: {reason}")
                 case _:
                     return answer
         raise WaitTimedOut(
@@ -352,7 +352,7 @@ class TrainingLoop:
         )
 
     async def _unless_stopped(self, call: Awaitable[ResultT]) -> ResultT | None:
-        """Return the call's result, or None if told to stop first.
+        """Return the call's result, or None if asked to stop first.
 
         Raises:
             RollcastError: the call failed, or a publication or a checkpoint in flight did.

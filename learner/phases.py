@@ -46,7 +46,7 @@ def run_warm_start(
         seed=config.seed,
         on_step=progress.on_step,
     )
-    reporter.say(
+    reporter.update(
         "warm_start",
         f"done after {figures.correct_steps} correct and {figures.flawed_steps} flawed steps",
         warm_start_s=figures.seconds,
@@ -55,7 +55,7 @@ def run_warm_start(
 
 
 class _WarmStartProgress:
-    """Supplies the warm start with examples and accuracies, and reports its progress."""
+    """Supply the warm start with examples and accuracies, and report its progress."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class _WarmStartProgress:
         if self._stop.is_set():
             raise Stopped
         kill_point("warm_starting")
-        self._reporter.say("warm_start", f"step {step + 1} {self._stage}{self._reached}")
+        self._reporter.update("warm_start", f"step {step + 1} {self._stage}{self._reached}")
 
     def accuracy(self, params: Params) -> float:
         """Measure the share of held-out problems that are answered exactly, and show it in the next reports."""
@@ -108,9 +108,9 @@ def run_evaluation(trainer: Trainer, held_out: HeldOut, reporter: StatusReporter
         Stopped: the process is to stop.
     """
     started_s = time.monotonic()
-    reporter.say("evaluating", f"held-out problems {when} RL")
+    reporter.update("evaluating", f"held-out problems {when} RL")
     score = held_out.measure(trainer.params())
-    reporter.say(
+    reporter.update(
         "evaluating",
         f"held-out exact match {when} RL: {score.exact:.3f}",
         **{

@@ -1,4 +1,4 @@
-"""The facts of the run that the coordinator reports when the learner's session opens."""
+"""Check and convert the facts of the run that the coordinator reports when the learner's session opens."""
 
 from __future__ import annotations
 

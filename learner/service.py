@@ -1,4 +1,4 @@
-"""The learner process: join the run, warm-start or resume, evaluate, publish, train, evaluate again, finish."""
+"""Run the learner process: join the run, warm-start or resume, evaluate, publish, train, evaluate again, finish."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ from rollcast.wire.joining.enrol import Enrolment, enrol
 from rollcast.wire.joining.invite import read_invite
 from rollcast.wire.proto import rollcast_pb2 as pb
 
-EXAMPLES_PER_CALL = 2048  # the task's generator takes a few seconds for so many
-RENEW_TIMEOUT_S = 10.0  # for one attempt to renew the certificate; the caller that needs it retries
+EXAMPLES_PER_CALL = 2048  # seconds; the task's generator takes a few for so many
+RENEW_TIMEOUT_S = 10.0  # seconds for one attempt to renew the certificate; the caller that needs it retries
 HELD_OUT = "held_out"  # the evaluation set that every task has
-CANCEL_GRACE_S = 2.0  # time for a publication in flight to finish once the process is told to stop
+CANCEL_GRACE_S = 2.0  # seconds for a publication in flight to finish once the process is asked to stop
 
 ResultT = TypeVar("ResultT")
 
@@ -133,12 +133,12 @@ class _Life:
         """Do everything that follows the opening of the session. Return False if stopped before the run was finished.
 
         Raises:
-            Stopped: the process was told to stop during a warm start or an evaluation, with nothing new to save.
+            Stopped: the process was asked to stop during a warm start or an evaluation, with nothing new to save.
         """
         async with AsyncExitStack() as stack:
-            watcher = asyncio.create_task(self._pass_on_stop(), name="pass on stop")
+            watcher = asyncio.create_task(self._pass_on_stop(), name="forward the stop")
             stack.callback(watcher.cancel)
-            self._reporter.say("starting", "building the model")
+            self._reporter.update("starting", "building the model")
             writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
             stack.callback(writer.shutdown, wait=True, cancel_futures=True)
             checkpoints = await self._on_worker(
@@ -159,7 +159,7 @@ class _Life:
                 kill_point("training_done")
                 await self._on_worker(lambda: run_evaluation(trainer, held_out, self._reporter, when="after"))
                 self._spent("evaluating")
-                self._reporter.say("finished", f"all {self._facts.info.steps} steps are done")
+                self._reporter.update("finished", f"all {self._facts.info.steps} steps are done")
                 await self._reporter.flush()
             return done
 
@@ -179,7 +179,7 @@ class _Life:
             await self._on_worker(lambda: trainer.restore(restored.state))
             kill_point("restored")
             _log.info("resumed", step=host.step, epoch=host.epoch, version=host.newest_version)
-            self._reporter.say("starting", f"resumed from the checkpoint of step {host.step}", **host.figures)
+            self._reporter.update("starting", f"resumed from the checkpoint of step {host.step}", **host.figures)
             self._spent("starting")
             return host
         self._spent("starting")
@@ -304,7 +304,7 @@ class _Life:
         host: HostState,
     ) -> bool:
         """Publish every version up to the checkpoint's step, including the checkpoint's own."""
-        self._reporter.say("publishing", "version of the checkpoint, through the origin")
+        self._reporter.update("publishing", "version of the checkpoint, through the origin")
         await publisher.publish_kept(until=host.step)
         if host.newest_version == host.step:
             version = Version(host.step)
@@ -398,4 +398,4 @@ async def _finish_within(publications: Publications, seconds: float) -> None:
         async with asyncio.timeout(seconds):
             await publications.finish()
     except TimeoutError:
-        _log.info("publication left to the next start")
+        _log.info("publication postponed to the next start")

@@ -48,7 +48,7 @@ class WallTime:
     Args:
         now: returns monotonic seconds.
         compiled: returns the seconds spent on compiling so far.
-        unix: returns the wall clock, which tells lives apart.
+        unix: returns the wall clock, which identifies a life.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ class Surplus:
 
     surplus: float = 0.0  # of log p + entropy, nats
     entropy: float = 0.0  # nats
-    variance: float = 0.0  # of the surplus if the tokens were sampled honestly, nats squared
+    variance: float = 0.0  # variance of the surplus if the tokens were sampled honestly, nats squared
     highest: float = 0.0  # highest entropy of a token, nats: no token adds more than this to the surplus
 
     @property

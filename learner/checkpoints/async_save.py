@@ -13,7 +13,7 @@ State = Mapping[str, Any]
 
 
 class Saves:
-    """Keeps at most one save in flight; the next one waits for it, so that one copy of the state is in memory.
+    """A background writer with at most one save in flight, so that only one copy of the state is in memory.
 
     Args:
         checkpoints: the checkpoints to save to.
@@ -58,7 +58,7 @@ class Saves:
             self._task = None
 
     async def cancel(self) -> None:
-        """Cancel the save in flight; what its thread is doing at this moment is still completed."""
+        """Cancel the save in flight; the step that its thread is at is still completed."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -24,15 +24,15 @@ from learner.kill_points import kill_point
 from rollcast.runtime.errors import CheckpointError
 from rollcast.runtime.run_folder import fsync_folder
 
-_FORMAT = 2  # of HostState; rises when its fields change meaning
-_UNFINISHED = ".orbax-checkpoint-tmp"  # orbax has this in the name of a folder while it writes it
+_FORMAT = 2  # version of HostState; it rises when fields change meaning
+_UNFINISHED = ".orbax-checkpoint-tmp"  # part of the name of a folder that orbax is writing
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """The part of a checkpoint beside the arrays, in JSON values only.
+    """The part of a checkpoint besides the arrays, in JSON values only.
 
     The position in the prompt mixture needs no field: the coordinator records batches by step and serves them again.
     Random streams need none either: steps use no randomness, and ``seed`` determines the noise of warm start and
@@ -46,7 +46,7 @@ class HostState:
     seed: int
     tokenizer_json: str
     model_json: str
-    sampling: dict[str, Any]  # temperature, max_new_tokens, stop_token_ids: what an evaluation samples with
+    sampling: dict[str, Any]  # temperature, max_new_tokens, stop_token_ids of evaluations
     prompt_tokens_max: int
     trained_ranges: list[list[int]]  # TrainedIds.ranges()
     figures: dict[str, float]  # reward_before, warm_start_s ...: reported again after a restart
@@ -59,7 +59,7 @@ class Restored:
 
     host: HostState
     state: Any
-    digest: str  # of the arrays: equal digests are equal states
+    digest: str  # hash of the arrays: equal digests are equal states
 
 
 class _Torn(Exception):
@@ -130,7 +130,7 @@ class Checkpoints:
                 restored = self._read(step, like)
             except _Torn as torn:
                 problem = problem or str(torn)
-                _log.warning("checkpoint is torn; trying the one before", step=step, problem=str(torn))
+                _log.warning("checkpoint is damaged; trying the previous one", step=step, problem=str(torn))
                 continue
             self._remove([later for later in steps if later > step])
             return restored

@@ -1,4 +1,4 @@
-"""Channels to the coordinator at each of its addresses, one of which is used at a time."""
+"""Keep channels to the coordinator at each of its addresses, of which one is used at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollcast.wire.proto import rollcast_pb2_grpc
 
 
 class Channels:
-    """One channel per address that was tried. A channel reconnects by itself, but only with its own certificate."""
+    """The channels, one per address tried. A channel reconnects by itself, but only with its own certificate."""
 
     def __init__(self) -> None:
         self._enrolment: Enrolment | None = None

@@ -1,4 +1,4 @@
-"""The learner's client of the coordinator's gRPC service: retries, deadlines, and checks of the answers."""
+"""Call the coordinator's gRPC service: retries, deadlines, and checks of the answers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 
 ResultT = TypeVar("ResultT")
 
-CALL_TIMEOUT_S = 30.0  # for one attempt; examples and scores for some hundred problems take well under a second
-LONG_POLL_S = 10.0  # how long the coordinator may hold one NextBatch before it answers what the batch waits for
+CALL_TIMEOUT_S = 30.0  # seconds for one attempt; examples and scores for some hundred problems take well under one
+LONG_POLL_S = 10.0  # seconds for which the coordinator may hold one NextBatch before it answers why the batch waits
 
 # CANCELLED is among them because a server that stops cancels the calls in flight.
 _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
@@ -38,7 +38,7 @@ class Batch:
     step: int
     replayed: bool
     rollouts: tuple[pb.TrainingRollout, ...]
-    publish_every_steps: int = 0  # kappa from this step on; 0: that of the run's facts
+    publish_every_steps: int = 0  # kappa from this step on; 0: kappa of the run's facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class NotReady:
 
 
 class CoordinatorClient:
-    """Calls to the coordinator. All calls are idempotent, so each is retried while the coordinator is unreachable.
+    """A client of the coordinator. All calls are idempotent, so each is retried while it is unreachable.
 
     Args:
         fresh: returns the enrolment, with a certificate that can open a connection now; called again after the
@@ -136,7 +136,7 @@ class CoordinatorClient:
         )
 
     async def next_batch(self, step: int, *, rollouts: int, wait_s: float = LONG_POLL_S) -> Batch | NotReady:
-        """Return the batch of ``step`` with its ``rollouts`` rollouts, or after ``wait_s`` what it waits for."""
+        """Return the batch of ``step`` with its ``rollouts`` rollouts, or after ``wait_s`` the reason for its delay."""
         request = pb.BatchRequest(step=step, wait_s=wait_s)
         return await self._retry(
             f"asking for the batch of step {step}",
@@ -231,7 +231,7 @@ class CoordinatorClient:
 
     def _note_away(self, doing: str, reason: str) -> None:
         if not self._was_away:
-            _log.warning("coordinator away", doing=doing, reason=reason)
+            _log.warning("coordinator unreachable", doing=doing, reason=reason)
         self._was_away = True
 
 
@@ -281,7 +281,7 @@ async def _read_batch(stream: AsyncIterator[pb.BatchPart], step: int, expected: 
         return NotReady(header.waiting_for[:500] or "rollouts")
     if not len(rollouts) == header.rollout_count == expected:
         raise MalformedMessage(
-            f"the batch of step {step} has {len(rollouts)} rollouts, its header says {header.rollout_count}, "
+            f"the batch of step {step} has {len(rollouts)} rollouts, its header announces {header.rollout_count}, "
             f"the run's configuration {expected}",
             fix=_BUG,
         )

@@ -11,7 +11,7 @@ import structlog
 
 from rollcast.runtime.errors import RollcastError
 
-BETWEEN_CHANGES_S = 0.5  # changes that come faster are merged
+BETWEEN_CHANGES_S = 0.5  # changes within this time are merged
 REPEAT_S = 5.0  # the same status is sent again, so that a coordinator that restarted knows it
 
 Send = Callable[[str, str, Mapping[str, float]], Awaitable[None]]
@@ -22,8 +22,8 @@ _log = structlog.get_logger()
 class StatusReporter:
     """Send the newest status from a task of its own, so that training does not wait for it.
 
-    ``say`` may be called from any thread. Values stay part of the status, because sending one twice does no harm while
-    losing one would.
+    ``update`` may be called from any thread. Values stay part of the status, because sending one twice does no harm
+    while losing one would.
 
     Args:
         send: coroutine function (phase, detail, values) that sends a status.
@@ -47,7 +47,7 @@ class StatusReporter:
         with self._lock:
             return dict(self._values)
 
-    def say(self, phase: str, detail: str = "", **values: float) -> None:
+    def update(self, phase: str, detail: str = "", **values: float) -> None:
         """Change the phase, its description and values of the status; the next report sends them."""
         with self._lock:
             if phase != self._phase:

@@ -1,4 +1,4 @@
-"""All names of jax and orbax that the learner uses although they are not public.
+"""Hold all names of jax and orbax that the learner uses although they are not public.
 
 A release may move them without notice; tests/learner/distributed/test_jax_internals.py then names the missing one and
 its purpose.

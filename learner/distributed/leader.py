@@ -1,4 +1,4 @@
-"""The trainer of a learner of several processes, whose calls the leader repeats in all of them.
+"""Train with several processes: the leader has its calls repeated in all of them.
 
 Each method of `LeadTrainer` that computes on all devices posts an order first; `Follower` carries it out in the other
 processes. All then run the same method of `Trainer`: the leader with the values, the followers with zeros of the same
@@ -110,10 +110,10 @@ class Follower:
                 self._carry_out(self._trainer, order)
         return int(order.text)
 
-    def _build(self, told: dict[str, Any]) -> Trainer:
+    def _build(self, settings: dict[str, Any]) -> Trainer:
         # Only the leader reads the model of init_from; its values arrive when it places them.
-        values = self._config.model_dump() | told["shared"] | {"init_from": None}
-        return Trainer(ModelConfig.model_validate(told["model"]), LearnerConfig.model_validate(values))
+        values = self._config.model_dump() | settings["shared"] | {"init_from": None}
+        return Trainer(ModelConfig.model_validate(settings["model"]), LearnerConfig.model_validate(values))
 
     def _carry_out(self, trainer: Trainer, order: Order) -> None:
         match order.name:

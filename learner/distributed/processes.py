@@ -26,7 +26,7 @@ from rollcast.runtime.errors import ProcessFailed, RollcastError
 from rollcast.runtime.process import EXIT_INTERRUPTED, die_with_parent
 
 _STOP_POLL_S = 1.0
-_END_TIMEOUT_S = 20.0  # for jax's orderly shutdown of all processes; after that they just exit
+_END_TIMEOUT_S = 20.0  # seconds for jax's orderly shutdown of all processes; after that they exit without it
 
 TrainerOf = Callable[[ModelConfig], Trainer]
 Life = Callable[[TrainerOf], Awaitable[int]]
@@ -98,12 +98,12 @@ async def _work(config: LearnerConfig, stop: asyncio.Event, life: Life) -> None:
                 lost_s=settings.lost_after_s,
             ),
         )
-        _log.info("learner processes have met", processes=settings.processes, process_id=settings.process_id)
+        _log.info("learner processes connected", processes=settings.processes, process_id=settings.process_id)
         status = await (_lead(config, team, stop, life) if settings.process_id == 0 else _follow(config, team, stop))
     except RollcastError as error:
         status = error.exit_code
         print(error, file=sys.stderr)
-    except RuntimeError as error:  # of jax: a collective broke
+    except RuntimeError as error:  # jax's: a collective broke
         print(lost(error), file=sys.stderr)
     except BaseException as error:
         _log.exception("the learner's process failed", error=str(error)[:300])
@@ -118,7 +118,7 @@ async def _lead(config: LearnerConfig, team: Team, stop: asyncio.Event, life: Li
         trainers.append(LeadTrainer(model, config, team))
         return trainers[0]
 
-    watcher = asyncio.create_task(_stop_when_asked(team, stop), name="stop when another process is told to")
+    watcher = asyncio.create_task(_stop_when_asked(team, stop), name="stop with the other processes")
     try:
         status = await life(make)
     finally:

@@ -21,7 +21,7 @@ from rollcast.runtime.process import EXIT_INTERRUPTED
 from rollcast.runtime.waits import backoff_delays_s
 
 WORKER = "ROLLCAST_LEARNER_WORKER"
-"""Set in the environment of a process that a supervisor started."""
+"""Name of the variable in the environment of a process that a supervisor started."""
 
 #: Exit statuses of a process that lost another one, or whose wait for it timed out.
 LOST = (ProcessFailed.exit_code, WaitTimedOut.exit_code)
@@ -93,7 +93,7 @@ async def supervise(
                 cause=f"its last exit status is {status}",
                 fix="read its log, and check that all hosts of the learner are up and reach each other",
             )
-        _log.warning("a learner process was lost; starting again", exit_status=status, in_s=round(delay_s, 1))
+        _log.warning("a learner process was lost; restarting it", exit_status=status, in_s=round(delay_s, 1))
         with_stop = asyncio.create_task(stop.wait())
         await asyncio.wait({with_stop}, timeout=delay_s)
         with_stop.cancel()

@@ -1,4 +1,4 @@
-"""Orders with which process 0 leads the other processes of a distributed learner.
+"""Pass the orders with which process 0 leads the other processes of a distributed learner.
 
 A computation over all devices runs only if every process starts it, with the same inputs and in the same order. The
 leader alone talks to coordinator and origin. Before each such computation it posts an order to the key-value store of
@@ -93,7 +93,7 @@ class Team:
         try:
             count = int(self._wait_for(key))
             if not 1 <= count <= ORDER_BYTES_MAX // PART_BYTES:
-                raise RuntimeError(f"an order has {count} parts, which cannot be")
+                raise RuntimeError(f"an order claims {count} parts, which is impossible")
             timeout_ms = int(1000 * self._timeout_s)
             parts = [self._store.blocking_key_value_get_bytes(f"{key}/{index}", timeout_ms) for index in range(count)]
             self._store.wait_at_barrier(f"{key}/taken", timeout_ms)
@@ -111,7 +111,7 @@ class Team:
                 raise lost(error) from None
 
     def asked_to_stop(self) -> bool:
-        """Return, in the leader, whether any process was told to stop."""
+        """Return, in the leader, whether any process received a request to stop."""
         try:
             return bool(self._store.key_value_try_get_bytes(_STOP))
         except RuntimeError as error:

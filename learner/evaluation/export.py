@@ -30,7 +30,7 @@ class Policy:
     step: int
     model: ModelConfig
     params: Params  # by Rollcast's tensor names; f32, or in the version's dtypes
-    tokenizer_json: str  # of the run; empty if only a version was read
+    tokenizer_json: str  # JSON of the run's tokenizer; empty if only a version was read
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def export(
 
 def _check_free(target: Path) -> None:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ModelError(f"{target} is there already", cause="nothing is overwritten", fix="choose another folder")
+        raise ModelError(f"{target} exists already", cause="nothing is overwritten", fix="choose another folder")
 
 
 def _newest(run_folder: Path) -> Policy:

@@ -38,7 +38,7 @@ class SetResult:
 class EvaluationResult:
     """The results of all sets, by name, and the time that they took."""
 
-    step: int  # of the checkpoint
+    step: int  # the checkpoint's
     sets: Mapping[str, SetResult]
     seconds: float
 
@@ -75,10 +75,10 @@ def evaluate_run(
         )
     started_s = time.monotonic()
     host, params = load_policy(run_folder)
-    drawing = Drawing(host, params, max(map(len, sets.values()), default=0) * samples, score, seed)
+    sampler = CheckpointSampler(host, params, max(map(len, sets.values()), default=0) * samples, score, seed)
     results = {}
     for name, problems in sets.items():
-        correct = drawing.correct(problems, samples, partial(_tell, progress, name, len(problems)))
+        correct = sampler.correct(problems, samples, partial(_tell, progress, name, len(problems)))
         estimates = {k: estimate_pass_at_k(samples, correct, k) for k in pass_at}
         results[name] = SetResult(len(problems), samples, estimates)
     return EvaluationResult(host.step, results, time.monotonic() - started_s)
@@ -88,8 +88,8 @@ def _tell(progress: Callable[[str, int, int], None], name: str, total: int, done
     progress(name, done, total)
 
 
-class Drawing:
-    """Samples completions of any problems by a checkpoint's policy and has them scored.
+class CheckpointSampler:
+    """Sample completions of any problems from a checkpoint's policy, and have them scored.
 
     Args:
         host: the checkpoint's host state.

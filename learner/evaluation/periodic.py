@@ -73,7 +73,7 @@ class Evaluations:
         self._task: asyncio.Task[None] | None = None
         self._fresh: dict[str, float] = {}
         self.passed_over = 0
-        """The number of evaluations that were skipped because the one before was still running."""
+        """Number of evaluations that were skipped because the previous one was still running."""
 
     def step_done(self, step: int, version: int, params_of: Callable[[int], Params], kept: Kept) -> None:
         """Start a measurement of this version if one is due after this step, and give the one in flight a turn.
@@ -88,7 +88,7 @@ class Evaluations:
         if self._task is not None and not self._task.done():
             self.passed_over += 1
             self._reporter.note(evaluations_passed_over=float(self.passed_over))
-            _log.warning("evaluation passed over", step=step, because="the one before is still under way")
+            _log.warning("evaluation skipped", step=step, because="the previous one is still in progress")
             return
         self._task = asyncio.create_task(self._measure(version, params_of, kept), name="evaluation")
 
@@ -127,7 +127,7 @@ class Evaluations:
             for name, held_out in self._sets.items():
                 await self._measure_set(name, held_out, version, params_of)
         except RollcastError as error:
-            _log.warning("evaluation given up", version=version, error=str(error))
+            _log.warning("evaluation failed", version=version, error=str(error))
             return
         _log.info("evaluated", version=version, seconds=round(time.monotonic() - began_s, 3), **self._fresh)
 

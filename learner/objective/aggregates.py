@@ -1,4 +1,4 @@
-"""The aggregate of learner/objective/objective.py: the weight of each sequence's tokens in the loss.
+"""Compute the aggregate of learner/objective/objective.py: the weight of each sequence's tokens in the loss.
 
 NumPy float64, on the host. Arguments named lengths are i64 [sequences], the number of trained tokens of each; results
 are f64 [sequences], the weight of each of its tokens.

@@ -1,4 +1,4 @@
-"""Configuration of the RL objective: an algorithm by name, and changes to its factors.
+"""Define the configuration of the RL objective: an algorithm by name, and changes to its factors.
 
 A preset is a table of settings, and the fields that a configuration gives replace them. docs/algorithms.md explains
 each preset and each factor, with formula and source.

@@ -1,4 +1,4 @@
-"""The factors of the objective that are computed on the device: correction, gradient and regulariser.
+"""Compute the factors of the objective on the device: correction, gradient and regulariser.
 
 learner/objective/objective.py has the formula. Each factor is a small pure function of `Terms`, or a function that
 builds one from its settings; results are f32 [rows, time].

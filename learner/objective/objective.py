@@ -1,4 +1,4 @@
-"""The RL objective as a product of small factors: another algorithm is another combination of them.
+"""Compute the RL objective as a product of small factors: another algorithm is another combination of them.
 
     J = sum over rows and tokens of  stop(aggregate * correction) * (gradient(stop(advantage)) + regulariser)
 
@@ -25,16 +25,20 @@ import jax.numpy as jnp
 class Terms(NamedTuple):
     """Inputs of the factors: arrays [rows, time], where a row may hold several sequences."""
 
-    logprobs: jax.Array  # f32, of the policy being trained
-    entropies: jax.Array  # f32, nats, of the policy being trained
-    behaviour_logprobs: jax.Array  # f32, of the version that generated the token
+    logprobs: jax.Array  # f32, log-probability under the policy being trained
+    entropies: jax.Array  # f32, entropy of the policy being trained, nats
+    behaviour_logprobs: jax.Array  # f32, log-probability under the version that generated the token
     advantages: jax.Array  # f32
     loss_mask: jax.Array  # f32, 1 on trained tokens
     weights: jax.Array  # f32, aggregate over the whole batch, of which these rows may be a part
     sequence: jax.Array  # i32, number of the token's sequence among these rows, -1 outside sequences
     sequences: int  # upper bound of those numbers
-    proximal_logprobs: jax.Array | None = None  # f32, of the policy at the start of the step; None: the current one
-    reference_logprobs: jax.Array | None = None  # f32, of the policy before RL; None: no penalty needs it
+    proximal_logprobs: jax.Array | None = (
+        None  # f32, log-probability under the policy at the start of the step; None: the current one
+    )
+    reference_logprobs: jax.Array | None = (
+        None  # f32, log-probability under the policy before RL; None: no penalty needs it
+    )
 
     def masked(self, values: jax.Array) -> jax.Array:
         """Return values with 0 outside the loss mask, so that padding cannot overflow an exponential."""

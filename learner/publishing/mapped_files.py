@@ -11,7 +11,7 @@ from blake3 import blake3
 from rollcast.wire.versions.chunks import BytesLike, chunk_list
 
 STRETCH_BYTES = 8 << 20
-"""Bytes read before their pages are given back to the kernel; a multiple of every chunk size."""
+"""Bytes read before their pages are returned to the kernel; a multiple of every chunk size."""
 
 
 def map_file(path: Path) -> memoryview:
@@ -33,7 +33,7 @@ def give_back(data: BytesLike) -> None:
 
 
 def stretches(data: BytesLike) -> Iterator[memoryview]:
-    """Yield the bytes stretch by stretch; each one is given back when the next is requested."""
+    """Yield the bytes stretch by stretch; the pages of each are returned when the next is requested."""
     view = memoryview(data).cast("B")
     for start in range(0, len(view), STRETCH_BYTES):
         yield view[start : start + STRETCH_BYTES]

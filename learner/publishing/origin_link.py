@@ -18,7 +18,7 @@ from rollcast.wire.links.stream import LinkStream
 from rollcast.wire.links.tcp import SocketOptions
 from rollcast.wire.versions.chunks import BytesLike
 
-STALL_TIMEOUT_S = 15.0  # without progress for this long the link counts as broken
+STALL_TIMEOUT_S = 15.0  # seconds without progress after which the link counts as broken
 LIMITS = LinkLimits(write_timeout_s=STALL_TIMEOUT_S)
 
 ChunkOf = Callable[[EncodingId, ChunkIndex], BytesLike]
@@ -37,7 +37,7 @@ class OriginLink:
         self._loop = asyncio.get_running_loop()
         self._push: Push | None = None
         self._chunk: ChunkOf | None = None
-        self._asked: dict[tuple[EncodingId, ChunkIndex], None] = {}  # in order, each once
+        self._asked: dict[tuple[EncodingId, ChunkIndex], None] = {}  # in order, each sent once
         self._sending = False
         self._moved_s = 0.0  # when the push last made progress
         self._finished: asyncio.Future[str] | None = None  # why the push failed; empty: it did not
@@ -84,7 +84,7 @@ class OriginLink:
             while not self._finished.done():
                 left_s = STALL_TIMEOUT_S if self._sending else self._moved_s + STALL_TIMEOUT_S - self._loop.time()
                 if left_s <= 0:
-                    raise LinkBroken("the origin says nothing")
+                    raise LinkBroken("the origin sends nothing")
                 await asyncio.wait((self._finished,), timeout=left_s)
             if reason := self._finished.result():
                 raise LinkBroken(reason)
@@ -110,7 +110,7 @@ class OriginLink:
         self._moved_s = self._loop.time()
         for frame in frames:
             if not isinstance(frame, LinkMessageFrame):
-                self._stream.close("nobody asked for chunks", MalformedMessage.code)
+                self._stream.close("the learner requested no chunks", MalformedMessage.code)
                 return
             if self._push is not None:
                 self._carry_out(self._push.receive(frame.message))

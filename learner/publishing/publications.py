@@ -11,7 +11,7 @@ from rollcast.wire.ids import Version
 
 
 class Publications:
-    """Keeps at most one publication in flight; starting the next one waits for it."""
+    """A background publisher with at most one publication in flight; starting the next one waits for it."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher

@@ -38,7 +38,7 @@ from rollcast.wire.versions.records import (
     sign_version,
 )
 
-PUSH_BYTES_PER_SECOND_MIN = 1 << 20  # slowest origin that can keep up; a push may take longer the larger the version is
+PUSH_BYTES_PER_SECOND_MIN = 1 << 20  # the slowest origin that can keep up; larger versions may take longer to push
 
 _log = structlog.get_logger()
 
@@ -75,8 +75,8 @@ class Origin(Protocol):
 class Publisher:
     """Publish snapshots as versions, in order.
 
-    After a resume, repeated steps are compared with the versions that were published: the same state hash is needed to
-    go on in the epoch. Where it differs, the publisher has *diverged* and signs nothing more until the next epoch,
+    After a resume, repeated steps are compared with the versions that were published: the epoch continues only with
+    the same state hash. Where it differs, the publisher has *diverged* and signs nothing more until the next epoch,
     since one version number must never stand for two states.
 
     Args:
@@ -214,7 +214,7 @@ class Publisher:
     def _again(self, version: Version, snapshot: Snapshot) -> Prepared | None:
         """Return a version that was signed before with the same state; None if only the run has its record."""
         signed = self._retained.record(version)
-        if signed is None:  # the run has it, this disk lost it
+        if signed is None:  # the run has the version, but this disk lost it
             self._retained.stand_in(version, snapshot)
             return None
         if self._retained.signed(version) is None:  # its bytes had been removed
@@ -226,7 +226,7 @@ class Publisher:
             raise _other_bytes(version)
         self._diverged = True
         _log.warning(
-            "training again gave other weights than were published; the run will go on in a new epoch",
+            "repeated training gave other weights than were published; the run continues in a new epoch",
             version=version,
             newest_common_version=self._common_version,
         )

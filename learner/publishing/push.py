@@ -1,4 +1,4 @@
-"""The learner's side of the protocol that pushes one version to the origin. Pure: messages in, messages out.
+"""Push one version to the origin: the learner's side of the protocol. Pure: messages in, messages out.
 
 The learner announces the version. The origin answers with the encodings that it wants, requests missing chunks as fast
 as it can store them, and sends VersionHeld once its copy is durable.
@@ -23,7 +23,7 @@ class SendMessage:
 
 @dataclass(frozen=True, slots=True)
 class SendChunk:
-    """Send this chunk, after the chunks that were requested before."""
+    """Send this chunk, after the chunks that were requested earlier."""
 
     encoding_id: EncodingId
     index: ChunkIndex

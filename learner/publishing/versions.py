@@ -59,7 +59,7 @@ class RetainedVersions:
         self._states: OrderedDict[Version, tuple[VersionRecord, BytesLike]] = OrderedDict()
         self._stand_ins: OrderedDict[Version, Snapshot] = OrderedDict()
         self._number = itertools.count()
-        self._lock = threading.Lock()  # of _states and _stand_ins
+        self._lock = threading.Lock()  # guards _states and _stand_ins
 
     def freeze(self, version: Version, write: Callable[[BinaryIO], tuple[TensorSpec, ...]]) -> SnapshotFile:
         """Return a snapshot that ``write`` writes to our disk; it takes no memory except the page cache.

@@ -66,7 +66,7 @@ def _row(rollout: pb.TrainingRollout, rules: BatchRules) -> TrainingRow:
     numbers = (rollout.reward, rollout.sampling.temperature)
     if max(tokens) >= rules.vocabulary_size or not all(map(math.isfinite, numbers)) or numbers[1] <= 0.0:
         raise MalformedMessage(
-            f"rollout {rollout.rollout_id} has a token, a reward or a temperature that cannot be", fix=_FIX
+            f"rollout {rollout.rollout_id} has a token, a reward or a temperature out of range", fix=_FIX
         )
     return TrainingRow(
         rollout_id=rollout.rollout_id,

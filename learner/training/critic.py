@@ -35,7 +35,7 @@ class Judgement(NamedTuple):
 
 
 class Critic:
-    """Estimates values and learns them.
+    """A critic with its optimiser: it estimates values and learns them.
 
     Args:
         model_config: the architecture, which is the policy's.
@@ -81,10 +81,10 @@ class Critic:
         return value_estimates(self._model_config, params, *read, self._forward)
 
     def _loss(self, params: Params, part: Any, _sequences_per_row: int) -> tuple[jax.Array, dict[str, jax.Array]]:
-        read, told, share = part
+        read, judgement, share = part
         estimates = self._estimates(params, read)
-        value = jnp.sum(share * clipped_error(estimates, told, self._config.critic.value_clip))
-        error = jnp.sum(share * jnp.square(jax.lax.stop_gradient(estimates) - told.returns))
+        value = jnp.sum(share * clipped_error(estimates, judgement, self._config.critic.value_clip))
+        error = jnp.sum(share * jnp.square(jax.lax.stop_gradient(estimates) - judgement.returns))
         return value, {"value_loss": value, "value_error": error}
 
 

@@ -34,7 +34,10 @@ _INTO = (FSDP, TENSOR)  # of kernels [width, inner], which read the residual str
 _BACK = (TENSOR, FSDP)  # of kernels [inner, width], which write to it
 #: The axes of a tensor's dimensions by the end of its name; a tensor without an entry is copied to every device.
 RULES: dict[str, tuple[Axes, ...]] = {
-    "embedding": ((TENSOR, FSDP), None),  # by tokens only: activations are divided by rows (fsdp), never by width
+    "embedding": (
+        (TENSOR, FSDP),
+        None,
+    ),  # by tokens only, because activations are divided by rows (fsdp), never by width
     "head.kernel": (None, (TENSOR, FSDP)),
     "attention.query.kernel": _INTO,
     "attention.key.kernel": _INTO,

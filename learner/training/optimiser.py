@@ -32,7 +32,7 @@ ALONE_ELEMENTS = 1 << 18
 """Tensors of at least this many elements are updated alone, smaller ones together: each call has a fixed cost."""
 _EPSILON = 1e-8
 
-Tensors = tuple[Any, ...]  # of a group, in the order of its names
+Tensors = tuple[Any, ...]  # arrays of a group, in the order of its names
 
 
 class Moments(NamedTuple):
@@ -66,7 +66,7 @@ class _Adam:
         self._config = config
         self._learning_rate = learning_rate
         self._mesh = mesh
-        self._places: dict[str, tuple[Tensors, Tensors, Tensors]] = {}  # by a group's first name
+        self._places: dict[str, tuple[Tensors, Tensors, Tensors]] = {}  # keyed by a group's first name
         self._begin = jax.jit(lambda: jnp.zeros((), jnp.int32), out_shardings=NamedSharding(mesh, PartitionSpec()))
         self._init = jax.jit(self._nothing, static_argnums=1)
         self._measure = jax.jit(lambda gradients, count: (optax.tree.norm(gradients), count + 1))

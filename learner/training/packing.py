@@ -74,7 +74,7 @@ class PackedBatch:
     loss_mask: Array  # bool, tokens that are trained on
     token_versions: Array  # i64, version that generated the token, NO_VERSION where none did
     temperature: Array  # f32, 0 on padding
-    advantages: Array  # f32, of the token's sequence; 0 with a critic, which computes them per token
+    advantages: Array  # f32, advantage of the token's sequence; 0 with a critic, which computes it per token
     rewards: Array  # f32, the sequence's reward at its last trained token, 0 elsewhere
     weights: Array  # f32, weight of the token in the mean over the batch
     sequences_per_row: int = 1  # upper bound of segments
@@ -168,7 +168,7 @@ class Scored:
 
     rewards: Array  # shaped (overlong penalty applied)
     advantages: Array
-    weights: Array  # of each trained token of the rollout
+    weights: Array  # weight of each trained token of the rollout
 
 
 def score(

@@ -1,6 +1,6 @@
-"""Bring tensors from devices to this host's memory piece by piece, and freeze them into a file that way.
+"""Copy tensors from devices to this host's memory piece by piece, and freeze them into a file that way.
 
-A tensor may be divided among the devices of many hosts, none of which needs room for all of it: some rows of each shard
+A tensor may be divided among the devices of many hosts, none of which could hold all of it: some rows of each shard
 are gathered at a time and written to their places in the file.
 """
 

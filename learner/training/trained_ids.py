@@ -1,4 +1,4 @@
-"""The set of rollouts that were trained on, compact enough for a checkpoint: no rollout is trained on twice."""
+"""Keep the set of trained rollouts, compact enough for a checkpoint: no rollout is trained on twice."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Run the short supervised warm start, which is reported apart from RL.
 
 Stage 1 teaches the skill with correct answers until held-out accuracy passes a gate. Stage 2 teaches the task's flawed
-answers (for sums: forgotten carries). The policy then has the skill but rarely shows it, which RL can repair within
+answers (for sums: missing carries). The policy then has the skill but rarely shows it, which RL can repair within
 minutes; on a half-learned skill RL stalls instead.
 """
 
@@ -31,7 +31,7 @@ ADAM_SHARE = 0.1  # share of Muon's learning rate that Adam uses, for the scales
 Example = tuple[Sequence[int], Sequence[int]]  # prompt ids, answer ids with the stop token
 Examples = Callable[[int, bool], Sequence[Example]]  # returns ``count`` fresh examples, ``flawed`` or correct
 Accuracy = Callable[[Params], float]  # held-out exact match, 0 to 1
-OnStep = Callable[[int], None]  # (steps done of this stage); may raise to leave
+OnStep = Callable[[int], None]  # (steps done of this stage); may raise to stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class WarmStartFigures:
 
     correct_steps: int
     flawed_steps: int
-    correct_accuracy: float  # held-out, after stage 1
+    correct_accuracy: float  # held-out accuracy after stage 1
     seconds: float
 
 
@@ -97,7 +97,7 @@ def _skill_optimiser(config: WarmStartConfig) -> Any:
 
 
 class _Supervised:
-    """Trains on examples with cross-entropy on the answers."""
+    """A trainer of examples with cross-entropy on the answers."""
 
     def __init__(self, model_config: ModelConfig, batch_size: int, optimiser: Any, params: Params) -> None:
         self.params = params

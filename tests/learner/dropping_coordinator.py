@@ -13,7 +13,7 @@ from tests.learner.scripted_run import Authority, Script, ScriptedCoordinator
 
 
 class DroppingCoordinator(ScriptedCoordinator):
-    """The first, third ... call of each kind is lost after it had its effect."""
+    """A coordinator that loses the answer to the first, third ... call of each kind after its effect."""
 
     def __init__(self, authority: Authority, script: Script) -> None:
         super().__init__(authority, script)

@@ -1,4 +1,4 @@
-"""Script the coordinator's joins over HTTP, with certificates as short-lived as a test wants."""
+"""Script the coordinator's joins over HTTP, with certificates as short-lived as a test sets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.learner.scripted_run import LOOPBACK, RUN_ID, Authority
 
 
 class ScriptedDoor:
-    """Lets the learner in. ``lifetimes_s``: of the next certificates; an hour when it is empty."""
+    """A server that enrols the learner; ``lifetimes_s`` are those of the next certificates, an hour if empty."""
 
     def __init__(self, authority: Authority, grpc_address: str, lifetimes_s: list[float]) -> None:
         self.issued: list[TlsCredentials] = []  # without their keys

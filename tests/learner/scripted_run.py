@@ -39,7 +39,7 @@ DEAD_URL = f"http://{LOOPBACK}:9"
 
 
 class Authority:
-    """A run CA, the learner's identity, and credentials for everybody."""
+    """A run CA, the learner's identity, and credentials for every process."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ class Authority:
         return TlsCredentials(self.ca.certificate_pem, certificate, key.private_pem)
 
     def enrolment(self, grpc_address: str, *, lifetime_s: float = 3600.0) -> Enrolment:
-        """The learner's place in the run, with a new certificate."""
+        """Return the learner's enrolment, with a new certificate."""
         return Enrolment(
             credentials=self.credentials(self.learner, "learner", lifetime_s=lifetime_s),
             run_id=RUN_ID,
@@ -70,7 +70,7 @@ class Authority:
         )
 
     def invite(self, grpc_address: str, http_url: str = DEAD_URL) -> str:
-        """With the dead address a test saves the learner's certificate beforehand."""
+        """Return an invite; with the dead address a test saves the learner's certificate beforehand."""
         return Invite(
             run_id=RUN_ID,
             role="learner",
@@ -87,7 +87,7 @@ class Authority:
 
 @dataclass
 class Script:
-    """What the run is and what goes wrong."""
+    """The run's settings, and its faults."""
 
     steps: int = 4
     staleness_limit: int = 2
@@ -101,11 +101,11 @@ class Script:
     batch_gate: asyncio.Event | None = None  # no batch is ready before it is set
     examples_error: RollcastError | None = None
     spoil: Callable[[int, list[pb.TrainingRollout]], None] = lambda step, rollouts: None
-    kappa: Callable[[int], int] = lambda step: 0  # what the header of a step's batch says
+    kappa: Callable[[int], int] = lambda step: 0  # header of each step's batch
 
 
 class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
-    """Forms batches of random tokens out of announced versions, records them, and serves them again."""
+    """A coordinator that forms batches of random tokens of announced versions, records and replays them."""
 
     def __init__(self, authority: Authority, script: Script) -> None:
         self.authority = authority
@@ -328,7 +328,7 @@ class Received:
 
 
 class ScriptedOrigin:
-    """Takes versions over links; ``break_after`` chunks it drops the link, once a listed number is used up."""
+    """An origin that receives versions over links; it drops each next link after a number of ``break_after`` chunks."""
 
     def __init__(self, authority: Authority, *, role: str = "origin") -> None:
         self.authority = authority
@@ -366,7 +366,7 @@ class ScriptedOrigin:
         lost = asyncio.Event()
         stream = LinkStream.take_over(request.transport, SocketOptions(), write_timeout_s=5.0, on_lost=lost.set)
         self._streams.append(stream)
-        with suppress(RollcastError):  # whoever called found somebody else than it wanted
+        with suppress(RollcastError):  # the caller found another peer than it expected
             await greet(stream, caller_of(request.transport).peer_id, RUN_ID, 5.0, dialled=False)
         stream.start(_ScriptedLink(self, stream, self.break_after.pop(0) if self.break_after else None))
         await lost.wait()
@@ -397,7 +397,7 @@ class ScriptedOrigin:
         received = self.versions[frame.version]
         assert frame.stripe == NO_STRIPE
         check_chunk(received.hashes, frame.index, frame.payload)
-        assert frame.index not in received.chunks, "a chunk that nobody asked for"
+        assert frame.index not in received.chunks, "an unrequested chunk"
         received.chunks[frame.index] = bytes(frame.payload)
         self.chunks_received += 1
         return [self._hold(received)] if received.complete else []
@@ -444,7 +444,7 @@ class _ScriptedLink:
 
 @dataclass
 class World:
-    """A coordinator, an origin, and where the learner lives."""
+    """A coordinator, an origin, and the learner's folder."""
 
     authority: Authority
     coordinator: ScriptedCoordinator

@@ -1,4 +1,4 @@
-"""Facts of a run as the learner states them: where its wall time goes, and what it is told about the run."""
+"""Test the run's facts that the learner receives, and the account of its wall time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rollcast.wire.text.tokenizer import Tokenizer
 
 
 class Clocks:
-    """Wall time and compile time as a script."""
+    """Scripted wall time and compile time."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -60,7 +60,7 @@ def test_every_second_of_a_life_has_one_cause(clocks: Clocks) -> None:
     assert sum(value for name, value in figures.items() if name != "life_s") == figures["life_s"]
 
 
-def test_compiling_beside_other_work_never_counts_more_than_what_passed(clocks: Clocks) -> None:
+def test_compiling_during_other_work_never_counts_more_than_the_elapsed_time(clocks: Clocks) -> None:
     life = WallTime(clocks.now, clocks.compiled)
     clocks.pass_(1.0, compiling=4.0)
     life.spent("starting")

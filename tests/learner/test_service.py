@@ -21,12 +21,12 @@ from tests.learner.dropping_coordinator import DroppingCoordinator
 from tests.learner.scripted_door import ScriptedDoor
 from tests.learner.scripted_run import LOOPBACK, Script, World
 
-SHORT_LIFE_S = 3.0  # of a certificate; enough to open the session
+SHORT_LIFE_S = 3.0  # seconds of a certificate's life; enough to open the session
 
 
 @pytest.fixture(scope="session", autouse=True)
 def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Each life of a learner compiles the same functions: share them, as the processes of one machine do."""
+    """Share compiled functions, as the processes of one machine do: each life of a learner compiles the same ones."""
     global _cache
     _cache = tmp_path_factory.mktemp("compilation-cache")
     yield
@@ -77,7 +77,7 @@ async def running(settings: LearnerConfig, stop: asyncio.Event) -> AsyncIterator
     finally:
         stop.set()
         await asyncio.wait({task})
-        task.result()  # its error says more than a condition that never came true
+        task.result()  # its error is clearer than a condition that never came true
 
 
 async def test_a_run_from_the_first_step_to_the_last(world: World, script: Script) -> None:
@@ -112,7 +112,7 @@ async def test_every_step_reports_all_its_figures(world: World, script: Script) 
         assert expected <= set(report.values)
         assert report.values["tokens"] == 12.0
         assert report.values["version"] == report.step
-    # Version 0 drew the first batch, and nothing has been learnt since: the ratio is exactly one.
+    # Version 0 generated the first batch, and nothing has been learnt since: the ratio is exactly one.
     assert world.coordinator.step_reports[0].values["ratio_mean"] == pytest.approx(1.0, abs=1e-6)
 
 
@@ -124,7 +124,7 @@ async def test_kappa_and_older_versions(world: World, script: Script) -> None:
 
 
 def saved_steps(world: World) -> list[int]:
-    """Of the checkpoints on the disk."""
+    """Return the steps of the checkpoints on the disk."""
     return sorted(int(path.name) for path in (world.run_folder / "checkpoints").iterdir())
 
 
@@ -135,7 +135,7 @@ def content(folder: Path) -> str:
     return digest.hexdigest()
 
 
-async def test_a_stopped_learner_goes_on_to_the_same_versions(world: World, script: Script) -> None:
+async def test_a_stopped_learner_continues_to_the_same_versions(world: World, script: Script) -> None:
     script.steps = 6
     stop = asyncio.Event()
     async with running(config(world, checkpoint={"every_steps": 4, "keep": 2}), stop) as learner:
@@ -212,7 +212,7 @@ async def test_a_batch_that_breaks_the_rules_stops_the_learner(
     assert problem in caught.value.cause
 
 
-async def test_waiting_for_a_batch_ends_and_names_what_was_missing(world: World, script: Script) -> None:
+async def test_waiting_for_a_batch_times_out_and_names_the_reason(world: World, script: Script) -> None:
     script.batch_gate = asyncio.Event()
     with pytest.raises(WaitTimedOut, match="batch of step 0") as caught:
         await run(config(world, batch_timeout_s=1.0), asyncio.Event())
@@ -242,7 +242,7 @@ async def test_stop_in_the_warm_start_is_an_interruption(world: World) -> None:
 
 
 async def test_expired_certificates_are_renewed_when_connections_break(world: World, script: Script) -> None:
-    """The first certificate is over when both links break and the coordinator comes back."""
+    """The first certificate has expired when both links break and the coordinator returns."""
     script.batch_gate = asyncio.Event()
     grpc_address = f"{LOOPBACK}:{world.grpc_port}"
     async with ScriptedDoor(world.authority, grpc_address, [SHORT_LIFE_S]).open() as door:
@@ -274,7 +274,7 @@ async def test_a_task_without_demonstrations_ends_the_learner_with_the_coordinat
     assert await run(config(world, warm_start={"steps_max": 0}), asyncio.Event()) == 0
 
 
-async def test_a_missing_identity_says_how_to_make_one(world: World, tmp_path: Path) -> None:
+async def test_a_missing_identity_is_reported_with_the_command_to_create_one(world: World, tmp_path: Path) -> None:
     with pytest.raises(WrongKey, match="cannot read the identity") as caught:
         await run(config(world, identity_file=tmp_path / "none.key"), asyncio.Event())
     assert "rollcast identity" in caught.value.fix
@@ -311,7 +311,7 @@ async def test_the_figures_of_a_life_and_of_its_steps_add_up(world: World, scrip
     assert values["oldest_checkpoint_step"] == 2.0
 
 
-async def test_kappa_may_follow_what_the_coordinator_says(world: World, script: Script) -> None:
+async def test_kappa_may_follow_the_coordinator(world: World, script: Script) -> None:
     script.steps, script.staleness_limit = 7, 6
     script.kappa = lambda step: 1 if step < 2 else 3
     script.newest_usable_version = lambda step: 0
@@ -323,7 +323,7 @@ async def test_kappa_may_follow_what_the_coordinator_says(world: World, script: 
 
 
 async def interrupted(world: World, *, after: int, **changes: Any) -> None:
-    """A life that is lost once the report of a step has arrived."""
+    """Run a life that is lost once the report of a step has arrived."""
     life = asyncio.create_task(run(config(world, **changes), asyncio.Event()))
     await world.coordinator.until(lambda: any(report.step == after for report in world.coordinator.step_reports))
     life.cancel()
@@ -333,7 +333,7 @@ async def interrupted(world: World, *, after: int, **changes: Any) -> None:
 OTHER = {"optimiser": {"learning_rate": 0.01}}  # stands for other hardware
 
 
-async def test_other_weights_than_published_go_on_in_a_new_epoch(world: World, script: Script) -> None:
+async def test_other_weights_than_published_continue_in_a_new_epoch(world: World, script: Script) -> None:
     """The second life loses the answer to OpenEpoch, the third finds the epoch in the run's facts."""
     coordinator = world.coordinator
     script.steps = 8
@@ -362,7 +362,7 @@ async def test_other_weights_than_published_go_on_in_a_new_epoch(world: World, s
     assert sorted(records) == list(range(9))
     assert all(len(contents) == 1 for contents in coordinator.contents.values())
 
-    # Whoever resumes now resumes in the epoch.
+    # A learner that resumes now resumes in the epoch.
     assert await run(config(world, **OTHER), asyncio.Event()) == 0
     assert len(coordinator.epochs) == 1
 
@@ -374,7 +374,7 @@ async def test_other_weights_than_published_can_stop_the_learner(world: World, s
         await run(config(world, resume={"on_mismatch": "stop"}, **OTHER), asyncio.Event())
 
 
-async def test_calls_whose_answers_are_lost_are_made_again(world: World, script: Script) -> None:
+async def test_calls_whose_answers_are_lost_are_retried(world: World, script: Script) -> None:
     """Every other call is carried out and its connection then dropped."""
     await world.coordinator.stop()
     dropping = DroppingCoordinator(world.authority, script)

@@ -24,7 +24,7 @@ def tiny_trainer(config: LearnerConfig = CONFIG) -> Trainer:
 
 
 def tiny_row(index: int, completion: tuple[int, ...], reward: float, *versions: int) -> TrainingRow:
-    """A rollout with one token a segment; ``versions`` repeats its last element."""
+    """Return a rollout with one token a segment; ``versions`` repeats its last element."""
     made_by = [*versions, *versions[-1:] * len(completion)] or [0] * len(completion)
     segments = tuple(
         Segment("assistant", Epoch(0), Version(version), PeerId("p"), (token,), b"\x01")
@@ -34,7 +34,7 @@ def tiny_row(index: int, completion: tuple[int, ...], reward: float, *versions: 
 
 
 def tiny_batch(rewards: Sequence[float], *, versions: Sequence[int] = (0,)) -> PackedBatch:
-    """One row a reward, in groups of four, with different completions."""
+    """Return one row a reward, in groups of four, with different completions."""
     rows = [
         tiny_row(index, (4 + index % 4, 3 + index % 5, 1), reward, versions[index % len(versions)])
         for index, reward in enumerate(rewards)

@@ -27,7 +27,7 @@ def test_the_older_side_is_named() -> None:
 
 
 @pytest.mark.parametrize("theirs", [(0, 0), (0, 3), (3, 1), (-1, 1)])
-def test_nonsense_ranges_are_refused(theirs: tuple[int, int]) -> None:
+def test_invalid_ranges_are_refused(theirs: tuple[int, int]) -> None:
     with pytest.raises(MalformedMessage):
         agree((1, 1), theirs)
 

@@ -18,7 +18,7 @@ from coordinator.tasks.rows import problem_of
 from coordinator.tasks.sources import RowsTask
 from coordinator.tasks.token_limits import TokenLimits
 from coordinator.verifiers.pool import VerifierPool, VerifyItem
-from learner.evaluation.offline import Drawing, load_policy
+from learner.evaluation.offline import CheckpointSampler, load_policy
 from rollcast.cli.run.run_tools import SCORE_DEADLINE_S, run_config, run_tokenizer
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -58,8 +58,8 @@ def profiling(run: Path, learner_folder: Path, task: RowsTask, samples: int, kep
         try:
             scores = _Scores(pool, tokenizer, config.sampling.stop_strings, run_there)
             limits = TokenLimits(tokenizer, config.sampling.prompt_tokens_max, config.sampling.new_tokens_max)
-            drawing = Drawing(host, params, CHUNK_ROWS * samples, scores.score, config.run.seed)
-            yield _Profiler(file, limits, drawing, scores, samples).profile
+            sampler = CheckpointSampler(host, params, CHUNK_ROWS * samples, scores.score, config.run.seed)
+            yield _Profiler(file, limits, sampler, scores, samples).profile
         finally:
             run_there(pool.close(), START_DEADLINE_S)
 
@@ -94,10 +94,12 @@ class _Scores:
 
 
 class _Profiler:
-    def __init__(self, file: ProfileFile, limits: TokenLimits, drawing: Drawing, scores: _Scores, samples: int) -> None:
+    def __init__(
+        self, file: ProfileFile, limits: TokenLimits, sampler: CheckpointSampler, scores: _Scores, samples: int
+    ) -> None:
         self._file = file
         self._limits = limits
-        self._drawing = drawing
+        self._sampler = sampler
         self._scores = scores
         self._samples = samples
 
@@ -110,7 +112,7 @@ class _Profiler:
         if wanted:
             self._scores.problems = dict(enumerate(problems))
             examples = [pb.Example(example_id=at, prompt_token_ids=prompts[at]) for at in wanted]
-            correct = self._drawing.correct(examples, self._samples, seeds=[keys[at] for at in wanted])
+            correct = self._sampler.correct(examples, self._samples, seeds=[keys[at] for at in wanted])
             self._file.add(
                 (keys[at], PassRate(self._samples, right)) for at, right in zip(wanted, correct, strict=True)
             )

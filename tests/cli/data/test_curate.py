@@ -137,7 +137,7 @@ def run(tmp_path: Path) -> Path:
     return folder.root
 
 
-class ScriptedDrawing:
+class ScriptedSampler:
     """Answers `a` and `b` in turn; what it is asked is written down."""
 
     asked: ClassVar[list[Sequence[int]]] = []
@@ -158,7 +158,7 @@ class ScriptedDrawing:
 
 def test_rows_are_solved_by_the_runs_policy_once(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "load_policy", lambda folder: (SimpleNamespace(run_id="r", step=7), {}))
-    monkeypatch.setattr(module, "Drawing", ScriptedDrawing)
+    monkeypatch.setattr(module, "CheckpointSampler", ScriptedSampler)
     rows = [Row("aa", "a"), Row("bb", "c"), Row("abcde", "a"), Row("zz", "a")]
     expected = [PassRate(4, 2), PassRate(4, 0), None, None]
     kept = tmp_path / "profile.jsonl"
@@ -166,4 +166,4 @@ def test_rows_are_solved_by_the_runs_policy_once(run: Path, tmp_path: Path, monk
         assert profile(rows) == expected
     with profiling(run, run, TASK, 4, kept) as profile:
         assert profile([*rows, Row("cc", "b")]) == [*expected, PassRate(4, 2)]
-    assert [len(one) for one in ScriptedDrawing.asked] == [2, 1]
+    assert [len(one) for one in ScriptedSampler.asked] == [2, 1]

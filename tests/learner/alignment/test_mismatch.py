@@ -24,7 +24,7 @@ def row(number: int, *segments: Segment) -> TrainingRow:
     return TrainingRow(number, 0, (7, 8), segments, 1.0, float(number))
 
 
-def test_each_peers_reported_values_are_held_against_the_recomputed_ones() -> None:
+def test_each_peers_reported_values_are_compared_with_recomputed_ones() -> None:
     rows = [
         row(0, segment(HONEST, (-1.0, -2.0, -3.0)), segment(OFF, (-1.0, -1.0, -9.0), b"\1\1\0")),
         row(1, segment(OFF, ())),

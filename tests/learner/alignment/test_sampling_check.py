@@ -18,8 +18,8 @@ CHECK = SamplingCheckConfig()
 HONEST, GREEDY = PeerId("honest"), PeerId("greedy")
 
 
-def drawn(shares: np.ndarray, tokens: np.ndarray) -> Surplus:
-    """Tokens [n] as if each was drawn from its distribution [n, vocabulary]."""
+def sampled(shares: np.ndarray, tokens: np.ndarray) -> Surplus:
+    """Return the surplus of tokens [n], as if each was sampled from its distribution [n, vocabulary]."""
     logs = np.log(np.maximum(shares, 1e-300))
     entropies = -(shares * logs).sum(1)
     variances = (shares * (logs + entropies[:, None]) ** 2).sum(1)
@@ -30,7 +30,7 @@ def drawn(shares: np.ndarray, tokens: np.ndarray) -> Surplus:
 
 
 def distributions(random: np.random.Generator, count: int, spread: float) -> np.ndarray:
-    """Of 20 tokens; a larger spread makes them more certain."""
+    """Return distributions over 20 tokens; a larger spread makes them more certain."""
     shares = np.exp(random.normal(0.0, spread, (count, 20)))
     return shares / shares.sum(1, keepdims=True)
 
@@ -41,10 +41,11 @@ def draws(random: np.random.Generator, shares: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("spread", [1.0, 4.0, 12.0])
 @pytest.mark.parametrize("tokens", [5, 50, 500])
-def test_honest_draws_do_not_alarm_however_certain_and_however_few(spread: float, tokens: int) -> None:
+def test_honest_samples_do_not_alarm_however_certain_and_however_few(spread: float, tokens: int) -> None:
     random = np.random.default_rng(0)
     found = [
-        drawn(shares, draws(random, shares)) for shares in (distributions(random, tokens, spread) for _ in range(1000))
+        sampled(shares, draws(random, shares))
+        for shares in (distributions(random, tokens, spread) for _ in range(1000))
     ]
     assert not [one for one in found if one.alarms(CHECK)]
     assert max(one.sigmas for one in found) < 5.0
@@ -54,14 +55,16 @@ def test_honest_draws_do_not_alarm_however_certain_and_however_few(spread: float
 
 
 @pytest.mark.parametrize("spread", [1.0, 4.0])
-def test_greedy_and_cool_draws_alarm_within_some_hundred_tokens(spread: float) -> None:
+def test_greedy_and_cool_samples_alarm_within_some_hundred_tokens(spread: float) -> None:
     random = np.random.default_rng(0)
     shares = distributions(random, 400, spread)
-    assert drawn(shares, shares.argmax(1)).alarms(CHECK)
+    assert sampled(shares, shares.argmax(1)).alarms(CHECK)
     cool = shares**2 / (shares**2).sum(1, keepdims=True)
-    assert drawn(shares, draws(random, cool)).alarms(CHECK)
+    assert sampled(shares, draws(random, cool)).alarms(CHECK)
     hot = shares**0.5 / (shares**0.5).sum(1, keepdims=True)
-    assert not drawn(shares, draws(random, hot)).alarms(CHECK), "what is unlikely is chosen by other things too"
+    assert not sampled(shares, draws(random, hot)).alarms(CHECK), (
+        "selection by other criteria favours unlikely tokens too"
+    )
 
 
 def rollouts(trainer: Trainer, sampler: Sampler, peer: PeerId, first_seed: int) -> list[TrainingRow]:
@@ -79,7 +82,7 @@ def batch(rows: list[TrainingRow]) -> PackedBatch:
     return pack(rows, time=10, objective=ObjectiveConfig(), completion_tokens_max=6)
 
 
-def test_an_engine_that_draws_greedily_and_reports_honestly_is_found() -> None:
+def test_an_engine_that_samples_greedily_and_reports_honestly_is_found() -> None:
     trainer = Trainer(MODEL, CONFIG)
     # As a trained policy: not all tokens alike.
     trainer.set_params({name: 20.0 * leaf if name == "embedding" else leaf for name, leaf in trainer.params().items()})

@@ -1,4 +1,4 @@
-"""Checkpoints: exact resume, damaged folders, and saving while training goes on."""
+"""Test checkpoints: exact resume, damaged folders, and saving while training continues."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def anything(_: HostState) -> dict[str, np.ndarray[Any, Any]]:
     return arrays(0.0)
 
 
-def test_the_newest_checkpoint_comes_back_whole(folder: Path) -> None:
+def test_the_newest_checkpoint_is_restored_completely(folder: Path) -> None:
     checkpoints = Checkpoints(folder, keep=2)
     assert checkpoints.restore(anything) is None
     for step in (0, 3, 6):
@@ -109,7 +109,7 @@ def flipped(path: Path) -> None:
     ("where", "tear"), [("state", flipped), ("state", half), ("host", emptied), ("", zeroed), ("", Path.unlink)]
 )
 def test_a_torn_checkpoint_gives_way_to_the_one_before(folder: Path, where: str, tear: Callable[[Path], None]) -> None:
-    """A power loss may leave any part of the newest one unwritten."""
+    """A power loss may leave any part of the newest checkpoint unwritten."""
     checkpoints = Checkpoints(folder, keep=2)
     for step in (3, 6):
         checkpoints.save(arrays(float(step)), host(step))
@@ -120,7 +120,7 @@ def test_a_torn_checkpoint_gives_way_to_the_one_before(folder: Path, where: str,
     restored = again.restore(anything)
     assert restored is not None
     assert restored.host.step == 3
-    assert again.steps() == [3], "the torn one is out of the way"
+    assert again.steps() == [3], "the torn one was removed"
     again.save(arrays(6.0), host(6))
     restored = again.restore(anything)
     assert restored is not None
@@ -227,7 +227,7 @@ def test_a_resumed_learner_equals_one_that_never_stopped(folder: Path) -> None:
 
 
 class FakeCheckpoints:
-    """Checkpoints that take as long as a test wants."""
+    """Checkpoints whose saves take until the test lets them end."""
 
     def __init__(self) -> None:
         self.saved: list[int] = [0]
@@ -272,7 +272,7 @@ async def saves(checkpoints: FakeCheckpoints, told: list[int]) -> AsyncIterator[
         await saves.cancel()
 
 
-async def test_training_goes_on_while_a_checkpoint_is_written(
+async def test_training_continues_while_a_checkpoint_is_written(
     saves: Saves, checkpoints: FakeCheckpoints, told: list[int]
 ) -> None:
     checkpoints.may_end.clear()
@@ -289,7 +289,7 @@ async def test_training_goes_on_while_a_checkpoint_is_written(
     assert told == [0, 3]
 
 
-async def test_what_may_not_be_saved_is_not(saves: Saves, checkpoints: FakeCheckpoints, told: list[int]) -> None:
+async def test_nothing_is_saved_unless_it_may_be(saves: Saves, checkpoints: FakeCheckpoints, told: list[int]) -> None:
     await saves.start({}, host(3), no)
     await saves.finish()
     assert (checkpoints.saved, told) == ([0], [])

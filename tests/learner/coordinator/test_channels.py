@@ -1,4 +1,4 @@
-"""The learner's channels to the coordinator and the origin, and what gives it access."""
+"""Test the learner's channels to the coordinator and the origin, and its access to the run."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_a_young_certificate_is_kept(authority: Authority) -> None:
         assert await Access(first, enrol).fresh() is first
 
 
-async def test_an_old_certificate_is_renewed_once_for_all_who_ask(authority: Authority) -> None:
+async def test_an_old_certificate_is_renewed_once_for_all_callers(authority: Authority) -> None:
     second, asked = enrolled_place(authority, 3600.0), list[int]()
 
     async def enrol() -> Enrolment:

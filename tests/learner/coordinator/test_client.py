@@ -1,4 +1,4 @@
-"""Calls of the learner to the coordinator: batches, announcements, and reports of its state."""
+"""Test the learner's calls to the coordinator: batches, announcements, and reports of its state."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ async def test_a_coordinator_that_comes_back_gets_a_new_certificate_if_ours_has_
     async with client_of(world, authority, fresh=Access(first, enrol).fresh) as client:
         await client.open()
         await asyncio.sleep(first.credentials.valid_for_s + 1.0)
-        await client.open()  # what is open stays open
+        await client.open()  # open channels stay open
         await world.coordinator.stop()
         await world.coordinator.start(world.grpc_port)
         await client.open()
 
 
 class ClosedStub:
-    """Raises from a call what grpc.aio raises when the call's channel is closed."""
+    """A stub whose calls fail as grpc.aio's do when their channel is closed."""
 
     async def NextBatch(self, request: pb.BatchRequest, **_: float) -> AsyncIterator[pb.BatchPart]:
         raise asyncio.CancelledError
@@ -147,7 +147,7 @@ class OtherProtocol(ScriptedCoordinator):
 
 
 class OddBatches(ScriptedCoordinator):
-    """Answers NextBatch with the given parts."""
+    """A coordinator that answers NextBatch with the given parts."""
 
     parts: tuple[pb.BatchPart, ...] = ()
 
@@ -212,7 +212,7 @@ def test_the_runs_key_must_be_ours() -> None:
 
 
 class Receiver:
-    """Stands for the coordinator."""
+    """A receiver of status reports in place of the coordinator."""
 
     def __init__(self) -> None:
         self.got: list[tuple[str, str, dict[str, float]]] = []
@@ -235,22 +235,22 @@ class Receiver:
 async def test_the_newest_status_arrives_with_every_value() -> None:
     receiver = Receiver()
     async with StatusReporter(receiver) as reporter:
-        reporter.say("warm_start", "step 50")
-        reporter.say("evaluating", "before", reward_before=0.3)
-        thread = threading.Thread(target=lambda: reporter.say("training", "step 1", warm_start_s=2.0))
+        reporter.update("warm_start", "step 50")
+        reporter.update("evaluating", "before", reward_before=0.3)
+        thread = threading.Thread(target=lambda: reporter.update("training", "step 1", warm_start_s=2.0))
         thread.start()
         thread.join()
         await receiver.until("training")
     assert receiver.got[-1] == ("training", "step 1", {"reward_before": 0.3, "warm_start_s": 2.0})
 
 
-async def test_a_lost_status_is_made_up_for_by_the_next() -> None:
+async def test_the_next_status_makes_up_for_a_lost_one() -> None:
     receiver = Receiver()
     receiver.failures = 1
     async with StatusReporter(receiver) as reporter:
-        reporter.say("warm_start", "", reward_before=0.3)
+        reporter.update("warm_start", "", reward_before=0.3)
         await asyncio.sleep(0)  # let the first attempt fail
-        reporter.say("training")
+        reporter.update("training")
         await receiver.until("training")
     assert receiver.got[-1][2] == {"reward_before": 0.3}
 
@@ -259,7 +259,7 @@ async def test_flush_comes_last() -> None:
     receiver = Receiver()
     async with StatusReporter(receiver) as reporter:
         for step in range(20):
-            reporter.say("training", f"step {step}")
-        reporter.say("finished", "done")
+            reporter.update("training", f"step {step}")
+        reporter.update("finished", "done")
         await reporter.flush()
     assert receiver.got[-1][0] == "finished"

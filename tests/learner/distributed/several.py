@@ -42,7 +42,7 @@ def config_for(mesh: tuple[int, ...]) -> LearnerConfig:
 
 
 def course(trainer: Trainer, folder: Path, *, resume: bool, steps: int = 2) -> dict[str, object]:
-    """Steps on a batch of rollouts of the trainer's own version, from the start or from the folder's checkpoint."""
+    """Train on a batch of rollouts of the trainer's own version, from the start or from the folder's checkpoint."""
     checkpoints = Checkpoints(folder, keep=2)
     restored = checkpoints.restore(lambda _: trainer.like_state()) if resume else None
     if restored is not None:
@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--address", default="")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--steps", type=int, default=2)
-    parser.add_argument("--init-from", type=Path, help="a model's folder, which only the leader is given")
+    parser.add_argument("--init-from", type=Path, help="a model's folder, which only the leader receives")
     parser.add_argument("--then", help="one more mesh, which resumes from the last one's checkpoint")
     arguments = parser.parse_args()
     meshes = [tuple(map(int, text.split(","))) for text in arguments.mesh]

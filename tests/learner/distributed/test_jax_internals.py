@@ -23,7 +23,7 @@ def test_jax_has_a_store_between_processes() -> None:
     )
 
 
-def test_orbax_counts_processes_where_we_tell_it_one() -> None:
+def test_orbax_counts_processes_where_it_is_given_one() -> None:
     name = "orbax.checkpoint.experimental.v1._src.synchronization.multihost"
     source = inspect.getsource(importlib.import_module(name))
     assert "process_count()" in source, (
@@ -33,7 +33,7 @@ def test_orbax_counts_processes_where_we_tell_it_one() -> None:
     assert importlib.import_module(name).process_count() == 1
 
 
-def test_what_is_gone_is_named() -> None:
+def test_a_missing_name_is_reported() -> None:
     for path in (("jax._src.distributed", "no_state"), ("jax._src.no_module", "client")):
         with pytest.raises(ProcessFailed, match=".".join(path)) as raised:
             jax_internals._internal(*path)

@@ -1,4 +1,4 @@
-"""Two real processes over gloo. Slow on a busy machine; `python -m bench learner` has the figures."""
+"""Test two real processes over gloo. This is slow on a busy machine; `python -m bench learner` has the figures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def free_address() -> str:
 
 @contextmanager
 def started(folder: Path, address: str, *more: str) -> Iterator[list[subprocess.Popen[str]]]:
-    """Both processes, the leader first."""
+    """Start both processes, and yield the leader first."""
     common = [
         sys.executable,
         "-m",

@@ -48,7 +48,7 @@ def test_a_worker_knows_that_it_is_one() -> None:
     assert not is_worker({})
 
 
-async def test_a_lost_worker_is_started_again_and_its_end_is_ours(tmp_path: object) -> None:
+async def test_a_lost_worker_is_restarted_and_its_exit_status_returned(tmp_path: object) -> None:
     program = (
         "import os, pathlib, sys\n"
         f"assert os.environ['{WORKER}'] == '1'\n"
@@ -60,7 +60,7 @@ async def test_a_lost_worker_is_started_again_and_its_end_is_ours(tmp_path: obje
     assert await supervise(config(), asyncio.Event(), command=command(program), random=FixedJitter()) == 0
 
 
-async def test_one_that_is_lost_again_and_again_is_given_up() -> None:
+async def test_restarts_end_after_repeated_losses() -> None:
     program = "import sys; sys.exit(70)"
     with pytest.raises(ProcessFailed, match="process 0 was lost 1 times in an hour"):
         await supervise(config(restarts_per_hour=0), asyncio.Event(), command=command(program), random=FixedJitter())
@@ -71,7 +71,7 @@ async def test_an_error_that_a_person_must_mend_is_passed_on() -> None:
 
 
 @pytest.mark.parametrize(("program", "expected"), [("import time; time.sleep(60)", EXIT_INTERRUPTED)])
-async def test_told_to_stop_it_stops_the_worker(program: str, expected: int) -> None:
+async def test_a_stop_request_stops_the_worker(program: str, expected: int) -> None:
     stop = asyncio.Event()
     task = asyncio.create_task(supervise(config(), stop, command=command(program)))
     stop.set()

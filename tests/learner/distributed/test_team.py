@@ -76,7 +76,7 @@ def test_orders_are_taken_in_turn_and_leave_nothing_behind() -> None:
     assert store.longest <= PART_BYTES
 
 
-def test_an_order_that_nobody_takes_is_an_error_in_time() -> None:
+def test_an_order_that_is_not_taken_in_time_is_an_error() -> None:
     with pytest.raises(ProcessFailed, match="a process of the learner was lost") as raised:
         Team(FakeStore(), 0.05).post(Order("train"))
     assert "DEADLINE_EXCEEDED" in raised.value.cause

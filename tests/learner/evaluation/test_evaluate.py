@@ -16,7 +16,7 @@ PROMPTS = [(2,), (3, 4), (5, 6)]
 SAMPLING = Sampling(temperature=1.0, max_new_tokens=3, stop_token_ids=(1,))
 
 
-def test_each_prompt_gets_its_samples_in_order_and_again_the_same() -> None:
+def test_each_prompt_gets_its_samples_in_order_and_reproducibly() -> None:
     sampler = Sampler(MODEL, prompt_tokens_max=2, new_tokens_max=3, batch_size=4)
     params = initial_params(MODEL, 0)
     drawn = complete_prompts(sampler, params, PROMPTS, SAMPLING, seed=1, samples=3)
@@ -36,7 +36,7 @@ def test_evaluation_seeds_differ() -> None:
 @pytest.mark.parametrize(
     ("samples", "correct", "k"), [(8, 3, 1), (8, 3, 2), (6, 5, 3), (5, 0, 2), (5, 5, 5), (4, 1, 4)]
 )
-def test_pass_at_k_is_the_share_of_draws_with_a_right_one(samples: int, correct: int, k: int) -> None:
+def test_pass_at_k_is_the_share_of_subsets_with_a_right_sample(samples: int, correct: int, k: int) -> None:
     draws = list(itertools.combinations([True] * correct + [False] * (samples - correct), k))
     assert pass_at_k(samples, correct, k) == pytest.approx(float(Fraction(sum(map(any, draws)), len(draws))))
 

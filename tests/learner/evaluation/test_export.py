@@ -36,7 +36,7 @@ assert TOKENIZER.size == MODEL.vocabulary_size
 
 
 def checkpoint(run: Path, tokenizer_json: str) -> Params:
-    """A checkpoint of step 7; returns its policy."""
+    """Save a checkpoint of step 7, and return its policy."""
     host = HostState(
         step=7,
         newest_version=7,
@@ -74,7 +74,7 @@ def test_the_newest_checkpoint_comes_back_bit_for_bit(run: tuple[Path, Params], 
     assert list(tmp_path.iterdir()) == [tmp_path / "out"]
 
 
-def test_our_own_tokenizer_goes_with_it(run: tuple[Path, Params], tmp_path: Path) -> None:
+def test_an_export_contains_our_own_tokenizer(run: tuple[Path, Params], tmp_path: Path) -> None:
     export(run[0], tmp_path / "out")
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (config["eos_token_id"], config["pad_token_id"], config["dtype"]) == (1, 0, "bfloat16")
@@ -92,7 +92,7 @@ def test_transformers_loads_model_and_tokenizer(run: tuple[Path, Params], tmp_pa
     np.testing.assert_array_equal(model.model.norm.weight.detach().numpy(), run[1]["final_norm.scale"])
 
 
-def test_what_the_run_started_from_goes_with_it(tmp_path: Path) -> None:
+def test_an_export_contains_files_of_the_starting_model(tmp_path: Path) -> None:
     checkpoint(tmp_path / "run", "{}")
     kept = model_folder(RunFolder(tmp_path / "run").model, MODEL, initial_params(MODEL, 0))
     change_json(kept / "config.json", eos_token_id=5, max_window_layers=28)
@@ -105,7 +105,7 @@ def test_what_the_run_started_from_goes_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "fp8"])
-def test_a_published_version_is_what_peers_read(tmp_path: Path, precision: str) -> None:
+def test_an_exported_version_equals_what_peers_read(tmp_path: Path, precision: str) -> None:
     model = MODEL.model_copy(update={"precision": precision})
     params = initial_params(model, 2)
     publish(tmp_path, model, params, Version(3))
@@ -119,14 +119,14 @@ def test_a_published_version_is_what_peers_read(tmp_path: Path, precision: str) 
     assert (difference.max() > 0) == (precision != "float32")
 
 
-def test_what_is_not_there_is_named(run: tuple[Path, Params], tmp_path: Path) -> None:
+def test_missing_runs_and_versions_are_named(run: tuple[Path, Params], tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="has no versions"):
         export(run[0], tmp_path / "out", version=3)
     with pytest.raises(CheckpointError, match="no checkpoint"):
         export(tmp_path, tmp_path / "out")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("")
-    with pytest.raises(ModelError, match="there already"):
+    with pytest.raises(ModelError, match="exists already"):
         export(run[0], tmp_path / "full")
 
 

@@ -31,7 +31,7 @@ def params() -> Params:
 
 def held_out(sampler: Sampler, problems: int) -> HeldOut:
     def score(completions: Sequence[pb.Completion]) -> list[pb.CompletionScore]:
-        raise AssertionError("not asked here")
+        raise AssertionError("not requested here")
 
     examples = [pb.Example(example_id=100 + index, prompt_token_ids=[2, 3]) for index in range(problems)]
     return HeldOut(examples, sampler, Sampling(1.0, 2, (1,)), seed=0, score=score, stop=threading.Event())

@@ -34,7 +34,7 @@ def save_checkpoint(folder: Path) -> None:
         trained_ranges=[],
         figures={},
     )
-    # Other settings than the defaults, as a run may have them.
+    # Settings other than the defaults, as a run may have them.
     trainer = Trainer(MODEL, LearnerConfig.model_validate({"seed": 4, "optimiser": {"learning_rate": 1e-5}}))
     checkpoints.save(trainer.state(), host)
 
@@ -44,7 +44,7 @@ def problems(count: int) -> list[pb.Example]:
 
 
 def third_is_easy(completions: Sequence[pb.Completion]) -> list[pb.CompletionScore]:
-    """Problem 0 is never right, problem 1 at the first of eight samples only, problem 2 always."""
+    """Score problem 0 as never right, problem 1 only at the first of eight samples, and problem 2 as always right."""
     scores = []
     for completion in completions:
         assert 1 <= len(completion.token_ids) <= 3
@@ -75,7 +75,7 @@ def test_the_newest_checkpoint_is_measured_without_bias(tmp_path: Path) -> None:
     assert told[-1] == ("held_out", 3, 3)
 
 
-def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
+def test_evaluations_that_cannot_be_measured_are_refused(tmp_path: Path) -> None:
     def evaluate(samples: int = 8) -> None:
         evaluate_run(tmp_path, {"held_out": problems(3)}, samples=samples, pass_at=(1, 8), score=third_is_easy)
 

@@ -16,7 +16,7 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 
 
 class ScriptedSet:
-    """A set of four problems in two parts; what is asked of it is written down."""
+    """A set of four problems in two parts that records the requests it receives."""
 
     def __init__(self, asked: list[str]) -> None:
         self._asked = asked
@@ -57,7 +57,7 @@ class World:
         await self.kept.wait()
 
     async def settle(self) -> None:
-        """Let everything run that can."""
+        """Let every task that can run do so."""
         for _ in range(50):
             await asyncio.get_running_loop().run_in_executor(self.worker, lambda: None)
 
@@ -110,7 +110,7 @@ async def test_a_failure_costs_the_measurement_only() -> None:
     world = World()
 
     async def failed() -> None:
-        raise CheckpointError("the version is gone")
+        raise CheckpointError("the version was removed")
 
     world.evaluations.step_done(2, 2, lambda version: {}, failed)
     await world.evaluations.finish()

@@ -1,4 +1,4 @@
-"""Make random completions, as the reference takes them and packed two or three to a row as the learner's factors do."""
+"""Make random completions in the reference's form, and packed two or three to a row for the learner's factors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LENGTHS = (3, 5, 1, 8, 2, 4, 7, 6)
 
 
 def completions(seed: int, spread: float) -> list[Sequence]:
-    """Eight completions in two groups and one more without any spread of rewards; ratios about exp(±spread)."""
+    """Return eight completions in two groups and a group without any spread of rewards; ratios about exp(±spread)."""
     random = np.random.default_rng(seed)
     rewards = (1.0, 0.0, 0.5, 0.5, 0.5, 1.0, 0.0, 0.0)
     groups = (4, 4, 4, 7, 7, 9, 9, 9)
@@ -39,7 +39,7 @@ def completions(seed: int, spread: float) -> list[Sequence]:
 
 
 def lay_out(values: list[Array]) -> Array:
-    """[rows, TIME] of values [tokens] a completion, 0 elsewhere."""
+    """Lay out each completion's values [tokens] in [rows, TIME]; 0 elsewhere."""
     result = np.zeros((len(ROWS), TIME), np.result_type(*values))
     for row, members in enumerate(ROWS):
         start = 0
@@ -51,13 +51,13 @@ def lay_out(values: list[Array]) -> Array:
 
 
 def picked(values: Array) -> list[Array]:
-    """The inverse of lay_out."""
+    """Invert lay_out."""
     slots = lay_out([np.full(length, index + 1) for index, length in enumerate(LENGTHS)])
     return [values[slots == index + 1] for index in range(len(LENGTHS))]
 
 
 def sequence_numbers() -> Array:
-    """i32 [rows, TIME]: row * 3 + place in the row, prompts included, -1 behind the last."""
+    """Return i32 [rows, TIME]: row * 3 + place in the row, prompts included, -1 after the last."""
     result = np.full((len(ROWS), TIME), -1, np.int32)
     for row, members in enumerate(ROWS):
         start = 0
@@ -69,7 +69,7 @@ def sequence_numbers() -> Array:
 
 
 def terms_of(config: ObjectiveConfig, sequences: list[Sequence]) -> Terms:
-    """What the learner would make of these completions, in float32."""
+    """Return the learner's terms for these completions, in float32."""
     lengths = np.array(LENGTHS)
     rewards = np.array([one.reward for one in sequences])
     groups = np.array([one.group for one in sequences])

@@ -165,7 +165,7 @@ OBJECTIVES: dict[str, Callable[[list[Sequence]], float]] = {
 
 
 def gradients(objective: Callable[[list[Sequence]], float], sequences: list[Sequence]) -> list[Array]:
-    """Central differences with respect to log-probabilities, one array a sequence."""
+    """Return central differences with respect to log-probabilities, one array a sequence."""
     nudge, found = 1e-6, []
     for index, sequence in enumerate(sequences):
         own = np.zeros(len(sequence.logprobs))

@@ -41,7 +41,7 @@ def test_reward_falls_towards_the_longest_completion() -> None:
 
 
 def plain_gae(rewards: list[float], values: list[float], discount: float, gae_lambda: float) -> list[float]:
-    """The sum of the definition, for one sequence."""
+    """Compute the sum of the definition, for one sequence."""
     after = [*values[1:], 0.0]
     surprises = [r + discount * v1 - v0 for r, v0, v1 in zip(rewards, values, after, strict=True)]
     return [

@@ -1,4 +1,4 @@
-"""Objectives from their configuration, and presets by name."""
+"""Test objectives made from their configuration, and presets by name."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_gauges_are_means_over_trained_tokens() -> None:
 
 
 def tunix_loss(terms: Terms, aggregation: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[jax.Array], jax.Array]:
-    """tunix's GRPO loss as a function of log-probabilities [sequences, tokens]; its forward pass is left out."""
+    """Return tunix's GRPO loss as a function of log-probabilities [sequences, tokens], without its forward pass."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         algo_core = pytest.importorskip("tunix.rl.algo_core")
@@ -172,7 +172,7 @@ def test_grpo_agrees_with_tunix(aggregate: str, aggregation: str, monkeypatch: p
     packed = terms_of(config, completions(8, 0.4))
 
     def alone(values: jax.Array) -> jax.Array:
-        """Each completion in a row of its own."""
+        """Lay out each completion in a row of its own."""
         width = max(LENGTHS)
         return jnp.stack([jnp.pad(jnp.asarray(one), (0, width - len(one))) for one in picked(np.asarray(values))])
 
@@ -189,12 +189,12 @@ def test_every_algorithm_has_a_preset() -> None:
     assert set(PRESETS) == set(ALGORITHMS)
 
 
-def test_the_documentation_says_what_each_preset_is_for() -> None:
+def test_the_documentation_explains_each_preset() -> None:
     page = (Path(__file__).parents[3] / "docs" / "algorithms.md").read_text()
     assert all(f"| `{algorithm}` |" in page for algorithm in ALGORITHMS)
 
 
-def test_a_preset_fills_in_what_is_not_given() -> None:
+def test_a_preset_fills_in_absent_fields() -> None:
     gspo = ObjectiveConfig.model_validate({"algorithm": "gspo", "clip_high": 0.01})
     assert (gspo.surrogate, gspo.aggregate, gspo.clip_low) == ("sequence-clipped", "trajectory-mean", 3e-4)
     assert gspo.clip_high == 0.01
@@ -225,7 +225,7 @@ def test_a_resolved_preset_reads_as_itself(algorithm: str) -> None:
         ({"kl_coefficient": 0.1}, "give both or none"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_a_reason(given: dict[str, Any], said: str) -> None:
+def test_contradictory_settings_are_refused_with_a_reason(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         ObjectiveConfig.model_validate(given)
 

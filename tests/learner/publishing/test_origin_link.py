@@ -20,13 +20,13 @@ CHUNKS = {KEYFRAME: [bytes([index]) * 40_000 for index in range(12)], DELTA: [b"
 
 
 class PuppetOrigin(ScriptedOrigin):
-    """Answers an announcement with what the test says, and remembers what it got."""
+    """An origin that answers an announcement as the test scripts it, and records what it receives."""
 
     def __init__(self, authority: Authority) -> None:
         super().__init__(authority)
         self.answers: list[pb.LinkMessage] = []
         self.got: list[object] = []
-        self.needed = 0  # chunks, until it says that it holds the version
+        self.needed = 0  # chunks received before it reports that it holds the version
 
     def message(self, message: pb.LinkMessage) -> list[pb.LinkMessage]:
         self.got.append(message.WhichOneof("body"))
@@ -81,10 +81,10 @@ async def test_chunks_of_all_encodings_go_once_in_the_order_they_were_asked_for(
     assert origin.got == expected * 2
 
 
-async def test_an_origin_that_says_nothing_is_left(origin: PuppetOrigin, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_link_to_a_silent_origin_is_closed(origin: PuppetOrigin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(origin_link, "STALL_TIMEOUT_S", 0.05)
     async with await connect(origin) as link:
-        with pytest.raises(LinkBroken, match="says nothing"):
+        with pytest.raises(LinkBroken, match="sends nothing"):
             await link.push(push(), chunk)
 
 
@@ -103,19 +103,19 @@ async def test_a_link_that_ended_stays_broken(origin: PuppetOrigin) -> None:
                 await link.push(push(), chunk)
 
 
-async def test_chunks_from_the_origin_are_nonsense(origin: PuppetOrigin) -> None:
+async def test_chunks_from_the_origin_close_the_link(origin: PuppetOrigin) -> None:
     async with await connect(origin) as link:
         origin.stream.send_chunk(encode_chunk(3, 0, 0, b"x"))
-        with pytest.raises(LinkBroken, match="nobody asked"):
+        with pytest.raises(LinkBroken, match="requested no chunks"):
             await link.push(push(), chunk)
 
 
-async def test_somebody_else_at_the_address_is_not_the_origin(origin: PuppetOrigin) -> None:
+async def test_another_peer_at_the_address_is_not_the_origin(origin: PuppetOrigin) -> None:
     with pytest.raises(WrongKey):
         await connect(origin, origin.authority.learner.peer_id)
 
 
-async def test_nobody_at_the_address_is_a_broken_link(origin: PuppetOrigin) -> None:
+async def test_an_unused_address_is_a_broken_link(origin: PuppetOrigin) -> None:
     await (await connect(origin)).close()
     await origin.stop()
     credentials = origin.authority.credentials(origin.authority.learner, "learner")

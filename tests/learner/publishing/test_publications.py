@@ -1,4 +1,4 @@
-"""What was published before, and the epochs that it belongs to."""
+"""Test publications in the background, and the epochs that versions belong to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SNAPSHOT = Snapshot((), b"")
 
 
 class ScriptedPublisher:
-    """Keeps and hands over when the test says so."""
+    """A publisher that keeps and publishes a version when the test lets it."""
 
     def __init__(self) -> None:
         self.story: list[str] = []
@@ -83,7 +83,7 @@ async def test_waiting_until_kept_is_about_the_version_of_that_moment() -> None:
     await running.cancel()
 
 
-async def test_a_failure_reaches_whoever_waits() -> None:
+async def test_a_failure_reaches_the_waiting_caller() -> None:
     running, publisher = publications()
     publisher.error = RunFolderError("disk full")
     publisher.may_keep.set()

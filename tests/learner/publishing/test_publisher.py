@@ -27,7 +27,7 @@ def snapshot(version: int, size: int = 40_000) -> Snapshot:
 
 
 class Bench:
-    """A publisher with its parts."""
+    """A publisher with its components."""
 
     def __init__(self, world: World, folder: Path, *, timeout_s: float = 10.0, info: pb.RunInfo | None = None) -> None:
         self.announced: list[int] = []
@@ -75,7 +75,7 @@ async def test_a_version_is_held_by_the_origin_before_it_is_announced(world: Wor
     await bench.pusher.close()
 
 
-async def test_a_broken_link_is_opened_again_and_resumes(world: World, tmp_path: Path) -> None:
+async def test_a_broken_link_is_reopened_and_resumes(world: World, tmp_path: Path) -> None:
     world.origin.break_after = [5, 7]
     bench = Bench(world, tmp_path)
     await bench.publisher.publish(Version(0), snapshot(0))
@@ -95,7 +95,7 @@ async def test_an_origin_that_restarts_is_found_again(world: World, tmp_path: Pa
     await bench.pusher.close()
 
 
-async def test_nobody_else_can_pass_for_the_origin(world: World, tmp_path: Path) -> None:
+async def test_no_other_peer_can_pass_for_the_origin(world: World, tmp_path: Path) -> None:
     impostor = ScriptedOrigin(world.authority, role="peer")
     world.coordinator.origin_address = await impostor.start()
     bench = Bench(world, tmp_path)
@@ -115,7 +115,7 @@ async def test_an_absent_origin_is_an_error_in_time(world: World, tmp_path: Path
     assert bench.retained.versions() == [0], "our own copy comes first"
 
 
-async def test_what_was_kept_but_not_announced_is_published_after_a_restart(world: World, tmp_path: Path) -> None:
+async def test_kept_but_unannounced_versions_are_published_after_a_restart(world: World, tmp_path: Path) -> None:
     first = Bench(world, tmp_path)
     await first.publisher.publish(Version(0), snapshot(0))
     first.publisher.prepare(Version(1), snapshot(1))
@@ -175,7 +175,7 @@ IDENTITY = Identity.generate()
 
 
 def trained(version: int) -> Snapshot:
-    """Each version changes a hundred weights of the one before."""
+    """Return a version that changes a hundred weights of the previous one."""
     weights = np.random.default_rng(0).standard_normal(20_000, np.float32)
     for step in range(1, version + 1):
         weights[np.random.default_rng(step).integers(0, len(weights), 100)] += 1e-3
@@ -232,10 +232,10 @@ async def test_a_restart_pushes_the_manifests_that_were_kept(tmp_path: Path) -> 
         assert again.pushed == [prepared]
         known = again.publisher.prepare(Version(0), trained(0))
         assert known is not None
-        assert known.encodings == {}, "the run knows it"
+        assert known.encodings == {}, "the run has it"
 
 
-async def test_a_delta_that_was_damaged_is_said(tmp_path: Path) -> None:
+async def test_a_damaged_delta_is_an_error(tmp_path: Path) -> None:
     first = Shelf(tmp_path)
     await first.publisher.publish(Version(0), trained(0))
     first.publisher.prepare(Version(1), trained(1))
@@ -248,7 +248,7 @@ async def test_a_delta_that_was_damaged_is_said(tmp_path: Path) -> None:
 
 
 async def resumed(folder: Path, *versions: int) -> Shelf:
-    """A publisher of a second life; the first published these versions."""
+    """Return the publisher of a second life; the first life published these versions."""
     first = Shelf(folder)
     for version in versions:
         await first.publisher.publish(Version(version), trained(version))
@@ -283,8 +283,8 @@ async def test_another_state_is_neither_signed_nor_taken_for_the_published_one(t
     await shelf.publisher.publish(Version(3), trained(8))
     await shelf.publisher.publish(Version(4), trained(9))
     assert not shelf.pushed
-    assert shelf.retained.used(Version(2))[1] == trained(7).state_bytes, "the published bytes are gone"
-    assert shelf.retained.used(Version(3))[1] == trained(3).state_bytes, "the published bytes are here"
+    assert shelf.retained.used(Version(2))[1] == trained(7).state_bytes, "the published bytes were removed"
+    assert shelf.retained.used(Version(3))[1] == trained(3).state_bytes, "the published bytes are kept"
     assert shelf.retained.versions() == [0, 1, 3]
 
 

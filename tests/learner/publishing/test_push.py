@@ -28,7 +28,7 @@ def have(encoding_id: int, count: int) -> SendMessage:
     return SendMessage(pb.LinkMessage(have=body))
 
 
-def test_announce_list_what_is_asked_for_held(push: Push) -> None:
+def test_a_push_from_announcement_to_held(push: Push) -> None:
     assert push.start() == [SendMessage(pb.LinkMessage(announcement=ANNOUNCEMENT))]
     listed = pb.LinkMessage(chunk_list=pb.ChunkList(version=3, hashes=KEYFRAME))
     assert push.receive(want()) == [SendMessage(listed), have(0, 10)]
@@ -69,7 +69,7 @@ def test_messages_about_something_else_change_nothing(push: Push, message: pb.Li
         (request(0, 10), "chunk 10 of 10"),
     ],
 )
-def test_giving_up_is_passed_on(push: Push, message: pb.LinkMessage, word: str) -> None:
+def test_the_origins_refusal_is_reported(push: Push, message: pb.LinkMessage, word: str) -> None:
     (failed,) = push.receive(message)
     assert isinstance(failed, PushFailed)
     assert word in failed.reason

@@ -115,7 +115,7 @@ def test_deltas_come_back_as_they_were(tmp_path: Path) -> None:
         retained.delta(Version(3), manifest)
 
 
-def test_removing_leaves_what_is_not_named(tmp_path: Path) -> None:
+def test_removing_leaves_other_versions(tmp_path: Path) -> None:
     retained = filled(tmp_path, 0, 1, 2, 3)
     retained.remove([Version(0), Version(2)], oldest_replayed=1)
     assert retained.versions() == [1, 3]
@@ -125,7 +125,7 @@ def test_removing_leaves_what_is_not_named(tmp_path: Path) -> None:
         retained.state(Version(2))
 
 
-def test_what_was_signed_is_remembered_as_long_as_it_may_be_made_again(tmp_path: Path) -> None:
+def test_signed_records_are_kept_as_long_as_a_replay_needs_them(tmp_path: Path) -> None:
     retained = filled(tmp_path, 0, 1, 2, 3)
     retained.remove([Version(0), Version(1)], oldest_replayed=0)
     again = RetainedVersions(tmp_path, mapped=2)
@@ -207,7 +207,7 @@ def test_a_half_written_version_does_not_exist(tmp_path: Path) -> None:
     every=st.integers(1, 20),
     newest=st.integers(0, 3),
 )
-def test_what_is_kept_serves_coming_batches_and_any_resume(
+def test_kept_versions_serve_coming_batches_and_any_resume(
     step: int, kappa: int, limit: int, every: int, newest: int
 ) -> None:
     versions = [Version(version) for version in range(0, step + 1, kappa)]

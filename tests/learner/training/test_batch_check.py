@@ -1,4 +1,4 @@
-"""No batch that breaks the rules is trained on, and no rollout twice."""
+"""Test that no batch that breaks the rules is trained on, and no rollout twice."""
 
 from __future__ import annotations
 
@@ -146,6 +146,6 @@ def test_neighbours_merge_into_one_range() -> None:
 
 
 @pytest.mark.parametrize("ranges", [[(3, 2)], [(1, 4), (4, 6)]])
-def test_nonsense_ranges_are_refused(ranges: list[tuple[int, int]]) -> None:
+def test_invalid_ranges_are_refused(ranges: list[tuple[int, int]]) -> None:
     with pytest.raises(ValueError, match="overlap"):
         TrainedIds(ranges)

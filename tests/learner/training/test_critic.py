@@ -18,7 +18,7 @@ PPO = CONFIG.model_dump() | {"objective": {"algorithm": "ppo", "critic": {"learn
 
 @pytest.fixture(scope="module")
 def trainer() -> Trainer:
-    """Shared so that it compiles once."""
+    """Return one trainer for all tests, so that it compiles once."""
     return Trainer(MODEL, LearnerConfig.model_validate(PPO))
 
 
@@ -59,7 +59,7 @@ def test_values_come_closer_to_the_returns(trainer: Trainer, critic: Critic) -> 
     assert errors[-1] < 0.5 * errors[0]
 
 
-def test_a_critic_goes_on_from_a_checkpoint_with_the_same_bits(trainer: Trainer, critic: Critic) -> None:
+def test_a_critic_continues_from_a_checkpoint_with_the_same_bits(trainer: Trainer, critic: Critic) -> None:
     batch = tiny_batch(REWARDS)
     behaviour = trainer.behaviour(trainer.params(), batch).logprobs
     trainer.train_step(batch, behaviour)

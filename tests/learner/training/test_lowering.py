@@ -1,4 +1,4 @@
-"""The train step and the sampler are lowered for the devices that they are meant for, without having one."""
+"""Test that train step and sampler are lowered for the devices that they are meant for, without such a device."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ ROWS, TIME = 2, 256
 
 @pytest.fixture(scope="module")
 def trainer() -> Trainer:
-    """Blocks are computed again, and the logits come a tile at a time."""
+    """Return a trainer that recomputes blocks and computes the logits a tile at a time."""
     made = Trainer(MODEL, LearnerConfig(remat="blocks"))
     made._forward = dataclasses.replace(made._forward, tiles=Tiles(elements=ROWS * TIME * 128))
     return made
 
 
 def part() -> Any:
-    """What a micro-batch is, as shapes: what the forward pass reads, the factors, and shares."""
+    """Return the shapes of a micro-batch: the forward pass's inputs, the factors, and shares."""
     from learner.training.trainer import _Factors
 
     def rows(dtype: Any) -> jax.ShapeDtypeStruct:

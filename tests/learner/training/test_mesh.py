@@ -1,4 +1,4 @@
-"""Parameters over several devices: the mesh, and tensors that are sharded on it."""
+"""Test parameters over several devices: the mesh, and tensors sharded on it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_mesh_of_more_devices_than_there_are_is_refused() -> None:
         make_mesh(MeshConfig(fsdp=3), jax.devices()[:1])
 
 
-def test_what_lies_as_it_should_stays_and_a_copy_shares_no_memory() -> None:
+def test_placed_parameters_stay_and_a_copy_shares_no_memory() -> None:
     mesh = make_mesh(MeshConfig())
     host = {"embedding": np.ones((4, 2), np.float32)}
     there = placed_params(mesh, host)
@@ -97,7 +97,7 @@ def test_what_lies_as_it_should_stays_and_a_copy_shares_no_memory() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_every_mesh_has_the_same_loss_and_a_checkpoint_fits_another_one(tmp_path: Path) -> None:
-    """On 8 virtual devices, in a process of its own: their number is fixed when jax starts."""
+    """This runs on 8 virtual devices in a process of its own, because their number is fixed when jax starts."""
     environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
 
     def run(*arguments: str) -> list[dict[str, Any]]:
@@ -127,7 +127,7 @@ FORMS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("piece_bytes", [1, 50_000, 8 << 20])
 @pytest.mark.parametrize("form", FORMS)
-def test_a_file_holds_what_freeze_gives(form: str, piece_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_holds_the_bytes_of_freeze(form: str, piece_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharded_tensors, "PIECE_BYTES", piece_bytes)
     monkeypatch.setattr(sharded_tensors, "_on_cpu", lambda _: False)
     config = ModelConfig.model_validate(MODEL.model_dump() | FORMS[form])
@@ -154,7 +154,7 @@ def test_pieces_are_small_and_make_up_the_whole(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("memory_kind", ["device", "pinned_host"])
-def test_what_was_gathered_shares_no_memory(memory_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gathered_copy_shares_no_memory(memory_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharded_tensors, "PIECE_BYTES", 3000)
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     for shape in ((), (7,), (70, 32)):
@@ -174,7 +174,7 @@ def test_nothing_is_written_without_a_file() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_processes_publish_what_no_one_of_them_could_hold() -> None:
+def test_processes_publish_a_model_that_none_of_them_could_hold() -> None:
     found = sharded_publishing()
     assert found["sharded_snapshot_mib"] >= 256.0
     assert found["sharded_publish_mib"] <= 64.0

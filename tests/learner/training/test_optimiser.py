@@ -1,4 +1,4 @@
-"""The optimiser and its moments in low precision."""
+"""Test the optimiser and its moments in low precision."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_float32_is_adam_with_clipping() -> None:
 
 @pytest.mark.parametrize("b2", [0.95, 0.999])
 @pytest.mark.parametrize("state_dtype", ["bfloat16", "int8"])
-def test_small_states_reach_what_float32_reaches(state_dtype: str, b2: float) -> None:
+def test_small_states_reach_the_result_of_float32(state_dtype: str, b2: float) -> None:
     values: dict[str, Any] = {"max_grad_norm": 100.0, "b2": b2}
     small, state, _ = trained(updates(OptimiserConfig(state_dtype=state_dtype, **values), 0.02, MESH), 150)
     large, _, _ = trained(updates(OptimiserConfig(**values), 0.02, MESH), 150)
@@ -79,7 +79,7 @@ def test_small_states_reach_what_float32_reaches(state_dtype: str, b2: float) ->
     assert sizes == ({"bfloat16": 1024} if state_dtype == "bfloat16" else {"int8": 512, "uint8": 512})
 
 
-def test_small_states_give_the_same_bits_again() -> None:
+def test_small_states_give_reproducible_bits() -> None:
     adam = updates(OptimiserConfig(state_dtype="int8"), 0.02, MESH)
     first, _, _ = trained(adam, 5)
     second, _, _ = trained(adam, 5)
@@ -120,7 +120,7 @@ SHAPE = (16, 512)
 
 
 def values() -> jax.Array:
-    """Of very different sizes, as moments are."""
+    """Return values of very different sizes, as moments have."""
     random = np.random.default_rng(0)
     return jnp.asarray(random.normal(size=SHAPE) * 10.0 ** random.uniform(-4, 0, SHAPE), jnp.float32)
 

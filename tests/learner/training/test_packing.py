@@ -1,4 +1,4 @@
-"""Sequences packed into rows, and rows split into micro-batches."""
+"""Test sequences packed into rows, and rows split into micro-batches."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_the_last_part_is_filled_up_with_nothing() -> None:
         (100, 640, 1, True, 64),
         (100, 640, 8, False, 56),
         (3, 640, 8, False, 8),
-        (10, 5, 4, False, 4),  # a row is longer than a part: one a device
+        (10, 5, 4, False, 4),  # a row is longer than a part: one for each device
     ],
 )
 def test_parts_are_even_multiples_of_the_devices(

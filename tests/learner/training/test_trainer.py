@@ -21,7 +21,7 @@ REWARDS = [1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0]
 
 @pytest.fixture(scope="module")
 def trainer() -> Trainer:
-    """Shared so that it compiles once; tests that need a fresh state restore it."""
+    """Return one trainer for all tests, so that it compiles once; tests that need a fresh state restore it."""
     return tiny_trainer()
 
 
@@ -75,7 +75,7 @@ def test_micro_batches_give_the_gradient_of_the_whole(fresh: Trainer) -> None:
         np.testing.assert_allclose(value, whole.params()[name], atol=1e-4)
 
 
-def test_a_restored_state_goes_on_with_the_same_bits(fresh: Trainer) -> None:
+def test_a_restored_state_continues_with_the_same_bits(fresh: Trainer) -> None:
     batch = tiny_batch(REWARDS)
     behaviour = fresh.behaviour(fresh.params(), batch).logprobs
     fresh.train_step(batch, behaviour)
@@ -118,7 +118,7 @@ def test_each_token_is_scored_under_the_version_that_made_it(fresh: Trainer) -> 
     assert np.all(found[~batch.loss_mask] == 0.0)
 
 
-def test_the_snapshot_is_what_the_rollout_reads(fresh: Trainer) -> None:
+def test_the_snapshot_equals_what_the_rollout_reads(fresh: Trainer) -> None:
     snapshot = fresh.snapshot()
     thawed = thaw(MODEL, snapshot.tensors, snapshot.state_bytes)
     inputs = (jnp.array([[2, 3]], jnp.int32), jnp.array([[0, 1]], jnp.int32), jnp.ones((1, 2), jnp.int32), jnp.ones(1))
@@ -145,7 +145,7 @@ def test_several_steps_a_batch_weigh_sequences_that_share_rows_by_their_first_po
     rows = [tiny_row(index, (4 + index % 4, 3, 1)[: 1 + index % 3], reward, 0) for index, reward in enumerate(REWARDS)]
     batch = pack(rows, time=3 * TIME, objective=config.objective, completion_tokens_max=4, shared=True)
     mask = batch.loss_mask
-    # A behaviour that differs from token to token, so that a ratio over the wrong tokens is another ratio.
+    # The behaviour differs from token to token, so that a ratio over the wrong tokens is another ratio.
     behaviour = np.where(mask, -2.0 - 0.05 * batch.tokens, 0.0).astype(np.float32)
     first, apart = copied(trainer.params()), trainer.behaviour(trainer.params(), batch).logprobs - behaviour
     report = trainer.train_step(batch, behaviour)

@@ -1,4 +1,4 @@
-"""Models that training begins with: loaded or made, and warmed up."""
+"""Test the models that training begins with: loaded or random, and warmed up."""
 
 from __future__ import annotations
 
