@@ -23,7 +23,7 @@ Attend = Callable[[int, jax.Array, jax.Array, jax.Array], jax.Array]
 #: is jax's kernel for TPUs.
 Kernel = Literal["dense", "blocks", "cudnn", "splash"]
 
-_LANE = 128  # sizes must be multiples of this on a TPU
+_LANE = 128  # row lengths and head sizes must be multiples of this on a TPU
 _DENSE_TOKENS_MAX = 512  # up to this length the scores of whole rows are small, and faster than blocks
 
 # Score of a masked key: far below any real score, and finite so that rows without a single key stay finite.
@@ -54,7 +54,7 @@ def within_segments(segments: jax.Array) -> jax.Array:
 def segment_attend(segments: jax.Array, kernel: Kernel | None = None, mesh: Mesh | None = None) -> Attend:
     """Return causal attention within each sequence of a row (see within_segments), for training and reading prompts.
 
-    kernel: how it is computed; None: the kernel that suits the device, the length and the dtype. mesh: the devices that
+    kernel: the kernel to use; None: the one that suits the device, the length and the dtype. mesh: the devices that
     the rows are divided among, for kernels that need it.
     """
     allowed = within_segments(segments)

@@ -13,7 +13,7 @@ def use_compilation_cache(folder: Path | None) -> None:
 
     Everything is kept, however quickly it compiled: a small model's functions are many and each counts.
     """
-    compilation_cache.reset_cache()  # jax opens its cache once and would stay with the folder of that moment
+    compilation_cache.reset_cache()  # jax opens its cache once and would otherwise keep using the first folder
     jax.config.update("jax_compilation_cache_dir", None if folder is None else str(folder.absolute()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

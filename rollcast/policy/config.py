@@ -16,7 +16,7 @@ class RopeScaling(ConfigModel):
     """Rotary frequencies stretched for longer contexts, as in Llama 3.1 and later (The Llama 3 Herd, section 3.4)."""
 
     factor: float = Field(8.0, ge=1.0)
-    """How many times longer the longest wavelengths become, those above original_context / low_frequency_factor."""
+    """Factor by which the longest wavelengths are stretched: those above original_context / low_frequency_factor."""
     low_frequency_factor: float = Field(1.0, gt=0.0)
     """Wavelengths above original_context / this factor are stretched by ``factor``."""
     high_frequency_factor: float = Field(4.0, gt=0.0)
@@ -40,7 +40,7 @@ class ModelConfig(ConfigModel):
 
     preset: str = ""
     """The name of a published architecture, for example qwen3-4b, whose values apply where none is given here. It is
-    empty once those values have been taken over."""
+    empty once those values have been applied."""
     vocabulary_size: int = Field(0, ge=0)
     """The number of tokens; 0 until the tokenizer is known."""
     layers: int = Field(2, ge=1)
@@ -58,7 +58,7 @@ class ModelConfig(ConfigModel):
     rope_base: float = Field(10_000.0, gt=0.0)
     """Base of the rotary position embedding."""
     rope_scaling: RopeScaling | None = None
-    """How rotary frequencies are stretched; none: they are not."""
+    """Stretching of rotary frequencies; none: they are not stretched."""
     qk_norm: bool = True
     """Whether queries and keys are RMS-normalised, each head separately."""
     attention_bias: bool = False

@@ -20,14 +20,14 @@ from rollcast.policy.quantise import ALONG_COLUMNS, ALONG_ROWS, GROUP, Quantised
 
 _log = structlog.get_logger()
 
-_COMPUTE_CAPABILITY_MIN = 8.9  # Ada and Hopper are the first with an FP8 unit
+_COMPUTE_CAPABILITY_MIN = 8.9  # Ada and Hopper are the first generations with an FP8 unit
 _WARPS, _STAGES = 8, 3
 _CHECK_SHAPE = (160, 300, 200)  # rows, inner, columns; no multiples of 128, so that padding is checked too
 _CHECK_DIFFERENCE_MAX = 1e-3  # relative to the largest value; a Hopper unit adds up with 14 bits
 
 
 @functools.cache
-def is_there() -> bool:
+def is_available() -> bool:
     """Return whether this process has exactly one GPU, with an FP8 unit on which `multiply` gives correct products.
 
     With several devices arrays are sharded and a kernel of our own would gather them, so bfloat16 units do the work.
@@ -39,7 +39,9 @@ def is_there() -> bool:
         return False
     try:
         difference = _difference()
-    except Exception as error:  # compilers raise many kinds; whatever it is, training continues without the unit
+    except (
+        Exception
+    ) as error:  # compilers raise many kinds of errors; after any of them training continues without the unit
         _log.warning("fp8_unit_unused", cause=f"{type(error).__name__}: {error}"[:500])
         return False
     right = difference <= _CHECK_DIFFERENCE_MAX

@@ -1,4 +1,4 @@
-"""Multiply activations with kernels; this is the one place that does, and it decides the precision.
+"""Multiply activations with kernels, in the configured precision; no other module does.
 
 In the fp8 flow all three matrix products of a layer have E4M3 operands: x @ kernel, and in the backward pass
 dy @ kernel.T and x.T @ dy. Each operand is rounded along its own contraction (see rollcast.policy.quantise; Jet-RL,
@@ -35,7 +35,7 @@ Flow = Literal["carrier", "fp8-master", "fp8-codes"]
 
 
 class Linear(nnx.Module):  # type: ignore[misc]
-    """Computes x @ kernel (+ bias); the kernel is [inputs, outputs], the bias [outputs].
+    """A linear layer: x @ kernel (+ bias); the kernel is [inputs, outputs], the bias [outputs].
 
     In the flow "fp8-codes" there is a kernel_scale too: int8 exponents [blocks of inputs, blocks of outputs].
     """
@@ -120,7 +120,7 @@ def _product(left: jax.Array, right: jax.Array | Quantised, right_block: Block) 
     Without an FP8 unit the values of the codes are multiplied. They are bfloat16 numbers, so every product is exact, in
     bfloat16 units too, and only the sum has float32's rounding.
     """
-    if fp8_unit.is_there():
+    if fp8_unit.is_available():
         codes = right if isinstance(right, Quantised) else quantise(right, right_block)
         return fp8_unit.multiply(quantise(left, ALONG_COLUMNS), codes)
     values = dequantise(right, right_block) if isinstance(right, Quantised) else rounded(right, right_block)

@@ -33,7 +33,7 @@ class Tiles:
 
 
 class _Sums(NamedTuple):
-    """Holds running sums over the vocabulary, f32 [rows, time]; x is logit / temperature."""
+    """Running sums over the vocabulary, f32 [rows, time]; x is logit / temperature."""
 
     highest: jax.Array  # m, the highest x so far
     total: jax.Array  # sum of exp(x - m)
@@ -45,9 +45,9 @@ class _Sums(NamedTuple):
 class TokenScores(NamedTuple):
     """The scores of each token, f32 [rows, time]."""
 
-    logprobs: jax.Array  # of the target, nats
-    entropies: jax.Array  # of its distribution, nats
-    variances: jax.Array  # of log p under its distribution, nats squared; not differentiated
+    logprobs: jax.Array  # log-probability of the target, nats
+    entropies: jax.Array  # entropy of its distribution, nats
+    variances: jax.Array  # variance of log p under its distribution, nats squared; not differentiated
 
 
 def token_scores(
@@ -112,7 +112,7 @@ class _Tile(NamedTuple):
     start: jax.Array  # first column within each shard
     kernel: jax.Array  # [width, shards, columns] in hidden's dtype
     x: jax.Array  # f32 [rows, time, shards, columns], logits / temperature
-    fresh: jax.Array  # bool [columns]: not part of the tile before
+    fresh: jax.Array  # bool [columns]: not part of the previous tile
     targets: jax.Array  # bool like x: the column is the token's target
 
 

@@ -18,10 +18,10 @@ from rollcast.policy.params import Params, bind
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """How the training forward is computed. It affects time and memory, and values only by rounding.
+    """The way the training forward is computed. It affects time and memory, and values only by rounding.
 
     remat: whether activations inside a block are discarded and recomputed in the backward pass.
-    tiles: how many logits exist at a time.
+    tiles: the size of a tile of logits.
     rows: the sharding of the rows of activations; None: all are on one device.
     kernel: the attention kernel; see segment_attend.
     """
@@ -54,8 +54,8 @@ class TokenStatistics(NamedTuple):
     """The statistics of each token, f32 [rows, time]; 0 for the first token of a sequence, which nothing predicts."""
 
     logprobs: jax.Array  # log p(token | tokens before it) at the token's temperature
-    entropies: jax.Array  # of the distribution that the token was sampled from, nats
-    variances: jax.Array  # of log p under that distribution, nats squared; not differentiated
+    entropies: jax.Array  # entropy of the distribution that the token was sampled from, nats
+    variances: jax.Array  # variance of log p under that distribution, nats squared; not differentiated
 
 
 def completion_logprobs(

@@ -1,4 +1,4 @@
-"""A decoder-only transformer in flax.nnx: Qwen3 (Qwen3 Technical Report, section 2), Qwen2.5 and Llama 3 by flags.
+"""Define a decoder-only transformer in flax.nnx: Qwen3 (Qwen3 Technical Report, section 2), Qwen2.5 and Llama 3.
 
 It has RMSNorm before each block, rotary positions, grouped-query attention and SwiGLU. Queries and keys are normalised
 (Qwen3), or have biases as the values do (Qwen2.5), or neither (Llama 3). One forward pass serves training, prompts and
@@ -29,7 +29,7 @@ Around = Callable[[Callable[[jax.Array], jax.Array]], Callable[[jax.Array], jax.
 
 
 class RMSNorm(nnx.Module):  # type: ignore[misc]
-    """Normalises by the root mean square over the last axis, in float32."""
+    """Normalisation by the root mean square over the last axis, in float32."""
 
     def __init__(self, size: int, epsilon: float) -> None:
         self.scale = nnx.Param(jnp.zeros((size,), jnp.float32))

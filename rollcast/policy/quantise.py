@@ -6,8 +6,8 @@ contraction (DeepSeek-V3 Technical Report, section 3.3.2). Powers of two make sc
 is a float32, and a bfloat16 too, so that a product of scaled values is what an FP8 unit computes and scales afterwards.
 
 Edge cases: a ragged last block is a smaller block. A block of zeros has the least exponent. Numbers below float32's
-normal range become zero, whether or not the device flushes them by itself; the few beyond 448 * 2^119 become that. NaN
-and infinities become NaN and do not count for their block's scale.
+normal range become zero, whether or not the device flushes them by itself; the few beyond 448 * 2^119 become 448 *
+2^119. NaN and infinities become NaN and do not count for their block's scale.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EXPONENT_MIN, EXPONENT_MAX = -116, 119
 
 _FLOAT32_BIAS, _FLOAT32_MANTISSA_BITS = 127, 23
 _LARGEST_EXPONENT, _LARGEST_MANTISSA = 8, 0x600000  # of 448 = 1.75 * 2^8 as a float32
-_LEAST_NORMAL, _STEPS_PER_UNIT = 2.0**-6, 2.0**9  # of E4M3: below it codes are 2^-9 apart
+_LEAST_NORMAL, _STEPS_PER_UNIT = 2.0**-6, 2.0**9  # smallest normal number of E4M3; below it codes are 2^-9 apart
 
 
 class Quantised(NamedTuple):

@@ -57,7 +57,7 @@ def freeze(config: ModelConfig, params: Mapping[str, Any]) -> Snapshot:
     Tensors are copied one after the other, so that memory holds the snapshot and a copy of one tensor.
     """
     specs: list[TensorSpec] = []
-    state = io.BytesIO()  # grows in place, and getvalue does not copy the bytes
+    state = io.BytesIO()  # it grows in place, and getvalue does not copy the bytes
     for master in sorted(params):
         for name, part in frozen_parts(config, master, params[master]):
             value = np.asarray(jax.device_get(part.value)).astype(part.dtype, copy=False)

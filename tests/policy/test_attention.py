@@ -1,4 +1,4 @@
-"""Attention, written out and as a flash kernel."""
+"""Test attention, written out and as a flash kernel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollcast.policy.attention import attend_where, kernel_for, segment_attend, 
 SEGMENTS = [[1] * 5 + [2] * 4 + [0] * 2, [1] * 11]
 
 
-def test_values_and_gradients_are_those_of_whole_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_and_gradients_equal_those_of_whole_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flash, "BLOCK", 4)  # three blocks, the last one filled up
     random = np.random.default_rng(0)
     segments = jnp.array(SEGMENTS, jnp.int32)
@@ -47,7 +47,7 @@ def test_scores_are_never_whole() -> None:
     assert f"{time},{time}]" not in text
 
 
-def test_a_token_sees_itself_and_what_is_before_it_in_its_own_sequence() -> None:
+def test_a_token_sees_itself_and_the_earlier_ones_of_its_sequence() -> None:
     seen = within_segments(jnp.array([[1, 1, 2, 2, 0]], jnp.int32))[0]
     assert np.asarray(seen).astype(int).tolist() == [
         [1, 0, 0, 0, 0],

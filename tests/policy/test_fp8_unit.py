@@ -40,8 +40,8 @@ def test_the_kernel_is_compiled_for_nvidias_gpus_with_operands_of_8_bits() -> No
     assert calls[0].count("xf8E4M3FN>") == 2
 
 
-def test_a_linear_layer_takes_the_unit_where_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not fp8_unit.is_there()  # on a CPU
+def test_a_linear_layer_uses_an_available_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not fp8_unit.is_available()  # on a CPU
     random = np.random.default_rng(6)
     x, master, dy = (jnp.asarray(random.standard_normal(shape), jnp.float32) for shape in [(3, 8), (8, 6), (3, 6)])
 
@@ -50,7 +50,7 @@ def test_a_linear_layer_takes_the_unit_where_it_is_there(monkeypatch: pytest.Mon
         return product, pull(dy)
 
     emulated = jax.jit(lambda: run())()
-    monkeypatch.setattr(fp8_unit, "is_there", lambda: True)
+    monkeypatch.setattr(fp8_unit, "is_available", lambda: True)
     monkeypatch.setattr(fp8_unit, "multiply", functools.partial(fp8_unit.multiply, interpret=True))
     taken = jax.jit(lambda: run())()
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), taken, emulated)

@@ -18,7 +18,7 @@ Array = np.ndarray[Any, Any]
 
 
 def operands(carrier: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """x, master, dy."""
+    """Return x, master and dy."""
     batch, time, inputs, outputs = SHAPE
     random = np.random.default_rng(11)
     x = random.standard_normal((batch, time, inputs)) * np.exp(random.uniform(-4, 4, (batch, time, 1)))
@@ -27,7 +27,7 @@ def operands(carrier: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 
 def values(matrix: jax.Array, block: Block) -> Array:
-    """f64, of the codes."""
+    """Return the values of the codes as f64."""
     flat = np.asarray(matrix, np.float32).reshape(-1, matrix.shape[-1])
     return np.asarray(through_codes(flat, block), np.float64)
 
@@ -86,7 +86,7 @@ def test_all_three_products_have_operands_rounded_along_their_contraction(carrie
 
 
 @pytest.mark.parametrize("carrier", CARRIERS)
-def test_codes_give_what_the_master_gives_to_the_bit(carrier: Any) -> None:
+def test_codes_and_the_master_give_the_same_bits(carrier: Any) -> None:
     x, master, _ = operands(carrier)
     layer = Linear(*SHAPE[2:])
     layer.set_flow("fp8-codes")

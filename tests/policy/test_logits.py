@@ -1,4 +1,4 @@
-"""Logits over the vocabulary, and log-probabilities of tokens."""
+"""Test logits over the vocabulary, and log-probabilities of tokens."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_each_target_is_scored_at_its_temperature() -> None:
         Tiles(elements=ROWS * TIME * 2 * 128, vocabulary_shards=2),
     ],
 )
-def test_tiles_give_the_values_and_gradients_of_the_whole(tiles: Tiles) -> None:
+def test_tiles_give_the_values_and_gradients_of_whole_logits(tiles: Tiles) -> None:
     hidden, weights, _, _ = inputs()
     gradient = jax.value_and_grad(value, argnums=(0, 1), has_aux=True)
     (_, scores), gradients = jax.jit(gradient, static_argnums=2)(hidden, weights, tiles)
@@ -67,7 +67,7 @@ def test_tiles_give_the_values_and_gradients_of_the_whole(tiles: Tiles) -> None:
 
 
 def test_the_logits_are_never_whole() -> None:
-    """Nothing in the program of the gradient is larger than a tile."""
+    """No array in the program of the gradient is larger than a tile."""
     rows, time, width, vocabulary = 4, 64, 16, 1024
     arrays = (
         jax.ShapeDtypeStruct((rows, time, width), jnp.bfloat16),
@@ -89,7 +89,7 @@ def test_the_logits_are_never_whole() -> None:
 score = jax.jit(completion_logprobs, static_argnums=(0, 6))
 
 
-def test_tokens_are_scored_by_what_is_before_them() -> None:
+def test_tokens_are_scored_given_the_earlier_ones() -> None:
     params = initial_params(TINY, 0)
     tokens = jnp.array([[5, 3, 2, 0]], jnp.int32)
     positions = jnp.array([[0, 1, 2, 0]], jnp.int32)

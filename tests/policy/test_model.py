@@ -17,7 +17,7 @@ TOKENS = [3, 1, 4, 1, 5, 9, 2]
 
 
 def row(tokens: list[int], *, left: int = 0, right: int = 0) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Tokens, positions and segments [1, left + time + right], padded on both sides."""
+    """Return tokens, positions and segments [1, left + time + right], padded on both sides."""
     padded = np.pad(np.array(tokens, np.int32), (left, right))
     positions = np.pad(np.arange(len(tokens), dtype=np.int32), (left, right))
     segments = np.pad(np.ones(len(tokens), np.int32), (left, right))

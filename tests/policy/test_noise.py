@@ -41,7 +41,7 @@ def test_threefry_agrees_with_jax() -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**31 - 1))
-def test_jax_and_numpy_draw_the_same_noise(seed: int, position: int) -> None:
+def test_jax_and_numpy_compute_the_same_noise(seed: int, position: int) -> None:
     seeds = jnp.array([seed_words(seed)], jnp.uint32)
     ours = gumbel(seeds, jnp.array([position], jnp.int32), 17)[0]
     np.testing.assert_allclose(ours, gumbel_numpy(seed, position, 17), rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Parameters and their shapes."""
+"""Test parameters and their shapes."""
 
 from __future__ import annotations
 

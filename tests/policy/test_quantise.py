@@ -35,7 +35,7 @@ jit_rounded = jax.jit(rounded, static_argnums=1)
 
 
 def reference(matrix: Array, block: Block) -> tuple[Array, Array]:
-    """Codes (as bytes) and exponents, block by block in float64 and by the library's own cast."""
+    """Return codes (as bytes) and exponents, block by block in float64 and by the library's own cast."""
     rows, columns = blocks_of(matrix.shape, block)
     codes, exponents = np.zeros(matrix.shape, ml_dtypes.float8_e4m3fn), np.zeros((rows, columns), np.int8)
     for row in range(rows):
@@ -52,7 +52,7 @@ def reference(matrix: Array, block: Block) -> tuple[Array, Array]:
 
 @functools.cache
 def spread_out(shape: tuple[int, int]) -> Array:
-    """Numbers of very different sizes."""
+    """Return numbers of very different sizes."""
     random = np.random.default_rng(7)
     return (random.standard_normal(shape) * np.exp(random.uniform(-30, 10, shape))).astype(np.float32)
 
@@ -98,7 +98,7 @@ def test_the_scale_is_the_least_power_of_two_that_holds_the_largest(power: int, 
         assert float(matrix[0, 0]) > LARGEST * 2.0 ** (exponent - 1)
 
 
-def test_what_has_no_good_scale_is_defined() -> None:
+def test_values_without_a_good_scale_are_defined() -> None:
     largest, least = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
     rows = np.array(
         [

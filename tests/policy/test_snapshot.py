@@ -1,4 +1,4 @@
-"""Snapshots: the tensors exactly as the rollout's forward pass reads them, frozen and published."""
+"""Test snapshots: the tensors exactly as the rollout's forward pass reads them, frozen and published."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_an_untied_head_is_not_quantised() -> None:
     assert dtypes["head.kernel"] == "float32"
 
 
-def test_the_naive_flow_publishes_what_it_makes_of_its_bfloat16_copy() -> None:
+def test_the_naive_flow_publishes_its_rounded_bfloat16_copy() -> None:
     params = initial_params(NAIVE, 0)
     snapshot = freeze(NAIVE, params)
     half = {name: value.astype(jnp.bfloat16).astype(jnp.float32) for name, value in params.items()}
@@ -145,7 +145,7 @@ def test_a_state_of_the_wrong_size_is_refused() -> None:
         thaw(TINY, snapshot.tensors, snapshot.state_bytes[:-1])
 
 
-#: Parameters as the model cards give them, in millions; tied embeddings counted once.
+#: Parameters as the model cards give them, in millions; tied embeddings count once.
 MILLIONS = {
     "qwen3-0.6b": 596,
     "qwen3-1.7b": 1721,
@@ -176,7 +176,7 @@ def test_every_preset_is_an_architecture() -> None:
     assert all(ModelConfig(preset=name).preset == "" for name in ARCHITECTURES)
 
 
-def test_values_given_beside_a_preset_win() -> None:
+def test_given_values_take_precedence_over_a_preset() -> None:
     config = ModelConfig.model_validate({"preset": "llama-3.1-8b", "precision": "float32", "layers": 2})
     assert (config.layers, config.precision, config.width) == (2, "float32", 4096)
     assert config.rope_scaling is not None
@@ -188,6 +188,6 @@ def test_a_resolved_preset_reads_back_as_it_is() -> None:
     assert ModelConfig.model_validate_json(config.model_dump_json()) == config
 
 
-def test_an_unknown_preset_names_those_there_are() -> None:
+def test_an_unknown_preset_lists_the_known_ones() -> None:
     with pytest.raises(ValidationError, match=r"no preset 'qwen9'; there are qwen3-0\.6b"):
         ModelConfig(preset="qwen9")

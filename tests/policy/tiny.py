@@ -15,7 +15,7 @@ TINY = ModelConfig(
 
 
 def reference_logits(config: ModelConfig, params: Params, tokens: list[int]) -> np.ndarray[Any, Any]:
-    """Logits f64 [time, vocabulary] of one unpadded sequence, after the papers, head by head."""
+    """Return logits f64 [time, vocabulary] of one unpadded sequence, after the papers, head by head."""
     weights = {name: np.asarray(value, np.float64) for name, value in params.items()}
     x = weights["embedding"][tokens]
     for layer in range(config.layers):
@@ -77,7 +77,7 @@ def _rotate(config: ModelConfig, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any
 
 
 def _frequency(config: ModelConfig, plain: float) -> float:
-    """By cases, as the Llama 3.1 reference implementation has it."""
+    """Stretch a frequency by cases, as the Llama 3.1 reference implementation does."""
     scaling = config.rope_scaling
     if scaling is None:
         return plain

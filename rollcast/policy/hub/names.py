@@ -45,10 +45,10 @@ def hf_name(name: str) -> str:
 
 
 def is_transposed(name: str) -> bool:
-    """Whether the Hub has it as [outputs, inputs]: every kernel; the embedding is [vocabulary, width] in both."""
+    """Return whether the Hub stores it as [outputs, inputs], as it does every kernel but not the embedding."""
     return name.endswith(".kernel")
 
 
 def may_be_ignored(hub_name: str, *, tied: bool) -> bool:
-    """Whether a tensor in a file that no parameter of ours is may be left where it is."""
+    """Return whether a tensor that is no parameter of ours may be in a file, and is then ignored."""
     return (tied and hub_name == "lm_head.weight") or _IGNORED.fullmatch(hub_name) is not None

@@ -35,7 +35,7 @@ _DTYPES: dict[FileDtype, np.dtype[Any]] = {"float32": np.dtype("<f4"), "bfloat16
 @dataclass(frozen=True, slots=True)
 class _File:
     name: str
-    tensors: tuple[str, ...]  # our names
+    tensors: tuple[str, ...]  # our names of the file's tensors
 
 
 def save_model(

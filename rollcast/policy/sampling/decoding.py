@@ -21,8 +21,8 @@ class Controls(NamedTuple):
     """The inputs of the decode loop for each row; one compiled form serves all values."""
 
     tables: Any  # i32 [rows, pages of a sequence]
-    starts: Any  # i32 [rows], tokens in the pages
-    last: Any  # i32 [rows], the token after them
+    starts: Any  # i32 [rows], number of tokens in the pages
+    last: Any  # i32 [rows], the token that follows them
     budgets: Any  # i32 [rows], tokens that may still be generated; 0 for rows without a sequence
     seeds: Any  # uint32 [rows, 2]
     stop_tokens: Any  # i32 [rows, STOP_TOKENS_MAX], filled up with -1

@@ -24,12 +24,12 @@ _REFILL_SHARE = 8
 
 @dataclass(frozen=True, slots=True)
 class SampleRequest:
-    """A completion to generate. ``already_generated`` holds its first tokens, generated earlier, perhaps elsewhere."""
+    """A completion to generate. ``already_generated``: its first tokens, generated earlier, perhaps by another peer."""
 
     prompt_token_ids: tuple[int, ...]
     seed: int  # unsigned, 64 bits
     already_generated: tuple[int, ...] = ()
-    sampling: Sampling | None = None  # None means the sampling parameters of the generation
+    sampling: Sampling | None = None  # None: the sampling parameters of the generation
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ class PagePool:
         Raises:
             CacheTooSmall: the sequence needs more pages than the pool has.
         """
-        # A prompt that ends within a page takes one page more: the shared page and its copy.
+        # A prompt that ends within a page needs one more page: the shared page and its copy.
         if self.pages_of(tokens) + 1 > self.pages:
             raise CacheTooSmall(
                 f"a rollout of up to {tokens} tokens does not fit into a cache of {self.pages * self.page_tokens}",

@@ -40,7 +40,7 @@ PAGE_TOKENS = 16
 
 
 class Sampler:
-    """Generates completions, ``batch_size`` at a time.
+    """A sampler of completions, ``batch_size`` at a time.
 
     Args:
         cache_tokens: memory for keys and values, in tokens; 0 means enough for batch_size sequences of the greatest

@@ -15,28 +15,28 @@ ROLLOUTS_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class LearnerFit:
-    """How a learner fits one kind of device; ``fsdp`` is 0 if it fits no number of devices."""
+    """The fit of a learner on one kind of device; ``fsdp`` is 0 if it fits no number of devices."""
 
     hardware: Hardware
-    as_configured: bool  # the mesh of the configuration is enough
+    as_configured: bool  # whether the configured mesh suffices
     fsdp: int  # smallest number of devices that parameters, gradients and states must be spread over
-    peak_bytes: int  # of one of them then
+    peak_bytes: int  # bytes of one of these devices
 
 
 @dataclass(frozen=True, slots=True)
 class PeerFit:
-    """How a peer fits one device; ``rollouts_max`` is 0 if it does not fit."""
+    """The fit of a peer on one device; ``rollouts_max`` is 0 if it does not fit."""
 
     hardware: Hardware
     as_configured: bool
-    rollouts_max: int  # sampled at once, at the configured length
-    peak_bytes: int  # as configured
+    rollouts_max: int  # most rollouts sampled at once, at the configured length
+    peak_bytes: int  # bytes with the configured concurrency
 
 
 def learner_fits(
     model: ModelConfig, shape: LearnerShape, catalogue: Iterable[Hardware] = CATALOGUE
 ) -> list[LearnerFit]:
-    """Return for each kind of device whether the configured mesh is enough, and the least fsdp that is."""
+    """Return for each kind of device whether the configured mesh suffices, and the least fsdp that does."""
     return [_learner_fit(model, shape, hardware) for hardware in catalogue]
 
 

@@ -15,26 +15,26 @@ from typing import Literal
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.shapes import parameter_shapes
 
-Bytes = dict[str, int]  # bytes by the name of what takes them
+Bytes = dict[str, int]  # bytes by component
 StateDtype = Literal["float32", "bfloat16", "int8"]
 
 ACTIVATION_MARGIN = 0.25
 """Largest relative error of the activation estimate against XLA's own report."""
 
-_MOMENT_BLOCK = 256  # elements that share a scale at most (learner.training.moments)
+_MOMENT_BLOCK = 256  # most elements that share a scale (learner.training.moments)
 _FP8_BLOCK = 128  # rows and columns that share a scale (rollcast.policy.quantise)
-_LOGIT_TILE = 1 << 24  # logits that exist at a time (rollcast.policy.logits)
-_TILE_COPIES = 3  # arrays of a tile's size: logits, shares and their gradient
-_SAMPLED_COPIES = 3  # arrays of the size of a peer's logits: raw, with noise, log-probabilities
+_LOGIT_TILE = 1 << 24  # most logits that exist at a time (rollcast.policy.logits)
+_TILE_COPIES = 3  # number of arrays of a tile's size: logits, shares and their gradient
+_SAMPLED_COPIES = 3  # number of arrays of the size of a peer's logits: raw, with noise, log-probabilities
 _PAGE_TOKENS = 16  # tokens of one page of the cache
 _READ_TOKENS = 512  # prompt tokens that a peer reads at once (rollcast.policy.sampling.sampler)
 
 # Bytes per token and layer that a backward pass needs, by what they are proportional to: width, query heads x size,
 # key-value heads x size, inner width, query heads x row length (attention that is not fused). For bfloat16 they are
-# about half, with room for norms and softmax, which stay float32.
+# about half, plus what norms and softmax take, which stay float32.
 _KEPT = {"float32": (16, 12, 16, 20, 4), "bfloat16": (12, 8, 10, 10, 6)}
 _WIDTHS_UNDER_WAY = 11  # further float32 numbers per token and width at the peak, once and not for every layer
-# Copies of the largest tensor in float32 that an optimiser step makes, beside gradients, moments and results.
+# Copies of the largest tensor in float32 that an optimiser step makes besides gradients, moments and results.
 _STEP_COPIES: Mapping[StateDtype, float] = {"float32": 1.05, "bfloat16": 1.6, "int8": 3.4}
 _OFFLOADED_STEP_COPIES = 8
 
@@ -53,7 +53,7 @@ class LearnerShape:
     data: int = 1
     fsdp: int = 1
     tensor: int = 1
-    fused_attention: bool = False  # scores are never whole
+    fused_attention: bool = False  # the scores of whole rows never exist
 
     @property
     def devices(self) -> int:
@@ -67,12 +67,12 @@ class PeerShape:
 
     concurrent_rollouts: int
     row_tokens: int  # longest prompt and completion
-    cache_tokens: int = 0  # as configured; 0: enough for all
+    cache_tokens: int = 0  # as configured; 0: enough for all rollouts
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Bytes of one device and of the host. ``phases`` need their parts beside ``resident``, one after the other."""
+    """Bytes of one device and of the host; ``phases`` follow each other, each needs its bytes besides ``resident``."""
 
     resident: Bytes
     phases: Mapping[str, Bytes]
@@ -175,7 +175,7 @@ def learner_memory(model: ModelConfig, shape: LearnerShape) -> Estimate:
         "optimiser step": {"gradients (float32)": masters, "the step's own": _shared(int(copies), shards)},
         "publishing": {"a tensor's codes": _shared(largest * 4, shards)},
     }
-    # Versions are not counted: they are files, which the page cache holds only as far as there is room.
+    # Versions are not counted: they are files, which the page cache holds only as far as memory is free.
     host = {"state that a checkpoint is made of": parameter_bytes(model) * (1 + shape.reference + shape.critic)}
     host["moments in it"] = moments * (1 + shape.critic)
     if shape.offload:

@@ -22,7 +22,7 @@ FAMILIES = {
 
 
 def random_params(config: ModelConfig, seed: int = 3) -> Params:
-    """Like initial_params, with biases and scales that are not trivial."""
+    """Return parameters like those of initial_params, with biases and scales that are not trivial."""
     random = np.random.default_rng(seed)
     return {
         name: value + random.normal(0, 0.1, value.shape).astype(np.float32)
@@ -39,7 +39,7 @@ def model_folder(folder: Path, config: ModelConfig, params: Params, **settings: 
 
 
 def write_weights(path: Path, tensors: dict[str, np.ndarray[Any, Any]]) -> None:
-    """One safetensors file of any arrays."""
+    """Write one safetensors file of any arrays."""
     entries = [(name, str(value.dtype), value.shape) for name, value in tensors.items()]
     path.write_bytes(format_header(entries) + b"".join(value.tobytes() for value in tensors.values()))
 

@@ -1,4 +1,4 @@
-"""Configurations and names of tensors of Hugging Face's architectures."""
+"""Test configurations and tensor names of Hugging Face's architectures."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_rotary_settings_are_read_in_both_places() -> None:
         ({"num_key_value_heads": 5}, "do not divide"),
     ],
 )
-def test_what_cannot_be_used_is_refused(changed: dict[str, Any], message: str | None) -> None:
+def test_unsupported_configurations_are_refused(changed: dict[str, Any], message: str | None) -> None:
     if message is None:
         assert read(QWEN3 | changed).rope_scaling is None
         return
@@ -107,7 +107,7 @@ def test_a_missing_key_is_named() -> None:
 
 
 @pytest.mark.parametrize("name", ["qwen3-8b", "qwen2.5-7b", "llama-3.1-8b", "llama-3.2-1b"])
-def test_what_is_written_reads_back(name: str) -> None:
+def test_a_written_configuration_reads_back(name: str) -> None:
     config = ModelConfig.model_validate(dict(ARCHITECTURES[name]))
     written = write_config(config, "bfloat16", {"eos_token_id": 7, "torch_dtype": "float16"})
     assert (written["eos_token_id"], written["dtype"], "torch_dtype" in written) == (7, "bfloat16", False)
@@ -141,7 +141,7 @@ def test_kernels_lie_the_other_way_round() -> None:
     assert not is_transposed("embedding")
 
 
-def test_what_follows_from_other_tensors_may_be_ignored() -> None:
+def test_derived_tensors_may_be_ignored() -> None:
     assert may_be_ignored("lm_head.weight", tied=True)
     assert not may_be_ignored("lm_head.weight", tied=False)
     assert may_be_ignored("model.layers.11.self_attn.rotary_emb.inv_freq", tied=False)

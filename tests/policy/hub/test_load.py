@@ -1,4 +1,4 @@
-"""Models of Hugging Face read and written."""
+"""Test Hugging Face's models, read and written."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def stored() -> dict[str, np.ndarray[Any, Any]]:
-    """The weights by the Hub's names."""
+    """Return the weights by the Hub's names."""
     arrays = {name: np.asarray(value) for name, value in PARAMS.items()}
     return {hf_name(name): value.T.copy() if is_transposed(name) else value for name, value in arrays.items()}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("file_bytes_max", [10**9, 2000])
-def test_what_is_saved_is_loaded_bit_for_bit(tmp_path: Path, family: str, file_bytes_max: int) -> None:
+def test_a_saved_model_is_loaded_bit_for_bit(tmp_path: Path, family: str, file_bytes_max: int) -> None:
     config, params = FAMILIES[family], random_params(FAMILIES[family])
     folder = model_folder(tmp_path / "model", config, params, file_bytes_max=file_bytes_max)
     assert (folder / "model.safetensors.index.json").exists() == (file_bytes_max == 2000)
@@ -71,7 +71,7 @@ def test_tensors_come_one_at_a_time(tmp_path: Path) -> None:
     assert peak_bytes < 1.5 * largest
 
 
-def test_what_follows_from_the_rest_is_left_where_it_is(folder: Path) -> None:
+def test_derived_tensors_in_a_file_are_ignored(folder: Path) -> None:
     more = {
         "lm_head.weight": stored()["model.embed_tokens.weight"],
         "model.rotary_emb.inv_freq": np.ones(4, np.float32),
@@ -127,7 +127,7 @@ def test_the_index_names_every_tensor_and_its_file(tmp_path: Path) -> None:
     assert all(path.stat().st_size < 3000 + 4096 for path in files)
 
 
-def test_a_bfloat16_export_is_what_rounding_gives(tmp_path: Path) -> None:
+def test_a_bfloat16_export_equals_rounded_weights(tmp_path: Path) -> None:
     first = load_params(TINY, model_folder(tmp_path / "a", TINY, PARAMS, dtype="bfloat16"))
     again = load_params(TINY, model_folder(tmp_path / "b", TINY, first, dtype="bfloat16"))
     assert all((first[name] == again[name]).all() for name in first)

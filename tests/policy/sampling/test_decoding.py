@@ -16,7 +16,7 @@ def controls(noise_scale: float) -> Controls:
     return Controls(nothing, nothing, nothing, nothing, seeds, nothing, temperatures, jnp.float32(noise_scale))
 
 
-def test_tokens_are_drawn_by_the_seeds_noise_and_scored_without_it() -> None:
+def test_tokens_are_sampled_with_the_seeds_noise_and_scored_without_it() -> None:
     logits = np.random.default_rng(0).standard_normal((2, VOCABULARY)).astype(np.float32)
     for noise_scale in (0.0, 1.0):
         tokens, logprobs = sample_tokens(jnp.asarray(logits), jnp.array([3, 4], jnp.int32), controls(noise_scale))

@@ -1,4 +1,4 @@
-"""The cache of keys and values, and the pages that it is kept in."""
+"""Test the cache of keys and values, and the pages that hold it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_prompt_that_ends_with_its_page_is_not_copied() -> None:
     assert reserved(pool, (), 4).copy is None
 
 
-def test_what_does_not_fit_now_waits_and_what_never_fits_is_refused() -> None:
+def test_a_sequence_that_does_not_fit_now_waits_and_one_that_never_fits_is_refused() -> None:
     pool = PagePool(pages=4, page_tokens=4)
     held = reserved(pool, (1,), 8)
     assert pool.reserve((2,), 8) is None
@@ -73,13 +73,13 @@ PAGE = 2
 
 TABLE = (5, 2, 7, 4)  # pages in no order
 
-FAR = 3  # a second sequence of which nothing may be seen: its page
+FAR = 3  # the page of a second sequence, which must not be visible
 
 
 def logits_by_pieces(params: Params, pieces: list[list[int]], pad: int) -> list[jax.Array]:
-    """Logits after every token, read piece by piece beside a longer sequence; each piece padded by ``pad`` tokens."""
+    """Return logits after every token, read in pieces next to a longer sequence; ``pad`` tokens pad each piece."""
     pages = empty_pages(TINY, pages=9, page_tokens=PAGE)
-    pages = jax.tree.map(lambda layer: layer + 100.0, pages)  # what is not ours must not be seen
+    pages = jax.tree.map(lambda layer: layer + 100.0, pages)  # other sequences must not be visible
     tables = jnp.array([TABLE, (FAR, 8, FAR, 8)], jnp.int32)
     read = jax.jit(lambda pages, *inputs: extend(bind(TINY, params), pages, tables, *inputs))
     model = jax.jit(lambda hidden: bind(TINY, params).logits(hidden))
@@ -101,7 +101,7 @@ def test_tokens_read_in_pieces_give_the_training_forwards_logits(pad: int) -> No
     np.testing.assert_allclose(np.stack(found), expected, atol=3e-6)
 
 
-def test_longer_sequences_beside_it_change_nothing_to_the_bit() -> None:
+def test_longer_sequences_in_the_batch_change_no_bit() -> None:
     params = initial_params(TINY, 5)
     tables = jnp.array([TABLE, (1, 3, 6, 8)], jnp.int32)
     pages = empty_pages(TINY, pages=9, page_tokens=PAGE)

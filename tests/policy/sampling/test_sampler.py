@@ -42,7 +42,7 @@ def requests(count: int, first_seed: int = 0) -> list[SampleRequest]:
 
 
 def reference_completion(params: Params, request: SampleRequest, *, greedy: bool) -> tuple[int, ...]:
-    """One token at a time from float64 logits and NumPy noise."""
+    """Generate one token at a time from float64 logits and NumPy noise."""
     tokens = list(request.already_generated)
     while len(tokens) < SAMPLING.max_new_tokens and tokens[-1:] != [STOP]:
         context = [*request.prompt_token_ids, *tokens]
@@ -55,7 +55,7 @@ def reference_completion(params: Params, request: SampleRequest, *, greedy: bool
 def generated_to_the_end(
     generation: Generation, slice_tokens: int, first: Mapping[int, Completion] | None = None
 ) -> list[list[Completion]]:
-    """Every request's pieces, those of the ``first`` slice before."""
+    """Return every request's pieces, beginning with those of the ``first`` slice."""
     pieces = {number: [piece] for number, piece in (first or {}).items()}
     while not generation.finished:
         for number, piece in generation.generate(slice_tokens).items():
@@ -115,7 +115,7 @@ def test_more_requests_than_the_batch_run_in_order(params: Params, sampler: Samp
     ]
 
 
-def test_a_continuation_draws_the_tokens_that_the_whole_would_have(params: Params, sampler: Sampler) -> None:
+def test_a_continuation_samples_the_tokens_of_an_uninterrupted_run(params: Params, sampler: Sampler) -> None:
     for request, whole in zip(requests(8), sampler.generate(params, requests(8), SAMPLING), strict=True):
         for cut in range(1, len(whole.token_ids)):
             begun = SampleRequest(request.prompt_token_ids, request.seed, whole.token_ids[:cut])
@@ -125,7 +125,7 @@ def test_a_continuation_draws_the_tokens_that_the_whole_would_have(params: Param
 
 
 @pytest.mark.parametrize("slice_tokens", [1, 2, 3])
-def test_slices_draw_the_same_to_the_bit(params: Params, sampler: Sampler, slice_tokens: int) -> None:
+def test_slices_sample_the_same_to_the_bit(params: Params, sampler: Sampler, slice_tokens: int) -> None:
     pieces = generated_to_the_end(sampler.begin(params, requests(8), SAMPLING), slice_tokens)
     for row, whole in zip(pieces, sampler.generate(params, requests(8), SAMPLING), strict=True):
         assert tuple(token for piece in row for token in piece.token_ids) == whole.token_ids
@@ -183,7 +183,7 @@ def test_a_row_that_has_ended_is_filled_with_the_next_request(params: Params, sa
         assert row[-1].finish_reason == whole.finish_reason
 
 
-def test_what_does_not_fit_beside_the_others_waits_and_changes_nothing(params: Params, sampler: Sampler) -> None:
+def test_requests_that_do_not_fit_yet_wait_and_change_nothing(params: Params, sampler: Sampler) -> None:
     small = Sampler(TINY, prompt_tokens_max=4, new_tokens_max=5, batch_size=8, cache_tokens=3 * PAGE_TOKENS)
     drawn = small.generate(params, requests(8), SAMPLING)
     expected = sampler.generate(params, requests(8), SAMPLING)
@@ -194,7 +194,7 @@ def test_what_does_not_fit_beside_the_others_waits_and_changes_nothing(params: P
 
 
 def test_long_contexts_are_read_in_parts_and_shared_by_a_group(params: Params) -> None:
-    """Prompts of several pages and more than one bucket, a group of samples on each, begun and not."""
+    """Prompts have several pages and more than one bucket; each has a group of samples, begun and new ones."""
     sampler = Sampler(TINY, prompt_tokens_max=40, new_tokens_max=5, batch_size=6)
     assert sampler.buckets() == (16, 64)
     long = tuple(2 + index % 9 for index in range(40))
@@ -217,7 +217,7 @@ def test_long_contexts_are_read_in_parts_and_shared_by_a_group(params: Params) -
         (SampleRequest((2,), 0), Sampling(1.0, 5, (1,) * (STOP_TOKENS_MAX + 1))),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_requests_that_never_fit_are_refused(
     params: Params, sampler: Sampler, request_: SampleRequest, sampling: Sampling
 ) -> None:
     with pytest.raises(ValueError, match=r"tokens|seed|temperature|generate"):

@@ -1,4 +1,4 @@
-"""Print XLA's memory figures of compiled gradient steps: a JSON list of bytes beside arguments and results.
+"""Print XLA's memory figures of compiled gradient steps: a JSON list of bytes besides arguments and results.
 
 Run with XLA's memory-saving scheduler, which is the one that accelerators have; it is set for a whole process.
 """

@@ -35,7 +35,7 @@ def test_a_mesh_larger_than_the_machine_does_not_fit() -> None:
     assert [fit.as_configured for fit in learner_fits(MODEL, wide, [GIANT])] == [False]
 
 
-def test_a_peer_draws_as_many_rollouts_as_its_memory_holds() -> None:
+def test_a_peer_samples_as_many_rollouts_as_its_memory_holds() -> None:
     giant, small, tiny = peer_fits(MODEL, PEER, [GIANT, SMALL, TINY])
     assert giant.as_configured
     assert (tiny.as_configured, tiny.rollouts_max) == (False, 0)

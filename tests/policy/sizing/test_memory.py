@@ -60,7 +60,7 @@ def test_the_cache_is_counted_exactly() -> None:
     assert 16 * cache_bytes_per_token(UNTIED) == page_bytes(UNTIED, 16)
 
 
-def test_activations_are_what_xla_reports() -> None:
+def test_activations_agree_with_xlas_report() -> None:
     shapes: list[tuple[int, bool]] = [(384, False), (768, True)]
     cases: list[dict[str, Any]] = [
         {"model": WIDE | {"layers": 3, "feed_forward_width": size}, "remat": remat} for size, remat in shapes
@@ -86,7 +86,7 @@ def test_a_micro_batch_is_one_row_at_least_on_every_device() -> None:
     assert tokens_per_device(LearnerShape(row_tokens=100, micro_batch_tokens=800, data=2, fsdp=2)) == 200
 
 
-def test_the_peak_is_the_worst_phase_beside_what_stays() -> None:
+def test_the_peak_is_the_worst_phase_plus_the_resident_bytes() -> None:
     estimate = learner_memory(TINY, SHAPE)
     assert set(estimate.phases) == {"behaviour", "gradients", "optimiser step", "publishing"}
     phase = max(sum(parts.values()) for parts in estimate.phases.values())
@@ -94,7 +94,7 @@ def test_the_peak_is_the_worst_phase_beside_what_stays() -> None:
     assert estimate.host_peak == parameter_bytes(TINY) + moment_bytes(TINY, "float32")
 
 
-def test_sharding_offloading_and_rematerialisation_save_what_they_should() -> None:
+def test_sharding_offloading_and_rematerialisation_save_memory() -> None:
     model = ModelConfig(preset="qwen3-0.6b")
     plain = LearnerShape(row_tokens=4096, micro_batch_tokens=16_384)
     whole = learner_memory(model, plain)
