@@ -47,7 +47,7 @@ class Tab:
 
     def _check_origin(self, url: str) -> None:
         if not url.startswith((self._origin, "data:")):
-            self.problems.append(f"asked {url}")
+            self.problems.append(f"requested {url}")
 
     async def shows(self, selector: str, text: str) -> None:
         """Wait until an element's text contains this; fails with its text otherwise."""

@@ -147,7 +147,7 @@ async def test_reading_carries_a_token_only_where_that_is_safe(tmp_path: Path, m
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "operator.key").write_text("secret")
     assert await asked(in_folder(tmp_path, url)) == {"token": "Bearer secret"}
-    assert await asked(Target(tmp_path, url)) == {"token": ""}  # that may be anybody's address
+    assert await asked(Target(tmp_path, url)) == {"token": ""}  # the address may belong to another server
     monkeypatch.setenv(coordinator_api.TOKEN_VARIABLE, "mine")
     assert await asked(Target(tmp_path, url)) == {"token": "Bearer mine"}
     with pytest.raises(ConfigError, match="without TLS"):

@@ -1,6 +1,6 @@
-"""How `rollcast up` shows its page: the link, and how a browser is told of it.
+"""Test the link to the dashboard that `rollcast up` prints, and how a browser receives it.
 
-All of `up` is tested in tests/e2e/test_run.py.
+tests/e2e/test_run.py tests all of `up`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command line as a whole: statuses, errors, and that what docs/models.md shows can be typed."""
+"""Test the command line as a whole: exit statuses, errors, and the commands that docs/models.md shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The terminal view of a run, and what it shows before and after an operator's action."""
+"""Test the terminal view of a run, also before and after an operator's action."""
 
 from __future__ import annotations
 

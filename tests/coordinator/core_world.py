@@ -30,7 +30,7 @@ SAMPLING = Sampling(temperature=1.0, max_new_tokens=4, stop_token_ids=(1,))
 
 
 def settings(**changes: Any) -> CoreSettings:
-    """Two groups of two samples a step, S = 1; every invariant checked after every event."""
+    """Return settings: two groups of two samples per step, S = 1, every invariant checked after every event."""
     values: dict[str, Any] = {
         "run_id": RunId("run"),
         "seed": 7,
@@ -109,7 +109,7 @@ def received(peer: str, upload: int, item: Rollout) -> RolloutReceived:
 
 
 def only(actions: list[Action], kind: type[ActionT]) -> list[ActionT]:
-    """The actions of one kind."""
+    """Return the actions of one kind."""
     return [action for action in actions if isinstance(action, kind)]
 
 
@@ -124,7 +124,7 @@ class World:
         self.grants: dict[str, list[LeaseGrant]] = {}
 
     def tell(self, event: Event) -> list[Action]:
-        """One event; what the store and the prompt source answer is told too. All actions, in order."""
+        """Apply an event, then the answers of the store and the prompt source; return all actions in order."""
         actions = self.core.handle(event, self.now)
         done = list(actions)
         for action in actions:
@@ -145,7 +145,7 @@ class World:
         return done
 
     def start(self, *peers: str) -> None:
-        """An origin, peers that hold version 0, and nothing asked for yet."""
+        """Connect an origin and peers that hold version 0 and have not requested work yet."""
         self.tell(joined("origin", role="origin"))
         for name in peers:
             self.tell(joined(name))
@@ -154,11 +154,11 @@ class World:
             self.tell(held(name, 0))
 
     def take(self, peer: str) -> list[tuple[LeaseGrant, Slot]]:
-        """Slots given to this peer since the last call."""
+        """Return the slots leased to this peer since the last call."""
         return [(grant, slot) for grant in self.grants.pop(peer, []) for slot in grant.slots]
 
     def finish(self, peer: str, *, version: int = 0) -> list[Action]:
-        """The peer uploads everything it was given."""
+        """Upload a rollout for every slot that the peer holds; return all actions."""
         done: list[Action] = []
         for grant, slot in self.take(peer):
             self.uploads += 1

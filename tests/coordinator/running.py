@@ -1,4 +1,4 @@
-"""Run a real coordinator in this process, and scripted members that speak to it over loopback."""
+"""Run a real coordinator in this process, and scripted members that connect to it over loopback."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WAIT_S = 20.0
 
 @dataclass
 class Running:
-    """A coordinator that listens."""
+    """A running coordinator that listens."""
 
     folder: RunFolder
     http_url: str
@@ -56,12 +56,12 @@ class Running:
 
 
 def changed(**sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What a test wants otherwise than the tiny run below."""
+    """Return a test's changes to the tiny run below, by section."""
     return sections
 
 
 def config_for(folder: Path, learner: Identity, changes: dict[str, dict[str, Any]]) -> CoordinatorConfig:
-    """A tiny run on ports of the system's choice."""
+    """Return the configuration of a tiny run on ports of the system's choice."""
     values: dict[str, Any] = {
         "run": {"steps": 1, "groups_per_step": 2, "samples_per_group": 2, "staleness_limit": 2},
         "task": {"kind": "jsonl", "path": str(_problems(folder))},
@@ -87,7 +87,7 @@ def _problems(folder: Path) -> Path:
 async def running(
     tmp_path: Path, changes: dict[str, dict[str, Any]] | None = None, *, learner: Identity | None = None
 ) -> AsyncIterator[Running]:
-    """Start a coordinator; it is stopped at the end, and what it raised is raised."""
+    """Start a coordinator, stop it at the end, and raise its error if it raised one."""
     learner = learner or Identity.generate()
     config = config_for(tmp_path, learner, changes or {})
     stop = asyncio.Event()
@@ -135,7 +135,7 @@ class Member:
         await self.say(hello=pb.Hello(**{**values, **address, **changes}))
 
     async def next(self, kind: str) -> Any:
-        """The next message of this kind; others on the way to it are kept in ``received``."""
+        """Return the next message of this kind; those before it are kept in ``received``."""
         async with asyncio.timeout(WAIT_S):
             while True:
                 message = await self.session.read()
@@ -152,7 +152,7 @@ class Member:
 
 
 def version(run_id: str, learner: Identity, number: int = 0) -> pb.VersionAnnouncement:
-    """A signed version of 64 bytes."""
+    """Return a signed version of 64 bytes."""
     state = bytes(range(64))
     record = VersionRecord(
         run_id=RunId(run_id),
@@ -168,7 +168,7 @@ def version(run_id: str, learner: Identity, number: int = 0) -> pb.VersionAnnoun
 
 
 def rollout(lease: pb.Lease, slot: pb.Slot, peer_id: str, token_ids: list[int], number: int = 0) -> pb.Rollout:
-    """A completion of a leased slot."""
+    """Return a completion of a leased slot."""
     segment = pb.Segment(
         role=pb.ASSISTANT,
         epoch=lease.epoch,
@@ -189,6 +189,6 @@ def rollout(lease: pb.Lease, slot: pb.Slot, peer_id: str, token_ids: list[int], 
 
 
 def answer(tokenizer: Tokenizer, lease: pb.Lease, *, right: bool) -> list[int]:
-    """The tokens that answer a leased problem "n+1=", or that do not."""
+    """Return the tokens of a right or wrong answer to a leased problem "n+1="."""
     number = int(tokenizer.decode(lease.prompt_token_ids).partition("+")[0])
     return [*tokenizer.encode(str(number + 1 if right else number)), tokenizer.eos_id]

@@ -1,4 +1,4 @@
-"""Make a status as a busy run gives it, for tests of its readers."""
+"""Make the status of a busy run, for tests of its readers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from coordinator.core.staleness.age_breakdown import PARTS
 
 
 def peer(name: str, **changes: Any) -> dict[str, Any]:
-    """One row of the peer table."""
+    """Return one row of the peer table."""
     return {
         "peer_id": f"12D3KooWExampleExampleExampleExampleExampleExampl{name[:1]}{len(name)}q",
         "name": name,
@@ -40,7 +40,7 @@ def peer(name: str, **changes: Any) -> dict[str, Any]:
 
 
 def split_means(rollouts: int, age_steps: float, unknown: int = 0) -> dict[str, Any]:
-    """Mean ages of a batch, or of all."""
+    """Return the mean components of the ages of a batch, or of all batches."""
     seconds = {"train_s": 0.1, "broadcast_s": 0.4, "queue_s": 0.9, "generate_s": 0.6, "return_s": 0.1}
     return {"rollouts": rollouts, "unknown": unknown, "age_steps": age_steps, "age_s": 2.1, **seconds}
 
@@ -87,7 +87,7 @@ def _peers() -> list[dict[str, Any]]:
 
 
 def sample_status(**changes: Any) -> dict[str, Any]:
-    """A status of 87 steps of 200."""
+    """Return a status after 87 of 200 steps."""
     peers = changes.get("peers", _peers())
     states = Counter((one["role"], one["state"]) for one in peers)
     rewards = [0.34 + 0.58 * (1 - math.exp(-step / 38)) + 0.035 * math.sin(step * 2.3) for step in range(87)]
@@ -170,7 +170,7 @@ def sample_status(**changes: Any) -> dict[str, Any]:
 
 
 def broadcast_peer(name: str, share_held: float = 1.0, **changes: Any) -> dict[str, Any]:
-    """One row of the broadcast's peer table; below a share of 1 its map shows the first part held."""
+    """Return one row of the broadcast's peer table; below a share of 1 its heat map shows the first part held."""
     full = int(128 * share_held)
     return {
         "peer_id": f"12D3KooWExampleExampleExampleExampleExampleExampl{name[:1]}{len(name)}q",
@@ -196,7 +196,7 @@ def broadcast_peer(name: str, share_held: float = 1.0, **changes: Any) -> dict[s
 
 
 def broadcast_hop(source: str, target: str, **changes: Any) -> dict[str, Any]:
-    """One hop of the broadcast."""
+    """Return one hop of the broadcast."""
     return {
         "from_peer_id": source,
         "from_name": source,
@@ -212,7 +212,7 @@ def broadcast_hop(source: str, target: str, **changes: Any) -> dict[str, Any]:
 
 
 def sample_broadcast(**changes: Any) -> dict[str, Any]:
-    """The broadcast of version 87 to eight peers, one of which is behind; as /api/v1/broadcast gives it."""
+    """Return the broadcast of version 87 to eight peers, one of which is behind, as /api/v1/broadcast does."""
     behind = broadcast_peer("peer-5", 0.41, uplink_bytes_per_s=None, t_last_s=6.2, t_p95_s=7.4, times_last=61)
     delta = {"encoding_id": 1, "kind": "delta", "base_version": 86, "size_bytes": 5_300_000, "receiving": 1}
     keyframe = {"encoding_id": 0, "kind": "keyframe", "base_version": None, "size_bytes": 268_000_000, "receiving": 0}

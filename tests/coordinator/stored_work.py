@@ -1,4 +1,4 @@
-"""Make groups, attempts and rollouts to store in tests; by default one group, one slot and one rollout an id."""
+"""Make groups, attempts and rollouts to store in tests; by default one group, one slot and one rollout per id."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ PROMPT = (7, 8, 65_536)
 
 
 def rollout(lease_id: int, sample_index: int = 0, *, group_id: int = 1, version: int = 3, tokens: int = 4) -> Rollout:
-    """A rollout of one segment."""
+    """Return a rollout of one segment."""
     segment = Segment("assistant", Epoch(0), Version(version), PEER, tuple(range(2, 2 + tokens)), b"\x01" * tokens)
     return Rollout(LeaseId(lease_id), FencingToken(lease_id), GroupId(group_id), sample_index, (segment,), "stop", 0.5)
 
 
 def group(group_id: int = 1) -> RecordGroup:
-    """A group with a prompt of three tokens."""
+    """Return a group with a prompt of three tokens."""
     return RecordGroup(GroupId(group_id), f"sum:{group_id}", PROMPT, f'{{"next":{group_id}}}')
 
 
 def attempt(lease_id: int, sample_index: int = 0, *, group_id: int = 1, seed: int = 2**64 - 1) -> RecordAttempt:
-    """One slot of a lease."""
+    """Return one slot of a lease."""
     return RecordAttempt(LeaseId(lease_id), FencingToken(lease_id), GroupId(group_id), sample_index, seed, PEER)
 
 
 def store_rollout(rollout_id: int, stored: Rollout) -> StoreRollout:
-    """The action that stores a rollout."""
+    """Return the action that stores a rollout."""
     return StoreRollout(RolloutId(rollout_id), PEER, stored)
 
 
 def close(lease_id: int, reason: str = "stale", sample_index: int = 0) -> CloseAttempt:
-    """An attempt is dropped."""
+    """Return the action that drops an attempt."""
     return CloseAttempt(LeaseId(lease_id), sample_index, reason)
 
 
 def batch(step: int, *rollout_ids: int) -> RecordBatch:
-    """The batch of a step."""
+    """Return the batch of a step."""
     return RecordBatch(Step(step), tuple(RolloutId(rollout_id) for rollout_id in rollout_ids))
 
 
@@ -50,7 +50,7 @@ async def issue(store: RunStore, *ids: int) -> None:
 
 
 async def fill(store: RunStore, *ids: int, version: int = 3) -> None:
-    """Issue, and store a rollout for each; rollout ids are the lease ids."""
+    """Issue leases and store a rollout for each; rollout ids are the lease ids."""
     await issue(store, *ids)
     await store.store_rollouts([store_rollout(one, rollout(one, group_id=one, version=version)) for one in ids])
 

@@ -1,4 +1,4 @@
-"""Who is admitted to a run and who is refused, and that an invite has all that its holder needs."""
+"""Test the admission to a run and its refusal, and the contents of an invite."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def door(tmp_path: Path) -> AsyncIterator[Door]:
 
 
 def request(identity: Identity, token: str, *, role: str = "peer", run_id: str = RUN_ID, **changes: Any) -> bytes:
-    """A join as an honest client makes it, with changes."""
+    """Return the join of an honest client, with changes."""
     csr_pem = new_tls_key().csr_pem()
     body = {
         "token": token,
@@ -113,7 +113,7 @@ async def test_a_key_must_be_proved_for_this_run_token_and_request(door: Door) -
     ):
         with pytest.raises(BadSignature):
             await door.desk.join(body)
-    await door.desk.join(request(victim, token))  # nothing of that used the invite up
+    await door.desk.join(request(victim, token))  # none of these attempts used the invite up
 
 
 async def test_a_mismatch_names_the_side_to_upgrade(door: Door) -> None:
@@ -169,7 +169,7 @@ async def test_who_is_banned_neither_joins_nor_renews(door: Door) -> None:
     with pytest.raises(Banned):
         await door.desk.renew(new_tls_key().csr_pem(), peer_id=peer.peer_id, role="peer")
     await door.desk.join(request(Identity.generate(), token))
-    await door.desk.join(request(Identity.generate(), token))  # the banned one used nothing up
+    await door.desk.join(request(Identity.generate(), token))  # the banned identity used nothing up
 
 
 class FakeDesk:

@@ -1,4 +1,4 @@
-"""An operator's acts on a real coordinator, over HTTP, and what of them outlives it."""
+"""Test an operator's acts on a real coordinator over HTTP, and that they outlive a restart."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_acts_reach_peers_and_outlive_a_coordinator(tmp_path: Path) -> Non
             assert (refused.code, refused.fix) == ("RC308", "ask the operator of the run")
             assert "banned by the operator: a test" in refused.what
         with pytest.raises(Banned):
-            await enrol(first.invite("peer"), bad, tmp_path / "anew", WAIT_S)  # with nothing kept from before
+            await enrol(first.invite("peer"), bad, tmp_path / "anew", WAIT_S)  # in an empty state folder
         changed = await act(first, "/api/v1/acts/settings", {"publish_every_steps": 2, "usd_per_hour_max": 3.0})
         assert changed["usd_per_hour_max"]["value"] == 3.0
         preview = await act(first, "/api/v1/acts/settings/preview", {"act": "drain", "peers": ["good"]})

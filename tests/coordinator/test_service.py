@@ -1,4 +1,4 @@
-"""The coordinator as a whole, over real gRPC and HTTP on loopback."""
+"""Test the coordinator as a whole, over real gRPC and HTTP on loopback."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def fetch_batch(learner: Member, step: int) -> list[pb.BatchPart]:
 
 
 async def take_leases(peer: Member, slots: int) -> list[pb.Lease]:
-    """Hold version 0, ask for work, and wait until this many slots have come."""
+    """Hold version 0, request work, and wait until this many slots have arrived."""
     await peer.say(version_held=pb.VersionHeld(epoch=0, version=0))
     await peer.say(work_request=pb.WorkRequest(free_slots=slots))
     leases: list[pb.Lease] = []
@@ -65,10 +65,10 @@ def answers(peer: Member, info: pb.RunInfo, leases: list[pb.Lease]) -> list[pb.R
 
 
 async def work(peer: Member, info: pb.RunInfo, slots: int = 4) -> None:
-    """Take leases and answer the first slot of each group rightly."""
+    """Take leases and answer the first slot of each group correctly."""
     rollouts = answers(peer, info, await take_leases(peer, slots))
     assert await upload(peer, rollouts) == [(True, "")] * slots
-    assert await upload(peer, rollouts[:1]) == [(True, "")]  # the answer was lost: the same one again
+    assert await upload(peer, rollouts[:1]) == [(True, "")]  # as after a lost answer: the same upload again
     forged = pb.Rollout()
     forged.CopyFrom(rollouts[0])
     forged.fencing_token += 1000
@@ -148,7 +148,7 @@ async def test_a_stopped_run_is_summed_up_and_can_be_taken_up_again(tmp_path: Pa
             await work(peer, info)
             first_batch = await fetch_batch(learner, 0)
             await learner.stub.ReportStep(pb.StepReport(step=1, values={"reward_mean": 0.5}))
-            under_way = await take_leases(peer, 2)  # when the end comes
+            under_way = await take_leases(peer, 2)  # still in progress when the run ends
             coordinator.stop.set()
             await peer.ended()
             assert "stop" not in {message.WhichOneof("body") for message in peer.received}
@@ -156,7 +156,7 @@ async def test_a_stopped_run_is_summed_up_and_can_be_taken_up_again(tmp_path: Pa
                 await again.hello()
                 with pytest.raises(grpc.aio.AioRpcError) as refusal:
                     await again.next("refused")
-                assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE  # so it will try again
+                assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE  # so the peer retries
         assert await coordinator.ended() == 130
         summary = json.loads(coordinator.folder.summary.read_text())
         assert summary["phase"] == "stopped"
@@ -205,7 +205,7 @@ async def test_a_coordinator_killed_after_the_learner_went_sums_up_at_its_next_s
         await learner.stub.ReportStatus(pb.LearnerStatus(phase="training", values={"reward_after": 0.9}))
         first = json.loads(coordinator.folder.endpoints.read_text())
     ledger = Ledger.open(coordinator.folder.ledger)
-    await ledger.set_meta(LEARNER_FINISHED, "yes")  # the last that became durable
+    await ledger.set_meta(LEARNER_FINISHED, "yes")  # the last fact that became durable
     await ledger.close()
     async with running(tmp_path, learner=key) as coordinator:
         assert json.loads(coordinator.folder.endpoints.read_text()) == first, "members find it where it was"
@@ -258,7 +258,7 @@ async def test_an_origin_or_learner_that_is_missing_is_named(
 
 
 async def run_until_it_fails(folder: Path, timeouts: dict[str, float]) -> None:
-    """A learner publishes a version; no origin and no peer ever come."""
+    """Run until it fails: a learner publishes a version, but no origin and no peer ever join."""
     async with (
         running(folder, changed(membership=timeouts)) as coordinator,
         Member(await coordinator.join("learner")) as learner,
@@ -307,7 +307,7 @@ async def test_an_almost_full_disk_takes_no_rollouts_but_keeps_everybody(
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110  # nothing tells of a file
+        while not condition():  # noqa: ASYNC110  # no notification exists for a file
             await asyncio.sleep(0.01)
 
 

@@ -1,4 +1,4 @@
-"""Files are answered compressed, once, and by what they are; headers forbid what a page never needs."""
+"""Test static files: compression, caching and content types, and headers that forbid what pages never need."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_whole_dashboard_is_light() -> None:
 
 
 def test_every_import_and_link_is_served() -> None:
-    """A name that is mistyped in a module shows only once a page is opened; here it shows at once."""
+    """A mistyped name in a module would otherwise show only once a page is opened."""
     known, named = dashboard(), re.compile(r'(?:from |import |import\(|src=|href=)"([./][^"#]*[.](?:js|css|svg))"')
     for folder, prefix in ((PAGES, "/"), (STATIC, "/web/")):
         for path in (*folder.glob("*.js"), *folder.glob("*.html")):

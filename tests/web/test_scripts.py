@@ -1,4 +1,4 @@
-"""What the pages reckon with, in the browser that runs it: numbers as text, series, rows that come in."""
+"""Test the pages' computations in a browser: numbers as text, series, rows that arrive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def page() -> AsyncIterator[Any]:
 
 
 async def call(page: Any, module: str, name: str, *arguments: Any) -> Any:
-    """What a module's function gives for JSON values."""
+    """Return the result of a module's function for JSON values."""
     return await page.evaluate(
         "async ([module, name, values]) => (await import(module))[name](...values)", [module, name, list(arguments)]
     )

@@ -13,7 +13,7 @@ from rollcast.cli.main import app
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What a command gave."""
+    """The result of a command: exit status and output."""
 
     status: int
     out: str
@@ -21,13 +21,13 @@ class Called:
 
     @property
     def json(self) -> dict[str, Any]:
-        """Its output, which must be one JSON object and nothing else."""
+        """Return the output, which must be exactly one JSON object."""
         document: dict[str, Any] = json.loads(self.out)
         return document
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str) -> Called:
-    """`rollcast capacity ...`; errors are raised."""
+    """Call `rollcast capacity ...`; its errors are raised."""
     capsys.readouterr()
     found = app(["capacity", *words], exit_on_error=False, result_action="return_value")
     captured = capsys.readouterr()

@@ -26,7 +26,7 @@ learner_usd_per_hour = 2.0
 
 
 def small_pool(folder: Path) -> tuple[str, ...]:
-    """Options that name them."""
+    """Write both files and return the options that name them."""
     (folder / "pool.csv").write_text(POOL)
     (folder / "demand.toml").write_text(DEMAND)
     return ("--pool", str(folder / "pool.csv"), "--demand", str(folder / "demand.toml"))

@@ -1,4 +1,4 @@
-"""`rollcast capacity` as a whole, and that what docs/capacity.md shows can be typed."""
+"""Test `rollcast capacity` as a whole, and the commands that docs/capacity.md shows."""
 
 from __future__ import annotations
 

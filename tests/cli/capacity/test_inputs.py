@@ -1,4 +1,4 @@
-"""What a plan is made from: files, offers of providers, and figures of a finished run."""
+"""Test the inputs of a plan: files, offers of providers, and figures of a finished run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans for a run that goes on: from its live workers, again after changes, and what it has cost."""
+"""Test plans for a run in progress: from its live workers, again after changes, and its cost so far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rollcast capacity plan`, and what explains a plan: `explain`, `what-if`, options that set one value, plots."""
+"""Test `rollcast capacity plan`, and what explains a plan: `explain`, `what-if`, single overrides, plots."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_table_has_assumptions_first_then_workers_then_totals(
 
 
 def test_json_is_alone_on_stdout(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """At the level of file descriptors: a solver's own lines must not be among it."""
+    """Capture file descriptors, since a solver's own lines bypass sys.stdout."""
     found = call(capfd, "plan", *small_pool(tmp_path), "--format", "json")
     document = found.json
     assert document["schema"] == "rollcast.capacity.plan/1"

@@ -1,4 +1,4 @@
-"""`rollcast curate`: data sets cleaned, and pass rates profiled with a model."""
+"""Test `rollcast curate`: data sets are cleaned, and pass rates profiled with a model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rollcast.wire.text.tokenizer import Tokenizer
 
 
 def curate(source: Path, out: Path, *options: str | Path) -> Any:
-    """As from the command line."""
+    """Call `rollcast curate` as from the command line and return its exit status."""
     command = ["curate", source, "--out", out, *options]
     return app([str(word) for word in command], result_action="return_value", exit_on_error=False)
 
@@ -138,7 +138,7 @@ def run(tmp_path: Path) -> Path:
 
 
 class ScriptedSampler:
-    """Answers `a` and `b` in turn; what it is asked is written down."""
+    """Samples `a` and `b` in turn, and records its requests."""
 
     asked: ClassVar[list[Sequence[int]]] = []
 

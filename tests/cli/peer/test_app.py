@@ -1,4 +1,4 @@
-"""The commands of `rollcast peer`, and the folders and the identity that they work on."""
+"""Test the commands of `rollcast peer`, and the folders and the identity that they work on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check as people see it; what it measures is tested in tests/peer/donor/check/test_run.py."""
+"""Test the output of `rollcast peer check`; tests/peer/donor/check/test_run.py tests the measurements."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORTH = {
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[CheckRequest]:
-    """What is to be checked; the answer has an error, and a judgement."""
+    """Replace the check, return its requests; its result has an error and an estimate of the machine's value."""
     found: list[CheckRequest] = []
 
     async def answer(asked: CheckRequest, said: Any) -> CheckResult:

@@ -1,4 +1,4 @@
-"""What an owner says to a peer on this machine: commands, limits on the files, its page, and what the log shows.
+"""Test an owner's control of the peer on this machine: commands, limits in files, its page, and its log.
 
 Limits of a running peer are tested with `rollcast peer join`.
 """
@@ -30,7 +30,7 @@ from tests.cli.peer.test_screen import REPORT
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, dict[str, Any]]]:
-    """What the daemon is asked; it answers as one that runs."""
+    """Replace the daemon by one that answers as if it ran, and return its requests."""
     questions: list[tuple[Path, dict[str, Any]]] = []
 
     def answer(folder: Path, values: dict[str, Any]) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def test_a_limit_is_set_kept_and_taken_away(places: dict[str, Path], capsys: pyt
     assert told(capsys)["changed"] == ["upload_mbit_s_max"]
     reset(**places, json_output=True)
     assert told(capsys)["changed"] == []
-    assert places["config"].read_text() == text  # its owner's file is never touched
+    assert places["config"].read_text() == text  # the owner's own file is never changed
 
 
 @pytest.mark.parametrize("assignment", ["nonsense=1", "upload_gb_month=-1", 'compute_hours=["someday"]', "noequals"])

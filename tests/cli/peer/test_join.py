@@ -1,4 +1,4 @@
-"""Joining, looking, changing limits, asking for a report and leaving: real processes against a real coordinator."""
+"""Test join, status, limits, bug report and leave, with real processes against a real coordinator."""
 
 from __future__ import annotations
 
@@ -104,10 +104,10 @@ async def test_from_one_string_to_a_peer_that_runs_and_back(tmp_path: Path, mach
             assert again["pid"] != joined["pid"]
             assert (await machine.asked("limits"))["limits"]["upload_gb_month"] == 5.0
             status_, _, err = await machine.rollcast("leave")
-            assert (status_, "RC101" in err) == (64, True)  # nobody is there to be asked
+            assert (status_, "RC101" in err) == (64, True)  # standard input is not a terminal
             left = await machine.asked("leave", "--yes", "--within", "60s")
         finally:
-            await machine.rollcast("leave", "--now", "--yes")  # whatever happened: nothing stays behind
+            await machine.rollcast("leave", "--now", "--yes")  # in any case, so that no process stays behind
         assert (left["ended"], left["identity_kept"]) == ("finished", True)
         assert holder_of(machine.state) is None
         assert sorted(path.name for path in machine.state.iterdir()) == ["identity.key", "instance.json", "receipts"]

@@ -15,7 +15,7 @@ from rollcast.runtime.errors import ConfigError, ServiceManager
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A home of its own, and a systemd that writes down what it is told."""
+    """A home of its own, and a systemd that records its commands, which are returned."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     told: list[str] = []

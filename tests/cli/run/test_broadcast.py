@@ -1,4 +1,4 @@
-"""`rollcast broadcast`: what is asked of the coordinator, and what is drawn of the answer."""
+"""Test `rollcast broadcast`: its requests to the coordinator, and the screen."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def lines_of(broadcast: dict[str, Any], *, width: int = 80, **options: Any) -> l
 
 
 def fleet(count: int, behind: int) -> dict[str, Any]:
-    """An origin and ``count`` peers, ``behind`` of which hold less than all; those first, as the coordinator sends."""
+    """Return an origin and ``count`` peers; the first ``behind`` hold only a part, in the coordinator's order."""
     origin = sample_broadcast()["peers"][0]
     peers = [broadcast_peer(f"peer-{number}", number / behind) for number in range(behind)]
     peers += [broadcast_peer(f"peer-{number}") for number in range(behind, count)]
@@ -156,7 +156,7 @@ Asked = Callable[..., Any]
 
 
 def answers(*given: dict[str, Any] | RollcastError) -> Asked:
-    """What the coordinator answers, one after the other; the last one again and again."""
+    """Return a coordinator that answers with each of these in turn, and then always with the last."""
     left = list(given)
 
     async def ask(_session: aiohttp.ClientSession, _target: Target, path: str) -> dict[str, Any]:

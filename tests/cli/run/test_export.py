@@ -1,4 +1,4 @@
-"""What a finished run gives out: its model, its report, its samples."""
+"""Test the output of a finished run: its model, its report, its samples."""
 
 from __future__ import annotations
 

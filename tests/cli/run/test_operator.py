@@ -1,4 +1,4 @@
-"""What an operator does to a run from the command line, against a served API: workers, tokens, invites."""
+"""Test an operator's commands against a served API: workers, tokens, invites."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def test_a_token_from_birth_to_end(
             await asyncio.to_thread(token.create, role="viewer", name="ann", run=RunOptions(run))
         await asyncio.to_thread(token.show, run=RunOptions(run))
         assert "ann" in capsys.readouterr().out
-        monkeypatch.setenv(TOKEN_VARIABLE, text)  # a viewer's is not enough
+        monkeypatch.setenv(TOKEN_VARIABLE, text)  # a viewer's token is not enough
         with pytest.raises(NotAllowed):
             await asyncio.to_thread(token.show, run=RunOptions(url=page.url))
         monkeypatch.delenv(TOKEN_VARIABLE)

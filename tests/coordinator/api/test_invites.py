@@ -1,4 +1,4 @@
-"""Invites over HTTP: made once, listed without their tokens, revoked for good; and what proves the right to one."""
+"""Test invites over HTTP: made once, listed without their tokens, revoked for good; and proofs of membership."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""How the coordinator sees its callers, once and as a stream. tests/peer/reachability/test_nat_probe.py and
-tests/peer/punching/test_port.py have the other end, and real routers.
+"""Test the addresses at which the coordinator sees its callers, once and as a stream.
+
+tests/peer/reachability/test_nat_probe.py and tests/peer/punching/test_port.py test the other end, and real routers.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ async def test_callers_at_the_same_time_share_the_second_port(
     serve = {"observe_port": unused_tcp_port}
 
     async def look(session: aiohttp.ClientSession, nonce: str) -> tuple[int, int]:
-        """Our port at the second connection, and what the coordinator says of it."""
+        """Return our port of the second connection, and the port that the coordinator reports."""
         async with session.post("/api/v1/speed/seen", json={"nonce": nonce}) as response:
             first = json.loads(await response.content.readline())
             assert first["second_port"] == unused_tcp_port
@@ -62,7 +63,7 @@ async def test_callers_at_the_same_time_share_the_second_port(
         running(tmp_path, {"serve": serve}) as run,
         aiohttp.ClientSession(run.http_url, headers=invited(run)) as session,
     ):
-        for _ in range(2):  # it is closed in between, and opened again
+        for _ in range(2):  # the second port is closed and opened again in between
             looks = await asyncio.gather(*(look(session, f"{number:032x}") for number in range(AT_ONCE)))
             assert all(ours == theirs for ours, theirs in looks)
 
@@ -88,7 +89,7 @@ async def test_few_are_looked_at_at_once(tmp_path: Path) -> None:
 
 
 class Desk:
-    """Members by name: a proof is the name."""
+    """A desk to which every proof is valid and names the member."""
 
     def check_member(self, proof: str, path: str) -> PeerId:
         return PeerId(proof)
@@ -132,7 +133,7 @@ INTERVAL_S = 0.05
 
 
 class DeskOf:
-    """Knows members by name: a proof is the name."""
+    """A desk with these members, to which a proof is the member's name."""
 
     def __init__(self, *members: str) -> None:
         self.members = set(members)

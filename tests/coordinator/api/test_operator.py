@@ -1,6 +1,4 @@
-"""Operators' actions and settings over HTTP: who may, what they lead to, what makes no sense, what the audit
-log says.
-"""
+"""Test operators' acts and settings over HTTP: required roles, resulting orders, refused values, the audit log."""
 
 from __future__ import annotations
 
@@ -175,7 +173,7 @@ BUDGET = Budget(usd_per_hour_max=5.0)
 
 
 def wanted(values: dict[str, Any], *, limit: int = 4, kappa: int = 1, now: int | None = None) -> list[Any]:
-    """The orders that a change comes to."""
+    """Return the orders that a change leads to."""
     rules = RulesInForce(StalenessRules(limit, kappa))
     if now is not None:
         rules.change_limit(now)

@@ -1,4 +1,4 @@
-"""Measurements of a link, over real HTTP against a real coordinator."""
+"""Test measurements of a link, over real HTTP against a real coordinator."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_whoever_asks_is_dialled_and_nobody_else(tmp_path: Path) -> None:
     server = await asyncio.start_server(say, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     async with server, running(tmp_path) as run, aiohttp.ClientSession(run.http_url, headers=invited(run)) as session:
-        for nonce, reached in ((NONCE, True), ("f" * 32, False)):  # a port that says something else is not told of
+        for nonce, reached in ((NONCE, True), ("f" * 32, False)):  # a port that sends another nonce is not reported
             async with session.post("/api/v1/speed/dial", json={"port": port, "nonce": nonce}) as response:
                 assert await response.json() == {"address": "127.0.0.1", "reached": reached}
         for wrong in ({"port": 22, "nonce": NONCE}, {"port": port}, {"port": port, "nonce": "x"}, {"host": "a"}):

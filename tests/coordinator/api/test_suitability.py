@@ -1,4 +1,4 @@
-"""Worth over real HTTP, of a run that has only just begun; and the planner's word on a question."""
+"""Test the value of machines over real HTTP, for a run that has just begun; and the planner's verdict."""
 
 from __future__ import annotations
 

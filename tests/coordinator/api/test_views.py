@@ -24,7 +24,7 @@ from tests.coordinator.views.viewed import world
 
 @asynccontextmanager
 async def serving(tmp_path: Path, run: World) -> AsyncIterator[tuple[Served, ViewRoutes, Ledger]]:
-    """The routes over a run folder with a ledger, and one event in it."""
+    """Serve the routes over a run folder whose ledger has one event."""
     folder = RunFolder(tmp_path / "runs" / "one").prepare()
     ledger = Ledger.open(folder.ledger)
     await ledger.record_event("peer_joined", "12D3a", "ada as peer", cause="peer 12D3a")
@@ -93,7 +93,7 @@ async def test_what_cannot_be_is_refused(tmp_path: Path, path: str) -> None:
 
 
 async def lines(page: Served, topics: str) -> AsyncGenerator[tuple[str, Any], None]:
-    """Events of the stream."""
+    """Yield the events of the stream."""
     async with page.client.get(f"{page.url}/api/v1/stream?topics={topics}") as response:
         name = ""
         async for line in response.content:

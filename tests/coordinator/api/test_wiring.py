@@ -1,4 +1,4 @@
-"""All routes of a real coordinator: what they answer is what the description says, whatever is sent to them."""
+"""Test that all routes of a real coordinator answer as the API's description states, whatever they receive."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Run:
 
     @property
     def operations(self) -> list[tuple[str, str, dict[str, Any]]]:
-        """Method, path and description of each."""
+        """Return method, path and description of each operation."""
         return [
             (method.upper(), path, operation)
             for path, methods in self.document["paths"].items()
@@ -51,7 +51,7 @@ class Run:
     def ask(
         self, method: str, path: str, body: bytes | None = None, content_type: str = "application/json"
     ) -> tuple[int, str, bytes]:
-        """Status, content type and body."""
+        """Return status, content type and body of the answer."""
         connection = http.client.HTTPConnection(self.place, timeout=WAIT_S)
         headers = {"Authorization": f"Bearer {self.key}"}
         if body is not None:
@@ -88,7 +88,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 
 def check(run: Run, operation: dict[str, Any], answer: tuple[int, str, bytes]) -> None:
-    """That an answer is what the description says, and no fault of ours."""
+    """Check that an answer matches the description and is not an error of the coordinator."""
     status, content_type, body = answer
     assert status not in (500, 501), body
     response = operation["responses"].get(str(status), operation["responses"]["default"])
@@ -145,7 +145,7 @@ def test_no_request_is_our_fault(run: Run, data: st.DataObject) -> None:
         asked = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
         body = data.draw(bodies(asked, definitions))
     address = f"{path}?{query}" if query else path
-    assume(len(address) < 8000)  # longer ones are refused before there is a request
+    assume(len(address) < 8000)  # the server refuses longer ones before it makes a request of them
     check(run, operation, run.ask(method, address, body))
 
 

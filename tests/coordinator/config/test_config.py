@@ -1,4 +1,4 @@
-"""The coordinator's configuration: defaults, metrics sinks, and what a configuration of providers may not be."""
+"""Test the coordinator's configuration: defaults, metrics sinks, and invalid configurations of providers."""
 
 from __future__ import annotations
 

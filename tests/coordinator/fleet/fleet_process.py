@@ -24,7 +24,7 @@ RUN = "run-1"
 
 
 class Coordinator:
-    """What a fleet sees of one: peers are here when the test says so."""
+    """The coordinator as a fleet sees it; a test sets its connected peers."""
 
     def __init__(self) -> None:
         self.peers: dict[PeerId, int] = {}
@@ -55,7 +55,7 @@ class Coordinator:
 
 
 class Deadly(LocalProvider):
-    """Kills this process before or after a worker was started, as a test asks."""
+    """Kills this process before, during or after the start of a worker, as ``point`` says."""
 
     point = ""
 
@@ -71,7 +71,7 @@ class Deadly(LocalProvider):
 
 
 def fleet_over(folder: Path, coordinator: Coordinator, point: str = "", usd_max: float | None = None) -> ProviderFleet:
-    """Two local workers at 3.6 $/h each; what runs is looked at twice a second."""
+    """Return a fleet of two local workers at 3.6 $/h each, listed twice a second."""
     provider = Deadly(LocalPool(workers=2, usd_per_hour=3.6), folder / "workers", {}, program=SLEEPER)
     provider.point = point
     config = ProvidersConfig(want="all", list_every_s=0.5, mark_every_s=1.0, drain_timeout_s=5.0, usd_max=usd_max)

@@ -1,4 +1,4 @@
-"""The fleet in the coordinator: real local processes, a real journal, and kills at the worst moments."""
+"""Test the fleet in the coordinator: real local processes, a real journal, and kills at the worst moments."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_a_worker_comes_works_drains_and_goes(folder: Path) -> None:
 
 @pytest.mark.parametrize("point", ["before", "during", "after"])
 async def test_a_coordinator_killed_around_a_start_leaves_no_orphan(folder: Path, point: str) -> None:
-    """Killed before the start, in it, or between the start and its being recorded; then nobody wants the worker."""
+    """The kill comes before the start, during it, or before its record; after the restart no worker is wanted."""
     kill_in_process(folder, point)
     coordinator = Coordinator()
     async with live(fleet_over(folder, coordinator)) as fleet:
@@ -116,7 +116,7 @@ async def test_a_peer_is_known_again_after_a_restart(folder: Path) -> None:
         await until(lambda: phases(fleet) == {"run-1.local-1.1": "joining"})
         fleet.claimed(b"1", PEER)
         await until(lambda: any(isinstance(row, JoinedRow) for row in read_journal(folder / "journal.jsonl")))
-    assert running(folder) == ["run-1.local-1.1"]  # it outlives the coordinator
+    assert running(folder) == ["run-1.local-1.1"]  # the worker outlives the coordinator
     after = Coordinator()
     after.peers[PEER] = 0
     async with live(fleet_over(folder, after)) as fleet:
@@ -127,7 +127,7 @@ async def test_a_peer_is_known_again_after_a_restart(folder: Path) -> None:
 
 
 async def test_workers_stop_before_the_money_is_spent(folder: Path) -> None:
-    """At 3.6 $/h a worker's tail of three minutes costs 0.18 $."""
+    """A worker's tail of three minutes costs 0.18 $ at 3.6 $/h."""
     coordinator = Coordinator()
     async with live(fleet_over(folder, coordinator, usd_max=0.185)) as fleet:
         fleet.submit(WorkersWanted({"local-1": "planned", "local-2": "planned"}))

@@ -1,4 +1,4 @@
-"""A coordinator that starts real peers by itself, shows what they cost, and leaves none behind."""
+"""Test a coordinator that starts real peers by itself, shows their cost, and leaves none behind."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_budget_reaches_the_fleet_there_is() -> None:
             told.append(event)
 
     here = FleetHandle()
-    here.set_budget(SetBudget(2.0, None))  # nobody is started: nothing to limit
+    here.set_budget(SetBudget(2.0, None))  # no provider is configured, so there is no spending to limit
     here.fleet = cast(ProviderFleet, FakeFleet())
     here.set_budget(SetBudget(2.0, None))
     here.set_budget(Budget(usd_total_max=9.0))
@@ -94,7 +94,7 @@ class FakeCore:
 
 @dataclass
 class FakeShell:
-    """As much of the coordinator's shell as the wanting of workers needs."""
+    """The part of the coordinator's shell that NoPeersTimer and want_planned use."""
 
     core: FakeCore = field(default_factory=FakeCore)
     ended_because: str = ""
@@ -117,7 +117,7 @@ async def test_the_capacity_model_hears_offers_and_its_wishes_are_met(
             await until(lambda: shell.told)
             assert [one.worker_id for one in shell.told[0].workers] == ["local-1", "local-2"]
             await asyncio.sleep(0.3)
-            assert fleet.manager.idle  # there is no version yet, so nothing to do
+            assert fleet.manager.idle  # there is no version yet, so no worker is wanted
             shell.core.newest_version = 0
             await until(lambda: ("worker_started", "run-1.local-1.1") in coordinator.notes)
             shell.core.has_peers = True

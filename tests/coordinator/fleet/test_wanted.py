@@ -1,4 +1,4 @@
-"""What is offered to the capacity model, and what it wants."""
+"""Test the offers to the capacity model, and the workers that it wants."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_what_fails_is_not_offered_for_a_while() -> None:
     wanted = WantedWorkers(())
     wanted.take(WantWorker("a", True, "cheapest"))
     assert told(update(wanted, failing=frozenset({"a"}), begun=frozenset({"a"}))) == {"b": False, "c": False}
-    assert "a" in wanted.reasons  # one that runs goes on, whatever other starts do
+    assert "a" in wanted.reasons  # a running worker stays wanted while other starts fail
     update(wanted, failing=frozenset({"a"}))
     assert wanted.reasons == {}
 

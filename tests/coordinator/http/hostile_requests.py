@@ -20,7 +20,7 @@ ANYTHING = st.recursive(
 
 
 def like(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> st.SearchStrategy[Any]:
-    """Values of about that form: of the right type mostly, in range or not."""
+    """Return values of about that form: mostly of the right type, in range or not."""
     if "$ref" in schema:
         return like(definitions[schema["$ref"].rpartition("/")[2]], definitions)
     for key in ("anyOf", "oneOf"):
@@ -58,13 +58,13 @@ def like(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> st.Search
 
 
 def bodies(schema: Mapping[str, Any] | None, definitions: Mapping[str, Any]) -> st.SearchStrategy[bytes]:
-    """What is posted, as bytes."""
+    """Return request bodies as bytes."""
     values = ANYTHING if schema is None else like(schema, definitions) | ANYTHING
     return values.map(lambda value: json.dumps(value).encode("utf-8", "surrogatepass")) | st.binary(max_size=50)
 
 
 def queries(parameters: list[dict[str, Any]], definitions: Mapping[str, Any]) -> st.SearchStrategy[dict[str, str]]:
-    """What stands behind the question mark."""
+    """Return query parameters by name."""
     known = {
         one["name"]: like(one["schema"], definitions).map(str) | TEXTS for one in parameters if one["in"] == "query"
     }

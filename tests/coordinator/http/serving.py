@@ -32,7 +32,7 @@ ASSETS = Assets.of({"/": PAGES, "/web/": STATIC})
 
 
 class FakeDesk:
-    """Answers joins as told."""
+    """Answers every join with ``answer``."""
 
     ca_pem = b"-----BEGIN CERTIFICATE-----\n"
 
@@ -47,7 +47,7 @@ class FakeDesk:
 
 @dataclass
 class Given:
-    """What is served; the defaults are a run in the middle of its life."""
+    """The served run and routes; by default a run in the middle of its life."""
 
     status: dict[str, Any] = field(default_factory=sample_status)
     not_ready: str = ""
@@ -102,7 +102,7 @@ class Served:
             return response.status, await response.json()
 
     async def audit(self) -> list[AuditRow]:
-        """Oldest first."""
+        """Return the rows of the audit log, oldest first."""
         return [row for _, row in await self.app.audit.rows(None, 1000)][::-1]
 
 
@@ -112,7 +112,7 @@ def _headers(token: str | None) -> dict[str, str]:
 
 @asynccontextmanager
 async def served(folder: Path, given: Given | None = None, **options: Any) -> AsyncIterator[Served]:
-    """Args: folder: for the ledger; options: of HttpServer.start."""
+    """Serve an application with its ledger in ``folder``; ``options`` are those of HttpServer.start."""
     ledger, desk = Ledger.open(folder / "store.sqlite"), FakeDesk()
     tokens = TokenBook(ledger)
     await tokens.load()

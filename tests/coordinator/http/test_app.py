@@ -1,4 +1,4 @@
-"""The one door: names, headers, bodies, errors."""
+"""Test the checks that every request passes: host names, headers, bodies, errors."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.coordinator.http.serving import KEY, Given, served
 
 
 class Asked(Query):
-    """What is asked."""
+    """The query of the test's route."""
 
     limit: int = 5
 
 
 class Posted(Body):
-    """What is posted."""
+    """The body of the test's route."""
 
     number: float
 
@@ -100,7 +100,7 @@ async def test_what_is_not_as_asked_is_refused_in_json(tmp_path: Path, path: str
     [
         ("application/json", b'{"number": 1}', 200),
         ("application/json; charset=utf-8", b'{"number": 1}', 200),
-        ("text/plain", b'{"number": 1}', 415),  # what a form of another site can send
+        ("text/plain", b'{"number": 1}', 415),  # a form of another site can send this
         ("application/x-www-form-urlencoded", b"number=1", 415),
         ("multipart/form-data; boundary=x", b"--x--", 415),
         ("application/json", b"", 400),

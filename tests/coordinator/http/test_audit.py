@@ -1,4 +1,4 @@
-"""The audit log: what was done, what was refused, and that nobody can fill it."""
+"""Test the audit log: acts, refusals, and the limit that keeps callers from filling it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STRANGER = Caller("", "anyone")
 
 
 class Wish(Body):
-    """Something to do."""
+    """The body of the test's act."""
 
     what: str
 

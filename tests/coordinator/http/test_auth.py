@@ -1,6 +1,4 @@
-"""Who may do what: roles, tokens that are shown once, kept as hashes and revoked at once, and what a browser
-is not tricked into.
-"""
+"""Test authentication: roles; tokens shown once, stored as hashes, revoked at once; and cross-site requests."""
 
 from __future__ import annotations
 
@@ -72,7 +70,7 @@ OWN = {"Host": "run.example:7401", "Origin": "https://run.example:7401"}
     [
         ("POST", OWN, True),
         ("POST", {**OWN, "Sec-Fetch-Site": "same-origin"}, True),
-        ("POST", {"Host": "run.example:7401"}, True),  # no browser
+        ("POST", {"Host": "run.example:7401"}, True),  # not a browser
         ("POST", {**OWN, "Origin": "https://evil.example"}, False),
         ("POST", {**OWN, "Origin": "https://run.example:7402"}, False),
         ("POST", {**OWN, "Origin": "null"}, False),
@@ -81,7 +79,7 @@ OWN = {"Host": "run.example:7401", "Origin": "https://run.example:7401"}
         ("POST", {"Host": "h", "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, False),  # a form
         ("GET", {"Host": "h", "Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors"}, False),
         ("GET", {"Host": "h", "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, True),  # a link
-        ("GET", {"Host": "h", "Sec-Fetch-Site": "none"}, True),  # typed
+        ("GET", {"Host": "h", "Sec-Fetch-Site": "none"}, True),  # a typed address
     ],
 )
 def test_other_sites_are_refused(method: str, headers: dict[str, str], *, allowed: bool) -> None:

@@ -1,4 +1,4 @@
-"""What is answered whatever the coordinator does."""
+"""Test the routes that answer in every state of the coordinator."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The description of the API is what OpenAPI 3.1 asks for, real answers match it, and routes take only what
-they declare.
-"""
+"""Test that the API's description is valid OpenAPI 3.1, that answers match it, and that routes refuse other input."""
 
 from __future__ import annotations
 
@@ -64,7 +62,7 @@ async def test_answers_conform(tmp_path: Path) -> None:
 
 
 def check(document: dict[str, Any], method: str, path: str, said: tuple[int, Any]) -> None:
-    """That an answer is what the description says of it."""
+    """Check that an answer matches the description."""
     status, answer = said
     responses = document["paths"][path][method.lower()]["responses"]
     schema = responses.get(str(status), responses["default"])["content"]["application/json"]["schema"]

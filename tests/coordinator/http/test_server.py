@@ -1,4 +1,4 @@
-"""The listening port: what it does not put up with, and where it refuses to listen."""
+"""Test the listening port: its limits on clients, and the addresses on which it refuses to listen."""
 
 from __future__ import annotations
 

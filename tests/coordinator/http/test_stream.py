@@ -1,5 +1,6 @@
-"""The stream of views: one text for all readers, nothing while no reader listens, and readers that are too
-slow or no longer allowed are cut off; a view is made once for all who ask within a while.
+"""Test the stream of views: one text for all readers, none without readers, an end for slow or revoked readers.
+
+A view is made once for all requests within a short time.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ async def test_all_readers_get_the_same_text_made_once(tmp_path: Path) -> None:
     async with served(tmp_path, given) as page:
         url = f"{page.url}/api/v1/stream?topics="
         await asyncio.sleep(0.15)
-        assert one.times == 0  # nobody listens
+        assert one.times == 0  # no reader listens
         async with page.client.get(url + "one") as first, page.client.get(url + "one") as second:
             assert first.content_type == "text/event-stream"
             heard = [[await next_event(reader) for _ in range(4)] for reader in (first, second)]
             assert set(map(str, heard[0])) & set(map(str, heard[1]))
             assert [event["number"] for _, event in heard[0]] == [1, 2, 3, 4]
             assert one.times <= 8
-        assert other.times == 0  # not asked for
+        assert other.times == 0  # not requested
         await nobody_listens(page)
         made = one.times
         await asyncio.sleep(0.2)

@@ -1,4 +1,4 @@
-"""Run as a process by test_ledger.py: stores rollouts without end and prints each id once it is acknowledged."""
+"""Store rollouts without end and print each id once it is acknowledged; test_sqlite.py runs this as a process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.coordinator.stored_work import attempt, group, rollout, store_rollout
 
 
 async def store_one(ledger: Ledger, number: int) -> None:
-    """Issue and store the rollout of this number, then say so."""
+    """Issue and store the rollout of this number, then print its id."""
     ledger.record_attempt(attempt(number, number))
     await ledger.store_rollouts([store_rollout(number, rollout(number, number))])
     sys.stdout.write(f"{number}\n")

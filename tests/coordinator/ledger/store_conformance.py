@@ -92,7 +92,7 @@ class StoreConformance(ABC):
             await store.record_attempt(attempt(3, group_id=1))  # I6: at most two at a time
         await store.store_rollouts([store_rollout(1, rollout(2, group_id=1))])
         assert (await store.counts()).dropped == {"late_duplicate": 1}
-        await store.close_attempt(close(1, "late_duplicate"))  # to say so once more is no error
+        await store.close_attempt(close(1, "late_duplicate"))  # to drop it once more is no error
         assert (await store.counts()).dropped == {"late_duplicate": 1}
         with pytest.raises(StoreError, match="contradicts"):
             await store.store_rollouts([store_rollout(2, rollout(1))])
@@ -206,7 +206,7 @@ class StoreConformance(ABC):
         assert await again.problem_rewards() == [ProblemReward("a", 1, 0.0, 0.0), ProblemReward("b", 2, 0.5, 0.25)]
         await again.close()
 
-    # ---------------------------------------------------------------- what a restart takes over
+    # ---------------------------------------------------------------- what a restart restores
 
     async def test_open_groups_come_back_whole(self, store: RunStore, tmp_path: Path) -> None:
         await score(store, 1, 2)
@@ -259,7 +259,7 @@ class StoreConformance(ABC):
         await again.close()
 
     async def test_changes_are_made_in_order_without_waiting(self, store: RunStore) -> None:
-        """An attempt and its rollout may be handed over in one breath."""
+        """An attempt and its rollout may be submitted without waiting in between."""
         store.record_group(group(), "{}")
         for number in range(1, 501):
             store.record_attempt(attempt(number, number))
@@ -361,7 +361,7 @@ class StoreConformance(ABC):
         await store.create_invite(b"hash", "peer", quota=1, expires_unix_s=100.0)
         await store.check_invite(b"hash", now_unix_s=50.0)
         await store.claim_invite(b"hash", "peer", PeerId("p0"), now_unix_s=50.0)
-        await store.check_invite(b"hash", now_unix_s=50.0)  # used up: those who used it may still ask
+        await store.check_invite(b"hash", now_unix_s=50.0)  # used up: identities that joined with it may still check it
         for token, at, words in ((b"other", 50.0, "no such invite"), (b"hash", 100.0, "expired")):
             with pytest.raises(JoinRefused, match=words):
                 await store.check_invite(token, now_unix_s=at)
@@ -383,14 +383,14 @@ class StoreConformance(ABC):
 
 
 class CompactionConformance(StoreConformance):
-    """Of stores that stay bounded."""
+    """Conformance tests of stores that stay bounded."""
 
     @abstractmethod
     async def open_store(self, folder: Path) -> CompactingStore:
         """See StoreConformance."""
 
     async def _old_run(self, store: CompactingStore, steps: int = 6) -> None:
-        """A batch of two rollouts a step, of versions two steps older; at each step a group is dropped, too."""
+        """Record a batch of two rollouts per step, of versions two steps older, and drop a group at each step."""
         for step in range(steps):
             ids = [step * 3 + 1, step * 3 + 2, step * 3 + 3]
             await score(store, *ids, version=max(0, step - 2))
@@ -437,7 +437,7 @@ class CompactionConformance(StoreConformance):
         await store.record_score(RolloutId(1), 1.0, exact=True)
         assert await store.counts() == before
         with pytest.raises(StoreError):
-            await store.record_score(RolloutId(500), 1.0, exact=True)  # there never was such a rollout
+            await store.record_score(RolloutId(500), 1.0, exact=True)  # no such rollout ever existed
 
     async def test_what_was_compacted_is_refused_for_ever(self, store: CompactingStore) -> None:
         await self._old_run(store)

@@ -1,4 +1,4 @@
-"""A long run in a store that stays small and knows exactly what it has discarded, by the rules of retention."""
+"""Test compaction: the store of a long run stays small, with exact counts of everything that it discarded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RETENTION = Retention(margin_steps=3, events_kept=40, segment_events=20, segment
 
 
 async def one_step(ledger: Ledger, step: int) -> None:
-    """Groups of two slots each, one group dropped, one attempt expired, some events, a version."""
+    """Record a step: groups of two slots each, one group dropped, one attempt expired, some events, a version."""
     ids = range(step * GROUPS + 1, (step + 1) * GROUPS + 1)
     ledger.record_version(Epoch(0), Version(step), b"announcement" * 50)
     for one in ids:
@@ -47,14 +47,14 @@ async def one_step(ledger: Ledger, step: int) -> None:
 
 
 async def pages(ledger: Ledger) -> int:
-    """Of the file, once the log before it is written into it."""
+    """Return the number of pages of the ledger's file."""
     query = "PRAGMA page_count"
     ((count,),) = await ledger._thread.submit(lambda connection: connection.execute(query).fetchall())
     return int(count)
 
 
 async def run(ledger: Ledger, folder: Path, steps: range) -> list[int]:
-    """Steps with a checkpoint each; the store's pages after each twenty."""
+    """Record steps with a checkpoint each; return the store's pages after every twenty steps."""
     checkpoint = 0
     compactor = Compactor(
         ledger,

@@ -14,7 +14,7 @@ class Disk:
         self.guard = DiskGuard(folder, free_bytes_min=1000, ballast_bytes=500, probe=lambda _: self.free)
 
     def look(self, free: int) -> tuple[bool, bool]:
-        """Whether it refuses then, and whether there is a ballast."""
+        """Return whether uploads are refused with ``free`` bytes, and whether the ballast exists."""
         self.free = free
         self.guard.look()
         return self.guard.refusing, (self.guard._folder / BALLAST).exists()
@@ -26,7 +26,7 @@ def test_uploads_are_refused_below_the_mark_until_there_is_room_again(tmp_path: 
     assert (tmp_path / BALLAST).stat().st_size == 500
     assert disk.look(1000) == (False, True)
     assert disk.look(999) == (True, False)
-    assert disk.look(1499) == (True, False)  # the ballast's own room is not enough
+    assert disk.look(1499) == (True, False)  # the bytes of the ballast itself are not enough
     assert disk.look(2499) == (True, False)
     assert disk.look(2500) == (False, True)
 

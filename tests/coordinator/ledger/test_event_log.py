@@ -1,4 +1,4 @@
-"""What peers do wrong is written down, cannot fill the ledger, and moves to an archive."""
+"""Test that peers' offences are logged, cannot fill the ledger, and move to an archive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators' orders outlive the coordinator, and only the newest of each kind is kept."""
+"""Test that operators' orders outlive the coordinator, and that only the newest of each kind is kept."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_peers_that_are_sent_away_and_what_may_be_spent_outlive_a_coordinator_to
 
 
 def test_s_is_restored_as_far_as_kappa_allows() -> None:
-    """S = 1 goes with the kappa that was ordered, not with the one that is configured."""
+    """S = 1 fits the kappa that was ordered, not the configured one."""
     orders = Orders()
     for order in (PublishPeriodChanged(1), StalenessLimitChanged(1)):
         orders.take(order)
@@ -120,7 +120,7 @@ def test_what_is_no_price_is_refused(values: dict[str, Any]) -> None:
 
 
 class FakeLedger:
-    """Remembers what is written, and how often."""
+    """Keeps the written values, and counts the writes."""
 
     def __init__(self) -> None:
         self.kept: dict[str, str] = {}

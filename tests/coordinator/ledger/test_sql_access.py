@@ -1,4 +1,4 @@
-"""Tokens, invites and the audit log: what is kept, and what cannot be undone."""
+"""Test the stored tokens, invites and audit log, and what cannot be undone."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The ledger as a whole: what is acknowledged is stored, what contradicts it is refused, and why it cannot be
-opened.
-"""
+"""Test the ledger: acknowledged changes are stored, contradictions refused, and failures to open explained."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
 
 
 def acknowledged_by_a_killed_writer(path: Path, count: int) -> set[int]:
-    """Rollouts that a writer process said were stored before SIGKILL, at least ``count``."""
+    """Return the rollouts that a writer process reported as stored before SIGKILL, at least ``count``."""
     command = [sys.executable, "-m", "tests.coordinator.ledger.ledger_writer", str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True) as writer:
         assert writer.stdout is not None
@@ -59,7 +57,7 @@ async def test_kill_9_loses_nothing_acknowledged(tmp_path: Path) -> None:
 
 
 async def events(ledger: Ledger) -> list[tuple[int, str, str]]:
-    """The run's story: order, detail, cause."""
+    """Return the run's event log: order, detail, cause."""
     query = "SELECT event_order, detail, cause FROM events ORDER BY event_order"
     return await ledger._thread.submit(lambda connection: connection.execute(query).fetchall())
 
@@ -182,7 +180,7 @@ def test_every_error_has_a_fix(name: str, words: str) -> None:
 
 
 async def test_group_commit_throughput(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
-    """Printed, not asserted: 1,000 rollouts of about 12 KB, each acknowledged by itself."""
+    """Print, without asserting, the rate of 1,000 rollouts of about 12 KB, each acknowledged by itself."""
     await ledger.record_group(group(), "{}")
     for number in range(1, 1001):
         ledger.record_attempt(attempt(number, number))

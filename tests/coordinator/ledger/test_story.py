@@ -14,7 +14,7 @@ from tests.coordinator import stored_work as work
 
 
 async def a_run(path: Path) -> None:
-    """Rollouts 1 and 2 trained in step 0 with version 3, rollout 4 dropped as stale, lease 5 open; a peer joined."""
+    """Record rollouts 1 and 2 trained in step 0 with version 3, rollout 4 dropped as stale, lease 5 open, a peer."""
     ledger = Ledger.open(path)
     await ledger.record_version(Epoch(0), Version(3), b"announcement")
     await ledger.record_event("peer_joined", work.PEER, "atlas as peer", cause=f"peer {work.PEER}")

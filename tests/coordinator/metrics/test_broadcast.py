@@ -1,4 +1,4 @@
-"""Prometheus' view of the broadcast."""
+"""Test Prometheus' view of the broadcast."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.coordinator.sample_status import broadcast_hop, broadcast_peer, sampl
 
 
 def samples(broadcast: dict[str, Any]) -> dict[tuple[str, str], float]:
-    """Every sample by name and the values of its labels; registering and rendering check the names."""
+    """Return every sample by name and the values of its labels; registering and rendering check the names."""
 
     class Scraped(Collector):
         def collect(self) -> Any:

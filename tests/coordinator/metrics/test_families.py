@@ -1,4 +1,4 @@
-"""Prometheus families of the status: staleness, reach, and the labels that they have."""
+"""Test the Prometheus families of the status: staleness, reach, and their labels."""
 
 from __future__ import annotations
 

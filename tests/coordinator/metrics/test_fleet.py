@@ -1,4 +1,4 @@
-"""Money on screens and in metrics."""
+"""Test the cost of workers on screens and in metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prometheus' view of the status and of the process."""
+"""Test Prometheus' view of the status and of the process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.coordinator.sample_status import peer, sample_broadcast, sample_statu
 
 
 def samples(metrics: CoordinatorMetrics) -> dict[tuple[str, str], float]:
-    """Every sample by name and the values of its labels."""
+    """Return every sample by name and the values of its labels."""
     families = text_string_to_metric_families(metrics.render().decode())
     return {
         (sample.name, ",".join(sample.labels.values())): sample.value

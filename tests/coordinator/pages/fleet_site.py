@@ -17,7 +17,7 @@ SECRET = "rollcast1-aaaabbbbccccdddd"
 
 
 def worker(number: int, **changes: Any) -> dict[str, Any]:
-    """One row of the table of workers; number 0 is the origin."""
+    """Return one row of the table of workers; number 0 is the origin."""
     is_origin = number == 0
     return {
         "peer_id": f"12D3KooW{number:044d}",
@@ -58,7 +58,7 @@ def worker(number: int, **changes: Any) -> dict[str, Any]:
 
 
 def _reached(number: int) -> dict[str, str]:
-    """Three of eight cannot be dialled."""
+    """Return how others reach a worker; three of eight cannot be dialed."""
     ways = {
         3: ("hole-punched+relayed", "hole-punchable", "port-restricted", "", ""),
         5: ("direct+libp2p+relayed", "only outwards", "symmetric", "", "running"),
@@ -83,7 +83,7 @@ def workers_view(workers: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def tree_of(peers: int, *, fan_out: int = 5, stripes: int = 2) -> dict[str, Any]:
-    """Each stripe is a heap over the peers in another order."""
+    """Return a relay tree in which each stripe is a heap over the peers in another order."""
     source = random.Random(peers)
     ids = [f"p{number}" for number in range(1, peers + 1)]
     nodes = [_node("origin", role="origin"), *(_node(one, region=source.choice(REGIONS)) for one in ids)]
@@ -189,7 +189,7 @@ class FleetSite(SampleSite):
         self.show()
 
     def show(self) -> None:
-        """Make the views from what was changed."""
+        """Build the views from the changed state."""
         self.views["workers"] = workers_view(self.workers)
         self.views["capacity"] = capacity_view(self.workers)
         self.views["invites"] = {"invites": self.invites}

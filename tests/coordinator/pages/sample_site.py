@@ -1,5 +1,7 @@
-"""The dashboard served with made-up views, which a test changes; python -m tests.coordinator.pages.sample_site shows
-it."""
+"""Serve the dashboard with made-up views, which a test changes.
+
+`python -m tests.coordinator.pages.sample_site` shows it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ INTERVAL_S = 0.2  # between messages of the stream
 
 
 class SampleSite:
-    """Args: open_reading: whether figures are shown without the token."""
+    """A served dashboard; with ``open_reading`` it shows figures without a token."""
 
     def __init__(self, *, open_reading: bool = True) -> None:
         self.open_reading = open_reading
@@ -32,7 +34,7 @@ class SampleSite:
             "runs": sample_runs(),
         }
         self.asked: list[str] = []
-        self.more: list[web.RouteDef] = []  # beside the views; before start
+        self.more: list[web.RouteDef] = []  # further routes, set before the start
         self._assets = Assets.of({"/": PAGES, "/web/": STATIC})
         self._runner: web.AppRunner | None = None
         self.port = 0
@@ -90,7 +92,7 @@ class SampleSite:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         topics = [topic for topic in request.query.get("topics", "").split(",") if topic not in ("history", "steps")]
-        with suppress(ConnectionError):  # the reader is gone
+        with suppress(ConnectionError):  # the reader disconnected
             while True:
                 events = [(topic, self.views[topic]) for topic in topics if topic in self.views]
                 texts = [f"event: {topic}\ndata: {json.dumps(view)}\n\n" for topic, view in events]

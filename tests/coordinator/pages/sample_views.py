@@ -1,4 +1,4 @@
-"""The dashboard's views as a run in full swing gives them, for tests of pages. Same random figures each time."""
+"""Make the dashboard's views of a busy run, for tests of pages, with the same random figures each time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOW_UNIX_S = 1_795_000_000.0
 
 
 def alert(severity: str, text: str, **changes: Any) -> dict[str, Any]:
-    """One alert."""
+    """Return one alert."""
     return {
         "id": text[:12],
         "severity": severity,
@@ -40,7 +40,7 @@ def alert(severity: str, text: str, **changes: Any) -> dict[str, Any]:
 
 
 def sample_overview(**changes: Any) -> dict[str, Any]:
-    """87 steps of 200, with one peer lost."""
+    """Return an overview after 87 of 200 steps, with one peer lost."""
     status = sample_status()
     del status["peers"]
     sentence = (
@@ -82,7 +82,7 @@ def sample_overview(**changes: Any) -> dict[str, Any]:
 
 
 def sample_history(points: int = 240, every_s: float = 5.0) -> dict[str, Any]:
-    """Figures of the last ``points * every_s`` seconds."""
+    """Return the history of the last ``points * every_s`` seconds."""
     source = random.Random(7)
     times = [NOW_UNIX_S - every_s * (points - 1 - index) for index in range(points)]
     series = {}
@@ -157,7 +157,7 @@ def _step_row(step: int, source: random.Random, best: float) -> dict[str, Any]:
 
 
 def sample_steps(run: str = "local", steps: int = 87, best: float = 0.92, from_step: int = 0) -> dict[str, Any]:
-    """The lines of metrics.jsonl in columns."""
+    """Return the lines of metrics.jsonl in columns."""
     source = random.Random(run)
     rows = [_step_row(step, source, best) for step in range(1, steps + 1)]
     return {
@@ -168,7 +168,7 @@ def sample_steps(run: str = "local", steps: int = 87, best: float = 0.92, from_s
 
 
 def sample_runs() -> dict[str, Any]:
-    """The run and two before it."""
+    """Return the run and two earlier ones."""
     names = (("local", True, 87), ("local-20260313-221904", False, 200), ("local-20260312-080011", False, 64))
     return {
         "runs": [

@@ -1,4 +1,4 @@
-"""Workers, Broadcast, Capacity, Events, Invites and Settings in a real browser: what they show, and each act."""
+"""Test Workers, Broadcast, Capacity, Events, Invites and Settings in a real browser: their content, and each act."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def serve() -> AsyncIterator[Serve]:
 
 @asynccontextmanager
 async def signed_in(browser: Any, site: FleetSite, where: str, **look: Any) -> AsyncIterator[Tab]:
-    """A page as an admin sees it."""
+    """Open a page as an admin."""
     async with opened(browser, f"http://127.0.0.1:{site.port}/#token={TOKEN}", **look) as tab:
         await tab.shows("main h1", "Overview")
         await tab.page.evaluate(f"location.hash = {where!r}")
@@ -58,7 +58,7 @@ async def test_a_thousand_workers_are_listed_and_few_are_drawn(browser: Any, ser
         await tab.shows(".vt-body", "gpu-1000")
         await grid.focus()
         await tab.page.keyboard.press("End")
-        await tab.shows(".vt-active", "origin")  # it makes no tokens
+        await tab.shows(".vt-active", "origin")  # the origin generates no tokens
         await tab.page.get_by_label("Filter workers").fill("gpu-77 eu-west")
         await tab.shows(".page-head", "2 listed")
         assert not tab.problems
@@ -175,7 +175,7 @@ async def test_how_members_reach_each_other_is_shown(browser: Any, serve: Serve)
         await tab.shows(card, "3 holes punched of 5")
         for part in ("hole-punchable", "only outwards", "LAN", "relayed"):
             await tab.shows(f"{card} .reach-parts", part)
-        assert not await tab.page.locator(f"{card}:has-text('libp2p')").count()  # there are none
+        assert not await tab.page.locator(f"{card}:has-text('libp2p')").count()  # the fleet has no such links
         assert not tab.problems
 
 

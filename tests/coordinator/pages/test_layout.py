@@ -1,4 +1,4 @@
-"""What pages decide without a screen: order and window of a table, the relay tree's spanning tree and its places."""
+"""Test the pages' layout without a screen: order and window of a table, spanning tree and places of the relay tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard's shell, Overview and Run in a real browser: figures, who may see them, keyboard, widths, themes."""
+"""Test the dashboard's shell, Overview and Run in a real browser: figures, access, keyboard, widths, themes."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ async def test_hostile_names_stay_text(browser: Any, site: SampleSite) -> None:
 
 
 async def test_before_the_first_step(browser: Any, site: SampleSite) -> None:
-    """Every figure that may be unknown is, and no series has a point."""
+    """Every figure that may be unknown is unknown, and no series has a point."""
     nothing = {key: None for key in sample_overview() if key.startswith(("reward_", "exact_", "usd_", "staleness_m"))}
     figures = {"t_train_s": None, "newest_version": None, "learner_utilisation": None, "peer_byte_share": None}
     site.views["overview"] = sample_overview(

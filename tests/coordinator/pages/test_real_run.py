@@ -1,5 +1,7 @@
-"""Every page and every act of the dashboard in a real browser over a real coordinator's core, wide and narrow, dark
-and light: what is pressed changes the run, and the audit log says who did it."""
+"""Test every page and every act of the dashboard in a real browser over a real coordinator's core.
+
+Each is tested wide and narrow, dark and light: an act changes the run, and the audit log names its caller.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from tests.browsing import DEADLINE_MS, LOOKS, Tab, opened
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="package")]
 
-ACTS_IN = ((1440, "light"), (390, "dark"))  # dialogs are looked at in all of them
+ACTS_IN = ((1440, "light"), (390, "dark"))  # dialogs are checked in all looks
 TABS_MAX = 40  # presses of the key until the main act has the focus
 
 #: Of each page: its title, something that is only there with data, and what the keyboard must reach.
@@ -47,7 +49,7 @@ async def run(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ShownRu
 
 @pytest_asyncio.fixture(loop_scope="package", scope="module")
 async def tabs(browser: Any, run: ShownRun) -> AsyncIterator[Callable[[int, str], Any]]:
-    """One window for each look, opened once."""
+    """Return a function that opens one window per look, once."""
     windows: dict[tuple[int, str], tuple[Any, Tab]] = {}
 
     async def window(width: int, scheme: str) -> Tab:
@@ -80,7 +82,7 @@ OVERLAPS = """[...document.querySelectorAll("main button, main input, main selec
     .filter(([one, hit]) => hit && !one.contains(hit) && !hit.contains(one) && hit.closest("main")
         && !one.closest(".hidden, .vt-body, label") && !hit.closest("label, .vt-body"))
     .map(([one, hit]) => one.outerHTML.slice(0, 90) + " is covered by " + hit.outerHTML.slice(0, 90))"""
-# Text that has no room.
+# Text that is cut off.
 CUT_OFF = """[...document.querySelectorAll('.tile-value, .now-sentence, .alert-text p, h1, h2, .button, .badge')]
     .filter((one) => one.scrollWidth > one.clientWidth + 1 && !one.closest(".hidden")).map((one) => one.textContent)"""
 
@@ -109,7 +111,7 @@ async def test_every_page(tabs: Any, width: int, scheme: str, name: str) -> None
 
 
 async def reaches(tab: Tab, selector: str) -> None:
-    """From the top of the content, with the key that goes on, to what can be seen to have the focus."""
+    """Press Tab from the top of the content until an element of the selector has the focus, visibly."""
     await tab.page.evaluate("document.getElementById('content').focus()")
     wanted = tab.page.locator(f"main {selector}")
     for _ in range(TABS_MAX):
@@ -126,7 +128,7 @@ async def reaches(tab: Tab, selector: str) -> None:
 
 
 async def asked(run: ShownRun, path: str) -> Any:
-    """An answer of the API, as its operator gets it."""
+    """Return an answer of the API to the operator."""
     headers = {"Authorization": f"Bearer {run.key}"}
     async with aiohttp.ClientSession(headers=headers) as session, session.get(f"{run.url}/api/v1/{path}") as response:
         assert response.status == 200, await response.text()
@@ -134,13 +136,13 @@ async def asked(run: ShownRun, path: str) -> Any:
 
 
 async def audited(run: ShownRun) -> dict[str, Any]:
-    """The newest row of the audit log."""
+    """Return the newest row of the audit log."""
     row: dict[str, Any] = (await asked(run, "audit?limit=1"))["rows"][0]
     return row
 
 
 def reputation_of(run: ShownRun, name: str) -> Reputation:
-    """What the core decided about a machine."""
+    """Return the core's reputation of a machine."""
     core = run.fleet.coordinator.core
     assert core is not None
     peer_id = next(one.peer_id for one in run.fleet.machines if one.name == name)
@@ -148,7 +150,7 @@ def reputation_of(run: ShownRun, name: str) -> Reputation:
 
 
 async def untouched(run: ShownRun) -> list[str]:
-    """Names of workers that are at work, and of which no operator said anything."""
+    """Return the names of working peers that no operator has drained, banned or pinned."""
     answer = await asked(run, "workers")
     rows = [dict(zip(answer["columns"], row, strict=True)) for row in answer["rows"]]
     idle = [one for one in rows if one["role"] == "peer" and one["state"] not in ("left", "lost", "quarantined")]
@@ -160,18 +162,18 @@ async def until(holds: Callable[[], bool]) -> None:
         if holds():
             return
         await asyncio.sleep(0.02)
-    raise AssertionError("it did not come to hold")
+    raise AssertionError("the condition did not become true")
 
 
 async def pick(tab: Tab, name: str) -> None:
-    """One worker, found by its name, by its box."""
+    """Search for a worker by name and tick its box."""
     await tab.page.locator("main [data-search]").fill(name)
     await tab.shows(".vt-body", name)
     await tab.page.locator(f".vt-body .vt-row:has-text('{name}') input").click()
 
 
 async def looked_at(tab: Tab, said: str) -> None:
-    """What is open, in all looks; once, by the act in the first of its looks."""
+    """Check the open dialog in all looks; only in the first look of an act."""
     if tab.page.viewport_size["width"] == ACTS_IN[0][0]:
         await tab.fits_everywhere(said)
 
@@ -302,7 +304,7 @@ async def test_an_invite_lets_somebody_in_until_it_is_revoked(
 
 
 async def let_in(run: ShownRun, token: str) -> int:
-    """The answer's status to somebody who holds an invite, and asks for a little to be sent."""
+    """Return the status of a small speed test requested with an invite."""
     headers = {"Authorization": f"Invite {token}"}
     down = f"{run.url}/api/v1/speed/down?bytes=1000"
     async with aiohttp.ClientSession(headers=headers) as session, session.get(down) as response:

@@ -1,4 +1,4 @@
-"""The run's problems: sampled by its mixture, scored, and put into tokens."""
+"""Test the run's problems: sampled by its mixture, scored, and tokenized."""
 
 from __future__ import annotations
 

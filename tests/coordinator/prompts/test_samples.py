@@ -28,7 +28,7 @@ async def test_the_newest_evaluation_is_shown_first(tmp_path: Path) -> None:
     for version in (5, 10):
         for index in range(2):
             await book.keep(sample(version, index))
-    await book.keep(sample(10, 1))  # asked again
+    await book.keep(sample(10, 1))  # a repeated call
     await book.keep(sample(7, name="hard", completion="3"))
     assert evaluated(folder) == [sample(10, 0), sample(10, 1)]
     assert evaluated(folder, version=5) == [sample(5, 0), sample(5, 1)]

@@ -1,4 +1,4 @@
-"""A backup of a run that is being written, and the run that is made from it."""
+"""Test a backup of a run in progress, and the run restored from it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.coordinator.stored_work import attempt, group, rollout, score, store_
 
 @pytest.fixture
 async def run(tmp_path: Path) -> RunFolder:
-    """A run with a few rollouts, secrets and an old segment of its story."""
+    """A run with a few rollouts, secrets and an old segment of its event log."""
     folder = RunFolder(tmp_path / "run").prepare()
     ledger = Ledger.open(folder.ledger)
     await ledger.set_meta("run_id", "run-1")

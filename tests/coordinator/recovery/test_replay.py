@@ -20,7 +20,7 @@ from tests.coordinator import core_world as build
 
 
 def a_recorded_run(folder: RunFolder, *, forget_rollouts: bool = False) -> tuple[list[Entry], dict[str, object]]:
-    """A small run, its ledger's rollouts, its entries, and its status at the end."""
+    """Record a small run with its rollouts in the ledger; return its entries and its final status."""
     folder.record.mkdir(parents=True)
     world = build.World()
     entries: list[Entry] = [Head(FORMAT, "rollcast", 1.0, 0.0, world.core.settings, None)]

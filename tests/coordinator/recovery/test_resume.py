@@ -1,4 +1,4 @@
-"""What a coordinator takes over from the ones before it, and the epoch that it opens where it cannot."""
+"""Test what a coordinator restores from earlier ones, and the epoch that it opens if it cannot."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_a_finished_run_is_over(tmp_path: Path) -> None:
 
 @pytest.fixture
 async def backup(tmp_path: Path) -> Path:
-    """Of a run with two recorded batches and versions 0 to 2, whose steps took 10 s at least."""
+    """Back up a run with two recorded batches and versions 0 to 2, whose steps took 10 s at least."""
     folder = RunFolder(tmp_path / "run").prepare()
     ledger = Ledger.open(folder.ledger)
     await ledger.set_meta("run_id", "run-1")

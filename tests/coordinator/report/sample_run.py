@@ -1,4 +1,4 @@
-"""Write a small run's folder: a ledger with two peers, a line a step, a summary."""
+"""Write a small run's folder: a ledger with two peers, a line per step, a summary."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ANN, BOB = "12D3KooWAnnAnnAnnAnn", "12D3KooWBobBobBobBob"
 
 
 def sample_run(root: Path, *, steps: int = 40, name: str = "sums", over: bool = True) -> RunFolder:
-    """Peer ann had three rollouts trained, bob one and one dropped for its age."""
+    """Write a run in which peer ann had three rollouts trained, bob one, and bob one dropped for its age."""
     folder = RunFolder(root).prepare()
     with sqlite3.connect(folder.ledger) as connection:
         migrate(connection)

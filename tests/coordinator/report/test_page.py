@@ -1,4 +1,4 @@
-"""A report of a run: what is read of its folder, the charts, and the file as a browser reads it."""
+"""Test a run's report: the facts read from its folder, the charts, and the file in a browser."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_peers_steps_and_events_are_found(tmp_path: Path) -> None:
         ("sums", 1, 1, {"too_old": 1}),
     ]
     assert facts.peers[0].peer_id == ANN
-    assert len(facts.steps) == 40  # the line that was cut short is none
+    assert len(facts.steps) == 40  # the line that was cut short does not count
     assert [one.kind for one in facts.events] == ["peer_joined", "peer_joined"]
     assert facts.is_over
 

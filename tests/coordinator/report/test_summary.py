@@ -1,4 +1,4 @@
-"""What a run leaves behind."""
+"""Test the summary and the files that a run leaves behind."""
 
 from __future__ import annotations
 

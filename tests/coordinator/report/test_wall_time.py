@@ -14,7 +14,7 @@ from rollcast.wire.ids import Step
 
 
 async def a_run(path: Path) -> None:
-    """Two steps of 10 s each after 20 s of starting; then away for 10 s, and 10 s of replaying."""
+    """Record two steps of 10 s each after 20 s of starting, then 10 s of absence and 10 s of replaying."""
     ledger = Ledger.open(path)
     parts = {"train_s": 4.0, "behaviour_s": 1.0, "publish_s": 0.5, "checkpoint_s": 0.25, "other_s": 0.25, "wait_s": 4.0}
     for step in (1, 2):

@@ -1,4 +1,4 @@
-"""Peers that are one machine: sites by address, and clones of one identity."""
+"""Test sites, which group peers by address, and clones of one identity."""
 
 from __future__ import annotations
 

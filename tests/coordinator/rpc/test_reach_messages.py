@@ -1,4 +1,4 @@
-"""Messages of peers become events: what they say of their reach, and text that is cut down to what may be shown."""
+"""Test that peers' messages about their reachability become events, with texts cut to what may be shown."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The control port: who may call what, what a session does not put up with, and the tokenizer that peers fetch.
+"""Test the control port: access by role, the limits of a session, and the tokenizer that peers fetch.
 
-One coordinator serves all tests that do it no harm.
+One coordinator serves all tests that leave it unharmed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ async def coordinator(tmp_path: Path) -> AsyncIterator[Running]:
 
 
 async def error_of(call: Any) -> RollcastError:
-    """The error that a call ends with."""
+    """Return the error that a call ends with."""
     try:
         async with asyncio.timeout(WAIT_S):
             if hasattr(call, "__aiter__"):
@@ -133,7 +133,7 @@ async def _sessions_are_ended(coordinator: Running) -> None:
         await second.say(certificate_request=pb.CertificateRequest(csr_pem=new_tls_key().csr_pem()))
         renewed = await second.next("certificate")
         assert caller_from_certificate_pem(renewed.certificate_pem).peer_id == enrolment.peer_id
-        await second.hello()  # a second time: nothing an honest peer does
+        await second.hello()  # an honest peer sends only one
         await second.ended()
     for hostile in (b"\xff" * 8, pb.PeerMessage(goodbye=pb.Goodbye(reason="x" * (300 << 10))).SerializeToString()):
         async with Member(enrolment) as peer:
@@ -153,7 +153,7 @@ async def _two_that_nobody_can_dial_are_told_to_dial_each_other(coordinator: Run
             told = pb.Reachability(nat="port-restricted", punch_address=f"127.0.0.1:{port}")
             await peer.say(reachability=told)
             await peer.say(punch_request=pb.PunchRequest(peer_id=peer.enrolment.peer_id))
-            assert (await peer.next("punch")).refused  # by now it is known how this one is reached
+            assert (await peer.next("punch")).refused  # by now the coordinator knows how this peer is reached
         await one.say(punch_request=pb.PunchRequest(peer_id=other.enrolment.peer_id))
         asked, met = await one.next("punch"), await other.next("punch")
         assert (asked.punch_id, asked.asked, asked.address) == (met.punch_id, True, "127.0.0.1:7002")
@@ -161,7 +161,7 @@ async def _two_that_nobody_can_dial_are_told_to_dial_each_other(coordinator: Run
         await one.say(punch_outcome=pb.PunchOutcome(punch_id=asked.punch_id, opened=False, seconds=3.0))
         await one.say(punch_request=pb.PunchRequest(peer_id=other.enrolment.peer_id))
         assert "a moment ago" in (await one.next("punch")).refused
-        await one.say(peer_records=pb.PeerRecords())  # nothing an honest peer says
+        await one.say(peer_records=pb.PeerRecords())  # an honest peer does not send this
         await one.ended()
 
 
@@ -180,7 +180,7 @@ async def _a_second_place_is_refused_and_a_move_is_not(coordinator: Running) -> 
 
 
 async def _answer(enrolment: Enrolment, instance_id: str) -> pb.CoordinatorMessage:
-    """The first answer to a Hello, tried again as long as the coordinator is not certain."""
+    """Return the first answer to a Hello; retry while the coordinator is not certain."""
     async with asyncio.timeout(WAIT_S):
         while True:
             with contextlib.suppress(grpc.aio.AioRpcError):
@@ -288,7 +288,7 @@ def test_a_heartbeats_text_cannot_draw_on_our_screen() -> None:
 
 @pytest.mark.parametrize("size_bytes", [0, 100_000_000])
 def test_a_flood_is_noticed(monkeypatch: pytest.MonkeyPatch, size_bytes: int) -> None:
-    """Of messages, or of their bytes."""
+    """A flood is too many messages, or too many bytes."""
     monkeypatch.setattr(peers, "RATE_WINDOW_S", 1e9)
     monkeypatch.setattr(peers, "MESSAGES_PER_SECOND_MAX", 5e-9 if not size_bytes else 1.0)
     monkeypatch.setattr(peers, "BYTES_PER_SECOND_MAX", 0.5)
@@ -313,7 +313,7 @@ def test_a_hello_says_what_relay_plans_need_within_limits() -> None:
 
 
 class Context:
-    """Where a call's answers go."""
+    """Collects the parts that a call sends."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Work beside the event loop, and calls that wait for the core."""
+"""Test work next to the event loop, and calls that wait for the core."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def test_an_upload_waits_for_its_own_answer() -> None:
     calls.answer(answer)
     assert await second == answer
     assert not first.done()
-    calls.answer(AnswerUpload(UploadId(99), LeaseId(1), 0, True, ""))  # nobody waits for it any more
+    calls.answer(AnswerUpload(UploadId(99), LeaseId(1), 0, True, ""))  # no call waits for it any more
 
 
 @pytest.mark.asyncio

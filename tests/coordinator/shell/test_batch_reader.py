@@ -1,4 +1,4 @@
-"""Batches on their way to the learner: read with their record, in order, and the same when asked for again."""
+"""Test that batches for the learner are read with their record, in order, and identically when requested again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the core is told of a configuration."""
+"""Test the core's settings made from a configuration."""
 
 from __future__ import annotations
 

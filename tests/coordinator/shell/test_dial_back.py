@@ -1,4 +1,4 @@
-"""The coordinator's own dials back, over loopback."""
+"""Test the coordinator's own dial-backs, over loopback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans solved off the event loop: which workers to switch on, and previews of what would follow."""
+"""Test plans that are solved off the event loop: activation, and previews of changes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         with pytest.raises(WaitTimedOut):
             await desk.preview(CHANGE)
-    assert calls == 1  # the second did not begin beside the first
+    assert calls == 1  # the second did not begin while the first was solved
     waiting = [asyncio.ensure_future(desk.preview(CHANGE)) for _ in range(PREVIEWS_WAITING_MAX)]
     await asyncio.sleep(0)
     with pytest.raises(WaitTimedOut, match="many previews"):

@@ -1,4 +1,4 @@
-"""What goes out to peers: queues in order and bounded, one session a peer, announcements to all."""
+"""Test outgoing messages: ordered and bounded queues, one session per peer, announcements to all."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_messages_come_in_order_and_the_stop_comes_last() -> None:
     registry = Sessions()
     channel = registry.open(ALICE, "peer", "")
     registry.send(ALICE, revoke(1))
-    registry.send(BOB, revoke(9))  # nobody there: dropped
+    registry.send(BOB, revoke(9))  # no session: discarded
     registry.send(ALICE, revoke(2))
     registry.stop(ALICE, "enough")
     registry.send(ALICE, revoke(3))

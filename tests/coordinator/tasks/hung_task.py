@@ -1,4 +1,4 @@
-"""A process whose task hangs; it must be able to end all the same. Prints "ends" when its main part is done."""
+"""Run a process whose task hangs and which must end nevertheless; it prints "ends" when its main part is done."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tasks from their configuration: each kind, sets for evaluation, limits in tokens, and the wording that a
-tokenizer is made from.
-"""
+"""Test tasks built from configuration: each kind, evaluation sets, limits in tokens, and a tokenizer's wording."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The mixture of tasks: problems in the shares asked for, which part a problem is from, and how much rewards
-of each vary.
-"""
+"""Test the mixture of tasks: the shares of its parts, the part of each problem, and the volatility of rewards."""
 
 from __future__ import annotations
 
@@ -263,7 +261,7 @@ def test_dull_problems_of_a_file_are_passed_over(tmp_path: Path) -> None:
     numbers = numbers_file(tmp_path / "n.jsonl", 60)
     tokenizer = Tokenizer(numbers.wording(), numbers.characters())
     source = PromptMixture(numbers, tokenizer, 5, 4, 64, 32, wanted=wanted)
-    first = source.draw(54)  # what is not below the threshold
+    first = source.draw(54)  # the problems whose hash is not below the threshold
     assert len({one.problem.prompt for one in first}) == 54
     later = source.draw(20)
     assert all(one.problem.answer.endswith("7") for one in later)

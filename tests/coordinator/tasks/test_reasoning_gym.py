@@ -1,4 +1,4 @@
-"""Problems that reasoning-gym generates, one task or several, and the careless teacher of the warm start."""
+"""Test problems that reasoning-gym generates, one task or several, and the careless teacher of the warm start."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_scores(sums: ReasoningGym) -> None:
 
 
 def test_null_attackers_earn_little(sums: ReasoningGym) -> None:
-    """A constant, digits at random, and another problem's answer: what a verifier gives to those who know nothing."""
+    """Completions without knowledge score little: a constant, random digits, and another problem's answer."""
     random = Random(0)
     problems = [sums.problem(index) for index in range(500)]
     attacks = {
@@ -159,7 +159,7 @@ def test_each_problem_has_its_parts_verifier(tmp_path: Path) -> None:
         (57, 65, 12),  # 7+5 -> 2, 5+6 -> 1
         (9, 1, 0),
         (42, -25, 27),  # 2-5 -> 7, 4-2 -> 2
-        (25, -42, 83),  # the borrow out of the first place is forgotten too
+        (25, -42, 83),  # the borrow out of the first place is dropped too
         (-3, -9, -2),
         (-25, 42, 27),
         (100, -1, 109),

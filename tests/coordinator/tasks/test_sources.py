@@ -1,4 +1,4 @@
-"""Rows of data sets: where they come from, how their fields become problems, and how they wait on disk."""
+"""Test rows of data sets: their sources, the mapping of fields to problems, and the spool on disk."""
 
 from __future__ import annotations
 

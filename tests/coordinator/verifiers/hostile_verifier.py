@@ -1,6 +1,6 @@
-"""A verifier process whose task does what the completion says. Run by test_verifier_pool.py in place of the real one.
+"""Run a verifier process whose task obeys the completion; test_pool.py runs it in place of the real one.
 
-The configuration's file name says how the process itself misbehaves; no configuration of Rollcast leads here.
+The configuration's file name selects how the process itself misbehaves; no configuration of Rollcast leads here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rollcast.runtime.errors import TaskError
 
 
 class Hostile:
-    """Verifies by obeying the completion; ``folder`` remembers what happened in earlier processes."""
+    """Verifies by obeying the completion; ``folder`` keeps the marks of earlier processes."""
 
     name = "hostile"
     problem_count: int | None = 1
@@ -42,7 +42,7 @@ class Hostile:
         return None
 
     def warm_up(self) -> None:
-        """Nothing to import."""
+        """Do nothing: the task needs no library."""
 
     def verify(self, problem: Problem, completion_text: str) -> Score:
         match completion_text:

@@ -1,4 +1,4 @@
-"""Run as a process by test_verifier_pool.py: starts a pool, prints its processes, scores one item, is killed."""
+"""Start a pool, print its processes, and score items until killed; test_pool.py runs this as a process."""
 
 from __future__ import annotations
 

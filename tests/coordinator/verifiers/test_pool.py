@@ -1,4 +1,4 @@
-"""The pool with real processes: right ones, hanging ones, crashing ones, and ones that never start."""
+"""Test the pool with real processes: correct, hanging and crashing ones, and ones that never start."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.coordinator.tasks.sandbox.processes import alive, own_temporary_folde
 ROOT = Path(__file__).parents[3]
 HOSTILE = (sys.executable, str(Path(__file__).with_name("hostile_verifier.py")))
 GARBAGE = (sys.executable, "-c", "print('not JSON')")
-# Ready, but no longer there to read what it should score.
+# Reports that it is ready, then ends without reading any item.
 DEAF = (
     sys.executable,
     "-c",
@@ -204,7 +204,7 @@ async def test_a_full_queue_pushes_back(tmp_path: Path) -> None:
         scoring = asyncio.gather(*(pool.score(VerifyItem(key, ANY, "fine")) for key in range(10)))
         await asyncio.sleep(0)
         assert pool._queue.full()
-        assert [verdict.key for verdict in await scoring] == list(range(10))  # score waits for room
+        assert [verdict.key for verdict in await scoring] == list(range(10))  # score waits while the queue is full
 
 
 @pytest.mark.parametrize(

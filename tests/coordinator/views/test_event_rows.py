@@ -1,4 +1,4 @@
-"""Events as people read them: rows, phrases, and the story of one worker or rollout."""
+"""Test the display of events: rows, phrases, and the history of one worker or rollout."""
 
 from __future__ import annotations
 

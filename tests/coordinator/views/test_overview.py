@@ -1,4 +1,4 @@
-"""Views of the run as a whole: the overview, its history, and the registry that makes every view of the same run."""
+"""Test views of the run as a whole: the overview, its history, and the registry that makes all views."""
 
 from __future__ import annotations
 

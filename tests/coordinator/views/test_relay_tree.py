@@ -1,4 +1,4 @@
-"""Views of broadcasts: the relay tree, versions, and how far each of them has spread."""
+"""Test views of broadcasts: the relay tree, versions, and how far each of them has spread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views of a run's steps and of samples of its rollouts."""
+"""Test views of a run's steps and of samples of its rollouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views of workers: identity, activity, and cost as the capacity model sees it."""
+"""Test views of workers: identity, activity, and cost in the capacity model."""
 
 from __future__ import annotations
 

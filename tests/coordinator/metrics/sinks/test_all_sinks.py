@@ -1,6 +1,4 @@
-"""One step to all sinks, once: which of its numbers become curves, sinks that are slow or fail, and the file
-and Prometheus.
-"""
+"""Test that each step reaches all sinks once: numbers of curves, slow and failing sinks, the file and Prometheus."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ from rollcast.runtime.run_folder import RunFolder
 
 
 class Kept:
-    """Keeps steps; waits, or fails, where it is told to."""
+    """Keeps steps; waits or fails at the steps that a test names."""
 
     name = "kept"
 

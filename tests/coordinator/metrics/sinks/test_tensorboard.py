@@ -1,4 +1,4 @@
-"""Event files, read back."""
+"""Test event files by reading them back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coordinator.metrics.sinks.tensorboard import TensorBoardSink
 
 
 def _scalars(folder: Path) -> dict[tuple[str, int], float]:
-    """Of the TFRecords in the folder's event file."""
+    """Return the scalars by name and step from the TFRecords of the folder's event file."""
     event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")
     found = {}
     (file,) = folder.glob("events.*")

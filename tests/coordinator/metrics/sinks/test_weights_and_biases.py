@@ -1,4 +1,4 @@
-"""What is handed to Weights & Biases, with its package replaced: it starts a program of its own."""
+"""Test the records for Weights & Biases; the package is replaced, because it starts a program of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface of tasks, and checks of answers that are text or mathematics."""
+"""Test the interface of tasks, and checks of answers that are text or mathematics."""
 
 from __future__ import annotations
 

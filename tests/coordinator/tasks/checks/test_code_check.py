@@ -1,4 +1,4 @@
-"""Answers that are programs: the tests that they must pass, and how they are run."""
+"""Test the check of programs: the forms of unit tests, and the runs in the sandbox."""
 
 from __future__ import annotations
 

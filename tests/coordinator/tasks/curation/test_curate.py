@@ -1,4 +1,4 @@
-"""A data set cleaned as a whole, and kept by its rates of passing."""
+"""Test the cleaning of a whole data set, and its selection by pass rates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that say the same: text made alike, its n-grams, duplicates, and overlap with evaluation sets."""
+"""Test the search for repeated rows: normalised text, n-grams, duplicates, and overlap with evaluation sets."""
 
 from __future__ import annotations
 

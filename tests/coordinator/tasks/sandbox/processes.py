@@ -11,7 +11,7 @@ from pathlib import Path
 
 @contextmanager
 def own_temporary_folder() -> Iterator[Path]:
-    """For sandboxes to be made in: programs in them are another user, who must get through to them."""
+    """Yield a temporary folder for sandboxes that other users can enter, because programs run as another user."""
     folder = Path(tempfile.mkdtemp(prefix="rollcast-test-"))
     try:
         folder.chmod(0o711)
@@ -21,7 +21,7 @@ def own_temporary_folder() -> Iterator[Path]:
 
 
 def alive(folder: Path) -> list[str]:
-    """Command lines of processes that name the folder."""
+    """Return the command lines of processes that name the folder."""
     found = []
     for entry in Path("/proc").iterdir():
         try:

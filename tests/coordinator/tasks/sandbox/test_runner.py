@@ -1,4 +1,4 @@
-"""Programs that try to get out of their confinement, and what they are told of their tests."""
+"""Test programs that try to escape their confinement, and the input that they get from their tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run(program: str, stdin: bytes = b"", **limits: float) -> ProgramResult:
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where this test's sandboxes are."""
+    """The folder of this test's sandboxes."""
     with own_temporary_folder() as folder:
         monkeypatch.setattr(tempfile, "tempdir", str(folder))
         yield folder
@@ -50,7 +50,7 @@ def test_nothing_of_our_environment_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_two_neighbouring_descriptors_are_found_between_others() -> None:
     held = [os.open(os.devnull, os.O_RDONLY) for _ in range(64)]
-    for one in held[::2]:  # no two of the lowest free ones are neighbours
+    for one in held[::2]:  # no two of the lowest free descriptors are neighbours
         os.close(one)
     try:
         ended = run("print('through')")
@@ -161,7 +161,7 @@ except PermissionError: print("setsid refused")
 
 
 def other_kernel(monkeypatch: pytest.MonkeyPatch, folder: Path, call: str, refused: str) -> None:
-    """The child has a copy of confine.py for which the kernel refuses something."""
+    """Give the child a copy of confine.py for which the kernel refuses one call."""
     for name in ("child.py", "confine.py"):
         text = Path(runner.CHILD).with_name(name).read_text()
         assert name == "child.py" or call in text
@@ -194,7 +194,7 @@ def test_a_machine_that_cannot_confine_says_so(monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_the_filter_refuses_what_is_listed(machine: str) -> None:
     def verdict(number: int, flags: int = 0, architecture: int | None = None) -> int:
-        """A filter's answer, by a small interpreter of its six instructions."""
+        """Return the filter's answer to a system call, by a small interpreter of its six instructions."""
         data = struct.pack(
             "=IIQQ", number, confine._AUDIT_ARCH[machine] if architecture is None else architecture, 0, flags
         )
