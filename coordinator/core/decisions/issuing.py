@@ -29,9 +29,9 @@ _GROUPS_TRIED_MAX = 8  # with open slots, oldest first: further ones have their 
 
 @dataclass(frozen=True, slots=True)
 class Pacing:
-    """Which versions work may be begun with, by its place among the open and ready groups.
+    """Decides with which versions work may be begun, by its place among the open and ready groups.
 
-    Everything here stays the same while one event's leases are given out, so it is worked out once for each event.
+    Everything here stays the same while one event's leases are given out, so it is computed once for each event.
     """
 
     rule: PacingRule
@@ -39,7 +39,7 @@ class Pacing:
     limit: int  # S
     groups_per_step: int
     groups_needed: int  # by all batches that are not formed yet
-    groups_to_begin: float  # for each batch, with those that come too late in the end, or teach nothing
+    groups_to_begin: float  # for each batch, with those that come too late in the end, or lack advantage
     groups_of_use: float  # open and ready ones that keep the learner busy; infinite before enough is measured
     fresh_age: float | None  # kappa and how old versions usually are when a peer holds them; None: not measured
     learner_starves: bool
@@ -52,7 +52,7 @@ class Pacing:
         settings, forecast, rules = state.settings, state.forecast, state.rules
         under_way, lag_steps = forecast.steps_under_way(), forecast.version_lag_steps()
         to_begin = settings.groups_per_step / state.group_yield.share * state.usefulness.groups_per_useful_one
-        # A batch, what is under way while the learner trains on it, and a margin.
+        # A batch, the groups in flight while the learner trains on it, and a margin.
         batches_of_use = math.inf if under_way is None else 1.0 + under_way + settings.lead_margin_steps
         return cls(
             rule=settings.pacing,
@@ -70,7 +70,7 @@ class Pacing:
         )
 
     def may_open(self, groups: int) -> bool:
-        """Whether one more group besides so many open and ready ones would be of use."""
+        """Whether one more group besides so many open and ready ones would be useful."""
         return groups < self.groups_needed and (self.rule != "predict" or groups < self.groups_of_use)
 
     def step_of_turn(self, groups_ahead: int) -> Step:
@@ -109,7 +109,7 @@ class Pacing:
 
 @dataclass(slots=True)
 class _Load:
-    """How much work a member has and may have, in slots."""
+    """Slots that a member holds, and may hold."""
 
     held_now: int  # given in its present session
     held: int
@@ -118,7 +118,7 @@ class _Load:
 
 
 class Round:
-    """One round of giving out work. Nothing but this changes what members hold meanwhile, so each is asked once."""
+    """One round of giving out work. Nothing else changes meanwhile what members hold, so each load is computed once."""
 
     def __init__(self, state: CoreState, now: float) -> None:
         self._state = state
@@ -126,7 +126,7 @@ class Round:
         self._loads: dict[PeerId, _Load] = {}
         self.pacing = Pacing.of(state, now)
         self.actions: list[Action] = []
-        """What must be recorded of the leases that were given."""
+        """Records of the leases that were given."""
 
     # ---------------------------------------------------------------- the line
 
@@ -150,8 +150,8 @@ class Round:
     def _room(self, member: Member) -> int:
         """Return how many slots the member can be given now.
 
-        What it held before its present session does not count at first: it may have lost it, and knows best what it
-        asks for. Twice its capacity is the most that it holds in all.
+        Slots that it held before its present session do not count at first: it may have lost them, and its own request
+        is more reliable. Twice its capacity is the most that it holds in all.
         """
         if member.free_slots <= 0:
             return 0
@@ -256,7 +256,7 @@ class Round:
         if pacing.rule == "count" or (groups_ahead < pacing.groups_per_step and pacing.learner_starves):
             return needed
         chance, slots = state.forecast.caution.chance, state.settings.samples_per_group
-        if group is not None:  # it was begun: what is left of it is worth a smaller chance
+        if group is not None:  # it was begun: a smaller chance suffices to complete what is left
             chance, slots = min(chance, CHANCE_ONCE_BEGUN), group.unfilled
         later = state.forecast.steps_until_ready(member.peer_id, load, slots, self._now, chance)
         needed = Version(max(needed, pacing.next_step + later - pacing.limit))

@@ -1,4 +1,4 @@
-"""The way of a rollout through the coordinator: received, checked, stored, scored, in a batch, trained.
+"""Take a rollout through the coordinator: received, checked, stored, scored, in a batch, trained.
 
     upload ─► checks ─► stored ─► scored ─► its group is ready ─► in a batch ─► the batch is recorded, then served
                 │                              │
@@ -9,9 +9,9 @@ the checks may be stored and trained on, so nothing may pass that the learner ca
 fields were checked where the message was parsed.
 
 Online selection (dynamic sampling, DAPO, arXiv 2503.14476, section 3.2): a group whose rewards are all the same has no
-advantage, so its gradient is zero. Where the run wants it, such a group is dropped as soon as it is scored, and prompts
-are sampled until the batch is full of groups whose rewards differ. How many are dropped for one batch is bounded, so
-that a policy that is right (or wrong) everywhere still makes steps.
+advantage, so its gradient is zero. If the run is configured so, such a group is dropped as soon as it is scored, and
+prompts are sampled until the batch is full of groups whose rewards differ. How many are dropped for one batch is
+bounded, so that a policy that is right (or wrong) everywhere still makes steps.
 """
 
 from __future__ import annotations
@@ -100,16 +100,16 @@ class Rollouts:
         return self._store(event, attempt, now)
 
     def _refuse_content(self, event: RolloutReceived, attempt: Attempt) -> list[Action] | None:
-        """Close the attempt if what it uploaded cannot be trained on; None: it can."""
+        """Close the attempt if its rollout cannot be trained on; return None if it can."""
         state, rollout = self._state, event.rollout
         if state.epochs.is_any_orphan(rollout.segments):
-            return self._close(event, attempt, "rolled_back")  # it cannot know yet: not its fault
+            return self._close(event, attempt, "rolled_back")  # not its fault: it may not know of the epoch yet
         if attempt.prefix is None and any(segment.peer_id != event.peer_id for segment in rollout.segments):
             return self._close(event, attempt, "revoked")  # it may continue what an earlier coordinator gave it
         prefix = attempt.prefix or ()
         culprit = sent_past_its_end(prefix, event.text_end)
         if culprit is not None:  # a peer that continued from there could not know
-            what = "sent a part of a rollout that has a stop string in it"
+            what = "sent a partial rollout that contains a stop string"
             return [self._penalise(culprit, what), *self._close(event, attempt, "revoked")]
         malformed = malformed_rollout(state, event.peer_id, rollout, prefix, event.text_end)
         if malformed:
@@ -158,7 +158,7 @@ class Rollouts:
         if attempt is None or (attempt.peer_id, attempt.fencing_token) != (event.peer_id, event.fencing_token):
             self._state.accounts.uploads_refused["malformed"] += 1
             return [answer]
-        what = f"uploaded what is no rollout: {event.problem}"
+        what = f"uploaded a malformed rollout: {event.problem}"
         return [self._penalise(event.peer_id, what), self._state.close_attempt(attempt, "malformed"), answer]
 
     # ---------------------------------------------------------------- stored
@@ -193,7 +193,7 @@ class Rollouts:
         return noted + changed + issue(state, now) if changed else noted
 
     def _keep_reward(self, event: RolloutScored, now: float) -> list[Action]:
-        """A rollout that could not be scored counts with reward 0, and is noted."""
+        """Keep the reward; a rollout that could not be scored counts with reward 0, and is noted."""
         since = self._scoring_since.pop(event.rollout_id, None)
         if since is not None:
             self._state.forecast.scored(now - since)
@@ -264,13 +264,13 @@ def started(state: CoreState) -> list[Action]:
 
 
 def _review(state: CoreState, group: Group) -> list[Action]:
-    """Drop a ready group that teaches nothing, if the run wants that."""
+    """Drop a ready group without advantage, if the run is configured to."""
     settings, usefulness = state.settings, state.usefulness
     if not settings.drop_without_advantage or state.ended:
         return []
-    dull = without_advantage(group)
-    usefulness.seen(useful=not dull)
-    if not dull or usefulness.dropped >= settings.drops_per_step_max:
+    useless = without_advantage(group)
+    usefulness.seen(useful=not useless)
+    if not useless or usefulness.dropped >= settings.drops_per_step_max:
         return []
     usefulness.dropped += 1
     return state.drop_group(group, ["no_advantage"] * len(group.slots), "no_advantage")
@@ -292,7 +292,7 @@ def batch_requested(state: CoreState, event: BatchRequested, now: float) -> list
     if batches.recording is not None and batches.recording.step == event.step:
         return []  # served when it is recorded
     if event.step != batches.next_step or event.step >= state.settings.steps:
-        expected = f"the next batch is that of step {batches.next_step} of {state.settings.steps}"
+        expected = f"the next batch is for step {batches.next_step} of {state.settings.steps}"
         return [Note("batch_out_of_order", f"step {event.step}", expected)]
     batches.wanted = event.step
     return drop_stale(state) + form_batch(state, now)
@@ -354,7 +354,7 @@ def _reasons(group: Group, step: Step, age_max: int) -> list[DropReason]:
 
 
 def _held_back(state: CoreState, chosen: tuple[Group, ...], now: float) -> bool:
-    """Whether the batch waits for a group under way that is young enough for it and not for the next one."""
+    """Whether the batch waits for a group in flight that is young enough for it and not for the next one."""
     rules = state.rules.rules
     if rules.late_policy != "wait":
         return False
@@ -374,7 +374,7 @@ def _is_any_late(state: CoreState, chosen: tuple[Group, ...]) -> bool:
 def malformed_rollout(
     state: CoreState, peer_id: PeerId, rollout: Rollout, prefix: Prefix, text_end: int | None = None
 ) -> str:
-    """Return why this rollout cannot be what it claims, or empty; it must begin with what its slot was given.
+    """Return why this rollout cannot be what it claims, empty if it can; it must begin with its attempt's prefix.
 
     text_end: see RolloutReceived. The peer that generated the token behind it is to blame, so not this one where the
     prefix has it.
@@ -382,25 +382,26 @@ def malformed_rollout(
     if not rollout.segments:
         return "uploaded a rollout without segments"
     if prefix and bare(rollout.segments[: len(prefix)]) != prefix:
-        return "uploaded a rollout that does not begin with what it was to continue"
+        return "uploaded a rollout that does not begin with the prefix of its lease"
     for segment in rollout.segments[len(prefix) :]:
         problem = _malformed_segment(state, peer_id, segment)
         if problem:
             return problem
     tokens = [token for segment in rollout.segments for token in segment.token_ids]
-    if not 0 < len(tokens) <= state.settings.sampling.max_new_tokens:
-        return f"uploaded {len(tokens)} generated tokens"
+    limit = state.settings.sampling.max_new_tokens
+    if not 0 < len(tokens) <= limit:
+        return f"uploaded {len(tokens)} generated tokens, where 1 to {limit} are allowed"
     if any(stop in tokens[:-1] for stop in state.settings.sampling.stop_token_ids):
-        return "uploaded a rollout that goes on after its end"
+        return "uploaded a rollout with tokens after its stop token"
     if text_end is not None and tokens_of(prefix) < text_end < len(tokens):
-        return "uploaded a rollout that goes on after a stop string"
+        return "uploaded a rollout with tokens after a stop string"
     if not any(1 in segment.loss_mask for segment in rollout.segments):
-        return "uploaded a rollout without a token to train on"
+        return "uploaded a rollout without any token to train on"
     return ""
 
 
 def sent_past_its_end(prefix: Prefix, text_end: int | None) -> PeerId | None:
-    """Return the peer that sent, as a part of a rollout that goes on, tokens that complete a stop string, or None."""
+    """Return the peer that sent, as a partial rollout, tokens that complete a stop string; None if there is none."""
     if text_end is None or text_end > tokens_of(prefix):
         return None
     position = 0
@@ -412,7 +413,7 @@ def sent_past_its_end(prefix: Prefix, text_end: int | None) -> PeerId | None:
 
 
 def malformed_partial(state: CoreState, peer_id: PeerId, partial: PartialRollout) -> str:
-    """Return why this cannot be a part of a rollout that goes on, or empty."""
+    """Return why this cannot be a partial rollout, which continues; empty if it can."""
     for segment in partial.segments:
         problem = _malformed_segment(state, peer_id, segment)
         if problem:
@@ -424,19 +425,19 @@ def unfinished(state: CoreState, segments: Prefix, position: int = 0) -> str:
     """Return why these tokens, after ``position`` others, leave nothing to generate; empty if they do."""
     tokens = position + tokens_of(segments)
     if tokens >= state.settings.sampling.max_new_tokens:
-        return f"sent {tokens} tokens of a rollout as a part of it"
+        return f"sent a partial rollout of {tokens} tokens, which is a whole one"
     if any(not {*segment.token_ids}.isdisjoint(state.settings.sampling.stop_token_ids) for segment in segments):
-        return "sent a part of a rollout that has its end in it"
+        return "sent a partial rollout that contains a stop token"
     return ""
 
 
 def _malformed_segment(state: CoreState, peer_id: PeerId, segment: Segment) -> str:
     if segment.role != "assistant":
-        return f"uploaded a segment of role {segment.role}, which nobody asked for"
+        return f"uploaded a segment of role {segment.role} instead of assistant"
     if segment.peer_id != peer_id:
-        return "uploaded a segment that another peer made"
+        return "uploaded a segment generated by another peer"
     if not state.announced.is_published(segment.epoch, segment.version):
         return f"claims version {segment.version} of epoch {segment.epoch}, which was not published"
     if max(segment.token_ids, default=0) >= state.settings.vocabulary_size:
-        return f"uploaded token {max(segment.token_ids)} of a vocabulary of {state.settings.vocabulary_size}"
+        return f"uploaded token {max(segment.token_ids)}, beyond a vocabulary of {state.settings.vocabulary_size}"
     return ""

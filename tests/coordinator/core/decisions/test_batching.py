@@ -48,7 +48,7 @@ class Scored:
         """Give the next open group these rewards; return its lease and the actions of the last one."""
         world, core = self.world, self.world.core
         if "a" not in world.grants:
-            world.tell(wants("a", 2))
+            world.handle(wants("a", 2))
         grants = world.take("a")
         assert len(grants) == len(rewards)
         actions: list[object] = []
@@ -61,7 +61,7 @@ class Scored:
             ids.append(stored[0].rollout_id)
             core.handle(RolloutStored(ids[-1]), 0.0)
         for rollout_id, reward in zip(ids, rewards, strict=True):
-            actions = list(world.tell(RolloutScored(rollout_id, reward, "")))
+            actions = list(world.handle(RolloutScored(rollout_id, reward, "")))
         return grants[0][0], actions
 
     @property
@@ -79,7 +79,7 @@ def test_a_group_whose_rewards_are_all_the_same_is_dropped_and_replaced() -> Non
     ]
     scored.group(0.0, 0.0)
     scored.group(0.0, 1.0)
-    assert only(scored.world.tell(BatchRequested(Step(0))), RecordBatch) == [
+    assert only(scored.world.handle(BatchRequested(Step(0))), RecordBatch) == [
         RecordBatch(Step(0), (RolloutId(5), RolloutId(6)))
     ]
     counts = scored.world.core.status(0.0).rollouts
@@ -90,7 +90,7 @@ def test_it_is_off_by_default() -> None:
     scored = Scored(on=False)
     scored.group(1.0, 1.0)
     assert scored.dropped == {}
-    assert only(scored.world.tell(BatchRequested(Step(0))), RecordBatch) != []
+    assert only(scored.world.handle(BatchRequested(Step(0))), RecordBatch) != []
 
 
 def test_a_batch_is_formed_after_a_bounded_number_of_drops() -> None:
@@ -98,7 +98,7 @@ def test_a_batch_is_formed_after_a_bounded_number_of_drops() -> None:
     for _ in range(3):
         scored.group(1.0, 1.0)
     assert scored.dropped == {"no_advantage": 4}
-    assert only(scored.world.tell(BatchRequested(Step(0))), RecordBatch) == [
+    assert only(scored.world.handle(BatchRequested(Step(0))), RecordBatch) == [
         RecordBatch(Step(0), (RolloutId(5), RolloutId(6)))
     ]
     scored.group(1.0, 1.0)  # of the next batch, with a bound of its own
@@ -145,28 +145,28 @@ def test_groups_that_were_ready_before_a_restart_are_reviewed_again() -> None:
 
 def test_a_curriculum_receives_the_steps_of_its_prompts() -> None:
     world = World(staged_prompts=True, groups_per_step=2, steps=50)
-    assert SupplyPrompts(4, tuple(map(Step, (0, 0, 1, 1)))) in world.tell(joined("a"))
-    world.tell(announced(0))
-    world.tell(held("a", 0))
-    asked = only(world.tell(wants("a", 4)), SupplyPrompts)
+    assert SupplyPrompts(4, tuple(map(Step, (0, 0, 1, 1)))) in world.handle(joined("a"))
+    world.handle(announced(0))
+    world.handle(held("a", 0))
+    asked = only(world.handle(wants("a", 4)), SupplyPrompts)
     assert asked == [SupplyPrompts(2, tuple(map(Step, (2, 2))))]
 
 
 def trained_through(world: World, step: int, *peers: str) -> None:
     """Train batch ``step`` on rollouts of that version by these peers, then give all of them the next version."""
     for peer in peers:
-        world.tell(wants(peer, 4))
+        world.handle(wants(peer, 4))
         world.finish(peer, version=step)
-    assert ServeBatch(Step(step), False) in world.tell(BatchRequested(Step(step)))
-    world.tell(announced(step + 1))
+    assert ServeBatch(Step(step), False) in world.handle(BatchRequested(Step(step)))
+    world.handle(announced(step + 1))
     for peer in peers:
-        world.tell(held(peer, step + 1))
+        world.handle(held(peer, step + 1))
 
 
 def test_a_batch_is_recorded_before_it_is_served_and_served_again_when_asked() -> None:
     world = World()
     world.start("a")
-    world.tell(wants("a", 4))
+    world.handle(wants("a", 4))
     world.finish("a")
     core = world.core
     assert core.handle(BatchRequested(Step(0)), 0.0) == [
@@ -182,8 +182,8 @@ def test_a_batch_is_recorded_before_it_is_served_and_served_again_when_asked() -
 def test_a_waiting_learner_is_served_when_the_last_rollout_is_scored() -> None:
     world = World(groups_per_step=1)
     world.start("a")
-    assert world.tell(BatchRequested(Step(0))) == []
-    world.tell(wants("a", 2))
+    assert world.handle(BatchRequested(Step(0))) == []
+    world.handle(wants("a", 2))
     leases = world.take("a")
     for upload, (lease, slot) in enumerate(leases):
         world.core.handle(received("a", upload, rollout(lease, slot.sample_index)), 0.0)
@@ -197,7 +197,7 @@ def test_a_waiting_learner_is_served_when_the_last_rollout_is_scored() -> None:
 def test_the_next_batch_may_be_requested_while_one_is_recorded() -> None:
     world = World(groups_per_step=1)
     world.start("a")
-    world.tell(wants("a", 4))
+    world.handle(wants("a", 4))
     world.finish("a")
     assert only(world.core.handle(BatchRequested(Step(0)), 0.0), RecordBatch) != []
     assert only(world.core.handle(BatchRequested(Step(1)), 0.0), RecordBatch) == []
@@ -210,29 +210,29 @@ def test_the_next_batch_may_be_requested_while_one_is_recorded() -> None:
 def test_a_step_out_of_order_is_noted_and_nothing_is_formed() -> None:
     world = World(steps=1)
     world.start("a")
-    assert world.tell(BatchRequested(Step(1))) == [
-        Note("batch_out_of_order", "step 1", "the next batch is that of step 0 of 1")
+    assert world.handle(BatchRequested(Step(1))) == [
+        Note("batch_out_of_order", "step 1", "the next batch is for step 0 of 1")
     ]
     trained_through(world, 0, "a")
-    assert world.tell(BatchRequested(Step(1))) == [
-        Note("batch_out_of_order", "step 1", "the next batch is that of step 1 of 1")
+    assert world.handle(BatchRequested(Step(1))) == [
+        Note("batch_out_of_order", "step 1", "the next batch is for step 1 of 1")
     ]
 
 
 def test_a_group_with_a_rollout_too_old_for_the_next_batch_is_dropped_whole() -> None:
     world = World(groups_per_step=1, samples_per_group=3, staleness_limit=1)
     world.start("slow", "late", "a")
-    world.tell(wants("slow", 2))
-    world.tell(wants("late", 1))
+    world.handle(wants("slow", 2))
+    world.handle(wants("late", 1))
     (first, _), *_ = world.take("slow")
     (second, _), *_ = world.take("late")
     assert (first.group_id, second.group_id) == (1, 1)
-    world.tell(received("slow", 90, rollout(first, 0, version=0, peer="slow")))  # its sample 1 stays under way
+    world.handle(received("slow", 90, rollout(first, 0, version=0, peer="slow")))  # its sample 1 stays under way
     trained_through(world, 0, "a")
-    world.tell(received("late", 91, rollout(second, 2, version=1, peer="late")))
-    world.tell(wants("a", 3))
+    world.handle(received("late", 91, rollout(second, 2, version=1, peer="late")))
+    world.handle(wants("a", 3))
     world.finish("a", version=1)
-    actions = world.tell(BatchRequested(Step(1)))
+    actions = world.handle(BatchRequested(Step(1)))
     assert only(actions, ServeBatch) == [ServeBatch(Step(1), False)]
     assert only(actions, CloseAttempt) == [
         CloseAttempt(first.lease_id, 1, "group_stale"),  # under way
