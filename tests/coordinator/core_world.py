@@ -123,7 +123,7 @@ class World:
         self.uploads = 0
         self.grants: dict[str, list[LeaseGrant]] = {}
 
-    def tell(self, event: Event) -> list[Action]:
+    def handle(self, event: Event) -> list[Action]:
         """Apply an event, then the answers of the store and the prompt source; return all actions in order."""
         actions = self.core.handle(event, self.now)
         done = list(actions)
@@ -132,26 +132,26 @@ class World:
                 case SupplyPrompts(count):
                     numbers = range(self.prompts_made, self.prompts_made + count)
                     self.prompts_made += count
-                    done += self.tell(PromptsSupplied(tuple(prompt(number) for number in numbers)))
+                    done += self.handle(PromptsSupplied(tuple(prompt(number) for number in numbers)))
                 case SendLeases(peer_id, leases):
                     self.grants.setdefault(peer_id, []).extend(leases)
                 case StoreRollout(rollout_id):
-                    done += self.tell(RolloutStored(rollout_id))
-                    done += self.tell(RolloutScored(rollout_id, 1.0, ""))
+                    done += self.handle(RolloutStored(rollout_id))
+                    done += self.handle(RolloutScored(rollout_id, 1.0, ""))
                 case RecordBatch(step):
-                    done += self.tell(BatchRecorded(step))
+                    done += self.handle(BatchRecorded(step))
                 case _:
                     pass
         return done
 
     def start(self, *peers: str) -> None:
         """Connect an origin and peers that hold version 0 and have not requested work yet."""
-        self.tell(joined("origin", role="origin"))
+        self.handle(joined("origin", role="origin"))
         for name in peers:
-            self.tell(joined(name))
-        self.tell(announced(0))
+            self.handle(joined(name))
+        self.handle(announced(0))
         for name in peers:
-            self.tell(held(name, 0))
+            self.handle(held(name, 0))
 
     def take(self, peer: str) -> list[tuple[LeaseGrant, Slot]]:
         """Return the slots leased to this peer since the last call."""
@@ -163,5 +163,5 @@ class World:
         for grant, slot in self.take(peer):
             self.uploads += 1
             item = rollout(grant, slot.sample_index, version=version, peer=peer)
-            done += self.tell(received(peer, self.uploads, item))
+            done += self.handle(received(peer, self.uploads, item))
         return done

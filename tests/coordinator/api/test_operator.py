@@ -38,9 +38,9 @@ class Acts:
 
     def __init__(self) -> None:
         self.world = World(staleness_limit=3)
-        self.world.tell(joined("origin", role="origin"))
+        self.world.handle(joined("origin", role="origin"))
         for name in ("a", "b"):
-            self.world.tell(joined(name))
+            self.world.handle(joined(name))
         self.orders: list[Order] = []
         self.asked: list[Change] = []
         self.fleet_limit: float | None = None
@@ -49,7 +49,7 @@ class Acts:
     async def give(self, *orders: Order) -> None:
         for order in orders:
             self.orders.append(order)
-            self.world.tell(order)
+            self.world.handle(order)
 
     async def preview(self, change: Change) -> Preview:
         self.asked.append(change)

@@ -157,7 +157,7 @@ class ClosedLoop:
         self._order += 1
         heapq.heappush(self._queue, (self.now + delay_s, self._order, what))
 
-    def tell(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         for action in self.core.handle(event, self.now):
             match action:
                 case SupplyPrompts(count):
@@ -180,10 +180,10 @@ class ClosedLoop:
                     pass
 
     def run(self) -> Outcome:
-        self.tell(joined("origin", role="origin"))
+        self.handle(joined("origin", role="origin"))
         for peer in self.peers.values():
-            self.tell(joined(peer.peer_id, address="", concurrent=peer.concurrent))
-        self.tell(announced(0))
+            self.handle(joined(peer.peer_id, address="", concurrent=peer.concurrent))
+        self.handle(announced(0))
         chance = random.Random(self.scenario.seed)
         for peer in self.peers.values():
             self.at(chance.random() * self.scenario.t_bcast_s, ("holds", peer, 0))
@@ -195,13 +195,13 @@ class ClosedLoop:
             if isinstance(what, tuple):
                 self._own(*what)
             else:
-                self.tell(what)
+                self.handle(what)
         return self._outcome()
 
     def _own(self, kind: str, *rest: Any) -> None:
         match kind:
             case "tick":
-                self.tell(Tick())
+                self.handle(Tick())
                 self.at(TICK_S, ("tick",))
             case "holds":
                 self._holds(*rest)
@@ -216,7 +216,7 @@ class ClosedLoop:
 
     def _request(self, step: int) -> None:
         self._requested_at = self.now
-        self.tell(BatchRequested(Step(step)))
+        self.handle(BatchRequested(Step(step)))
 
     def _serve(self, step: Step) -> None:
         self._waited_s += self.now - self._requested_at
@@ -228,7 +228,7 @@ class ClosedLoop:
         self.at(self.scenario.train_s, ("published", int(step) + 1))
 
     def _published(self, version: int) -> None:
-        self.tell(announced(version))
+        self.handle(announced(version))
         chance = random.Random(self.scenario.seed + version)
         for peer in self.peers.values():
             self.at(self.scenario.t_bcast_s * (0.3 + 0.7 * chance.random()), ("holds", peer, version))
@@ -239,12 +239,12 @@ class ClosedLoop:
 
     def _holds(self, peer: FakePeer, version: int) -> None:
         peer.version = max(peer.version, version)
-        self.tell(held(peer.peer_id, version))
+        self.handle(held(peer.peer_id, version))
         self._ask(peer)
 
     def _ask(self, peer: FakePeer) -> None:
         wanted = int(self.core.settings.prefetch_batches * peer.concurrent)
-        self.tell(WorkRequested(peer.peer_id, max(0, wanted - len(peer.waiting) - len(peer.running))))
+        self.handle(WorkRequested(peer.peer_id, max(0, wanted - len(peer.waiting) - len(peer.running))))
 
     def _take(self, peer: FakePeer, leases: tuple[LeaseGrant, ...]) -> None:
         peer.waiting += [(lease, slot.sample_index) for lease in leases for slot in lease.slots]
@@ -266,7 +266,7 @@ class ClosedLoop:
         if lease.lease_id not in peer.revoked:
             self._uploads += 1
             item = replace(rollout(lease, index, version=version, peer=peer.peer_id), generate_s=took_s)
-            self.tell(received(peer.peer_id, self._uploads, item))
+            self.handle(received(peer.peer_id, self._uploads, item))
         self._begin(peer)
         self._ask(peer)
 

@@ -96,39 +96,39 @@ def test_peers_that_joined_before_the_origin_are_planned_when_it_joins() -> None
 def test_a_herd_of_joins_is_planned_at_the_next_tick() -> None:
     world = World()
     world.start()
-    planned = [only(world.tell(joined(f"p{number}")), SendPlan) for number in range(80)]
+    planned = [only(world.handle(joined(f"p{number}")), SendPlan) for number in range(80)]
     assert [bool(parts) for parts in planned] == [True] * 63 + [False] * 17
     world.now += 0.2
-    told = {part.peer_id for part in only(world.tell(Tick()), SendPlan)}
+    told = {part.peer_id for part in only(world.handle(Tick()), SendPlan)}
     assert {f"p{number}" for number in range(63, 80)} <= told
-    assert world.tell(Tick()) == []
+    assert world.handle(Tick()) == []
 
 
 def test_a_second_session_replaces_the_first() -> None:
     world = World()
     world.start("a")
-    world.tell(wants("a", 2))
+    world.handle(wants("a", 2))
     (lease, _), _ = world.take("a")
-    assert world.tell(joined("a")) == [
+    assert world.handle(joined("a")) == [
         Note("session_replaced", "a", "the same identity opened a second session"),
         Note("peer_joined", "a", "a as peer"),
         SendPlan(A, PlanId(3), ANY),
         SendAnnouncement(A, Version(0)),
     ]
-    (stored,) = only(world.tell(received("a", 1, rollout(lease, 0))), StoreRollout)
+    (stored,) = only(world.handle(received("a", 1, rollout(lease, 0))), StoreRollout)
     assert stored.rollout.lease_id == lease.lease_id, "its attempts are still its own"
 
 
 def test_the_slots_of_a_peer_that_sent_goodbye_go_to_another_with_the_same_seeds() -> None:
     world = World()
     world.start("a", "b")
-    world.tell(wants("b", 4))
+    world.handle(wants("b", 4))
     world.finish("b")
-    world.tell(wants("a", 2))
+    world.handle(wants("a", 2))
     (lease, first), (_, second) = world.take("a")
-    world.tell(wants("b", 4))  # gets two: pacing opens no third group
+    world.handle(wants("b", 4))  # gets two: pacing opens no third group
     world.take("b")
-    actions = world.tell(PeerLeft(A, "connection reset", finished=True))
+    actions = world.handle(PeerLeft(A, "connection reset", finished=True))
     assert actions == [
         CloseAttempt(lease.lease_id, 0, "peer_left"),
         CloseAttempt(lease.lease_id, 1, "peer_left"),
@@ -139,34 +139,34 @@ def test_the_slots_of_a_peer_that_sent_goodbye_go_to_another_with_the_same_seeds
         RecordAttempt(LeaseId(5), FencingToken(5), lease.group_id, 1, second.seed, B),
         SendLeases(B, (replace(lease, lease_id=LeaseId(5), fencing_token=FencingToken(5)),)),
     ]
-    assert world.tell(PeerLeft(A, "again")) == []
+    assert world.handle(PeerLeft(A, "again")) == []
 
 
 def test_messages_of_strangers_are_ignored() -> None:
     world = World()
     world.start()
     for event in (heartbeat("x"), wants("x", 3), held("x", 0), PeerAccused(PeerId("x"), A, Version(0), 0, "")):
-        assert world.tell(event) == []
+        assert world.handle(event) == []
 
 
 def test_silence_and_expiry_are_found_at_a_tick() -> None:
     world = World(heartbeat_timeout_s=5.0, lease_deadline_s=6.0)
     world.start("a", "b")
-    world.tell(wants("a", 2))
-    world.tell(wants("b", 2))
+    world.handle(wants("a", 2))
+    world.handle(wants("b", 2))
     (by_a, _), _ = world.take("a")
     (by_b, _), _ = world.take("b")
     world.now = 5.5
     for name in ("origin", "b"):
-        world.tell(heartbeat(name, active=0))
-    assert world.tell(Tick()) == [
+        world.handle(heartbeat(name, active=0))
+    assert world.handle(Tick()) == [
         Note("peer_left", "a", "silent for 5.5 s"),
         SendPlan(ORIGIN, PlanId(4), ANY),
         SendPlan(B, PlanId(4), ANY),
         EndSession(A, "no heartbeat"),
     ]
     world.now = 6.0
-    assert world.tell(Tick()) == [
+    assert world.handle(Tick()) == [
         CloseAttempt(by_a.lease_id, 0, "lease_expired"),
         CloseAttempt(by_a.lease_id, 1, "lease_expired"),
         CloseAttempt(by_b.lease_id, 0, "lease_expired"),
@@ -174,38 +174,38 @@ def test_silence_and_expiry_are_found_at_a_tick() -> None:
         RevokeLeases(A, (by_a.lease_id,), "lease_expired"),
         RevokeLeases(B, (by_b.lease_id,), "lease_expired"),
     ]
-    assert len(only(world.tell(wants("b", 4)), SendLeases)[0].leases) == 2
+    assert len(only(world.handle(wants("b", 4)), SendLeases)[0].leases) == 2
 
 
 def test_an_announcement_goes_to_every_member_once() -> None:
     world = World()
     world.start("a")
-    assert world.tell(announced(1)) == [SendAnnouncement(ORIGIN, Version(1)), SendAnnouncement(A, Version(1))]
-    assert world.tell(announced(1)) == [Note("announced_again", "version 1", "ignored: it is not a newer version")]
+    assert world.handle(announced(1)) == [SendAnnouncement(ORIGIN, Version(1)), SendAnnouncement(A, Version(1))]
+    assert world.handle(announced(1)) == [Note("announced_again", "version 1", "ignored: it is not a newer version")]
     assert world.core.newest_version == 1
 
 
 def test_t_bcast_ends_with_the_last_peer_that_was_connected() -> None:
     world = World()
     world.start("a", "b")
-    world.tell(announced(1))
+    world.handle(announced(1))
     world.now = 0.5
-    world.tell(held("a", 1))
-    world.tell(joined("c"))
+    world.handle(held("a", 1))
+    world.handle(joined("c"))
     world.now = 2.0
-    world.tell(heartbeat("b", active=1))
+    world.handle(heartbeat("b", active=1))
     assert world.core.status(2.0).to_json()["t_bcast_s"] == {"p50": 0.0, "p95": 2.0, "last": 2.0}
 
 
 def test_a_version_that_was_not_announced_cannot_be_held() -> None:
     world = World()
     world.start("a")
-    assert world.tell(held("a", 7)) == [Penalise(A, "claims version 7, which was not announced", False)]
-    assert world.tell(VersionHeld(A, Epoch(3), Version(0))) == [
+    assert world.handle(held("a", 7)) == [Penalise(A, "claims version 7, which was not announced", False)]
+    assert world.handle(VersionHeld(A, Epoch(3), Version(0))) == [
         Penalise(A, "claims version 0, which was not announced", False)
     ]
-    assert world.tell(held("origin", 7)) == []  # it holds a version before the announcement
-    assert world.tell(heartbeat("a", active=7)) == []
+    assert world.handle(held("origin", 7)) == []  # it holds a version before the announcement
+    assert world.handle(heartbeat("a", active=7)) == []
     assert world.core.status(0.0).peers[1].active_version == 0
 
 
@@ -216,9 +216,9 @@ def accuse(culprit: str, chunk: int, accuser: str = "b") -> PeerAccused:
 def test_three_corrupt_chunks_quarantine_their_sender() -> None:
     world = World()
     world.start("a", "b")
-    world.tell(wants("a", 2))
+    world.handle(wants("a", 2))
     (lease, _), _ = world.take("a")
-    assert world.tell(accuse("a", 0)) == [
+    assert world.handle(accuse("a", 0)) == [
         Note("accusation", "a", "b: hash differs"),
         Penalise(A, "sent a corrupt chunk: version 0, index 0", False),
         SendPlan(ORIGIN, PlanId(4), ANY),
@@ -226,15 +226,15 @@ def test_three_corrupt_chunks_quarantine_their_sender() -> None:
         SendPlan(B, PlanId(4), ANY),
     ]
     assert world.core.status(0.0).peers[1].reason == "does not relay for now: sent a corrupt chunk"
-    world.tell(accuse("a", 1))
-    assert world.tell(accuse("a", 2)) == [
+    world.handle(accuse("a", 1))
+    assert world.handle(accuse("a", 2)) == [
         Note("accusation", "a", "b: hash differs"),
         Penalise(A, "sent 3 corrupt chunks", True),
         CloseAttempt(lease.lease_id, 0, "revoked"),
         CloseAttempt(lease.lease_id, 1, "revoked"),
         RevokeLeases(A, (lease.lease_id,), "revoked"),
     ]
-    assert only(world.tell(wants("a", 2)), SendLeases) == []
+    assert only(world.handle(wants("a", 2)), SendLeases) == []
     peer = world.core.status(0.0).peers[1]
     assert (peer.quarantined, peer.state, peer.reason) == (True, "quarantined", "sent 3 corrupt chunks")
 
@@ -242,10 +242,10 @@ def test_three_corrupt_chunks_quarantine_their_sender() -> None:
 def test_only_members_accuse_and_are_accused_and_the_origin_stays() -> None:
     world = World()
     world.start("a", "b")
-    assert world.tell(accuse("gone", 0)) == []
-    assert world.tell(accuse("b", 0)) == []  # itself
+    assert world.handle(accuse("gone", 0)) == []
+    assert world.handle(accuse("b", 0)) == []  # itself
     for chunk in range(9):
-        actions = world.tell(accuse("origin", chunk))
+        actions = world.handle(accuse("origin", chunk))
         assert actions[1:] == [Penalise(ORIGIN, f"sent a corrupt chunk: version 0, index {chunk}", False)]
 
 
@@ -264,8 +264,8 @@ def test_accusations_that_cannot_be_true_are_noted_only(event: PeerAccused, why:
     world = World()
     world.start("a", "b")
     for name in ("hidden", "remote"):  # neither can be dialled: there is no link between them
-        world.tell(joined(name, address=""))
-    assert world.tell(event) == [Note("accusation_ignored", event.culprit, f"{event.accuser}: {why}")]
+        world.handle(joined(name, address=""))
+    assert world.handle(event) == [Note("accusation_ignored", event.culprit, f"{event.accuser}: {why}")]
     assert all(not peer.reason for peer in world.core.status(0.0).peers)
 
 
@@ -273,40 +273,40 @@ def test_where_there_are_three_peers_one_accuser_cannot_quarantine_another() -> 
     world = World()
     world.start("a", "b", "c")
     for chunk in range(9):
-        assert not any(one.quarantined for one in only(world.tell(accuse("a", chunk)), Penalise))
-    assert only(world.tell(accuse("a", 9, accuser="c")), Penalise) == [Penalise(A, "sent 10 corrupt chunks", True)]
-    assert only(world.tell(accuse("b", 0, accuser="a")), Note)[0].kind == "accusation_ignored"
+        assert not any(one.quarantined for one in only(world.handle(accuse("a", chunk)), Penalise))
+    assert only(world.handle(accuse("a", 9, accuser="c")), Penalise) == [Penalise(A, "sent 10 corrupt chunks", True)]
+    assert only(world.handle(accuse("b", 0, accuser="a")), Note)[0].kind == "accusation_ignored"
 
 
 def test_accusations_of_a_quarantined_peer_are_ignored() -> None:
     world = World(quarantine_chunks=1)
     world.start("a", "b")
-    world.tell(PeerLeft(A, "gone"))
-    world.tell(joined("a"))  # below b now
-    world.tell(accuse("b", 0, accuser="a"))
-    world.tell(PeerLeft(A, "gone"))
-    world.tell(joined("a"))
-    assert world.tell(accuse("a", 1, accuser="b"))[0].detail == "b: the accuser is quarantined"  # type: ignore[union-attr]
+    world.handle(PeerLeft(A, "gone"))
+    world.handle(joined("a"))  # below b now
+    world.handle(accuse("b", 0, accuser="a"))
+    world.handle(PeerLeft(A, "gone"))
+    world.handle(joined("a"))
+    assert world.handle(accuse("a", 1, accuser="b"))[0].detail == "b: the accuser is quarantined"  # type: ignore[union-attr]
 
 
 def test_a_slow_or_quarantined_peer_does_not_hold_t_bcast_back_once_it_is_out() -> None:
     world = World(quarantine_chunks=1)
     world.start("a", "b")
-    world.tell(announced(1))
+    world.handle(announced(1))
     world.now = 1.0
-    world.tell(held("b", 1))
+    world.handle(held("b", 1))
     world.now = 9.0
-    world.tell(accuse("a", 0))
+    world.handle(accuse("a", 0))
     assert world.core.status(9.0).t_bcast_s.last == 1.0
 
 
 def test_the_end_revokes_drops_and_dismisses_all_members() -> None:
     world = World()
     world.start("a")
-    world.tell(wants("a", 4))
+    world.handle(wants("a", 4))
     leases = world.take("a")
-    world.tell(received("a", 1, rollout(leases[0][0], 0)))
-    assert world.tell(RunEnded("finished", True)) == [
+    world.handle(received("a", 1, rollout(leases[0][0], 0)))
+    assert world.handle(RunEnded("finished", True)) == [
         CloseAttempt(LeaseId(1), 1, "run_ended"),
         CloseAttempt(LeaseId(2), 0, "run_ended"),
         CloseAttempt(LeaseId(2), 1, "run_ended"),
@@ -318,39 +318,39 @@ def test_the_end_revokes_drops_and_dismisses_all_members() -> None:
         StopPeer(A, "finished"),
         Note("run_ended", "run", "finished"),
     ]
-    assert world.tell(RunEnded("again", True)) == []
-    assert world.tell(wants("a", 4)) == []
-    assert world.tell(joined("b")) == [StopPeer(B, "finished")]
-    assert world.tell(PeerLeft(A, "stopped")) == [Note("peer_left", "a", "stopped")]
+    assert world.handle(RunEnded("again", True)) == []
+    assert world.handle(wants("a", 4)) == []
+    assert world.handle(joined("b")) == [StopPeer(B, "finished")]
+    assert world.handle(PeerLeft(A, "stopped")) == [Note("peer_left", "a", "stopped")]
     assert world.core.status(0.0).rollouts.open == 0
 
 
 def test_members_of_an_interrupted_run_may_reconnect() -> None:
     world = World()
     world.start("a")
-    assert world.tell(RunEnded("stopped", False)) == [
+    assert world.handle(RunEnded("stopped", False)) == [
         EndSession(ORIGIN, "stopped"),
         EndSession(A, "stopped"),
         Note("run_ended", "run", "stopped"),
     ]
-    assert world.tell(joined("b")) == [EndSession(B, "stopped")]
+    assert world.handle(joined("b")) == [EndSession(B, "stopped")]
 
 
 def test_an_interrupted_run_keeps_what_it_has() -> None:
     world = World()
     world.start("a")
-    world.tell(wants("a", 4))
+    world.handle(wants("a", 4))
     leases = world.take("a")
-    world.tell(received("a", 1, rollout(leases[0][0], 0)))
-    assert only(world.tell(RunEnded("stopped", False)), CloseAttempt) == []
+    world.handle(received("a", 1, rollout(leases[0][0], 0)))
+    assert only(world.handle(RunEnded("stopped", False)), CloseAttempt) == []
     assert world.core.status(0.0).rollouts.open == 4
-    assert only(world.tell(received("a", 2, rollout(leases[0][0], 1))), StoreRollout) != []
+    assert only(world.handle(received("a", 2, rollout(leases[0][0], 1))), StoreRollout) != []
 
 
 def test_a_batch_that_is_being_recorded_at_the_end_counts_as_trained() -> None:
     world = World(groups_per_step=1)
     world.start("a")
-    world.tell(wants("a", 2))
+    world.handle(wants("a", 2))
     world.finish("a")
     world.core.handle(BatchRequested(Step(0)), 0.0)
     world.core.handle(RunEnded("stopped", False), 0.0)
@@ -376,12 +376,12 @@ def test_a_restored_core_continues_where_the_ledger_ends() -> None:
     world = World()
     world.core = CoordinatorCore(settings(), restored)
     assert (world.core.recorded_batches, world.core.newest_version) == (6, 5)
-    world.tell(joined("origin", role="origin"))
-    sent = [action for action in world.tell(joined("a")) if isinstance(action, SendAnnouncement)]
+    world.handle(joined("origin", role="origin"))
+    sent = [action for action in world.handle(joined("a")) if isinstance(action, SendAnnouncement)]
     latest = sorted(restored.versions)[-8:]
     assert sent == [SendAnnouncement(A, version) for version in latest], "a chain of deltas can be followed"
-    world.tell(held("a", 5))
-    world.tell(wants("a", 1))
+    world.handle(held("a", 5))
+    world.handle(wants("a", 1))
     ((lease, _),) = world.take("a")
     assert (lease.group_id, lease.lease_id, lease.fencing_token, lease.oldest_useful_version) == (
         41,
@@ -405,7 +405,7 @@ def test_validate_finds_counts_that_do_not_add_up() -> None:
 
 def test_reports_of_the_learner_are_taken_over() -> None:
     world = World()
-    assert world.tell(LearnerStatusChanged("warm_start", "epoch 1 of 3", {"reward_before": 0.2})) == []
+    assert world.handle(LearnerStatusChanged("warm_start", "epoch 1 of 3", {"reward_before": 0.2})) == []
     status = world.core.status(0.0)
     assert (status.learner_phase, status.learner_detail, status.reward_before) == ("warm_start", "epoch 1 of 3", 0.2)
 
@@ -414,10 +414,10 @@ def test_a_heartbeat_without_news_reconsiders_no_peer_for_work() -> None:
     world = World()
     world.start("a")
     members = world.core._state.members
-    world.tell(heartbeat("a", active=0))
+    world.handle(heartbeat("a", active=0))
     assert members.take_changed() == []
-    world.tell(announced(1))
-    world.tell(heartbeat("a", active=1))
+    world.handle(announced(1))
+    world.handle(heartbeat("a", active=1))
     assert members.take_changed() == []  # it was looked at at once
-    world.tell(heartbeat("a", active=1, state="draining"))
+    world.handle(heartbeat("a", active=1, state="draining"))
     assert not members.shares.places

@@ -95,10 +95,10 @@ class RandomFleet:
         )
         age_max = staleness_limit + (late_policy == "correct")
         self.history = History(age_max=age_max, groups_per_step=2, samples_per_group=2)
-        self.tell(joined("origin", role="origin"))
-        self.tell(announced(0))
+        self.handle(joined("origin", role="origin"))
+        self.handle(announced(0))
 
-    def tell(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         actions = self.core.handle(event, self.now)
         self.history.see(event, actions)
         self.events += 1
@@ -136,28 +136,28 @@ class RandomFleet:
         if self.to_supply:
             count = self.to_supply.pop()
             first, self.prompts_made = self.prompts_made, self.prompts_made + count
-            self.tell(PromptsSupplied(tuple(prompt(number) for number in range(first, first + count))))
+            self.handle(PromptsSupplied(tuple(prompt(number) for number in range(first, first + count))))
 
     def store(self) -> None:
         if self.to_store:
-            self.tell(RolloutStored(self.to_store.pop(self.random.randrange(len(self.to_store)))))
+            self.handle(RolloutStored(self.to_store.pop(self.random.randrange(len(self.to_store)))))
 
     def score(self) -> None:
         if self.to_score:
             rollout_id = self.to_score.pop(self.random.randrange(len(self.to_score)))
-            self.tell(RolloutScored(rollout_id, 1.0, self.random.choice(["", "no answer"])))
+            self.handle(RolloutScored(rollout_id, 1.0, self.random.choice(["", "no answer"])))
 
     def record(self) -> None:
         if self.to_record:
-            self.tell(BatchRecorded(self.to_record.pop()))
+            self.handle(BatchRecorded(self.to_record.pop()))
 
     def learner(self) -> None:
         next_step = self.core.recorded_batches
         opened = self.core.epochs.newest
         number = max(self.newest + 1, 0 if opened is None else opened.step_to)
         if number <= next_step and self.random.random() < 0.5:
-            self.tell(VersionAnnounced(self.core.epoch, Version(number), 16))
-        self.tell(BatchRequested(Step(max(0, next_step + self.random.choice([0, 0, 0, 0, -1, 1])))))
+            self.handle(VersionAnnounced(self.core.epoch, Version(number), 16))
+        self.handle(BatchRequested(Step(max(0, next_step + self.random.choice([0, 0, 0, 0, -1, 1])))))
 
     def learner_rolls_back(self) -> None:
         """Resume at the state of an earlier version, or of none; now and then before the newest recorded batch."""
@@ -165,24 +165,24 @@ class RandomFleet:
             common = self.random.choice([None, *range(max(0, self.newest - 3), self.newest + 1)])
             step = Step(max(0, self.core.recorded_batches - self.random.choice([0, 0, 0, 1])))
             for _ in range(self.random.choice([1, 1, 2])):
-                self.tell(EpochRequested(self.events, step, None if common is None else Version(common)))
+                self.handle(EpochRequested(self.events, step, None if common is None else Version(common)))
             while self.to_open:
-                self.tell(EpochRecorded(self.to_open.pop(0)))
+                self.handle(EpochRecorded(self.to_open.pop(0)))
 
     def time_passes(self) -> None:
         self.now += self.random.choice([0.1, 0.5, 2.0])
-        self.tell(Tick())
+        self.handle(Tick())
 
     # ------------------------------------------------------------ peers
 
     def peer_asks(self) -> None:
         peer = self.random.choice(PEERS)
-        self.tell(heartbeat(peer, active=max(0, self.newest - self.random.choice([0, 0, 0, 1]))))
-        self.tell(wants(peer, self.random.randint(0, 6)))
+        self.handle(heartbeat(peer, active=max(0, self.newest - self.random.choice([0, 0, 0, 1]))))
+        self.handle(wants(peer, self.random.randint(0, 6)))
 
     def peer_holds(self) -> None:
         version = Version(max(0, self.newest + self.random.choice([0, 0, 0, -1, 1])))
-        self.tell(VersionHeld(PeerId(self.random.choice(PEERS)), self.core.epochs.epoch_of(version), version))
+        self.handle(VersionHeld(PeerId(self.random.choice(PEERS)), self.core.epochs.epoch_of(version), version))
 
     def peer_uploads(self) -> None:
         if not self.grants:
@@ -221,33 +221,35 @@ class RandomFleet:
 
     def upload(self, peer: str, item: Rollout) -> None:
         self.uploads += 1
-        self.tell(received(peer, self.uploads, item))
+        self.handle(received(peer, self.uploads, item))
 
     def peer_returns(self) -> None:
         if self.grants:
             peer, lease = self.random.choice(self.grants)
-            self.tell(LeasesReturned(PeerId(peer), (lease.lease_id,), "busy"))
+            self.handle(LeasesReturned(PeerId(peer), (lease.lease_id,), "busy"))
 
     def peer_joins(self) -> None:
         peer = self.random.choice(PEERS)
-        self.tell(replace(joined(peer, address="" if peer == "d" else None), host="192.0.2.7"))
+        self.handle(replace(joined(peer, address="" if peer == "d" else None), host="192.0.2.7"))
 
     def peer_dies(self) -> None:
-        self.tell(PeerLeft(PeerId(self.random.choice(PEERS)), "connection reset", finished=self.random.random() < 0.5))
+        self.handle(
+            PeerLeft(PeerId(self.random.choice(PEERS)), "connection reset", finished=self.random.random() < 0.5)
+        )
 
     def peer_drains(self) -> None:
-        self.tell(heartbeat(self.random.choice(PEERS), state="draining", active=self.newest))
+        self.handle(heartbeat(self.random.choice(PEERS), state="draining", active=self.newest))
 
     def peer_accuses(self) -> None:
         accuser, culprit = self.random.choice(PEERS), self.random.choice(["c", "c", "origin", "nobody"])
         version, chunk = Version(self.newest + self.random.choice([0, 0, 0, 0, 1])), self.random.randrange(17)
-        self.tell(PeerAccused(PeerId(accuser), PeerId(culprit), version, chunk, "hash differs"))
+        self.handle(PeerAccused(PeerId(accuser), PeerId(culprit), version, chunk, "hash differs"))
 
     def peer_tells_how_it_is_reached(self) -> None:
         peer, nat = self.random.choice(PEERS), self.random.choice(NAT_KINDS)
         circuits = ("/ip4/192.0.2.1/tcp/4001",) if self.random.random() < 0.5 else ()
         address = self.random.choice(["", "192.0.2.7:7000", "203.0.113.1:22"])
-        self.tell(
+        self.handle(
             ReachabilityTold(
                 PeerId(peer),
                 nat,
@@ -260,15 +262,15 @@ class RandomFleet:
 
     def peer_punches(self) -> None:
         peer, other = self.random.choice(PEERS), self.random.choice([*PEERS, "origin", "nobody"])
-        self.tell(PunchRequested(PeerId(peer), PeerId(other)))
+        self.handle(PunchRequested(PeerId(peer), PeerId(other)))
         self.punches += 1
         if self.random.random() < 0.5:
             one = self.random.randrange(1, self.punches + 1)
-            self.tell(PunchEnded(PeerId(other), one, self.random.random() < 0.3, 1.0))
+            self.handle(PunchEnded(PeerId(other), one, self.random.random() < 0.3, 1.0))
 
     def address_is_dialled(self) -> None:
         who = PeerId(self.random.choice(["", *PEERS]))
-        self.tell(DialBackEnded(who, self.random.randrange(20), self.random.random() < 0.5, "refused"))
+        self.handle(DialBackEnded(who, self.random.randrange(20), self.random.random() < 0.5, "refused"))
 
     def choices(self) -> dict[Callable[[], None], int]:
         """Return the steps that may happen next, with their weights."""
@@ -302,7 +304,7 @@ class RandomFleet:
 
     def end(self) -> None:
         """End the run, settle what is in flight, and check that nothing stays open and no call waits for an answer."""
-        self.tell(RunEnded("enough", True))
+        self.handle(RunEnded("enough", True))
         self.peer_uploads()
         self.peer_asks()
         self.record()

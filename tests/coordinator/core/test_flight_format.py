@@ -39,12 +39,12 @@ def recorded_run() -> tuple[list[Entry], dict[int, RolloutReceived]]:
 
     world.core.handle = recording  # type: ignore[method-assign, assignment]
     for event in (build.joined("o", role="origin"), build.joined("a"), build.announced(0), build.held("a", 0)):
-        world.tell(event)
-    world.tell(build.wants("a", 8))
-    world.tell(build.heartbeat("a", active=0))
-    world.tell(StepFinished(Step(1), {"reward_mean": 0.5}))
+        world.handle(event)
+    world.handle(build.wants("a", 8))
+    world.handle(build.heartbeat("a", active=0))
+    world.handle(StepFinished(Step(1), {"reward_mean": 0.5}))
     for number, lease in enumerate(world.grants["a"], start=1):
-        world.tell(build.received("a", number, build.rollout(lease, lease.slots[0].sample_index)))
+        world.handle(build.received("a", number, build.rollout(lease, lease.slots[0].sample_index)))
     return entries, uploads
 
 
@@ -94,15 +94,15 @@ def test_records_of_another_release_are_rejected() -> None:
 
 def test_the_checksum_distinguishes_kinds() -> None:
     world = build.World()
-    actions = world.tell(build.joined("a"))
+    actions = world.handle(build.joined("a"))
     assert checksum(actions) == checksum(list(actions)) != checksum(actions[1:])
 
 
 def _lease() -> object:
     world = build.World()
     for event in (build.joined("o", role="origin"), build.joined("a"), build.announced(0), build.held("a", 0)):
-        world.tell(event)
-    world.tell(build.wants("a", 8))
+        world.handle(event)
+    world.handle(build.wants("a", 8))
     return world.grants["a"][0]
 
 

@@ -25,22 +25,22 @@ def pieces(count: int, begin: int) -> tuple[Segment, ...]:
 
 def send(world: World, lease: LeaseGrant, sample: int, begin: int, count: int) -> None:
     part = PartialRollout(lease.lease_id, lease.fencing_token, sample, begin, pieces(count, begin))
-    assert world.tell(PartialReceived(PeerId("a"), part)) == []
+    assert world.handle(PartialReceived(PeerId("a"), part)) == []
 
 
 def test_a_prefix_of_many_segments_is_not_passed_on() -> None:
     """A peer refuses a lease with too many segments, and would have no room for segments of its own."""
     world = World(sampling=LONG, staleness_limit=4)
     world.start("a", "b")
-    world.tell(announced(1))
+    world.handle(announced(1))
     for name in ("a", "b"):
-        world.tell(held(name, 1))
-    world.tell(wants("a", 2))
+        world.handle(held(name, 1))
+    world.handle(wants("a", 2))
     (lease, slot), _ = world.take("a")
     for begin in range(0, 4 * SEGMENTS_MAX, SEGMENTS_MAX // 8):
         send(world, lease, slot.sample_index, begin, SEGMENTS_MAX // 8)
-    world.tell(LeasesReturned(PeerId("a"), (lease.lease_id,), "no"))
-    world.tell(wants("b", 2))
+    world.handle(LeasesReturned(PeerId("a"), (lease.lease_id,), "no"))
+    world.handle(wants("b", 2))
     (again, continued), _ = world.take("b")
     assert 0 < len(continued.prefix) <= SEGMENTS_MAX // 4
     assert lease_from_pb(lease_to_pb(again)) == again
@@ -49,14 +49,14 @@ def test_a_prefix_of_many_segments_is_not_passed_on() -> None:
 def test_no_peer_continues_tokens_of_a_quarantined_peer() -> None:
     world = World(sampling=LONG, staleness_limit=4, quarantine_chunks=1)
     world.start("a", "b")
-    world.tell(wants("a", 2))
+    world.handle(wants("a", 2))
     (lease, slot), _ = world.take("a")
     begun = Segment("assistant", Epoch(0), Version(0), PeerId("a"), (5, 6), b"\1\1")
     part = PartialRollout(lease.lease_id, lease.fencing_token, slot.sample_index, 0, (begun,))
-    world.tell(PartialReceived(PeerId("a"), part))
-    told = world.tell(PeerAccused(PeerId("b"), PeerId("a"), Version(0), 0, "hash differs"))
+    world.handle(PartialReceived(PeerId("a"), part))
+    told = world.handle(PeerAccused(PeerId("b"), PeerId("a"), Version(0), 0, "hash differs"))
     assert only(told, Penalise)[0].quarantined
-    world.tell(wants("b", 2))
+    world.handle(wants("b", 2))
     assert [slot.prefix for _, slot in world.take("b")] == [(), ()]
 
 
@@ -64,10 +64,10 @@ def test_a_rollout_did_not_take_longer_than_its_attempt() -> None:
     """kappa may follow how long rollouts take: a peer must not decide it."""
     world = World()
     world.start("a")
-    world.tell(wants("a", 2))
+    world.handle(wants("a", 2))
     (lease, slot), _ = world.take("a")
     world.now = 3.0
-    world.tell(received("a", 1, rollout(lease, slot.sample_index, generate_s=1e6)))
+    world.handle(received("a", 1, rollout(lease, slot.sample_index, generate_s=1e6)))
     assert world.core._state.forecast.generate_p90_s() == 3.0
 
 
@@ -95,12 +95,12 @@ def test_no_peer_continues_tokens_of_a_peer_that_sent_something_malformed() -> N
     """A peer that repeats a prefix answers for the whole rollout, so tokens of a liar are not passed on."""
     world = World(sampling=LONG, staleness_limit=4)
     world.start("a", "b")
-    world.tell(wants("a", 2))
+    world.handle(wants("a", 2))
     (lease, _), _ = world.take("a")
     send(world, lease, 0, 0, 1)
     forged = Segment("assistant", Epoch(0), Version(9), PeerId("a"), (5, 6), b"\1\1")
     part = PartialRollout(lease.lease_id, lease.fencing_token, 1, 0, (forged,))
-    assert only(world.tell(PartialReceived(PeerId("a"), part)), Penalise)
-    world.tell(LeasesReturned(PeerId("a"), (lease.lease_id,), "no"))
-    world.tell(wants("b", 2))
+    assert only(world.handle(PartialReceived(PeerId("a"), part)), Penalise)
+    world.handle(LeasesReturned(PeerId("a"), (lease.lease_id,), "no"))
+    world.handle(wants("b", 2))
     assert [slot.prefix for _, slot in world.take("b")] == [(), ()]

@@ -58,8 +58,8 @@ A = PeerId("a")
 def started(**changes: object) -> World:
     world = World(**changes)
     world.start("a", "b")
-    world.tell(heartbeat("a", active=0))
-    world.tell(heartbeat("b", active=0))
+    world.handle(heartbeat("a", active=0))
+    world.handle(heartbeat("b", active=0))
     return world
 
 
@@ -73,8 +73,8 @@ def state_of(world: World, name: str) -> tuple[str, str]:
 
 def test_a_drained_peer_finishes_its_leases_and_gets_no_more() -> None:
     world = started()
-    world.tell(wants("a", 2))
-    actions = world.tell(PeerDrained(A, "too hot"))
+    world.handle(wants("a", 2))
+    actions = world.handle(PeerDrained(A, "too hot"))
     assert only(actions, TellActivation) == [TellActivation(A, False, "drained by the operator: too hot")]
     assert only(actions, Note) == [Note("drained", A, "drained by the operator: too hot")]
     assert not only(actions, RevokeLeases)
@@ -82,62 +82,62 @@ def test_a_drained_peer_finishes_its_leases_and_gets_no_more() -> None:
     accepted = world.core.status(world.now).rollouts.accepted
     world.finish("a")
     assert world.core.status(world.now).rollouts.accepted == accepted + 2
-    assert not only(world.tell(wants("a", 4)), SendLeases)
-    assert only(world.tell(wants("b", 4)), SendLeases)
-    assert world.tell(PeerDrained(A, "too hot")) == []  # the same again
+    assert not only(world.handle(wants("a", 4)), SendLeases)
+    assert only(world.handle(wants("b", 4)), SendLeases)
+    assert world.handle(PeerDrained(A, "too hot")) == []  # the same again
 
 
 def test_a_drained_peer_does_not_relay_and_enabling_it_undoes_that() -> None:
     world = started()
     before = {one.peer_id for one in world.core.state.members if one.may_relay}
-    drained = world.tell(PeerDrained(A))
+    drained = world.handle(PeerDrained(A))
     assert before - {one.peer_id for one in world.core.state.members if one.may_relay} == {A}
     assert only(drained, SendPlan)
     assert A not in world.core.state.relay.parents_of(PeerId("b"))
     assert world.core.state.relay.parents_of(A)  # it continues to receive
-    enabled = world.tell(PeerEnabled(A, "cool again"))
+    enabled = world.handle(PeerEnabled(A, "cool again"))
     assert Note("enabled", A, "no longer drained: cool again") in enabled
     assert TellActivation(A, True, "on: enabled by the operator") in enabled
     assert A in world.core.state.relay.parents_of(PeerId("b"))
-    assert only(world.tell(wants("a", 2)), SendLeases)
+    assert only(world.handle(wants("a", 2)), SendLeases)
 
 
 def test_t_bcast_does_not_include_drained_peers() -> None:
     world = started()
-    world.tell(announced(1))
+    world.handle(announced(1))
     world.now = 2.0
-    world.tell(held("b", 1))
+    world.handle(held("b", 1))
     assert world.core.status(world.now).t_bcast_s.last == 0.0  # of version 0
-    world.tell(PeerDrained(A))
+    world.handle(PeerDrained(A))
     assert world.core.status(world.now).t_bcast_s.last == 2.0
-    world.tell(announced(2))
+    world.handle(announced(2))
     assert world.core.state.dissemination.newest is not None
     assert world.core.state.dissemination.newest.missing == {PeerId("b")}
 
 
 def test_a_drained_peer_that_reconnects_is_informed_again() -> None:
     world = started()
-    world.tell(PeerDrained(A, "too hot"))
-    world.tell(PeerLeft(A, "reboot"))
-    assert TellActivation(A, False, "drained by the operator: too hot") in world.tell(joined("a"))
-    world.tell(held("a", 0))
-    assert not only(world.tell(wants("a", 2)), SendLeases)
+    world.handle(PeerDrained(A, "too hot"))
+    world.handle(PeerLeft(A, "reboot"))
+    assert TellActivation(A, False, "drained by the operator: too hot") in world.handle(joined("a"))
+    world.handle(held("a", 0))
+    assert not only(world.handle(wants("a", 2)), SendLeases)
 
 
 def test_an_enabled_peer_on_standby_stays_there() -> None:
     world = started()
-    world.tell(PeerPinned(A, "off"))
-    world.tell(PeerDrained(A))
-    actions = world.tell(PeerEnabled(A))
+    world.handle(PeerPinned(A, "off"))
+    world.handle(PeerDrained(A))
+    actions = world.handle(PeerEnabled(A))
     assert only(actions, TellActivation) == [TellActivation(A, False, "off: pinned by the operator")]
-    assert not only(world.tell(wants("a", 2)), SendLeases)
+    assert not only(world.handle(wants("a", 2)), SendLeases)
 
 
 def test_a_peer_that_is_switched_on_while_it_is_drained_is_not_informed() -> None:
     world = started()
-    world.tell(PeerPinned(A, "off"))
-    world.tell(PeerDrained(A))
-    assert not only(world.tell(PeerPinned(A, "on")), TellActivation)
+    world.handle(PeerPinned(A, "off"))
+    world.handle(PeerDrained(A))
+    assert not only(world.handle(PeerPinned(A, "on")), TellActivation)
     assert world.core.state.members.reputation(A).standby == ""
 
 
@@ -146,9 +146,9 @@ def test_a_peer_that_is_switched_on_while_it_is_drained_is_not_informed() -> Non
 
 def test_a_banned_peer_loses_its_leases_and_may_not_rejoin() -> None:
     world = started()
-    world.tell(wants("a", 2))
+    world.handle(wants("a", 2))
     (lease,) = {grant.lease_id for grant, _ in world.take("a")}
-    actions = world.tell(PeerBanned(A, "sends rubbish"))
+    actions = world.handle(PeerBanned(A, "sends rubbish"))
     reason = "banned by the operator: sends rubbish"
     assert [one.reason for one in only(actions, CloseAttempt)] == ["revoked", "revoked"]
     assert only(actions, RevokeLeases) == [RevokeLeases(A, (lease,), "revoked")]
@@ -158,52 +158,52 @@ def test_a_banned_peer_loses_its_leases_and_may_not_rejoin() -> None:
     assert Note("banned", A, reason) in actions
     assert world.core.state.members.get(A) is None
     assert world.core.banned_because(A) == reason
-    assert only(world.tell(wants("b", 2)), SendLeases)  # what it held
-    again = world.tell(joined("a"))
+    assert only(world.handle(wants("b", 2)), SendLeases)  # what it held
+    again = world.handle(joined("a"))
     assert [type(one) for one in again] == [RefuseSession]
     assert world.core.state.members.get(A) is None
 
 
 def test_a_banned_peer_is_found_by_its_name_and_enabled() -> None:
     world = started()
-    world.tell(PeerBanned(A, name="a"))
+    world.handle(PeerBanned(A, name="a"))
     for number in range(20):  # so many that it is not among those that left lately
-        world.tell(joined(f"x{number}"))
-        world.tell(PeerLeft(PeerId(f"x{number}"), "gone"))
+        world.handle(joined(f"x{number}"))
+        world.handle(PeerLeft(PeerId(f"x{number}"), "gone"))
     assert world.core.peer_named("a") == A
-    assert Note("enabled", A, "no longer banned") in world.tell(PeerEnabled(A))
-    assert only(world.tell(joined("a")), RefuseSession) == []
-    world.tell(held("a", 0))
-    assert only(world.tell(wants("a", 2)), SendLeases)
+    assert Note("enabled", A, "no longer banned") in world.handle(PeerEnabled(A))
+    assert only(world.handle(joined("a")), RefuseSession) == []
+    world.handle(held("a", 0))
+    assert only(world.handle(wants("a", 2)), SendLeases)
 
 
 def test_rollouts_of_a_banned_peer_are_still_trained_on() -> None:
     world = started()
     for name in ("a", "b"):
-        world.tell(wants(name, 2))
+        world.handle(wants(name, 2))
         world.finish(name)
-    world.tell(PeerBanned(A))
-    (batch,) = only(world.tell(BatchRequested(Step(0))), RecordBatch)
+    world.handle(PeerBanned(A))
+    (batch,) = only(world.handle(BatchRequested(Step(0))), RecordBatch)
     assert len(batch.rollout_ids) == 4
 
 
 def test_a_starting_coordinator_knows_the_bans_before_any_peer_joins() -> None:
     world = World()
-    world.tell(PeerBanned(A, "sends rubbish", "Anna"))
+    world.handle(PeerBanned(A, "sends rubbish", "Anna"))
     assert world.core.peer_named("Anna") == A
-    assert only(world.tell(joined("a")), RefuseSession)
+    assert only(world.handle(joined("a")), RefuseSession)
 
 
 def test_enabling_lifts_a_quarantine_too() -> None:
     world = World(quarantine_chunks=1, quarantine_accusers=1)
     world.start("a", "b")
     world.now = 100.0
-    world.tell(PeerAccused(PeerId("b"), A, Version(0), 3, "hash differs"))
+    world.handle(PeerAccused(PeerId("b"), A, Version(0), 3, "hash differs"))
     assert state_of(world, "a")[0] == "quarantined"
-    assert Note("enabled", A, "no longer quarantined") in world.tell(PeerEnabled(A))
+    assert Note("enabled", A, "no longer quarantined") in world.handle(PeerEnabled(A))
     assert state_of(world, "a")[0] == "joined"
-    assert only(world.tell(wants("a", 2)), SendLeases)
-    assert world.tell(PeerEnabled(A)) == []
+    assert only(world.handle(wants("a", 2)), SendLeases)
+    assert world.handle(PeerEnabled(A)) == []
 
 
 # ---------------------------------------------------------------- rules and money
@@ -212,24 +212,24 @@ def test_enabling_lifts_a_quarantine_too() -> None:
 def test_kappa_changes_within_s() -> None:
     world = World(staleness_limit=3)
     assert world.core.rules.publish_every_steps == 1
-    actions = world.tell(PublishPeriodChanged(4))
+    actions = world.handle(PublishPeriodChanged(4))
     assert Note("publish_every_steps", "capacity", "kappa is 4 instead of 1") in actions
     assert (world.core.rules.publish_every_steps, world.core.rules.limit_least) == (4, 3)
-    world.tell(PublishPeriodChanged(0))
+    world.handle(PublishPeriodChanged(0))
     assert world.core.rules.follows_broadcasts
     with pytest.raises(ValueError, match="kappa must be 0 to 4"):
-        world.tell(PublishPeriodChanged(5))
+        world.handle(PublishPeriodChanged(5))
 
 
 def test_the_budget_reaches_the_planner_and_the_providers() -> None:
     world = World(activation=ActivationSettings(budget=Budget(usd_per_hour_max=5.0)))
-    actions = world.tell(BudgetChanged(Budget(usd_per_hour_max=2.0, usd_total_max=40.0)))
+    actions = world.handle(BudgetChanged(Budget(usd_per_hour_max=2.0, usd_total_max=40.0)))
     assert actions == [
         Note("budget", "capacity", "2 $/h and 40 $ in total instead of 5 $/h and no total limit"),
         SetBudget(2.0, 40.0),
     ]
     assert world.core.budget == Budget(usd_per_hour_max=2.0, usd_total_max=40.0)
-    (note, _) = world.tell(BudgetChanged(Budget()))
+    (note, _) = world.handle(BudgetChanged(Budget()))
     assert isinstance(note, Note)
     assert note.detail.startswith("no hourly limit and no total limit instead of")
 
@@ -242,30 +242,30 @@ def test_no_peer_receives_from_one_that_may_not_send(stopped: str) -> None:
     world = started()
     b = PeerId("b")
     assert A in world.core.state.relay.parents_of(b)
-    assert only(world.tell(heartbeat("a", active=0, **{stopped: True})), SendPlan)
+    assert only(world.handle(heartbeat("a", active=0, **{stopped: True})), SendPlan)
     assert A not in world.core.state.relay.parents_of(b)
     receives = stopped == "sending_stopped"
     assert bool(world.core.state.relay.parents_of(A)) is receives
-    assert only(world.tell(heartbeat("a", active=0)), SendPlan)
+    assert only(world.handle(heartbeat("a", active=0)), SendPlan)
     assert A in world.core.state.relay.parents_of(b)
     assert world.core.state.relay.parents_of(A)
 
 
 def test_no_broadcast_waits_for_a_peer_that_may_not_receive() -> None:
     world = started()
-    world.tell(announced(1))
-    world.tell(held("b", 1))
-    world.tell(heartbeat("a", active=0, receiving_stopped=True))
+    world.handle(announced(1))
+    world.handle(held("b", 1))
+    world.handle(heartbeat("a", active=0, receiving_stopped=True))
     assert world.core.status(world.now).t_bcast_s.last == 0.0
 
 
 def test_a_peer_that_may_not_receive_gets_announcements_later() -> None:
     world = started()
-    world.tell(heartbeat("a", active=0, receiving_stopped=True))
-    assert A not in {one.peer_id for one in only(world.tell(announced(1)), SendAnnouncement)}
-    later = only(world.tell(heartbeat("a", active=0)), SendAnnouncement)
+    world.handle(heartbeat("a", active=0, receiving_stopped=True))
+    assert A not in {one.peer_id for one in only(world.handle(announced(1)), SendAnnouncement)}
+    later = only(world.handle(heartbeat("a", active=0)), SendAnnouncement)
     assert [(one.peer_id, one.version) for one in later][-1] == (A, 1)
-    assert not only(world.tell(heartbeat("a", active=0)), SendAnnouncement)
+    assert not only(world.handle(heartbeat("a", active=0)), SendAnnouncement)
 
 
 # ---------------------------------------------------------------- whatever happens
@@ -281,7 +281,7 @@ class OperatedFleet(RandomFleet):
         self.kept: list[EventEntry] = []
         super().__init__(seed, staleness_limit=2)
 
-    def tell(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         if isinstance(event, PeerDrained | PeerBanned):
             self.out.add(event.peer_id)
         if isinstance(event, PeerBanned):
@@ -298,7 +298,7 @@ class OperatedFleet(RandomFleet):
 
         self.core.handle = recorded  # type: ignore[method-assign]
         try:
-            super().tell(event)
+            super().handle(event)
         finally:
             self.core.handle = handle  # type: ignore[method-assign]
         for name in self.banned:
@@ -325,7 +325,7 @@ class OperatedFleet(RandomFleet):
             )
         )
         self.orders.append(order)
-        self.tell(order)
+        self.handle(order)
 
     def choices(self) -> dict[Callable[[], None], int]:
         return {**super().choices(), self.operator_acts: 6}
@@ -367,11 +367,11 @@ def test_a_record_with_orders_leads_to_the_same_decisions() -> None:
 
 def test_ticks_change_nothing_for_drained_peers() -> None:
     world = started()
-    world.tell(PeerDrained(A))
-    world.tell(wants("a", 2))
+    world.handle(PeerDrained(A))
+    world.handle(wants("a", 2))
     world.now = 50.0
-    world.tell(heartbeat("a", active=0))
-    assert not [one for one in only(world.tell(Tick()), SendLeases) if one.peer_id == A]
+    world.handle(heartbeat("a", active=0))
+    assert not [one for one in only(world.handle(Tick()), SendLeases) if one.peer_id == A]
 
 
 def test_settings_stay_as_ordered() -> None:
@@ -384,11 +384,11 @@ def test_settings_stay_as_ordered() -> None:
 
 def test_screens_count_drained_and_banned_peers() -> None:
     world = started()
-    world.tell(PeerDrained(A))
-    world.tell(PeerBanned(PeerId("b")))
+    world.handle(PeerDrained(A))
+    world.handle(PeerBanned(PeerId("b")))
     status = world.core.status(world.now)
     counts = {(one.role, one.state): one.count for one in status.peers_by_state}
     assert counts == {("origin", "joined"): 1, ("peer", "drained"): 1, ("peer", "banned"): 1}
     assert (status.activation.on, status.activation.standby) == (0, 0)
-    world.tell(BatchRequested(Step(0)))
+    world.handle(BatchRequested(Step(0)))
     assert "all peers that could work are switched off" in world.core.waiting(world.now).text

@@ -72,8 +72,8 @@ def test_every_sum_has_a_series() -> None:
     assert samples["rollcast_links", "LAN"] == 0
     assert samples["rollcast_punches_total", "opened"] == 0
     assert ("rollcast_punch_seconds_mean", "") not in samples
-    punch_id = here.told(PunchRequested(PeerId("a"), PeerId("b")))["a"].punch.punch_id
-    here.tell(PunchEnded(PeerId("a"), punch_id, True, 0.25))
+    punch_id = here.messages_after(PunchRequested(PeerId("a"), PeerId("b")))["a"].punch.punch_id
+    here.handle(PunchEnded(PeerId("a"), punch_id, True, 0.25))
     samples = _samples(here)
     assert samples["rollcast_punches_total", "opened"] == 1
     assert samples["rollcast_punch_seconds_mean", ""] == 0.25

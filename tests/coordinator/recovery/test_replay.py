@@ -39,12 +39,12 @@ def a_recorded_run(folder: RunFolder, *, forget_rollouts: bool = False) -> tuple
 
     world.core.handle = recording  # type: ignore[method-assign]
     for event in (build.joined("o", role="origin"), build.joined("a"), build.announced(0), build.held("a", 0)):
-        world.tell(event)
-    world.tell(replace(build.joined("b", address=""), host="192.0.2.7"))
-    world.tell(replace(build.joined("c", address=""), host="192.0.2.8"))
+        world.handle(event)
+    world.handle(replace(build.joined("b", address=""), host="192.0.2.7"))
+    world.handle(replace(build.joined("c", address=""), host="192.0.2.8"))
     for name, host in (("b", "192.0.2.7"), ("c", "192.0.2.8")):
         told_circuits = ("/ip4/192.0.2.1/tcp/4001",)
-        world.tell(
+        world.handle(
             ReachabilityTold(
                 PeerId(name),
                 "port-restricted",
@@ -54,16 +54,16 @@ def a_recorded_run(folder: RunFolder, *, forget_rollouts: bool = False) -> tuple
                 local_address="192.168.1.2:1",
             )
         )
-    world.tell(PunchRequested(PeerId("c"), PeerId("b")))
-    world.tell(PunchEnded(PeerId("c"), 1, False, 3.0))
-    world.tell(DialBackEnded(PeerId(""), 1, False, "no answer"))
+    world.handle(PunchRequested(PeerId("c"), PeerId("b")))
+    world.handle(PunchEnded(PeerId("c"), 1, False, 3.0))
+    world.handle(DialBackEnded(PeerId(""), 1, False, "no answer"))
     for _ in range(3):
         world.now += 1.0
-        world.tell(Tick())
-    world.tell(build.wants("a", 8))
+        world.handle(Tick())
+    world.handle(build.wants("a", 8))
     for number, lease in enumerate(world.grants["a"], start=1):
         world.now += 1.0
-        world.tell(build.received("a", number, build.rollout(lease, lease.slots[0].sample_index)))
+        world.handle(build.received("a", number, build.rollout(lease, lease.slots[0].sample_index)))
     connection.commit()
     connection.close()
     return entries, world.core.status(world.now).to_json()

@@ -36,7 +36,7 @@ def test_missing_roles_are_reported_until_the_run_is_over() -> None:
 
 def test_a_learner_that_waits_is_a_warning_and_then_worse() -> None:
     run = world("a")
-    run.tell(BatchRequested(Step(0)))
+    run.handle(BatchRequested(Step(0)))
     assert "learner_waits" not in alerts(run.core, NOW + 20.0)
     found = alerts(run.core, NOW + 40.0)["learner_waits"]
     assert (found.severity, found.page) == ("warning", "run")
@@ -65,7 +65,7 @@ def test_tokens_of_another_model_are_reported_by_name() -> None:
 def test_members_that_are_quarantined_silent_or_lost() -> None:
     run = world("a", "b", "c", "d", heartbeat_timeout_s=10.0)
     for chunk, accuser in enumerate("bcd"):
-        run.tell(PeerAccused(PeerId(accuser), PeerId("a"), Version(0), chunk, "hash"))
+        run.handle(PeerAccused(PeerId(accuser), PeerId("a"), Version(0), chunk, "hash"))
     found = alerts(run.core)["quarantined"]
     assert (found.subject, found.page) == ("a", "workers")
     assert found.text == "a is quarantined: it sent 3 corrupt chunks."
@@ -86,7 +86,7 @@ def test_an_identity_that_is_used_twice_is_reported_once() -> None:
 def test_a_broadcast_that_takes_much_longer_than_usual() -> None:
     run = world("a", "b")
     run.now += 10.0
-    run.tell(announced(1))
+    run.handle(announced(1))
     usual = replace(status(run.core), t_bcast_s=replace(status(run.core).t_bcast_s, p95=2.0))
     assert "broadcast_slow" not in alerts(run.core, run.now + 5.0, status=usual)
     found = alerts(run.core, run.now + 7.0, status=usual)["broadcast_slow"]

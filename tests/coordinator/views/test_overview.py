@@ -88,8 +88,8 @@ def test_every_worker_is_counted_once() -> None:
         assert member is not None
         member.facts = facts(name, state=state)
     members.reputation(PeerId("c")).standby = "off: too dear"
-    run.tell(PeerDrained(PeerId("d"), "to be moved", "d"))
-    run.tell(PeerBanned(PeerId("e"), "", "e"))
+    run.handle(PeerDrained(PeerId("d"), "to be moved", "d"))
+    run.handle(PeerBanned(PeerId("e"), "", "e"))
     counts = count_workers(run.core.state)
     assert (counts.on, counts.idle, counts.standby, counts.drained, counts.banned) == (2, 1, 1, 1, 1)
     assert counts.total == counts.on + counts.standby + counts.drained + counts.quarantined
@@ -135,7 +135,7 @@ def test_a_wait_is_mentioned_only_when_it_costs_something() -> None:
 
 def test_a_learner_that_waits_for_its_batch_costs_something_after_a_moment() -> None:
     run = world("a")
-    run.tell(BatchRequested(Step(0)))
+    run.handle(BatchRequested(Step(0)))
     view = waiting_view(run.core.state, status(run.core, 103.0))
     assert (view["for"][:13], view["sentence"]) == ("prompt groups", "Healthy: training step 1.")
     assert waiting_view(run.core.state, status(run.core, 106.0))["sentence"].startswith("The run has waited 6.0 s for")

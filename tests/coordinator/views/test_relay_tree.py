@@ -82,14 +82,14 @@ def test_the_slowest_branch_leads_to_the_member_that_the_version_reaches_last() 
     run = world("a", "b", "c")
     give_links(run.core, origin=8e6, a=4e6, b=1e6, c=3e6)
     run.now += 5.0
-    run.tell(announced(1))
-    run.tell(held("a", 1))
-    run.tell(held("b", 1))
+    run.handle(announced(1))
+    run.handle(held("a", 1))
+    run.handle(held("b", 1))
     run.now += 2.0
     branch = slowest_branch(run.core.state, run.now)
     assert branch is not None
     assert (branch.path, branch.seconds, branch.version) == (("origin", "b", "c"), 2.0, 1)
-    run.tell(held("c", 1))
+    run.handle(held("c", 1))
     branch = slowest_branch(run.core.state, run.now + 50.0)
     assert branch is not None
     assert (branch.path[-1], branch.seconds, branch.version) == ("c", 2.0, 1)
@@ -106,17 +106,17 @@ def test_each_version_has_its_time_and_what_happened_until_the_next() -> None:
     state = run.core.state
     history.observe(state)
     run.now += 3.0
-    run.tell(announced(1))
+    run.handle(announced(1))
     history.observe(state)
-    run.tell(held("a", 1))
-    run.tell(heartbeat("a", delta_bytes_saved=500, reparentings=1))
+    run.handle(held("a", 1))
+    run.handle(heartbeat("a", delta_bytes_saved=500, reparentings=1))
     history.observe(state)
     assert history.view()[-1] == VersionView(1, None, 500, 1)
     run.now += 4.0
-    run.tell(held("b", 1))
-    run.tell(announced(2))
+    run.handle(held("b", 1))
+    run.handle(announced(2))
     history.observe(state)
-    run.tell(heartbeat("a", delta_bytes_saved=700, reparentings=1))
+    run.handle(heartbeat("a", delta_bytes_saved=700, reparentings=1))
     history.observe(state)
     assert history.view()[-2:] == (VersionView(1, 4.0, 500, 1), VersionView(2, None, 200, 0))
 
@@ -124,7 +124,7 @@ def test_each_version_has_its_time_and_what_happened_until_the_next() -> None:
 def test_only_the_newest_are_kept() -> None:
     run, history = world("a"), VersionHistory()
     for version in range(1, VERSIONS_SHOWN + 10):
-        run.tell(announced(version))
+        run.handle(announced(version))
         history.observe(run.core.state)
     view = history.view()
     assert (len(view), view[-1].version) == (VERSIONS_SHOWN, VERSIONS_SHOWN + 9)

@@ -111,8 +111,8 @@ def test_each_series_has_its_mean_and_its_worst_member() -> None:
         member.reputation.accepted, member.reputation.dropped = 8, {"a": 0, "b": 8, "c": 0}[name]
     state.members.reputation(PeerId("c")).standby = "off"
     run.now += 4.0
-    run.tell(announced(2))
-    run.tell(held("a", 2))
+    run.handle(announced(2))
+    run.handle(held("a", 2))
     sample = take_sample(state, status(run.core, run.now), None, now=run.now)
     assert set(sample) == set(SERIES)
     assert sample["tokens_per_s"] == Point(15.0, 10.0, "a")

@@ -59,7 +59,7 @@ def test_those_that_left_follow_and_generate_nothing() -> None:
     member = run.core.state.members.get(PeerId("a"))
     assert member is not None
     member.facts = facts("a", tokens_per_second=5.0)
-    run.tell(PeerLeft(PeerId("a"), "its owner wants the machine", finished=True))
+    run.handle(PeerLeft(PeerId("a"), "its owner wants the machine", finished=True))
     row = rows(run.core)["a"]
     assert (row["state"], row["reason"], row["tokens_per_s"]) == ("left", "its owner wants the machine", 0.0)
     assert list(rows(run.core)) == ["origin", "b", "a"]
@@ -67,7 +67,7 @@ def test_those_that_left_follow_and_generate_nothing() -> None:
 
 def test_banned_identities_stay_listed() -> None:
     run = world("a", "b")
-    run.tell(PeerBanned(PeerId("a"), "wrong tokens", "a"))
+    run.handle(PeerBanned(PeerId("a"), "wrong tokens", "a"))
     assert rows(run.core)["a"]["state"] == "banned"
     run.core.state.members._departed.clear()
     row = rows(run.core)["a"]

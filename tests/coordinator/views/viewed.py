@@ -18,12 +18,12 @@ def world(*peers: str, **changes: Any) -> World:
     """Return a world in which the origin and these peers have joined, and the peers hold version 0."""
     found = World(**changes)
     found.now = NOW
-    found.tell(replace(joined("origin", role="origin"), region="us"))
+    found.handle(replace(joined("origin", role="origin"), region="us"))
     for number, name in enumerate(peers):
-        found.tell(replace(joined(name), region=("eu", "us")[number % 2], software="rollcast 1.0", public_name="Ada"))
-    found.tell(announced(0))
+        found.handle(replace(joined(name), region=("eu", "us")[number % 2], software="rollcast 1.0", public_name="Ada"))
+    found.handle(announced(0))
     for name in peers:
-        found.tell(held(name, 0))
+        found.handle(held(name, 0))
     return found
 
 

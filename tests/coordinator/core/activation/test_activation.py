@@ -48,13 +48,13 @@ def work(made: World, steps: int = 12) -> list[Action]:
     event_entry: list[Action] = []
     for step in range(steps):
         for name in ("a", "b"):
-            made.tell(wants(name, 1))
+            made.handle(wants(name, 1))
         made.now += 1.0
         for name in ("a", "b"):
             made.finish(name)
-        event_entry += made.tell(BatchRequested(Step(step)))
+        event_entry += made.handle(BatchRequested(Step(step)))
         made.now += 2.0
-        event_entry += made.tell(Tick())
+        event_entry += made.handle(Tick())
     return event_entry
 
 
@@ -69,31 +69,31 @@ class TestPins:
     def test_hold_in_every_mode(self, mode: Mode) -> None:
         made = world(mode)
         reason = "off: pinned by the operator"
-        actions = made.tell(pinned("a", "off"))
+        actions = made.handle(pinned("a", "off"))
         assert TellActivation(PeerId("a"), False, reason) in actions
         assert Note("standby", "a", reason) in actions
-        assert only(made.tell(wants("a", 2)), SendLeases) == []
-        on = made.tell(pinned("a", "on"))
+        assert only(made.handle(wants("a", 2)), SendLeases) == []
+        on = made.handle(pinned("a", "on"))
         assert TellActivation(PeerId("a"), True, "on: pinned by the operator") in on
         assert [one.peer_id for one in only(on, SendLeases)] == ["a"]
 
     def test_a_peer_that_is_no_longer_pinned_works_where_no_model_decides(self) -> None:
         made = world("off")
-        made.tell(pinned("a", "off"))
-        assert TellActivation(PeerId("a"), True, "on: no longer pinned off") in made.tell(pinned("a", ""))
+        made.handle(pinned("a", "off"))
+        assert TellActivation(PeerId("a"), True, "on: no longer pinned off") in made.handle(pinned("a", ""))
 
     def test_outlive_a_session(self) -> None:
         made = world("off")
-        made.tell(pinned("a", "off"))
-        made.tell(PeerLeft(PeerId("a"), "gone"))
-        assert TellActivation(PeerId("a"), False, "off: pinned by the operator") in made.tell(joined("a"))
-        made.tell(held("a", 0))
-        assert only(made.tell(wants("a", 2)), SendLeases) == []
+        made.handle(pinned("a", "off"))
+        made.handle(PeerLeft(PeerId("a"), "gone"))
+        assert TellActivation(PeerId("a"), False, "off: pinned by the operator") in made.handle(joined("a"))
+        made.handle(held("a", 0))
+        assert only(made.handle(wants("a", 2)), SendLeases) == []
 
     def test_a_standby_peer_finishes_what_it_holds(self) -> None:
         made = world("off")
-        made.tell(wants("a", 2))
-        made.tell(pinned("a", "off"))
+        made.handle(wants("a", 2))
+        made.handle(pinned("a", "off"))
         made.finish("a")
         assert made.core.status(0.0).rollouts.accepted == 2
 
@@ -114,19 +114,19 @@ class TestPlans:
         solved = Solved(
             number=problem.number, turn_off=(("b", "off: too dear"),), reasons=(("a", "on: free"),), on=1, off=1
         )
-        actions = made.tell(ActivationPlanned(solved))
+        actions = made.handle(ActivationPlanned(solved))
         assert TellActivation(PeerId("b"), False, "off: too dear") in actions
         status = made.core.status(made.now)
         peers = {one.name: one for one in status.peers}
         assert (peers["b"].state, peers["b"].reason, peers["b"].standby) == ("standby", "off: too dear", True)
         assert peers["a"].reason.startswith("on: free")
         assert (status.activation.on, status.activation.standby, status.activation.switches) == (1, 1, 1)
-        assert only(made.tell(wants("b", 2)), SendLeases) == []
+        assert only(made.handle(wants("b", 2)), SendLeases) == []
 
     def test_are_advice_where_they_are_not_acted_on(self) -> None:
         made = world("advise")
         solved = Solved(number=planned_problem(made).number, turn_off=(("b", "off: too dear"),))
-        assert only(made.tell(ActivationPlanned(solved)), TellActivation) == []
+        assert only(made.handle(ActivationPlanned(solved)), TellActivation) == []
         peers = {one.name: one for one in made.core.status(made.now).peers}
         assert "advice: off: too dear" in peers["b"].reason
         assert not peers["b"].standby
@@ -134,36 +134,36 @@ class TestPlans:
     def test_that_fail_change_nothing(self) -> None:
         made = world()
         problem = planned_problem(made)
-        actions = made.tell(ActivationPlanFailed(problem.number, "it broke"))
+        actions = made.handle(ActivationPlanFailed(problem.number, "it broke"))
         assert actions == [Note("activation_failed", f"plan {problem.number}", "it broke")]
         assert made.core.status(made.now).activation.failed == "it broke"
 
     def test_are_made_anew_when_prices_change(self) -> None:
         made = world()
-        made.tell(ActivationPlanned(Solved(number=planned_problem(made).number)))
-        made.tell(PricesChanged((Price(name="a", usd_per_hour=1.0),)))
-        made.tell(Tick())
+        made.handle(ActivationPlanned(Solved(number=planned_problem(made).number)))
+        made.handle(PricesChanged((Price(name="a", usd_per_hour=1.0),)))
+        made.handle(Tick())
         made.now += 2.0
-        (plan,) = only(made.tell(Tick()), PlanActivation)
+        (plan,) = only(made.handle(Tick()), PlanActivation)
         assert "costs" in plan.problem.trigger
 
     def test_never_leave_the_run_without_workers(self) -> None:
         made = world()
-        made.tell(ActivationPlanned(Solved(number=planned_problem(made).number, turn_off=(("b", "off: too dear"),))))
-        made.tell(PeerLeft(PeerId("a"), "gone", finished=True))
+        made.handle(ActivationPlanned(Solved(number=planned_problem(made).number, turn_off=(("b", "off: too dear"),))))
+        made.handle(PeerLeft(PeerId("a"), "gone", finished=True))
         made.now += 2.0
-        assert TellActivation(PeerId("b"), True, "on: no other worker is left") in made.tell(Tick())
+        assert TellActivation(PeerId("b"), True, "on: no other worker is left") in made.handle(Tick())
 
 
 class TestStandby:
     def off(self, *, dark: bool, **changes: Any) -> World:
         made = world(**changes)
         solved = Solved(number=planned_problem(made).number, turn_off=(("b", "off: so"),), dark=("b",) if dark else ())
-        made.tell(ActivationPlanned(solved))
+        made.handle(ActivationPlanned(solved))
         return made
 
     def receivers(self, made: World) -> list[str]:
-        event_entry = only(made.tell(announced(1)), SendAnnouncement)
+        event_entry = only(made.handle(announced(1)), SendAnnouncement)
         return [one.peer_id for one in event_entry if one.peer_id != "origin"]
 
     def test_continues_to_receive_where_that_is_cheap(self) -> None:
@@ -176,29 +176,29 @@ class TestStandby:
 
     def test_is_not_waited_for_in_t_bcast(self) -> None:
         made = self.off(dark=False)
-        made.tell(announced(1))
+        made.handle(announced(1))
         made.now += 3.0
-        made.tell(held("a", 1))
+        made.handle(held("a", 1))
         assert made.core.status(made.now).t_bcast_s.last == 3.0
 
     def test_receives_the_latest_announcements_when_it_is_switched_on(self) -> None:
         made = self.off(dark=True)
-        made.tell(announced(1))
-        event_entry = only(made.tell(pinned("b", "on")), SendAnnouncement)
+        made.handle(announced(1))
+        event_entry = only(made.handle(pinned("b", "on")), SendAnnouncement)
         assert [(one.peer_id, one.version) for one in event_entry] == [("b", 0), ("b", 1)]
 
 
 class TestStalenessLimit:
     def test_drops_what_is_too_old_for_it(self) -> None:
         made = world()
-        made.tell(StalenessLimitChanged(1))
+        made.handle(StalenessLimitChanged(1))
         assert made.core.rules.limit == 1
         assert (made.core.rules.limit_least, made.core.rules.limit_most) == (0, 4)
 
     def test_is_never_above_that_of_the_start(self) -> None:
         made = world()
         with pytest.raises(ValueError, match="S must be 0 to 4"):
-            made.tell(StalenessLimitChanged(5))
+            made.handle(StalenessLimitChanged(5))
 
 
 def test_a_replay_of_the_record_comes_to_the_same_decisions() -> None:

@@ -169,7 +169,7 @@ def test_large_runs_are_modelled_small(workers: int, at_once: int, per_step: int
 def test_the_run_is_seen_as_it_is() -> None:
     world = World()
     world.start("a", "b")
-    world.tell(heartbeat("b", state="paused", active=0))
+    world.handle(heartbeat("b", state="paused", active=0))
     seen = question_of(world.core.state, Corrections(rate=0.5), world.now)
     assert [(one.worker.worker_id, one.usable) for one in seen.known] == [("a", True), ("b", False)]
     assert seen.demand is None  # no step was timed yet

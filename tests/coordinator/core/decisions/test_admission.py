@@ -49,25 +49,25 @@ def test_work_is_begun_only_if_it_will_be_in_time(turnaround_s: float, begins: b
 def test_a_learner_that_starves_lets_one_batch_begin_whatever_is_predicted() -> None:
     made = world(turnaround_s=500.0)
     assert not may_begin(made)
-    made.tell(BatchRequested(Step(0)))
+    made.handle(BatchRequested(Step(0)))
     made.now += 499.0
     assert not may_begin(made)
     made.now += 1.0
     assert may_begin(made)
-    made.tell(wants("a", 4))
+    made.handle(wants("a", 4))
     for name in ("b", "c"):
-        made.tell(joined(name))
-        made.tell(held(name, 0))
-        made.tell(wants(name, 4))
+        made.handle(joined(name))
+        made.handle(held(name, 0))
+        made.handle(wants(name, 4))
     assert len(made.core._state.book) == 2, "a batch's worth"
 
 
 def test_no_more_groups_are_open_than_keep_the_learner_busy() -> None:
     made = world(turnaround_s=30.0, staleness_limit=50, steps=100, lead_margin_steps=0.5)
     for number in range(9):
-        made.tell(joined(f"p{number}"))
-        made.tell(held(f"p{number}", 0))
-        made.tell(wants(f"p{number}", 4))
+        made.handle(joined(f"p{number}"))
+        made.handle(held(f"p{number}", 0))
+        made.handle(wants(f"p{number}", 4))
     assert len(made.core._state.book) == 4  # two for a batch, one under way meanwhile, one for the margin
 
 
@@ -95,9 +95,9 @@ def test_work_waits_for_the_next_version_when_there_is_time() -> None:
 def test_without_pacing_everything_begins() -> None:
     made = world(turnaround_s=500.0, pacing="none", steps=100)
     for number in range(9):
-        made.tell(joined(f"p{number}"))
-        made.tell(held(f"p{number}", 0))
-        made.tell(wants(f"p{number}", 4))
+        made.handle(joined(f"p{number}"))
+        made.handle(held(f"p{number}", 0))
+        made.handle(wants(f"p{number}", 4))
     assert len(made.core._state.book) == 18
 
 
@@ -108,8 +108,8 @@ def test_a_limit_that_is_too_small_is_reported_with_what_it_lacks() -> None:
     assert too_few(World().core._state) == 0, "not known yet"
     made = world(turnaround_s=100.0)
     assert too_few(made.core._state) == 2  # ceil(100 / 60 + 1) = 3
-    made.tell(announced(1))
-    made.tell(BatchRequested(Step(0)))
+    made.handle(announced(1))
+    made.handle(BatchRequested(Step(0)))
     assert "staleness_limit = 1 is too small by 2" in made.core.waiting(made.now).text
     assert made.core._state.newest_version == Version(1)
     assert too_few(world(turnaround_s=100.0, staleness_limit=3).core._state) == 0

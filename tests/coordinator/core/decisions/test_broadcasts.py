@@ -26,11 +26,11 @@ class Fleet(World):
     def beat(self, name: str, uplink: float = 0.0, **changes: Any) -> list[SendPlan]:
         measured = {"uplink_bytes_per_second": uplink, "uplink_measured_s": 10.0} if uplink else {}
         active = None if name == "origin" else 0
-        return only(self.tell(heartbeat(name, active=active, **measured, **changes)), SendPlan)
+        return only(self.handle(heartbeat(name, active=active, **measured, **changes)), SendPlan)
 
     def at(self, now: float) -> list[SendPlan]:
         self.now = now
-        return only(self.tell(Tick()), SendPlan)
+        return only(self.handle(Tick()), SendPlan)
 
     def relays(self) -> set[str]:
         relay = self.core._state.relay
@@ -69,7 +69,7 @@ def test_sites_and_metered_uploads_reach_the_plan() -> None:
         for name, metered in (("a", False), ("b", False), ("c", True)):
             event = joined(name)
             changed = type(event)(**{**_fields(event), "site": "s" if name != "b" else "", "metered": metered})
-            world.tell(changed)
+            world.handle(changed)
         relay = world.core._state.relay
         part = relay.assignment_of(PeerId("c"))
         assert part is not None
@@ -83,24 +83,24 @@ def _fields(event: Any) -> dict[str, Any]:
 
 def test_in_trees_unknown_uplinks_are_probed_while_no_version_is_in_flight() -> None:
     fleet = Fleet(8, probes=ProbeSettings(bytes_max=1000, seconds_max=1.0))
-    fleet.tell(announced(1))
+    fleet.handle(announced(1))
     for name in ("origin", *fleet.names):
         fleet.beat(name)
     fleet.now = 1.0
-    assert only(fleet.tell(Tick()), SendProbe) == []  # version 1 is on its way
+    assert only(fleet.handle(Tick()), SendProbe) == []  # version 1 is on its way
     for name in fleet.names:
-        fleet.tell(held(name, 1))
+        fleet.handle(held(name, 1))
     fleet.now = 20.0
-    (probe,) = only(fleet.tell(Tick()), SendProbe)
+    (probe,) = only(fleet.handle(Tick()), SendProbe)
     assert probe.to_peer in {one.peer_id for one in fleet.core._state.relay.assignment_of(probe.peer_id).neighbours}
-    assert only(fleet.tell(Tick()), SendProbe) == []
+    assert only(fleet.handle(Tick()), SendProbe) == []
     fleet.beat(probe.peer_id, RATE, uplink_probe_id=probe.probe_id)
     fleet.at(40.0)  # what was learnt is planned with first
     fleet.now = 41.0
-    (following,) = only(fleet.tell(Tick()), SendProbe)
+    (following,) = only(fleet.handle(Tick()), SendProbe)
     assert following.peer_id != probe.peer_id
     assert following.probe_id == probe.probe_id + 1
-    fleet.tell(PeerLeft(following.peer_id, "gone"))
+    fleet.handle(PeerLeft(following.peer_id, "gone"))
 
 
 def test_plans_after_a_restart_are_newer_than_all_before_it() -> None:
@@ -109,8 +109,8 @@ def test_plans_after_a_restart_are_newer_than_all_before_it() -> None:
     for incarnation in (1, 2):
         world = World()
         world.core = CoordinatorCore(settings(), Restored(incarnation=incarnation))
-        world.tell(joined("origin", role="origin"))
-        ids.append([plan.plan_id for plan in only(world.tell(joined("a")), SendPlan)])
+        world.handle(joined("origin", role="origin"))
+        ids.append([plan.plan_id for plan in only(world.handle(joined("a")), SendPlan)])
     before, after = ids
     assert before
     assert min(after) > max(before) + 1_000_000, "however often it was planned before"
@@ -121,4 +121,4 @@ def test_in_a_mesh_no_peer_is_probed() -> None:
     for name in ("origin", *fleet.names):
         fleet.beat(name)
     fleet.now = 20.0
-    assert only(fleet.tell(Tick()), SendProbe) == []
+    assert only(fleet.handle(Tick()), SendProbe) == []

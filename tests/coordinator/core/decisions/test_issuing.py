@@ -69,9 +69,9 @@ def test_slices_of_groups_go_to_requesting_peers_and_prompts_are_sampled_ahead()
 def test_a_peer_never_holds_more_than_its_capacity() -> None:
     world = World()
     world.start("a")
-    world.tell(wants("a", 100))
+    world.handle(wants("a", 100))
     assert len(world.take("a")) == 4  # two generation batches of two
-    world.tell(wants("a", 100))  # sent before it saw the leases
+    world.handle(wants("a", 100))  # sent before it saw the leases
     assert world.take("a") == []
 
 
@@ -79,33 +79,33 @@ def test_the_peer_that_holds_least_is_served_first_and_in_turns() -> None:
     world = World(staleness_limit=8)
     world.core.handle(joined("origin", role="origin"), 0.0)
     for name in ("a", "b"):
-        world.tell(joined(name))
-        world.tell(wants(name, 4))
-    world.tell(announced(0))
-    world.tell(held("a", 0))
+        world.handle(joined(name))
+        world.handle(wants(name, 4))
+    world.handle(announced(0))
+    world.handle(held("a", 0))
     assert len(world.take("a")) == 4
-    world.tell(joined("c"))
+    world.handle(joined("c"))
     for name in ("b", "c"):
-        world.tell(wants(name, 0))
-        world.tell(held(name, 0))
-    world.tell(PeerLeft(PeerId("a"), "gone", finished=True))  # two groups are vacant now
-    world.tell(wants("b", 2))
+        world.handle(wants(name, 0))
+        world.handle(held(name, 0))
+    world.handle(PeerLeft(PeerId("a"), "gone", finished=True))  # two groups are vacant now
+    world.handle(wants("b", 2))
     assert [one.group_id for one, _ in world.take("b")] == [1, 1]
-    world.tell(wants("c", 4))
+    world.handle(wants("c", 4))
     assert [one.group_id for one, _ in world.take("c")] == [2, 2, 3, 3]
 
 
 def test_pacing_opens_only_what_will_be_young_enough() -> None:
     world = World(groups_per_step=2, staleness_limit=1)
     world.start("a", "b")
-    world.tell(wants("a", 4))
-    world.tell(wants("b", 4))
+    world.handle(wants("a", 4))
+    world.handle(wants("b", 4))
     assert len(world.take("a")) + len(world.take("b")) == 8  # batches 0 and 1: 4 groups
-    world.tell(joined("c"))
-    world.tell(held("c", 0))
-    assert only(world.tell(wants("c", 4)), SendLeases) == []  # batch 2 needs version 1
-    world.tell(announced(1))
-    assert only(world.tell(held("c", 1)), SendLeases) == [
+    world.handle(joined("c"))
+    world.handle(held("c", 0))
+    assert only(world.handle(wants("c", 4)), SendLeases) == []  # batch 2 needs version 1
+    world.handle(announced(1))
+    assert only(world.handle(held("c", 1)), SendLeases) == [
         SendLeases(PeerId("c"), (grant(5, 5, [0, 1], oldest_useful=1), grant(6, 6, [0, 1], oldest_useful=1)))
     ]
 
@@ -113,33 +113,33 @@ def test_pacing_opens_only_what_will_be_young_enough() -> None:
 def test_a_vacant_slot_waits_for_a_peer_with_a_version_young_enough() -> None:
     world = World(groups_per_step=1, staleness_limit=0)
     world.start("a")
-    world.tell(wants("a", 2))
+    world.handle(wants("a", 2))
     world.finish("a")
-    world.tell(wants("a", 2))
-    world.tell(BatchRequested(Step(0)))
+    world.handle(wants("a", 2))
+    world.handle(BatchRequested(Step(0)))
     assert world.take("a") == []
-    world.tell(announced(1))
-    world.tell(joined("slow"))
-    world.tell(wants("slow", 2))
-    world.tell(held("slow", 0))
+    world.handle(announced(1))
+    world.handle(joined("slow"))
+    world.handle(wants("slow", 2))
+    world.handle(held("slow", 0))
     assert world.take("slow") == []
-    world.tell(held("a", 1))
+    world.handle(held("a", 1))
     assert len(world.take("a")) == 2
-    world.tell(PeerLeft(PeerId("a"), "gone", finished=True))
+    world.handle(PeerLeft(PeerId("a"), "gone", finished=True))
     assert world.take("slow") == []
-    world.tell(heartbeat("slow", active=1))
+    world.handle(heartbeat("slow", active=1))
     assert len(world.take("slow")) == 2
 
 
 def test_no_group_beyond_the_last_step() -> None:
     world = World(steps=1, staleness_limit=5)
     world.start("a", "b")
-    world.tell(wants("a", 4))
-    assert only(world.tell(wants("b", 4)), SendLeases) == []
+    world.handle(wants("a", 4))
+    assert only(world.handle(wants("b", 4)), SendLeases) == []
     assert world.prompts_made == 2
     world.finish("a")
-    world.tell(BatchRequested(Step(0)))
-    world.tell(StepFinished(Step(1), {}))
+    world.handle(BatchRequested(Step(0)))
+    world.handle(StepFinished(Step(1), {}))
     assert world.core.status(0.0).rollouts.trained == 4
     assert world.core.status(0.0).rollouts.open == 0
 
@@ -147,21 +147,21 @@ def test_no_group_beyond_the_last_step() -> None:
 def test_draining_and_quarantined_peers_get_nothing() -> None:
     world = World()
     world.start("a")
-    world.tell(heartbeat("a", state="draining", active=0))
-    assert only(world.tell(wants("a", 4)), SendLeases) == []
-    assert only(world.tell(heartbeat("a", state="idle", active=0)), SendLeases) != []
+    world.handle(heartbeat("a", state="draining", active=0))
+    assert only(world.handle(wants("a", 4)), SendLeases) == []
+    assert only(world.handle(heartbeat("a", state="idle", active=0)), SendLeases) != []
 
 
 def test_returned_slots_are_not_pushed_back_to_the_peer_that_returned_them() -> None:
     world = World()
     world.start("a", "b")
-    world.tell(wants("a", 4))
-    world.tell(wants("a", 4))
-    world.tell(wants("b", 1))
-    actions = world.tell(LeasesReturned(PeerId("a"), (LeaseId(1), LeaseId(999)), "shutting down"))
+    world.handle(wants("a", 4))
+    world.handle(wants("a", 4))
+    world.handle(wants("b", 1))
+    actions = world.handle(LeasesReturned(PeerId("a"), (LeaseId(1), LeaseId(999)), "shutting down"))
     assert only(actions, RevokeLeases) == []
     assert [one.peer_id for one in only(actions, SendLeases)] == []  # b has what it asked for
-    assert only(world.tell(wants("b", 2)), SendLeases) == [SendLeases(PeerId("b"), (grant(4, 1, [0, 1]),))]
+    assert only(world.handle(wants("b", 2)), SendLeases) == [SendLeases(PeerId("b"), (grant(4, 1, [0, 1]),))]
 
 
 def test_a_lease_names_the_version_that_its_peer_was_chosen_for() -> None:
@@ -175,7 +175,7 @@ def test_a_lease_names_the_version_that_its_peer_was_chosen_for() -> None:
     state.batches.skip_to(Step(3))
     world.now = 180.0
     for version in (1, 2):
-        world.tell(announced(version))
-        world.tell(held("a", version))
-    world.tell(wants("a", 2))
+        world.handle(announced(version))
+        world.handle(held("a", version))
+    world.handle(wants("a", 2))
     assert [lease.oldest_useful_version for lease, _ in world.take("a")] == [1] * 2, "ready in 180 s, for batch 5"

@@ -56,14 +56,14 @@ def restarted() -> World:
 
 def test_open_groups_continue_and_unscored_rollouts_are_scored() -> None:
     world = restarted()
-    assert world.tell(Started()) == [ScoreRollout(RolloutId(2), "problem-1", (5, 1))]
-    world.tell(RolloutScored(RolloutId(2), 1.0, ""))
+    assert world.handle(Started()) == [ScoreRollout(RolloutId(2), "problem-1", (5, 1))]
+    world.handle(RolloutScored(RolloutId(2), 1.0, ""))
     for name in ("a", "b"):
-        world.tell(joined(name))
-        world.tell(held(name, 0))
-    assert world.tell(BatchRequested(Step(0))) == []
+        world.handle(joined(name))
+        world.handle(held(name, 0))
+    assert world.handle(BatchRequested(Step(0))) == []
     sent = rollout_of(LeaseId(2), GroupId(2), 1)
-    actions = world.tell(received("a", 1, sent))
+    actions = world.handle(received("a", 1, sent))
     assert [one.rollout.lease_id for one in only(actions, StoreRollout)] == [2]
     assert only(actions, RecordBatch) == [RecordBatch(Step(0), tuple(map(RolloutId, (1, 2, 3, 4))))]
     assert world.core.status(100.0).rollouts.trained == 4
@@ -71,11 +71,11 @@ def test_open_groups_continue_and_unscored_rollouts_are_scored() -> None:
 
 def test_attempts_have_a_full_period_from_the_start() -> None:
     world = restarted()
-    world.tell(Started())
+    world.handle(Started())
     world.now = 129.9
-    assert only(world.tell(Tick()), CloseAttempt) == []
+    assert only(world.handle(Tick()), CloseAttempt) == []
     world.now = 130.0
-    assert world.tell(Tick())[:2] == [
+    assert world.handle(Tick())[:2] == [
         CloseAttempt(LeaseId(2), 1, "lease_expired"),
         RevokeLeases(A, (LeaseId(2),), "lease_expired"),
     ]
@@ -84,15 +84,15 @@ def test_attempts_have_a_full_period_from_the_start() -> None:
 def test_new_leases_are_of_this_incarnation_and_keep_their_slots_seed() -> None:
     fresh = World()
     fresh.start("a")
-    fresh.tell(wants("a", 4))
+    fresh.handle(wants("a", 4))
     seeds = [slot.seed for grant, slot in fresh.take("a") if grant.group_id == 2]
     world = restarted()
-    world.tell(Started())
+    world.handle(Started())
     world.now = 130.0
-    world.tell(Tick())
-    world.tell(joined("b"))
-    world.tell(held("b", 0))
-    world.tell(wants("b", 1))
+    world.handle(Tick())
+    world.handle(joined("b"))
+    world.handle(held("b", 0))
+    world.handle(wants("b", 1))
     ((grant, slot),) = world.take("b")
     assert (grant.lease_id, grant.fencing_token) == ((2 << 32) + 1, (2 << 32) + 1)
     assert (grant.group_id, slot.sample_index, slot.seed) == (2, 1, seeds[1])
@@ -101,7 +101,7 @@ def test_new_leases_are_of_this_incarnation_and_keep_their_slots_seed() -> None:
 def rollout_of(lease_id: LeaseId, group_id: GroupId, index: int) -> Rollout:
     world = World()
     world.start("a")
-    world.tell(wants("a", 1))
+    world.handle(wants("a", 1))
     ((grant, _),) = world.take("a")
     made = rollout(grant, index)
     return replace(made, lease_id=lease_id, fencing_token=FencingToken(lease_id), group_id=group_id)
@@ -114,12 +114,12 @@ def test_uploads_answered_by_an_earlier_coordinator_get_the_same_answer() -> Non
     )
     world = World()
     world.core = CoordinatorCore(settings(), replace(RESTORED, finished=finished))
-    world.tell(Started())
+    world.handle(Started())
     for name in ("a", "b"):
-        world.tell(joined(name))
+        world.handle(joined(name))
 
     def answer(peer: str, lease: int) -> tuple[bool, str]:
-        (said,) = only(world.tell(received(peer, 1, rollout_of(LeaseId(lease), GroupId(7), 0))), AnswerUpload)
+        (said,) = only(world.handle(received(peer, 1, rollout_of(LeaseId(lease), GroupId(7), 0))), AnswerUpload)
         return said.accepted, said.reason
 
     assert answer("a", 3) == (True, "")

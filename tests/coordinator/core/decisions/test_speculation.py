@@ -19,9 +19,9 @@ def world(*, slow_s: float, **changes: Any) -> World:
         for number in range(64):
             one = Attempt(LeaseId(number), FencingToken(1), GroupId(1), 0, PeerId(name), 1e9, load=2)
             forecast.answered(one, seconds)
-    made.tell(BatchRequested(Step(0)))
-    made.tell(wants("slow", 2))
-    made.tell(wants("quick", 2))
+    made.handle(BatchRequested(Step(0)))
+    made.handle(wants("slow", 2))
+    made.handle(wants("quick", 2))
     assert made.take("quick") == []
     return made
 
@@ -29,8 +29,8 @@ def world(*, slow_s: float, **changes: Any) -> World:
 def second_attempts(made: World, after_s: float) -> list[RecordAttempt]:
     made.now += after_s
     for name in ("origin", "slow", "quick"):
-        made.tell(heartbeat(name, active=0))
-    actions = made.tell(Tick())
+        made.handle(heartbeat(name, active=0))
+    actions = made.handle(Tick())
     issued = only(actions, RecordAttempt)
     assert bool(issued) == bool(only(actions, SendLeases))
     return issued
@@ -61,6 +61,6 @@ def test_second_attempts_are_a_bounded_share() -> None:
 def test_a_batch_that_will_be_complete_in_time_needs_none() -> None:
     made = World(groups_per_step=1, staleness_limit=9, duplicate_share=1.0, pacing="count", steps=1)
     made.start("slow", "quick")
-    made.tell(wants("slow", 2))
-    made.tell(wants("quick", 2))
+    made.handle(wants("slow", 2))
+    made.handle(wants("quick", 2))
     assert second_attempts(made, 2.0) == [], "nothing is measured"

@@ -106,13 +106,13 @@ def test_each_stage_of_a_wait_has_its_seconds() -> None:
     world = build.World()
     core, causes = world.core, WaitCauses(world.core._state)
     for event in (build.joined("o", role="origin"), build.announced(0)):
-        world.tell(event)
+        world.handle(event)
     core.handle(BatchRequested(Step(0)), 0.0)
     assert causes.observe(0.0) == []  # nobody there
-    world.tell(build.joined("a"))
+    world.handle(build.joined("a"))
     assert causes.observe(2.0) == []  # a peer, without a version
-    world.tell(build.held("a", 0))
-    world.tell(build.wants("a", 8))
+    world.handle(build.held("a", 0))
+    world.handle(build.wants("a", 8))
     assert causes.observe(5.0) == []  # it generates
     slots = [(lease, slot) for lease in world.grants["a"] for slot in lease.slots][:4]
     for number, (lease, slot) in enumerate(slots, start=1):

@@ -116,16 +116,16 @@ class Leases(RuleBasedStateMachine):
         self.granted: dict[str, dict[Key, tuple[LeaseGrant, Slot]]] = {name: {} for name in PEERS}
         self.here: set[str] = set()
         self._start(None)
-        self.tell(announced(0))
+        self.handle(announced(0))
 
     def _start(self, restored: Restored | None) -> None:
         self.core = CoordinatorCore(settings(steps=10_000, staleness_limit=3, lease_deadline_s=20.0), restored)
         self.storing: dict[RolloutId, Rollout] = {}
         self.recording: list[RecordBatch] = []
-        self.tell(Started())
-        self.tell(joined("origin", role="origin"))
+        self.handle(Started())
+        self.handle(joined("origin", role="origin"))
 
-    def tell(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         for action in self.core.handle(event, self.now):
             self._carry_out(action)
 
@@ -135,7 +135,7 @@ class Leases(RuleBasedStateMachine):
             case SupplyPrompts(count):
                 numbers = range(self.drawn, self.drawn + count)
                 self.drawn += count
-                self.tell(PromptsSupplied(tuple(prompt(number % 20) for number in numbers)))
+                self.handle(PromptsSupplied(tuple(prompt(number % 20) for number in numbers)))
             case RecordGroup(group_id, problem_id, tokens, position):
                 book.prompts[group_id] = Prompt(problem_id, tokens, position)
             case RecordAttempt():
@@ -157,7 +157,7 @@ class Leases(RuleBasedStateMachine):
                 self.storing[rollout_id] = item
             case ScoreRollout(rollout_id):
                 book.scored.add(rollout_id)
-                self.tell(RolloutScored(rollout_id, 1.0, ""))
+                self.handle(RolloutScored(rollout_id, 1.0, ""))
             case RecordBatch():
                 self.recording.append(action)
             case _:
@@ -173,20 +173,20 @@ class Leases(RuleBasedStateMachine):
             assert slot not in self.book.filled, "no slot is filled twice"
             self.book.filled[slot] = rollout_id
             self.book.stored[rollout_id] = item
-            self.tell(RolloutStored(rollout_id))
+            self.handle(RolloutStored(rollout_id))
 
     @rule()
     def learn(self) -> None:
-        self.tell(BatchRequested(Step(self.book.steps)))
+        self.handle(BatchRequested(Step(self.book.steps)))
         while self.recording:
             batch = self.recording.pop()
             assert not {*batch.rollout_ids} & {*self.book.trained}, "trained once"
             self.book.trained += batch.rollout_ids
             self.book.over |= {self.book.stored[one].group_id for one in batch.rollout_ids}
             self.book.steps += 1
-            self.tell(BatchRecorded(batch.step))
+            self.handle(BatchRecorded(batch.step))
             self.newest += 1
-            self.tell(announced(self.newest))
+            self.handle(announced(self.newest))
 
     @rule()
     def crash(self) -> None:
@@ -205,8 +205,8 @@ class Leases(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
         for name in ("origin", *sorted(self.here)):
-            self.tell(heartbeat(name, active=self.newest if name in self.here else None))
-        self.tell(Tick())
+            self.handle(heartbeat(name, active=self.newest if name in self.here else None))
+        self.handle(Tick())
 
     # ------------------------------------------------------------ peers
 
@@ -215,21 +215,21 @@ class Leases(RuleBasedStateMachine):
         if forgot:
             self.granted[name].clear()
         self.here.add(name)
-        self.tell(joined(name))
-        self.tell(held(name, self.newest))
+        self.handle(joined(name))
+        self.handle(held(name, self.newest))
         self.ask(name)
 
     @rule(name=st.sampled_from(PEERS))
     def ask(self, name: str) -> None:
         if name in self.here:
-            self.tell(wants(name, max(0, 4 - len(self.granted[name]))))
+            self.handle(wants(name, max(0, 4 - len(self.granted[name]))))
 
     @rule(name=st.sampled_from(PEERS), finished=st.booleans())
     def leave(self, name: str, *, finished: bool) -> None:
         if finished:
             self.granted[name].clear()
         self.here.discard(name)
-        self.tell(PeerLeft(PeerId(name), "gone", finished=finished))
+        self.handle(PeerLeft(PeerId(name), "gone", finished=finished))
 
     @rule(name=st.sampled_from(PEERS))
     def tell_a_part(self, name: str) -> None:
@@ -238,7 +238,7 @@ class Leases(RuleBasedStateMachine):
             if name in self.here and position < 2:
                 drawn = Segment("assistant", Epoch(0), Version(self.newest), PeerId(name), (5,), b"\1")
                 part = PartialRollout(lease.lease_id, lease.fencing_token, slot.sample_index, position, (drawn,))
-                self.tell(PartialReceived(PeerId(name), part))
+                self.handle(PartialReceived(PeerId(name), part))
 
     @rule(name=st.sampled_from(PEERS), interrupted=st.booleans(), again=st.booleans())
     def upload(self, name: str, *, interrupted: bool, again: bool) -> None:
@@ -250,7 +250,7 @@ class Leases(RuleBasedStateMachine):
             item = replace(item, segments=(*slot.prefix, own), finish_reason=reason)
             for _ in range(1 + again):
                 self.uploads += 1
-                self.tell(received(name, self.uploads, item))
+                self.handle(received(name, self.uploads, item))
             del self.granted[name][key]
 
     @rule(name=st.sampled_from(PEERS))
@@ -258,7 +258,7 @@ class Leases(RuleBasedStateMachine):
         leases = tuple({key[0] for key in list(self.granted[name])[:2]})
         if name in self.here and leases:
             self.granted[name] = {key: one for key, one in self.granted[name].items() if key[0] not in leases}
-            self.tell(LeasesReturned(PeerId(name), leases, "too much"))
+            self.handle(LeasesReturned(PeerId(name), leases, "too much"))
 
     # ------------------------------------------------------------ always
 
@@ -280,7 +280,7 @@ class Leases(RuleBasedStateMachine):
         goal = self.book.steps + 2
         for _ in range(80):
             self.time_passes(2.0)
-            self.tell(held("a", self.newest))
+            self.handle(held("a", self.newest))
             self.ask("a")
             while self.granted["a"]:
                 self.upload("a", interrupted=False, again=False)

@@ -55,36 +55,38 @@ def test_a_worker_is_found_by_its_own_id_and_by_its_peers() -> None:
 
 def test_offered_workers_are_planned_with_and_wanted() -> None:
     made = planned_world()
-    made.tell(WorkersOffered((worker("box"),), {}))
+    made.handle(WorkersOffered((worker("box"),), {}))
     problem = planned_problem(made)
     assert {one.worker_id for one in problem.workers} == {"a", "b", "box"}
     solved = Solved(number=problem.number, turn_on=(("box", "on: cheapest"),), reasons=(("box", "on: cheapest"),))
-    actions = made.tell(ActivationPlanned(solved))
+    actions = made.handle(ActivationPlanned(solved))
     assert only(actions, WantWorker) == [WantWorker("box", True, "on: cheapest")]
     assert only(actions, TellActivation) == []
 
 
 def test_a_peer_that_came_from_a_provider_has_its_price_and_goes_when_it_is_switched_off() -> None:
     made = planned_world()
-    made.tell(WorkersOffered((), {PeerId("b"): worker("box", 9.0)}))
+    made.handle(WorkersOffered((), {PeerId("b"): worker("box", 9.0)}))
     problem = planned_problem(made)
     assert {one.worker_id: one.usd_per_hour for one in problem.workers} == {"a": 0.0, "b": 9.0}
-    actions = made.tell(ActivationPlanned(Solved(number=problem.number, turn_off=(("b", "off: too dear"),))))
+    actions = made.handle(ActivationPlanned(Solved(number=problem.number, turn_off=(("b", "off: too dear"),))))
     assert only(actions, WantWorker) == [WantWorker("box", False, "off: too dear")]
 
 
 def test_advice_starts_no_worker() -> None:
     made = planned_world("advise")
-    made.tell(WorkersOffered((worker("box"),), {}))
+    made.handle(WorkersOffered((worker("box"),), {}))
     problem = planned_problem(made)
-    assert only(made.tell(ActivationPlanned(Solved(number=problem.number, turn_on=(("box", "on"),)))), WantWorker) == []
+    assert (
+        only(made.handle(ActivationPlanned(Solved(number=problem.number, turn_on=(("box", "on"),)))), WantWorker) == []
+    )
 
 
 def test_a_worker_that_is_no_longer_offered_is_not_planned_with() -> None:
     made = planned_world()
-    made.tell(WorkersOffered((worker("box"), worker("other")), {}))
+    made.handle(WorkersOffered((worker("box"), worker("other")), {}))
     work(made, 2)
-    made.tell(WorkersOffered((worker("other"),), {}))
+    made.handle(WorkersOffered((worker("other"),), {}))
     assert {one.worker_id for one in planned_problem(made).workers} == {"a", "b", "other"}
 
 
@@ -95,15 +97,15 @@ OFF = StandbyRestored({A: ("off: too dear", False), B: ("off: too dear", True)})
 
 def world(mode: str = "act") -> World:
     made = World(activation=ActivationSettings(mode=mode))  # type: ignore[arg-type]
-    made.tell(OFF)
-    made.tell(joined("origin", role="origin"))
-    made.tell(announced(0))
+    made.handle(OFF)
+    made.handle(joined("origin", role="origin"))
+    made.handle(announced(0))
     return made
 
 
 def test_the_standby_set_is_restored_and_pins_are_orders() -> None:
     made = world()
-    made.tell(PeerPinned(C, "off"))
+    made.handle(PeerPinned(C, "off"))
     kept = made.core.standby()
     assert kept == dict(OFF.peers)
     assert standby.from_json(standby.to_json(kept)) == OFF
@@ -112,29 +114,29 @@ def test_the_standby_set_is_restored_and_pins_are_orders() -> None:
 
 def test_a_peer_that_was_off_is_informed_and_gets_no_work() -> None:
     made = world()
-    told = made.tell(joined("a"))
+    told = made.handle(joined("a"))
     assert TellActivation(A, False, "off: too dear") in told
-    made.tell(held("a", 0))
-    made.tell(joined("c"))
-    made.tell(held("c", 0))
-    assert not only(made.tell(wants("a", 2)), SendLeases)
-    assert only(made.tell(wants("c", 2)), SendLeases)
+    made.handle(held("a", 0))
+    made.handle(joined("c"))
+    made.handle(held("c", 0))
+    assert not only(made.handle(wants("a", 2)), SendLeases)
+    assert only(made.handle(wants("c", 2)), SendLeases)
 
 
 def test_they_are_switched_on_where_no_other_peer_reconnects() -> None:
     made = world()
     for name in ("a", "b"):
-        made.tell(joined(name))
-        made.tell(held(name, 0))
-        made.tell(wants(name, 2))
-    made.tell(BatchRequested(Step(0)))
+        made.handle(joined(name))
+        made.handle(held(name, 0))
+        made.handle(wants(name, 2))
+    made.handle(BatchRequested(Step(0)))
     made.now = 4.0
-    assert not only(made.tell(Tick()), TellActivation)  # there is still hope
+    assert not only(made.handle(Tick()), TellActivation)  # there is still hope
     for made.now in (8.0, 12.0, 16.0):
         for name in ("a", "b", "origin"):
-            made.tell(wants(name, 2))
+            made.handle(wants(name, 2))
     made.now = 16.5
-    actions = made.tell(Tick())
+    actions = made.handle(Tick())
     reason = "on: no peer that was on has reconnected"
     assert only(actions, TellActivation) == [TellActivation(A, True, reason), TellActivation(B, True, reason)]
     assert Note("activated", A, reason) in actions
@@ -145,4 +147,4 @@ def test_they_are_switched_on_where_no_other_peer_reconnects() -> None:
 def test_no_peer_is_off_where_no_model_acts() -> None:
     made = world("advise")
     assert made.core.standby() == {}
-    assert not only(made.tell(joined("a")), TellActivation)
+    assert not only(made.handle(joined("a")), TellActivation)

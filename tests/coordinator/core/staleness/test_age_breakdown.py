@@ -168,10 +168,10 @@ def test_parts_are_never_negative_and_sum_up_whatever_comes_when(
 def test_the_core_keeps_it() -> None:
     world = World(groups_per_step=1)
     world.start("a")
-    world.tell(wants("a", 2))
+    world.handle(wants("a", 2))
     world.now = 3.0
     world.finish("a")
     world.now = 4.0
-    world.tell(BatchRequested(Step(0)))
+    world.handle(BatchRequested(Step(0)))
     means = world.core.age_split.means()
     assert (means["rollouts"], means["age_s"], means["generate_s"], means["queue_s"]) == (2, 4.0, 0.5, 3.5)

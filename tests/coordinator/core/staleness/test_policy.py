@@ -55,16 +55,16 @@ def behind(policy: str, **changes: Any) -> tuple[World, LeaseGrant, list[Action]
     world.core = CoordinatorCore(
         settings(**values), Restored(versions={Version(0): 16, Version(1): 16}, recorded_batches=1)
     )
-    world.tell(joined("origin", role="origin"))
+    world.handle(joined("origin", role="origin"))
     for name in ("slow", "fast"):
-        world.tell(joined(name))
-        world.tell(held(name, 0 if name == "slow" else 1))
-    world.tell(wants("slow", 2))
+        world.handle(joined(name))
+        world.handle(held(name, 0 if name == "slow" else 1))
+    world.handle(wants("slow", 2))
     (lease, _), _ = world.take("slow")
-    world.tell(received("slow", 900, rollout(lease, 0, peer="slow")))
-    world.tell(wants("fast", 2))
+    world.handle(received("slow", 900, rollout(lease, 0, peer="slow")))
+    world.handle(wants("fast", 2))
     world.finish("fast", version=1)
-    return world, lease, world.tell(BatchRequested(Step(1)))
+    return world, lease, world.handle(BatchRequested(Step(1)))
 
 
 def test_drop_forms_the_batch_without_late_groups() -> None:
@@ -79,7 +79,7 @@ def test_wait_holds_the_batch_back_until_the_late_group_is_there() -> None:
     assert actions == []
     assert "held back for a group" in world.core.status(0.0).waiting_for
     world.now = 2.0
-    actions = world.tell(received("slow", 901, rollout(lease, 1, peer="slow")))
+    actions = world.handle(received("slow", 901, rollout(lease, 1, peer="slow")))
     (formed,) = only(actions, RecordBatch)
     assert formed.rollout_ids == (1, 4), "the other one can wait"
     late = world.core.status(2.0).staleness.late
@@ -89,9 +89,9 @@ def test_wait_holds_the_batch_back_until_the_late_group_is_there() -> None:
 def test_wait_ends() -> None:
     world, _, _ = behind("wait", late_wait_s=4.0)
     world.now = 3.9
-    assert only(world.tell(Tick()), RecordBatch) == []
+    assert only(world.handle(Tick()), RecordBatch) == []
     world.now = 4.0
-    assert only(world.tell(Tick()), RecordBatch) == [RecordBatch(Step(1), (2, 3))]  # type: ignore[arg-type]
+    assert only(world.handle(Tick()), RecordBatch) == [RecordBatch(Step(1), (2, 3))]  # type: ignore[arg-type]
     late = world.core.status(4.0).staleness.late
     assert (late.waits, late.waits_in_vain, late.waited_s) == (1, 1, 4.0)
 
@@ -99,9 +99,9 @@ def test_wait_ends() -> None:
 @pytest.mark.parametrize(("late_steps", "trained"), [(0, False), (1, True)])
 def test_correct_trains_late_rollouts_and_counts_them(late_steps: int, trained: bool) -> None:
     world, lease, _ = behind("correct", late_steps_max=late_steps)
-    world.tell(received("slow", 901, rollout(lease, 1, peer="slow")))
-    world.tell(announced(2))
-    assert bool(only(world.tell(BatchRequested(Step(2))), RecordBatch)) is trained
+    world.handle(received("slow", 901, rollout(lease, 1, peer="slow")))
+    world.handle(announced(2))
+    assert bool(only(world.handle(BatchRequested(Step(2))), RecordBatch)) is trained
     status = world.core.status(0.0)
     assert status.staleness.late.corrected == (2 if trained else 0)
     assert (status.staleness.limit, status.staleness.age_max) == (1, 1 + late_steps)

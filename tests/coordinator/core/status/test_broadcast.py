@@ -36,13 +36,13 @@ def half_way() -> World:
     world = World()
     world.start("a", "b", "c")
     world.now = 10.0
-    world.tell(VersionAnnounced(Epoch(0), Version(1), 16, (KEYFRAME, DELTA)))
+    world.handle(VersionAnnounced(Epoch(0), Version(1), 16, (KEYFRAME, DELTA)))
     world.now = 11.0
-    world.tell(VersionHeld(PeerId("a"), Epoch(0), Version(1), 30))
+    world.handle(VersionHeld(PeerId("a"), Epoch(0), Version(1), 30))
     world.now = 12.0
     uplink = {"uplink_bytes_per_second": 5e6, "uplink_age_s": 3.0}
-    world.tell(receiving("b", 1, 2, 4, receiving_map=b"\xff\xff\x00\x00", **uplink))
-    world.tell(heartbeat("c"))
+    world.handle(receiving("b", 1, 2, 4, receiving_map=b"\xff\xff\x00\x00", **uplink))
+    world.handle(heartbeat("c"))
     return world
 
 
@@ -70,7 +70,7 @@ def test_a_broadcast_half_way() -> None:
 
 def test_the_pace_so_far_predicts_how_long_the_rest_takes() -> None:
     world = half_way()
-    world.tell(PeerLeft(PeerId("c"), "gone"))
+    world.handle(PeerLeft(PeerId("c"), "gone"))
     assert status(world).waiting_for == "b, which holds 50% of version 1, about 2 s from the end at its pace so far"
     world.now = 15.0
     waiting = status(world)
@@ -80,14 +80,14 @@ def test_the_pace_so_far_predicts_how_long_the_rest_takes() -> None:
 
 def test_a_full_set_of_chunks_is_not_yet_a_verified_copy() -> None:
     world = half_way()
-    world.tell(receiving("b", 1, 4, 4))
+    world.handle(receiving("b", 1, 4, 4))
     assert next(one.share_held for one in status(world).peers if one.name == "b") == 0.999
 
 
 def test_a_finished_broadcast_waits_for_nothing() -> None:
     world = half_way()
     for name in "bc":
-        world.tell(held(name, 1))
+        world.handle(held(name, 1))
     found = status(world)
     assert (found.running, found.waiting_for, found.next) == (False, "", "the learner announces a version after 1")
     assert (found.t_bcast_s.last, found.t_bcast_s.p95) == (2.0, 2.0)
@@ -105,12 +105,12 @@ def test_a_finished_broadcast_waits_for_nothing() -> None:
 def test_before_a_version_without_peers_and_after_the_end() -> None:
     world = World()
     assert status(world).waiting_for == "the learner to announce its first version"
-    world.tell(announced(0))
+    world.handle(announced(0))
     assert status(world).waiting_for == "a peer to join"
-    world.tell(joined("a"))
+    world.handle(joined("a"))
     assert status(world).waiting_for == "an origin to join: no connected member holds version 0"
     assert status(world).running
-    world.tell(RunEnded("stopped", False))
+    world.handle(RunEnded("stopped", False))
     assert (status(world).waiting_for, status(world).running) == ("", False)
 
 
@@ -124,11 +124,11 @@ def test_a_version_that_an_earlier_coordinator_announced_has_no_beginning() -> N
 def test_totals_and_the_plan() -> None:
     world = half_way()
     changes = {"chunk_bytes_from_origin": 100, "chunk_bytes_from_peers": 300, "chunks_duplicate": 2, "reparentings": 1}
-    world.tell(heartbeat("a", active=1, **changes))
-    world.tell(heartbeat("origin", chunk_bytes_from_peers=10**9))  # from the learner
+    world.handle(heartbeat("a", active=1, **changes))
+    world.handle(heartbeat("origin", chunk_bytes_from_peers=10**9))  # from the learner
     before = status(world).plan
     assert (before.mode, before.stripes) == ("mesh", world.core._state.relay.stripe_count)
-    world.tell(joined("d"))
+    world.handle(joined("d"))
     found, totals = status(world), status(world).totals
     assert (totals.bytes_from_origin, totals.bytes_from_peers, totals.origin_share) == (100, 300, 0.25)
     assert (totals.chunks_duplicate, totals.reparentings) == (2, 1)
@@ -138,7 +138,7 @@ def test_totals_and_the_plan() -> None:
 
 def test_maps_of_different_lengths_are_added_up() -> None:
     world = half_way()
-    world.tell(receiving("c", 1, 1, 2, receiving_map=b"\x00\xff"))
+    world.handle(receiving("c", 1, 1, 2, receiving_map=b"\x00\xff"))
     assert status(world).heat_map == "aaaaaaaa"  # a all, b the first half, c the second
 
 

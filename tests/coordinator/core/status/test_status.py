@@ -52,11 +52,11 @@ def test_every_wait_of_a_run_has_a_text_a_beginning_and_a_next() -> None:
 def test_the_wait_names_the_lack_of_a_version_that_is_young_enough() -> None:
     world = World(groups_per_step=1, staleness_limit=0)
     world.start("a")
-    world.tell(wants("a", 2))
+    world.handle(wants("a", 2))
     world.finish("a")
-    world.tell(BatchRequested(Step(0)))
-    world.tell(announced(1))
-    world.tell(BatchRequested(Step(1)))
+    world.handle(BatchRequested(Step(0)))
+    world.handle(announced(1))
+    world.handle(BatchRequested(Step(1)))
     assert world.core.waiting(0.0).text == (
         "prompt groups for the batch of step 1: 0 of 1 are ready; no peer holds version 1 or newer"
     )
@@ -76,22 +76,22 @@ def test_the_wait_names_a_task_without_more_problems() -> None:
 def test_the_status_of_a_short_run() -> None:
     world = World(groups_per_step=1, steps=1)
     world.start("a", "b")
-    world.tell(LearnerStatusChanged("training", "step 1", {"reward_before": 0.25}))
-    world.tell(heartbeat("b", active=0, tokens_per_second=12.5, chunk_bytes_from_peers=300, chunk_bytes_sent=7))
-    world.tell(heartbeat("a", active=0, tokens_per_second=7.5, chunk_bytes_from_origin=100))
-    world.tell(wants("a", 1))
-    world.tell(wants("b", 1))
+    world.handle(LearnerStatusChanged("training", "step 1", {"reward_before": 0.25}))
+    world.handle(heartbeat("b", active=0, tokens_per_second=12.5, chunk_bytes_from_peers=300, chunk_bytes_sent=7))
+    world.handle(heartbeat("a", active=0, tokens_per_second=7.5, chunk_bytes_from_origin=100))
+    world.handle(wants("a", 1))
+    world.handle(wants("b", 1))
     world.finish("a")
     world.finish("b")
-    world.tell(BatchRequested(Step(0)))
-    world.tell(StepFinished(Step(1), {"reward_mean": 0.5, "train_s": 9.0, "step_s": 10.0}))
+    world.handle(BatchRequested(Step(0)))
+    world.handle(StepFinished(Step(1), {"reward_mean": 0.5, "train_s": 9.0, "step_s": 10.0}))
     world.now = 20.0
-    world.tell(announced(1))
+    world.handle(announced(1))
     world.now = 21.0
-    world.tell(held("a", 1))
+    world.handle(held("a", 1))
     world.now = 22.0
-    world.tell(held("b", 1))
-    world.tell(PeerLeft(PeerId("b"), "stopped by its owner"))
+    world.handle(held("b", 1))
+    world.handle(PeerLeft(PeerId("b"), "stopped by its owner"))
     status = world.core.status(24.0).to_json()
     peers, staleness = status.pop("peers"), status.pop("staleness")
     assert status.pop("activation")["mode"] == "off"
@@ -188,14 +188,14 @@ def test_the_status_is_json_with_the_keys_that_screens_read() -> None:
 def test_the_limit_needed_comes_from_what_was_measured() -> None:
     world = World(groups_per_step=1)
     world.start("a")
-    world.tell(wants("a", 2))
+    world.handle(wants("a", 2))
     world.now = 0.5
     world.finish("a")  # 0.5 s each
     for step in (1, 2):
-        world.tell(StepFinished(Step(step), {"step_s": 1.0, "wait_s": 0.6}))
-    world.tell(announced(1))
+        world.handle(StepFinished(Step(step), {"step_s": 1.0, "wait_s": 0.6}))
+    world.handle(announced(1))
     world.now = 0.75
-    world.tell(held("a", 1))
+    world.handle(held("a", 1))
     assert world.core.status(0.75).staleness_needed == 3  # (0.25 + 0.5) / 0.4 + 1, rounded up
 
 
@@ -203,8 +203,8 @@ def test_the_limit_needed_comes_from_what_was_measured() -> None:
 def test_an_ended_run_is_finished_if_the_learner_reports_it(learner_phase: str, phase: str) -> None:
     world = World()
     assert world.core.status(0.0).phase == "starting"
-    world.tell(LearnerStatusChanged(learner_phase, "", {}))
-    world.tell(RunEnded("over", True))
+    world.handle(LearnerStatusChanged(learner_phase, "", {}))
+    world.handle(RunEnded("over", True))
     assert world.core.status(0.0).phase == phase
 
 
@@ -212,10 +212,10 @@ def test_of_very_many_peers_those_that_need_attention_are_listed_and_all_are_cou
     world = World(validate_every_event=False)
     world.start()
     for number in range(600):
-        world.tell(joined(f"p{number}"))
-        world.tell(held(f"p{number}", 0))
-    world.tell(joined("newcomer"))
-    world.tell(PeerLeft(PeerId("p7"), "gone"))
+        world.handle(joined(f"p{number}"))
+        world.handle(held(f"p{number}", 0))
+    world.handle(joined("newcomer"))
+    world.handle(PeerLeft(PeerId("p7"), "gone"))
     status = world.core.status(0.0)
     *listed, gone = status.peers
     assert (len(listed), status.peers_left_out) == (512, 1 + 600 - 512)
@@ -235,7 +235,7 @@ def test_evaluations_are_reported_by_set() -> None:
         "eval_hard_version": 8.0,
         "eval_s": 2.0,
     }
-    world.tell(LearnerStatusChanged("training", "", figures))
+    world.handle(LearnerStatusChanged("training", "", figures))
     found = world.core.status(0.0).evaluations
     assert found == {"held_out": {"pass_at_1": 0.5, "pass_at_1_low": 0.4}, "hard": {"version": 8.0}}
 
@@ -245,10 +245,10 @@ def test_limits_in_force_and_what_ages_are_made_of() -> None:
     world.start("a")
     before = world.core.status(0.0).to_json()["staleness"]
     assert (before["split"]["last"], before["split"]["total"]["age_s"], before["split"]["steps"]) == (None, None, ())
-    world.tell(wants("a", 2))
+    world.handle(wants("a", 2))
     world.finish("a")
     world.now = 2.0
-    world.tell(BatchRequested(Step(0)))
+    world.handle(BatchRequested(Step(0)))
     status = world.core.status(2.0).to_json()["staleness"]
     json.dumps(status)
     assert {

@@ -27,7 +27,7 @@ def relay(here: ReachWorld, name: str) -> str:
 def named(here: ReachWorld) -> dict[str, list[str]]:
     """Return the relays that each member is sent at the next tick."""
     here.now += 20.0
-    messages = {one.peer_id: one.message for one in only(here.tell(Tick()), SendToPeer)}
+    messages = {one.peer_id: one.message for one in only(here.handle(Tick()), SendToPeer)}
     return {
         peer_id: list(message.circuit_relays.addresses)
         for peer_id, message in messages.items()
@@ -53,9 +53,9 @@ def test_another_relay_takes_the_place_of_one_that_left() -> None:
     assert named(here) == {"a": [first]}
     second = relay(here, "r2")
     assert named(here) == {"a": [first, second]}
-    here.tell(PeerLeft(PeerId("r1"), "it went"))
+    here.handle(PeerLeft(PeerId("r1"), "it went"))
     assert named(here) == {"a": [second]}
-    here.tell(PeerLeft(PeerId("r2"), "it went"))
+    here.handle(PeerLeft(PeerId("r2"), "it went"))
     assert named(here) == {"a": []}
 
 
@@ -64,7 +64,7 @@ def test_a_member_that_reconnects_is_sent_its_relays_again() -> None:
     address = relay(here, "r")
     here.say("a", "symmetric")
     assert named(here) == {"a": [address]}
-    here.tell(PeerLeft(PeerId("a"), "it went"))
+    here.handle(PeerLeft(PeerId("a"), "it went"))
     here.join("a")
     assert named(here) == {"a": [address]}
 
@@ -108,7 +108,7 @@ def test_frequent_reports_neither_multiply_nor_prevent_assignments(monkeypatch: 
     for _ in range(100):
         here.now += 0.1
         here.say("a", "symmetric")
-        here.tell(Tick())
+        here.handle(Tick())
     assert 5 <= looks <= 11
 
 

@@ -88,18 +88,18 @@ def test_a_banned_peer_gets_no_holes_and_a_quarantined_one_neither() -> None:
     here.core.state.members.worker_count -= 1
     assert "banned or quarantined" in refusal(here, "a", "b")
     assert "banned or quarantined" in refusal(here, "b", "a")
-    here.tell(PeerBanned(PeerId("b"), "b", ""))
+    here.handle(PeerBanned(PeerId("b"), "b", ""))
     assert "not connected" in refusal(here, "a", "b")
 
 
 def test_a_pair_that_failed_pauses_and_may_retry_later() -> None:
     here = world(a="port-restricted", b="port-restricted")
     punch_id = here.messages_after(asks("a", "b"))["a"].punch.punch_id
-    here.tell(PunchEnded(PeerId("a"), punch_id, False, 3.0))
+    here.handle(PunchEnded(PeerId("a"), punch_id, False, 3.0))
     assert "retry in 600 s" in refusal(here, "a", "b")
     assert "retry in" in refusal(here, "b", "a")
     here.now = 601.0
-    here.tell(Tick())
+    here.handle(Tick())
     assert refusal(here, "a", "b") == ""
 
 
@@ -107,15 +107,15 @@ def test_the_askers_report_decides_and_silence_is_failure() -> None:
     here = world(a="port-restricted", b="port-restricted", c="full-cone")
     failures = here.core.state.reach.failures
     punch_id = here.messages_after(asks("a", "b"))["a"].punch.punch_id
-    here.tell(PunchEnded(PeerId("b"), punch_id, False, 3.0))
+    here.handle(PunchEnded(PeerId("b"), punch_id, False, 3.0))
     assert len(failures) == 0
-    here.tell(PunchEnded(PeerId("c"), punch_id, False, 3.0))  # none of its business
-    here.tell(PunchEnded(PeerId("a"), punch_id, True, 0.3))
+    here.handle(PunchEnded(PeerId("c"), punch_id, False, 3.0))  # none of its business
+    here.handle(PunchEnded(PeerId("a"), punch_id, True, 0.3))
     assert len(failures) == 0
     assert here.core.state.reach.punches.opened == 1
     here.messages_after(asks("c", "a"))
     here.now = 60.0
-    noted = only(here.tell(Tick()), Note)
+    noted = only(here.handle(Tick()), Note)
     assert [one.kind for one in noted] == ["punch_failed"]
     assert failures.of(PeerId("a")) == {"c"}
 
@@ -128,7 +128,7 @@ def test_a_member_that_asks_for_too_many_waits() -> None:
     assert answers[:16] == [""] * 16
     assert "in progress" in answers[16]
     here.now = 60.0
-    here.tell(Tick())
+    here.handle(Tick())
     assert refusal(here, "p00", "p40") == ""
 
 
@@ -140,10 +140,10 @@ def test_one_member_does_not_fill_all_places_of_another() -> None:
         assert "in progress" in refusal(here, "b", "a")
     assert refusal(here, "c", "b") == ""
     here.now = 60.0
-    here.tell(Tick())
+    here.handle(Tick())
     assert here.core.state.reach.punches.failed == 2
     here.now = 3600.0
-    here.tell(Tick())
+    here.handle(Tick())
     assert refusal(here, "a", "b") == ""
 
 
@@ -153,7 +153,7 @@ def test_asking_without_end_is_limited() -> None:
     for _ in range(100):
         answer = here.messages_after(asks("a", "b"))["a"].punch
         granted += not answer.refused
-        here.tell(PunchEnded(PeerId("a"), answer.punch_id, True, 0.1))
+        here.handle(PunchEnded(PeerId("a"), answer.punch_id, True, 0.1))
     assert granted == 32
     assert refusal(here, "a", "b") == "too many requests from this peer"
     here.now += 1.0
@@ -163,9 +163,9 @@ def test_asking_without_end_is_limited() -> None:
 def test_a_punch_of_a_member_that_left_is_no_failure() -> None:
     here = world(a="port-restricted", b="port-restricted")
     here.messages_after(asks("a", "b"))
-    here.tell(PeerLeft(PeerId("b"), "bye"))
+    here.handle(PeerLeft(PeerId("b"), "bye"))
     here.now = 60.0
-    here.tell(Tick())
+    here.handle(Tick())
     here.say("b", "port-restricted")
     assert refusal(here, "a", "b") == ""
 
@@ -188,19 +188,19 @@ def test_nothing_is_left_over_whatever_happens(steps: list[tuple[str, int, int]]
     for what, one, two in steps:
         name = PeerId(f"p{one}")
         if what == "ask":
-            here.tell(asks(name, f"p{two}"))
+            here.handle(asks(name, f"p{two}"))
         elif what == "end":
-            here.tell(PunchEnded(name, two, two % 2 == 0, 1.0))
+            here.handle(PunchEnded(name, two, two % 2 == 0, 1.0))
         elif what == "leave":
-            here.tell(PeerLeft(name, "bye"))
+            here.handle(PeerLeft(name, "bye"))
             here.say(name, KINDS[one])
         else:
             here.now += one
-            here.tell(Tick())
+            here.handle(Tick())
     figures = here.core.state.reach.punches
     assert figures.opened + figures.failed <= figures.asked
     here.now += 60.0
-    here.tell(Tick())
+    here.handle(Tick())
     assert not matchmaker._in_progress
     assert not matchmaker._pairs
     assert not matchmaker._busy
@@ -216,7 +216,7 @@ def world_of_records(*names: str) -> ReachWorld:
     made = ReachWorld()
     for name in names:
         made.join(name)
-        made.tell(record(name, f"{name}:1"))
+        made.handle(record(name, f"{name}:1"))
     return made
 
 
@@ -224,7 +224,7 @@ def records_sent(here: ReachWorld, seconds: float) -> dict[str, set[str]]:
     """Return the owners of the records that each member is sent after this time."""
     here.now += seconds
     sent: dict[str, set[str]] = {}
-    for one in only(here.tell(Tick()), SendToPeer):
+    for one in only(here.handle(Tick()), SendToPeer):
         if one.message.WhichOneof("body") == "peer_records":
             payloads = [signed.payload for signed in one.message.peer_records.records]
             sent[one.peer_id] = {pb.PeerRecord.FromString(payload).peer_id for payload in payloads}
@@ -242,9 +242,9 @@ def test_a_new_member_receives_records_soon_and_again_later() -> None:
 def test_the_newest_record_is_sent_unless_it_has_no_addresses() -> None:
     here = world_of_records("a", "b")
     for event in (record("a"), record("b", "b:1"), record("b", "b:2")):
-        here.tell(event)
+        here.handle(event)
     here.now += FIRST_S
-    sent = {str(one.peer_id): one.message.peer_records.records for one in only(here.tell(Tick()), SendToPeer)}
+    sent = {str(one.peer_id): one.message.peer_records.records for one in only(here.handle(Tick()), SendToPeer)}
     assert "b" not in sent
     for name in ("a", "origin"):
         (signed,) = sent[name]
@@ -254,16 +254,16 @@ def test_the_newest_record_is_sent_unless_it_has_no_addresses() -> None:
 def test_records_of_absent_or_excluded_members_are_not_sent() -> None:
     here = world_of_records("a", "b", "c")
     assert here.core.state.reach.records == 3
-    here.tell(PeerLeft(PeerId("a"), "gone", finished=True))
+    here.handle(PeerLeft(PeerId("a"), "gone", finished=True))
     assert here.core.state.reach.records == 2
-    here.tell(PeerBanned(PeerId("b"), "b", ""))
+    here.handle(PeerBanned(PeerId("b"), "b", ""))
     assert records_sent(here, FIRST_S) == {"origin": {"c"}}
 
 
 def test_the_origin_is_in_every_sample_and_all_others_equally_often() -> None:
     names = [f"p{number}" for number in range(3 * SAMPLE)]
     here = world_of_records(*names)
-    here.tell(record("origin", "origin:1"))
+    here.handle(record("origin", "origin:1"))
     samples = records_sent(here, FIRST_S)
     assert set(samples) == {"origin", *names}
     assert all("origin" in samples[name] and SAMPLE - 1 <= len(samples[name]) <= SAMPLE for name in names)
@@ -274,7 +274,7 @@ def test_the_origin_is_in_every_sample_and_all_others_equally_often() -> None:
 def test_a_member_that_rejoins_often_has_one_turn() -> None:
     here = world_of_records("a", "b")
     for _ in range(20):
-        here.tell(PeerLeft(PeerId("a"), "gone", finished=True))
+        here.handle(PeerLeft(PeerId("a"), "gone", finished=True))
         here.join("a")
-        here.tell(record("a", "a:1"))
+        here.handle(record("a", "a:1"))
     assert records_sent(here, FIRST_S)["b"] == {"a"}

@@ -30,7 +30,7 @@ def addresses(here: ReachWorld, name: str) -> dict[str, str]:
 
 def tick(here: ReachWorld, seconds: float) -> list[SendPlan]:
     here.now += seconds
-    return only(here.tell(Tick()), SendPlan)
+    return only(here.handle(Tick()), SendPlan)
 
 
 def test_two_behind_routers_are_linked_once_it_is_known_that_they_can_be() -> None:
@@ -51,7 +51,7 @@ def test_a_pair_that_fails_is_planned_apart_and_together_again_later() -> None:
         here.say(name, "port-restricted")
     tick(here, 2.0)
     punch_id = here.messages_after(PunchRequested(PeerId("b"), PeerId("a")))["b"].punch.punch_id
-    here.tell(PunchEnded(PeerId("b"), punch_id, False, 3.0))
+    here.handle(PunchEnded(PeerId("b"), punch_id, False, 3.0))
     assert tick(here, 2.0)
     assert addresses(here, "b") == {"origin": "origin:1"}
     tick(here, 700.0)
@@ -170,17 +170,17 @@ def test_a_false_address_is_noted_once() -> None:
     here = ReachWorld()
     here.join("a")
     lie = ReachabilityTold(PeerId("a"), "full-cone", "203.0.113.9:22")
-    assert [one.kind for one in only(here.tell(lie), Note)] == ["punch_address_refused"]
-    assert only(here.tell(lie), Note) == []
+    assert [one.kind for one in only(here.handle(lie), Note)] == ["punch_address_refused"]
+    assert only(here.handle(lie), Note) == []
 
 
 def test_events_after_the_end_or_from_strangers_are_ignored() -> None:
     here = ReachWorld()
     here.say("a", "port-restricted")
-    assert here.tell(ReachabilityTold(PeerId("stranger"), "open")) == []
-    here.tell(RunEnded("done", final=True))
-    assert here.tell(PunchRequested(PeerId("a"), PeerId("origin"))) == []
-    here.tell(Tick())
+    assert here.handle(ReachabilityTold(PeerId("stranger"), "open")) == []
+    here.handle(RunEnded("done", final=True))
+    assert here.handle(PunchRequested(PeerId("a"), PeerId("origin"))) == []
+    here.handle(Tick())
 
 
 def test_a_second_session_of_the_same_peer_keeps_the_reports_of_the_first() -> None:
@@ -188,7 +188,7 @@ def test_a_second_session_of_the_same_peer_keeps_the_reports_of_the_first() -> N
     here.say("a", "port-restricted")
     here.join("a")
     assert here.reach("a").hole == 2
-    here.tell(replace(joined("a", address=""), host="198.51.100.77"))
+    here.handle(replace(joined("a", address=""), host="198.51.100.77"))
     assert here.reach("a").hole == 0
 
 
@@ -203,7 +203,7 @@ def bans_sent(sent: list[SendToPeer]) -> Bans:
 
 def later(here: ReachWorld) -> Bans:
     here.now += COMPARE_EVERY_S
-    return bans_sent(only(here.tell(Tick()), SendToPeer))
+    return bans_sent(only(here.handle(Tick()), SendToPeer))
 
 
 def test_all_members_receive_bans_and_pardons_soon() -> None:
@@ -211,11 +211,11 @@ def test_all_members_receive_bans_and_pardons_soon() -> None:
     for name in ("a", "b"):
         here.join(name)
     assert later(here) == {}
-    here.tell(PeerBanned(PeerId("b"), "b", "it lies"))
+    here.handle(PeerBanned(PeerId("b"), "b", "it lies"))
     assert later(here) == {"origin": (["b"], []), "a": (["b"], [])}
     assert later(here) == {}
     assert bans_sent(only(here.join("c"), SendToPeer)) == {"c": (["b"], [])}
-    here.tell(PeerEnabled(PeerId("b"), ""))
+    here.handle(PeerEnabled(PeerId("b"), ""))
     assert later(here)["a"] == ([], ["b"])
     assert bans_sent(only(here.join("d"), SendToPeer)) == {}
 
@@ -224,9 +224,9 @@ def test_those_banned_longest_ago_make_room(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(limits, "BANNED_MAX", 2)
     here = ReachWorld()
     for name in ("x", "y"):
-        here.tell(PeerBanned(PeerId(name), name, ""))
+        here.handle(PeerBanned(PeerId(name), name, ""))
     assert later(here) == {"origin": (["x", "y"], [])}
-    here.tell(PeerBanned(PeerId("z"), "z", ""))
+    here.handle(PeerBanned(PeerId("z"), "z", ""))
     assert later(here) == {"origin": (["z"], ["x"])}
 
 
@@ -276,12 +276,12 @@ def test_members_links_and_holes_are_counted() -> None:
     here.join("d", address="d:1")
     for name, nat in (("a", "port-restricted"), ("b", "port-restricted"), ("s", "symmetric")):
         here.say(name, nat)
-    here.tell(heartbeat("a", links=(link("b", "punched"), link("d", "direct"), link("origin", "direct", lan=True))))
-    here.tell(heartbeat("s", links=(link("d", "relayed"),)))
+    here.handle(heartbeat("a", links=(link("b", "punched"), link("d", "direct"), link("origin", "direct", lan=True))))
+    here.handle(heartbeat("s", links=(link("d", "relayed"),)))
     first = here.messages_after(PunchRequested(PeerId("a"), PeerId("b")))["a"].punch.punch_id
-    here.tell(PunchEnded(PeerId("a"), first, True, 0.5))
+    here.handle(PunchEnded(PeerId("a"), first, True, 0.5))
     second = here.messages_after(PunchRequested(PeerId("b"), PeerId("a")))["b"].punch.punch_id
-    here.tell(PunchEnded(PeerId("b"), second, False, 3.0))
+    here.handle(PunchEnded(PeerId("b"), second, False, 3.0))
     here.messages_after(PunchRequested(PeerId("a"), PeerId("s")))
     status = build_reach_status(here.core.state)
     assert status.members == {"dialable": 2, "hole-punchable": 2, "only outwards": 1}

@@ -19,12 +19,12 @@ class ReachWorld(World):
 
     def __init__(self, **changes: Any) -> None:
         super().__init__(heartbeat_timeout_s=1e6, **changes)
-        self.tell(replace(joined("origin", role="origin"), host="192.0.2.1"))
+        self.handle(replace(joined("origin", role="origin"), host="192.0.2.1"))
         self._hosts: dict[str, str] = {}
 
     def join(self, name: str, *, address: str = "", site: str = "") -> list[Action]:
         self._hosts.setdefault(name, f"198.51.100.{len(self._hosts) + 1}")
-        return self.tell(replace(joined(name, address=address), host=self._hosts[name], site=site))
+        return self.handle(replace(joined(name, address=address), host=self._hosts[name], site=site))
 
     def say(self, name: str, nat: str, *, punches: bool = True, **changes: Any) -> list[Action]:
         """Report what a peer behind such a router finds out; it joins first if it is not connected."""
@@ -32,7 +32,7 @@ class ReachWorld(World):
             self.join(name)
         known_port = punches and nat not in ("symmetric", "unknown")
         event = ReachabilityTold(PeerId(name), nat, self.punch_address(name) if known_port else "")
-        return self.tell(replace(event, **changes))
+        return self.handle(replace(event, **changes))
 
     def punch_address(self, name: str) -> str:
         return f"{self._hosts[name]}:7000"
@@ -42,4 +42,4 @@ class ReachWorld(World):
 
     def messages_after(self, event: Event) -> dict[str, pb.CoordinatorMessage]:
         """Return the last message that each member is sent because of this event."""
-        return {one.peer_id: one.message for one in only(self.tell(event), SendToPeer)}
+        return {one.peer_id: one.message for one in only(self.handle(event), SendToPeer)}
