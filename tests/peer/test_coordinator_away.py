@@ -53,7 +53,7 @@ async def test_a_process_outlives_a_coordinator_that_reads_nothing(
         assert await running == 0
 
 
-async def test_a_peer_has_a_version_from_whom_it_only_knows_by_a_record(
+async def test_a_peer_receives_a_version_from_a_peer_of_its_address_book(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("peer.connect.setup.OfflineWatch", partial(OfflineWatch, offline_after_s=0.2))
@@ -95,7 +95,7 @@ async def test_a_peer_has_a_version_from_whom_it_only_knows_by_a_record(
         assert await asyncio.gather(*tasks) == [0, 0]
 
 
-async def test_a_peer_has_a_version_from_whom_it_only_heard_on_the_local_network(
+async def test_a_peer_receives_a_version_from_a_peer_found_on_the_local_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("zeroconf")

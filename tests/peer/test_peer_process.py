@@ -127,7 +127,7 @@ async def test_stopped_continued_and_told_to_stop(tmp_path: Path) -> None:
             assert list(tokens[: len(told[item.sample_index])]) == told[item.sample_index]
 
 
-async def test_what_a_killed_peer_had_told_of_is_not_lost(tmp_path: Path) -> None:
+async def test_reported_tokens_of_a_killed_peer_are_not_lost(tmp_path: Path) -> None:
     async with generating_peer(tmp_path) as peer:
         await peer.session.expect("partial_rollout", lambda partial: partial.position > 0 and partial.sample_index == 3)
         peer.process.kill()

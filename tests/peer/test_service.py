@@ -207,7 +207,7 @@ async def test_a_session_that_ends_without_stop_is_resumed_with_the_leases_held(
         assert "lease_return" not in session.kinds() + again.kinds(), "nothing held was given up"
 
 
-async def test_nonsense_from_the_coordinator_is_dropped_and_work_goes_on(tmp_path: Path) -> None:
+async def test_nonsense_from_the_coordinator_is_dropped_and_work_continues(tmp_path: Path) -> None:
     async with scripted_coordinator(tmp_path) as coordinator:
         process, session = await begin_working(coordinator, tmp_path / "peer")
         forged = announcement_of(3, Identity.generate())
@@ -220,7 +220,7 @@ async def test_nonsense_from_the_coordinator_is_dropped_and_work_goes_on(tmp_pat
         assert await process.status() == 0
 
 
-async def test_a_coordinator_that_is_gone_for_too_long_is_one_clear_error(tmp_path: Path) -> None:
+async def test_a_coordinator_unreachable_for_too_long_is_one_clear_error(tmp_path: Path) -> None:
     async with scripted_coordinator(tmp_path) as coordinator:
         config = joined_config(tmp_path / "peer", coordinator, reconnect_timeout_s=0.3)
         process = start(config)
@@ -231,7 +231,7 @@ async def test_a_coordinator_that_is_gone_for_too_long_is_one_clear_error(tmp_pa
             await process.status()
 
 
-async def test_a_full_disk_is_said_in_the_heartbeat_and_ends_the_peer(
+async def test_a_full_disk_is_reported_in_the_heartbeat_and_ends_the_peer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with scripted_coordinator(tmp_path) as coordinator:
@@ -318,7 +318,7 @@ async def test_the_origin_never_imports_jax(tmp_path: Path) -> None:
         assert process.returncode == 0, stderr.decode()
 
 
-async def test_work_is_asked_for_once_the_tokenizer_of_the_stop_strings_is_there(tmp_path: Path) -> None:
+async def test_work_is_requested_once_the_tokenizer_for_stop_strings_is_loaded(tmp_path: Path) -> None:
     letters = Tokenizer((), "abcdefghijklmnopqrstuvwxyz0123456789")
     stopping = welcome_to(RUN_ID, tokenizer_json=letters.to_json())
     stopping.welcome.sampling.stop_strings.append("a")
@@ -340,7 +340,7 @@ async def test_work_is_asked_for_once_the_tokenizer_of_the_stop_strings_is_there
         assert await peer.status() == 0
 
 
-async def test_a_tokenizer_that_is_none_ends_the_peer_with_its_reason(tmp_path: Path) -> None:
+async def test_an_invalid_tokenizer_ends_the_peer_with_its_reason(tmp_path: Path) -> None:
     stopping = welcome_to(RUN_ID, tokenizer_json="no json")
     stopping.welcome.sampling.stop_strings.append("a")
     async with scripted_coordinator(tmp_path) as coordinator:
@@ -354,7 +354,7 @@ async def asked(process: Process, do: str, **values: Any) -> dict[str, Any]:
     return await asyncio.to_thread(request, process.config.state_folder, {"do": do, **values})
 
 
-async def test_an_owner_pauses_and_goes_on_by_command(tmp_path: Path) -> None:
+async def test_an_owner_pauses_and_resumes_by_command(tmp_path: Path) -> None:
     async with scripted_coordinator(tmp_path) as coordinator:
         process, session = await begin_working(coordinator, tmp_path / "peer")
         session.send(leases(grant(1, 4)))
@@ -376,7 +376,7 @@ async def test_an_owner_pauses_and_goes_on_by_command(tmp_path: Path) -> None:
         assert await process.status() == 0
 
 
-async def test_an_owner_lets_a_peer_finish_what_it_holds(tmp_path: Path) -> None:
+async def test_an_owner_lets_a_peer_finish_its_work(tmp_path: Path) -> None:
     async with scripted_coordinator(tmp_path) as coordinator:
         process, session = await begin_working(coordinator, tmp_path / "peer")
         process.engine.released.clear()
@@ -390,7 +390,7 @@ async def test_an_owner_lets_a_peer_finish_what_it_holds(tmp_path: Path) -> None
         assert (await session.expect("goodbye")).reason == "requested by its owner"
 
 
-async def test_a_peer_has_time_to_finish_when_it_is_told_to_stop(tmp_path: Path) -> None:
+async def test_a_peer_has_time_to_finish_after_sigterm(tmp_path: Path) -> None:
     async with scripted_coordinator(tmp_path) as coordinator:
         process, session = await begin_working(coordinator, tmp_path / "peer", drain_s=30.0)
         process.engine.released.clear()
@@ -404,7 +404,7 @@ async def test_a_peer_has_time_to_finish_when_it_is_told_to_stop(tmp_path: Path)
         assert session.kinds()[-1] == "goodbye"
 
 
-async def test_a_peer_says_which_copy_it_is_and_hears_of_a_newer_release(tmp_path: Path) -> None:
+async def test_a_peer_reports_its_instance_and_learns_of_a_newer_release(tmp_path: Path) -> None:
     async with scripted_coordinator(tmp_path) as coordinator:
         config = joined_config(tmp_path / "peer", coordinator, public_name="Ada's attic")
         process = start(config)
@@ -433,7 +433,7 @@ async def test_limits_change_while_a_peer_runs(tmp_path: Path) -> None:
         assert await process.status() == 0
 
 
-async def test_a_machine_leaves_the_run_and_what_it_kept_is_removed(tmp_path: Path) -> None:
+async def test_a_machine_leaves_the_run_and_its_state_is_removed(tmp_path: Path) -> None:
     async with scripted_coordinator(tmp_path) as coordinator:
         process, session = await begin_working(coordinator, tmp_path / "peer")
         session.send(leases(grant(1, 4)))

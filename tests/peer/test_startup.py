@@ -38,7 +38,7 @@ def test_a_state_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
         pass
 
 
-async def test_a_saved_certificate_is_enough_to_take_ones_place(tmp_path: Path) -> None:
+async def test_a_saved_certificate_is_enough_to_join(tmp_path: Path) -> None:
     async with scripted_coordinator(tmp_path) as coordinator:
         config = joined_config(tmp_path / "peer", coordinator)
         place = await join_run(config)
@@ -46,7 +46,7 @@ async def test_a_saved_certificate_is_enough_to_take_ones_place(tmp_path: Path) 
         assert place.enrolment.grpc_address == coordinator.address
 
 
-async def test_a_certificate_that_has_ended_is_enough_to_begin_with(tmp_path: Path) -> None:
+async def test_an_expired_certificate_is_enough_to_start(tmp_path: Path) -> None:
     async with scripted_coordinator(tmp_path) as coordinator:
         config = joined_config(tmp_path / "peer", coordinator)
         identity = Identity.load_or_create(config.state_folder / "identity.key")
@@ -68,7 +68,7 @@ async def test_an_invite_that_never_comes_is_named(tmp_path: Path) -> None:
         await join_run(config)
 
 
-async def test_what_is_begun_ends_when_the_process_is_stopped(tmp_path: Path) -> None:
+async def test_startup_ends_when_the_process_is_stopped(tmp_path: Path) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().call_soon(stop.set)
     config = PeerConfig(state_folder=tmp_path, invite_file=tmp_path / "invite.txt")
@@ -76,7 +76,7 @@ async def test_what_is_begun_ends_when_the_process_is_stopped(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", ["auto", "jax", "torch"])
-def test_a_peer_without_an_engines_packages_says_what_to_install(
+def test_a_missing_engine_package_is_an_error_with_its_install_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     for module, package in (("jax_engine", "jax"), ("torch_engine", "torch")):
@@ -119,7 +119,7 @@ def test_a_run_whose_name_is_no_folder_name_touches_nothing(tmp_path: Path, run_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_stays_the_same_in_its_place(tmp_path: Path) -> None:
+def test_the_instance_id_stays_the_same_in_its_place(tmp_path: Path) -> None:
     first = instance_id(tmp_path)
     assert len(first) == 32
     assert instance_id(tmp_path) == first
@@ -145,7 +145,7 @@ def test_a_damaged_file_is_made_anew(tmp_path: Path, text: str) -> None:
     assert instance_id(tmp_path) == first
 
 
-def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RunFolderError):
         instance_id(tmp_path / "file")

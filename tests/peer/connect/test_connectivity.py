@@ -54,7 +54,7 @@ class _Part:
         self.heard.append(str(message.WhichOneof("body")))
 
 
-def test_each_part_hears_of_the_session_and_of_its_own_messages() -> None:
+def test_each_component_gets_the_session_and_its_own_messages() -> None:
     punching, checking = _Part("punch"), _Part("dial_back")
     meeting = Connectivity([punching, checking])
     meeting.opened(pb.Welcome(run_id="run"))
@@ -67,13 +67,13 @@ def test_each_part_hears_of_the_session_and_of_its_own_messages() -> None:
     assert checking.heard == ["opened run", "dial_back", "lost"]
 
 
-def test_what_is_malformed_is_the_callers_to_drop() -> None:
+def test_a_malformed_message_raises_for_the_caller_to_drop_it() -> None:
     with pytest.raises(MalformedMessage):
         Connectivity([_Part("punch")]).received(pb.CoordinatorMessage(punch=pb.Punch(refused="malformed")))
 
 
 @pytest.mark.parametrize("error", [Unreachable("no router answers"), ValueError("a fault of ours")], ids=str)
-async def test_a_part_that_fails_ends_alone(error: Exception) -> None:
+async def test_a_component_that_fails_ends_alone(error: Exception) -> None:
     failing, working = _Part("punch", error), _Part("dial_back")
     running = asyncio.create_task(Connectivity([failing, working]).run())
     await asyncio.sleep(0)
@@ -102,7 +102,7 @@ def _around(config: PeerConfig, said: list[pb.PeerMessage]) -> ConnectivityConte
     )
 
 
-async def test_each_message_has_one_part_at_most(tmp_path: Path) -> None:
+async def test_each_message_has_at_most_one_component(tmp_path: Path) -> None:
     parts = connectivity_components(_around(PeerConfig(state_folder=tmp_path), []))
     kinds = [kind for part in parts for kind in part.kinds]
     assert len(kinds) == len(set(kinds))
@@ -110,7 +110,7 @@ async def test_each_message_has_one_part_at_most(tmp_path: Path) -> None:
     Connectivity(parts)
 
 
-async def test_routers_and_the_local_network_are_asked_only_where_the_owner_wants_it(tmp_path: Path) -> None:
+async def test_port_mapping_and_mdns_need_the_owners_setting(tmp_path: Path) -> None:
     wanted = LinkConfig(host="0.0.0.0", port=7420, map_port=True, mdns=True)
     plain = {type(part) for part in connectivity_components(_around(PeerConfig(state_folder=tmp_path), []))}
     more = {type(part) for part in connectivity_components(_around(PeerConfig(state_folder=tmp_path, link=wanted), []))}
@@ -136,7 +136,7 @@ def test_changes_add_up_and_a_session_begins_anew() -> None:
     assert told[2:] == [set()]
 
 
-def test_too_much_is_refused_and_what_is_remembered_is_bounded() -> None:
+def test_oversized_bans_are_refused_and_the_set_is_bounded() -> None:
     told: list[frozenset[str]] = []
     part = Bans(told.append)
     many = tuple(f"p{number}" for number in range(BANNED_MAX))

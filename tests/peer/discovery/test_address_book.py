@@ -54,7 +54,7 @@ def test_the_highest_sequence_counts() -> None:
     assert addresses(book) == {"a": "a:3 /ip4/192.0.2.1/tcp/1"}
 
 
-def test_who_was_sent_away_is_forgotten_and_not_learnt_again() -> None:
+def test_a_banned_peer_is_discarded_and_not_learned_again() -> None:
     book = AddressBook(OWN)
 
     def learn() -> None:
@@ -73,13 +73,13 @@ def test_who_was_sent_away_is_forgotten_and_not_learnt_again() -> None:
     assert set(addresses(book)) == {"a", "b"}
 
 
-def test_our_own_record_is_no_news() -> None:
+def test_the_own_record_is_not_added() -> None:
     book = AddressBook(OWN)
     assert not add(book, record("own"))
     assert len(book) == 0
 
 
-def test_what_third_ones_say_is_told_on_once_somebody_was_met_there() -> None:
+def test_a_third_peers_record_is_passed_on_after_a_link_with_its_subject() -> None:
     book = AddressBook(OWN)
     add(book, record("a"))
     add(book, record("b"), told_by="b")
@@ -90,7 +90,7 @@ def test_what_third_ones_say_is_told_on_once_somebody_was_met_there() -> None:
     assert book.to_keep().records[0].signature == b"c 1"
 
 
-def test_who_has_no_address_is_neither_dialled_nor_told_of() -> None:
+def test_a_peer_without_an_address_is_neither_dialled_nor_passed_on() -> None:
     book = AddressBook(OWN)
     nowhere = PeerRecord(RunId("run"), PeerId("a"), "peer", 1, (), int(NOW) + 600)
     add(book, nowhere)
@@ -98,7 +98,7 @@ def test_who_has_no_address_is_neither_dialled_nor_told_of() -> None:
     assert tellable(book) == set()
 
 
-def test_no_record_names_a_file_of_ours() -> None:
+def test_a_record_cannot_name_a_local_file() -> None:
     book = AddressBook(OWN)
     add(book, record("a", "/etc/shadow", "nowhere", "a:1"))
     add(book, record("b", "/etc/shadow"))
@@ -107,7 +107,7 @@ def test_no_record_names_a_file_of_ours() -> None:
     assert tellable(book) == {b"a 1"}
 
 
-def test_a_liar_fills_its_share_only_and_pushes_nobody_out() -> None:
+def test_a_liar_fills_only_its_share_and_evicts_no_other_peer() -> None:
     book = AddressBook(OWN)
     for number in range(ENTRIES_MOST):
         add(book, record(f"good-{number}"))
@@ -121,7 +121,7 @@ def test_a_liar_fills_its_share_only_and_pushes_nobody_out() -> None:
     fresh.validate()
 
 
-def test_those_that_fail_come_last_and_new_addresses_are_a_new_start() -> None:
+def test_failing_peers_come_last_until_they_have_new_addresses() -> None:
     book = AddressBook(OWN)
     for name in "abc":
         add(book, record(name))
@@ -134,7 +134,7 @@ def test_those_that_fail_come_last_and_new_addresses_are_a_new_start() -> None:
     assert [one.peer_id for one in book.holders(Random(1), 3, besides={PeerId("b")})] == ["a", "c"]
 
 
-def test_who_was_found_nearby_is_dialled_there_first() -> None:
+def test_a_nearby_peer_is_dialled_at_its_local_address_first() -> None:
     book = AddressBook(OWN)
     add(book, record("a"))
     book.found_nearby(PeerId("a"), "peer", ("192.168.1.5:7",), NOW)
@@ -146,7 +146,7 @@ def test_who_was_found_nearby_is_dialled_there_first() -> None:
     assert addresses(book) == {}
 
 
-def test_hints_that_nobody_vouches_for_come_last_and_are_bounded() -> None:
+def test_hints_come_last_and_are_bounded() -> None:
     book = AddressBook(OWN)
     add(book, record("a"))
     for number in range(200):
@@ -162,7 +162,7 @@ def test_hints_that_nobody_vouches_for_come_last_and_are_bounded() -> None:
     assert "x199" not in addresses(book)
 
 
-def test_what_expired_is_forgotten() -> None:
+def test_expired_records_are_discarded() -> None:
     book = AddressBook(OWN)
     add(book, record("a", expires=NOW + 10))
     add(book, record("b", expires=NOW + 20))
@@ -171,7 +171,7 @@ def test_what_expired_is_forgotten() -> None:
     assert set(addresses(book)) == {"b"}
 
 
-def test_exactly_what_is_believed_need_not_be_verified_again() -> None:
+def test_only_an_identical_trusted_record_needs_no_second_verification() -> None:
     book = AddressBook(OWN)
     hearsay, own = record("a"), record("b")
     add(book, hearsay, told_by="c")
@@ -229,7 +229,7 @@ TestBooks.settings = settings(deadline=None, max_examples=15, stateful_step_coun
 
 @given(st.lists(st.tuples(NAMES, st.integers(1, 3)), max_size=60), st.integers(0, 20))
 @settings(deadline=None, max_examples=50)
-def test_a_sample_has_no_more_than_was_asked_for(told: list[tuple[str, int]], most: int) -> None:
+def test_a_sample_is_no_larger_than_requested(told: list[tuple[str, int]], most: int) -> None:
     book = AddressBook(OWN)
     for name, sequence in told:
         add(book, record(name, sequence=sequence))
@@ -243,7 +243,7 @@ def stored_record(run_id: str = "run-1", expires: float = NOW + 100.0) -> pb.Sig
     return sign_record(PeerRecord(RunId(run_id), identity.peer_id, "peer", 1, ("a:1",), int(expires)), identity)
 
 
-def test_what_was_written_is_read_and_what_does_not_count_is_left_out(tmp_path: Path) -> None:
+def test_saved_records_are_read_back_without_expired_and_foreign_ones(tmp_path: Path) -> None:
     file = BookFile(tmp_path / "book.pb", RunId("run-1"))
     assert file.read(NOW) == []
     good, changed = stored_record(), stored_record()
@@ -253,7 +253,7 @@ def test_what_was_written_is_read_and_what_does_not_count_is_left_out(tmp_path: 
     assert stat.S_IMODE((tmp_path / "book.pb").stat().st_mode) == 0o600
 
 
-def test_a_file_that_cannot_be_read_or_written_costs_nothing(tmp_path: Path) -> None:
+def test_an_unusable_file_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "book.pb").write_bytes(b"\xff\xff\xff")
     assert BookFile(tmp_path / "book.pb", RunId("run-1")).read(NOW) == []
     nowhere = BookFile(tmp_path / "no folder" / "book.pb", RunId("run-1"))

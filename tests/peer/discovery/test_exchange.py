@@ -93,7 +93,7 @@ def record(identity: Identity, *addresses: str, sequence: int = 1, run_id: RunId
     return sign_record(body, identity)
 
 
-async def test_our_record_goes_to_the_coordinator_with_every_session_and_when_it_changes(tmp_path: Path) -> None:
+async def test_the_own_record_is_sent_in_every_session_and_on_every_change(tmp_path: Path) -> None:
     around = Around(tmp_path)
     around.exchange.opened(pb.Welcome())
     around.exchange.opened(pb.Welcome())
@@ -105,7 +105,7 @@ async def test_our_record_goes_to_the_coordinator_with_every_session_and_when_it
     assert [one.addresses for one in around.given[2:]] == [("own:2",)]
 
 
-async def test_a_new_link_is_told_of_us_and_of_others_and_again_later(tmp_path: Path) -> None:
+async def test_a_new_link_is_sent_the_own_record_and_others_and_again_later(tmp_path: Path) -> None:
     around = Around(tmp_path)
     other = Identity.generate()
     around.exchange.received(pb.CoordinatorMessage(peer_records=pb.PeerRecords(records=[record(other)])))
@@ -125,7 +125,7 @@ async def test_a_new_link_is_told_of_us_and_of_others_and_again_later(tmp_path: 
     assert len(link.told) == 3
 
 
-async def test_what_is_heard_can_be_dialled(tmp_path: Path) -> None:
+async def test_received_records_can_be_dialled(tmp_path: Path) -> None:
     around = Around(tmp_path)
     link, third = around.link(), Identity.generate()
     around.hears(link, record(link.identity), record(third, "t:1", "/ip4/192.0.2.1/tcp/1"))
@@ -136,7 +136,7 @@ async def test_what_is_heard_can_be_dialled(tmp_path: Path) -> None:
     assert (neighbour.address, neighbour.we_dial, neighbour.role) == ("t:1 /ip4/192.0.2.1/tcp/1", True, "peer")
 
 
-async def test_what_does_not_verify_is_dropped_alone(tmp_path: Path) -> None:
+async def test_a_record_that_does_not_verify_is_dropped_alone(tmp_path: Path) -> None:
     around = Around(tmp_path)
     link, good, other_run = around.link(), Identity.generate(), Identity.generate()
     forged = record(Identity.generate())
@@ -147,14 +147,14 @@ async def test_what_does_not_verify_is_dropped_alone(tmp_path: Path) -> None:
     assert link.closed == ""
 
 
-async def test_more_than_a_message_may_have_ends_the_link(tmp_path: Path) -> None:
+async def test_a_message_with_too_many_records_ends_the_link(tmp_path: Path) -> None:
     around = Around(tmp_path)
     link = around.link()
     around.hears(link, *[pb.Signed()] * (PEER_RECORDS_MAX + 1))
     assert link.closed == MalformedMessage.code
 
 
-async def test_who_sends_too_often_is_not_listened_to(tmp_path: Path) -> None:
+async def test_a_peer_that_sends_too_often_is_ignored(tmp_path: Path) -> None:
     around = Around(tmp_path)
     link = around.link()
     others = [Identity.generate() for _ in range(12)]
@@ -168,7 +168,7 @@ async def test_who_sends_too_often_is_not_listened_to(tmp_path: Path) -> None:
     assert others[-1].peer_id in around.dialable
 
 
-async def test_a_message_has_so_many_at_most(tmp_path: Path) -> None:
+async def test_a_message_has_a_bounded_number_of_records(tmp_path: Path) -> None:
     around = Around(tmp_path)
     for _ in range(3):
         records = [record(Identity.generate()) for _ in range(PEER_RECORDS_MAX)]
@@ -178,7 +178,7 @@ async def test_a_message_has_so_many_at_most(tmp_path: Path) -> None:
     assert len(link.told[0]) == 1 + RECORDS_TOLD
 
 
-async def test_a_restarted_peer_knows_whom_it_met(tmp_path: Path) -> None:
+async def test_a_restarted_peer_loads_the_peers_that_it_met(tmp_path: Path) -> None:
     before, met = Around(tmp_path), Identity.generate()
     before.exchange.received(pb.CoordinatorMessage(peer_records=pb.PeerRecords(records=[record(met)])))
     task = asyncio.create_task(before.exchange.run())
@@ -197,7 +197,7 @@ async def test_a_restarted_peer_knows_whom_it_met(tmp_path: Path) -> None:
     assert after.dialable == {met.peer_id}
 
 
-async def test_who_is_found_nearby_is_offered_at_once(tmp_path: Path) -> None:
+async def test_a_nearby_peer_is_offered_at_once(tmp_path: Path) -> None:
     around = Around(tmp_path)
     around.look()
     around.exchange.found_nearby(PeerId("near"), "peer", ("192.168.0.2:1",))

@@ -31,7 +31,7 @@ class Peer:
         await asyncio.gather(self.running, return_exceptions=True)
 
 
-async def test_peers_of_one_run_find_each_other_and_nobody_else() -> None:
+async def test_only_peers_of_the_same_run_find_each_other() -> None:
     peers = [Peer("origin", 7001), Peer("peer", 0), Peer("peer", 7003, RunId("another"))]
     origin, hidden, stranger = peers
     try:
@@ -46,7 +46,7 @@ async def test_peers_of_one_run_find_each_other_and_nobody_else() -> None:
         await asyncio.gather(*(peer.stop() for peer in peers))
 
 
-async def test_made_up_services_are_bounded() -> None:
+async def test_invented_services_are_bounded() -> None:
     peer = Peer("peer", 0)
     await peer.stop()
     added = type("Change", (), {"name": "Added"})
@@ -57,7 +57,7 @@ async def test_made_up_services_are_bounded() -> None:
     assert len(peer.part._names) == NAMES_MOST - 1
 
 
-async def test_services_that_nobody_answers_for_take_no_place_from_others() -> None:
+async def test_services_without_an_answer_take_no_place_from_others() -> None:
     peer = Peer("peer", 0)
     await peer.stop()
 
@@ -82,7 +82,7 @@ async def test_services_that_nobody_answers_for_take_no_place_from_others() -> N
         await asyncio.gather(working, return_exceptions=True)
 
 
-async def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zeroconf.asyncio", None)
     with pytest.raises(MissingExtra, match="local network"):
         await Mdns(PeerId("x"), "peer", RUN_ID, host="127.0.0.1", port=lambda: 0, found=lambda near: None).run()

@@ -34,7 +34,7 @@ async def running(relay: Told) -> AsyncIterator[OfflineWatch]:
             await task
 
 
-async def test_the_relay_is_on_its_own_without_a_session_for_a_while_and_no_longer_with_one() -> None:
+async def test_the_relay_is_offline_after_a_while_without_a_session_until_the_next_one() -> None:
     relay = Told()
     async with running(relay) as part:
         assert await relay.next()
@@ -46,7 +46,7 @@ async def test_the_relay_is_on_its_own_without_a_session_for_a_while_and_no_long
         assert part.alone
 
 
-async def test_a_short_interruption_is_none() -> None:
+async def test_a_short_interruption_does_not_switch_to_offline() -> None:
     relay = Told()
     async with running(relay) as part:
         part.opened(pb.Welcome())

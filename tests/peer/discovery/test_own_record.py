@@ -21,7 +21,7 @@ def read(record: OwnRecord, now: float) -> PeerRecord:
     return verify_record(record.signed, run_id=RUN, now_unix_s=now)
 
 
-def test_it_is_signed_anew_when_addresses_change_and_at_half_its_life() -> None:
+def test_a_record_is_signed_anew_when_addresses_change_and_at_half_its_life() -> None:
     record = own()
     assert record.signed is None
     assert record.update(("a:1",), NOW)
@@ -35,14 +35,14 @@ def test_it_is_signed_anew_when_addresses_change_and_at_half_its_life() -> None:
     assert read(record, NOW + LIFETIME_S).sequence > second.sequence
 
 
-def test_the_next_life_of_the_process_counts_on() -> None:
+def test_sequence_numbers_rise_over_restarts() -> None:
     before, after = own(), own()
     before.update(("a:1",), NOW)
     after.update(("a:1",), NOW + 1)
     assert read(after, NOW + 1).sequence > read(before, NOW + 1).sequence
 
 
-def test_a_clock_that_is_set_back_does_not_make_it_count_backwards() -> None:
+def test_sequence_numbers_rise_although_the_clock_is_set_back() -> None:
     record = own()
     record.update(("a:1",), NOW)
     sequence = read(record, NOW).sequence
@@ -56,7 +56,7 @@ def test_more_addresses_than_receivers_take_are_left_out() -> None:
     assert len(read(record, NOW).addresses) == PEER_ADDRESSES_MAX
 
 
-def test_what_was_found_out_goes_before_what_was_said_at_the_start() -> None:
+def test_discovered_addresses_come_before_configured_ones() -> None:
     circuit = "/ip4/192.0.2.1/tcp/1/p2p/R/p2p-circuit/p2p/T"
     assert own_addresses("a:1 /ip4/192.0.2.9/tcp/2", pb.Reachability(), None) == ("a:1", "/ip4/192.0.2.9/tcp/2")
     told = pb.Reachability(advertise="b:1", circuits=[circuit])
@@ -65,7 +65,7 @@ def test_what_was_found_out_goes_before_what_was_said_at_the_start() -> None:
     assert own_addresses("", pb.Reachability(), None) == ()
 
 
-def test_an_address_at_which_nobody_got_through_is_not_passed_on() -> None:
+def test_an_address_that_no_peer_reached_is_left_out() -> None:
     told = pb.Reachability()
     nobody = pb.DialVerdict(address="a:1", asked=4, reached=0)
     assert own_addresses("a:1 /ip4/192.0.2.9/tcp/2", told, nobody) == ("/ip4/192.0.2.9/tcp/2",)

@@ -63,7 +63,7 @@ def secrets_on(places: PeerPaths) -> list[str]:
     return [*lines, invite().encode(), invite().token, MIRROR_KEY, LOGGED, PAGE_TOKEN]
 
 
-def test_no_secret_is_in_it(places: PeerPaths, tmp_path: Path) -> None:
+def test_the_report_contains_no_secret(places: PeerPaths, tmp_path: Path) -> None:
     out = tmp_path / "out" / "report.tar.gz"
     names = bug_report(places, tmp_path / "config", out=out)
     assert out.stat().st_mode & 0o777 == 0o600
@@ -74,7 +74,7 @@ def test_no_secret_is_in_it(places: PeerPaths, tmp_path: Path) -> None:
         assert sorted(member.name for member in archive) == [f"report/{name}" for name in names]
 
 
-def test_what_is_needed_is_in_it(places: PeerPaths, tmp_path: Path) -> None:
+def test_the_report_contains_what_is_needed(places: PeerPaths, tmp_path: Path) -> None:
     out = tmp_path / "report.tar.gz"
     bug_report(places, tmp_path / "config", out=out)
     files = {}
@@ -130,7 +130,7 @@ REDACTOR = Redactor(SECRETS, home="/home/me")
         ("/home/me/.config", "/home/me"),
     ],
 )
-def test_a_secret_is_gone(text: str, secret: str) -> None:
+def test_a_secret_is_removed_in_any_form(text: str, secret: str) -> None:
     assert secret in text
     assert secret not in REDACTOR.clean(text)
 
@@ -145,7 +145,7 @@ def test_a_secret_is_gone(text: str, secret: str) -> None:
         "https://host/path/file.safetensors",
     ],
 )
-def test_what_is_needed_stays(text: str) -> None:
+def test_ordinary_text_stays(text: str) -> None:
     assert REDACTOR.clean(text) == text
 
 

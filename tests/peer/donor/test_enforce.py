@@ -62,7 +62,7 @@ async def test_a_pause_survives_a_restart(tmp_path: Path) -> None:
     assert SavedState(tmp_path).asked == OwnerRequest()
 
 
-async def test_bytes_count_once_and_are_remembered(tmp_path: Path) -> None:
+async def test_bytes_count_once_and_are_saved(tmp_path: Path) -> None:
     world = World(tmp_path, quota=Quota(upload_bytes=100))
     for sent in (60, 60, 99):
         world.moved = sent, 7
@@ -75,7 +75,7 @@ async def test_bytes_count_once_and_are_remembered(tmp_path: Path) -> None:
     assert SavedState(tmp_path).use == MonthUse("2026-11", 100, 7)
 
 
-async def test_who_finishes_for_a_while_pauses_once_nothing_is_held(tmp_path: Path) -> None:
+async def test_finishing_until_a_time_becomes_a_pause_once_no_work_is_held(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.holds = True
     world.enforcer.ask("finish", 7200.0)
@@ -88,7 +88,7 @@ async def test_who_finishes_for_a_while_pauses_once_nothing_is_held(tmp_path: Pa
     assert world.memory.asked == OwnerRequest("pause", NOON + timedelta(hours=2))
 
 
-async def test_the_real_machine_is_looked_at_and_what_moved_is_saved_at_the_end(tmp_path: Path) -> None:
+async def test_the_real_machine_is_read_and_its_traffic_saved_at_the_end(tmp_path: Path) -> None:
     world = World(tmp_path, Rules(ceilings=Ceilings(disk_free_bytes_min=1e18)))
     world.moved = 5, 6
     task = asyncio.create_task(world.enforcer.run())
@@ -101,7 +101,7 @@ async def test_the_real_machine_is_looked_at_and_what_moved_is_saved_at_the_end(
     assert SavedState(tmp_path).use == MonthUse(f"{NOON:%Y-%m}", 5, 6)
 
 
-async def test_other_limits_count_at_once_and_go_on_counting(tmp_path: Path) -> None:
+async def test_new_limits_apply_at_once_and_keep_the_months_count(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.moved = 100, 7
     world.enforcer.look(Readings())

@@ -48,7 +48,7 @@ def test_each_verdict_is_written_down(tmp_path: Path) -> None:
     assert list(receipts.newest) == [receipt("fenced")]
 
 
-def test_old_days_make_room(tmp_path: Path) -> None:
+def test_the_oldest_days_are_deleted(tmp_path: Path) -> None:
     receipts = Receipts(tmp_path)
     for days in range(40):
         receipts.add([receipt()], DAY + timedelta(days=days))
@@ -90,7 +90,7 @@ class PlayedKeeper:
         (Allowed(True, False, True, "on", "upload used up"), "generating", "4 rollouts; upload used up"),
     ],
 )
-def test_the_owners_limits_go_before_the_workers_state(
+def test_the_owners_limits_override_the_workers_state(
     tmp_path: Path, allowed: Allowed, state: str, reason: str
 ) -> None:
     memory = SavedState(tmp_path)
@@ -111,7 +111,7 @@ def test_the_owners_limits_go_before_the_workers_state(
     assert (tomorrow["today"], tomorrow["total"]) == ({}, {"accepted": 1})
 
 
-def test_what_a_heartbeat_says_is_what_its_owner_sees() -> None:
+def test_the_owner_sees_what_the_heartbeat_reports() -> None:
     heartbeat = pb.Heartbeat(
         state="generating",
         reason="4 rollouts with version 7",
@@ -143,7 +143,7 @@ def test_what_a_heartbeat_says_is_what_its_owner_sees() -> None:
     assert said["reach"] == {"reachability": "dialable", "p2p": "running"}
 
 
-def test_a_peer_that_has_just_begun_holds_nothing() -> None:
+def test_a_peer_that_has_just_started_holds_nothing() -> None:
     search = Coordinators(["host:1"])
     search.failed(HopFailed("TLS", "host:1", "says nothing"), 1.0)
     ids = {"run_id": "", "peer_id": ""}
@@ -176,5 +176,5 @@ def test_only_a_later_release_is_news(theirs: str, newer: str) -> None:
         assert "rollcast peer finish" in found.how
 
 
-def test_software_that_does_not_say_has_no_news() -> None:
+def test_a_release_of_unknown_form_is_not_reported() -> None:
     assert newer_release("unknown", "rollcast 9.0.0") is None

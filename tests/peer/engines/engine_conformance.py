@@ -89,7 +89,7 @@ class EngineConformance:
         await engine.load(record, memoryview(state))
         await engine.activate(record.version)
 
-    async def test_what_is_loaded_hashes_to_the_signed_state(self, engine: Engine) -> None:
+    async def test_loaded_weights_hash_to_the_signed_state(self, engine: Engine) -> None:
         for version in (0, 1):
             record, state = self.make_version(version)
             assert await engine.load(record, memoryview(state)) == record.state_hash
@@ -117,7 +117,7 @@ class EngineConformance:
             await engine.activate(Version(0))
         assert engine.active_version == 1
 
-    async def test_the_same_seed_draws_the_same_tokens_whatever_else_is_in_the_batch(self, engine: Engine) -> None:
+    async def test_a_seed_samples_the_same_tokens_in_any_batch(self, engine: Engine) -> None:
         await self.put(engine, 0)
         together = await generate(engine, requests(4))
         alone = await generate(engine, requests(4)[2:3])
@@ -125,7 +125,7 @@ class EngineConformance:
         assert [item.token_ids for item in again] == [item.token_ids for item in together]
         assert alone[0].token_ids == together[2].token_ids
 
-    async def test_other_seeds_and_other_weights_draw_other_tokens(self, engine: Engine) -> None:
+    async def test_other_seeds_and_other_weights_sample_other_tokens(self, engine: Engine) -> None:
         await self.put(engine, 0)
         drawn = [item.token_ids for item in await generate(engine, requests(4))]
         assert [item.token_ids for item in await generate(engine, requests(4, first_seed=100))] != drawn
@@ -161,7 +161,7 @@ class EngineConformance:
             for one, other in zip(sliced, whole, strict=True):
                 assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
 
-    async def test_a_renewed_generation_goes_on_after_its_tokens_with_the_new_weights(self, engine: Engine) -> None:
+    async def test_a_renewed_generation_continues_with_the_new_weights(self, engine: Engine) -> None:
         await self.put(engine, 0)
         generation = engine.begin(requests(4))
         begun = await generation.draw(2)
@@ -185,7 +185,7 @@ class EngineConformance:
         expected = await generate(engine, requests(2))
         assert [pieces[0] for pieces in await complete(generation, 2)] == expected
 
-    async def test_a_completion_with_nothing_left_to_draw_is_refused(self, engine: Engine) -> None:
+    async def test_a_completion_with_no_token_left_to_generate_is_refused(self, engine: Engine) -> None:
         await self.put(engine, 0)
         with pytest.raises(ValueError, match="no token left"):
             engine.begin([GenerateRequest((5, 6), 1, SAMPLING, already_generated=(9,) * SAMPLING.max_new_tokens)])
@@ -196,7 +196,7 @@ class EngineConformance:
         (item,) = await generate(engine, [begun])
         assert 1 <= len(item.token_ids) <= SAMPLING.max_new_tokens - 2
 
-    async def test_what_is_added_is_drawn_as_if_it_had_been_there(self, engine: Engine) -> None:
+    async def test_added_requests_are_generated_as_if_present_from_the_start(self, engine: Engine) -> None:
         await self.put(engine, 0)
         generation = engine.begin(requests(2))
         first = await generation.draw(1)
@@ -253,12 +253,12 @@ class EngineConformance:
         assert [item.token_ids for item in drawn] == expected
         assert {item.version for item in await generate(engine, requests(2))} == {1}
 
-    async def test_work_expected_is_work_done(self, engine: Engine) -> None:
+    async def test_announced_work_is_done(self, engine: Engine) -> None:
         engine.expect(WarmUp(prompt_tokens_max=16, sampling=Sampling(1.0, 16, (STOP_TOKEN,))))
         await self.put(engine, 0)
         assert len(await generate(engine, requests(4))) == 4
 
-    async def test_work_longer_than_expected_is_done_too(self, engine: Engine) -> None:
+    async def test_work_longer_than_announced_is_done_too(self, engine: Engine) -> None:
         engine.expect(WarmUp(prompt_tokens_max=16, sampling=Sampling(1.0, 16, (STOP_TOKEN,))))
         await self.put(engine, 0)
         assert len(await generate(engine, [GenerateRequest((5,) * 17, 1, SAMPLING)])) == 1

@@ -16,7 +16,7 @@ def loaded(version: int) -> tuple[LoadedVersion[str], bytes]:
     return LoadedVersion(Epoch(0), Version(version), ModelConfig(), f"weights {version}"), b"hash"
 
 
-async def test_the_one_beside_is_forgotten_before_the_next_is_read() -> None:
+async def test_the_inactive_version_is_freed_before_the_next_is_read() -> None:
     held: HeldVersions[str] = HeldVersions()
     await held.load(lambda: loaded(1))
     with pytest.raises(OSError, match="no room"):
@@ -26,7 +26,7 @@ async def test_the_one_beside_is_forgotten_before_the_next_is_read() -> None:
     held.close()
 
 
-async def test_a_version_is_read_while_a_slice_is_drawn() -> None:
+async def test_a_version_is_read_while_a_slice_is_generated() -> None:
     held: HeldVersions[str] = HeldVersions()
     may_end = threading.Event()
     slice_drawn = asyncio.create_task(held.generate(lambda: may_end.wait(30.0)))

@@ -37,7 +37,7 @@ class TestTorchEngine(EngineConformance, RefusesNonsense):
         return jax_version(version)
 
     @pytest.mark.parametrize("model", [MODEL, LLAMA, QWEN25], ids=["qwen3", "llama", "qwen2"])
-    async def test_it_draws_what_the_jax_engine_draws(self, engine: Engine, model: ModelConfig) -> None:
+    async def test_it_samples_the_tokens_of_the_jax_engine(self, engine: Engine, model: ModelConfig) -> None:
         record, state = jax_version(0, model)
         asked = [
             GenerateRequest((5, 6, 7 + index % 3), 2**63 + index, Sampling(0.7, 8, (1,)), (4,) * (index % 2))

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from peer.engines.torch_noise import gumbel, seed_bits  # noqa: E402
 
 
-def test_it_is_the_noise_of_the_definition() -> None:
+def test_the_noise_equals_its_definition() -> None:
     seeds, positions = [0, 2**64 - 1, 2**63 + 12345, 2**31], [0, 7, 2**20, 3]
     bits = seed_bits([seed_words(seed) for seed in seeds], torch.device("cpu"))
     found = gumbel(bits, torch.tensor(positions, dtype=torch.int32), 100_003).numpy()

@@ -45,7 +45,7 @@ GIB = 2**30
         ),
     ],
 )
-def test_a_ceiling_lets_go_only_beyond_its_gap(
+def test_a_ceiling_allows_work_again_only_beyond_its_gap(
     ceilings: Ceilings, passed: Readings, between: Readings, well_within: Readings
 ) -> None:
     watch = CeilingWatch(ceilings)
@@ -56,7 +56,7 @@ def test_a_ceiling_lets_go_only_beyond_its_gap(
     assert not watch.reasons(between)
 
 
-def test_a_limit_that_cannot_be_watched_holds_everything_back() -> None:
+def test_a_limit_without_a_sensor_stops_work() -> None:
     everything = Ceilings(
         cpu_celsius_max=1,
         gpu_celsius_max=1,
@@ -74,13 +74,13 @@ def test_a_limit_that_cannot_be_watched_holds_everything_back() -> None:
     assert CeilingWatch(Ceilings(battery_share_min=0.5)).reasons(Readings()) == (), "it has none"
 
 
-def test_a_battery_of_any_charge_holds_back_where_only_the_mains_will_do() -> None:
+def test_a_limit_of_1_allows_no_work_on_battery() -> None:
     watch = CeilingWatch(Ceilings(battery_share_min=1.0))
     assert watch.reasons(Readings(on_battery=True, battery_share=0.99)) == ("on battery",)
     assert watch.reasons(Readings(on_battery=False, battery_share=0.1)) == ()
 
 
-def test_a_machine_in_use_says_when_work_begins() -> None:
+def test_a_machine_in_use_reports_when_work_begins() -> None:
     watch = CeilingWatch(Ceilings(idle_s_min=300))
     assert watch.reasons(Readings(idle_s=100)) == ("the machine is in use; work begins 200 s after the last touch",)
 

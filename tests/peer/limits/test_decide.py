@@ -39,13 +39,13 @@ def limits_core(
     return LimitsCore(rules or Rules(), quota or Quota(), asked)
 
 
-def test_what_is_allowed_is_said_once() -> None:
+def test_a_change_is_emitted_once() -> None:
     one = limits_core()
     assert one.handle(COOL, 0.0, MONDAY) == [Allow(ALL)]
     assert one.handle(COOL, 1.0, MONDAY) == []
 
 
-def test_a_pause_stops_everything_and_is_remembered() -> None:
+def test_a_pause_stops_everything_and_is_saved() -> None:
     one = limits_core()
     paused = OwnerRequest("pause")
     assert one.handle(OwnerAsked("pause"), 0.0, MONDAY) == [
@@ -67,7 +67,7 @@ def test_a_pause_for_a_while_ends_by_itself_even_over_a_restart() -> None:
     assert again.handle(COOL, 1.0, until) == [SaveRequest(OwnerRequest()), Allow(ALL)]
 
 
-def test_finishing_goes_on_relaying_until_it_stops() -> None:
+def test_a_finishing_peer_relays_until_it_stops() -> None:
     until = MONDAY + timedelta(hours=1)
     remember, stop, allow = limits_core().handle(OwnerAsked("finish", 3600.0), 0.0, MONDAY)
     assert (remember, stop) == (SaveRequest(OwnerRequest("finish", until)), FinishAndStop(until))
@@ -75,7 +75,7 @@ def test_finishing_goes_on_relaying_until_it_stops() -> None:
     assert (allow.allowed.state, allow.allowed.compute, allow.allowed.send) == ("finishing", True, True)
 
 
-def test_a_start_after_finishing_works_or_waits_until_it_should() -> None:
+def test_a_start_after_finishing_works_or_waits_for_the_named_time() -> None:
     until = MONDAY + timedelta(hours=1)
     assert limits_core(asked=OwnerRequest("finish")).asked == OwnerRequest()
     assert limits_core(asked=OwnerRequest("finish", until)).asked == OwnerRequest("pause", until)
@@ -90,7 +90,7 @@ def test_a_ceiling_stops_computing_only_and_for_a_while() -> None:
     assert one.handle(COOL, 1.0 + REST_S, MONDAY) == [Allow(ALL)]
 
 
-def test_hours_for_computing_and_for_the_network_are_apart() -> None:
+def test_hours_for_computing_and_for_the_network_are_independent() -> None:
     rules = Rules(compute=Schedule.parse(["22:00-07:00"]), network=Schedule.parse(["13:00-14:00"]))
     (first,) = limits_core(rules).handle(COOL, 0.0, MONDAY)
     assert first == Allow(
@@ -123,7 +123,7 @@ def test_a_spent_upload_stops_relaying_and_nothing_else() -> None:
         max_size=30,
     )
 )
-def test_whoever_listens_to_the_actions_knows_what_is_allowed(
+def test_the_emitted_actions_always_match_what_is_allowed(
     events: list[tuple[ReadingsTaken | OwnerAsked, int]],
 ) -> None:
     one = limits_core(Rules(ceilings=Ceilings(cpu_celsius_max=80)))
@@ -140,7 +140,7 @@ def test_whoever_listens_to_the_actions_knows_what_is_allowed(
         assert bool(told.reason) == (told != ALL), "every limit has its reason"
 
 
-def test_nothing_set_limits_nothing() -> None:
+def test_without_limits_everything_is_allowed() -> None:
     rules = LimitsConfig().rules()
     assert rules.compute == rules.network == Schedule()
     assert rules.ceilings == Ceilings()

@@ -9,7 +9,7 @@ from peer.limits.quota import MonthUse, Quota
 DAY = date(2026, 11, 20)
 
 
-def test_what_is_moved_counts_until_it_is_enough() -> None:
+def test_traffic_counts_until_the_quota_is_spent() -> None:
     quota = Quota(upload_bytes=100, download_bytes=1000)
     quota.moved(sent_bytes=99, received_bytes=1000, today=DAY)
     assert not quota.upload_spent(DAY)
@@ -35,14 +35,14 @@ def test_counting_begins_anew_on_the_day_of_the_bill() -> None:
     assert quota.resets_on(date(2026, 12, 15)) == date(2027, 1, 15)
 
 
-def test_a_restart_goes_on_counting() -> None:
+def test_a_restart_continues_the_count() -> None:
     quota = Quota(upload_bytes=100, use=MonthUse("2026-11", 60, 7))
     quota.moved(sent_bytes=40, received_bytes=1, today=DAY)
     assert quota.upload_spent(DAY)
     assert quota.use == MonthUse("2026-11", 100, 8)
 
 
-def test_a_clock_set_back_gives_nothing_back() -> None:
+def test_a_clock_set_back_does_not_renew_the_quota() -> None:
     quota = Quota(upload_bytes=100)
     quota.moved(sent_bytes=100, received_bytes=0, today=DAY)
     assert quota.upload_spent(date(2026, 10, 1))

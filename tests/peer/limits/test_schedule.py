@@ -50,7 +50,7 @@ def test_every_day_around_the_clock_never_changes() -> None:
 
 
 @pytest.mark.parametrize("line", ["", "noon", "mon 25:00-26:00", "mon 10:61-11:00", "mon-", "mon 10:00 11:00", "a b c"])
-def test_what_is_not_understood_is_named(line: str) -> None:
+def test_an_invalid_line_is_quoted(line: str) -> None:
     with pytest.raises(ValueError, match=r"no window|no day|times go"):
         Schedule.parse([line])
 
@@ -67,7 +67,7 @@ def test_what_is_not_understood_is_named(line: str) -> None:
     ),
     minute=st.integers(0, 7 * 24 * 60 - 1),
 )
-def test_the_next_change_is_the_next_change(lines: list[str], minute: int) -> None:
+def test_the_next_change_agrees_with_is_open(lines: list[str], minute: int) -> None:
     schedule, local = Schedule.parse(lines), MONDAY + timedelta(minutes=minute)
     until = schedule.minutes_until_change(local)
     now = schedule.is_open(local)

@@ -24,7 +24,7 @@ RELAY = f"/ip4/192.0.2.7/tcp/4001/p2p/{RELAY_ID}"
         f"/ip4/10.0.0.1/tcp/9/p2p/{PEER_ID}",
     ],
 )
-def test_an_address_is_read_and_names_the_peer(address: str) -> None:
+def test_an_address_is_parsed_with_its_peer(address: str) -> None:
     assert is_p2p_address(address)
     assert str(parse(address, PEER_ID)) == address.removesuffix(f"/p2p/{PEER_ID}") + f"/p2p/{PEER_ID}"
 
@@ -50,7 +50,7 @@ def test_an_address_is_read_and_names_the_peer(address: str) -> None:
         f"{RELAY}/p2p-circuit/p2p-circuit",
     ],
 )
-def test_what_is_no_address_of_this_peer_cannot_be_dialled(address: str) -> None:
+def test_an_address_of_another_peer_cannot_be_dialled(address: str) -> None:
     with pytest.raises(Unreachable):
         parse(address, PEER_ID)
 

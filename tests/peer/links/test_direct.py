@@ -34,7 +34,7 @@ class TestDirectTransport(TransportConformance):
     ) -> ChunkTransport:
         return DirectTransport(LinkConfig(), credentials, run_id, admit, limits)
 
-    async def test_links_speak_tls_1_3_and_are_measured(self, tmp_path: Path) -> None:
+    async def test_links_use_tls_1_3_and_are_measured(self, tmp_path: Path) -> None:
         async with self.pair(tmp_path) as pair:
             for end in await pair.ends():
                 assert end.link._stream._tls._object.version() == "TLSv1.3"  # type: ignore[attr-defined]
@@ -130,7 +130,7 @@ async def test_a_hello_that_drips_in_is_cut_off(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "first", [b"\xff" * 64, b"".join(encode_chunk(1, 0, 0, b"x")), hello("run-2"), b"\1\xff\xff\xff\xff"]
 )
-async def test_whoever_does_not_greet_is_told_and_loses_the_link(tmp_path: Path, first: bytes) -> None:
+async def test_a_caller_without_a_greeting_is_told_and_loses_the_link(tmp_path: Path, first: bytes) -> None:
     async with door(tmp_path) as at:
         caller = await at.connect()
         await caller.upgrade()
@@ -181,7 +181,7 @@ async def test_the_advertised_address_is_the_configured_one(tmp_path: Path, conf
 
 
 @pytest.mark.parametrize("config", [LinkConfig(host="0.0.0.0"), LinkConfig(congestion="warp")])
-async def test_settings_that_cannot_be_kept_are_named(tmp_path: Path, config: LinkConfig) -> None:
+async def test_settings_that_cannot_be_applied_are_named(tmp_path: Path, config: LinkConfig) -> None:
     run = LinkRun(tmp_path)
     transport = DirectTransport(config, run.member("peer")[1], run.run_id, anyone)
     with pytest.raises(ConfigError):

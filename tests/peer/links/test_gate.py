@@ -17,18 +17,18 @@ def caller(role: Role, name: str = "a") -> Caller:
     ("role", "of", "accepted"),
     [("peer", "origin", True), ("peer", "peer", True), ("learner", "origin", True), ("learner", "peer", False)],
 )
-def test_who_has_links_with_whom(role: Role, of: str, accepted: bool) -> None:
+def test_roles_that_may_have_links_with_each_other(role: Role, of: str, accepted: bool) -> None:
     assert (refusal(caller(role), of, OPEN, ()) == "") == accepted
 
 
-def test_nobody_where_the_owner_lets_nothing_in_and_never_who_was_sent_away() -> None:
+def test_no_link_without_receiving_and_none_with_banned_peers() -> None:
     assert refusal(caller("peer"), "peer", NetworkGate(receive=False, reason="it is night"), ()) == "it is night"
     banned = frozenset({PeerId("a")})
     assert refusal(caller("peer"), "peer", OPEN, banned) == BANNED
     assert refusal(caller("peer", "b"), "peer", OPEN, banned) == ""
 
 
-def test_who_may_not_send_still_has_links() -> None:
+def test_a_peer_that_may_not_send_still_has_links() -> None:
     assert NetworkGate().links
     assert NetworkGate(send=False, reason="quota").links
     assert not NetworkGate(receive=False, reason="paused").links

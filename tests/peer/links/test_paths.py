@@ -11,7 +11,7 @@ CIRCUIT = "/ip4/5.5.5.9/tcp/2/p2p/12D3relay/p2p-circuit/p2p/12D3peer"
 NEAR = "10.0.0.1:1"
 
 
-def test_addresses_stand_in_a_row() -> None:
+def test_addresses_are_split_at_spaces() -> None:
     assert addresses_in(DIRECT) == (DIRECT,)
     assert addresses_in(f"{DIRECT} {P2P} {P2P}") == (DIRECT, P2P)
     assert addresses_in(f"{P2P} {P2P}0") == (P2P, f"{P2P}0")
@@ -23,7 +23,7 @@ def test_addresses_stand_in_a_row() -> None:
 @pytest.mark.parametrize(
     "text", ["", "/srv/my weights/model.safetensors", "https://a.example/x /ip4/1.1.1.1/tcp/1", "a:1 b"]
 )
-def test_what_is_no_row_of_addresses_stays_whole(text: str) -> None:
+def test_a_mirrors_address_is_not_split(text: str) -> None:
     assert addresses_in(text) == (text,)
 
 
@@ -45,7 +45,7 @@ def test_where_all_failed_the_oldest_failure_is_tried_first() -> None:
     assert paths.order(PEER, [P2P, DIRECT], 21.0) == [P2P, DIRECT]
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_state_is_bounded() -> None:
     paths = Paths()
     for number in range(5000):
         paths.failed(PeerId(str(number)), DIRECT, float(number))
@@ -67,11 +67,11 @@ def test_what_is_remembered_is_bounded() -> None:
         ("/srv/my weights", "mirror"),
     ],
 )
-def test_each_form_is_told_from_the_others(address: str, kind: str) -> None:
+def test_each_form_of_address_is_recognised(address: str, kind: str) -> None:
     assert kind_of(address) == kind
 
 
-def test_links_are_named_as_they_are_shown() -> None:
+def test_links_have_the_kind_that_is_shown() -> None:
     assert [kind_of_link(name, False) for name in ("direct", "punched", "p2p", "relayed", "mirror")] == [
         *("direct", "punched", "p2p", "relayed", "mirror")
     ]
@@ -80,11 +80,11 @@ def test_links_are_named_as_they_are_shown() -> None:
     assert kind_of_link("something newer", False) == "mirror"
 
 
-def test_without_a_measurement_the_cheapest_way_comes_first() -> None:
+def test_without_a_measurement_the_cheapest_path_comes_first() -> None:
     assert Paths().order(PEER, [CIRCUIT, P2P, PUNCH, DIRECT, NEAR], 0.0) == [NEAR, DIRECT, PUNCH, P2P, CIRCUIT]
 
 
-def test_a_way_that_was_measured_far_slower_comes_later_until_that_is_old() -> None:
+def test_a_far_slower_path_comes_later_until_its_measurement_is_old() -> None:
     paths = Paths()
     paths.measured(PEER, "direct", 1e6, 0.0)
     assert paths.order(PEER, [P2P, DIRECT], 1.0) == [DIRECT, P2P], "nobody knows whether p2p is any faster"
@@ -96,7 +96,7 @@ def test_a_way_that_was_measured_far_slower_comes_later_until_that_is_old() -> N
     assert paths.order(PEER, [P2P, DIRECT], 1e4) == [DIRECT, P2P]
 
 
-def test_better_ways_are_those_worth_more_than_the_link_that_is_there() -> None:
+def test_better_paths_have_a_higher_value_than_the_open_link() -> None:
     paths, all_of_them = Paths(), [CIRCUIT, P2P, PUNCH, DIRECT]
     paths.failed(PEER, DIRECT, 0.0)
     assert paths.better(PEER, all_of_them, "relayed", 1.0) == [DIRECT, PUNCH, P2P]
@@ -108,7 +108,7 @@ def test_better_ways_are_those_worth_more_than_the_link_that_is_there() -> None:
     assert paths.better(PEER, [CIRCUIT, PUNCH], "punched", 1.0) == [CIRCUIT]
 
 
-def test_what_was_learned_elsewhere_is_tried_too() -> None:
+def test_addresses_learned_elsewhere_are_tried_too() -> None:
     paths = Paths()
     paths.learn(PEER, [NEAR, "/not an address"])
     assert paths.order(PEER, [DIRECT], 0.0) == [NEAR, DIRECT]
@@ -119,7 +119,7 @@ def test_what_was_learned_elsewhere_is_tried_too() -> None:
     assert paths.order(PEER, [DIRECT], 0.0) == [DIRECT]
 
 
-def test_the_most_that_a_way_carried_lately_counts() -> None:
+def test_the_highest_recent_rate_of_a_path_counts() -> None:
     paths = Paths()
     paths.measured(PEER, "p2p", 3e6, 0.0)
     paths.measured(PEER, "direct", 1e6, 10.0)

@@ -11,7 +11,7 @@ from peer.links.rates import LinkRate, Measured, RateMeter, TokenBucket
 from peer.links.traffic import LinkTraffic, is_lan_address
 
 
-def test_only_what_leaves_while_something_waits_counts() -> None:
+def test_only_bytes_that_leave_while_others_wait_count() -> None:
     meter = RateMeter()
     meter.sent(1_000_000, 0.0)
     assert meter.uplink(1.0) == Measured()
@@ -62,11 +62,11 @@ def test_the_downlink_is_the_fastest_second_of_the_last_minutes() -> None:
         *(("fe80::1%eth0", True), ("8.8.8.8", False), ("2a00:1450::1", False), ("100.64.0.1", False), ("", False)),
     ],
 )
-def test_what_is_our_own_network(address: str, lan: bool) -> None:
+def test_addresses_of_the_local_network(address: str, lan: bool) -> None:
     assert is_lan_address(address) is lan
 
 
-def test_caps_are_shared_by_all_links_but_those_to_our_network() -> None:
+def test_caps_are_shared_by_all_links_beyond_the_local_network() -> None:
     config = LinkConfig(upload_mbit_s_max=8.0, download_mbit_s_max=16.0)
     traffic = LinkTraffic(config)
     assert traffic.of("8.8.8.8") is traffic.of("9.9.9.9")
@@ -79,7 +79,7 @@ def test_caps_are_shared_by_all_links_but_those_to_our_network() -> None:
     assert strict.of("10.0.0.1").upload is strict.of("8.8.8.8").upload is not None
 
 
-def test_the_uplink_to_others_goes_before_that_to_our_network() -> None:
+def test_the_uplink_to_other_networks_comes_before_the_local_one() -> None:
     traffic = LinkTraffic(LinkConfig(), is_lan=lambda address: address == "near")
     near, far = traffic.of("near"), traffic.of("far")
     for one, size_bytes in ((near, 9000), (near, 1000)):
@@ -119,7 +119,7 @@ def test_the_kernel_takes_little_ahead_of_a_cap() -> None:
         assert traffic.of("8.8.8.8").kernel_ahead_bytes == most
 
 
-def test_what_is_taken_beyond_the_burst_is_waited_for_by_the_next() -> None:
+def test_bytes_beyond_the_burst_delay_the_next_request() -> None:
     bucket = TokenBucket(1000.0, 100.0)
     assert bucket.take(60, 5.0) == 0.0
     assert bucket.take(1040, 5.0) == 0.0, "a chunk larger than the burst passes, into debt"
@@ -150,7 +150,7 @@ def test_the_cap_holds_over_any_time(takes: list[tuple[int, float]]) -> None:
         total += size_bytes
 
 
-def test_what_leaves_counts_only_while_something_waits() -> None:
+def test_a_links_sent_bytes_count_only_while_others_wait() -> None:
     rate = LinkRate()
     rate.sent(1000, 0.0)
     assert rate.sent_bytes_per_second(1.0) == 0.0
@@ -163,14 +163,14 @@ def test_what_leaves_counts_only_while_something_waits() -> None:
     assert rate.sent_bytes_per_second(6.0) == pytest.approx(1000.0)
 
 
-def test_what_keeps_coming_says_how_fast_the_link_is() -> None:
+def test_a_steady_stretch_measures_a_links_downlink() -> None:
     rate = LinkRate()
     for tenth in range(12):
         rate.received(100, tenth / 10)
     assert rate.received_bytes_per_second == pytest.approx(1000.0)
 
 
-def test_what_comes_now_and_then_says_nothing() -> None:
+def test_scattered_bytes_do_not_measure_the_downlink() -> None:
     rate = LinkRate()
     for second in range(60):
         rate.received(100_000, float(second))

@@ -118,7 +118,7 @@ class TransportConformance(ABC):
         finally:
             await asyncio.gather(dialler.close(), listener.close())
 
-    async def test_each_end_knows_the_other(self, tmp_path: Path) -> None:
+    async def test_each_end_has_the_others_identity(self, tmp_path: Path) -> None:
         async with self.pair(tmp_path) as pair:
             dialled, accepted = await pair.ends()
             assert (dialled.link.peer_id, dialled.link.role, dialled.link.dialled) == (pair.peer_id, "peer", True)
@@ -152,7 +152,7 @@ class TransportConformance(ABC):
                 while end.link.measure().unsent_bytes:  # noqa: ASYNC110 - nothing tells of it
                     await asyncio.sleep(0.001)
 
-    async def test_what_comes_before_the_start_is_kept(self, tmp_path: Path) -> None:
+    async def test_frames_before_the_start_are_kept(self, tmp_path: Path) -> None:
         async with self.pair(tmp_path) as pair:
             link, accepted = await pair.dial()
             for version in range(3):
@@ -165,7 +165,7 @@ class TransportConformance(ABC):
             assert [(await end.message()).want.version for _ in range(3)] == [0, 1, 2]
             await end.chunk()
 
-    async def test_a_link_that_ended_before_the_start_says_so_afterwards(self, tmp_path: Path) -> None:
+    async def test_a_link_that_ended_before_its_start_reports_it_afterwards(self, tmp_path: Path) -> None:
         async with self.pair(tmp_path) as pair:
             link, accepted = await pair.dial()
             accepted.link.send(want(4))
@@ -220,7 +220,7 @@ class TransportConformance(ABC):
             assert "took no bytes" in (await dialled.ended())[0]
             assert link.bytes_sent < 64 << 20, "what waits is bounded"
 
-    async def test_messages_that_nobody_takes_end_the_link(self, tmp_path: Path) -> None:
+    async def test_messages_that_are_not_read_end_the_link(self, tmp_path: Path) -> None:
         async with self.pair(tmp_path) as pair:
             dialled, accepted = await pair.ends()
             accepted.link.pause_reading()
@@ -241,7 +241,7 @@ class TransportConformance(ABC):
             await accepted.until(lambda: len(accepted.came) == 2000)
             assert accepted.batches >= 2000 // 256
 
-    async def test_a_dial_reaches_the_named_peer_or_nobody(self, tmp_path: Path) -> None:
+    async def test_a_dial_reaches_the_named_peer_or_fails(self, tmp_path: Path) -> None:
         async with self.pair(tmp_path) as pair:
             somebody_else = LinkRun(tmp_path / "x").member("peer")[0]
             with pytest.raises(WrongKey):
@@ -286,7 +286,7 @@ class TransportConformance(ABC):
             with pytest.raises(ProtocolMismatch):
                 await pair.dialler.dial(pair.peer_id, pair.address)
 
-    async def test_nobody_there_is_an_error_in_time(self, tmp_path: Path) -> None:
+    async def test_an_unanswered_dial_is_an_error_in_time(self, tmp_path: Path) -> None:
         async with self.pair(tmp_path) as pair:
             await pair.listener.close()
             with pytest.raises(RollcastError):

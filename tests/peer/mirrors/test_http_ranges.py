@@ -48,7 +48,7 @@ async def test_a_range_and_a_whole_file(tmp_path: Path) -> None:
         assert server.headers[0]["Accept-Encoding"] == "identity"
 
 
-async def test_more_than_is_there_is_not_there(tmp_path: Path) -> None:
+async def test_a_range_beyond_the_end_is_not_there(tmp_path: Path) -> None:
     async with serving(tmp_path) as (server, http):
         for start, stop in ((1000, 1025), (5000, 5001)):
             with pytest.raises(NotThere, match="shorter"):
@@ -105,7 +105,7 @@ async def test_a_hostile_answer_is_refused(answer: bytes) -> None:
         answer_of("Content-Length: 0\r\n", status="429 Too Many Requests"),
     ],
 )
-async def test_an_answer_that_breaks_off_may_be_tried_again(answer: bytes) -> None:
+async def test_an_answer_that_breaks_off_may_be_retried(answer: bytes) -> None:
     async def write(_request: bytes, writer: asyncio.StreamWriter) -> None:
         writer.write(answer)
 
@@ -159,7 +159,7 @@ async def test_silence_meets_its_deadline() -> None:
             await http.reach(address)
 
 
-async def test_time_in_which_we_do_not_read_does_not_count(tmp_path: Path) -> None:
+async def test_time_without_a_read_does_not_count(tmp_path: Path) -> None:
     async with serving(tmp_path) as (server, http):
         (tmp_path / "file").write_bytes(b"x" * (1 << 20))
         pieces = http.part(f"{server.address}/file", 0, 1 << 20)
@@ -168,7 +168,7 @@ async def test_time_in_which_we_do_not_read_does_not_count(tmp_path: Path) -> No
         assert size + sum([len(piece) async for piece in pieces]) == 1 << 20
 
 
-async def test_a_server_says_how_long_it_wants_to_be_left_alone(tmp_path: Path) -> None:
+async def test_a_servers_retry_after_is_reported(tmp_path: Path) -> None:
     async with serving(tmp_path) as (server, http):
         for text, least, most in (
             ("7", 7, 7),
@@ -214,7 +214,7 @@ async def test_redirects_on_loopback_are_followed_and_take_no_credentials_along(
         assert [headers.get("Authorization") for headers in server.headers] == ["s3cret", None]
 
 
-async def test_nobody_there_is_said_in_time() -> None:
+async def test_a_server_that_is_down_is_reported_in_time() -> None:
     server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/x?signature=s3cret"
     server.close()
@@ -227,7 +227,7 @@ async def test_nobody_there_is_said_in_time() -> None:
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-async def test_a_server_that_cannot_answer_is_no_mirror_now(tmp_path: Path, status: int) -> None:
+async def test_a_busy_server_is_unreachable(tmp_path: Path, status: int) -> None:
     async def write(_request: bytes, writer: asyncio.StreamWriter) -> None:
         writer.write(answer_of("", status=f"{status} x"))
 
@@ -246,14 +246,14 @@ def test_a_file_of_a_mirror_keeps_the_query_of_its_prefix() -> None:
     "address",
     ["http://example.com/x", "file:///etc/passwd", "ftp://a/b", "https://", "https://u:p@a/b", "a:1", "http://[", ""],
 )
-def test_an_address_that_is_no_mirrors_is_refused_without_its_secrets(address: str) -> None:
+def test_an_invalid_address_is_refused_without_showing_its_secrets(address: str) -> None:
     with pytest.raises(Unreachable) as caught:
         url_of(f"{address}?s3cret")
     assert "s3cret" not in str(caught.value)
     assert "u:p@" not in str(caught.value)
 
 
-def test_what_is_shown_of_an_address() -> None:
+def test_a_shown_address_has_no_secrets() -> None:
     assert shown("https://u:p@a.example/b/c?x=1#y") == "https://a.example/b/c"
 
 

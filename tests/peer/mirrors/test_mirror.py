@@ -102,7 +102,7 @@ async def test_a_want_without_the_list_still_asks_the_mirror_and_gets_only_have(
 
 
 @pytest.mark.parametrize("version", [8, 100])
-async def test_what_is_not_there_or_not_known_is_cancelled(tmp_path: Path, version: int) -> None:
+async def test_missing_and_unknown_encodings_are_cancelled(tmp_path: Path, version: int) -> None:
     async with mirror(tmp_path) as world:
         link, got = await world.link()
         link.send(want(version))
@@ -125,7 +125,7 @@ async def test_a_mirror_of_another_run_is_cancelled(tmp_path: Path) -> None:
         assert "more than" in await got.cancelled()
 
 
-async def test_a_mirror_that_breaks_off_is_asked_for_the_rest_only(tmp_path: Path) -> None:
+async def test_after_a_broken_answer_only_the_rest_is_requested(tmp_path: Path) -> None:
     async with mirror(tmp_path) as world:
         whole = version_record(7)[1]
 
@@ -151,7 +151,7 @@ async def test_a_mirror_that_breaks_off_is_asked_for_the_rest_only(tmp_path: Pat
 
 
 @pytest.mark.parametrize("headers", [{}, {"Retry-After": "0"}])
-async def test_a_busy_mirror_is_asked_again_later(tmp_path: Path, headers: dict[str, str]) -> None:
+async def test_a_busy_mirror_is_retried_later(tmp_path: Path, headers: dict[str, str]) -> None:
     async with mirror(tmp_path) as world:
         refused = 0
 
@@ -212,7 +212,7 @@ async def test_a_shorter_file_is_cancelled_not_padded(tmp_path: Path) -> None:
         assert "shorter" in await got.cancelled()
 
 
-async def test_what_only_concerns_a_process_is_ignored(tmp_path: Path) -> None:
+async def test_messages_for_receiving_processes_are_ignored(tmp_path: Path) -> None:
     async with mirror(tmp_path) as world:
         link, got = await world.link()
         link.send(pb.LinkMessage(held=pb.VersionHeld(version=7)))

@@ -122,7 +122,7 @@ async def test_version_0_comes_from_shards(tmp_path: Path) -> None:
         assert await fetch_all(link, got) == STATE
 
 
-async def test_only_what_is_there_as_it_is_is_claimed(tmp_path: Path) -> None:
+async def test_only_unchanged_tensors_are_claimed(tmp_path: Path) -> None:
     def transpose(header: dict[str, Any]) -> None:
         header["layer.0/w"]["shape"].reverse()
 

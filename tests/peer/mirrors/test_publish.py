@@ -41,7 +41,7 @@ class World:
 WHOLE = {"0.data", "0.list", "announcement"}
 
 
-def test_a_finished_encoding_is_there_in_the_stores_layout(tmp_path: Path) -> None:
+def test_a_finished_encoding_is_published_in_the_stores_layout(tmp_path: Path) -> None:
     world = World(tmp_path)
     stored = world.stored(1)
     world.mirror.publish(stored)
@@ -81,7 +81,7 @@ def test_the_oldest_versions_go(tmp_path: Path) -> None:
     assert world.seen() == {"9": WHOLE, "10": WHOLE}
 
 
-def test_what_is_not_finished_is_not_published(tmp_path: Path) -> None:
+def test_an_unfinished_encoding_is_not_published(tmp_path: Path) -> None:
     world = World(tmp_path)
     verified = parse_announcement(announcement_of(1))
     _, state = version_record(1)
@@ -124,7 +124,7 @@ def test_a_crash_at_any_step_leaves_nothing_half_written_in_sight(
     assert world.seen() == {"1": WHOLE, "2": WHOLE}
 
 
-def test_a_version_of_another_run_makes_way(tmp_path: Path) -> None:
+def test_a_version_of_another_run_is_replaced(tmp_path: Path) -> None:
     world = World(tmp_path)
     folder = world.folder / "1"
     folder.mkdir()

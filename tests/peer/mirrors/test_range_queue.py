@@ -42,7 +42,7 @@ def test_the_newest_version_goes_first() -> None:
     assert [part.key for part in (queue.take(), queue.take()) if part] == [NEW, OLD]
 
 
-def test_a_chunk_asked_for_twice_is_read_once() -> None:
+def test_a_chunk_requested_twice_is_read_once() -> None:
     queue = queue_of(4)
     queue.add(OLD, MANIFEST, [0, 1])
     queue.add(OLD, MANIFEST, [1, 0])
@@ -55,7 +55,7 @@ def test_a_chunk_asked_for_twice_is_read_once() -> None:
     assert queue.take() is not None, "it may be asked for again once it arrived"
 
 
-def test_what_could_not_be_read_waits_again() -> None:
+def test_chunks_that_could_not_be_read_are_queued_again() -> None:
     queue = queue_of(4)
     queue.add(OLD, MANIFEST, [0, 1, 2])
     part = queue.take()
@@ -67,7 +67,7 @@ def test_what_could_not_be_read_waits_again() -> None:
     assert (again.first, again.last) == (1, 2)
 
 
-def test_what_nobody_asks_for_any_more_is_neither_read_nor_delivered() -> None:
+def test_cancelled_requests_are_neither_read_nor_delivered() -> None:
     queue = queue_of(4)
     queue.add(OLD, MANIFEST, [0, 1, 2, 8])
     part = queue.take()

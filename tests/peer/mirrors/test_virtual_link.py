@@ -88,7 +88,7 @@ async def test_nothing_is_delivered_before_the_start(world: World) -> None:
     await world.got.until(lambda: world.got.chunks)
 
 
-async def test_so_many_reads_at_a_time_and_no_more(world: World) -> None:
+async def test_reads_at_a_time_are_bounded(world: World) -> None:
     world.link.start(world.got)
     world.source.go.clear()
     world.link.send(request(1, range(11)))
@@ -100,7 +100,7 @@ async def test_so_many_reads_at_a_time_and_no_more(world: World) -> None:
     assert world.source.reads == [(1, 0, 4 * size), (1, 4 * size, 8 * size), (1, 8 * size, 10 * size + 17)]
 
 
-async def test_the_newest_version_overtakes(world: World) -> None:
+async def test_the_newest_version_is_read_first(world: World) -> None:
     world.link.start(world.got)
     world.source.go.clear()
     world.link.send(request(1, range(11)))
@@ -111,7 +111,7 @@ async def test_the_newest_version_overtakes(world: World) -> None:
     assert [version for version, _, _ in world.source.reads] == [1, 1, 2, 1]
 
 
-async def test_what_is_cancelled_is_not_read_on(world: World) -> None:
+async def test_a_cancelled_encoding_is_not_read_further(world: World) -> None:
     world.link.start(world.got)
     world.source.go.clear()
     world.link.send(request(1, range(11)))
@@ -139,7 +139,7 @@ async def test_a_receiver_that_pauses_holds_the_reads(world: World) -> None:
     await world.got.until(lambda: len(world.got.chunks) == 11 and world.got.messages)
 
 
-async def test_what_is_only_partly_held_is_answered_as_the_protocol_says(world: World) -> None:
+async def test_a_partly_held_encoding_is_answered_by_its_bitmap(world: World) -> None:
     world.source.held = Holding(b"\xc0\x00", False)
     world.link.start(world.got)
     world.link.send(want(1))
@@ -152,7 +152,7 @@ async def test_what_is_only_partly_held_is_answered_as_the_protocol_says(world: 
     assert world.source.reads == [(1, 0, 2 * CHUNK_SIZE_BYTES)]
 
 
-async def test_what_is_received_counts_against_the_download_cap() -> None:
+async def test_received_bytes_count_against_the_download_cap() -> None:
     bucket = TokenBucket(1e6, 1)
     world = World(download=bucket)
     world.link.start(world.got)
@@ -181,7 +181,7 @@ async def test_a_want_is_looked_up_once_at_a_time(world: World) -> None:
     assert [message.WhichOneof("body") for message in world.got.messages] == ["chunk_list", "have", "have"]
 
 
-async def test_closing_ends_the_reads_and_says_so_once(world: World) -> None:
+async def test_closing_ends_the_reads_and_is_reported_once(world: World) -> None:
     world.link.start(world.got)
     world.source.go.clear()
     world.link.send(request(1, range(11)))
@@ -199,14 +199,14 @@ async def test_closing_ends_the_reads_and_says_so_once(world: World) -> None:
     assert not world.got.chunks
 
 
-async def test_a_link_that_was_closed_before_its_start_says_so(world: World) -> None:
+async def test_a_link_closed_before_its_start_reports_it(world: World) -> None:
     world.link.close("too late")
     world.link.start(world.got)
     await world.got.until(lambda: world.got.ended)
     assert world.got.ended == [("too late", "")]
 
 
-async def test_chunks_sent_to_it_go_nowhere(world: World) -> None:
+async def test_chunks_sent_to_a_mirror_are_dropped(world: World) -> None:
     world.link.start(world.got)
     world.link.send_chunk(1, 0, 0, b"x", DIRECT_STRIPE)
     assert world.got.drains == 0
@@ -214,7 +214,7 @@ async def test_chunks_sent_to_it_go_nowhere(world: World) -> None:
     assert world.link.bytes_sent == 0
 
 
-async def test_more_than_anybody_asks_for_ends_the_link(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_requested_chunks_end_the_link(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peer.mirrors.virtual_link._CHUNKS_ASKED_MOST", 5)
     world.link.start(world.got)
     world.link.send(request(1, range(11)))
@@ -249,14 +249,14 @@ async def test_an_error_ends_the_link(world: World, error: Exception, message: p
     assert world.got.ended[0][1] == ("RC305" if isinstance(error, MalformedMessage) else "")
 
 
-async def test_a_version_that_is_forgotten_meanwhile_is_cancelled(world: World) -> None:
+async def test_a_version_that_is_discarded_meanwhile_is_cancelled(world: World) -> None:
     world.link.start(world.got)
     world.link.send(request(1, [0]))
     world.link._versions = lambda _: None
     assert await world.got.cancelled()
 
 
-async def test_a_source_that_has_less_than_it_said_is_cancelled(world: World) -> None:
+async def test_a_source_with_less_than_it_claimed_is_cancelled(world: World) -> None:
     def gone(*_: object) -> Any:
         raise NotThere("gone")
 

@@ -15,14 +15,14 @@ def test_strangers_are_few_and_members_are_not_counted() -> None:
     assert policy.judge(A, 99, 0.0) == "refused"
 
 
-def test_who_showed_a_certificate_stays_a_member_whatever_is_expected() -> None:
+def test_a_peer_that_showed_a_certificate_stays_a_member() -> None:
     policy = ConnectionPolicy()
     policy.showed(B)
     policy.expect([A])
     assert policy.is_member(B)
 
 
-def test_who_showed_another_one_need_not_come_back_for_a_while() -> None:
+def test_a_peer_with_an_invalid_certificate_is_refused_for_a_while() -> None:
     policy = ConnectionPolicy()
     policy.refuse(B, 10.0)
     assert policy.judge(B, 0, 11.0) == "refused"
@@ -32,7 +32,7 @@ def test_who_showed_another_one_need_not_come_back_for_a_while() -> None:
     assert policy.judge(B, 0, 11.0) == "member"
 
 
-def test_who_was_sent_away_is_no_member_whatever_it_shows() -> None:
+def test_a_banned_peer_is_no_member_whatever_it_shows() -> None:
     policy = ConnectionPolicy()
     policy.showed(A)
     policy.expect([B])
@@ -43,7 +43,7 @@ def test_who_was_sent_away_is_no_member_whatever_it_shows() -> None:
     assert policy.judge(B, 0, 1.0) == "member"
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_state_is_bounded() -> None:
     policy = ConnectionPolicy()
     for number in range(5000):
         policy.showed(PeerId(f"s{number}"))

@@ -23,7 +23,7 @@ from tests.peer.scripted_coordinator import peer_credentials
 CIRCUIT = "/ip4/192.0.2.9/tcp/4001/p2p/R/p2p-circuit/p2p/A"
 
 
-def test_only_libp2p_hosts_that_can_be_dialled_are_begun_with() -> None:
+def test_lookups_start_from_libp2p_hosts_that_can_be_dialled() -> None:
     known = [
         (PeerId("A"), f"192.0.2.1:7 punch /ip4/192.0.2.1/tcp/4001 {CIRCUIT}"),
         (PeerId("B"), "/ip4/192.0.2.2/tcp/4001/p2p/B"),
@@ -116,12 +116,14 @@ async def told(advertised: str, *, relays: bool) -> tuple[Any, pb.Reachability]:
         ("192.0.2.1:4000", True, ""),
     ],
 )
-async def test_others_are_told_where_to_reserve_if_they_may(advertised: str, relays: bool, address: str) -> None:
+async def test_the_address_for_reservations_is_advertised_if_relaying_is_on(
+    advertised: str, relays: bool, address: str
+) -> None:
     _, said = await told(advertised, relays=relays)
     assert said.relay_address == address
 
 
-async def test_relays_are_named_and_circuits_told() -> None:
+async def test_named_relays_are_used_and_circuits_advertised() -> None:
     transport, said = await told("", relays=True)
     assert transport.wanted == [["/one", "/two"]]
     assert list(said.circuits) == ["/one/p2p-circuit/p2p/me"]

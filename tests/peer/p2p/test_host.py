@@ -101,7 +101,7 @@ async def test_a_frozen_end_is_given_up(tmp_path: Path) -> None:
         assert "sent nothing for 0.9 s" in reason
 
 
-async def test_a_thread_that_dies_takes_its_links_along_and_is_started_again(tmp_path: Path) -> None:
+async def test_a_thread_that_dies_ends_its_links_and_is_restarted(tmp_path: Path) -> None:
     async def die() -> None:
         raise RuntimeError("on purpose")
 
@@ -168,7 +168,7 @@ async def test_a_second_daemon_does_not_share_the_port(tmp_path: Path) -> None:
         await second.close()
 
 
-async def test_only_noise_is_spoken(tmp_path: Path) -> None:
+async def test_only_noise_is_accepted(tmp_path: Path) -> None:
     from libp2p import new_host
     from libp2p.crypto.ed25519 import create_new_key_pair
     from libp2p.network.config import RetryConfig
@@ -230,7 +230,7 @@ async def test_strangers_are_few_and_do_not_keep_members_out(tmp_path: Path) -> 
         assert (await accepted.message()).want.version == 1
 
 
-async def test_a_stranger_who_floods_is_cut(tmp_path: Path) -> None:
+async def test_a_stranger_that_floods_is_cut(tmp_path: Path) -> None:
     async def flood(host: Any, pair: Pair) -> int:
         """Return how many bytes of an endless message the host accepted."""
         connection = await connect(host, pair)
@@ -257,7 +257,7 @@ async def test_a_stranger_who_floods_is_cut(tmp_path: Path) -> None:
         assert await in_trio(pair.dialler, lambda host: flood(host, pair)) < 64 << 20, "what the kernels hold"
 
 
-async def test_who_shows_a_certificate_of_somebody_else_is_kept_out_for_a_while(tmp_path: Path) -> None:
+async def test_a_peer_that_shows_anothers_certificate_is_refused_for_a_while(tmp_path: Path) -> None:
     async with p2p_pair(tmp_path) as pair:
         listener: Any = pair.listener
         _, credentials = pair.run.member("peer")
@@ -270,7 +270,7 @@ async def test_who_shows_a_certificate_of_somebody_else_is_kept_out_for_a_while(
         assert listener.running
 
 
-async def test_who_was_refused_has_no_other_certificate_looked_at(tmp_path: Path) -> None:
+async def test_no_certificate_of_a_refused_peer_is_checked(tmp_path: Path) -> None:
     from peer.p2p.circuits.wire import show_certificate
 
     async with p2p_pair(tmp_path) as pair:
@@ -295,7 +295,7 @@ async def test_who_was_refused_has_no_other_certificate_looked_at(tmp_path: Path
         assert len(judged) == 1
 
 
-async def test_a_stranger_has_one_link_to_show_who_it_is_on(tmp_path: Path) -> None:
+async def test_a_stranger_has_one_link_to_prove_its_membership(tmp_path: Path) -> None:
     from peer.p2p.circuits.wire import open_stream
     from peer.p2p.streams.opening import PROTOCOL, encode_opening
 
@@ -320,7 +320,7 @@ async def test_a_stranger_has_one_link_to_show_who_it_is_on(tmp_path: Path) -> N
         assert await in_trio(pair.listener, waiting) == 2
 
 
-async def test_a_star_stays_a_star(tmp_path: Path) -> None:
+async def test_hosts_of_a_star_do_not_dial_each_other(tmp_path: Path) -> None:
     async with p2p_pair(tmp_path) as pair:
         dialled, accepted = await pair.ends()
         dialled.link.close("")
@@ -342,7 +342,7 @@ async def test_a_host_limits_its_links_and_nothing_by_share_of_memory(tmp_path: 
             await pair.dialler.dial(pair.peer_id, pair.address)
 
 
-async def test_connections_that_ended_are_forgotten(tmp_path: Path) -> None:
+async def test_records_of_ended_connections_are_discarded(tmp_path: Path) -> None:
     """Without the fix, libp2p counts each against its limit, and keeps a task for it, until the host ends."""
 
     async def connections(host: Any) -> int:
@@ -368,7 +368,7 @@ async def test_connections_that_ended_are_forgotten(tmp_path: Path) -> None:
                     await asyncio.sleep(0.02)
 
 
-async def test_who_sends_more_than_granted_is_cut(tmp_path: Path) -> None:
+async def test_a_peer_that_sends_more_than_granted_is_cut(tmp_path: Path) -> None:
     async with p2p_pair(tmp_path, host_limits=HostLimits(window_bytes=1 << 20)) as pair:
         link, accepted = await pair.dial()
         accepted.link.pause_reading()
@@ -387,7 +387,7 @@ async def test_who_sends_more_than_granted_is_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_a_reader_that_pauses_for_longer_than_yamux_bears_goes_on(tmp_path: Path) -> None:
+async def test_a_reader_may_pause_for_longer_than_yamux_allows(tmp_path: Path) -> None:
     limits = replace(LIMITS, write_timeout_s=15.0)
     async with p2p_pair(tmp_path, limits, HostLimits(window_bytes=1 << 20)) as pair:
         link, accepted = await pair.dial()
@@ -400,7 +400,7 @@ async def test_a_reader_that_pauses_for_longer_than_yamux_bears_goes_on(tmp_path
         await accepted.until(lambda: len(accepted.came) == 500)
 
 
-async def test_what_is_no_lane_is_closed(tmp_path: Path) -> None:
+async def test_a_stream_that_is_no_lane_is_closed(tmp_path: Path) -> None:
     from libp2p.peer.id import ID
     from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
     from multiaddr import Multiaddr
@@ -426,7 +426,7 @@ async def test_what_is_no_lane_is_closed(tmp_path: Path) -> None:
         assert pair.accepted.empty()
 
 
-async def test_a_certificate_of_somebody_else_is_refused(tmp_path: Path) -> None:
+async def test_a_certificate_of_another_peer_is_refused(tmp_path: Path) -> None:
     run = LinkRun(tmp_path)
     async with p2p_pair(tmp_path) as pair:
         somebody_else, credentials = run.member("origin")

@@ -58,7 +58,7 @@ def test_another_port_is_chosen_where_a_peer_elsewhere_holds_this_one(
         hold.release()
 
 
-def test_a_listener_that_would_share_it_is_seen(tmp_path: Path) -> None:
+def test_a_listener_that_would_share_the_port_is_detected(tmp_path: Path) -> None:
     with socket.socket() as other:
         for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
             other.setsockopt(socket.SOL_SOCKET, option, 1)
@@ -68,12 +68,12 @@ def test_a_listener_that_would_share_it_is_seen(tmp_path: Path) -> None:
             PortHold(HOST, other.getsockname()[1], tmp_path)
 
 
-def test_a_lock_file_that_cannot_be_made_says_so(tmp_path: Path) -> None:
+def test_a_lock_file_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PortInUse):
         PortHold(HOST, 0, tmp_path / "missing")
 
 
-def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
+def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
     hold = PortHold(HOST, 0, tmp_path)
     hold.release()
     (tmp_path / "elsewhere").touch()

@@ -13,7 +13,7 @@ def waits(traffic: LinkTraffic, caps: CircuitCaps) -> list[float]:
     return [passing.next_portion(0.0) for _ in range(3)]
 
 
-def test_portions_wait_for_the_cap_of_what_is_passed_on() -> None:
+def test_portions_wait_for_the_cap_on_relayed_bytes() -> None:
     caps = CircuitCaps(bytes_per_second=PORTION_BYTES)
     assert waits(LinkTraffic(LinkConfig()), caps) == pytest.approx([0.0, 0.0, 1.0])
 
@@ -26,7 +26,7 @@ def test_portions_wait_for_the_caps_of_all_links(cap: str) -> None:
     assert 0.9 < second < third <= 2.0
 
 
-def test_what_is_passed_on_counts_as_received_and_sent() -> None:
+def test_relayed_bytes_count_as_received_and_sent() -> None:
     traffic = LinkTraffic(LinkConfig())
     passing = RelayCaps(traffic, CircuitCaps())
     assert passing.passed(0.0) == passing.passed_bytes == PORTION_BYTES

@@ -34,7 +34,7 @@ def part(nat_pmp_port: int, description: str, told: asyncio.Queue[str], config: 
     )
 
 
-async def test_the_router_is_asked_and_at_the_end_has_the_port_back() -> None:
+async def test_the_router_maps_the_port_until_the_end() -> None:
     told: asyncio.Queue[str] = asyncio.Queue()
     async with routers.NatPmpRouter().open() as router:
         config = CONFIG.model_copy(update={"p2p": True, "p2p_port": 7421})
@@ -47,7 +47,7 @@ async def test_the_router_is_asked_and_at_the_end_has_the_port_back() -> None:
         assert router.mapped == {}
 
 
-async def test_a_router_without_nat_pmp_is_asked_over_upnp() -> None:
+async def test_upnp_is_tried_where_nat_pmp_fails() -> None:
     pytest.importorskip("miniupnpc")
     told: asyncio.Queue[str] = asyncio.Queue()
     async with routers.UpnpRouter().open() as router:
@@ -59,11 +59,11 @@ async def test_a_router_without_nat_pmp_is_asked_over_upnp() -> None:
         assert router.mapped == {}
 
 
-def test_nothing_mapped_is_no_address() -> None:
+def test_without_a_mapping_no_address_is_advertised() -> None:
     assert advertised("", ()) == ""
 
 
 @pytest.mark.parametrize("values", [{"port": 0, "host": "0.0.0.0"}, {"port": 7420, "host": "127.0.0.1"}])
-def test_what_cannot_be_mapped_is_said_before_anything_starts(values: dict[str, object]) -> None:
+def test_a_configuration_without_a_fixed_port_is_refused(values: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match="map_port "):
         LinkConfig.model_validate({**values, "map_port": True})

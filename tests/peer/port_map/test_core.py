@@ -11,7 +11,7 @@ PORTS = ((7420, 7420),)
 GOT = Mapped("UPnP", "203.0.113.5", PORTS, 3600.0)
 
 
-def test_the_second_way_is_tried_where_the_first_does_not_work() -> None:
+def test_the_second_protocol_is_tried_where_the_first_fails() -> None:
     core = MappingCore()
     assert core.handle(Woken(), 0.0) == [Ask("NAT-PMP")]
     assert core.handle(NotMapped("NAT-PMP", "no answer"), 4.0) == [Ask("UPnP")]
@@ -19,7 +19,7 @@ def test_the_second_way_is_tried_where_the_first_does_not_work() -> None:
     assert core.wake_at_s == 6.0 + 1800.0
 
 
-def test_a_mapping_is_renewed_at_half_of_its_lease_by_the_way_that_worked() -> None:
+def test_a_mapping_is_renewed_at_half_of_its_lease_with_its_protocol() -> None:
     core = MappingCore()
     core.handle(Woken(), 0.0)
     core.handle(NotMapped("NAT-PMP", "no answer"), 0.0)
@@ -31,7 +31,7 @@ def test_a_mapping_is_renewed_at_half_of_its_lease_by_the_way_that_worked() -> N
     assert core.handle(moved, 3600.0) == [Advertise("203.0.113.9", ((7420, 40001),))]
 
 
-def test_a_lease_that_is_not_renewed_is_good_until_it_ends() -> None:
+def test_a_lease_that_is_not_renewed_holds_until_it_expires() -> None:
     core = MappingCore(["NAT-PMP"])
     core.handle(Woken(), 0.0)
     core.handle(Mapped("NAT-PMP", "203.0.113.5", PORTS, 120.0), 0.0)
@@ -43,7 +43,7 @@ def test_a_lease_that_is_not_renewed_is_good_until_it_ends() -> None:
     assert core.held is None
 
 
-def test_a_mapping_without_a_lease_is_looked_at_now_and_then() -> None:
+def test_a_mapping_without_a_lease_is_checked_regularly() -> None:
     core = MappingCore(["UPnP"])
     core.handle(Woken(), 0.0)
     core.handle(Mapped("UPnP", "203.0.113.5", PORTS, 0.0), 0.0)
@@ -53,7 +53,7 @@ def test_a_mapping_without_a_lease_is_looked_at_now_and_then() -> None:
 
 
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=30))
-def test_fruitless_rounds_become_rarer_and_are_said_once(jitters: list[float]) -> None:
+def test_failed_rounds_become_rarer_and_are_logged_once(jitters: list[float]) -> None:
     core, now, said = MappingCore(["NAT-PMP"]), 0.0, 0
     for jitter in jitters:
         assert core.handle(Woken(), now) == [Ask("NAT-PMP")]

@@ -21,7 +21,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(natpmp, "FIRST_WAIT_S", 0.02)
 
 
-async def test_ports_are_mapped_and_given_back() -> None:
+async def test_ports_are_mapped_and_unmapped() -> None:
     async with NatPmpRouter().open() as router, NatPmp("127.0.0.1", router.port) as client:
         router.lease_s_most = 1800
         got = await client.map_ports([(7420, 7420), (7421, 7420)], 3600)
@@ -36,7 +36,7 @@ async def test_lost_packets_are_sent_again() -> None:
         assert (await client.map_ports([(7420, 7420)], 3600)).ports == ((7420, 7420),)
 
 
-async def test_a_router_that_refuses_says_why() -> None:
+async def test_a_refusal_has_the_routers_reason() -> None:
     async with NatPmpRouter().open() as router, NatPmp("127.0.0.1", router.port) as client:
         router.result = 2
         with pytest.raises(Unreachable) as caught:
@@ -44,14 +44,14 @@ async def test_a_router_that_refuses_says_why() -> None:
         assert caught.value.cause == "port mapping is turned off in its settings"
 
 
-async def test_a_router_that_grants_no_time_has_not_done_it() -> None:
+async def test_a_mapping_without_a_lease_is_an_error() -> None:
     async with NatPmpRouter().open() as router, NatPmp("127.0.0.1", router.port) as client:
         router.lease_s_most = 0
         with pytest.raises(Unreachable, match="no lease"):
             await client.map_ports([(7420, 7420)], 3600)
 
 
-async def test_a_router_that_is_silent_or_knows_nothing_of_it_is_given_up() -> None:
+async def test_a_router_without_an_answer_is_an_error() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
         silent.bind(("127.0.0.1", 0))
         async with NatPmp("127.0.0.1", silent.getsockname()[1]) as client:
@@ -77,7 +77,7 @@ def test_answers_are_read() -> None:
 
 
 @given(st.binary(max_size=20))
-def test_whatever_comes_is_an_answer_or_refused(data: bytes) -> None:
+def test_any_packet_is_an_answer_or_refused(data: bytes) -> None:
     try:
         answer = parse(data)
     except MalformedMessage:
@@ -92,6 +92,6 @@ def test_a_mapping_is_read_as_it_was_written(inside: int, outside: int, lease_s:
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00\x82\x00", bytes.fromhex("02820000"), bytes(16)])
-def test_what_is_no_answer_is_refused(data: bytes) -> None:
+def test_a_packet_that_is_no_answer_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedMessage):
         parse(data)

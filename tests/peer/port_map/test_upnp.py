@@ -17,7 +17,7 @@ from tests.peer.port_map.routers import OUTSIDE_IP, SsdpAnswerer, UpnpRouter
 pytest.importorskip("miniupnpc")
 
 
-async def test_ports_are_mapped_and_given_back() -> None:
+async def test_ports_are_mapped_and_unmapped() -> None:
     async with UpnpRouter().open() as router:
         client = Upnp(description=router.description)
         got = await client.map_ports([(7420, 7420)], 3600)
@@ -35,7 +35,7 @@ async def test_the_router_is_found_by_searching(monkeypatch: pytest.MonkeyPatch)
         assert router.mapped == {7420: (7420, "127.0.0.1", 3600)}
 
 
-async def test_at_the_end_nothing_is_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unmapping_does_not_search_for_the_router(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upnp, "DISCOVER_MS", 300)
     async with UpnpRouter().open() as router:
         client = Upnp(interface="127.0.0.1")
@@ -45,7 +45,7 @@ async def test_at_the_end_nothing_is_searched_for(monkeypatch: pytest.MonkeyPatc
         assert router.mapped == {}
 
 
-async def test_a_port_that_another_machine_has_is_not_taken_away() -> None:
+async def test_a_port_of_another_machine_is_not_taken() -> None:
     async with UpnpRouter().open() as router:
         router.taken.add(7420)
         got = await Upnp(description=router.description, random=Random(0)).map_ports([(7420, 7420)], 3600)
@@ -66,13 +66,13 @@ async def test_no_router_is_one_error() -> None:
         await Upnp(description="http://127.0.0.1:1/root.xml").map_ports([(7420, 7420)], 3600)
 
 
-async def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "miniupnpc", None)
     with pytest.raises(MissingExtra, match="not installed"):
         await Upnp().map_ports([(7420, 7420)], 3600)
 
 
-async def test_a_router_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_router_that_hangs_does_not_delay_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
     monkeypatch.setattr(upnp, "MAP_TIMEOUT_S", 0.1)
     client = Upnp()

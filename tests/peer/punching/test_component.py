@@ -100,7 +100,7 @@ async def test_the_port_is_watched_while_there_is_a_session_and_again_when_that_
     await ends.transport.close()
 
 
-async def test_a_session_that_ends_has_the_port_looked_at_again_in_the_next(tmp_path: Path, watched: Watched) -> None:
+async def test_the_port_is_watched_again_in_the_next_session(tmp_path: Path, watched: Watched) -> None:
     ends = Ends(tmp_path)
     running = asyncio.create_task(ends.part.run())
     ends.part.opened(pb.Welcome())
@@ -118,7 +118,7 @@ async def test_a_session_that_ends_has_the_port_looked_at_again_in_the_next(tmp_
 
 
 @pytest.mark.parametrize("kind", ["open", "mapped", "symmetric"])
-async def test_whom_a_hole_does_not_help_watches_nothing(tmp_path: Path, watched: Watched, kind: Any) -> None:
+async def test_a_peer_that_needs_no_hole_watches_no_port(tmp_path: Path, watched: Watched, kind: Any) -> None:
     ends = Ends(tmp_path)
     running = asyncio.create_task(ends.part.run())
     ends.part.opened(pb.Welcome())
@@ -144,7 +144,7 @@ async def test_a_coordinator_on_this_machine_is_not_watched(tmp_path: Path, watc
     await ends.transport.close()
 
 
-async def test_the_coordinators_word_and_the_session_reach_the_transport(tmp_path: Path) -> None:
+async def test_orders_and_the_session_reach_the_transport(tmp_path: Path) -> None:
     ends = Ends(tmp_path)
     other = Identity.generate().peer_id
     ends.part.opened(pb.Welcome())

@@ -30,7 +30,7 @@ from rollcast.runtime.errors import Unreachable
 from rollcast.wire.ids import PeerId
 
 ANNA, BERT = PeerId("anna"), PeerId("bert")
-NOBODY_CAME = Unreachable("nobody came")
+NO_CONNECTION = Unreachable("no connection")
 
 
 def order(punch_id: int = 1, peer_id: PeerId = BERT, *, asked: bool = True) -> Order:
@@ -50,7 +50,7 @@ def disappointment(core: PunchCore, event: Event, now: float) -> str:
     return actions[0].error.what
 
 
-def test_a_hole_is_asked_for_begun_and_reported() -> None:
+def test_a_hole_is_requested_started_and_reported() -> None:
     core = connected()
     assert core.handle(Wanted(BERT), 0.0) == [Ask(BERT)]
     due_s = core.next_deadline_s
@@ -61,20 +61,20 @@ def test_a_hole_is_asked_for_begun_and_reported() -> None:
     assert core.running == 0
 
 
-def test_what_others_asked_for_is_begun_and_nobody_here_is_told() -> None:
+def test_an_attempt_of_another_peer_is_started_without_a_caller() -> None:
     core = connected()
     told = order(asked=False)
     assert core.handle(Told(told), 0.0) == [Begin(told)]
-    assert core.handle(Failed(1, NOBODY_CAME), 3.0) == [Report(1, False, 3.0)]
+    assert core.handle(Failed(1, NO_CONNECTION), 3.0) == [Report(1, False, 3.0)]
     assert core.handle(Wanted(BERT), 3.0) == [Ask(BERT)], "their failure is not ours"
 
 
-def test_a_failure_is_told_and_each_doubles_the_pause() -> None:
+def test_each_failure_fails_its_caller_and_doubles_the_pause() -> None:
     core, now = connected(), 0.0
     for pause_s in (5.0, 10.0, 20.0):
         assert core.handle(Wanted(BERT), now) == [Ask(BERT)]
         assert core.handle(Told(order()), now) == [Begin(order())]
-        assert core.handle(Failed(1, NOBODY_CAME), now) == [Report(1, False, 0.0), FailWaiting(BERT, NOBODY_CAME)]
+        assert core.handle(Failed(1, NO_CONNECTION), now) == [Report(1, False, 0.0), FailWaiting(BERT, NOBODY_CAME)]
         assert "failures" in disappointment(core, Wanted(BERT), now + pause_s - 0.1)
         now += pause_s
     assert core.handle(Wanted(BERT), now) == [Ask(BERT)]
@@ -83,7 +83,7 @@ def test_a_failure_is_told_and_each_doubles_the_pause() -> None:
     assert core.handle(Wanted(BERT), now) == [Ask(BERT)], "a hole that opened clears the slate"
 
 
-def test_a_refusal_is_told_and_a_silent_coordinator_is_a_failure() -> None:
+def test_a_refusal_fails_the_caller_and_a_silent_coordinator_is_a_failure() -> None:
     core = connected()
     core.handle(Wanted(ANNA), 0.0)
     core.handle(Wanted(BERT), 0.5)
@@ -106,7 +106,7 @@ def test_refusals_do_not_add_up() -> None:
         assert "after 0 failures no further attempt for 0.5 s" in disappointment(core, Wanted(BERT), now + 0.5)
 
 
-def test_without_a_session_nothing_is_asked_and_what_runs_goes_on() -> None:
+def test_without_a_session_nothing_is_requested_and_attempts_continue() -> None:
     core = PunchCore()
     assert "coordinator" in disappointment(core, Wanted(BERT), 0.0)
     core.handle(SessionOpened(), 0.0)
@@ -118,7 +118,7 @@ def test_without_a_session_nothing_is_asked_and_what_runs_goes_on() -> None:
     assert core.handle(Wanted(ANNA), 2.0) == [Ask(ANNA)], "a lost session is nobody's failure"
 
 
-def test_one_question_a_peer() -> None:
+def test_one_request_per_peer() -> None:
     core = connected()
     core.handle(Wanted(BERT), 0.0)
     assert "under way" in disappointment(core, Wanted(BERT), 0.1)
@@ -126,7 +126,7 @@ def test_one_question_a_peer() -> None:
     assert "under way" in disappointment(core, Wanted(BERT), 0.3)
 
 
-def test_where_both_asked_at_once_it_is_the_links_of_one() -> None:
+def test_of_two_simultaneous_requests_one_opens_the_link() -> None:
     core = connected()
     core.handle(Wanted(BERT), 0.0)
     told = order(asked=False)
@@ -136,14 +136,14 @@ def test_where_both_asked_at_once_it_is_the_links_of_one() -> None:
     assert begun == Begin(told)
 
 
-def test_a_hole_that_nobody_waits_for_any_more_is_not_begun() -> None:
+def test_an_attempt_without_a_caller_is_not_started() -> None:
     core = connected()
     core.handle(Wanted(BERT), 0.0)
     assert core.handle(GaveUp(BERT), 0.1) == []
     assert core.handle(Told(order()), 0.2) == [Report(1, False, 0.0)]
 
 
-def test_few_at_a_time() -> None:
+def test_attempts_at_a_time_are_bounded() -> None:
     core = connected()
     for number in range(RUNNING_MOST):
         told = order(number, PeerId(f"peer{number}"), asked=False)
@@ -165,7 +165,7 @@ events = st.one_of(
     ),
     st.builds(Refused, peers, st.just("no")),
     st.builds(Opened, st.integers(0, 30)),
-    st.builds(lambda number: Failed(number, NOBODY_CAME), st.integers(0, 30)),
+    st.builds(lambda number: Failed(number, NO_CONNECTION), st.integers(0, 30)),
     st.builds(SessionOpened),
     st.builds(SessionLost),
     st.builds(Tick),
@@ -173,7 +173,7 @@ events = st.one_of(
 
 
 @given(st.lists(st.tuples(events, st.floats(0.0, 5.0)), max_size=200))
-def test_every_attempt_is_reported_once_and_everybody_hears(steps: list[tuple[Event, float]]) -> None:
+def test_every_attempt_is_reported_once_and_every_caller_answered(steps: list[tuple[Event, float]]) -> None:
     """Each Begin has one Report, each caller fails at most once, and the bounds hold."""
     core, now = PunchCore(), 0.0
     begun: set[int] = set()

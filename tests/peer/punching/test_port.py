@@ -56,7 +56,7 @@ async def answering(answer: Answer) -> AsyncIterator[Callable[[str], dict[str, A
 
 
 @pytest.mark.parametrize("line", [b"x\n", b"[]\n", b"{}\n", b'{"address": "::1", "port": 4}\n', b"9" * 300 + b"\n"])
-async def test_what_is_no_address_is_refused(line: bytes) -> None:
+async def test_a_line_without_an_address_is_refused(line: bytes) -> None:
     async def nonsense(request: web.BaseRequest) -> web.StreamResponse:
         assert request.path == PATH
         return web.Response(body=line)
@@ -95,7 +95,7 @@ async def test_silence_and_an_end_are_noticed(monkeypatch: pytest.MonkeyPatch) -
     port.close()
 
 
-async def test_nobody_there_and_an_older_release_are_said() -> None:
+async def test_an_absent_or_older_coordinator_is_reported() -> None:
     async def older(_request: web.BaseRequest) -> web.StreamResponse:
         return web.Response(status=404)
 
@@ -146,7 +146,7 @@ async def test_two_ports_that_dial_each_other_have_one_connection() -> None:
         port.close()
 
 
-async def test_nobody_is_let_in_but_while_it_listens() -> None:
+async def test_connections_are_accepted_only_while_listening() -> None:
     port = PunchPort("127.0.0.1")
     remote = ("127.0.0.1", port.number)
     came: asyncio.Queue[socket.socket] = asyncio.Queue()
@@ -163,7 +163,7 @@ async def test_nobody_is_let_in_but_while_it_listens() -> None:
     port.close()
 
 
-async def test_the_port_stays_the_same_and_can_be_asked_for() -> None:
+async def test_the_port_stays_the_same_and_can_be_chosen() -> None:
     port = PunchPort("127.0.0.1")
     again = PunchPort("127.0.0.1", port.number)
     assert again.number == port.number

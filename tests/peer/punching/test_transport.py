@@ -64,9 +64,9 @@ class TestPunchTransport(TransportConformance):
             renewed_end = dialled if renewed == "listener" else accepted
             assert (renewed_end.link.peer_id, renewed_end.link.role) == (peer_id, "origin")
 
-    async def test_nobody_there_is_an_error_in_time(self, tmp_path: Path) -> None:
+    async def test_an_unanswered_dial_is_an_error_in_time(self, tmp_path: Path) -> None:
         self.matchmaking.deadline_s = 0.3
-        await super().test_nobody_there_is_an_error_in_time(tmp_path)
+        await super().test_an_unanswered_dial_is_an_error_in_time(tmp_path)
 
     async def test_both_ends_call_it_punched_and_report_it(self, tmp_path: Path) -> None:
         async with self.pair(tmp_path) as pair:
@@ -82,7 +82,7 @@ class TestPunchTransport(TransportConformance):
             dialled.link.send(want(3))
             assert (await accepted.message()).want.version == 3
 
-    async def test_a_hole_that_does_not_open_ends_in_time_and_is_not_tried_again_at_once(self, tmp_path: Path) -> None:
+    async def test_a_hole_that_does_not_open_ends_in_time_and_is_not_retried_at_once(self, tmp_path: Path) -> None:
         self.matchmaking.knows = (False, False)
         self.matchmaking.deadline_s = 0.1
         async with self.pair(tmp_path) as pair:
@@ -94,9 +94,7 @@ class TestPunchTransport(TransportConformance):
                 await pair.dial()
             assert "after 1 failures" in caught.value.what
 
-    async def test_while_the_coordinator_is_away_open_links_go_on_and_new_ones_say_why_not(
-        self, tmp_path: Path
-    ) -> None:
+    async def test_without_the_coordinator_open_links_continue_and_dials_fail(self, tmp_path: Path) -> None:
         async with self.pair(tmp_path) as pair:
             dialled, accepted = await pair.ends()
             assert isinstance(pair.dialler, PunchTransport)

@@ -30,7 +30,7 @@ async def test_changes_at_one_moment_are_one_message_and_the_same_again_is_none(
     assert said[-1].reachability == told == reached.now
 
 
-async def test_nothing_is_said_without_a_session_and_all_of_it_in_the_next_one() -> None:
+async def test_without_a_session_nothing_is_sent_and_everything_in_the_next() -> None:
     said: list[pb.PeerMessage] = []
     reached = AdvertisedReachability(said.append)
     reached.set_nat("symmetric")
@@ -43,7 +43,7 @@ async def test_nothing_is_said_without_a_session_and_all_of_it_in_the_next_one()
     assert [one.reachability.nat for one in said] == ["symmetric", "symmetric"]
 
 
-async def test_the_address_for_the_local_network_is_told_like_the_rest() -> None:
+async def test_the_local_address_is_reported_like_the_rest() -> None:
     said: list[pb.PeerMessage] = []
     reached = AdvertisedReachability(said.append)
     reached.opened(pb.Welcome())

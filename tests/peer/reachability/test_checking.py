@@ -69,7 +69,7 @@ async def running(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_it_looks_in_every_session_and_when_the_address_changes(
+async def test_it_checks_in_every_session_and_when_the_address_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path, monkeypatch) as world:
@@ -87,7 +87,7 @@ async def test_it_looks_in_every_session_and_when_the_address_changes(
         assert world.looks.empty()
 
 
-async def test_it_tries_again_until_it_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_check_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path, monkeypatch) as world:
         world.answers = [Unreachable("busy"), Unreachable("busy"), HOME]
         world.part.opened(pb.Welcome())
@@ -135,7 +135,7 @@ async def test_others_are_dialled_back(tmp_path: Path, monkeypatch: pytest.Monke
         assert stranger in found[1].problem
 
 
-async def test_few_at_once_and_in_a_minute(tmp_path: Path) -> None:
+async def test_dial_backs_at_once_and_per_minute_are_bounded(tmp_path: Path) -> None:
     world = World(LinkRun(tmp_path))
     order = pb.CoordinatorMessage(dial_back=pb.DialBack(check_id=1, peer_id="somebody", address="127.0.0.1:1"))
     for _ in range(20):

@@ -67,7 +67,7 @@ async def test_beyond_loopback_all_of_it_is_tls_pinned_by_the_invite(
                 pass
 
 
-async def test_nobody_there_is_one_problem(tmp_path: Path) -> None:
+async def test_an_unreachable_coordinator_is_one_problem(tmp_path: Path) -> None:
     async with running(tmp_path) as run:
         invite = replace(run.invite("peer"), http_url="http://127.0.0.1:1", grpc_address="127.0.0.1:1")
     found = await measure_link(invite)

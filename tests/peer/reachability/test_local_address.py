@@ -21,20 +21,20 @@ async def told(host: str, port: Callable[[], int] = lambda: 7420, coordinator: s
     return reached.now.local_address
 
 
-async def test_it_is_that_of_the_interface_towards_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_address_is_that_of_the_interface_towards_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_address, "address_on_the_way_out", lambda to="": f"192.168.1.{len(to)}")
     assert await told("0.0.0.0") == "192.168.1.9:7420"
     assert await told("0.0.0.0", coordinator="2001:db8::1") == "192.168.1.0:7420"  # that way says nothing of IPv4
 
 
-async def test_there_is_none_on_a_public_interface_on_loopback_and_without_a_port() -> None:
+async def test_no_address_on_a_public_interface_on_loopback_or_without_a_port() -> None:
     assert await told("192.168.7.7") == "192.168.7.7:7420"
     assert await told("192.0.2.7") == ""
     assert await told("192.168.7.7", port=lambda: 0) == ""
     assert await told("0.0.0.0", coordinator="127.0.0.1") == ""
 
 
-async def test_a_new_session_has_it_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_new_session_checks_the_address_again(monkeypatch: pytest.MonkeyPatch) -> None:
     hosts = ["192.168.1.2", "192.168.2.2"]
     monkeypatch.setattr(local_address, "address_on_the_way_out", lambda to="": hosts.pop(0))
     reached = AdvertisedReachability(lambda _: None)

@@ -13,7 +13,7 @@ from rollcast.wire.identity.identity import Identity
 from tests.coordinator.running import Member, running
 
 
-async def test_members_are_told_how_they_are_seen_and_others_are_not(tmp_path: Path) -> None:
+async def test_only_members_learn_how_they_are_seen(tmp_path: Path) -> None:
     async with running(tmp_path) as run:
         identity = Identity.generate()
         enrolment = await run.join("peer", identity)

@@ -32,7 +32,7 @@ KINDS: tuple[NatKind, ...] = get_args(NatKind)
         (None, False, "unknown"),
     ],
 )
-def test_each_kind_is_told_by_what_was_seen(seen: Seen | None, dialled: bool, kind: NatKind) -> None:
+def test_each_kind_follows_from_what_was_seen(seen: Seen | None, dialled: bool, kind: NatKind) -> None:
     assert nat_kind(seen, dialled=dialled) == kind
 
 
@@ -47,7 +47,7 @@ def test_each_kind_is_told_by_what_was_seen(seen: Seen | None, dialled: bool, ki
     ),
     st.booleans(),
 )
-def test_whoever_is_reached_needs_no_steps_and_has_no_worse_name(seen: Seen, dialled: bool) -> None:
+def test_a_machine_that_is_reached_is_open_or_mapped(seen: Seen, dialled: bool) -> None:
     assert (nat_kind(seen, dialled=dialled) in ("open", "mapped")) is dialled
 
 
@@ -80,12 +80,12 @@ def test_there_are_four_steps_with_this_machines_own_numbers(kind: NatKind) -> N
         ("full-cone", False, False, "link.punch is off; other links need third machines"),
     ],
 )
-def test_what_is_done_about_it_meanwhile(kind: NatKind, punch: bool, p2p: bool, words: str) -> None:
+def test_the_ways_to_link_meanwhile(kind: NatKind, punch: bool, p2p: bool, words: str) -> None:
     assert words in way_round(kind, punch=punch, p2p=p2p)
 
 
 @pytest.mark.parametrize("kind", ["open", "mapped", "unknown"])
-def test_nothing_is_promised_where_nothing_is_needed_or_known(kind: NatKind) -> None:
+def test_no_way_is_named_where_none_is_needed_or_known(kind: NatKind) -> None:
     assert way_round(kind, punch=True, p2p=True) == ""
 
 
@@ -113,7 +113,7 @@ def test_the_kind(seen: Seen | None, verdict: pb.DialVerdict | None, kind: NatKi
     assert ReachabilitySummary(seen, verdict).nat == kind
 
 
-def test_it_is_said_in_words() -> None:
+def test_the_summary_is_described_in_words() -> None:
     summary, told = ReachabilitySummary(), pb.Reachability()
     assert summary.describe(told, "")["reachability"] == "only outwards"
     assert summary.describe(told, "192.0.2.1:7")["checked"] == "not dialled back yet"
@@ -131,7 +131,7 @@ def test_it_is_said_in_words() -> None:
     assert (found["reachability"], found["checked"]) == ("dialable", "not checked: its session comes from elsewhere")
 
 
-def test_holes_need_a_port_that_others_can_know() -> None:
+def test_holes_need_a_port_with_a_known_outside_address() -> None:
     summary = ReachabilitySummary(HOME_NETWORK, REFUTED)
     told = pb.Reachability(nat="port-restricted", punch_address="192.0.2.1:9", circuits=["one"])
     found = summary.describe(told, "192.0.2.1:7")

@@ -54,7 +54,7 @@ asyncio.run(look())
 """
 
 
-async def test_on_one_machine_nothing_is_in_between(tmp_path: Path) -> None:
+async def test_on_one_machine_there_is_no_router(tmp_path: Path) -> None:
     async with running(tmp_path) as run, InviteHttp(run.invite("peer")) as door:
         seen = await seen_from_outside(door)
         assert seen == Seen("127.0.0.1", "127.0.0.1", seen.port, seen.port, True)
@@ -71,9 +71,7 @@ async def test_over_tls_and_with_the_second_port_taken(tmp_path: Path, unused_tc
             assert (await seen_from_outside(door)).second_port is None
 
 
-async def test_a_coordinator_that_knows_nothing_of_this_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_coordinator_without_the_probe_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path) as run, InviteHttp(run.invite("peer")) as door:
         options = door.options
         for other in ("nothing", "up"):
@@ -83,7 +81,7 @@ async def test_a_coordinator_that_knows_nothing_of_this_is_an_error(
 
 
 @needs_network
-def test_each_router_is_told_for_what_it_is(tmp_path: Path) -> None:
+def test_each_kind_of_router_is_recognised(tmp_path: Path) -> None:
     kinds: tuple[Nat | None, ...] = (None, "full-cone", "port-restricted", "symmetric")
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment, "cwd": ROOT}

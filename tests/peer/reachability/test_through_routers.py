@@ -92,7 +92,7 @@ def _until(lines: Lines, wanted: dict[int, tuple[str, str, str]]) -> dict[int, d
             return said
 
 
-def test_each_peer_hears_who_gets_through_to_it(tmp_path: Path) -> None:
+def test_each_peer_learns_which_peers_reach_it(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment, "cwd": ROOT}
     with Network([Node(80, 80, 2), *(Node(80, 80, 2, kind) for kind in _KINDS)]) as network:

@@ -9,7 +9,7 @@ from rollcast.wire.links.frames import ChunkFrame
 from tests.peer.relay.relay_steps import KEY, key_of
 
 
-def test_a_chunk_is_here_until_newer_ones_need_its_place() -> None:
+def test_a_chunk_is_kept_until_newer_ones_need_its_memory() -> None:
     memory = ChunkMemory(kept_bytes_most=20, unstored_bytes_most=1000)
     for index in range(4):
         memory.keep(KEY, index, bytes([index]) * 10)
@@ -20,7 +20,7 @@ def test_a_chunk_is_here_until_newer_ones_need_its_place() -> None:
     assert memory.get(key_of(2), 3) is None
 
 
-def test_what_was_removed_takes_no_place() -> None:
+def test_removed_chunks_take_no_memory() -> None:
     memory = ChunkMemory(kept_bytes_most=20, unstored_bytes_most=1000)
     for key in (KEY, key_of(2)):
         memory.keep(key, 0, bytes(10))
@@ -32,7 +32,7 @@ def test_what_was_removed_takes_no_place() -> None:
     assert memory.get(key_of(2), 0) == memory.get(key_of(3), 0) == bytes(10)
 
 
-def test_it_is_full_until_half_of_what_waits_for_the_disk_is_stored() -> None:
+def test_memory_is_full_until_half_of_the_waiting_chunks_is_stored() -> None:
     memory = ChunkMemory(kept_bytes_most=0, unstored_bytes_most=100)
     full = []
     for index in range(12):
@@ -45,7 +45,7 @@ def test_it_is_full_until_half_of_what_waits_for_the_disk_is_stored() -> None:
     assert full[12:] == [True] * 6 + [False] * 6
 
 
-def test_storing_what_is_not_here_does_nothing() -> None:
+def test_storing_an_unknown_chunk_does_nothing() -> None:
     memory = ChunkMemory(kept_bytes_most=100, unstored_bytes_most=10)
     memory.stored(KEY, 1)
     memory.keep(KEY, 1, bytes(11))
@@ -93,7 +93,7 @@ def test_chunks_wait_for_their_list_in_order_and_are_taken_once() -> None:
     assert kept(chunks, version=2) == [7]
 
 
-def test_they_are_kept_briefly() -> None:
+def test_early_chunks_are_kept_briefly() -> None:
     chunks = EarlyChunks()
     chunks.keep(LINK, frame(0), 0.0)
     chunks.keep(LINK, frame(1), 4.0)
@@ -101,7 +101,7 @@ def test_they_are_kept_briefly() -> None:
     assert kept(chunks) == [1, 2]
 
 
-def test_they_are_few_and_the_oldest_go() -> None:
+def test_early_chunks_are_bounded_and_the_oldest_dropped() -> None:
     chunks = EarlyChunks()
     for index in range(10):
         chunks.keep(LINK, frame(index, size_bytes=1 << 20), 0.0)

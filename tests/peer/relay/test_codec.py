@@ -36,7 +36,7 @@ HERE, THERE = LinkId(1), LinkId(9)
         (SendCancel(HERE, KEY, "why"), CancelReceived(THERE, KEY, "why")),
     ],
 )
-def test_what_one_core_sends_the_other_receives(action: Message, event: Event) -> None:
+def test_a_message_is_decoded_as_it_was_encoded(action: Message, event: Event) -> None:
     assert event_of(THERE, pb.LinkMessage.FromString(message_of(action).SerializeToString())) == event
 
 
@@ -49,7 +49,7 @@ def test_what_one_core_sends_the_other_receives(action: Message, event: Event) -
         pb.LinkMessage(),
     ],
 )
-def test_messages_that_the_shell_looks_into_or_nobody_does_are_no_events(message: pb.LinkMessage) -> None:
+def test_messages_for_the_shell_and_unknown_ones_are_no_events(message: pb.LinkMessage) -> None:
     assert event_of(THERE, message) is None
 
 
@@ -97,7 +97,7 @@ def test_the_coordinators_plan_names_neighbours_by_their_place() -> None:
         {"parents": [7]},
     ],
 )
-def test_a_plan_that_cannot_be_is_refused(fields: dict[str, object]) -> None:
+def test_an_impossible_plan_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises(MalformedMessage):
         plan_of(plan(**fields))
 

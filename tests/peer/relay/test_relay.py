@@ -55,7 +55,9 @@ async def test_versions_reach_all_peers_along_the_stripes(tmp_path: Path) -> Non
         assert origin.completed == [0, 1]
 
 
-async def test_the_learner_is_told_once_the_version_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_learner_gets_an_acknowledgement_once_the_version_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     at_work, go_on = threading.Event(), threading.Event()
     finish = StoredEncoding.finish
 
@@ -75,7 +77,7 @@ async def test_the_learner_is_told_once_the_version_is_durable(tmp_path: Path, m
         assert origin.store.versions() == [0]
 
 
-async def test_the_learner_is_told_again_of_what_is_there(tmp_path: Path) -> None:
+async def test_the_learner_gets_an_acknowledgement_again_for_a_held_version(tmp_path: Path) -> None:
     async with relay_world(tmp_path) as world:
         (origin,) = await world.add("origin")
         published = world.published(0)
@@ -218,7 +220,7 @@ async def test_a_relay_that_fails_half_way_is_bypassed(tmp_path: Path, how: str)
         assert b.accusations == c.accusations == []
 
 
-async def test_without_the_origin_peers_have_it_from_each_other(tmp_path: Path) -> None:
+async def test_without_the_origin_peers_receive_from_each_other(tmp_path: Path) -> None:
     async with relay_world(tmp_path) as world:
         origin, a = await world.add("origin", "a")
         await world.plan(origin, a)
@@ -251,7 +253,7 @@ async def test_a_disk_that_is_full_for_a_while_is_survived(tmp_path: Path, monke
         assert a.gave_up == []
 
 
-async def test_a_disk_that_stays_full_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_disk_that_stays_full_ends_the_relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with relay_world(tmp_path) as world:
         origin, a = await world.add("origin", "a")
         await world.plan(origin, a)
@@ -264,7 +266,7 @@ async def test_a_disk_that_stays_full_is_given_up(tmp_path: Path, monkeypatch: p
         assert "cannot store version 0" in a.gave_up[0].what
 
 
-async def test_a_disk_that_changes_bytes_makes_no_liar(tmp_path: Path) -> None:
+async def test_a_disk_that_changes_bytes_causes_no_accusation(tmp_path: Path) -> None:
     async with relay_world(tmp_path) as world:
         (origin,) = await world.add("origin")
         published = world.published(0)
@@ -312,7 +314,7 @@ async def test_an_upload_cap_is_kept(tmp_path: Path) -> None:
         assert loop.time() - begun_s > (len(published.state) - burst_bytes) / bytes_per_second
 
 
-async def test_who_may_not_send_still_receives_and_others_get_it_elsewhere(tmp_path: Path) -> None:
+async def test_a_peer_that_may_not_send_still_receives(tmp_path: Path) -> None:
     async with relay_world(tmp_path) as world:
         origin, a, b = await world.add("origin", "a", "b")
         a.relay.allow(NetworkGate(send=False, reason="this month's upload is used up"))
@@ -324,7 +326,7 @@ async def test_who_may_not_send_still_receives_and_others_get_it_elsewhere(tmp_p
         assert a.report.chunk_bytes_sent == 0
 
 
-async def test_who_is_paused_has_no_links_until_it_goes_on(tmp_path: Path) -> None:
+async def test_a_paused_peer_has_no_links_until_it_resumes(tmp_path: Path) -> None:
     async with relay_world(tmp_path) as world:
         origin, a = await world.add("origin", "a")
         await world.plan(origin, a)
@@ -359,7 +361,7 @@ async def test_a_link_that_was_dialled_before_a_pause_ends(tmp_path: Path, monke
         await planning
 
 
-async def test_who_was_sent_away_has_no_links_whoever_dials_and_may_come_again(tmp_path: Path) -> None:
+async def test_a_banned_peer_has_no_links_until_it_is_pardoned(tmp_path: Path) -> None:
     async with relay_world(tmp_path) as world:
         origin, a, b = await world.add("origin", "a", "b")
         await world.plan(origin, a, b)
@@ -436,7 +438,7 @@ async def test_only_the_learners_signature_counts(tmp_path: Path) -> None:
         assert puppet.closed[0][1] == WrongKey.code
 
 
-async def test_the_origin_asks_nobody_but_the_learner_for_what_is_not_announced(tmp_path: Path) -> None:
+async def test_the_origin_requests_unannounced_versions_only_from_the_learner(tmp_path: Path) -> None:
     async with relay_world(tmp_path) as world:
         (origin,) = await world.add("origin")
         puppet = await world.puppet()
@@ -467,7 +469,7 @@ async def test_another_runs_certificate_opens_nothing(tmp_path: Path) -> None:
         assert origin.links == set()
 
 
-async def test_a_link_that_closes_while_it_comes_up_is_forgotten(tmp_path: Path) -> None:
+async def test_a_link_that_closes_while_it_opens_is_discarded(tmp_path: Path) -> None:
     async with relay_world(tmp_path) as world:
         (origin,) = await world.add("origin")
         puppet = await world.puppet()

@@ -49,7 +49,7 @@ async def test_versions_arrive_from_the_origin_and_are_used_once_they_are_announ
         await until(lambda: a.completed == b.completed == [0, 2])  # its store tells a relay a little later
 
 
-async def test_who_was_not_announced_a_version_hears_of_it_from_others(tmp_path: Path) -> None:
+async def test_a_peer_without_the_announcement_gets_it_from_others(tmp_path: Path) -> None:
     async with relay_world(tmp_path) as world:
         _, a = await planned(world, "a")
         (late,) = await world.add("late")  # the coordinator never told it of anybody
@@ -63,7 +63,7 @@ async def test_who_was_not_announced_a_version_hears_of_it_from_others(tmp_path:
         assert late.relay.bytes_received(0) == len(first.state)
 
 
-async def test_a_version_finds_its_way_round_dead_relays(tmp_path: Path) -> None:
+async def test_a_version_spreads_around_dead_relays(tmp_path: Path) -> None:
     async with relay_world(tmp_path) as world:
         origin, a, b, c = await world.add("origin", "a", "b", "c")
         await world.plan(origin, a)  # and nobody else: b knows a only, and c only b
@@ -75,7 +75,7 @@ async def test_a_version_finds_its_way_round_dead_relays(tmp_path: Path) -> None
         await until(lambda: holds(0, a, b, c))
 
 
-async def test_an_origin_that_restarted_without_a_plan_gives_what_it_has(tmp_path: Path) -> None:
+async def test_a_restarted_origin_without_a_plan_serves_its_versions(tmp_path: Path) -> None:
     async with relay_world(tmp_path) as world:
         origin, a = await planned(world, "a")
         await world.push(world.published(0))

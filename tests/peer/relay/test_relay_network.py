@@ -69,7 +69,7 @@ def test_flows_share_an_uplink_and_each_stays_in_order() -> None:
     assert abs(times[0][-1] - times[1][-1]) < 0.005
 
 
-def test_a_slow_downlink_holds_back_nobody_else() -> None:
+def test_a_slow_downlink_does_not_delay_other_peers() -> None:
     agenda = Agenda()
     sender = _port(agenda, 80, 80)
     quick, stuck = Flow(sender, _port(agenda, 8, 80)), Flow(sender, _port(agenda, 8, 0.8))
@@ -171,7 +171,7 @@ def test_a_slow_relay_costs_less_than_half() -> None:
     assert _measured("homo50", [SetRates(bound_s / 2, 3, 5.0, 100.0)]).last_s <= 1.5 * bound_s
 
 
-def test_those_who_join_together_help_each_other() -> None:
+def test_peers_that_join_together_help_each_other() -> None:
     """The others' uplinks alone would take 1.8 times as long as one downlink; all asking in order took 2.7 times."""
     nodes = (*SCENARIOS["homo50"], *(Node(50, 100, 20),) * 8)
     joins = [Join(4.0, number) for number in range(9, 17)]
@@ -181,7 +181,7 @@ def test_those_who_join_together_help_each_other() -> None:
     assert max(one for one in joined_s if one is not None) <= 2.3 * own_s
 
 
-def test_slow_receivers_hold_nobody_else_back() -> None:
+def test_slow_receivers_do_not_delay_other_peers() -> None:
     size_bytes, quick = 8 << 20, SCENARIOS["homo50"][:6]
     nodes = [*quick, *(Node(50, 30, 10),) * 3]
     result = relay_network.broadcast(nodes, size_bytes, 32 << 10, SETTINGS)
@@ -189,7 +189,7 @@ def test_slow_receivers_hold_nobody_else_back() -> None:
     assert [result.seconds[number] <= 1.2 * bound_s for number in range(1, len(quick))] == [True] * 5
 
 
-def test_who_joins_after_the_broadcast_is_held_back_by_nothing_but_its_downlink() -> None:
+def test_a_peer_that_joins_after_the_broadcast_is_limited_only_by_its_downlink() -> None:
     result = _measured("homo50", [Join(5.0, 8)])
     own_s = 8 * (16 << 20) / 100e6
     assert result.seconds[8] is not None

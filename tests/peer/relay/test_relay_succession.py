@@ -49,7 +49,7 @@ async def test_a_peer_without_the_base_has_the_keyframe(tmp_path: Path) -> None:
         assert late.state(1) == a.state(1) == second.state
 
 
-async def test_who_comes_late_catches_up_however_fast_versions_come(tmp_path: Path) -> None:
+async def test_a_late_peer_catches_up_however_fast_versions_come(tmp_path: Path) -> None:
     async with relay_world(tmp_path) as world:
         origin, a = await world.add("origin", "a", store={"keep_versions": 2})
         await world.plan(origin, a)
@@ -68,7 +68,7 @@ async def test_who_comes_late_catches_up_however_fast_versions_come(tmp_path: Pa
         assert late.state(newest.version) == newest.state
 
 
-async def test_a_keyframe_stays_while_somebody_fetches_it(tmp_path: Path) -> None:
+async def test_a_keyframe_stays_while_a_peer_fetches_it(tmp_path: Path) -> None:
     async with relay_world(tmp_path) as world:
         (origin,) = await world.add("origin", store={"keep_versions": 2})
         slow = await world.puppet()
@@ -113,7 +113,7 @@ async def test_a_delta_that_leads_elsewhere_is_replaced_by_the_keyframe(tmp_path
         assert a.accusations == [], "whoever sent it sent what the learner signed"
 
 
-async def test_a_delta_that_the_origin_cannot_use_stops_nobody(tmp_path: Path) -> None:
+async def test_a_delta_that_the_origin_cannot_use_stops_no_peer(tmp_path: Path) -> None:
     async with relay_world(tmp_path) as world:
         origin, a = await world.add("origin", "a")
         await world.plan(origin, a)
@@ -161,7 +161,7 @@ async def test_a_superseded_version_is_given_up(tmp_path: Path) -> None:
         await until(lambda: a.completed == [1])
 
 
-async def test_a_list_that_was_not_signed_is_a_lie(tmp_path: Path) -> None:
+async def test_the_sender_of_an_unsigned_list_is_accused(tmp_path: Path) -> None:
     async with relay_world(tmp_path) as world:
         (a,) = await world.add("a")
         origin = await world.puppet("origin")
@@ -186,7 +186,7 @@ async def test_chunks_that_overtake_their_list_are_not_lost(tmp_path: Path) -> N
         assert a.relay.bytes_received(0) == len(published.state)
 
 
-async def test_an_origin_that_starts_again_broadcasts_nothing_again(tmp_path: Path) -> None:
+async def test_a_restarted_origin_broadcasts_nothing_again(tmp_path: Path) -> None:
     async with relay_world(tmp_path) as world:
         (origin,) = await world.add("origin")
         published = world.published(0)
@@ -206,7 +206,7 @@ async def test_an_origin_that_starts_again_broadcasts_nothing_again(tmp_path: Pa
         assert bytes(peer.chunks[0].payload) == published.chunk(7)
 
 
-async def test_what_retention_removed_from_the_origin_does_not_come_again(tmp_path: Path) -> None:
+async def test_a_version_removed_by_retention_is_not_received_again(tmp_path: Path) -> None:
     async with relay_world(tmp_path) as world:
         (origin,) = await world.add("origin", store={"keep_versions": 2})
         (a,) = await world.add("a")

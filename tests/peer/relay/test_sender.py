@@ -66,7 +66,7 @@ class Ends:
         self.noted.append(("ended", link.link_id, reason))
 
 
-def test_who_announces_without_end_may_no_more() -> None:
+def test_announcements_of_a_link_are_limited() -> None:
     link = opened()[1]
     allowed = [link.may_announce(100.0) for _ in range(200)]
     assert 60 < sum(allowed) < 80
@@ -98,7 +98,7 @@ def test_the_next_chunk_may_be_sent_at_once() -> None:
     assert ends.noted[1:] == [("sent", 3), ("chunk", 1, 0, 6, b"cd", 2), ("sent", 2)]
 
 
-def test_nothing_is_heard_after_we_closed() -> None:
+def test_no_event_follows_a_close() -> None:
     ends, link = opened()
     ends.close_at = WANT
     link.frames([CANCEL, WANT, CANCEL])
@@ -161,7 +161,7 @@ async def test_a_chunk_that_cannot_be_sent_counts_as_sent() -> None:
         assert (world.chunks, world.events) == ([], [ChunkSent(LINK)])
 
 
-async def test_messages_go_to_links_that_are_there() -> None:
+async def test_messages_go_to_open_links_only() -> None:
     world = World(b"x")
     for link in (LINK, GONE):
         world.sending.send(SendWant(link, KEY, chunk_list=True))

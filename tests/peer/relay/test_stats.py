@@ -54,7 +54,7 @@ def test_an_idle_relay_waits_for_nothing() -> None:
     assert idle.report == pb.Heartbeat(chunk_bytes_sent=77)
 
 
-def test_what_is_being_received_is_told_with_what_it_waits_for() -> None:
+def test_the_version_in_progress_is_reported_with_what_it_waits_for() -> None:
     steps = peer()
     steps.tell(EncodingKnown(KEY, 4, CHUNK_BYTES))
     assert stats(steps).waiting_for == "the chunk list of version 1"
@@ -75,7 +75,7 @@ def test_what_is_being_received_is_told_with_what_it_waits_for() -> None:
     )
 
 
-def test_chunks_that_are_pushed_are_waited_for_in_silence() -> None:
+def test_pushed_chunks_are_waited_for_without_naming_peers() -> None:
     steps = peer()
     steps.tell(plan(neighbour("a"), neighbour("b"), parents=("a",), plan_id=2))
     steps.receive(4)
@@ -99,7 +99,7 @@ def test_only_announced_versions_count_and_the_newest_first() -> None:
     assert now.report.receiving_encoding_id == 3
 
 
-def test_a_store_that_refuses_is_told_until_it_takes_a_version() -> None:
+def test_a_store_failure_is_reported_until_a_version_is_stored() -> None:
     steps = peer()
     steps.receive(4)
     steps.tell(StoreFailed(KEY, "disk full"))

@@ -96,7 +96,7 @@ async def test_a_version_is_stored_verified_and_durable(tmp_path: Path, durable_
         assert await setup.worker.read(key_of(9), ChunkIndex(3)) is None
 
 
-async def test_what_an_earlier_life_stored_is_found(tmp_path: Path) -> None:
+async def test_an_encoding_of_an_earlier_process_is_found(tmp_path: Path) -> None:
     async with working(tmp_path) as setup:
         setup.begin(FIRST)
         for index in (0, 7):
@@ -128,7 +128,7 @@ async def test_a_keyframe_is_listed_only_when_there_is_nothing_else_to_do(tmp_pa
         assert (made.finished, made.listed) == (True, False)
 
 
-async def test_a_keyframe_is_listed_in_the_end_however_busy_we_are(
+async def test_a_keyframe_is_listed_in_the_end_however_busy_the_store_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("peer.relay.store_worker._WAITS_S_MOST", 0.0)
@@ -137,7 +137,7 @@ async def test_a_keyframe_is_listed_in_the_end_however_busy_we_are(
         assert (await setup.next(4))[3] == VersionRestored(key_of(2), CHUNKS, CHUNK_BYTES)
 
 
-async def test_a_keyframe_that_somebody_asks_for_is_listed_at_once(tmp_path: Path) -> None:
+async def test_a_requested_keyframe_is_listed_at_once(tmp_path: Path) -> None:
     async with working(tmp_path, idle_s=60.0) as setup:
         setup.make_second()
         assert (await setup.next(3))[2] == StateMade(STEP)
@@ -149,7 +149,7 @@ async def test_a_keyframe_that_somebody_asks_for_is_listed_at_once(tmp_path: Pat
         assert await setup.done() == []
 
 
-async def test_an_answer_does_not_wait_for_what_comes_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_does_not_wait_for_later_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     may_finish = threading.Event()
     finish = StoredEncoding.finish
 
@@ -222,9 +222,7 @@ async def test_a_disk_that_refuses_fails_the_version_and_not_the_next(
         assert await setup.next() == [VersionFinished(KEY)]
 
 
-async def test_an_error_of_ours_fails_the_version_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_internal_error_fails_only_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> bool:
         raise OSError(errno.EBADF, "a bug")
 
@@ -248,7 +246,7 @@ async def test_an_abandoned_encoding_gives_its_space_back(tmp_path: Path) -> Non
         assert not setup.worker.memory.full
 
 
-async def test_what_retention_removes_is_named(tmp_path: Path) -> None:
+async def test_removed_encodings_are_reported(tmp_path: Path) -> None:
     async with working(tmp_path) as setup:
         for version in (3, 4, 5):
             Published(RUN_ID, LEARNER, version).put(setup.store)
@@ -260,7 +258,7 @@ async def test_what_retention_removes_is_named(tmp_path: Path) -> None:
         assert await setup.done() == []
 
 
-def test_only_what_this_runs_learner_signed_is_kept(tmp_path: Path) -> None:
+def test_only_versions_signed_by_this_runs_learner_are_kept(tmp_path: Path) -> None:
     store = ChunkStore(tmp_path / "store", keep_versions=4)
     FIRST.put(store)
     Published(RUN_ID, Identity.generate(), 50).put(store)
@@ -273,7 +271,7 @@ def test_only_what_this_runs_learner_signed_is_kept(tmp_path: Path) -> None:
     store.close()
 
 
-async def test_closing_forgets_what_was_not_begun(tmp_path: Path) -> None:
+async def test_closing_discards_waiting_jobs(tmp_path: Path) -> None:
     async with working(tmp_path) as setup:
         setup.begin(FIRST)
         setup.worker.close()

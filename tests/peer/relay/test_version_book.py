@@ -68,7 +68,7 @@ def test_a_first_version_without_deltas_is_received_and_reported() -> None:
     assert story.book.heard(first, announced=True) == []
 
 
-def test_a_step_is_its_delta_applied() -> None:
+def test_a_next_version_is_received_as_a_delta_and_computed() -> None:
     story = Story()
     story.heard(4)
     story.held(4)
@@ -77,7 +77,7 @@ def test_a_step_is_its_delta_applied() -> None:
     assert story.made(5) == [Report(Version(5))]
 
 
-def test_what_comes_ahead_of_the_announcement_is_taken_but_not_reported() -> None:
+def test_a_version_ahead_of_its_announcement_is_received_but_not_reported() -> None:
     story = Story()
     story.held(4)
     assert story.heard(5, announced=False) == [receive(5, 1, announced=False)]
@@ -86,7 +86,7 @@ def test_what_comes_ahead_of_the_announcement_is_taken_but_not_reported() -> Non
     assert story.heard(5) == [Report(Version(5))]
 
 
-def test_without_the_coordinator_a_version_is_had_whole_and_reported_once_it_is_announced() -> None:
+def test_without_the_coordinator_a_version_is_received_and_reported_once_announced() -> None:
     story = Story()
     story.held(4)
     story.heard(5, announced=False)
@@ -100,7 +100,7 @@ def test_without_the_coordinator_a_version_is_had_whole_and_reported_once_it_is_
     assert not story.book.waits_for_announcement(5)
 
 
-def test_without_the_coordinator_the_origin_sends_what_the_learner_gave_it() -> None:
+def test_without_the_coordinator_the_origin_broadcasts_the_learners_versions() -> None:
     story = Story("origin")
     first = announced(1, {0: (None, 1000)})
     story.book.heard(first, announced=False, learner_link=LEARNER)
@@ -109,14 +109,14 @@ def test_without_the_coordinator_the_origin_sends_what_the_learner_gave_it() -> 
     assert story.book.heard(first, announced=True) == [Report(Version(1))]
 
 
-def test_the_relay_is_told_once_more_when_the_version_is_announced() -> None:
+def test_the_relay_gets_another_receive_when_the_version_is_announced() -> None:
     story = Story()
     story.held(4)
     story.heard(5, announced=False)
     assert story.heard(5) == [receive(5, 1)]
 
 
-def test_a_joiner_receives_the_keyframe_and_what_everybody_is_sent() -> None:
+def test_a_joiner_receives_the_keyframe_and_the_broadcast_delta() -> None:
     story = Story()
     assert story.heard(5) == [receive(5, 1), receive(5, 0)]
     assert story.held(5) == [
@@ -181,7 +181,7 @@ def test_a_delta_that_is_lost_is_received_and_applied_again() -> None:
     assert story.held(5, 1) == [Materialise(key_of(5, 1))]
 
 
-def test_an_encoding_that_waits_to_be_tried_again_is_dropped_when_it_is_of_no_more_use() -> None:
+def test_an_encoding_that_waits_for_its_retry_is_dropped_once_it_is_useless() -> None:
     story = Story()
     story.heard(5)
     story.book.given_up(key_of(5, 0), again=True)
@@ -190,7 +190,7 @@ def test_an_encoding_that_waits_to_be_tried_again_is_dropped_when_it_is_of_no_mo
     assert Drop(key_of(5, 0), "another encoding is cheaper, or a newer version is available") in commands
 
 
-def test_an_encoding_that_was_given_up_for_good_is_told_again() -> None:
+def test_an_abandoned_encoding_gets_another_receive() -> None:
     story = Story()
     story.held(4)
     story.heard(5)
@@ -198,7 +198,7 @@ def test_an_encoding_that_was_given_up_for_good_is_told_again() -> None:
     assert story.heard(5) == [receive(5, 1)]
 
 
-def test_what_retention_removed_is_no_base_any_more() -> None:
+def test_a_removed_version_is_no_longer_a_base() -> None:
     story = Story()
     story.held(4)
     story.book.removed(frozenset({key_of(4, 0)}))
@@ -213,7 +213,7 @@ def behind() -> Story:
     return story
 
 
-def test_who_is_behind_receives_one_keyframe_to_its_end_and_the_deltas_that_come_meanwhile() -> None:
+def test_a_peer_that_is_behind_completes_one_keyframe_and_receives_the_deltas_meanwhile() -> None:
     story = behind()
     assert story.heard(12) == [receive(12, 1), dropped(11, 1)]
     assert story.heard(13) == [receive(13, 1)]
@@ -222,7 +222,7 @@ def test_who_is_behind_receives_one_keyframe_to_its_end_and_the_deltas_that_come
     assert story.held(11) == [Materialise(key_of(12, 1)), Report(Version(11))]
 
 
-def test_who_is_behind_has_its_keyframe_however_many_versions_come_meanwhile() -> None:
+def test_a_peer_that_is_behind_completes_its_keyframe_however_many_versions_come() -> None:
     story = behind()
     received = [one for version in range(12, 61) for one in story.book.heard(LONGER[Version(version)], announced=True)]
     assert not any(isinstance(one, Receive) and one.manifest.kind == "keyframe" for one in received)
@@ -233,7 +233,7 @@ def test_who_is_behind_has_its_keyframe_however_many_versions_come_meanwhile() -
     assert story.book.verified(11) is None
 
 
-def test_a_keyframe_that_nobody_has_any_more_is_replaced_by_the_newest() -> None:
+def test_a_keyframe_without_a_source_is_replaced_by_the_newest() -> None:
     story = behind()
     story.heard(12)
     story.book.given_up(key_of(11), again=False)
@@ -241,7 +241,7 @@ def test_a_keyframe_that_nobody_has_any_more_is_replaced_by_the_newest() -> None
     assert story.held(12) == [dropped(12, 1), Report(Version(12))]
 
 
-def test_a_delta_that_nobody_has_any_more_costs_a_keyframe() -> None:
+def test_a_delta_without_a_source_costs_a_keyframe() -> None:
     story = Story()
     story.held(4)
     story.heard(5)
@@ -251,7 +251,7 @@ def test_a_delta_that_nobody_has_any_more_costs_a_keyframe() -> None:
     assert story.held(6) == [dropped(6, 1), Report(Version(6))]
 
 
-def test_only_so_many_announcements_are_remembered() -> None:
+def test_known_announcements_are_bounded() -> None:
     story = Story()
     story.held(1)
     for version in range(1, 41):
@@ -264,7 +264,7 @@ def test_only_so_many_announcements_are_remembered() -> None:
 # ---------------------------------------------------------------- an origin
 
 
-def test_an_origin_receives_all_the_learner_has_acknowledges_and_sends_the_delta_to_all() -> None:
+def test_an_origin_receives_every_encoding_acknowledges_and_broadcasts_the_delta() -> None:
     story = Story("origin")
     story.held(9)
     assert story.heard(10, announced=False, learner=LEARNER) == [
@@ -324,7 +324,7 @@ def test_a_learner_that_comes_back_is_asked_for_the_rest() -> None:
     assert story.book.heard(first, announced=False, learner_link=again) == [Receive(first.keyframe, False, again)]
 
 
-def test_what_an_earlier_life_broadcast_is_not_sent_again() -> None:
+def test_a_version_broadcast_before_a_restart_is_not_broadcast_again() -> None:
     story = Story("origin")
     story.held(1)
     story.heard(1, announced=False)

@@ -58,11 +58,11 @@ def test_one_step_behind_takes_the_delta() -> None:
     assert cheapest_path(Version(20), KNOWN, {Version(19)}, {}, NOTHING) == Path((key(20, 1),), 10)
 
 
-def test_what_is_held_needs_nothing() -> None:
+def test_a_held_state_needs_no_path() -> None:
     assert cheapest_path(Version(20), KNOWN, {Version(20)}, {}, NOTHING) == Path((), 0)
 
 
-def test_who_was_away_takes_squashed_deltas_and_single_ones() -> None:
+def test_a_peer_several_versions_behind_takes_squashed_and_single_deltas() -> None:
     path = cheapest_path(Version(20), KNOWN, {Version(10)}, {}, NOTHING)
     assert path is not None
     assert path.bytes_to_receive == 70
@@ -77,7 +77,7 @@ def test_a_joiner_takes_the_keyframe_or_finishes_an_older_one() -> None:
     assert cheapest_path(Version(20), KNOWN, set(), under_way, NOTHING) == expected
 
 
-def test_what_failed_is_not_tried_again() -> None:
+def test_failed_encodings_are_not_used_again() -> None:
     without_delta = cheapest_path(Version(20), KNOWN, {Version(19)}, {}, {key(20, 1)})
     assert without_delta is not None
     assert key(20, 1) not in without_delta.keys
@@ -86,7 +86,7 @@ def test_what_failed_is_not_tried_again() -> None:
     assert cheapest_path(Version(20), KNOWN, {Version(19)}, {}, {*both, key(20, 0)}) is None
 
 
-def test_nobody_knows_a_way_to_an_unknown_version() -> None:
+def test_there_is_no_path_to_an_unknown_version() -> None:
     assert cheapest_path(Version(21), KNOWN, {Version(20)}, {}, NOTHING) is None
 
 

@@ -178,7 +178,7 @@ async def test_a_version_from_announcement_and_list_to_the_disk(tmp_path: Path) 
         assert setup.versions.known(2) is None
 
 
-async def test_the_next_version_is_made_of_its_delta(tmp_path: Path) -> None:
+async def test_the_next_version_is_computed_from_its_delta(tmp_path: Path) -> None:
     put(tmp_path, (FIRST, KEYFRAME_ID))
     async with working(tmp_path, restore=True) as setup:
         assert setup.news() == [VersionRestored(KEY, CHUNKS, CHUNK_BYTES)]
@@ -205,7 +205,7 @@ async def test_a_delta_that_leads_elsewhere_costs_a_keyframe(tmp_path: Path) -> 
         assert setup.completed == [2]
 
 
-async def test_an_announcement_of_somebody_else_or_of_another_record_is_refused(tmp_path: Path) -> None:
+async def test_an_announcement_of_another_learner_or_record_is_refused(tmp_path: Path) -> None:
     async with working(tmp_path) as setup:
         with pytest.raises(WrongKey):
             setup.heard(Published(RUN_ID, Identity.generate(), 1))
@@ -215,14 +215,14 @@ async def test_an_announcement_of_somebody_else_or_of_another_record_is_refused(
         assert setup.news() == []
 
 
-async def test_the_core_is_told_of_what_is_known_and_where_it_came_from(tmp_path: Path) -> None:
+async def test_the_core_gets_a_known_version_and_its_link(tmp_path: Path) -> None:
     put(tmp_path, (FIRST, KEYFRAME_ID))
     async with working(tmp_path, restore=True) as setup:
         setup.versions.heard(SECOND.announcement, announced=False, link=LINK)
         assert setup.spoken_of == [VersionHeard(KEY), VersionHeard(STEP, LINK)]
 
 
-async def test_one_that_is_known_is_not_verified_again(tmp_path: Path) -> None:
+async def test_a_known_announcement_is_not_verified_again(tmp_path: Path) -> None:
     async with working(tmp_path) as setup:
         verified = setup.versions.heard(FIRST.announcement, announced=False)
         assert setup.versions.heard(FIRST.announcement, announced=True) is verified
@@ -233,7 +233,7 @@ async def test_one_that_is_known_is_not_verified_again(tmp_path: Path) -> None:
             setup.versions.heard(changed, announced=False)
 
 
-async def test_without_the_coordinator_versions_are_had_but_not_reported(tmp_path: Path) -> None:
+async def test_without_the_coordinator_versions_are_received_but_not_reported(tmp_path: Path) -> None:
     async with working(tmp_path) as setup:
         setup.heard(FIRST, announced=False)
         setup.versions.coordinator_gone(True)
@@ -244,7 +244,7 @@ async def test_without_the_coordinator_versions_are_had_but_not_reported(tmp_pat
         assert setup.completed == [1]
 
 
-async def test_a_wrong_list_is_named_and_one_that_nobody_announced_is_dropped(tmp_path: Path) -> None:
+async def test_a_wrong_list_is_reported_and_an_unannounced_one_dropped(tmp_path: Path) -> None:
     async with working(tmp_path) as setup:
         assert setup.list_comes(FIRST) == []
         setup.heard(FIRST)
@@ -254,7 +254,7 @@ async def test_a_wrong_list_is_named_and_one_that_nobody_announced_is_dropped(tm
         assert setup.versions.chunk_list(KEY) is None
 
 
-async def test_lists_that_nobody_uses_are_few_and_never_in_the_way_of_one_that_is_used(tmp_path: Path) -> None:
+async def test_unused_lists_are_bounded_and_never_displace_a_used_one(tmp_path: Path) -> None:
     async with working(tmp_path) as setup:
         published = [Published(RUN_ID, LEARNER, version) for version in range(1, 33)]
         for one in published[1:]:
@@ -269,7 +269,7 @@ async def test_lists_that_nobody_uses_are_few_and_never_in_the_way_of_one_that_i
         assert setup.versions.chunk_list(KEY) == published[0].chunk_lists[KEYFRAME_ID]
 
 
-async def test_an_encoding_that_is_given_up_needs_its_list_again(tmp_path: Path) -> None:
+async def test_an_abandoned_encoding_needs_its_list_again(tmp_path: Path) -> None:
     async with working(tmp_path) as setup:
         setup.heard(FIRST)
         setup.list_comes(FIRST)
@@ -352,7 +352,7 @@ async def test_an_origin_acknowledges_and_then_sends_to_all(tmp_path: Path) -> N
         assert setup.completed == [1]
 
 
-async def test_an_origin_loses_the_learner_and_is_asked_by_the_next(tmp_path: Path) -> None:
+async def test_an_origin_that_lost_the_learner_receives_from_its_next_link(tmp_path: Path) -> None:
     async with working(tmp_path, "origin") as setup:
         setup.heard(FIRST, announced=False, learner=LEARNERS)
         setup.versions.link_lost(LEARNERS)
@@ -366,7 +366,7 @@ async def test_an_origin_loses_the_learner_and_is_asked_by_the_next(tmp_path: Pa
 @pytest.mark.parametrize(
     "stored", [[(FIRST, KEYFRAME_ID)], [(FIRST, KEYFRAME_ID), (SECOND, PREVIOUS_ID), (SECOND, KEYFRAME_ID)]]
 )
-async def test_what_is_held_is_offered_and_reported_once_it_is_announced(
+async def test_held_versions_are_offered_and_reported_once_announced(
     tmp_path: Path, stored: Sequence[tuple[Published, EncodingId]]
 ) -> None:
     put(tmp_path, *stored)
@@ -379,7 +379,7 @@ async def test_what_is_held_is_offered_and_reported_once_it_is_announced(
         assert setup.completed == [newest.version]
 
 
-async def test_a_state_that_was_not_made_yet_is_made_after_a_restart(tmp_path: Path) -> None:
+async def test_a_state_not_computed_yet_is_computed_after_a_restart(tmp_path: Path) -> None:
     put(tmp_path, (FIRST, KEYFRAME_ID), (SECOND, PREVIOUS_ID))
     async with working(tmp_path, restore=True) as setup:
         assert await setup.next(4) == [
@@ -392,14 +392,14 @@ async def test_a_state_that_was_not_made_yet_is_made_after_a_restart(tmp_path: P
         assert setup.completed == [2]
 
 
-async def test_what_another_learner_signed_is_removed(tmp_path: Path) -> None:
+async def test_versions_of_another_learner_are_removed(tmp_path: Path) -> None:
     put(tmp_path, (Published(RUN_ID, Identity.generate(), 50), KEYFRAME_ID), (FIRST, KEYFRAME_ID))
     async with working(tmp_path, restore=True) as setup:
         assert setup.news() == [VersionRestored(KEY, CHUNKS, CHUNK_BYTES)]
         assert finished(setup) == [(1, 0)]
 
 
-async def test_what_nobody_has_is_replaced_by_something_else(tmp_path: Path) -> None:
+async def test_an_encoding_without_a_source_is_replaced(tmp_path: Path) -> None:
     async with working(tmp_path) as setup:
         assert setup.heard(SECOND) == [known(STEP, STEP_CHUNKS), known(key_of(2), CHUNKS, pushed=False)]
         setup.progress[key_of(2)] = (20, CHUNKS)
@@ -410,7 +410,7 @@ async def test_what_nobody_has_is_replaced_by_something_else(tmp_path: Path) -> 
         assert setup.news() == [known(key_of(3), CHUNKS, pushed=False)]
 
 
-async def test_retention_leaves_what_somebody_fetches(tmp_path: Path) -> None:
+async def test_retention_spares_keyframes_in_transfer(tmp_path: Path) -> None:
     async with working(tmp_path) as setup:
         setup.spared.add(KEY)
         for version in (1, 2, 3, 4):
@@ -421,7 +421,7 @@ async def test_retention_leaves_what_somebody_fetches(tmp_path: Path) -> None:
         assert finished(setup) == [(1, 0), (3, 0), (4, 0)]
 
 
-async def test_what_retention_removes_is_forgotten(tmp_path: Path) -> None:
+async def test_versions_removed_by_retention_are_discarded(tmp_path: Path) -> None:
     async with working(tmp_path) as setup:
         for version in (1, 2, 3):
             published = Published(RUN_ID, LEARNER, version)

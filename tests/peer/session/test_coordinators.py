@@ -29,7 +29,7 @@ def test_addresses_are_tried_in_turn_for_ever() -> None:
     assert tried == ["a:1", "b:1", "c:1", "a:1", "b:1", "c:1", "a:1"]
 
 
-def test_where_a_session_opened_it_is_looked_for_first_again() -> None:
+def test_the_address_of_the_last_session_is_tried_first() -> None:
     search = Coordinators(["a:1", "b:1"])
     search.failed(REFUSED, 0.0)
     search.opened()
@@ -38,7 +38,7 @@ def test_where_a_session_opened_it_is_looked_for_first_again() -> None:
     assert search.rows(1.0) == []
 
 
-def test_a_problem_is_said_once_until_it_changes_or_ten_minutes_are_over() -> None:
+def test_a_problem_is_logged_once_until_it_changes_or_ten_minutes_pass() -> None:
     search = Coordinators(["a:1"])
     assert search.failed(NAME, 0.0)
     assert not search.failed(NAME, 599.0)
@@ -49,7 +49,7 @@ def test_a_problem_is_said_once_until_it_changes_or_ten_minutes_are_over() -> No
     assert search.failed(REFUSED, 1201.0)
 
 
-def test_screens_are_told_the_hop_of_each_address() -> None:
+def test_screens_show_the_failing_hop_of_each_address() -> None:
     search = Coordinators(["run.example:7400", "192.0.2.1:7400"])
     search.failed(NAME, 1.0)
     search.failed(REFUSED, 2.0)
@@ -95,7 +95,7 @@ def test_a_heartbeat_has_the_workers_state_and_the_relays_counters() -> None:
     assert Epoch(0) == key(4).epoch
 
 
-def test_an_origin_says_what_it_holds_or_receives() -> None:
+def test_an_origin_reports_what_it_holds_or_receives() -> None:
     assert origin_status([], None).reason == "waiting for the learner's first version"
     assert origin_status([Version(1), Version(4)], None).reason == "holds versions 1 to 4"
     receiving = receiving_of(stats(9))
@@ -111,13 +111,13 @@ def announcement(version: int) -> pb.VersionAnnouncement:
     return pb.VersionAnnouncement(record=pb.Signed(payload=bytes([version])))
 
 
-def test_nothing_is_held_while_all_may_come() -> None:
+def test_nothing_is_held_while_receiving_is_allowed() -> None:
     held = PendingAnnouncements()
     assert held.came(announcement(1))
     assert held.allow(OPEN) == []
 
 
-def test_the_newest_are_looked_at_once_they_may_come() -> None:
+def test_the_newest_announcements_are_released_once_receiving_is_allowed() -> None:
     held = PendingAnnouncements()
     held.allow(SHUT)
     assert not any(held.came(announcement(version)) for version in range(20))

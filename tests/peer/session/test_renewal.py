@@ -70,7 +70,7 @@ async def test_a_certificate_that_has_ended_is_replaced_with_the_invite(
         await running
 
 
-async def test_the_http_port_is_that_of_the_place_where_the_coordinator_was_found(tmp_path: Path) -> None:
+async def test_the_http_address_follows_the_address_of_the_last_session(tmp_path: Path) -> None:
     async with scripted_coordinator(tmp_path) as coordinator:
         config = joined_config(tmp_path / "peer", coordinator).model_copy(update={"coordinators": ("127.0.0.2:5:6",)})
         place = await join_run(config)
@@ -114,13 +114,13 @@ async def renewed_with(ca: RunCA, folder: Path, identity: Identity, answering: I
         running.cancel()
 
 
-async def test_a_new_certificate_is_kept_and_handed_on(ca: RunCA, tmp_path: Path) -> None:
+async def test_a_new_certificate_is_saved_and_passed_on(ca: RunCA, tmp_path: Path) -> None:
     identity = Identity.generate()
     (fresh,) = await renewed_with(ca, tmp_path, identity, identity)
     assert fresh.caller.peer_id == identity.peer_id
     assert TlsCredentials.load(tmp_path) == fresh
 
 
-async def test_a_certificate_for_somebody_else_is_not_taken(ca: RunCA, tmp_path: Path) -> None:
+async def test_a_certificate_for_another_peer_is_rejected(ca: RunCA, tmp_path: Path) -> None:
     assert await renewed_with(ca, tmp_path, Identity.generate(), Identity.generate()) == []
     assert not (tmp_path / "credentials.pem").exists()

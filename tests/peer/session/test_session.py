@@ -116,7 +116,7 @@ async def connected(folder: Path) -> AsyncIterator[tuple[ScriptedCoordinator, Fi
                 await fixture.running
 
 
-async def test_hello_then_welcome_then_heartbeats_at_the_interval_asked_for(tmp_path: Path) -> None:
+async def test_hello_then_welcome_then_heartbeats_at_the_requested_interval(tmp_path: Path) -> None:
     async with connected(tmp_path) as (coordinator, fixture):
         session = await coordinator.next_session()
         await fixture.listener.wait_for("opened")
@@ -161,7 +161,7 @@ async def test_a_stream_that_ends_without_stop_is_opened_again(tmp_path: Path, c
         await fixture.listener.wait_for("opened", 2)
 
 
-async def test_a_session_that_ends_before_its_welcome_is_tried_again(tmp_path: Path) -> None:
+async def test_a_session_that_ends_before_its_welcome_is_retried(tmp_path: Path) -> None:
     async with connected(tmp_path) as (coordinator, fixture):
         session = await coordinator.next_session()
         await fixture.listener.wait_for("opened")
@@ -283,7 +283,7 @@ async def test_without_a_bound_the_coordinator_is_looked_for_at_all_addresses_un
         await running
 
 
-async def test_a_coordinator_that_does_not_take_us_is_the_session_hop(tmp_path: Path) -> None:
+async def test_a_refusal_is_a_failure_of_the_session_hop(tmp_path: Path) -> None:
     async with scripted_coordinator(tmp_path) as coordinator:
         coordinator.hang_ups = 1000
         session = lone_session(coordinator, (coordinator.address,), 1.0)
@@ -293,7 +293,7 @@ async def test_a_coordinator_that_does_not_take_us_is_the_session_hop(tmp_path: 
         assert "read the coordinator's log" in caught.value.fix
 
 
-async def test_a_coordinator_of_another_run_ca_is_not_talked_to(tmp_path: Path) -> None:
+async def test_a_coordinator_of_another_run_ca_gets_no_session(tmp_path: Path) -> None:
     async with scripted_coordinator(tmp_path) as coordinator:
         stranger = RunCA.create(tmp_path / "other-ca", RUN_ID)
         fixture = Fixture(coordinator, ca=stranger)

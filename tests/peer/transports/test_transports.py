@@ -50,7 +50,7 @@ def transports() -> tuple[Transports, NoDirectLinks]:
     return Transports(direct, mirrors), direct
 
 
-async def test_host_and_port_go_to_the_direct_transport_and_all_the_rest_does() -> None:
+async def test_direct_addresses_and_the_transports_lifecycle_go_to_the_direct_transport() -> None:
     both, direct = transports()
 
     def handler(_link: Link) -> Collector:
@@ -100,7 +100,7 @@ async def test_libp2p_is_advertised_under_the_name_of_direct_links() -> None:
     await three.close()
 
 
-async def test_direct_links_go_on_where_libp2p_does_not_start() -> None:
+async def test_direct_links_work_although_libp2p_does_not_start() -> None:
     class Broken(NoDirectLinks):
         async def start(self, on_link: LinkHandler) -> str:
             raise Unreachable("libp2p does not run")
@@ -137,7 +137,7 @@ async def test_forty_joiners_with_a_mirror_cost_the_origin_nothing(tmp_path: Pat
             await both.close()
 
 
-async def test_a_way_that_stays_silent_costs_a_few_seconds_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_address_costs_only_a_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peer.transports.transports._PATIENCE_S", {"punched": 0.02, "relayed": 0.02})
     monkeypatch.setattr("peer.transports.transports._PATIENCE_ELSE_S", 0.02)
     dialled: list[str] = []

@@ -95,7 +95,7 @@ async def test_a_relayed_link_is_replaced_by_a_punched_one_and_that_by_a_direct_
     assert holder.dialled[1:] == [["5.5.5.1:1"]]
 
 
-async def test_what_turns_out_no_better_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_link_that_is_no_better_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     same = FakeLink("relayed")
     holder = Holder(FakeLink("relayed"), same, monkeypatch)
     await holder.at(0.0)
@@ -114,7 +114,7 @@ async def test_failures_wait_and_the_link_stays(monkeypatch: pytest.MonkeyPatch)
     assert len(holder.links) == 1
 
 
-async def test_a_direct_link_that_is_far_slower_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_far_slower_direct_link_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     holder = Holder(FakeLink("direct", rate=1e5), FakeLink("relayed"), monkeypatch)
     paths: Paths = holder.transports.paths
     paths.measured(PEER, "relayed", 5e6, 0.0)
@@ -123,7 +123,7 @@ async def test_a_direct_link_that_is_far_slower_gives_way(monkeypatch: pytest.Mo
     assert holder.dialled == [["punch", ADDRESS.split()[-1]]], "nobody knows yet how fast a hole is"
 
 
-async def test_relays_go_over_from_libp2p_to_a_direct_link_and_lose_nothing(
+async def test_relays_switch_from_libp2p_to_a_direct_link_without_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("libp2p")
@@ -160,7 +160,7 @@ def looking(*better: tuple[PeerId, tuple[str, ...]], now: float = 0.0) -> PathUp
     return upgrades
 
 
-def test_a_better_way_is_tried_after_a_while_and_then_ever_more_rarely() -> None:
+def test_a_better_path_is_tried_after_a_while_and_then_ever_more_rarely() -> None:
     upgrades, now, tries = looking((A, DIRECT)), 0.0, []
     while len(tries) < 9:
         if upgrades.due(now) == (A, DIRECT):
@@ -171,7 +171,7 @@ def test_a_better_way_is_tried_after_a_while_and_then_ever_more_rarely() -> None
     assert waits == [30.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1800.0, 1800.0, 1800.0]
 
 
-def test_a_look_does_not_begin_again_unless_there_is_a_new_way() -> None:
+def test_the_backoff_restarts_only_for_a_new_address() -> None:
     upgrades = looking((A, DIRECT))
     upgrades.failed(A, 1.0, 30.0)
     upgrades.update([(A, DIRECT)], 1.0, 80.0)
@@ -182,7 +182,7 @@ def test_a_look_does_not_begin_again_unless_there_is_a_new_way() -> None:
     assert upgrades.due(120.0) == (A, (*DIRECT, "punch"))
 
 
-def test_who_has_no_better_way_any_more_is_forgotten() -> None:
+def test_a_peer_without_a_better_path_is_discarded() -> None:
     upgrades = looking((A, DIRECT), (B, DIRECT))
     upgrades.update([(B, DIRECT)], 1.0, 10.0)
     assert upgrades.due(1e9) == (B, DIRECT)
@@ -192,7 +192,7 @@ def test_who_has_no_better_way_any_more_is_forgotten() -> None:
     assert upgrades.due(1e9) is None
 
 
-def test_whoever_waits_for_longest_is_first() -> None:
+def test_the_peer_that_waits_longest_is_first() -> None:
     upgrades = looking((A, DIRECT), (B, DIRECT))
     upgrades.failed(A, 1.0, 0.0)
     assert upgrades.due(1e6) == (B, DIRECT)

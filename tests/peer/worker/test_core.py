@@ -36,7 +36,7 @@ from rollcast.wire.ids import LeaseId
 from tests.peer.worker.worker_samples import SLICE, accept, begun, finished, grant, key, ready_core, rollout, work
 
 
-def test_the_first_version_is_loaded_then_activated_and_then_work_is_asked_for() -> None:
+def test_the_first_version_is_loaded_then_activated_and_then_work_is_requested() -> None:
     core = WorkerCore(concurrent_rollouts=4)
     assert core.handle(SessionOpened(), 0.0) == []
     assert core.handle(VersionHeardOf(key(0)), 0.1) == []
@@ -60,7 +60,7 @@ def test_a_batch_that_is_not_full_waits_for_the_rest_of_the_burst() -> None:
     assert core.handle(Tick(), 1.0 + FULL_BATCH_WAIT_S) == [GenerateBatch(1, work(lease), SLICE)]
 
 
-def test_finished_rollouts_are_uploaded_and_more_work_is_asked_for() -> None:
+def test_finished_rollouts_are_uploaded_and_more_work_is_requested() -> None:
     core = ready_core()
     leases = (grant(1), grant(2))
     core.handle(LeasesGranted(leases), 1.0)
@@ -163,7 +163,7 @@ def test_a_rollout_still_running_one_period_after_its_lease_ended_is_given_up() 
     assert core.handle(begun(1, work(lease)), 5.1) == [EndBatch(1)]
 
 
-def test_revoked_leases_are_forgotten_wherever_their_slots_are() -> None:
+def test_revoked_leases_are_discarded_wherever_their_slots_are() -> None:
     core = ready_core()
     running, waiting = grant(1, 4), grant(2, 4)
     core.handle(LeasesGranted((running, waiting)), 1.0)
@@ -175,7 +175,7 @@ def test_revoked_leases_are_forgotten_wherever_their_slots_are() -> None:
     assert core.dropped == {"revoked": 8}
 
 
-def test_more_leases_than_can_be_held_are_given_back() -> None:
+def test_surplus_leases_are_returned() -> None:
     core = ready_core()
     actions = core.handle(LeasesGranted(tuple(grant(index, 4) for index in range(1, 7))), 1.0)
     assert actions[0] == ReturnLeases((LeaseId(5), LeaseId(6)), "more than requested")
@@ -192,7 +192,7 @@ def test_a_failed_upload_is_sent_again_after_its_backoff() -> None:
     assert core.handle(Tick(), 2.6) == [UploadRollouts(2, made)]
 
 
-def test_rollouts_met_by_busy_or_no_verdict_are_sent_again_and_refused_ones_counted() -> None:
+def test_rollouts_with_busy_or_no_verdict_are_sent_again_and_refused_ones_counted() -> None:
     core = ready_core()
     lease = grant(1, 4)
     core.handle(LeasesGranted((lease,)), 1.0)
@@ -207,7 +207,7 @@ def test_rollouts_met_by_busy_or_no_verdict_are_sent_again_and_refused_ones_coun
     assert core.handle(Tick(), 2.6) == [UploadRollouts(2, made[2:])]
 
 
-def test_work_goes_on_while_the_coordinator_is_away_and_is_uploaded_when_it_is_back() -> None:
+def test_work_continues_without_the_coordinator_and_is_uploaded_on_reconnection() -> None:
     core = ready_core()
     first, second = grant(1, 4), grant(2, 4)
     core.handle(LeasesGranted((first, second)), 1.0)
@@ -252,7 +252,7 @@ def test_stopping_does_not_wait_for_a_coordinator_that_does_not_answer() -> None
     assert actions == [RolloutsDropped("stopped", 4), Finish("stopped by a signal")]
 
 
-def test_the_state_is_said_in_words() -> None:
+def test_the_state_is_reported_in_words() -> None:
     core = WorkerCore(concurrent_rollouts=4)
 
     def said(receiving: Receiving | None = None) -> tuple[str, str]:
@@ -274,7 +274,7 @@ def test_the_state_is_said_in_words() -> None:
     assert said() == ("generating", "4 rollouts with version 0")
 
 
-def test_on_standby_what_is_held_goes_on_and_the_reason_is_its_state() -> None:
+def test_on_standby_held_work_continues_and_the_reason_is_reported() -> None:
     core = ready_core()
     first, second = grant(1), grant(2)
     assert core.handle(LeasesGranted((first, second)), 1.0) == [GenerateBatch(1, work(first, second), SLICE)]
@@ -287,7 +287,7 @@ def test_on_standby_what_is_held_goes_on_and_the_reason_is_its_state() -> None:
     assert idle.status(2.0).state == "idle"
 
 
-def test_standby_is_said_anew_in_each_session() -> None:
+def test_standby_ends_with_the_session_unless_repeated() -> None:
     core = ready_core()
     core.handle(ActivationTold(False, ""), 1.0)
     assert core.status(1.0).reason == "switched off"

@@ -37,7 +37,7 @@ class Part:
         return {"worker": asyncio.create_task(ended()), "session": asyncio.create_task(forever())}
 
 
-async def test_what_was_begun_is_waited_for_and_no_longer() -> None:
+async def test_running_rollouts_are_waited_for_within_the_time() -> None:
     part = Part()
     parts = part.parts()
     asyncio.get_running_loop().call_later(0.05, part.ended.set_result, "done")
@@ -50,14 +50,14 @@ async def test_what_was_begun_is_waited_for_and_no_longer() -> None:
     assert not slow.ended.done()
 
 
-async def test_the_rest_is_handed_back_and_all_is_closed() -> None:
+async def test_other_leases_are_returned_and_everything_is_closed() -> None:
     part = Part()
     await end("enough", part.parts(), worker=part, session=part, relay=part)
     assert part.told == [StopRequested("enough")]
     assert part.closed == ["enough", "relay"]
 
 
-def test_nothing_is_halted_at_first() -> None:
+def test_a_worker_starts_without_a_reason_to_pause() -> None:
     halt = Halt()
     assert halt.draws
     assert halt.takes_work

@@ -73,7 +73,7 @@ def test_a_slot_may_need_no_generating() -> None:
     assert len(book) == 0
 
 
-def test_what_is_given_up_is_forgotten() -> None:
+def test_leases_that_are_given_up_are_discarded() -> None:
     book = book_of(grant(1, 3), grant(2, 1))
     book.take(key(0), 1)
     assert book.give_up([LeaseId(1), LeaseId(7)]) == 3
@@ -81,7 +81,7 @@ def test_what_is_given_up_is_forgotten() -> None:
     assert book.ids_where(lambda lease: True) == (2,)
 
 
-def test_what_is_counted_along_the_way_is_what_leases_hold() -> None:
+def test_the_running_count_equals_the_slots_of_the_leases() -> None:
     book, random, now = LeaseBook(), Random(7), 0.0
     for number in range(1, 300):
         now += random.random()

@@ -36,7 +36,7 @@ def test_slices_of_one_version_are_one_segment_and_the_prefix_stays_apart() -> N
     assert len(batch) == 1
 
 
-def test_partial_results_say_only_what_is_new_and_where_it_goes() -> None:
+def test_partial_results_have_only_new_tokens_and_their_position() -> None:
     batch = running((segment((8, 9)),))
     items = work(grant(1, 2))
     batch.end_slice(begun(1, items).drawn, 11.0)
@@ -48,7 +48,7 @@ def test_partial_results_say_only_what_is_new_and_where_it_goes() -> None:
     assert [(item.position, len(item.segments[0].token_ids)) for item in batch.partials(9)] == [(2, 3), (2, 2)]
 
 
-def test_what_was_told_of_longest_ago_is_told_of_first() -> None:
+def test_the_rollout_reported_longest_ago_is_reported_first() -> None:
     batch = running()
     items = work(grant(1, 2))
     told = []
@@ -68,7 +68,7 @@ def test_long_partial_results_are_cut() -> None:
     ]
 
 
-def test_what_has_no_token_of_ours_is_not_interrupted_but_given_back() -> None:
+def test_rollouts_without_own_tokens_are_returned_and_not_interrupted() -> None:
     batch = running((segment((8, 9)),))
     items = work(grant(1, 2, prefix=(segment((8, 9)),)))
     batch.end_slice((drawn(items[1], (3,), None),), 11.0)
@@ -76,7 +76,7 @@ def test_what_has_no_token_of_ours_is_not_interrupted_but_given_back() -> None:
     assert batch.interrupted(12.0) == [rollout(items[1], *parts, reason="interrupted", generate_s=2.0)]
 
 
-def test_rollouts_that_nobody_wants_are_forgotten() -> None:
+def test_unwanted_rollouts_are_discarded() -> None:
     batch = running()
     batch.keep(lambda _, index: index == 1)
     assert (len(batch), batch.lease_ids()) == (1, {1})

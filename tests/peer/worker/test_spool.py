@@ -70,13 +70,13 @@ def test_a_failed_upload_goes_first_next_time() -> None:
     assert spool.start_upload(0.0) == (2, (*rollouts, late))
 
 
-def test_an_answer_for_an_upload_that_nobody_knows_changes_nothing() -> None:
+def test_an_answer_for_an_unknown_upload_changes_nothing() -> None:
     spool, _ = filled(1)
     assert spool.answered(9, [verdict(0)], retry_at_s=5.0) == []
     assert spool.start_upload(0.0) is not None
 
 
-def test_what_is_too_late_or_revoked_is_dropped_unless_in_flight() -> None:
+def test_late_and_revoked_rollouts_are_dropped_unless_in_flight() -> None:
     spool, _ = filled(2, gone_s=10.0)
     assert spool.expire(9.9) == 0
     assert spool.expire(10.0) == 2
@@ -89,7 +89,7 @@ def test_what_is_too_late_or_revoked_is_dropped_unless_in_flight() -> None:
     assert len(spool) == 0
 
 
-def test_the_memory_of_rollouts_is_counted_until_they_are_gone() -> None:
+def test_the_memory_of_rollouts_is_counted_until_they_leave() -> None:
     spool, _ = filled(4)
     each = ROLLOUT_BYTES + 3 * TOKEN_BYTES
     assert spool.size_bytes == 4 * each
@@ -103,7 +103,7 @@ def test_the_memory_of_rollouts_is_counted_until_they_are_gone() -> None:
     assert spool.size_bytes == 0
 
 
-def test_verdicts_are_counted_by_reason_and_what_was_interrupted_apart() -> None:
+def test_verdicts_are_counted_by_reason_and_interrupted_rollouts_apart() -> None:
     whole, other, cut = (rollout(item) for item in work(grant(1, slots=3)))
     answered = [
         (whole, verdict(0)),
@@ -132,7 +132,7 @@ async def test_uploads_return_a_verdict_for_every_rollout(tmp_path: Path) -> Non
         assert coordinator.uploaded == [item for item in rollouts if item.sample_index != 1]
 
 
-async def test_a_coordinator_that_is_gone_is_unreachable(tmp_path: Path) -> None:
+async def test_an_upload_without_a_coordinator_is_unreachable(tmp_path: Path) -> None:
     async with an_uploader(tmp_path) as (coordinator, uploader):
         await coordinator.stop()
         with pytest.raises(Unreachable):

@@ -38,7 +38,7 @@ class Stub:
             yield pb.TokenizerPart(data=self.frame[start : start + 64])
 
 
-class Nobody(Random):
+class NoJitter(Random):
     """A random source that always returns 0, so that retries do not wait."""
 
     def random(self) -> float:
@@ -49,10 +49,10 @@ class Nobody(Random):
 
 
 def text_from(folder: Path, stub: Any) -> RunText:
-    return RunText(folder / "tokenizers", lambda: stub, Nobody())
+    return RunText(folder / "tokenizers", lambda: stub, NoJitter())
 
 
-async def test_our_own_comes_with_the_welcome(tmp_path: Path) -> None:
+async def test_rollcasts_own_tokenizer_comes_with_the_welcome(tmp_path: Path) -> None:
     ours = Tokenizer(("what is ",), "0123456789")
     text = text_from(tmp_path, None)
     assert text.known(ours.to_json(), ours.stop_ids) is None
@@ -61,7 +61,7 @@ async def test_our_own_comes_with_the_welcome(tmp_path: Path) -> None:
     assert text.known(ours.to_json(), ours.stop_ids) is decode
 
 
-async def test_a_published_one_is_fetched_once_and_kept(tmp_path: Path) -> None:
+async def test_a_published_tokenizer_is_fetched_once_and_kept(tmp_path: Path) -> None:
     hub = HubTokenizer(tokenizer_folder(tmp_path / "model"))
     stub = Stub((tmp_path / "model" / "tokenizer.json").read_bytes(), fails=2)
     (tmp_path / "tokenizers").mkdir()
@@ -93,7 +93,7 @@ async def test_a_damaged_file_is_fetched_again(tmp_path: Path) -> None:
         (bytes(5000), None, "too large"),
     ],
 )
-async def test_what_is_not_the_named_file_is_not_taken(
+async def test_a_file_with_another_hash_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, frame: bytes | None, what: str
 ) -> None:
     hub = HubTokenizer(tokenizer_folder(tmp_path / "model"))

@@ -27,7 +27,7 @@ def test_one_version_is_loaded_at_a_time_and_swapped_once_allowed() -> None:
     assert (swap.active, swap.step(may_swap=False)) == (key(1), [LoadVersion(key(2))])
 
 
-def test_what_is_loaded_makes_room_for_a_newer_version_while_a_batch_runs() -> None:
+def test_a_loaded_version_is_replaced_by_a_newer_one_while_a_batch_runs() -> None:
     swap = swap_at(1)
     swap.verified(key(2))
     assert swap.step(may_swap=False) == [LoadVersion(key(2))]

@@ -133,7 +133,7 @@ async def test_a_version_that_comes_while_generating_is_used_by_the_next_batch(t
         assert [item.oldest_version for item in fixture.uploads.accepted] == [0] * 4 + [1] * 4
 
 
-async def test_failed_uploads_are_tried_again(tmp_path: Path) -> None:
+async def test_failed_uploads_are_retried(tmp_path: Path) -> None:
     async with a_worker(tmp_path, uploads=Uploads(failures=3)) as fixture:
         fixture.start_version(0)
         fixture.worker.tell(LeasesGranted((grant(1, 4),)))
@@ -152,7 +152,7 @@ async def test_draining_ends_the_worker(tmp_path: Path) -> None:
         assert fixture.sent[-1].lease_return.lease_ids == [1]
 
 
-async def test_a_stopped_worker_uploads_what_its_slices_gave(tmp_path: Path) -> None:
+async def test_a_stopped_worker_uploads_the_tokens_of_its_slices(tmp_path: Path) -> None:
     async with a_worker(tmp_path, FakeEngine(token_s=0.001), slice_tokens=1) as fixture:
         fixture.start_version(0)
         endless = grant(1, 4, max_new_tokens=100_000, stop_token_ids=())
@@ -165,7 +165,7 @@ async def test_a_stopped_worker_uploads_what_its_slices_gave(tmp_path: Path) -> 
         assert tokens == fixture.status().tokens_generated
 
 
-async def test_running_rollouts_are_told_of_and_go_on_with_a_new_version(tmp_path: Path) -> None:
+async def test_running_rollouts_are_reported_and_continue_with_a_new_version(tmp_path: Path) -> None:
     async with a_worker(tmp_path, FakeEngine(token_s=0.001), slice_tokens=1) as fixture:
         fixture.worker.tell(SessionOpened(partial_interval_s=0.01, continue_across_versions=True))
         fixture.start_version(0)
@@ -181,7 +181,7 @@ async def test_running_rollouts_are_told_of_and_go_on_with_a_new_version(tmp_pat
         assert tuple(told) == whole.completion_token_ids[: len(told)]
 
 
-async def test_an_attempt_goes_on_where_another_was_lost(tmp_path: Path) -> None:
+async def test_an_attempt_continues_where_another_was_lost(tmp_path: Path) -> None:
     async with a_worker(tmp_path) as fixture:
         fixture.start_version(0)
         whole = grant(1, 1, max_new_tokens=30, stop_token_ids=())

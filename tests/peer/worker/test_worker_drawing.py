@@ -50,7 +50,7 @@ from tests.peer.worker.worker_samples import (
 REASONS: tuple[FinishReason, ...] = ("stop", "length")
 
 
-def test_a_batch_is_drawn_slice_by_slice_and_what_ends_is_uploaded_at_once() -> None:
+def test_a_batch_is_generated_slice_by_slice_and_finished_rollouts_uploaded_at_once() -> None:
     core = ready_core()
     lease = grant(1, 4)
     items = work(lease)
@@ -74,7 +74,7 @@ def test_slices_are_shorter_where_tokens_come_slowly() -> None:
     assert core.handle(begun(1, work(lease), (3,) * 12), 5.125) == [DrawOn(1, 48)]
 
 
-def test_running_rollouts_are_told_of_at_each_interval_and_short_ones_never() -> None:
+def test_running_rollouts_are_reported_at_each_interval_and_short_ones_never() -> None:
     core = ready_core(opened=SessionOpened(partial_interval_s=5.0))
     lease = grant(1, 4)
     items = work(lease)
@@ -92,7 +92,7 @@ def test_running_rollouts_are_told_of_at_each_interval_and_short_ones_never() ->
     assert [(item.position, item.segments) for item in again.partials] == [(4, (segment((3, 4, 3, 4)),))] * 4
 
 
-def test_large_batches_are_told_of_more_seldom() -> None:
+def test_large_batches_are_reported_less_often() -> None:
     core = ready_core(opened=SessionOpened(partial_interval_s=1.0), concurrent_rollouts=300)
     items = work(grant(1, 300))
     core.handle(LeasesGranted((grant(1, 300),)), 0.0)
@@ -105,7 +105,7 @@ def test_large_batches_are_told_of_more_seldom() -> None:
     assert [item.position for item in told.partials][:45] == [0] * 44 + [1]
 
 
-def test_a_coordinator_that_is_back_is_told_all_again_since_it_may_have_forgotten() -> None:
+def test_a_reconnected_coordinator_gets_all_partials_again() -> None:
     opened = SessionOpened(partial_interval_s=5.0)
     core = ready_core(opened=opened)
     lease = grant(1, 4, prefix=(segment((8, 9)),))
@@ -122,7 +122,7 @@ def test_a_coordinator_that_is_back_is_told_all_again_since_it_may_have_forgotte
     assert {(item.position, len(item.segments[0].token_ids)) for item in told.partials} == {(2, 8)}
 
 
-def test_an_attempt_goes_on_after_its_prefix_which_stays_as_it_is() -> None:
+def test_an_attempt_continues_after_its_unchanged_prefix() -> None:
     core = ready_core()
     prefix = (segment((8, 9), version=0),)
     lease = grant(1, 4, prefix=prefix)
@@ -132,7 +132,7 @@ def test_an_attempt_goes_on_after_its_prefix_which_stays_as_it_is() -> None:
     assert UploadRollouts(1, made) in actions
 
 
-def test_a_prefix_that_is_complete_is_a_rollout_without_being_drawn() -> None:
+def test_a_complete_prefix_is_a_rollout_without_generation() -> None:
     core = ready_core()
     stopped, full = (segment((8, 1)),), (segment((8,) * 8),)
     leases = (grant(1, 1, prefix=stopped), grant(2, 1, prefix=full))
@@ -143,7 +143,7 @@ def test_a_prefix_that_is_complete_is_a_rollout_without_being_drawn() -> None:
     assert core.handle(LeasesGranted(leases), 1.0) == [UploadRollouts(1, made), RequestWork(8)]
 
 
-def test_leases_of_a_past_epoch_or_with_its_tokens_are_given_back() -> None:
+def test_leases_of_a_past_epoch_or_with_its_tokens_are_returned() -> None:
     core = ready_core()
     put_version(core, 9, 0.0, epoch=1)
     mixed = grant(1, 2, epoch=1, prefix=(segment((8, 9), version=8),))
@@ -155,7 +155,7 @@ def test_leases_of_a_past_epoch_or_with_its_tokens_are_given_back() -> None:
     ]
 
 
-def test_what_waits_takes_the_places_of_what_has_ended() -> None:
+def test_waiting_slots_replace_finished_rollouts() -> None:
     core = ready_core()
     first, second = grant(1, 4), grant(2, 4)
     items = work(first)
@@ -177,7 +177,7 @@ def test_nothing_is_added_to_a_batch_that_has_to_end_for_a_newer_version() -> No
     assert DrawOn(1, SLICE) in core.handle(SliceDrawn(1, news), 2.0)
 
 
-def test_a_running_batch_goes_on_with_a_new_version_where_the_run_wants_it() -> None:
+def test_a_running_batch_continues_with_a_new_version_where_the_run_allows_it() -> None:
     core = ready_core(opened=SessionOpened(continue_across_versions=True))
     lease = grant(1, 4)
     core.handle(LeasesGranted((lease,)), 1.0)
@@ -191,7 +191,7 @@ def test_a_running_batch_goes_on_with_a_new_version_where_the_run_wants_it() -> 
     assert UploadRollouts(1, made) in actions
 
 
-def test_a_running_batch_ends_on_its_version_where_the_run_wants_that() -> None:
+def test_a_running_batch_ends_on_its_version_where_the_run_requires_it() -> None:
     core = ready_core()
     lease = grant(1, 4)
     core.handle(LeasesGranted((lease,)), 1.0)
@@ -215,7 +215,7 @@ def test_a_new_epoch_ends_running_rollouts_of_the_old_one() -> None:
     ]
 
 
-def test_a_drain_takes_what_the_running_slice_gives_and_uploads_it_as_interrupted() -> None:
+def test_a_drain_uploads_the_tokens_of_the_running_slice_as_interrupted() -> None:
     core = ready_core()
     lease, waiting = grant(1, 4), grant(2, 4)
     items = work(lease)
@@ -248,7 +248,7 @@ def test_a_drain_does_not_wait_for_a_slice_that_does_not_end() -> None:
     assert core.next_wake_s() == 3.0 + DRAIN_UPLOAD_S
 
 
-def test_a_drain_returns_leases_of_which_nothing_was_drawn() -> None:
+def test_a_drain_returns_leases_without_tokens() -> None:
     core = ready_core()
     core.handle(LeasesGranted((grant(1, 4),)), 1.0)
     assert core.handle(StopRequested("signal"), 1.1) == [RequestWork(0)]
@@ -279,7 +279,7 @@ def test_no_batch_begins_while_finished_rollouts_fill_their_memory() -> None:
     ]
 
 
-def test_who_rests_gives_back_what_it_holds_once_its_slice_has_ended_and_goes_on_later() -> None:
+def test_a_resting_worker_returns_its_leases_after_its_slice_and_resumes_later() -> None:
     core = ready_core()
     lease, other = grant(1, 4), grant(2, 2)
     core.handle(LeasesGranted((lease, other)), 1.0)
@@ -298,7 +298,7 @@ def test_who_rests_gives_back_what_it_holds_once_its_slice_has_ended_and_goes_on
     assert core.handle(LeasesGranted((grant(4, 4),)), 9.1) == [GenerateBatch(2, work(grant(4, 4)), SLICE)]
 
 
-def test_nothing_is_drawn_or_swapped_beside_a_slice_that_was_given_up() -> None:
+def test_nothing_is_generated_or_swapped_during_an_abandoned_slice() -> None:
     core = ready_core()
     lease = grant(1, 4)
     core.handle(LeasesGranted((lease,)), 1.0)
@@ -312,7 +312,7 @@ def test_nothing_is_drawn_or_swapped_beside_a_slice_that_was_given_up() -> None:
     assert core.handle(VersionActivated(key(1)), 3.5) == [GenerateBatch(2, work(grant(2, 4)), SLICE)]
 
 
-def test_who_finishes_completes_what_it_holds_and_ends() -> None:
+def test_a_finishing_worker_completes_its_leases_and_ends() -> None:
     core = ready_core()
     lease, other = grant(1, 4), grant(2, 2)
     core.handle(LeasesGranted((lease, other)), 1.0)
@@ -330,7 +330,7 @@ def test_who_finishes_completes_what_it_holds_and_ends() -> None:
     assert core.finished
 
 
-def test_who_finishes_for_a_while_takes_work_again_when_told() -> None:
+def test_a_worker_that_finished_for_a_while_takes_work_again() -> None:
     core = ready_core()
     core.handle(FinishRequested("back at noon", ends=False), 2.0)
     assert core.status(2.0).state == "finishing"

@@ -59,7 +59,7 @@ def levels(findings: list[Finding]) -> dict[str, str]:
     return {finding.topic: finding.level for finding in findings}
 
 
-def test_a_machine_that_is_fine_has_nothing_to_fix() -> None:
+def test_a_fit_machine_has_no_fixes() -> None:
     found = machine_findings(MACHINE, CONFIG) + room_findings(
         MACHINE, CONFIG, ModelConfig(vocabulary_size=32), 600, runs=False
     )
@@ -76,7 +76,7 @@ def test_a_machine_that_is_fine_has_nothing_to_fix() -> None:
         (replace(MACHINE, link_port_taken=True), PeerConfig(link=LinkConfig(port=7420)), "ports", "error", "RC102"),
     ],
 )
-def test_what_is_wrong_with_a_machine(
+def test_each_fault_of_a_machine_is_a_finding(
     machine: MachineFacts, config: PeerConfig, topic: str, level: str, code: str
 ) -> None:
     (found,) = [one for one in machine_findings(machine, config) if one.level != "ok"]
@@ -99,7 +99,7 @@ def test_the_runs_model_must_fit() -> None:
     assert levels(room_findings(busy, CONFIG, FOUR_B, 600, runs=True))["memory"] == "ok"  # our own peer has it
 
 
-def test_without_a_run_only_an_empty_disk_is_wrong() -> None:
+def test_without_a_run_only_a_full_disk_is_an_error() -> None:
     assert set(levels(bare_room_findings(MACHINE)).values()) == {"ok"}
     assert levels(bare_room_findings(replace(MACHINE, disk_free_bytes=GIB)))["disk"] == "error"
 
@@ -117,25 +117,25 @@ def test_without_a_run_only_an_empty_disk_is_wrong() -> None:
         (LinkMeasured(problems=(Unreachable("nobody"),)), {"link": "error"}),
     ],
 )
-def test_what_a_link_is_good_for(link: LinkMeasured, expected: dict[str, str]) -> None:
+def test_findings_about_links(link: LinkMeasured, expected: dict[str, str]) -> None:
     assert levels(link_findings(link)) == expected
 
 
-def test_each_place_of_the_coordinator_is_named_with_the_hop_that_fails() -> None:
+def test_each_address_of_the_coordinator_is_named_with_the_hop_that_fails() -> None:
     (one,) = place_findings([REFUSED], reached=True)
     assert (one.level, one.code) == ("warning", "RC203")
     assert "connection of 192.0.2.1:7400: 192.0.2.1:7400 refuses it" in one.text
     assert [one.level for one in place_findings([REFUSED, REFUSED], reached=False)] == ["error", "error"]
 
 
-def test_a_machine_that_nobody_reaches_is_no_error() -> None:
+def test_a_machine_that_cannot_be_dialled_is_no_error() -> None:
     assert dial_finding(DialledBack(7420, "1.2.3.4", True)).level == "ok"
     closed = dial_finding(DialledBack(7420, "1.2.3.4", False))
     assert (closed.level, closed.code) == ("warning", "RC205")
     assert dial_finding(DialledBack(0, "", False)).code == "RC102"
 
 
-def test_what_is_in_between_is_named_and_the_fix_has_four_steps() -> None:
+def test_the_nat_kind_is_named_and_the_fix_has_four_steps() -> None:
     seen = Seen("192.168.1.5", "1.2.3.4", 5001, 5002, False)
     closed = dial_finding(DialledBack(33333, "1.2.3.4", False), seen)
     assert "(symmetric)" in closed.text
@@ -168,7 +168,7 @@ def test_errors_come_first() -> None:
     assert [finding.topic for finding in ordered(mixed)] == ["c", "d", "b", "a"]
 
 
-async def test_the_first_place_whose_ports_answer_is_taken_and_the_others_are_explained() -> None:
+async def test_the_first_address_whose_ports_answer_is_used_and_the_others_are_explained() -> None:
     async def taken(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 

@@ -35,7 +35,7 @@ def engine(_: PeerConfig) -> LoadedEngine:
     return LoadedEngine(token_s=0.0001)
 
 
-async def test_without_an_invite_the_machine_by_itself(tmp_path: Path) -> None:
+async def test_without_an_invite_only_the_machine_is_checked(tmp_path: Path) -> None:
     said: list[str] = []
     checked = await check_machine(
         CheckRequest(config=CONFIG, state_folder=tmp_path), said.append, engine_factory=engine
@@ -48,7 +48,7 @@ async def test_without_an_invite_the_machine_by_itself(tmp_path: Path) -> None:
     assert said[0] == "checking this machine"
 
 
-async def test_with_an_invite_what_it_is_worth(tmp_path: Path) -> None:
+async def test_with_an_invite_the_machines_contribution_is_judged(tmp_path: Path) -> None:
     async with running(tmp_path / "run") as run:
         asked = CheckRequest(
             config=CONFIG.model_copy(update={"link": LinkConfig(upload_mbit_s_max=8.0)}),
@@ -77,7 +77,7 @@ async def test_an_engine_that_is_missing_is_a_finding_and_the_exit_status(tmp_pa
     assert (checked.findings[0].level, checked.findings[0].code) == ("error", "RC105")
 
 
-async def test_a_peer_that_runs_is_not_disturbed(tmp_path: Path) -> None:
+async def test_a_running_peer_is_not_disturbed(tmp_path: Path) -> None:
     with state_folder_lock(tmp_path):
         checked = await check_machine(
             CheckRequest(config=CONFIG, state_folder=tmp_path), lambda _: None, engine_factory=engine
@@ -94,7 +94,7 @@ async def test_a_peer_that_runs_is_not_disturbed(tmp_path: Path) -> None:
         ({}, None),
     ],
 )
-def test_a_peer_that_runs_says_who_got_through(
+def test_a_running_peer_reports_the_result_of_dialling_back(
     reach: dict[str, str], found: tuple[str, int, bool] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check_run, "request", lambda *_: {"reach": reach})
@@ -102,7 +102,7 @@ def test_a_peer_that_runs_says_who_got_through(
     assert found == (None if dialled is None else (dialled.address, dialled.port, dialled.reached))
 
 
-async def test_what_is_not_wanted_is_not_measured(tmp_path: Path) -> None:
+async def test_measurements_can_be_left_out(tmp_path: Path) -> None:
     asked = CheckRequest(config=CONFIG, state_folder=tmp_path, decode=False, link=False, model="qwen3-0.6b")
     checked = await check_machine(asked, lambda _: None, engine_factory=engine)
     assert checked.decoded is None
@@ -112,7 +112,7 @@ async def test_what_is_not_wanted_is_not_measured(tmp_path: Path) -> None:
         await check_machine(CheckRequest(config=CONFIG, state_folder=tmp_path, model="gpt-9"), lambda _: None)
 
 
-def test_a_cap_of_the_owner_counts_as_the_link() -> None:
+def test_the_owners_cap_bounds_the_link() -> None:
     assert check_run._capped(5e6, None) == 5e6
     assert check_run._capped(5e6, 8.0) == 1e6
     assert check_run._capped(None, 8.0) == 1e6

@@ -42,13 +42,13 @@ async def test_commands_are_answered_over_a_socket_for_its_owner_only(tmp_path: 
         request(tmp_path, {"do": "status"})
 
 
-async def test_a_socket_left_behind_is_no_hindrance(tmp_path: Path) -> None:
+async def test_a_socket_left_behind_is_replaced(tmp_path: Path) -> None:
     socket_path(tmp_path).touch()
     async with Control(COMMANDS).serving(tmp_path):
         assert (await asyncio.to_thread(request, tmp_path, {"do": "status"}))["state"] == "on"
 
 
-async def test_a_line_without_end_is_cut_off(tmp_path: Path) -> None:
+async def test_an_endless_line_is_cut_off(tmp_path: Path) -> None:
     async with Control(COMMANDS).serving(tmp_path):
         reader, writer = await asyncio.open_unix_connection(str(socket_path(tmp_path)))
         writer.write(b"x" * (REQUEST_BYTES_MAX + 100))
@@ -68,14 +68,14 @@ async def test_a_line_without_end_is_cut_off(tmp_path: Path) -> None:
         (b'{"do": "status", "for_s": 1e99}\n', "must be seconds"),
     ],
 )
-def test_what_is_no_command_is_said(line: bytes, what: str) -> None:
+def test_an_unknown_command_is_an_error(line: bytes, what: str) -> None:
     error = error_from_json(Control(COMMANDS).answer(line)["error"])
     assert error is not None
     assert error.code == "RC305"
     assert what in error.what
 
 
-def test_an_error_of_ours_reaches_the_owner() -> None:
+def test_an_internal_error_reaches_the_owner() -> None:
     line = json.dumps({"do": "fail"}).encode()
     error = error_from_json(Control(COMMANDS).answer(line)["error"])
     assert error is not None
@@ -92,7 +92,7 @@ class World:
         self.taken_up += 1
 
 
-def test_they_are_shown_set_and_reset(tmp_path: Path) -> None:
+def test_limits_are_shown_set_and_reset(tmp_path: Path) -> None:
     world = World(tmp_path)
     shown = world.command({"do": "limits"})
     assert (shown["limits"]["upload_mbit_s_max"], shown["changed"], shown["at_restart"]) == (None, [], [])
@@ -106,7 +106,7 @@ def test_they_are_shown_set_and_reset(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("values", [{"set": 3}, {"reset": "all"}, {"set": {}, "reset": []}, {"reset": False}])
-def test_what_is_no_request_is_refused(tmp_path: Path, values: dict[str, Any]) -> None:
+def test_a_malformed_request_is_refused(tmp_path: Path, values: dict[str, Any]) -> None:
     world = World(tmp_path)
     with pytest.raises(MalformedMessage):
         world.command({"do": "limits", **values})
@@ -121,7 +121,7 @@ def configured(folder: Path) -> PeerConfig:
     )
 
 
-def test_without_changes_the_configuration_counts(tmp_path: Path) -> None:
+def test_without_changes_the_configuration_applies(tmp_path: Path) -> None:
     config = configured(tmp_path)
     book = OwnerLimitsBook(config)
     assert (book.limits.upload_mbit_s_max, book.limits.gpu_celsius_max, book.changed) == (5.0, 80.0, [])
@@ -129,7 +129,7 @@ def test_without_changes_the_configuration_counts(tmp_path: Path) -> None:
     assert OwnerLimits.model_fields.keys() > LimitsConfig.model_fields.keys()
 
 
-def test_changes_outlive_the_process_and_may_take_a_limit_away(tmp_path: Path) -> None:
+def test_changes_survive_a_restart_and_may_remove_a_limit(tmp_path: Path) -> None:
     book = OwnerLimitsBook(configured(tmp_path))
     book.change({"upload_mbit_s_max": 2, "compute_hours": ["mon-fri 22:00-07:00"]})
     book.change({"gpu_celsius_max": None})
@@ -150,7 +150,7 @@ def test_changes_outlive_the_process_and_may_take_a_limit_away(tmp_path: Path) -
     "values",
     [{"upload_mbit_s_max": -1}, {"speed": 1}, {"compute_hours": ["someday"]}, {"vram_share_max": "much"}],
 )
-def test_what_is_no_limit_changes_nothing(tmp_path: Path, values: dict[str, object]) -> None:
+def test_an_unknown_limit_changes_nothing(tmp_path: Path, values: dict[str, object]) -> None:
     book = OwnerLimitsBook(configured(tmp_path))
     before = book.limits
     with pytest.raises(ConfigError, match="problem"):
@@ -161,20 +161,20 @@ def test_what_is_no_limit_changes_nothing(tmp_path: Path, values: dict[str, obje
 
 
 @pytest.mark.parametrize("text", ["nonsense", "[1]", '{"upload_mbit_s_max": -1}', '{"speed": 1}'])
-def test_a_damaged_file_ends_the_start(tmp_path: Path, text: str) -> None:
+def test_a_damaged_file_of_limits_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
     with pytest.raises(ConfigError):
         OwnerLimitsBook(configured(tmp_path))
 
 
-def test_what_was_asked_for_and_moved_is_there_after_a_restart(tmp_path: Path) -> None:
+def test_request_and_traffic_survive_a_restart(tmp_path: Path) -> None:
     asked, use = OwnerRequest("pause", datetime(2026, 11, 23, 12)), MonthUse("2026-11", 5, 7)
     SavedState(tmp_path).save(asked, use)
     again = SavedState(tmp_path)
     assert (again.asked, again.use) == (asked, use)
 
 
-def test_a_new_machine_remembers_nothing(tmp_path: Path) -> None:
+def test_a_new_machine_has_no_saved_state(tmp_path: Path) -> None:
     assert SavedState(tmp_path).asked == OwnerRequest()
 
 
@@ -188,7 +188,7 @@ def test_a_damaged_file_counts_as_none(tmp_path: Path, text: str) -> None:
     assert (memory.asked, memory.use) == (OwnerRequest(), MonthUse())
 
 
-def test_a_folder_that_is_gone_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     memory = SavedState(tmp_path / "gone")
     with pytest.raises(RunFolderError):
         memory.save(OwnerRequest("pause"), MonthUse())

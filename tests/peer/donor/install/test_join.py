@@ -46,7 +46,7 @@ def test_a_new_configuration_is_valid_and_its_secret_is_elsewhere(tmp_path: Path
     assert text not in here.config_file.read_text()
 
 
-def test_joining_again_keeps_what_its_owner_wrote(tmp_path: Path) -> None:
+def test_joining_again_keeps_the_owners_settings(tmp_path: Path) -> None:
     here = places(tmp_path)
     write_configuration(here, invite().encode(), name="shed", listening=ListenSettings())
     written = here.config_file.read_text()
@@ -74,7 +74,7 @@ def test_an_invite_in_the_configuration_gives_way_to_the_file(tmp_path: Path) ->
     assert "rollcast1-old" not in here.config_file.read_text()
 
 
-def test_what_cannot_be_changed_by_line_is_left_alone(tmp_path: Path) -> None:
+def test_a_configuration_that_cannot_be_changed_by_line_is_left_alone(tmp_path: Path) -> None:
     here = places(tmp_path)
     here.config_file.parent.mkdir()
     text = f'state_folder = "{here.state_folder}"\nname = """\nshed"""\n'
@@ -92,7 +92,7 @@ def test_a_wrong_name_is_refused_before_anything_is_written(tmp_path: Path) -> N
     assert not here.invite_file.exists()
 
 
-def test_one_machine_one_state_folder(tmp_path: Path) -> None:
+def test_a_configuration_has_one_state_folder(tmp_path: Path) -> None:
     config, state = tmp_path / "peer.toml", tmp_path / "state"
     assert peer_paths(config, state) == PeerPaths(config, state)
     config.write_text(f'state_folder = "{tmp_path}/other"\n')
@@ -105,7 +105,7 @@ def test_one_machine_one_state_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ["origin", "learner"])
-def test_only_a_peers_invite_will_do(role: Role) -> None:
+def test_an_invite_for_another_role_is_refused(role: Role) -> None:
     assert peer_invite(invite().encode()).token == "the-token"
     with pytest.raises(JoinRefused, match=f"role {role}"):
         peer_invite(invite(role).encode())
@@ -141,7 +141,7 @@ def left(joined_places: PeerPaths) -> list[str]:
     return sorted(path.name for path in joined_places.state_folder.iterdir())
 
 
-def test_who_it_is_and_what_it_did_stay(joined_places: PeerPaths) -> None:
+def test_identity_and_receipts_stay(joined_places: PeerPaths) -> None:
     gone = clear_up(joined_places, forget_identity=False)
     assert left(joined_places) == ["identity.key", "my-photos.tar", "receipts"]
     assert joined_places.config_file.exists()
@@ -149,7 +149,7 @@ def test_who_it_is_and_what_it_did_stay(joined_places: PeerPaths) -> None:
     assert clear_up(joined_places, forget_identity=False) == []
 
 
-def test_for_good(joined_places: PeerPaths) -> None:
+def test_identity_and_receipts_are_removed_on_request(joined_places: PeerPaths) -> None:
     clear_up(joined_places, forget_identity=True)
     assert left(joined_places) == ["my-photos.tar"]  # what is not ours is nobody's to remove
     assert not joined_places.config_file.exists()
@@ -158,7 +158,7 @@ def test_for_good(joined_places: PeerPaths) -> None:
     assert not joined_places.state_folder.exists()
 
 
-def test_a_link_is_removed_and_what_it_points_to_is_not(joined_places: PeerPaths, tmp_path: Path) -> None:
+def test_a_symbolic_link_is_removed_and_its_target_is_not(joined_places: PeerPaths, tmp_path: Path) -> None:
     elsewhere = tmp_path / "disk2"
     elsewhere.mkdir()
     (elsewhere / "precious").write_text("x")

@@ -55,14 +55,14 @@ def test_it_is_removed_without_a_trace(tmp_path: Path) -> None:
     ]
 
 
-def test_a_unit_without_its_manager_is_removed_all_the_same(tmp_path: Path) -> None:
+def test_a_unit_is_removed_although_its_manager_is_missing(tmp_path: Path) -> None:
     manager = Manager("user", tmp_path, Told("show-environment"))
     manager.write(SERVICE)
     assert manager.remove()
     assert not manager.unit_file.exists()
 
 
-def test_what_the_manager_says_is_passed_on(tmp_path: Path) -> None:
+def test_the_managers_error_is_passed_on(tmp_path: Path) -> None:
     manager = Manager("user", tmp_path, Told("enable"))
     with pytest.raises(ServiceManager, match="enable") as raised:
         manager.install(SERVICE)
@@ -73,7 +73,7 @@ def test_what_the_manager_says_is_passed_on(tmp_path: Path) -> None:
         Manager("user", tmp_path, Told("stop")).stop()
 
 
-def test_a_path_that_cannot_stand_in_a_unit_is_a_wrong_configuration(tmp_path: Path) -> None:
+def test_a_path_that_a_unit_cannot_hold_is_a_configuration_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="service"):
         Manager("user", tmp_path, Told()).write(Service(command=["/bin/true", "a\nb"], state_folder="/state"))
 
@@ -94,6 +94,6 @@ def test_units_are_where_managers_look(kind: Kind, where: str, tmp_path: Path) -
     assert where in str(Manager(kind, tmp_path).unit_file)
 
 
-def test_commands_have_a_status_even_where_there_are_none() -> None:
+def test_a_missing_command_has_a_status() -> None:
     assert run(["/bin/sh", "-c", "echo no >&2; exit 3"]) == CommandResult(3, "no")
     assert run(["/no/such/command"]).status == 127

@@ -49,7 +49,7 @@ def held(folder: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def test_a_folder_knows_who_has_it_and_a_free_lock_says_nobody(tmp_path: Path) -> None:
+def test_the_lock_names_the_process_that_holds_a_folder(tmp_path: Path) -> None:
     assert holder_of(tmp_path / "none") is None
     with state_folder_lock(tmp_path):
         assert holder_of(tmp_path) == os.getpid()
@@ -65,12 +65,12 @@ def test_a_peer_is_asked_to_stop(tmp_path: Path) -> None:
         assert holder_of(tmp_path) is None
 
 
-def test_one_that_does_not_stop_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+def test_waiting_for_a_peer_to_stop_has_a_deadline(tmp_path: Path) -> None:
     with held(tmp_path, "stubborn") as process, pytest.raises(WaitTimedOut, match=str(process.pid)):
         stop(tmp_path, 0.3)
 
 
-def test_one_that_ends_at_once_says_why(tmp_path: Path) -> None:
+def test_a_peer_that_ends_at_once_is_explained_by_its_log(tmp_path: Path) -> None:
     config, log = tmp_path / "peer.toml", tmp_path / "logs" / "peer.log"
     config.write_text("nonsense = 1\n")
     started = start_in_background(config, tmp_path, log)
@@ -81,7 +81,7 @@ def test_one_that_ends_at_once_says_why(tmp_path: Path) -> None:
     assert "nonsense" in crash_log(log).read_text()
 
 
-def test_a_silent_one_is_waited_for_within_its_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_silent_peer_has_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "_LOOK_S", 0.01)
     told: list[float] = []
     with pytest.raises(WaitTimedOut, match="within 0"):
@@ -90,7 +90,7 @@ def test_a_silent_one_is_waited_for_within_its_deadline(tmp_path: Path, monkeypa
     assert told
 
 
-def test_it_is_this_interpreter_that_runs_a_peer(tmp_path: Path) -> None:
+def test_a_peer_runs_with_this_interpreter(tmp_path: Path) -> None:
     assert peer_command(tmp_path / "a.toml") == [
         *(sys.executable, "-m", "rollcast.cli.main", "peer", "run"),
         str(tmp_path / "a.toml"),

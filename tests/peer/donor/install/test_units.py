@@ -81,7 +81,7 @@ def service(command: list[str] = COMMAND) -> Service:
 
 
 @pytest.mark.parametrize("kind", ["user", "system"])
-def test_a_unit_keeps_what_is_promised(kind: Kind) -> None:
+def test_a_unit_has_the_documented_options(kind: Kind) -> None:
     unit = parsed(unit_of(service(), kind))
     section = unit["Service"]
     assert {key: section[key][0] for key in PROMISED} == PROMISED
@@ -109,7 +109,7 @@ def test_a_users_unit_writes_to_its_state_alone() -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=0, max_size=40))
-def test_a_word_comes_out_as_it_went_in(word: str) -> None:
+def test_systemd_reads_a_word_as_it_was_quoted(word: str) -> None:
     assert words(quoted(word)) == [word]
     assert words(f"a {quoted(word)} b") == ["a", word, "b"]
 
@@ -129,7 +129,7 @@ def test_a_property_list_can_be_read_back() -> None:
 
 
 @pytest.mark.parametrize(("kind", "command"), [("user", USER_COMMAND), ("system", COMMAND)])
-def test_the_shipped_units_are_what_is_written_here(kind: Kind, command: list[str]) -> None:
+def test_the_shipped_units_are_the_generated_ones(kind: Kind, command: list[str]) -> None:
     state = STATE if kind == "system" else "/home/me/.local/state/rollcast/peer"
     text = unit_of(Service(command=command, state_folder=state, home_hidden=True), kind)
     assert (DEPLOY / kind / UNIT_NAME).read_text() == text
@@ -152,7 +152,7 @@ def test_systemd_finds_nothing_wrong(kind: Kind, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_who_is_stopped_has_the_time_that_it_was_promised() -> None:
+def test_a_stopped_peer_has_its_drain_time() -> None:
     service = Service(command=["rollcast"], state_folder="/state", drain_s=600.5)
     assert "TimeoutStopSec=611\n" in unit_of(service, "user")
     assert "TimeoutStopSec=10\n" in unit_of(replace(service, drain_s=0.0), "system")

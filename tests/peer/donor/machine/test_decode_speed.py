@@ -32,7 +32,7 @@ def test_a_model_without_a_vocabulary_cannot_be_measured() -> None:
         decode_record(ModelConfig())
 
 
-async def test_the_peers_own_engine_draws_it() -> None:
+async def test_the_peers_own_engine_is_measured() -> None:
     engine = make_engine(PeerConfig(engine=EngineConfig(kind="jax", concurrent_rollouts=2)))
     said: list[str] = []
     try:
@@ -54,7 +54,7 @@ async def test_rollouts_that_end_early_end_the_measurement() -> None:
     assert found.ready_s >= 0.0
 
 
-async def test_what_the_engine_refuses_is_passed_on() -> None:
+async def test_an_engines_error_is_passed_on() -> None:
     class Refusing(FakeEngine):
         async def load(self, record: object, state: memoryview) -> bytes:
             raise MalformedMessage("no such model")

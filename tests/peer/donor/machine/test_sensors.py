@@ -17,7 +17,7 @@ from peer.donor.machine.sensors import Sensors
 from tests.peer.donor.check.test_findings import MACHINE
 
 
-def test_this_machine_is_looked_at(tmp_path: Path) -> None:
+def test_sensors_of_this_machine_can_be_read(tmp_path: Path) -> None:
     sensors = Sensors(tmp_path, GpuSensors(None), find_idle_s=lambda: 12.0)
     first = sensors.look()
     assert first.others_cpu_share is None, "nothing to compare with"
@@ -29,7 +29,7 @@ def test_this_machine_is_looked_at(tmp_path: Path) -> None:
     assert first.gpu_celsius is None
 
 
-def test_what_others_use_is_what_we_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_use_by_others_excludes_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Times(tuple[float, ...]):
         idle = iowait = 0.0
 
@@ -86,7 +86,7 @@ def test_the_hottest_device_and_the_power_of_all() -> None:
     assert sensors.memory_used_bytes({1}) == 0
 
 
-def test_without_an_accelerator_nothing_is_told() -> None:
+def test_without_an_accelerator_there_are_no_readings() -> None:
     sensors = GpuSensors(None)
     assert (sensors.celsius(), sensors.watts(), sensors.memory_used_bytes({1})) == (None, None, None)
 
@@ -112,7 +112,7 @@ def logind(command: list[str]) -> str:
     return LIST if command[1] == "list-sessions" else SESSIONS[command[2]]
 
 
-def test_an_idle_desktop_tells_since_when() -> None:
+def test_an_idle_desktop_reports_since_when() -> None:
     assert graphical_idle_s(100.0, logind) == 60.0
 
 
@@ -127,7 +127,7 @@ def test_without_logind_there_is_no_answer() -> None:
     assert graphical_idle_s(100.0, lambda _: "") is None
 
 
-def test_terminals_tell_when_they_were_typed_into(tmp_path: Path) -> None:
+def test_terminals_report_when_they_were_typed_into(tmp_path: Path) -> None:
     (tmp_path / "pts").mkdir()
     terminal = tmp_path / "pts" / "3"
     terminal.touch()
@@ -136,13 +136,13 @@ def test_terminals_tell_when_they_were_typed_into(tmp_path: Path) -> None:
     assert terminal_touches([tmp_path / "pts"]) == [1000.0]
 
 
-def test_a_command_that_is_not_there_says_nothing() -> None:
+def test_a_missing_command_gives_no_answer() -> None:
     assert ask(["rollcast-no-such-command"]) == ""
     assert ask(["false"]) == ""
     assert ask(["echo", "hello"]) == "hello\n"
 
 
-def test_this_machine_answers_or_does_not() -> None:
+def test_idle_time_of_this_machine_is_a_number() -> None:
     idle = idle_s(logind)
     assert idle is not None
     assert idle >= 0.0
@@ -165,7 +165,7 @@ def test_a_port_that_is_taken_is_seen(tmp_path: Path) -> None:
     assert not look_at_machine(tmp_path, link_host="127.0.0.1", link_port=port).link_port_taken
 
 
-def test_it_computes_in_the_memory_of_its_accelerator() -> None:
+def test_an_accelerators_memory_counts_for_computing() -> None:
     assert MACHINE.compute_memory_bytes == MACHINE.memory_bytes
     from dataclasses import replace
 

@@ -13,7 +13,7 @@ from rollcast.wire.donor_socket import request
 from tests.peer.donor.page.played_host import PEER_ID, SATURDAY_NOON, played_donor
 
 
-async def test_what_the_page_reads(tmp_path: Path) -> None:
+async def test_the_page_reads_limits_identity_history_and_bug_report(tmp_path: Path) -> None:
     async with played_donor(tmp_path) as (_, _, url), _session(url) as session:
         limits = await (await session.get("/api/v1/limits")).json()
         assert limits["weeks"]["network_hours"] == []
@@ -49,7 +49,7 @@ GENERATING = ("generating", "64 rollouts with version 1841")
     ],
     ids=["Saturday", "Monday night", "Tuesday night", "leap day", "the year's last day"],
 )
-async def test_what_is_shown_goes_by_the_clocks_handed_in(
+async def test_the_page_uses_the_given_clocks(
     tmp_path: Path, begins: datetime, state: tuple[str, str], until: str
 ) -> None:
     async with played_donor(tmp_path, begins=begins) as (_, _, url):

@@ -41,7 +41,7 @@ async def until(tab: Tab, read: Callable[[], Awaitable[str]], wanted: Callable[[
             await tab.page.wait_for_timeout(50)
 
 
-async def test_it_shows_what_this_machine_does(browser: Any, tmp_path: Path) -> None:
+async def test_the_page_shows_the_machines_state(browser: Any, tmp_path: Path) -> None:
     async with played_donor(tmp_path) as (_, _, url), opened(browser, url) as tab:
         for selector, text in {
             ".head": "attic",
@@ -73,7 +73,7 @@ async def test_it_shows_what_this_machine_does(browser: Any, tmp_path: Path) -> 
         assert not tab.problems
 
 
-async def test_every_act_of_the_command_line_is_here(browser: Any, tmp_path: Path) -> None:
+async def test_the_page_has_every_act_of_the_command_line(browser: Any, tmp_path: Path) -> None:
     async with played_donor(tmp_path) as (donor, host, url), opened(browser, url) as tab:
         await choose(tab, "Pause", "Until I resume")
         await tab.shows(".state-card", "Paused by its owner")
@@ -103,7 +103,7 @@ async def test_every_act_of_the_command_line_is_here(browser: Any, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
-async def test_acts_for_a_while(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
+async def test_a_pause_for_a_while_can_be_chosen(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
     look = {"width": width, "scheme": scheme}
     async with played_donor(tmp_path) as (_, host, url), opened(browser, url, **look) as tab:
         dialog = tab.page.get_by_role("dialog")
@@ -131,7 +131,7 @@ async def test_acts_for_a_while(browser: Any, tmp_path: Path, width: int, scheme
         assert not tab.problems
 
 
-async def test_a_bug_report_is_saved_and_tells_no_secret(browser: Any, tmp_path: Path) -> None:
+async def test_a_bug_report_is_saved_without_secrets(browser: Any, tmp_path: Path) -> None:
     async with played_donor(tmp_path) as (_, _, url), opened(browser, url) as tab:
         await choose(tab, "More", "Bug report")
         await tab.fits_everywhere("bug report")
@@ -174,7 +174,7 @@ async def test_limits_change_at_once_and_go_back(browser: Any, tmp_path: Path) -
         assert [problem for problem in tab.problems if "400" not in problem] == []
 
 
-async def test_without_its_token_it_says_how_to_get_it(browser: Any, tmp_path: Path) -> None:
+async def test_without_its_token_the_page_explains_how_to_get_it(browser: Any, tmp_path: Path) -> None:
     async with played_donor(tmp_path) as (_, _, url), opened(browser, url.partition("#")[0]) as tab:
         await tab.shows("main", "rollcast peer page --open")
 
@@ -193,7 +193,7 @@ async def test_every_page_fits_and_can_be_read(browser: Any, tmp_path: Path, wid
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
-async def test_a_coordinator_that_is_not_reached_is_named_with_the_hop_that_fails(
+async def test_an_unreachable_coordinator_is_shown_with_the_hop_that_fails(
     browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int, scheme: str
 ) -> None:
     place = {

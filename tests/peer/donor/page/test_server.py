@@ -104,7 +104,7 @@ async def test_a_bug_report_is_a_file(tmp_path: Path) -> None:
         assert answer.headers["Content-Disposition"] == 'attachment; filename="report.tar.gz"'
 
 
-async def test_the_stream_tells_what_changed(tmp_path: Path) -> None:
+async def test_the_stream_sends_what_changed(tmp_path: Path) -> None:
     async with served(tmp_path) as (world, session):
         assert (await session.get("/api/v1/stream?topics=nothing")).status == 400
         async with asyncio.timeout(10.0), session.get("/api/v1/stream?topics=report,sample,gone") as stream:
@@ -115,7 +115,7 @@ async def test_the_stream_tells_what_changed(tmp_path: Path) -> None:
                 pass
 
 
-async def test_address_and_token_outlive_a_restart_and_a_taken_port_does_not_hinder(tmp_path: Path) -> None:
+async def test_address_and_token_survive_a_restart_unless_the_port_is_taken(tmp_path: Path) -> None:
     async with served(tmp_path) as (world, _):
         first = world.server.url
     assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
@@ -131,7 +131,7 @@ async def test_address_and_token_outlive_a_restart_and_a_taken_port_does_not_hin
         assert world.token not in first
 
 
-def test_all_of_it_is_light() -> None:
+def test_the_page_is_small() -> None:
     assert Assets.of({"/": PAGES, "/web/": STATIC}).gzip_bytes < 150_000
 
 
@@ -165,12 +165,12 @@ ACT = {**KNOWN, "Content-Type": "application/json; charset=utf-8"}
         ("PUT", "/api/v1/acts", ACT, 405),
     ],
 )
-def test_who_may_do_what(method: str, path: str, headers: dict[str, str], status: int | None) -> None:
+def test_which_requests_are_answered(method: str, path: str, headers: dict[str, str], status: int | None) -> None:
     found = refusal(method, path, headers, token="secret", port=7000)
     assert (None if found is None else found[0]) == status
 
 
-def test_tokens_are_long_and_never_the_same() -> None:
+def test_tokens_are_long_and_random() -> None:
     assert new_token() != new_token()
     assert len(new_token()) >= 43
 
@@ -199,7 +199,7 @@ def test_rates_are_means_between_samples() -> None:
     assert kept.newest() == rows[-1]
 
 
-def test_the_oldest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_samples_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "_SAMPLES_KEPT", 3)
     kept = History()
     for now in range(5):

@@ -9,7 +9,7 @@ from rollcast.wire.ids import PeerId
 A, B, C, D = (PeerId(name) for name in "abcd")
 
 
-def test_a_circuit_needs_a_reservation_that_has_not_run_out() -> None:
+def test_a_circuit_needs_a_reservation_that_has_not_expired() -> None:
     book = CircuitBook(CircuitCaps())
     assert book.connect(A, B, 0.0) is Answer.NO_RESERVATION
     assert book.reserve(B, 0.0) is Answer.OK
@@ -21,7 +21,7 @@ def test_a_circuit_needs_a_reservation_that_has_not_run_out() -> None:
     assert book.connect(A, B, RESERVATION_S + 2.0) is Answer.NO_RESERVATION
 
 
-def test_nobody_takes_more_than_half_of_the_circuits() -> None:
+def test_no_source_gets_more_than_half_of_the_circuits() -> None:
     book = CircuitBook(CircuitCaps(circuits_most=4))
     book.reserve(B, 0.0)
     assert [book.connect(A, B, 0.0) for _ in range(3)] == [Answer.OK, Answer.OK, Answer.RESOURCE_LIMIT_EXCEEDED]
@@ -31,14 +31,14 @@ def test_nobody_takes_more_than_half_of_the_circuits() -> None:
     assert book.connect(PeerId("e"), B, 0.0) is Answer.OK
 
 
-def test_reservations_are_bounded_and_those_who_hold_one_keep_it() -> None:
+def test_reservations_are_bounded_and_holders_can_renew() -> None:
     book = CircuitBook(CircuitCaps(circuits_most=1))
     answers = [book.reserve(PeerId(str(number)), 0.0) for number in range(5)]
     assert answers == [Answer.OK] * 4 + [Answer.RESERVATION_REFUSED]
     assert book.reserve(PeerId("0"), 1.0) is Answer.OK
 
 
-def test_an_owner_who_lets_nothing_pass_is_obeyed() -> None:
+def test_a_closed_book_grants_nothing() -> None:
     book = CircuitBook(CircuitCaps())
     book.reserve(B, 0.0)
     book.open = False
@@ -47,7 +47,7 @@ def test_an_owner_who_lets_nothing_pass_is_obeyed() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["reserve", "connect", "ended", "left"]), st.integers(0, 4)), max_size=60))
-def test_what_is_open_never_exceeds_the_caps(steps: list[tuple[str, int]]) -> None:
+def test_open_circuits_never_exceed_the_caps(steps: list[tuple[str, int]]) -> None:
     book = CircuitBook(CircuitCaps(circuits_most=2))
     open_of: list[PeerId] = []
     for now, (what, number) in enumerate(steps):

@@ -92,7 +92,7 @@ async def running(*members: Member) -> AsyncIterator[None]:
         nursery.cancel_scope.cancel()
 
 
-def test_members_who_know_of_one_other_find_all() -> None:
+def test_members_that_know_one_other_find_all() -> None:
     members = [Member() for _ in range(5)]
 
     async def scenario() -> None:
@@ -111,7 +111,7 @@ def test_members_who_know_of_one_other_find_all() -> None:
     assert addresses == {member.address for member in members[1:]}
 
 
-def test_a_stranger_is_told_nothing_and_stores_nothing() -> None:
+def test_a_stranger_gets_no_answer_and_stores_nothing() -> None:
     member, other, stranger = Member(), Member(), Member(b"another run's")
 
     async def scenario() -> None:
@@ -128,7 +128,7 @@ def test_a_stranger_is_told_nothing_and_stores_nothing() -> None:
     assert other.identity.peer_id in member.names
 
 
-def test_a_peer_that_cannot_be_dialled_asks_and_says_nothing() -> None:
+def test_a_peer_that_cannot_be_dialled_looks_up_and_announces_nothing() -> None:
     open_one, hidden = Member(), Member()
 
     async def scenario() -> None:
@@ -144,7 +144,7 @@ def test_a_peer_that_cannot_be_dialled_asks_and_says_nothing() -> None:
     assert open_one.names == set()
 
 
-def test_whoever_hears_of_very_many_does_not_forget_itself() -> None:
+def test_a_host_that_learns_of_very_many_keeps_its_own_entry() -> None:
     only = Member()
 
     async def scenario() -> None:
@@ -160,7 +160,7 @@ def test_whoever_hears_of_very_many_does_not_forget_itself() -> None:
     trio.run(scenario)
 
 
-def test_rounds_are_made_by_themselves_and_failures_end_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_repeat_and_survive_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dht_module, "FIRST_ROUND_S", 0.1)
     first, second = Member(), Member()
     nobody = f"/ip4/127.0.0.1/tcp/1/p2p/{Identity.generate().peer_id}"

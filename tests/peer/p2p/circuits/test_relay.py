@@ -50,7 +50,7 @@ class TestRelayedLinks(TransportConformance):
         async with relayed_pair(folder, admit=admit, dialler_run=dialler_run, limits=limits) as pair:
             yield pair
 
-    async def test_a_dial_reaches_the_named_peer_or_nobody(self, tmp_path: Path) -> None:
+    async def test_a_dial_reaches_the_named_peer_or_fails(self, tmp_path: Path) -> None:
         async with self.pair(tmp_path) as pair:
             somebody_else = LinkRun(tmp_path / "x").member("peer")[0]
             with pytest.raises(Unreachable, match="no reservation"):
@@ -67,7 +67,7 @@ async def open_circuits(pair: RelayedPair) -> int:
     return counted
 
 
-async def test_links_say_that_they_are_relayed_and_one_is_one_circuit(tmp_path: Path) -> None:
+async def test_a_link_is_shown_as_relayed_and_is_one_circuit(tmp_path: Path) -> None:
     async with relayed_pair(tmp_path) as pair:
         dialled, accepted = await pair.ends()
         assert dialled.link.transport == accepted.link.transport == "relayed"
@@ -78,7 +78,7 @@ async def test_links_say_that_they_are_relayed_and_one_is_one_circuit(tmp_path: 
             pass
 
 
-async def test_two_links_to_one_peer_do_not_share_a_fate(tmp_path: Path) -> None:
+async def test_two_links_to_one_peer_end_independently(tmp_path: Path) -> None:
     async with relayed_pair(tmp_path) as pair:
         first, first_accepted = await pair.ends()
         second, second_accepted = await pair.ends()
@@ -88,7 +88,7 @@ async def test_two_links_to_one_peer_do_not_share_a_fate(tmp_path: Path) -> None
         assert (await second_accepted.message()).want.version == 5
 
 
-async def test_what_is_passed_on_counts_in_the_relays_traffic(tmp_path: Path) -> None:
+async def test_relayed_bytes_count_in_the_relays_traffic(tmp_path: Path) -> None:
     traffic = LinkTraffic(LinkConfig())
     async with relayed_pair(tmp_path, traffic=traffic) as pair:
         link, accepted = await pair.dial()
@@ -101,7 +101,7 @@ async def test_what_is_passed_on_counts_in_the_relays_traffic(tmp_path: Path) ->
         assert pair.listener.state == "running"  # type: ignore[attr-defined]
 
 
-async def test_the_cap_of_what_is_passed_on_is_kept(tmp_path: Path) -> None:
+async def test_the_cap_on_relayed_bytes_is_kept(tmp_path: Path) -> None:
     async with relayed_pair(tmp_path, caps=replace(CAPS, bytes_per_second=2e6)) as pair:
         link, accepted = await pair.dial()
         loop = pair.relay._loop
@@ -111,7 +111,7 @@ async def test_the_cap_of_what_is_passed_on_is_kept(tmp_path: Path) -> None:
         assert loop.time() - began_s > 0.8, "2.6 MB less a portion or two"
 
 
-async def test_a_circuit_that_had_its_share_ends(tmp_path: Path) -> None:
+async def test_a_circuit_ends_after_its_bytes(tmp_path: Path) -> None:
     async with relayed_pair(tmp_path, caps=replace(CAPS, circuit_bytes=1 << 20)) as pair:
         link, accepted = await pair.dial()
         dialled = push(link, 200)
@@ -127,7 +127,7 @@ async def test_a_circuit_ends_after_its_time(tmp_path: Path) -> None:
         await dialled.ended()
 
 
-async def test_an_owner_who_stops_sending_ends_circuits_and_takes_none(tmp_path: Path) -> None:
+async def test_without_sending_circuits_end_and_none_begins(tmp_path: Path) -> None:
     async with relayed_pair(tmp_path) as pair:
         dialled, _ = await pair.ends()
         pair.relay.allow_relaying(allowed=False)
@@ -138,7 +138,7 @@ async def test_an_owner_who_stops_sending_ends_circuits_and_takes_none(tmp_path:
         await pair.ends()
 
 
-def test_a_circuit_that_is_still_being_opened_when_its_owner_stops_passes_nothing() -> None:
+def test_a_circuit_that_opens_after_relaying_was_stopped_passes_nothing() -> None:
     class Stream:
         async def open(self) -> None:
             await trio.lowlevel.checkpoint()
@@ -163,7 +163,7 @@ def test_a_circuit_that_is_still_being_opened_when_its_owner_stops_passes_nothin
     assert opened == []
 
 
-async def test_who_is_no_member_of_the_run_gets_no_reservation(tmp_path: Path) -> None:
+async def test_a_stranger_gets_no_reservation(tmp_path: Path) -> None:
     async with relayed_pair(tmp_path) as pair:
         stranger_run = LinkRun(tmp_path / "other", "run-2")
         peer_id, credentials = stranger_run.member("peer")
@@ -178,7 +178,7 @@ async def test_who_is_no_member_of_the_run_gets_no_reservation(tmp_path: Path) -
         await stranger.close()
 
 
-async def test_a_reservation_is_held_again_after_the_relay_was_away(tmp_path: Path) -> None:
+async def test_a_reservation_is_renewed_after_the_relay_restarts(tmp_path: Path) -> None:
     async def die() -> None:
         raise RuntimeError("on purpose")
 
@@ -194,7 +194,7 @@ async def test_a_reservation_is_held_again_after_the_relay_was_away(tmp_path: Pa
         await pair.ends()
 
 
-async def test_connections_that_nobody_needs_end_and_those_with_a_reservation_stay(tmp_path: Path) -> None:
+async def test_unused_connections_end_and_those_with_a_reservation_stay(tmp_path: Path) -> None:
     async def count(host: Any) -> int:
         return len(host.get_network().get_connections())
 

@@ -47,7 +47,7 @@ def played(play: Callable[[Relays, Reservations], object], *refusing: P2pAddress
     return relays
 
 
-def test_two_of_those_named_are_kept_the_first_first() -> None:
+def test_reservations_are_held_at_the_first_two_relays() -> None:
     async def play(_: Relays, reservations: Reservations) -> None:
         reservations.want(RELAYS)
         await trio.sleep(1.0)
@@ -55,7 +55,7 @@ def test_two_of_those_named_are_kept_the_first_first() -> None:
     assert played(play).told[-1] == RELAYS[:2]
 
 
-def test_one_that_refuses_is_passed_over_and_asked_again_later() -> None:
+def test_a_relay_that_refuses_is_skipped_and_retried_later() -> None:
     async def play(relays: Relays, reservations: Reservations) -> None:
         reservations.want(RELAYS[:3])
         await trio.sleep(0.5)
@@ -69,7 +69,7 @@ def test_one_that_refuses_is_passed_over_and_asked_again_later() -> None:
     played(play, RELAYS[0])
 
 
-def test_one_that_went_is_replaced() -> None:
+def test_a_lost_reservation_is_replaced() -> None:
     async def play(relays: Relays, reservations: Reservations) -> None:
         reservations.want(RELAYS[:3])
         await trio.sleep(0.5)
@@ -80,7 +80,7 @@ def test_one_that_went_is_replaced() -> None:
     played(play)
 
 
-def test_who_refuses_for_ever_is_asked_ever_more_rarely() -> None:
+def test_a_relay_that_always_refuses_is_asked_ever_more_rarely() -> None:
     async def play(_: Relays, reservations: Reservations) -> None:
         reservations.want(RELAYS[:1])
         await trio.sleep(3600.0)
@@ -88,7 +88,7 @@ def test_who_refuses_for_ever_is_asked_ever_more_rarely() -> None:
     assert 10 < len(played(play, RELAYS[0]).asked) < 40
 
 
-def test_those_no_longer_named_end() -> None:
+def test_reservations_at_relays_no_longer_named_end() -> None:
     async def play(relays: Relays, reservations: Reservations) -> None:
         reservations.want(RELAYS[:2])
         await trio.sleep(0.5)

@@ -63,7 +63,7 @@ def test_a_message_is_read_and_nothing_after_it() -> None:
         b"\x02\xff\xff",
     ],
 )
-def test_what_is_too_long_or_broken_is_no_message(came: bytes) -> None:
+def test_a_message_that_is_too_long_or_broken_is_refused(came: bytes) -> None:
     with pytest.raises(MalformedMessage):
         hop(came)
 
@@ -74,7 +74,7 @@ def test_nonsense_is_malformed_or_a_message(came: bytes) -> None:
         hop(came)
 
 
-def test_an_answer_that_is_not_known_is_a_refusal() -> None:
+def test_an_unknown_answer_is_a_refusal() -> None:
     assert status_of(StopMessage()) is Answer.UNEXPECTED_MESSAGE
 
 

@@ -33,7 +33,7 @@ class Both:
 
 
 @given(st.lists(st.binary(min_size=1, max_size=50), max_size=8), st.integers(1, 40))
-def test_what_is_given_leaves_in_order_and_in_pieces(given_buffers: list[bytes], most: int) -> None:
+def test_queued_bytes_leave_in_order_and_in_pieces(given_buffers: list[bytes], most: int) -> None:
     both = Both()
     both.buffers.give(given_buffers)
     total = sum(map(len, given_buffers))
@@ -48,7 +48,7 @@ def test_what_is_given_leaves_in_order_and_in_pieces(given_buffers: list[bytes],
     assert both.rings == 0, "it was never full"
 
 
-def test_the_loop_hears_once_there_is_room_for_more() -> None:
+def test_the_loop_is_woken_once_there_is_room_for_more() -> None:
     both = Both()
     both.buffers.give([bytes(2 * ROOM_BYTES + 10)])
     assert both.buffers.full
@@ -60,7 +60,7 @@ def test_the_loop_hears_once_there_is_room_for_more() -> None:
     assert (both.rings, both.buffers.leaving_bytes) == (1, 2 * ROOM_BYTES + 10)
 
 
-def test_nothing_may_leave_where_nothing_is_granted() -> None:
+def test_nothing_leaves_without_room() -> None:
     both = Both()
     both.buffers.give([b"abc"])
     assert both.buffers.parts(0) == []
@@ -80,7 +80,7 @@ def test_the_loop_is_woken_for_the_first_of_many() -> None:
     assert both.rings == 2
 
 
-def test_what_comes_byte_by_byte_takes_no_more_memory_than_what_comes_at_once() -> None:
+def test_single_bytes_take_no_more_memory_than_long_pieces() -> None:
     both = Both(1 << 20)
     sent = bytes(index % 251 for index in range(3 * ROOM_BYTES))
     for index in range(len(sent)):
@@ -112,7 +112,7 @@ def test_grants_follow_what_was_consumed_a_quarter_of_the_window_at_a_time() -> 
 
 
 @pytest.mark.parametrize(("by_libp2p", "more"), [(60, 40), (100, 0), (150, 0)])
-def test_what_libp2p_granted_by_itself_counts(by_libp2p: int, more: int) -> None:
+def test_what_libp2p_granted_by_itself_is_counted(by_libp2p: int, more: int) -> None:
     both = Both(100)
     assert both.buffers.opened(by_libp2p) == more
     assert both.buffers.granted_bytes == by_libp2p + more
@@ -145,7 +145,7 @@ def test_the_first_reason_stands() -> None:
     assert (both.buffers.over, both.buffers.broken, both.rings) == ("first", False, 2)
 
 
-def test_a_fast_link_has_room_for_several_pieces_and_the_loop_hears_of_half_of_it() -> None:
+def test_a_fast_link_has_room_for_several_pieces_and_wakes_the_loop_at_half() -> None:
     now, rings = [0.0], []
     buffers = LinkBuffers(100, lambda call: rings.append(call), lambda: now[0])
     buffers.give([bytes(ROOM_BYTES)])
@@ -169,7 +169,7 @@ def test_a_fast_link_has_room_for_several_pieces_and_the_loop_hears_of_half_of_i
     assert buffers.full, "it has become slow"
 
 
-def test_a_loop_that_waits_for_room_hears_of_it_though_the_room_grew_meanwhile() -> None:
+def test_a_loop_that_waits_for_room_is_woken_although_the_room_grew() -> None:
     now, rings = [0.0], []
     buffers = LinkBuffers(100, lambda call: rings.append(call), lambda: now[0])
     buffers.give([bytes(2 * ROOM_BYTES)])

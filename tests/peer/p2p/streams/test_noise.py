@@ -150,7 +150,7 @@ def test_nothing_overtakes_what_yamux_still_holds() -> None:
     trio.run(read)
 
 
-def test_an_end_in_the_middle_says_so() -> None:
+def test_an_end_within_a_message_is_an_error() -> None:
     async def read() -> None:
         with pytest.raises(IncompleteReadError) as clean:
             await NoiseConnection(Session([])).read(12)

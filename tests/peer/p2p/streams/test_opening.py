@@ -11,7 +11,7 @@ TOKEN = bytes(range(TOKEN_BYTES))
 
 
 @pytest.mark.parametrize("lane", ["up", "down"])
-def test_an_opening_says_lane_and_token(lane: LaneName) -> None:
+def test_an_opening_has_lane_and_token(lane: LaneName) -> None:
     assert parse_opening(encode_opening(lane, TOKEN)) == (lane, TOKEN)
 
 

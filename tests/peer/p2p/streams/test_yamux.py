@@ -64,13 +64,13 @@ def test_the_reader_does_not_wait_for_its_answers_to_leave() -> None:
     assert after([frame(TYPE_PING)] * 20) == (0, False)
 
 
-def test_who_takes_no_answers_is_cut() -> None:
+def test_a_remote_that_reads_no_answers_is_cut() -> None:
     left, closed = after([frame(TYPE_PING)] * 3000)
     assert left > 1500
     assert closed
 
 
-def test_a_stream_that_was_closed_after_it_had_been_reset_is_forgotten() -> None:
+def test_a_stream_closed_after_its_reset_is_removed() -> None:
     reset = struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_WINDOW_UPDATE, FLAG_RST, 1, 0)
     connection = Connection([frame(TYPE_WINDOW_UPDATE, 1)])
 
@@ -96,7 +96,7 @@ def test_a_stream_that_was_closed_after_it_had_been_reset_is_forgotten() -> None
     assert trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)) == 0
 
 
-def test_who_opens_too_many_streams_is_cut() -> None:
+def test_a_remote_that_opens_too_many_streams_is_cut() -> None:
     connection = Connection([frame(TYPE_WINDOW_UPDATE, 2 * number + 1) for number in range(400)])
 
     async def take_all() -> None:
@@ -126,7 +126,7 @@ def test_a_close_that_is_cancelled_closes_the_socket() -> None:
     assert connection.closed
 
 
-def test_a_connection_that_is_over_before_it_begins_lets_nobody_wait() -> None:
+def test_a_connection_that_ends_before_it_starts_leaves_no_task_waiting() -> None:
     class Over(Connection):
         async def read(self, n: int | None = None) -> bytes:
             raise IncompleteReadError("closed", 1, 0)

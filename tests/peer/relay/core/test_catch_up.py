@@ -44,7 +44,7 @@ def served(link: int, version: int) -> list[Action]:
 # ---------------------------------------------------------------- cutting up
 
 
-def test_a_keyframe_that_was_made_is_cut_up_once_somebody_asks() -> None:
+def test_a_computed_keyframe_is_cut_up_once_a_peer_asks() -> None:
     steps = linked()
     assert steps.tell(KeyframeMade(KEY)) == []
     assert want(steps, A, 1) == [ListChunks(KEY), nothing_yet(A, 1)]
@@ -52,14 +52,14 @@ def test_a_keyframe_that_was_made_is_cut_up_once_somebody_asks() -> None:
     assert want(steps, B, 1) == served(B, 1)
 
 
-def test_who_asked_before_the_state_was_made_has_its_keyframe_too() -> None:
+def test_a_request_before_the_state_was_computed_is_answered_too() -> None:
     steps = linked()
     assert want(steps, A, 1) == [nothing_yet(A, 1)]
     assert steps.tell(KeyframeMade(KEY)) == [ListChunks(KEY)]
     assert steps.hold(CHUNKS) == served(A, 1)
 
 
-def test_a_made_keyframe_is_not_refused_because_newer_versions_are_here() -> None:
+def test_a_computed_keyframe_is_served_although_newer_versions_are_held() -> None:
     steps = linked()
     steps.tell(KeyframeMade(KEY))
     steps.hold(CHUNKS, key_of(5, 1))
@@ -67,7 +67,7 @@ def test_a_made_keyframe_is_not_refused_because_newer_versions_are_here() -> Non
     assert want(steps, A, 2) == [SendCancel(LinkId(A), key_of(2), "not held here")]
 
 
-def test_who_waits_for_a_keyframe_that_retention_removed_hears_of_it() -> None:
+def test_a_peer_that_waits_for_a_removed_keyframe_is_notified() -> None:
     steps = linked()
     steps.tell(KeyframeMade(KEY))
     want(steps, A, 1)
@@ -76,7 +76,7 @@ def test_who_waits_for_a_keyframe_that_retention_removed_hears_of_it() -> None:
     assert want(steps, A, 1) == [SendCancel(LinkId(A), KEY, "not held here")]
 
 
-def test_states_that_are_remembered_as_made_are_bounded() -> None:
+def test_recorded_states_are_bounded() -> None:
     steps = linked()
     for version in range(1, 101):
         steps.tell(KeyframeMade(key_of(version)))
@@ -87,7 +87,7 @@ def test_states_that_are_remembered_as_made_are_bounded() -> None:
 # ---------------------------------------------------------------- sparing
 
 
-def test_a_keyframe_is_spared_while_somebody_fetches_it() -> None:
+def test_a_keyframe_is_spared_while_a_peer_fetches_it() -> None:
     steps = linked()
     steps.hold(CHUNKS)
     assert spared(steps.state) == frozenset()
@@ -107,7 +107,7 @@ def test_a_keyframe_is_spared_before_it_is_cut_up() -> None:
     assert spared(steps.state) == {KEY}
 
 
-def test_who_has_all_of_it_or_stops_asking_or_is_gone_fetches_nothing() -> None:
+def test_a_peer_that_is_complete_or_stopped_or_lost_spares_no_keyframe() -> None:
     for ends in (
         HaveReceived(LinkId(A), KEY, CHUNKS, b"", True),
         CancelReceived(LinkId(A), KEY, "a newer version is available"),
@@ -120,7 +120,7 @@ def test_who_has_all_of_it_or_stops_asking_or_is_gone_fetches_nothing() -> None:
         assert spared(steps.state) == frozenset()
 
 
-def test_a_keyframe_is_spared_while_it_is_sent_to_everybody() -> None:
+def test_a_keyframe_is_spared_while_it_is_broadcast() -> None:
     steps = Steps("origin")
     steps.tell(plan(neighbour("a"), stripes={1: ["a"]}))
     steps.up(A, "a")
@@ -132,7 +132,7 @@ def test_a_keyframe_is_spared_while_it_is_sent_to_everybody() -> None:
     assert spared(steps.state) == frozenset()
 
 
-def test_few_keyframes_are_spared_and_those_that_were_begun_first() -> None:
+def test_spared_keyframes_are_bounded_to_the_oldest() -> None:
     steps = linked()
     for version in range(1, 6):
         steps.hold(CHUNKS, key_of(version))

@@ -105,7 +105,7 @@ def test_modules_import_only_from_the_rows_below_their_own() -> None:
         ("links", "from peer.relay.core.events import Event", set[str]()),
     ],
 )
-def test_an_import_that_leads_back_is_found(importing: str, source: str, expected: set[str]) -> None:
+def test_an_upward_import_is_found(importing: str, source: str, expected: set[str]) -> None:
     assert upward_imports(pipeline_rows(core.__doc__ or ""), {importing: source}) == expected
 
 
@@ -264,7 +264,7 @@ def test_one_honest_holder_is_enough(seed: int, lies: float, pushed: bool) -> No
 
 @settings(deadline=None, max_examples=15)
 @given(st.integers(0, 1 << 30))
-def test_an_origin_among_liars_goes_on(seed: int) -> None:
+def test_an_origin_among_liars_continues(seed: int) -> None:
     world = World(RelayCore(RelaySettings("origin")), Random(seed), 0.0)
     stripes = {number: (name,) for number, name in enumerate(("good", *HOSTILE_NAMES), 1)}
     world.tell(plan(neighbour("good"), *map(neighbour, HOSTILE_NAMES), stripes=stripes, direct=True))

@@ -61,7 +61,7 @@ def told(link: int, *indices: int, size: int = CHUNKS) -> SendHave:
 # ---------------------------------------------------------------- copies
 
 
-def test_a_chunk_of_our_stripe_goes_to_all_children_and_is_reported_once_both_copies_left() -> None:
+def test_a_chunk_of_the_own_stripe_goes_to_all_children_and_is_reported_once_both_copies_left() -> None:
     steps = relay()
     assert steps.chunk(ORIGIN, 3, MINE) == [push(LEFT, 3, MINE), push(RIGHT, 3, MINE)]
     assert steps.sent(RIGHT) == []
@@ -112,17 +112,17 @@ def reported_of_twenty(slow: Sequence[int]) -> int:
     return reported
 
 
-def test_one_child_that_is_behind_holds_back_what_we_are_given() -> None:
+def test_a_child_that_is_behind_reduces_the_work_given_to_this_relay() -> None:
     """Otherwise its unused share would be given to this relay as further chunks, and it would fall behind for good."""
     assert reported_of_twenty([RIGHT]) == 20 - 2, "two chunks' worth: it has ten copies to come"
 
 
-def test_several_children_that_are_behind_hold_back_no_more_than_one() -> None:
+def test_several_children_that_are_behind_reduce_it_no_more_than_one() -> None:
     """If each counted alone, forty copies behind would withhold eight chunks."""
     assert reported_of_twenty([RIGHT, OTHER + 1, OTHER + 2, OTHER + 3]) >= 20 - 4
 
 
-def test_copies_for_a_child_that_does_not_read_are_not_waited_for() -> None:
+def test_copies_for_a_child_that_does_not_read_count_as_sent() -> None:
     steps = relay()
     for index in range(4):
         steps.chunk(ORIGIN, index, MINE)
@@ -135,7 +135,7 @@ def test_copies_for_a_child_that_does_not_read_are_not_waited_for() -> None:
     assert steps.sent(LEFT) == [credit(9)]
 
 
-def test_only_the_origin_is_told_what_left() -> None:
+def test_only_the_origin_gets_credits() -> None:
     steps = relay("right")
     assert steps.chunk(LEFT, 0, MINE) == [push(RIGHT, 0, MINE)]
     assert steps.sent(RIGHT) == []
@@ -156,14 +156,14 @@ def test_a_copy_that_waits_while_the_child_gets_the_chunk_elsewhere_counts_as_se
     assert steps.sent(LEFT) == [credit(0), credit(1)]
 
 
-def test_a_chunk_does_not_go_back_to_who_sent_it() -> None:
+def test_a_chunk_does_not_go_back_to_its_sender() -> None:
     steps = relay()
     assert steps.chunk(LEFT, 3, MINE) == [push(RIGHT, 3, MINE)]
     assert steps.chunk(RIGHT, 3, MINE) == []
     assert steps.state.counters.chunks_duplicate == 1
 
 
-def test_a_chunk_that_is_given_again_is_passed_on_to_those_who_lack_it_and_reported() -> None:
+def test_a_chunk_given_again_goes_to_children_that_lack_it_and_is_reported() -> None:
     steps = relay("left")
     steps.chunk(RIGHT, 3)
     assert steps.chunk(ORIGIN, 3, MINE) == [push(LEFT, 3, MINE)]
@@ -195,7 +195,7 @@ def test_the_newest_version_goes_first_and_copies_before_answers() -> None:
 # ---------------------------------------------------------------- answers
 
 
-def test_who_wants_is_told_now_and_as_it_grows_but_not_more_often_than_useful() -> None:
+def test_a_want_is_answered_now_and_as_the_encoding_grows_at_a_bounded_rate() -> None:
     steps = relay()
     steps.chunk(ORIGIN, 0)
     assert steps.tell(WantReceived(LinkId(OTHER), KEY)) == [told(OTHER, 0)]
@@ -210,14 +210,14 @@ def test_who_wants_is_told_now_and_as_it_grows_but_not_more_often_than_useful() 
     assert not any(isinstance(one, SendHave) for one in steps.wait(0.2))
 
 
-def test_who_asks_for_the_list_gets_it_however_often() -> None:
+def test_the_list_is_sent_at_every_request() -> None:
     steps = relay()
     for _ in range(2):
         actions = steps.tell(WantReceived(LinkId(OTHER), KEY, chunk_list=True))
         assert actions == [SendChunkList(LinkId(OTHER), KEY), told(OTHER)]
 
 
-def test_who_asks_for_a_list_that_is_on_its_way_gets_it_when_it_comes() -> None:
+def test_a_requested_list_is_sent_when_it_arrives() -> None:
     steps = Steps()
     steps.up(OTHER, "other")
     steps.tell(EncodingKnown(KEY, CHUNKS, CHUNK_BYTES))
@@ -225,7 +225,7 @@ def test_who_asks_for_a_list_that_is_on_its_way_gets_it_when_it_comes() -> None:
     assert SendChunkList(LinkId(OTHER), KEY) in steps.list_comes(OTHER)
 
 
-def test_a_version_that_we_do_not_know_yet_is_told_when_we_do() -> None:
+def test_a_want_for_an_unknown_version_is_answered_once_it_is_known() -> None:
     steps = Steps()
     steps.up(OTHER, "other")
     key = key_of(9)
@@ -243,7 +243,7 @@ def test_an_old_version_that_is_not_here_is_refused() -> None:
     assert steps.tell(RequestReceived(LinkId(OTHER), key_of(0), (1, 2))) == [refusal]
 
 
-def test_chunks_that_were_asked_for_are_sent_in_order_and_those_not_here_are_named() -> None:
+def test_requested_chunks_are_sent_in_order_and_missing_ones_named() -> None:
     steps = relay()
     for index in (0, 1, 2):
         steps.chunk(ORIGIN, index)
@@ -253,7 +253,7 @@ def test_chunks_that_were_asked_for_are_sent_in_order_and_those_not_here_are_nam
     assert steps.sent(OTHER) == []
 
 
-def test_who_asks_again_for_what_was_sent_gets_it_again() -> None:
+def test_a_chunk_requested_again_is_sent_again() -> None:
     steps = relay("other")
     assert steps.chunk(ORIGIN, 0, MINE) == [push(OTHER, 0, MINE)]
     assert steps.sent(OTHER) == [credit(0)]
@@ -269,7 +269,7 @@ def test_a_flood_of_requests_is_bounded() -> None:
     assert sum(map(len, steps.link(OTHER).pulls.values())) <= steps.state.settings.pulls_most
 
 
-def test_who_asks_for_ever_is_refused_until_time_has_passed() -> None:
+def test_endless_requests_are_refused_until_time_has_passed() -> None:
     steps = relay("left")
     steps.chunk(ORIGIN, 0, MINE)
     request = RequestReceived(LinkId(OTHER), KEY, (0,))
@@ -302,7 +302,7 @@ def test_haves_about_nothing_leave_no_trace() -> None:
     assert steps.link(OTHER).theirs == {}
 
 
-def test_when_complete_everybody_learns_it_and_those_who_are_complete_need_not_be_told() -> None:
+def test_completion_is_reported_to_every_link_that_is_not_complete() -> None:
     steps = relay()
     steps.tell(WantReceived(LinkId(OTHER), KEY), WantReceived(LinkId(LEFT), KEY), have(LEFT, complete=True))
     for index in range(CHUNKS):
@@ -371,7 +371,7 @@ def test_a_removed_version_leaves_nothing_behind() -> None:
     assert steps.sent(LEFT, OTHER) == [credit(4, 5)]
 
 
-def test_an_encoding_that_is_given_up_is_refused_to_those_who_waited_for_it() -> None:
+def test_an_abandoned_encoding_is_refused_to_peers_that_waited_for_it() -> None:
     steps = relay()
     steps.tell(WantReceived(LinkId(OTHER), KEY))
     actions = steps.tell(EncodingUnwanted(KEY, "superseded"))

@@ -55,7 +55,7 @@ def linked(*names: str) -> Steps:
 # ---------------------------------------------------------------- saying
 
 
-def test_who_does_not_seem_to_know_a_version_is_told_what_we_hold_of_it_once() -> None:
+def test_a_peer_that_seems_not_to_know_a_version_gets_one_have() -> None:
     steps = linked("a", "b")
     steps.receive(CHUNKS, announced=False)
     steps.tell(VersionHeard(KEY, LinkId(A)))
@@ -64,7 +64,7 @@ def test_who_does_not_seem_to_know_a_version_is_told_what_we_hold_of_it_once() -
     assert steps.ticks(5.0) == []
 
 
-def test_who_spoke_of_it_is_told_nothing() -> None:
+def test_a_peer_that_mentioned_a_version_gets_no_have() -> None:
     steps = linked("a", "b", "c")
     steps.tell(VersionHeard(KEY))
     steps.tell(WantReceived(LinkId(A), KEY), HaveReceived(LinkId(B), KEY, CHUNKS, bitmap(CHUNKS, 1), False))
@@ -81,7 +81,7 @@ def test_list_children_have_the_announcement_already() -> None:
     assert not any(isinstance(action, SendHave) for action in steps.wait(1.0))
 
 
-def test_a_new_link_is_told_too_and_a_learner_or_mirror_is_not() -> None:
+def test_a_new_link_gets_a_have_unless_it_is_a_learner_or_mirror() -> None:
     steps = linked("a")
     steps.tell(VersionHeard(KEY, LinkId(A)))
     steps.wait(1.0)
@@ -90,7 +90,7 @@ def test_a_new_link_is_told_too_and_a_learner_or_mirror_is_not() -> None:
     assert steps.wait(1.0) == [SendHave(LinkId(B), KEY, 0, b"", False)]
 
 
-def test_only_the_newest_versions_are_spoken_of() -> None:
+def test_only_the_newest_versions_are_mentioned() -> None:
     steps = linked("a")
     for version in range(1, 10):
         steps.tell(VersionHeard(key_of(version)))
@@ -101,7 +101,7 @@ def test_only_the_newest_versions_are_spoken_of() -> None:
 # ---------------------------------------------------------------- asking
 
 
-def test_one_of_those_who_know_is_asked_and_another_one_when_it_does_not_answer() -> None:
+def test_one_peer_that_knows_a_version_is_asked_and_then_another() -> None:
     steps = linked("a", "b")
     assert says(steps, A) == [ask(A)]
     assert says(steps, B) == []
@@ -112,20 +112,20 @@ def test_one_of_those_who_know_is_asked_and_another_one_when_it_does_not_answer(
     assert steps.ticks(10.0) == []
 
 
-def test_who_never_answers_is_asked_no_more() -> None:
+def test_a_peer_that_never_answers_is_no_longer_asked() -> None:
     steps = linked("a")
     says(steps, A)
     assert [action for action in steps.ticks(60.0, 0.5) if isinstance(action, SendWant)] == [ask(A)] * 2
     assert steps.link(A).says is None
 
 
-def test_a_version_that_is_not_news_is_not_asked_for() -> None:
+def test_a_known_version_is_not_requested() -> None:
     steps = linked("a")
     steps.tell(VersionHeard(NEWER))
     assert says(steps, A, 1) == says(steps, A, 2) == []
 
 
-def test_who_speaks_of_many_versions_is_asked_for_one_at_a_time() -> None:
+def test_a_peer_that_mentions_many_versions_is_asked_for_one_at_a_time() -> None:
     steps = linked("a")
     assert says(steps, A, 5) == [ask(A, 5)]
     assert says(steps, A, 7) == [ask(A, 7)]
@@ -136,7 +136,7 @@ def test_who_speaks_of_many_versions_is_asked_for_one_at_a_time() -> None:
 # ---------------------------------------------------------------- answering
 
 
-def test_an_announcement_is_given_to_who_asks_twice_at_most() -> None:
+def test_a_link_gets_an_announcement_twice_at_most() -> None:
     steps = linked("a")
     asked = WantReceived(LinkId(A), KEY, announcement=True)
     assert steps.tell(asked) == []
@@ -145,7 +145,7 @@ def test_an_announcement_is_given_to_who_asks_twice_at_most() -> None:
     assert KEY not in steps.link(A).wants
 
 
-def test_what_is_held_from_before_is_given_too() -> None:
+def test_announcements_from_before_a_restart_are_sent_too() -> None:
     steps = linked("a")
     steps.hold(CHUNKS)
     assert steps.tell(WantReceived(LinkId(A), key_of(1), announcement=True)) == [
@@ -173,7 +173,7 @@ def test_without_the_coordinator_a_few_links_are_kept() -> None:
     assert len(closed) == 3  # the plan is followed again, and knows nothing of them
 
 
-def test_without_the_coordinator_everybody_who_is_linked_is_asked() -> None:
+def test_without_the_coordinator_every_linked_peer_is_asked() -> None:
     steps = linked("a", "b")
     steps.tell(CoordinatorGone(True))
     steps.receive(CHUNKS)
@@ -265,7 +265,7 @@ PAIRS = st.sets(
 
 @settings(deadline=None, max_examples=40)
 @given(PAIRS, st.sets(st.integers(1, NODES - 1), max_size=4))
-def test_everybody_who_is_linked_hears_of_every_version_once(pairs: set[tuple[int, int]], dying: set[int]) -> None:
+def test_every_linked_node_gets_each_announcement_once(pairs: set[tuple[int, int]], dying: set[int]) -> None:
     network = Network(NODES, pairs)
     network.cores[0].tell(VersionHeard(key_of(1)))
     network.wait(12.0)
@@ -281,7 +281,7 @@ def test_everybody_who_is_linked_hears_of_every_version_once(pairs: set[tuple[in
 
 @settings(deadline=None, max_examples=20)
 @given(PAIRS)
-def test_who_comes_later_hears_of_it_too(pairs: set[tuple[int, int]]) -> None:
+def test_a_node_that_joins_later_gets_the_announcement_too(pairs: set[tuple[int, int]]) -> None:
     network = Network(NODES + 1, pairs)
     network.cores[0].tell(VersionHeard(key_of(1)))
     network.wait(12.0)

@@ -29,7 +29,7 @@ def down(link: int, jitter: float = 1.0) -> LinkDown:
 # ---------------------------------------------------------------- dialling
 
 
-def test_a_plan_opens_the_links_that_are_ours_to_open_before_any_version() -> None:
+def test_a_plan_opens_the_links_to_dial_before_any_version() -> None:
     steps = Steps()
     hidden = neighbour("behind-nat", we_dial=False)
     assert steps.tell(plan(A, hidden, B, fallbacks=(neighbour("far", we_dial=True),))) == [Dial(A), Dial(B)]
@@ -44,7 +44,7 @@ def test_an_older_plan_changes_nothing() -> None:
     assert steps.tell(plan(A, B, plan_id=5)) == [Dial(B)]
 
 
-def test_a_dial_that_fails_is_tried_again_after_longer_and_longer() -> None:
+def test_a_failed_dial_is_retried_after_ever_longer_waits() -> None:
     steps = Steps()
     steps.tell(plan(A))
     waits = []
@@ -84,7 +84,7 @@ def test_a_link_that_lasted_is_dialled_again_soon() -> None:
     assert steps.wait(0.25) == [Dial(A)]
 
 
-def test_jitter_spreads_those_who_lost_the_same_peer() -> None:
+def test_jitter_spreads_the_redials_of_a_lost_peer() -> None:
     early, late = Steps(), Steps()
     for steps, jitter in ((early, 0.0), (late, 1.0)):
         steps.tell(plan(A))
@@ -95,7 +95,7 @@ def test_jitter_spreads_those_who_lost_the_same_peer() -> None:
 # ---------------------------------------------------------------- what a new link is told
 
 
-def test_a_neighbour_that_comes_back_learns_what_we_hold() -> None:
+def test_a_reconnected_neighbour_is_sent_what_is_held() -> None:
     steps = Steps()
     steps.tell(plan(neighbour("a"), lists=("a",)))
     steps.receive(2)
@@ -118,7 +118,7 @@ def test_a_neighbour_that_comes_back_is_asked_while_chunks_are_missing() -> None
     assert steps.up(LINK, "a") == [SendWant(LinkId(LINK), KEY, False)]
 
 
-def test_a_neighbour_that_comes_in_the_middle_is_told_what_it_need_not_send() -> None:
+def test_a_neighbour_that_connects_during_a_version_learns_what_it_need_not_send() -> None:
     steps = Steps()
     steps.tell(plan(neighbour("a")))
     steps.receive(3, found=(1,))
@@ -127,7 +127,7 @@ def test_a_neighbour_that_comes_in_the_middle_is_told_what_it_need_not_send() ->
     assert told not in steps.up(SECOND, "stranger")
 
 
-def test_who_advertises_an_address_that_nobody_can_dial_is_warned_once() -> None:
+def test_an_advertised_address_that_no_neighbour_reaches_is_warned_of_once() -> None:
     steps = Steps()
     steps.tell(plan(neighbour("a"), neighbour("b"), neighbour("c", we_dial=True)))
     steps.up(LINK, "c", dialled=True)
@@ -140,13 +140,13 @@ def test_who_advertises_an_address_that_nobody_can_dial_is_warned_once() -> None
     )
 
 
-def test_who_is_to_dial_with_others_at_once_advertises_nothing_wrong() -> None:
+def test_neighbours_with_punched_links_cause_no_such_warning() -> None:
     steps = Steps()
     steps.tell(plan(replace(neighbour("a"), address="punch"), neighbour("c", we_dial=True)))
     assert steps.ticks(120.0, 1.0) == []
 
 
-def test_who_was_dialled_by_one_is_not_warned() -> None:
+def test_one_neighbour_that_dials_prevents_the_warning() -> None:
     steps = Steps()
     steps.tell(plan(neighbour("a"), neighbour("b")))
     steps.up(LINK, "a")
@@ -155,7 +155,7 @@ def test_who_was_dialled_by_one_is_not_warned() -> None:
     assert steps.ticks(120.0, 1.0) == []
 
 
-def test_who_dials_everybody_waits_for_nobody() -> None:
+def test_a_peer_that_dials_all_neighbours_is_not_warned() -> None:
     steps = Steps()
     steps.tell(plan(neighbour("a", we_dial=True)))
     steps.up(LINK, "a", dialled=True)
@@ -197,7 +197,7 @@ def test_chunks_follow_the_new_plan_at_once() -> None:
 # ---------------------------------------------------------------- several links of one peer
 
 
-def test_the_youngest_of_a_peers_links_is_used_and_a_third_replaces_the_oldest() -> None:
+def test_the_newest_link_of_a_peer_is_used_and_a_third_replaces_the_oldest() -> None:
     steps = Steps()
     steps.tell(plan(neighbour("a"), stripes={4: ("a",)}))
     steps.up(LINK, "a")
@@ -216,7 +216,7 @@ def test_the_youngest_of_a_peers_links_is_used_and_a_third_replaces_the_oldest()
 # ---------------------------------------------------------------- links that are closed
 
 
-def test_a_link_that_nobody_needs_any_more_is_closed_after_a_while() -> None:
+def test_an_unneeded_link_is_closed_after_a_while() -> None:
     steps = Steps()
     steps.up(LINK, "a", dialled=True)
     steps.up(SECOND, "b", dialled=False)
@@ -236,7 +236,7 @@ def test_links_of_the_plan_and_links_in_use_stay_open() -> None:
     assert steps.tell(RequestReceived(LinkId(SECOND), KEY, (0,))) == [answer(SECOND, 0)]
 
 
-def test_who_sent_wrong_bytes_is_left_alone_for_a_while_whoever_dials() -> None:
+def test_a_peer_that_sent_wrong_bytes_has_no_link_for_a_while() -> None:
     steps = Steps()
     steps.tell(plan(A))
     steps.up(LINK, "a", dialled=True)
@@ -257,7 +257,7 @@ def test_who_sent_wrong_bytes_is_left_alone_for_a_while_whoever_dials() -> None:
 # ---------------------------------------------------------------- what is remembered
 
 
-def test_peers_that_left_the_run_are_forgotten() -> None:
+def test_state_of_peers_that_left_the_run_is_discarded() -> None:
     steps = Steps("origin")
     for number in range(1, 60):
         name = f"peer-{number}"

@@ -60,7 +60,7 @@ def owned(steps: Steps, link: int) -> list[int]:
 # ---------------------------------------------------------------- whom a chunk is given
 
 
-def test_chunks_go_to_the_roots_in_turn_and_only_a_few_wait_in_us() -> None:
+def test_chunks_go_to_the_roots_in_turn_and_only_a_few_wait_at_the_origin() -> None:
     steps = origin()
     assert start(steps) == [push(A, 0, A), push(B, 1, B)]
     assert (owned(steps, A), owned(steps, B)) == ([0, 2], [1, 3])
@@ -117,7 +117,7 @@ def test_only_what_is_held_is_broadcast_and_once() -> None:
     assert start(steps) == []
 
 
-def test_what_all_have_already_is_not_sent_again() -> None:
+def test_a_version_that_all_neighbours_have_is_not_sent_again() -> None:
     """Check an origin that was restarted: the learner sends it a version that it has broadcast before."""
     steps = origin()
     steps.tell(HaveReceived(LinkId(A), KEY, 100, b"", True))
@@ -152,7 +152,7 @@ def test_near_the_end_a_slow_root_is_given_nothing_more() -> None:
     assert last_of_b <= 37
 
 
-def test_a_root_that_never_answered_keeps_nobody_else_from_the_last_chunks() -> None:
+def test_a_root_that_never_answered_does_not_delay_the_last_chunks() -> None:
     steps = origin(60, roots=(A, B, C))
     start(steps)
     given: list[tuple[int, int]] = []
@@ -170,7 +170,7 @@ def test_a_root_that_never_answered_keeps_nobody_else_from_the_last_chunks() -> 
 # ---------------------------------------------------------------- copies from the origin itself
 
 
-def test_with_no_root_to_give_to_copies_go_to_everybody() -> None:
+def test_without_a_free_root_copies_go_to_all_neighbours() -> None:
     steps = origin(roots=(A, B), direct=True)
     start(steps)
     for _ in range(3):
@@ -184,7 +184,7 @@ def test_with_no_root_to_give_to_copies_go_to_everybody() -> None:
     assert steps.state.counters.chunks_direct == 1
 
 
-def test_without_a_plan_for_it_nothing_is_copied() -> None:
+def test_without_direct_copies_in_the_plan_nothing_is_copied() -> None:
     steps = origin(roots=(A,))
     start(steps)
     for _ in range(6):
@@ -195,7 +195,7 @@ def test_without_a_plan_for_it_nothing_is_copied() -> None:
 # ---------------------------------------------------------------- roots that fail
 
 
-def test_what_a_dead_root_had_goes_to_another() -> None:
+def test_chunks_of_a_dead_root_go_to_another() -> None:
     steps = origin(4)
     start(steps)
     steps.tell(LinkDown(LinkId(A), "gone"))
@@ -206,7 +206,7 @@ def test_what_a_dead_root_had_goes_to_another() -> None:
     assert steps.state.counters.chunks_given_again == 2
 
 
-def test_what_was_all_given_out_is_taken_up_again_when_a_root_dies() -> None:
+def test_a_finished_broadcast_continues_when_a_root_dies() -> None:
     steps = origin(2)
     start(steps)
     steps.sent(A, B)
@@ -253,7 +253,7 @@ def test_a_root_that_never_passes_anything_on_is_given_less_and_less() -> None:
     assert given[B] >= 400
 
 
-def test_roots_that_do_not_read_hold_nobody_back() -> None:
+def test_roots_that_do_not_read_do_not_delay_the_others() -> None:
     steps = origin(500, roots=(A, B, C))
     start(steps)
     given = Counter[int]()
@@ -263,7 +263,7 @@ def test_roots_that_do_not_read_hold_nobody_back() -> None:
     assert given[C] >= 90
 
 
-def test_those_who_ask_for_much_do_not_end_the_broadcast() -> None:
+def test_many_requests_do_not_stop_the_broadcast() -> None:
     askers = range(10, 20)
     steps = origin(500, roots=(A, B))
     for link in askers:
@@ -276,7 +276,7 @@ def test_those_who_ask_for_much_do_not_end_the_broadcast() -> None:
 # ---------------------------------------------------------------- what roots say
 
 
-def test_credits_for_what_was_not_given_change_nothing() -> None:
+def test_credits_for_chunks_that_were_not_given_change_nothing() -> None:
     steps = origin()
     start(steps)
     assert credit(steps, A, 1, 77, 99999) == []
@@ -326,7 +326,7 @@ def test_windows_are_remembered_from_one_version_to_the_next() -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 1 << 30), st.integers(1, 60))
-def test_every_chunk_is_passed_on_or_reaches_somebody_alive_whatever_roots_do(seed: int, chunks: int) -> None:
+def test_every_chunk_is_passed_on_or_reaches_a_live_peer_whatever_roots_do(seed: int, chunks: int) -> None:
     random = Random(seed)
     steps = origin(chunks, roots=(A, B, C))
     got: dict[int, set[int]] = {A: set(), B: set(), C: set()}

@@ -75,13 +75,13 @@ def push_all(steps: Steps, indices: Sequence[int], every_s: float = 0.01) -> lis
 # ---------------------------------------------------------------- when
 
 
-def test_nothing_is_asked_for_while_chunks_are_pushed() -> None:
+def test_nothing_is_requested_while_chunks_are_pushed() -> None:
     steps = peer()
     for start in range(0, CHUNKS - 10, 10):
         assert push_all(steps, range(start, start + 10)) + steps.wait(0.0) == []
 
 
-def test_a_chunk_that_the_newest_passed_long_ago_is_asked_for() -> None:
+def test_a_chunk_far_behind_the_newest_is_requested() -> None:
     steps = peer()
     push_all(steps, [index for index in range(45) if index != 7])
     assert steps.wait(0.0) == []
@@ -91,7 +91,7 @@ def test_a_chunk_that_the_newest_passed_long_ago_is_asked_for() -> None:
     assert steps.chunk(A, 7) == []
 
 
-def test_where_chunks_come_in_disorder_they_are_given_more_time() -> None:
+def test_chunks_that_come_out_of_order_get_more_time() -> None:
     steps = peer(400)
     order = [index for start in range(0, 300, 60) for index in (*range(start + 1, start + 60), start)]
     push_all(steps, order)
@@ -101,7 +101,7 @@ def test_where_chunks_come_in_disorder_they_are_given_more_time() -> None:
     assert steps.wait(0.0) != []
 
 
-def test_when_all_is_quiet_the_rest_is_asked_for() -> None:
+def test_without_pushes_for_a_while_the_rest_is_requested() -> None:
     steps = peer()
     push_all(steps, range(60))
     assert steps.ticks(0.35) == []
@@ -109,7 +109,7 @@ def test_when_all_is_quiet_the_rest_is_asked_for() -> None:
     assert has(steps, B, *range(80)) == [request(B, 60, 61, 62, 63)]
 
 
-def test_a_joiner_to_whom_nothing_is_pushed_goes_on_asking_as_chunks_come() -> None:
+def test_a_joiner_without_pushes_keeps_requesting() -> None:
     steps = peer()
     steps.ticks(0.5)
     has(steps, A, complete=True)
@@ -119,13 +119,13 @@ def test_a_joiner_to_whom_nothing_is_pushed_goes_on_asking_as_chunks_come() -> N
     assert steps.chunk(A, 1) == [request(A, 6)]
 
 
-def test_near_the_end_late_chunks_are_asked_for_at_once() -> None:
+def test_near_the_end_late_chunks_are_requested_at_once() -> None:
     steps = peer()
     push_all(steps, [index for index in range(CHUNKS) if index != 98], every_s=0.001)
     assert steps.wait(0.06) == [want(ORIGIN), want(A), want(B)]
 
 
-def test_who_has_no_parents_asks_at_once() -> None:
+def test_a_peer_without_parents_requests_at_once() -> None:
     steps = Steps()
     steps.tell(plan(neighbour("a")))
     steps.up(A, "a")
@@ -135,7 +135,7 @@ def test_who_has_no_parents_asks_at_once() -> None:
     assert steps.tell(StoreReady(KEY, bitmap(CHUNKS)))[-1] == request(A, 0, 1, 2, 3)
 
 
-def test_what_was_found_on_disk_is_neither_sent_nor_asked_for() -> None:
+def test_chunks_found_on_disk_are_neither_sent_nor_requested() -> None:
     steps = Steps()
     steps.tell(plan(neighbour("a")))
     steps.up(A, "a")
@@ -146,7 +146,7 @@ def test_what_was_found_on_disk_is_neither_sent_nor_asked_for() -> None:
     assert steps.tell(StoreReady(KEY, bitmap(CHUNKS, 0, 1))) == [have, request(A, 2, 3, 4, 5)]
 
 
-def test_a_keyframe_is_asked_for_from_our_own_place_on_and_a_delta_in_order() -> None:
+def test_a_keyframe_is_requested_from_an_own_start_and_a_delta_in_order() -> None:
     steps = Steps(pull_from=0.98)
     steps.tell(plan(neighbour("a")))
     steps.up(A, "a")
@@ -158,12 +158,12 @@ def test_a_keyframe_is_asked_for_from_our_own_place_on_and_a_delta_in_order() ->
     assert steps.tell(complete) == [SendRequest(LinkId(A), delta, (0, 1, 2, 3))]
 
 
-def test_what_was_found_on_disk_is_not_asked_for() -> None:
+def test_chunks_found_on_disk_are_not_requested() -> None:
     steps = peer(pushed=False, found=range(90))
     assert has(steps, A, complete=True) == [request(A, 90, 91, 92, 93)]
 
 
-def test_before_the_announcement_nobody_is_asked() -> None:
+def test_before_the_announcement_no_peer_is_asked() -> None:
     steps = Steps()
     steps.tell(plan(neighbour("a")))
     steps.up(A, "a")
@@ -173,7 +173,7 @@ def test_before_the_announcement_nobody_is_asked() -> None:
     assert steps.tell(EncodingKnown(KEY, CHUNKS, CHUNK_BYTES)) == [want(A)]
 
 
-def test_chunks_beyond_the_newest_are_asked_for_however_late_chunks_usually_are() -> None:
+def test_chunks_beyond_the_newest_are_requested_however_late_chunks_usually_are() -> None:
     """Check a slow downlink: chunks come seconds late, then none come at all."""
     steps = peer()
     push_all(steps, [*range(1, 50), 0], every_s=0.5)
@@ -233,7 +233,7 @@ def test_a_holder_of_everything_gets_a_wide_window() -> None:
     assert has(steps, A, complete=True) == [request(A, *range(16))]
 
 
-def test_a_source_that_refuses_is_left_alone_for_a_while() -> None:
+def test_a_source_that_refuses_is_not_asked_for_a_while() -> None:
     steps = Steps()
     steps.tell(plan(neighbour("a")))
     steps.up(A, "a")
@@ -264,7 +264,7 @@ def test_when_a_dial_fails_the_next_one_is_asked() -> None:
     assert Dial(FALLBACK) in steps.ticks(0.5)
 
 
-def test_what_a_lost_source_was_asked_for_is_asked_of_others() -> None:
+def test_requests_to_a_lost_source_go_to_others() -> None:
     steps = peer(pushed=False)
     has(steps, A, complete=True)
     has(steps, B, *range(6))
@@ -275,7 +275,7 @@ def test_what_a_lost_source_was_asked_for_is_asked_of_others() -> None:
 # ---------------------------------------------------------------- the chunk list
 
 
-def test_the_list_is_asked_for_when_it_does_not_come_and_of_one_at_a_time() -> None:
+def test_a_missing_list_is_requested_from_one_source_at_a_time() -> None:
     steps = peer()
     steps = Steps()
     steps.tell(plan(neighbour("a"), neighbour("b"), parents=("a",)))
@@ -288,7 +288,7 @@ def test_the_list_is_asked_for_when_it_does_not_come_and_of_one_at_a_time() -> N
     assert steps.ticks(0.2) == [want(B, chunk_list=True)]
 
 
-def test_who_had_no_list_is_asked_for_it_again() -> None:
+def test_a_source_without_the_list_is_asked_again() -> None:
     steps = Steps()
     steps.tell(plan(neighbour("a")))
     steps.up(A, "a")
@@ -326,7 +326,7 @@ def test_a_trickle_from_one_source_does_not_hide_the_silence_of_another() -> Non
     assert asked == [FALLBACK_LINK]
 
 
-def test_a_source_that_keeps_its_promise_to_nobody_comes_last() -> None:
+def test_a_source_that_never_sends_what_it_claims_comes_last() -> None:
     """Check two peers that claim everything and send nothing; the origin is honest, and asked last."""
     steps = peer(3, pushed=False)
     for link in (A, B, ORIGIN):
@@ -341,7 +341,7 @@ def test_a_source_that_keeps_its_promise_to_nobody_comes_last() -> None:
     assert request(ORIGIN, 0, 1, 2) in asked
 
 
-def test_a_source_that_lost_what_it_claimed_is_not_waited_for() -> None:
+def test_a_source_that_lost_its_chunks_is_not_waited_for() -> None:
     steps = peer(pushed=False)
     has(steps, B, *range(4))
     has(steps, A, *range(4))
@@ -366,7 +366,7 @@ def test_a_source_that_is_asked_for_more_than_fits_a_request_is_asked_in_parts()
     assert all(len(one.indices) <= 1024 for one in steps.wait(0.3) if isinstance(one, SendRequest))
 
 
-def test_asking_ends_when_everything_is_here() -> None:
+def test_requests_end_when_the_encoding_is_complete() -> None:
     steps = peer(2, pushed=False)
     has(steps, A, chunks=2, complete=True)
     steps.chunk(A, 0)
@@ -377,7 +377,7 @@ def test_asking_ends_when_everything_is_here() -> None:
     assert steps.state.encodings[KEY].sources == {}
 
 
-def test_a_source_that_is_no_neighbour_learns_that_we_are_done() -> None:
+def test_a_source_outside_the_plan_learns_of_the_completion() -> None:
     steps = Steps()
     steps.tell(plan(fallbacks=(FALLBACK,)))
     steps.receive(1)

@@ -96,13 +96,13 @@ def test_chunks_that_come_before_the_store_is_open_count() -> None:
     assert steps.tell(StoreReady(KEY, bitmap(3, 1, 2))) == [FinishVersion(KEY)]
 
 
-def test_what_is_on_the_disk_already_is_only_checked() -> None:
+def test_an_encoding_already_on_the_disk_is_only_checked() -> None:
     steps = linked()
     assert steps.tell(known(listed=True)) == [BeginStore(KEY)]
     assert steps.tell(StoreReady(KEY, bitmap(3, 0, 1, 2))) == [FinishVersion(KEY)]
 
 
-def test_being_told_twice_changes_nothing() -> None:
+def test_repeated_events_change_nothing() -> None:
     steps = linked()
     assert steps.tell(known(listed=True), known(listed=True), known(announced=False)) == [BeginStore(KEY)]
     assert steps.list_comes(A) == []
@@ -120,7 +120,7 @@ def test_encodings_in_flight_are_bounded_and_the_oldest_go() -> None:
     assert steps.tell(known(key_of(1))) == [AbandonVersion(key_of(1), "too many encodings in flight")]
 
 
-def test_a_keyframe_of_which_something_is_here_does_not_go_for_the_deltas_that_build_on_it() -> None:
+def test_a_partial_keyframe_is_not_abandoned_for_deltas_that_build_on_it() -> None:
     steps = linked()
     steps.receive(3)
     steps.chunk(A, 1)
@@ -130,7 +130,7 @@ def test_a_keyframe_of_which_something_is_here_does_not_go_for_the_deltas_that_b
     assert KEY in steps.state.encodings
 
 
-def test_what_is_not_pushed_is_asked_for_at_once() -> None:
+def test_an_encoding_that_is_not_pushed_is_requested_at_once() -> None:
     steps = linked()
     asked = EncodingKnown(KEY, 3, CHUNK_BYTES, pushed=False)
     assert SendWant(LinkId(ORIGIN), KEY, True) in steps.tell(asked)
@@ -168,13 +168,13 @@ def cancelled(steps: Steps, seconds: float) -> list[Action]:
     return actions
 
 
-def test_what_nobody_has_any_more_is_given_up_for_a_newer_version() -> None:
+def test_an_encoding_without_a_source_is_abandoned_for_a_newer_version() -> None:
     steps = refused()
     assert given_up(cancelled(steps, 9.5)) == []
     assert given_up(cancelled(steps, 1.0)) == [AbandonVersion(KEY, "no source has it any more", in_vain=True)]
 
 
-def test_a_keyframe_that_all_refuse_before_anything_of_it_came_is_given_up_at_once() -> None:
+def test_a_keyframe_that_all_sources_refuse_is_abandoned_at_once_if_none_of_it_came() -> None:
     steps = linked()
     steps.tell(EncodingKnown(KEY, 3, CHUNK_BYTES, pushed=False), VersionHeard(key_of(9, 1)))
     steps.tell(CancelReceived(LinkId(ORIGIN), KEY, "no longer kept"))
@@ -183,7 +183,7 @@ def test_a_keyframe_that_all_refuse_before_anything_of_it_came_is_given_up_at_on
     assert given_up(steps.wait(0.05)) == [AbandonVersion(KEY, "no source has it any more", in_vain=True)]
 
 
-def test_two_who_lack_a_keyframe_do_not_wait_for_each_other_for_long() -> None:
+def test_two_peers_without_a_keyframe_do_not_wait_long_for_each_other() -> None:
     steps = linked()
     steps.tell(EncodingKnown(KEY, 3, CHUNK_BYTES, listed=True, pushed=False), StoreReady(KEY, bitmap(3)))
     steps.tell(CancelReceived(LinkId(ORIGIN), KEY, "no longer kept"), VersionHeard(key_of(9, 1)))
@@ -192,27 +192,27 @@ def test_two_who_lack_a_keyframe_do_not_wait_for_each_other_for_long() -> None:
     assert given_up(steps.wait(1.0)) == [AbandonVersion(KEY, "no source has it any more", in_vain=True)]
 
 
-def test_a_delta_that_may_still_be_pushed_is_not_given_up_as_soon() -> None:
+def test_a_delta_that_may_still_be_pushed_is_abandoned_later() -> None:
     steps, delta = linked(), key_of(1, 1)
     steps.tell(known(delta), VersionHeard(key_of(9, 1)))
     assert given_up(cancelled(steps, 9.5)) == []
     assert [one.key for one in given_up(cancelled(steps, 1.0))] == [delta]
 
 
-def test_what_somebody_still_claims_is_waited_for() -> None:
+def test_chunks_that_a_source_still_claims_are_waited_for() -> None:
     steps = refused()
     steps.wait(3.5)
     steps.tell(HaveReceived(LinkId(A), KEY, 3, b"", True))
     assert given_up(steps.ticks(15.0)) == []
 
 
-def test_what_somebody_said_nothing_of_yet_is_waited_for() -> None:
+def test_a_source_that_did_not_answer_yet_is_waited_for() -> None:
     steps = linked()
     steps.tell(EncodingKnown(KEY, 3, CHUNK_BYTES, pushed=False), VersionHeard(key_of(9, 1)))
     assert given_up(steps.ticks(15.0)) == []
 
 
-def test_the_newest_version_is_not_given_up() -> None:
+def test_the_newest_version_is_not_abandoned() -> None:
     steps = linked()
     steps.tell(EncodingKnown(KEY, 3, CHUNK_BYTES, pushed=False), VersionHeard(KEY))
     assert given_up(cancelled(steps, 15.0)) == []
@@ -225,7 +225,7 @@ def test_an_origin_waits_for_the_learner() -> None:
 # ---------------------------------------------------------------- states that were made
 
 
-def test_what_a_delta_led_to_is_received_no_longer_and_can_be_served() -> None:
+def test_a_state_computed_from_a_delta_is_no_longer_received_and_can_be_served() -> None:
     steps = linked()
     steps.tell(plan(neighbour("a"), plan_id=2))
     steps.receive(3)
@@ -236,7 +236,7 @@ def test_what_a_delta_led_to_is_received_no_longer_and_can_be_served() -> None:
     assert steps.chunk(A, 1) == []
 
 
-def test_an_encoding_that_is_not_wanted_any_more_leaves_nothing_behind() -> None:
+def test_an_unwanted_encoding_leaves_nothing_behind() -> None:
     steps = peer()
     steps.chunk(ORIGIN, 0)
     steps.ticks(0.5)
@@ -248,7 +248,7 @@ def test_an_encoding_that_is_not_wanted_any_more_leaves_nothing_behind() -> None
     assert all(not link.theirs for link in steps.state.links.values())
 
 
-def test_what_is_complete_is_kept_even_if_it_is_not_wanted() -> None:
+def test_a_complete_encoding_is_kept_even_if_it_is_unwanted() -> None:
     steps = peer(1)
     assert steps.chunk(ORIGIN, 0) == [FinishVersion(KEY)]
     assert steps.tell(EncodingUnwanted(KEY, "superseded")) == []
@@ -258,7 +258,7 @@ def test_what_is_complete_is_kept_even_if_it_is_not_wanted() -> None:
 # ---------------------------------------------------------------- the store fails
 
 
-def test_what_could_not_be_stored_is_received_again_after_a_while() -> None:
+def test_an_encoding_that_could_not_be_stored_is_received_again_later() -> None:
     steps = peer()
     assert steps.tell(StoreFailed(KEY, FULL)) == [AbandonVersion(KEY, FULL, again=True)]
     assert str(steps.state.store_failure) == "cannot store version 1: disk full"
@@ -282,21 +282,21 @@ def test_an_older_encoding_that_could_not_be_stored_is_received_again_too() -> N
     assert KEY in steps.state.encodings
 
 
-def test_what_is_not_wanted_any_more_is_not_tried_again() -> None:
+def test_an_unwanted_encoding_is_not_retried() -> None:
     steps = peer()
     steps.tell(StoreFailed(KEY, FULL), EncodingUnwanted(KEY, "superseded"))
     steps.ticks(16.0, 0.5)
     assert KEY not in steps.state.encodings
 
 
-def test_what_the_store_removed_is_not_tried_again() -> None:
+def test_a_removed_encoding_is_not_retried() -> None:
     steps = peer()
     steps.tell(StoreFailed(KEY, FULL), VersionsRemoved((KEY,)))
     steps.ticks(16.0, 0.5)
     assert KEY not in steps.state.encodings
 
 
-def test_after_three_failures_in_a_row_it_is_given_up() -> None:
+def test_after_three_failures_in_a_row_the_process_ends() -> None:
     steps = peer()
     actions: list[Action] = []
     for _ in range(3):
@@ -317,7 +317,7 @@ def test_a_version_that_was_stored_meanwhile_breaks_the_row() -> None:
     assert steps.tell(StoreFailed(key_of(4), FULL)) == [AbandonVersion(key_of(4), FULL, again=True)]
 
 
-def test_what_the_learner_sends_is_not_asked_for_again_by_itself() -> None:
+def test_an_encoding_of_the_learner_is_not_retried_by_itself() -> None:
     steps = Steps("origin")
     steps.up(A, "learner", "learner")
     steps.tell(EncodingKnown(KEY, 3, CHUNK_BYTES, announced=False, listed=True, holder=LinkId(A)))
@@ -346,7 +346,7 @@ def test_bytes_that_do_not_hash_to_the_list_cost_the_sender_its_links() -> None:
     assert steps.state.counters.chunks_rejected == 2
 
 
-def test_a_wrong_chunk_list_is_a_lie_too() -> None:
+def test_the_sender_of_a_wrong_chunk_list_is_accused() -> None:
     steps = linked()
     steps.tell(known())
     why = "chunk list does not match its signed hash"
@@ -355,13 +355,13 @@ def test_a_wrong_chunk_list_is_a_lie_too() -> None:
     assert steps.list_comes(ORIGIN) == [BeginStore(KEY)]
 
 
-def test_a_chunk_that_cannot_be_ends_the_link_without_an_accusation() -> None:
+def test_an_impossible_chunk_index_ends_the_link_without_an_accusation() -> None:
     steps = peer()
     assert steps.tell(arrived(A, 3)) == [CloseLink(LinkId(A), "a chunk index is out of range")]
     assert steps.tell(arrived(A, 0)) == []
 
 
-def test_chunks_of_what_nobody_announced_are_dropped_and_end_the_link_in_the_end() -> None:
+def test_chunks_of_unannounced_encodings_are_dropped_and_in_the_end_close_the_link() -> None:
     steps = peer()
     for _ in range(steps.state.settings.useless_chunks_most):
         assert steps.tell(arrived(A, 0, key_of(7))) == []
@@ -369,7 +369,7 @@ def test_chunks_of_what_nobody_announced_are_dropped_and_end_the_link_in_the_end
     assert steps.tell(arrived(A, 0, key_of(7))) == [CloseLink(LinkId(A), reason)]
 
 
-def test_duplicates_are_counted_and_in_the_end_a_nuisance() -> None:
+def test_duplicates_are_counted_and_in_the_end_close_the_link() -> None:
     steps = peer()
     steps.chunk(ORIGIN, 0)
     actions: list[Action] = []
@@ -388,7 +388,7 @@ def test_useful_chunks_earn_a_link_some_useless_ones() -> None:
         assert steps.tell(arrived(A, 0, stripe=NO_STRIPE)) == []
 
 
-def test_events_of_links_and_encodings_that_are_gone_do_nothing() -> None:
+def test_events_of_lost_links_and_encodings_do_nothing() -> None:
     steps = linked()
     for event in (
         arrived(9, 0),
@@ -403,7 +403,7 @@ def test_events_of_links_and_encodings_that_are_gone_do_nothing() -> None:
     assert steps.state.encodings == {}
 
 
-def test_who_asked_for_the_list_of_a_state_that_is_still_being_made_gets_it_with_the_state() -> None:
+def test_a_list_requested_while_the_state_is_computed_is_sent_with_the_state() -> None:
     steps = linked()
     assert steps.tell(WantReceived(LinkId(A), KEY, True)) == [SendHave(LinkId(A), KEY, 0, b"", False)]
     assert steps.hold(2) == [SendChunkList(LinkId(A), KEY), SendHave(LinkId(A), KEY, 2, b"", True)]

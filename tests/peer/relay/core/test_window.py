@@ -29,7 +29,7 @@ def work(window: ServiceWindow, chunks: int, per_chunk_s: float, round_trip_s: f
     return now
 
 
-def test_it_begins_as_it_is_told_and_knows_nothing() -> None:
+def test_a_window_begins_with_its_first_size() -> None:
     window = ServiceWindow(4.0)
     assert (window.chunks, window.service_s, window.late_after_s) == (4, 0.0, 0.0)
 
@@ -37,9 +37,7 @@ def test_it_begins_as_it_is_told_and_knows_nothing() -> None:
 @pytest.mark.parametrize("per_chunk_s", [0.002, 0.01, 0.05])
 @pytest.mark.parametrize("round_trip_s", [0.0, 0.01, 0.05, 0.1])
 @pytest.mark.parametrize("first", [1.0, 4.0])
-def test_it_finds_what_keeps_a_server_busy_and_hardly_more(
-    per_chunk_s: float, round_trip_s: float, first: float
-) -> None:
+def test_a_window_keeps_a_server_busy_and_hardly_more(per_chunk_s: float, round_trip_s: float, first: float) -> None:
     window = ServiceWindow(first)
     busy = (round_trip_s + per_chunk_s) / per_chunk_s
     work(window, 1500, per_chunk_s, round_trip_s)
@@ -47,13 +45,13 @@ def test_it_finds_what_keeps_a_server_busy_and_hardly_more(
 
 
 @pytest.mark.parametrize("round_trip_s", [0.0, 0.01, 0.05])
-def test_one_that_begins_too_large_shrinks(round_trip_s: float) -> None:
+def test_a_window_that_begins_too_large_shrinks(round_trip_s: float) -> None:
     window = ServiceWindow(32.0)
     work(window, 200, 0.01, round_trip_s)
     assert window.size <= round_trip_s / 0.01 + 1.0 + 3.5
 
 
-def test_it_follows_a_server_that_slows_down() -> None:
+def test_a_window_follows_a_server_that_slows_down() -> None:
     window = ServiceWindow(4.0)
     now = work(window, 1000, 0.002, 0.1)
     assert 52.0 <= window.size <= 54.5
@@ -61,7 +59,7 @@ def test_it_follows_a_server_that_slows_down() -> None:
     assert window.size <= 9.5
 
 
-def test_a_longer_way_is_learned_from_one_version_to_the_next() -> None:
+def test_a_longer_route_is_learned_from_one_version_to_the_next() -> None:
     window, now = ServiceWindow(4.0), 0.0
     for version in range(16):
         window.begin()
@@ -71,7 +69,7 @@ def test_a_longer_way_is_learned_from_one_version_to_the_next() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.floats(0.0, 1e9), st.integers(0, 1 << 20)), max_size=60), st.floats(1.0, 4096.0))
-def test_whatever_is_observed_it_stays_within_bounds(observed: list[tuple[float, int]], first: float) -> None:
+def test_a_window_stays_within_bounds(observed: list[tuple[float, int]], first: float) -> None:
     window = ServiceWindow(first)
     for service_s, held in observed:
         window.observe(service_s, held)
@@ -79,14 +77,14 @@ def test_whatever_is_observed_it_stays_within_bounds(observed: list[tuple[float,
         assert 0.0 <= window.service_s <= window.late_after_s
 
 
-def test_one_that_is_not_used_does_not_grow() -> None:
+def test_an_unused_window_does_not_grow() -> None:
     window = ServiceWindow(4.0)
     for _ in range(100):
         window.observe(0.1, 2)
     assert window.chunks == 4
 
 
-def test_after_a_chunk_that_was_never_done_it_begins_again_with_one() -> None:
+def test_after_a_timeout_a_window_begins_again_with_one() -> None:
     window = ServiceWindow(4.0)
     window.late(0.5)
     assert (window.chunks, window.late_after_s) == (1, 0.5), "the same patience the next time"
@@ -105,7 +103,7 @@ SIZES = st.integers(1, 70)
 
 @settings(deadline=None, max_examples=50)
 @given(size=SIZES, data=st.data())
-def test_it_is_a_set_that_survives_the_wire(size: int, data: st.DataObject) -> None:
+def test_a_chunk_set_survives_the_wire(size: int, data: st.DataObject) -> None:
     indices = data.draw(st.sets(st.integers(0, size - 1)))
     chunks = ChunkSet(size, indices)
     assert set(chunks) == indices
