@@ -74,7 +74,7 @@ def test_each_failure_fails_its_caller_and_doubles_the_pause() -> None:
     for pause_s in (5.0, 10.0, 20.0):
         assert core.handle(Wanted(BERT), now) == [Ask(BERT)]
         assert core.handle(Told(order()), now) == [Begin(order())]
-        assert core.handle(Failed(1, NO_CONNECTION), now) == [Report(1, False, 0.0), FailWaiting(BERT, NOBODY_CAME)]
+        assert core.handle(Failed(1, NO_CONNECTION), now) == [Report(1, False, 0.0), FailWaiting(BERT, NO_CONNECTION)]
         assert "failures" in disappointment(core, Wanted(BERT), now + pause_s - 0.1)
         now += pause_s
     assert core.handle(Wanted(BERT), now) == [Ask(BERT)]
