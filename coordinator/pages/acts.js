@@ -8,7 +8,7 @@ import { askToSignIn } from "./session.js";
 
 const NAMES_SHOWN = 12;
 
-/** Words of each act: of its button, of what was done, and what it means. */
+/** Texts of each act: its button, its outcome, and its consequences. */
 export const ACTS = {
   drain: { verb: "Drain", done: "drained", icon: "pause", means: "It gets no new work, finishes the work it holds, and hands over its relay children. It stays connected until you enable it." },
   enable: { verb: "Enable", done: "enabled", icon: "play", means: "It gets work again after a drain, a ban or a quarantine." },
@@ -27,7 +27,7 @@ export function ActButtons({ canAct, onAct }) {
     <${Menu} label="Pin" icon="down" items=${["pin_on", "pin_off", "pin_auto"].map(item)} /></span>`;
 }
 
-/** Shows the planner's preview and asks, then acts. peers: workers; onDone(ids) after it succeeded for any. */
+/** Shows the planner's preview, asks for confirmation, then acts. peers: workers; onDone(ids) if it succeeded for any. */
 export function ActDialog({ act, peers, onClose, onDone }) {
   const { verb, means, danger } = ACTS[act];
   const [reason, setReason] = useState("");
@@ -55,7 +55,7 @@ export function ActDialog({ act, peers, onClose, onDone }) {
     ${peers.length > 1 && html`<p class="name-list">${peers.slice(0, NAMES_SHOWN).map((one) => html`<span class="badge" key=${one.peer_id}>${one.name}</span>`)}
       ${peers.length > NAMES_SHOWN && html`<span class="muted">and ${plural(peers.length - NAMES_SHOWN, "other")}</span>`}</p>`}
     <${Preview} ...${preview} />
-    <${Field} label="Reason" hint="Kept in the audit log, and shown beside the worker if it is drained or banned." maxlength="200" value=${reason} onInput=${setReason} />
+    <${Field} label="Reason" hint="Kept in the audit log, and shown with the worker if it is drained or banned." maxlength="200" value=${reason} onInput=${setReason} />
     <${Problem} error=${state.error} />
     ${state.failed.length > 0 && html`<${Failed} failed=${state.failed} />`}
   <//>`;

@@ -1,4 +1,4 @@
-// Details beside a table; in a dialog where there is no room beside it.
+// Details next to a table, or in a dialog on narrow screens.
 import { html, useEffect, useState } from "/web/vendor/htm-preact.js";
 import { Button, Dialog } from "/web/parts.js";
 

@@ -53,7 +53,7 @@ function Figures({ data }) {
     <${Tile} label="T_bcast, last" value=${duration(took.last)} note=${`p50 ${duration(took.p50)}, p95 ${duration(took.p95)}`} title="From the learner's announcement to the last active peer's verified copy" />
     <${Tile} label="From peers" value=${known(totals.origin_share) ? percent(1 - totals.origin_share) : NOTHING} note=${`origin sent ${bytes(totals.bytes_from_origin)}`} title="Share of chunk bytes that peers relayed to each other" />
     <${Tile} label="Saved by deltas" value=${bytes(totals.bytes_saved_by_deltas)} note="against keyframes" />
-    <${Tile} label="Re-parentings" value=${count(totals.reparentings)} note=${`${plural(plan.replans, "replan")} since`} title="How often a peer was given another parent while a version was spreading" />
+    <${Tile} label="Re-parentings" value=${count(totals.reparentings)} note=${`${plural(plan.replans, "replan")} since`} title="Times that a peer got another parent during a broadcast" />
     <${Tile} label="Hop rate" value=${rate(hops.p50)} note=${`slowest ${rate(hops.slowest)}`} title=${`Median of ${hops.measured} measured hops`} />
     <${Tile} label="Plan" value=${plan.mode} note=${plural(plan.stripes, "stripe")} title=${`${plural(plan.made, "plan")} since the coordinator started`} />
     <${Tile} label="Duplicate chunks" value=${count(totals.chunks_duplicate)} note=${totals.chunks_rejected > 0 ? `${count(totals.chunks_rejected)} rejected` : `${count(totals.chunks_hedged)} hedged`} tone=${totals.chunks_rejected > 0 ? "warn" : ""} />
@@ -74,7 +74,7 @@ function Tree({ data, params }) {
       : html`<${Empty} title="No peers relay yet">Peers appear here when they join.<//>`)}<//></div>`;
 }
 
-/** The stripe that was chosen; else that of the slowest branch when the page opened, for as long as there is one of that number. */
+/** The chosen stripe; else that of the slowest branch when the page opened, as long as the plan has a stripe of that number. */
 function useStripe({ tree, slowest_branch: slowest }, stripes, chosen) {
   const first = useRef(null);
   if (!stripes.includes(first.current)) first.current = tree.by_region ? null : slowestStripe(tree.nodes, tree.edges, slowest?.path) ?? stripes[0] ?? null;

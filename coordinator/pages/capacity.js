@@ -15,7 +15,7 @@ import { SettingsForm } from "./settings_form.js";
 
 const MODES = {
   off: "The planner is off: all workers are used.",
-  advise: "The planner only advises: it shows what it would do.",
+  advise: "The planner only advises: it shows its choice and switches nothing.",
   act: "The planner switches workers on and off.",
 };
 
@@ -33,12 +33,12 @@ export function Page({ params }) {
 
 function Plan({ data }) {
   const { activation } = data, { plan } = activation;
-  const promised = (text) => (plan.infeasible ? NOTHING : text); // a plan that is none promises nothing
+  const promised = (text) => (plan.infeasible ? NOTHING : text); // an infeasible plan has no figures
   const isShort = plan && !plan.infeasible && plan.rate_rollouts_per_second < plan.rate_needed_rollouts_per_second;
   return html`<section class="tiles" aria-label="Key figures">
       <${Tile} label="Workers on" value=${count(activation.on)} note=${`${count(activation.standby)} on standby`} />
       <${Tile} label="Cost now" value=${usd(activation.usd_per_hour)} unit="/h" note=${plan ? `plan ${usd(plan.usd_per_hour)}/h` : "no plan yet"} />
-      ${plan && html`<${Tile} label="Lower bound" value=${promised(usd(plan.lp_bound_usd_per_hour))} unit=${plan.infeasible ? "" : "/h"} note=${plan.infeasible ? "no set is sufficient" : gap(plan)} title="No set of these workers that makes enough can cost less than this (linear relaxation)" />
+      ${plan && html`<${Tile} label="Lower bound" value=${promised(usd(plan.lp_bound_usd_per_hour))} unit=${plan.infeasible ? "" : "/h"} note=${plan.infeasible ? "no set is sufficient" : gap(plan)} title="No set of these workers that meets the demand can cost less than this (linear relaxation)" />
       <${Tile} label="Rollouts/s" value=${promised(figure(plan.rate_rollouts_per_second))} note=${`${figure(plan.rate_needed_rollouts_per_second)} needed`} tone=${isShort ? "warn" : ""} />
       <${Tile} label="Learner busy" value=${promised(percent(plan.utilisation, 1))} note="predicted" />
       <${Tile} label="T_bcast" value=${promised(duration(plan.t_bcast_s))} note="predicted" />
@@ -54,7 +54,7 @@ const gap = (plan) => (plan.lp_bound_usd_per_hour > 0 ? `plan is ${percent(Math.
 const Warning = ({ title, text, list = [] }) => html`<div class="notice-card" role="status"><${Icon} name="warning" /><div><p><b>${title}:</b> ${text}</p>
   ${list.length > 0 && html`<p>What would help:</p><ul>${list.map((one) => html`<li key=${one}>${one}</li>`)}</ul>`}</div></div>`;
 
-// ---------------------------------------------------------------- who is on
+// ---------------------------------------------------------------- workers
 
 const keyOf = (one) => one.peer_id;
 const perRollout = (one) => (one.rollouts_per_s > 0 && known(one.usd_per_hour) ? one.usd_per_hour / (one.rollouts_per_s * 3.6) : null);
@@ -69,7 +69,7 @@ const COLUMNS = [
   { id: "reason", title: "Why", width: 240, grow: 4, value: (one) => one.reason, cell: (one) => html`<span class="muted" title=${whyOf(one)}>${whyOf(one)}</span>` },
   { id: "rate", title: "Rollouts/s", width: 90, end: true, down: true, rank: 1, value: (one) => one.rollouts_per_s, cell: (one) => figure(one.rollouts_per_s) },
   { id: "price", title: "$/h", width: 74, end: true, down: true, rank: 1, value: (one) => one.usd_per_hour, cell: (one) => usd(one.usd_per_hour) },
-  { id: "each", title: "$ per 1,000", hint: "US dollars for a thousand rollouts", width: 96, end: true, rank: 2, value: perRollout, cell: (one) => usd(perRollout(one)) },
+  { id: "each", title: "$ per 1,000", hint: "US dollars per thousand rollouts", width: 96, end: true, rank: 2, value: perRollout, cell: (one) => usd(perRollout(one)) },
 ];
 
 const card = (one) => html`<div class="worker-card"><div class="line"><span class="worker-name"><b>${one.name}</b></span><span>${isOn(one)}</span></div>

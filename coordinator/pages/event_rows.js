@@ -1,4 +1,4 @@
-// What the Events page decides without a screen: tones, where a subject leads, which live events fit a filter.
+// The Events page without a screen: tones, links of subjects, and the filter of live events.
 import { duration, shortId } from "/web/format.js";
 import { href } from "/web/router.js";
 
@@ -10,20 +10,20 @@ const TONES = {
 
 export const toneOf = (kind) => TONES[kind] || "";
 
-/** {of, id} to explain a subject; null where the ledger has no story of it. */
+/** {of, id} to explain a subject; null if the ledger has no history of it. */
 export function storyOf({ subject, name }) {
   const found = /^(rollout|lease|group|version|step) (\S+)$/.exec(subject);
   if (found) return { of: found[1], id: found[2] };
   return name ? { of: "peer", id: subject } : null;
 }
 
-/** What its subject is called on screen. */
+/** The name of an event's subject on screen. */
 export const subjectWords = ({ subject, name }) => name || (subject.length > 24 ? `…${subject.slice(-10)}` : subject);
 
 /** The page that shows the subject, or "". */
 export const subjectHref = ({ subject, name }) => (name ? href(`workers/${subject}`) : "");
 
-/** Its detail as a sentence: what the learner waited for comes as JSON, [[stage, peer id or "", seconds], ...]. */
+/** An event's detail as a sentence: causes of a learner's wait are JSON, [[stage, peer id or "", seconds], ...]. */
 export function detailWords({ kind, detail }) {
   if (kind !== "learner_waited") return detail;
   try {
@@ -35,7 +35,7 @@ export function detailWords({ kind, detail }) {
   }
 }
 
-/** Whether an event that came just now belongs to the list that is filtered so; as the server filters. */
+/** Whether a live event matches the filter, by the server's rules. */
 export function fits(event, { kind = "", subject = "", q = "" }) {
   if (kind && !kind.split(",").includes(event.kind)) return false;
   if (subject && event.subject !== subject && event.name !== subject) return false;
@@ -43,7 +43,7 @@ export function fits(event, { kind = "", subject = "", q = "" }) {
   return !q || text.includes(q.toLowerCase());
 }
 
-/** Newest first, each once, at most `most`. */
+/** Merged events: newest first, each once, at most `most`. */
 export function merged(events, more, most) {
   const byId = new Map([...events, ...more].map((one) => [one.id, one]));
   return [...byId.values()].sort((one, other) => other.id - one.id).slice(0, most);

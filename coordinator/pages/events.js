@@ -1,4 +1,4 @@
-// Events: everything that happened in the run, with filters, links and causes; and the audit log.
+// Events: the run's event log with filters, links and causes; and the audit log.
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "/web/vendor/htm-preact.js";
 import { get, useGet, withQuery } from "/web/api.js";
 import { clock, count, plural, words } from "/web/format.js";
@@ -11,7 +11,7 @@ import { detailWords, fits, merged, storyOf, subjectHref, subjectWords, toneOf }
 import { Story } from "./story.js";
 
 const PAGE = 200;
-const KEPT_MAX = 5_000; // in the list; older ones are found by filters
+const KEPT_MAX = 5_000; // events in the list; filters find older ones
 const TYPING_MS = 250;
 const keyOf = (event) => String(event.id);
 
@@ -32,7 +32,7 @@ export function Page({ params, rest }) {
   const tab = params.tab === "audit" ? "audit" : "events";
   const frame = useRef(null);
   useFill(frame);
-  return html`<${PageHead} title="Events" note="what happened in the run, and what people did to it" />
+  return html`<${PageHead} title="Events" note="events of the run, and acts of its operators" />
     <div class="tabbed" ref=${frame}><${Tabs} label="Events" tabs=${[["events", "Events"], ["audit", "Audit log"]]} selected=${tab} onSelect=${(key) => setParams({ tab: key === "audit" ? key : "" })}>
       ${tab === "audit" ? html`<${Audit} />` : html`<${Events} params=${params} openedId=${rest[0] || null} />`}<//></div>`;
 }
@@ -53,7 +53,7 @@ function Events({ params, openedId }) {
   </div>`;
 }
 
-/** The list that fits the filter: pages of the ledger, and what comes live. */
+/** Events that match the filter: pages of the ledger, and live ones. */
 function useEvents(wanted) {
   const key = JSON.stringify(wanted);
   const [state, setState] = useState({ events: [], kinds: [], before: null, error: null, busy: true });

@@ -8,7 +8,7 @@ import { href } from "/web/router.js";
 import { askToSignIn } from "./session.js";
 
 const PHASE_TONE = { training: "accent", finished: "good", stopped: "warn", starting: "" };
-const LATE_MS = 3_500; // the stream has a message a second
+const LATE_MS = 3_500; // the stream has one message per second
 
 export const ended = (overview) => Boolean(overview && (overview.phase === "finished" || overview.phase === "stopped"));
 
@@ -52,12 +52,12 @@ export function Notice({ overview }) {
   const { name, lastMs, error } = useStore(connection);
   const now = useNow();
   if (name === "refused") {
-    return html`<div class="notice" role="alert"><${Icon} name="key" /><p>${error?.what || "This run shows its figures only to people with a token."}</p><${Button} onClick=${() => askToSignIn()}>Sign in<//></div>`;
+    return html`<div class="notice" role="alert"><${Icon} name="key" /><p>${error?.what || "Reading this run requires a token."}</p><${Button} onClick=${() => askToSignIn()}>Sign in<//></div>`;
   }
   const silentMs = now - lastMs;
   if (!lastMs || (name === "live" && silentMs < LATE_MS) || silentMs < LATE_MS) return null;
   if (ended(overview)) {
     return html`<div class="notice quiet" role="status"><${Icon} name="info" /><p>The run is ${overview.phase} and its coordinator has stopped. These are its last figures.</p></div>`;
   }
-  return html`<div class="notice" role="alert"><${Icon} name="warning" /><p>The coordinator has not answered<span aria-hidden="true"> for ${duration(Math.round(silentMs / 1000))}</span>. Trying to reconnect. The figures below are from before.</p><${Button} onClick=${reconnect}>Try now<//></div>`;
+  return html`<div class="notice" role="alert"><${Icon} name="warning" /><p>The coordinator has not answered<span aria-hidden="true"> for ${duration(Math.round(silentMs / 1000))}</span>. Trying to reconnect. The figures below are out of date.</p><${Button} onClick=${reconnect}>Try now<//></div>`;
 }

@@ -1,4 +1,4 @@
-// Which chunks of the newest version are where: a row for each peer that lacks some, those furthest behind first.
+// Chunks of the newest version by peer: a row for each peer that lacks some, those furthest behind first.
 import { html, useEffect, useMemo, useRef, useState } from "/web/vendor/htm-preact.js";
 import { count, percent, plural } from "/web/format.js";
 import { colour, shade } from "/web/theme.js";
@@ -8,7 +8,7 @@ import { useWidth } from "./tree.js";
 const ROWS_PIXELS = 300; // of all rows together, as far as a row has two pixels
 const MEAN_PIXELS = 18;
 
-/** "00ff" -> [0, 1]; what is "" is all of one share. */
+/** "00ff" -> [0, 1]; for "" every cell has the same share. */
 export function cellsOf(hex, share, cells) {
   if (!hex) return new Array(cells).fill(share);
   return Array.from({ length: hex.length / 2 }, (_, at) => parseInt(hex.slice(2 * at, 2 * at + 2), 16) / 255);

@@ -1,13 +1,13 @@
-// Figures of the fleet over time: asked for once, then followed.
+// Figures of the fleet over time: requested once, then extended from the stream.
 import { useEffect, useState } from "/web/vendor/htm-preact.js";
 import { get, token, withQuery } from "/web/api.js";
 import { useMessages } from "/web/stream.js";
 
-const GONE_S = 30; // without a sample for so long, all is asked for again
+const GONE_S = 30; // seconds without a sample after which the whole history is requested again
 
 export const SPANS = [["900", "15 min"], ["3600", "1 h"], ["21600", "6 h"], ["86400", "24 h"]];
 
-/** history with one more sample, and without what is older than the span; null where there is a gap to fill. */
+/** The history with one more sample, without samples older than the span; null if there is a gap to fill. */
 export function extended(history, sample, spanS) {
   const { times_unix_s: times, series } = history;
   const last = times.at(-1);

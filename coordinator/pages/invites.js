@@ -49,7 +49,7 @@ function Make({ onMade }) {
     </form>
     <${Problem} error=${state.error} />
     ${state.made && html`<div class="invite-made" role="status"><p><b>Give this line to the donor.</b> <span class="muted">It is shown only once. ${plural(quota, "machine")} can join with it until ${clock(state.made.expires_unix_s)}; anyone who has it can use it.</span></p>
-      <${OneLine} text=${state.made.command} label="What the donor runs" /></div>`}
+      <${OneLine} text=${state.made.command} label="The donor's command" /></div>`}
   <//>`;
 }
 

@@ -108,5 +108,5 @@ function App() {
 
 takeTokenFromAddress();
 const root = document.getElementById("app");
-root.replaceChildren(); // what the page showed until here
+root.replaceChildren(); // the placeholder shown while loading
 render(html`<${App} />`, root);

@@ -32,7 +32,7 @@ export function Page({ overview, params }) {
     </div>`;
 }
 
-// ---------------------------------------------------------------- what it waits for
+// ---------------------------------------------------------------- current wait
 
 function Now({ overview }) {
   const share = overview.steps ? overview.step / overview.steps : 0;
@@ -78,7 +78,7 @@ function Alert({ one }) {
     <span class="alert-icon ${tone}" title=${one.severity}><${Icon} name=${icon} /><span class="hidden">${one.severity}</span></span>
     <div class="alert-text"><p>${one.text}</p>${one.fix && html`<p class="muted small">${one.fix}</p>`}</div>
     <span class="muted small nowrap">${age(one.since_s)}</span>
-    ${one.page && html`<a class="small nowrap" href=${href(one.page, one.subject ? { q: one.subject } : {})} aria-label="Look at ${one.page}: ${one.text}">${one.page}<${Icon} name="chevron" size=${11} /></a>`}
+    ${one.page && html`<a class="small nowrap" href=${href(one.page, one.subject ? { q: one.subject } : {})} aria-label="Open ${one.page}: ${one.text}">${one.page}<${Icon} name="chevron" size=${11} /></a>`}
   </li>`;
 }
 

@@ -7,7 +7,7 @@ import { Icon, Problem } from "/web/parts.js";
 const SETTLE_MS = 350; // of typing
 const DEADLINE_MS = 30_000; // the planner may search for a while
 
-// [key, words, how it is written, +1 where more is better, -1 where less is, 0 where it depends]
+// [key, label, format, +1 if more is better, -1 if less is better, 0 if it depends]
 const FIGURES = [
   ["utilisation", "Learner busy", (value) => percent(value, 1), 1],
   ["steps_per_hour", "Steps per hour", (value) => count(value), 1],
@@ -17,7 +17,7 @@ const FIGURES = [
   ["staleness_needed", "S needed", (value) => fixed(value, 0), -1],
 ];
 
-/** {data, error, loading} of a preview; asked again when the body changed and stayed so. A body of null asks nothing. */
+/** {data, error, loading} of a preview, requested again after the body has changed and settled. A body of null requests nothing. */
 export function usePreview(body) {
   const key = body === null ? "" : JSON.stringify(body);
   const [state, setState] = useState({ data: null, error: null, loading: false });
@@ -38,12 +38,12 @@ export function usePreview(body) {
   return state;
 }
 
-/** What `usePreview` gave, drawn; the old figures stay, paler, while new ones are made. */
+/** The result of `usePreview`; old figures stay, paler, until new ones arrive. */
 export function Preview({ data, error, loading }) {
   if (error) {
     return html`<div class="preview"><p class="muted">There is no preview, but you can still make the change.</p><${Problem} error=${error} /></div>`;
   }
-  const lines = data ? FIGURES.filter(([key]) => known(data.then[key])) : []; // before the run is measured there may be none
+  const lines = data ? FIGURES.filter(([key]) => known(data.then[key])) : []; // there may be none before the run is measured
   return html`<div class=${"preview" + (loading ? " busy" : "")} aria-busy=${String(loading)} aria-live="polite">
     <p class="preview-sentence">${data ? data.sentence : "Calculating the preview…"}</p>
     ${data && data.warnings.map((text) => html`<p class="preview-warning" key=${text}><${Icon} name="warning" /><span>${text}</span></p>`)}

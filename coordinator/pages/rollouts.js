@@ -1,4 +1,4 @@
-// What became of rollouts: by age when they were trained, and why some were dropped.
+// Outcomes of rollouts: trained by age, and dropped by reason.
 import { html } from "/web/vendor/htm-preact.js";
 import { Badge, Card, Meter, Shares } from "/web/parts.js";
 import { Histogram } from "/web/charts.js";
@@ -6,7 +6,7 @@ import { count, known, NOTHING, percent, words } from "/web/format.js";
 
 const AGES_SHOWN_MAX = 24;
 
-/** Columns of a Histogram: rollouts by age in steps; what is beyond the limit stands out. */
+/** Columns of a Histogram: rollouts by age in steps; those beyond the limit are highlighted. */
 export function ageBars(histogram, limit) {
   const total = Object.values(histogram || {}).reduce((sum, number) => sum + number, 0);
   const oldest = Math.max(limit || 0, ...Object.keys(histogram || {}).map(Number));
@@ -18,7 +18,7 @@ export function ageBars(histogram, limit) {
   return bars;
 }
 
-/** Ages against S, and against the gate where late rollouts are corrected. limit, oldest: null where not known. */
+/** Ages against S, and against the gate where late rollouts are corrected. limit, oldest: null if unknown. */
 export function Ages({ title = "Staleness", histogram, limit, gate, oldest, height }) {
   const note = [`oldest ${oldest ?? NOTHING}`, known(limit) && `S = ${limit}`, gate > limit && `gate ${gate}`].filter(Boolean).join(", ");
   return html`<${Card} title=${title} note=${note}>
@@ -36,7 +36,7 @@ export function Outcomes({ rollouts, className }) {
   const parts = [["trained", rollouts.trained, "series-1"], ["open", rollouts.open, "series-6"], ["dropped", all, "series-3"]];
   return html`<${Card} className=${className} title="Rollouts" note=${`${count(rollouts.issued)} issued, ${count(rollouts.accepted)} accepted`}>
     <${Shares} label="Issued rollouts by outcome" parts=${parts.map(([label, value, colour]) => ({ label, value, text: count(value), colour }))} />
-    <h3 class="why-head">Dropped, and why</h3>
+    <h3 class="why-head">Dropped by reason</h3>
     ${dropped.length === 0 && html`<p class="muted small">None so far.</p>`}
     <ul class="why">${dropped.map(([reason, number]) => html`<li key=${reason}><span>${words(reason)}</span><${Meter} value=${number / all} label=${`${words(reason)}: share of what was dropped`} /><b>${count(number)}</b><span class="muted">${percent(rollouts.issued ? number / rollouts.issued : 0)}</span></li>`)}</ul>
     ${refused.length > 0 && html`<p class="refused muted small">Uploads refused ${refused.map(([reason, number]) => html`<${Badge} key=${reason} tone="warn">${words(reason)} ${count(number)}<//> `)}</p>`}

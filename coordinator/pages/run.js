@@ -35,7 +35,7 @@ export function Page({ overview, params }) {
 
 const optionOf = (run) => [run.name, [run.name, run.current ? "now" : day(run.began_unix_s), plural(run.steps, "step")].filter(Boolean).join(" · ")];
 
-/** {answer, error}: the steps of a run, followed while it goes on. A name of "" asks nothing. */
+/** {answer, error}: the steps of a run, followed while it is in progress. A name of "" requests nothing. */
 function useSteps(name, following) {
   const [state, setState] = useState({ answer: null, error: null });
   const [round, setRound] = useState(0);

@@ -13,9 +13,9 @@ const PART_COLOURS = ["series-1", "series-2", "series-3", "series-4", "series-5"
 export const FIGURES = [
   { name: "reward", title: "Reward", note: "mean of each batch", format: (value) => fixed(value, 3) },
   { name: "loss", title: "Loss", note: "of the objective" },
-  { name: "kl_k3", title: "KL to behaviour", note: "nats a token", fromZero: true },
-  { name: "reference_kl", title: "KL to the reference", note: "nats a token", fromZero: true },
-  { name: "entropy", title: "Entropy", note: "of the policy, nats a token", fromZero: true },
+  { name: "kl_k3", title: "KL to behaviour", note: "nats per token", fromZero: true },
+  { name: "reference_kl", title: "KL to the reference", note: "nats per token", fromZero: true },
+  { name: "entropy", title: "Entropy", note: "of the policy, nats per token", fromZero: true },
   { name: "grad_norm", title: "Gradient norm", note: "before clipping", fromZero: true },
   { name: "ratio_mean", title: "Importance ratio", note: "learner to behaviour, mean", format: (value) => fixed(value, 3), lines: [{ value: 1, label: "", colour: "line-strong" }] },
   { name: "clip_fraction", title: "Clip fraction", note: "tokens outside the clip range", format: (value) => percent(value), fromZero: true },
@@ -35,7 +35,7 @@ export function Figure({ table, other, otherLabel, smooth, spec, height = 160 })
 /** pass@k of one set of problems, with the ends of its 95 % interval. */
 export function Evaluation({ table, set, found, height = 160 }) {
   const series = useMemo(() => found.map(({ k, values, band }, index) => ({ label: "pass@" + k, values, band, points: true, colour: PART_COLOURS[index % PART_COLOURS.length] })), [found]);
-  return html`<${Card} title=${"Evaluation: " + words(set)} note="pass@k beside training, 95 % interval">
+  return html`<${Card} title=${"Evaluation: " + words(set)} note="pass@k during training, 95 % interval">
     <${TimeChart} times=${table.steps} series=${series} format=${(value) => fixed(value)} label=${"pass@k on " + words(set)} xKind="step" sync=${SYNC} height=${height} />
   <//>`;
 }
@@ -54,7 +54,7 @@ export function Mismatch({ table, other, otherLabel }) {
   <//>`;
 }
 
-/** Of the run that goes on now, or as the last step of an older one left it. */
+/** Ages of the current run, or those at the last step of an older one. */
 export function Staleness({ table, overview }) {
   const last = (name) => numbers(table, name).findLast(known) ?? null;
   if (!overview) return html`<${Ages} title="Rollouts by age" histogram=${last("staleness_histogram")} limit=${null} oldest=${last("staleness_max_trained")} height=${206} />`;
@@ -71,7 +71,7 @@ export function BatchAge({ table, overview }) {
   <//>`;
 }
 
-/** What the age of a rollout is made of, by the step that trained it. */
+/** Components of the age of rollouts, by the step that trained them. */
 export function AgeSplit({ table }) {
   const series = useMemo(() => AGE_PARTS.map(([part, label], index) => ({ label, values: agePart(table, part), colour: PART_COLOURS[index] })), [table]);
   if (!series.some((one) => one.values.some(known))) return null;
@@ -83,7 +83,7 @@ export function AgeSplit({ table }) {
 export function StepTimes({ table }) {
   const series = useMemo(() => STEP_PARTS.filter(([part]) => numbers(table, part).some((value) => value > 0)).map(([part, label], index) => ({ label, values: numbers(table, part), colour: PART_COLOURS[index] })), [table]);
   if (!series.length) return null;
-  return html`<${Card} title="Time of a step" note="what the learner did, in seconds">
-    <${TimeChart} times=${table.steps} series=${series} format=${duration} label="Time of a step by what the learner did" xKind="step" stacked fromZero sync=${SYNC} height=${190} />
+  return html`<${Card} title="Time of a step" note="seconds by phase of the learner">
+    <${TimeChart} times=${table.steps} series=${series} format=${duration} label="Time of a step by phase of the learner" xKind="step" stacked fromZero sync=${SYNC} height=${190} />
   <//>`;
 }

@@ -6,14 +6,14 @@ export const AGE_PARTS = [["train_s", "train"], ["broadcast_s", "broadcast"], ["
 export const STEP_PARTS = [["wait_s", "waiting"], ["train_s", "training"], ["behaviour_s", "log-probabilities"], ["publish_s", "publishing"], ["checkpoint_s", "checkpoint"], ["compile_s", "compiling"], ["other_s", "other"]];
 const EVALUATION = /^eval_([a-z0-9_-]+)_pass_at_(\d+)$/;
 
-/** {steps: [...], of: {NAME: [...]}} of what /api/v1/steps answers. */
+/** {steps: [...], of: {NAME: [...]}} from an answer of /api/v1/steps. */
 export function tableOf(answer) {
   const { columns = [], rows = [] } = answer || {};
   const of = Object.fromEntries(columns.map((name, index) => [name, rows.map((row) => row[index] ?? null)]));
   return { steps: of.step || [], of };
 }
 
-/** The answer with the rows of a later message; columns may have been added. Steps that are there already stay. */
+/** The answer with the rows of a later message; columns may have been added. Steps that it already has stay. */
 export function withRows(answer, message) {
   const last = stepOf(answer, answer.rows.at(-1));
   const rows = message.rows.filter((row) => stepOf(message, row) > last);
@@ -23,7 +23,7 @@ export function withRows(answer, message) {
   return { ...answer, columns, rows: [...answer.rows, ...rows.map((row) => place.map((index) => (index < 0 ? null : row[index])))] };
 }
 
-/** Whether steps between the answer and the message were never told, as after a lost connection. */
+/** Whether steps between the answer and the message are missing, as after a lost connection. */
 export function missesRows(answer, message) {
   return Boolean(message.rows.length) && stepOf(message, message.rows[0]) > stepOf(answer, answer.rows.at(-1)) + 1;
 }
@@ -39,7 +39,7 @@ export function numbers(table, name) {
 
 export const has = (table, name) => Boolean(table.of[name]?.some(known));
 
-/** {SET: [{k, values, band}]} of the evaluations beside training. */
+/** {SET: [{k, values, band}]} of the evaluations during training. */
 export function evaluations(table) {
   const sets = {};
   for (const name of Object.keys(table.of)) {
@@ -53,7 +53,7 @@ export function evaluations(table) {
   return sets;
 }
 
-/** One part of what ages are made of, by step; the column age_split holds an object a row. */
+/** One component of the ages, by step; the column age_split holds an object per row. */
 export function agePart(table, part) {
   return numbers(table, "age_split").map((split) => split?.[part] ?? null);
 }

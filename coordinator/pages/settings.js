@@ -65,7 +65,7 @@ export function OneLine({ text, label }) {
   return html`<div class="one-line"><code tabindex="0" role="textbox" aria-readonly="true" aria-label=${label}>${text}</code><${CopyButton} text=${text} kind="primary">Copy<//></div>`;
 }
 
-/** Asks before something is revoked. */
+/** Asks for confirmation before a token or invite is revoked. */
 export function Revoke({ what, path, text, onClose, onDone }) {
   const [state, setState] = useState({ busy: false, error: null });
   const revoke = async () => {

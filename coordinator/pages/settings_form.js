@@ -16,7 +16,7 @@ const FIELDS = [
 const AUTO = "auto";
 const asText = ({ value, auto }) => (auto ? AUTO : known(value) ? String(value) : "");
 
-/** What is wrong with a text, or "". */
+/** The problem with a text, or "". */
 export function wrongWith(text, { least, most }, { step, optional, auto }) {
   if (auto && text.trim() === AUTO) return "";
   if (text.trim() === "") return optional ? "" : "Enter a number.";
@@ -27,7 +27,7 @@ export function wrongWith(text, { least, most }, { step, optional, auto }) {
   return "";
 }
 
-/** {key: number, null or "auto"} of the fields whose text differs from what holds now. */
+/** {key: number, null or "auto"} of the fields whose text differs from the value in force. */
 export function changesOf(texts, settings) {
   const changes = {};
   for (const { key } of FIELDS) {

@@ -1,4 +1,4 @@
-// The history of anything in the ledger, from /api/v1/explain.
+// The history of an object in the ledger, from /api/v1/explain.
 import { html } from "/web/vendor/htm-preact.js";
 import { useGet, withQuery } from "/web/api.js";
 import { clock, figure, known, words } from "/web/format.js";
@@ -18,7 +18,7 @@ export function Story({ of, id, newestFirst, title = "Story" }) {
   </section>`;
 }
 
-/** Facts of one word or a few counts; a peer's id is in its page already. */
+/** Facts of one word or a few counts; a peer's page shows its id already. */
 function Facts({ facts }) {
   const shown = Object.entries(facts).filter(([name, value]) => name !== "peer_id" && known(value) && value !== "" && (typeof value !== "object" || Object.keys(value).length > 0));
   if (!shown.length) return null;

@@ -1,4 +1,4 @@
-// The relay tree, drawn: as columns where there are few nodes, as rings where there are many, and as a list for all who want one.
+// The relay tree: as columns for few nodes, as rings for many, and as a list on request.
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "/web/vendor/htm-preact.js";
 import { count, duration, known, NOTHING, percent, plural, rate } from "/web/format.js";
 import { Meter } from "/web/parts.js";
@@ -31,7 +31,7 @@ export function RelayTree({ tree, stripe, shape, slowest }) {
   return html`<div class="tree"><${Told} ...${shown} />${shape === "rows" ? html`<${AsRows} ...${shown} />` : html`<${AsRings} ...${shown} />`}<${Legend} isSlow=${slow.length > 0} /></div>`;
 }
 
-/** [[source, target]] of the slowest branch, as far as its members are drawn. */
+/** [[source, target]] of the slowest branch, as far as its members are shown. */
 function slowHops(placed, names) {
   const ids = new Map([...placed.values()].map((one) => [one.node.name, one.node.id]));
   const path = (names || []).map((name) => ids.get(name));
@@ -44,16 +44,16 @@ function kindOf(id, { placed, path, at }) {
   return ["hop", path.has(id) && "on", at && !path.has(id) && placed.get(id).edge?.source !== at && "off"].filter(Boolean).join(" ");
 }
 
-/** What carries a hop's chunks; before there is a link, where the plan knows that it will stay in one network. */
+/** The path of a hop's chunks; before the link is open, "LAN" if the plan keeps the hop in one network. */
 const wayOf = (edge) => (edge.transport ? edge.transport.replaceAll("+", ", ") : edge.lan ? "LAN" : "");
 
-/** One line about the node under the pointer, or about all. */
+/** One line about the node under the pointer, or about all nodes. */
 function Told({ tree, placed, stripe, at }) {
   if (!at) {
     const depth = Math.max(0, ...[...placed.values()].map((one) => one.depth));
     const loose = [...placed.values()].filter((one) => one.loose).length;
     const what = tree.by_region ? `${plural(tree.nodes.length - 1, "region")}, ${plural(tree.nodes.reduce((sum, one) => sum + (one.role === "origin" ? 0 : one.peers), 0), "peer")}` : plural(tree.nodes.length, "node");
-    return html`<p class="tree-told muted">${what}, ${plural(depth, "hop")} deep${stripe === null ? "" : `, stripe ${stripe}`}${loose ? `, ${count(loose)} that no hop reaches` : ""}. Point at one for its hops.</p>`;
+    return html`<p class="tree-told muted">${what}, ${plural(depth, "hop")} deep${stripe === null ? "" : `, stripe ${stripe}`}${loose ? `, ${count(loose)} that no hop reaches` : ""}. Point at a node to see its hops.</p>`;
   }
   const { node, edge, children } = placed.get(at);
   const from = edge && placed.get(edge.source)?.node.name;
@@ -61,7 +61,7 @@ function Told({ tree, placed, stripe, at }) {
   return html`<p class="tree-told"><b>${node.name}</b><span>${node.region}</span>${node.peers > 1 && html`<span>${plural(node.peers, "peer")}</span>`}
     <span>holds ${percent(node.share_held)}</span>${known(node.slowest_s) && html`<span>T_bcast ${duration(node.slowest_s)}</span>`}
     ${edge && html`<span>from ${from}${parents > 1 ? ` and ${parents - 1} more` : ""}: ${rate(edge.bytes_per_s)}, RTT ${duration(edge.rtt_s)}, ${wayOf(edge) || "link"}</span>`}
-    <span>${children.length ? `relays to ${count(children.length)}` : "relays to nobody"}</span></p>`;
+    <span>${children.length ? `relays to ${count(children.length)}` : "relays to no peer"}</span></p>`;
 }
 
 const Legend = ({ isSlow }) => html`<p class="tree-legend muted small"><span class="tree-key held"></span>holds the newest version <span class="tree-key partly"></span>is receiving it <span class="tree-key none"></span>has none of it
@@ -104,11 +104,11 @@ function Chip({ node, place, size, at, onPoint, onPick }) {
 
 const cut = (text, most) => (text.length > most ? text.slice(0, most - 1) + "…" : text);
 
-/** As far as the branch runs along this tree: that of another stripe has other hops. */
+/** The hops of the slowest branch in this tree; in another stripe the branch has other hops. */
 const Slow = ({ placed, slow, curve }) => slow.filter(([source, target]) => placed.get(target).edge?.source === source)
   .map(([source, target]) => html`<path key=${source + target} class="hop slow" d=${curve(source, target)} />`);
 
-/** The further hops of the node under the pointer: those that the tree does not draw. */
+/** Further hops of the node under the pointer, which are not part of the tree. */
 function Others({ tree, placed, at, stripe, curve }) {
   if (!at) return null;
   const more = tree.edges.filter((hop) => hop.source !== hop.target && (hop.target === at || hop.source === at) && placed.has(hop.source) && placed.has(hop.target)

@@ -1,4 +1,4 @@
-// Where each peer of a relay tree is drawn. Plain data in, plain data out; no screen.
+// Positions of a relay tree's peers. Plain data in, plain data out; no screen.
 
 const words = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
 
@@ -162,7 +162,7 @@ export function ringCurve(from, to, centre) {
   return `M${from.x.toFixed(1)} ${from.y.toFixed(1)}C${bend(start)} ${bend(to.angle)} ${to.x.toFixed(1)} ${to.y.toFixed(1)}`;
 }
 
-/** How wide the line of a hop is drawn, in pixels: by its rate, in decades. */
+/** Width of a hop's line in pixels: by its rate, in decades. */
 export function lineWidth(bytesPerSecond) {
   return bytesPerSecond ? Math.max(1, Math.min(5, 1 + (Math.log10(bytesPerSecond) - 4.5) * 0.9)) : 1;
 }

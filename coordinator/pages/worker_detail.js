@@ -1,4 +1,4 @@
-// Details of one worker, beside the table or above it.
+// Details of one worker, next to the table or above it.
 import { html } from "/web/vendor/htm-preact.js";
 import { age, bytes, compact, count, duration, known, NOTHING, percent, rate, usd, words } from "/web/format.js";
 import { href } from "/web/router.js";

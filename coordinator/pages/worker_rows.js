@@ -1,6 +1,6 @@
-// Workers as the pages show them: objects out of the columns that came, tones of states, filters. No screen.
+// Workers as the pages show them: objects from columns, tones of states, filters. No screen.
 
-/** Peers say a word each second: seconds of silence after which it is worth a look, and after which something is wrong. */
+/** Peers send a message each second: seconds of silence after which to warn, and after which something is wrong. */
 export const SILENT_S = { warn: 2.5, bad: 5 };
 
 const TONES = {
@@ -12,7 +12,7 @@ export const toneOf = (state) => TONES[state] || "idle";
 
 let shaped = { key: "", Row: null };
 
-/** {columns, rows} -> objects with a property for each column. They read the rows that came, and copy nothing: there may be thousands. */
+/** {columns, rows} -> objects with a property for each column. They read the received rows and copy nothing: there may be thousands. */
 export function asObjects({ columns, rows }) {
   const key = columns.join();
   if (shaped.key !== key) shaped = { key, Row: rowOf(columns) };
@@ -28,7 +28,7 @@ function rowOf(columns) {
   return Row;
 }
 
-/** What was decided about it comes before what it says of itself. */
+/** The coordinator's decision about a worker takes precedence over the state that it reports. */
 export function stateOf(worker) {
   for (const decided of ["banned", "quarantined", "drained", "standby"]) if (worker[decided]) return decided;
   return worker.state;
@@ -39,22 +39,22 @@ export function seenTone(seconds) {
   return seconds <= SILENT_S.bad ? "warn" : "bad";
 }
 
-/** How others reach it, and what is in between where that is not plain. */
+/** How others reach a worker, with its kind of NAT if it cannot be dialed. */
 export const reachedBy = (worker) => {
   if (!worker.reachability || worker.reachability === "dialable") return worker.reachability || "";
   return worker.nat && worker.nat !== "unknown" ? `${worker.reachability} (${worker.nat})` : worker.reachability;
 };
 
-/** What carries its chunks: "LAN, hole-punched"; empty without a link. */
+/** Paths of its chunk links: "LAN, hole-punched"; empty without a link. */
 export const pathsOf = (worker) => (worker.transport || "").replaceAll("+", ", ");
 
-/** A version behind is what each publication makes of everybody for a while; beyond S what is generated cannot be trained on. */
+/** Every publication leaves all workers one version behind for a while; beyond S their rollouts cannot be trained on. */
 export function lagTone(lag, stalenessLimit) {
   if (!lag || lag < 0) return "";
   return stalenessLimit !== null && stalenessLimit !== undefined && lag > stalenessLimit ? "bad" : lag > 1 ? "warn" : "";
 }
 
-/** Rows whose text has all words of `text`, with this state and region; "" lets all through. */
+/** Rows whose text has all words of `text`, with this state and region; "" matches all. */
 export function filtered(workers, { text = "", state = "", region = "" }) {
   const wanted = text.toLowerCase().split(/\s+/).filter(Boolean);
   return workers.filter((one) => (!state || stateOf(one) === state) && (!region || one.region === region)
@@ -69,7 +69,7 @@ function hasAll(one, wanted) {
 
 const ORDER = ["generating", "receiving", "serving", "idle", "starting", "draining", "standby", "drained", "lost", "quarantined", "banned", "left"];
 
-/** [[state, how many]] in the order of ORDER. */
+/** [[state, number of workers]] in the order of ORDER. */
 export function stateCounts(workers) {
   const counts = new Map();
   for (const one of workers) counts.set(stateOf(one), (counts.get(stateOf(one)) || 0) + 1);

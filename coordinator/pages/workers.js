@@ -15,9 +15,9 @@ const keyOf = (worker) => worker.peer_id;
 
 const seen = (one) => html`<span class=${seenTone(one.last_seen_s)}>${age(one.last_seen_s)}</span>`;
 const state = (one) => html`<${Badge} dot tone=${toneOf(stateOf(one))}>${words(stateOf(one))}<//>`;
-/** Without the manufacturer, which is clear from the model. */
+/** Hardware without the manufacturer, which is clear from the model. */
 const hardware = (name) => (name || "").replace(/^(NVIDIA GeForce|NVIDIA|Apple|AMD|Intel) /, "");
-/** Workers heard of within the last seconds count as equal: an order that changes each second cannot be read. */
+/** Workers seen within the last seconds count as equal: an order that changes each second cannot be read. */
 const silence = (one) => (seenTone(one.last_seen_s) ? one.last_seen_s : 0);
 const number = (value) => (known(value) ? value : null);
 const version = (one, limit) => html`${known(one.active_version) ? one.active_version : NOTHING}${one.version_lag > 0
@@ -115,7 +115,7 @@ function Filters({ workers, params, shown }) {
   </div>`;
 }
 
-/** Includes the search, so that more workers can be selected by other words. */
+/** Includes the search field, so that more workers can be selected by another search. */
 function Picked({ picked, params, canAct, onAct, onClear }) {
   return html`<div class="fleet-bar picked" role="group" aria-label="Acts on the selected workers">
     <b role="status">${count(picked.length)} selected</b>

@@ -1,4 +1,4 @@
-// Requests to the server that this page came from, with the token that the reader holds.
+// Requests to the page's own server, with the reader's token.
 import { useCallback, useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { createStore } from "./store.js";
 
@@ -26,10 +26,10 @@ export function takeTokenFromAddress() {
   if (!match) return;
   setToken(decodeURIComponent(match[1]));
   history.replaceState(null, "", location.pathname + location.search);
-  dispatchEvent(new HashChangeEvent("hashchange")); // the router read the address before
+  dispatchEvent(new HashChangeEvent("hashchange")); // the router has read the address before this change
 }
 
-/** What the server said: its code, what was wrong, why, and how to put it right. */
+/** The server's error: its code, what happened, why, and the fix. */
 export class ApiError extends Error {
   constructor(status, { code = "", what = "", cause = "", fix = "" } = {}) {
     super(what || "The server answered " + status);
@@ -45,7 +45,7 @@ async function request(path, options) {
     response = await fetch(path, { ...options, signal: AbortSignal.timeout(options.deadlineMs || DEADLINE_MS), credentials: "omit", cache: "no-store" });
   } catch (error) {
     const what = error.name === "TimeoutError" ? "The server did not answer in time" : "The server cannot be reached";
-    throw new ApiError(0, { what, fix: "It is asked again as soon as it answers; look at its log if this lasts." });
+    throw new ApiError(0, { what, fix: "The page retries until the server answers. If this continues, see the server's log." });
   }
   const text = await response.text();
   if (!response.ok) throw new ApiError(response.status, parsed(text));
@@ -71,7 +71,7 @@ export function withQuery(path, values) {
   return given.length ? path + "?" + new URLSearchParams(given) : path;
 }
 
-/** {data, error, loading, reload} of a GET; asked again when the path or the token changes. A path of "" asks nothing. */
+/** {data, error, loading, reload} of a GET; requested again when the path or the token changes. A path of "" requests nothing. */
 export function useGet(path) {
   const [state, setState] = useState({ data: null, error: null, loading: Boolean(path) });
   const newest = useRef(0);

@@ -1,4 +1,4 @@
-// What charts are drawn with: axes, limits across, sums of stacked series, the figures at one place.
+// Components of charts: axes, limits across, sums of stacked series, the figures at one place.
 import { count, known, NOTHING } from "./format.js";
 
 const FONT = "11px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
@@ -13,13 +13,13 @@ export function axes({ xKind, muted, grid, format }) {
   ];
 }
 
-/** Without zeros that say nothing, as beside an axis: "2.00k" -> "2k", "$10.00" -> "$10". */
+/** A label without trailing zeros, for an axis: "2.00k" -> "2k", "$10.00" -> "$10". */
 const brief = (text) => text.replace(/(\.\d*?)0+(?!\d)/, "$1").replace(/\.(?!\d)/, "");
 
-/** Labels of a flat line would all be one: only the first is written. */
+/** Labels of a flat line would all be equal: only the first is shown. */
 const onceEach = (texts) => texts.map((text, at) => (text === texts[at - 1] ? "" : text));
 
-/** As wide as the widest label, so that figures are not cut off and short ones leave no hole. */
+/** Width of the widest label, so that figures are not cut off and short ones leave no gap. */
 function widthOf(plot, values, axisIndex, cycle) {
   const axis = plot.axes[axisIndex];
   if (cycle > 1) return axis._size;
@@ -58,7 +58,7 @@ export function drawLines(plot, lines, colour, pixelRatio) {
   }
 }
 
-/** Sums from the bottom up, the highest first: each is drawn over the one before. */
+/** Sums from the bottom up, the highest first, because each is drawn over the one before. */
 export function stackedColumns(series) {
   const sums = [];
   let below = null;
@@ -80,7 +80,7 @@ export function shownAt(series, index, format, { newest = false } = {}) {
   });
 }
 
-/** Mean of what came before, the newest with this weight; the first values count in full (Adam's correction of bias). */
+/** Moving mean, the newest value with this weight; the first values count in full (Adam's correction of bias). */
 export function smoothed(values, weight = 0.15) {
   let sum = 0, seen = 0;
   return values.map((value) => {

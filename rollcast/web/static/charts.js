@@ -44,17 +44,17 @@ export function TimeChart({ times, series, format = figure, label = "", height =
   const plot = usePlot(mount, newest, { shape, height, xKind, sync, onCursor: setAt });
   const index = at === null ? times.length - 1 : Math.min(at, times.length - 1);
   const shown = shownAt(series, index, format, { newest: at === null });
-  const spoken = label + (times.length ? ": " + shown.map((one) => [one.label, one.text, one.who].filter(Boolean).join(" ")).join(", ") : ": nothing yet");
+  const spoken = label + (times.length ? ": " + shown.map((one) => [one.label, one.text, one.who].filter(Boolean).join(" ")).join(", ") : ": no data yet");
   return html`<figure class="chart" tabindex="0" role="img" aria-label=${spoken} onKeyDown=${(event) => moveCursor(event, plot.current, times, at)} onBlur=${() => plot.current?.setCursor({ left: -10, top: -10 }, true, true)}>
     <${Legend} shown=${shown} series=${series} />
     <div class="chart-plot" ref=${mount} style=${{ height: height + "px" }}>
-      ${times.length === 0 && html`<p class="chart-nothing">nothing yet</p>`}
+      ${times.length === 0 && html`<p class="chart-nothing">no data yet</p>`}
       ${at !== null && times.length > 0 && html`<span class="chart-moment" style=${{ "--x": cursorX(plot.current) + "px" }}>${X_NAMES[xKind](times[index])}</span>`}
     </div>
   </figure>`;
 }
 
-/** The plot in an element, made anew with its shape. Beside the sight it is not redrawn until it comes into it. */
+/** The plot in an element, rebuilt if its shape changes. Out of sight it is redrawn only when it scrolls into view. */
 function usePlot(mount, newest, { shape, height, xKind, sync, onCursor }) {
   const plot = useRef(null);
   const sight = useRef({ inSight: true, drawn: null });
@@ -91,7 +91,7 @@ function usePlot(mount, newest, { shape, height, xKind, sync, onCursor }) {
 const cursorX = (plot) => (plot ? plot.cursor.left + plot.bbox.left / devicePixelRatio : 0);
 const columnsOf = (one) => (one.band ? [one.values, one.band[0], one.band[1]] : [one.values]);
 
-/** What the lines are, and their values: the newest, or those under the pointer. */
+/** The legend: labels and values of the lines, the newest or those under the pointer. */
 function Legend({ shown, series }) {
   return html`<div class="chart-legend ${series.length > 2 || series.some((one) => one.band) ? "wrap" : ""}">
     ${shown.map((one, index) => html`<span key=${one.label} class="chart-key"><span class="chart-dash ${series[index].dash ? "dashed" : ""}" style=${{ borderColor: `var(--${series[index].colour || "series-1"})`, opacity: series[index].soft ? 0.45 : 1 }}></span><span class="chart-label">${one.label}</span><b>${one.text}</b>${one.who && html`<span class="chart-who" title=${one.who}>${one.who}</span>`}</span>`)}
@@ -145,7 +145,7 @@ function xRange(_plot, low, high) {
   return low === high ? [low - 1, high + 1] : [low, high];
 }
 
-/** Room for all values and limits; never so narrow that noise fills the chart. */
+/** A range for all values and limits, never so narrow that noise fills the chart. */
 function yRange({ fromZero, lines, top }, low, high) {
   if (!known(low)) return [0, 1];
   for (const one of lines) { low = Math.min(low, one.value); high = Math.max(high, one.value); }
@@ -163,10 +163,10 @@ export function fleetSeries(of, { mean = "mean", worst = "worst" } = {}) {
   return lines;
 }
 
-const TEXTS_MAX = 9; // columns beside each other that have room for a figure each
+const TEXTS_MAX = 9; // columns that can have a figure each side by side
 
 /**
- * Columns over whole values of x. Where they are many, only the highest is labelled with its figure.
+ * Columns over whole values of x. If there are many, only the highest is labelled with its figure.
  * @param {Array<{label: string, value: number, text: string, tone?: string}>} bars tone: "worst" or nothing
  */
 export function Histogram({ bars, label, height = 150, axis }) {

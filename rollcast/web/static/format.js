@@ -1,4 +1,4 @@
-// Numbers as people read them. All take null and undefined, and give NOTHING for it.
+// Numbers as people read them. All accept null and undefined, and return NOTHING for them.
 
 export const NOTHING = "–";
 const NARROW = "\u202f"; // between a figure and its unit: thin, and no line breaks there
@@ -89,7 +89,7 @@ export function usd(value) {
   return "$" + value.toLocaleString("en-US", { minimumFractionDigits: size < 1000 ? 2 : 0, maximumFractionDigits: size < 1000 ? 2 : 0 });
 }
 
-/** Time of day, with the date where it is not today's. */
+/** Time of day, with the date if it is not today. */
 export function clock(unixS, nowMs = Date.now()) {
   if (!known(unixS)) return NOTHING;
   const at = new Date(unixS * 1000);
@@ -98,7 +98,7 @@ export function clock(unixS, nowMs = Date.now()) {
   return at.toLocaleDateString("en-GB", { day: "numeric", month: "short" }) + " " + time;
 }
 
-/** The day, or the time where it is today's. */
+/** The day, or the time if it is today. */
 export const day = (unixS, nowMs = Date.now()) => clock(unixS, nowMs).replace(/ [0-9:]+$/, "");
 
 export const plural = (number, one, many = one + "s") => count(number) + " " + (number === 1 ? one : many);

@@ -1,4 +1,4 @@
-// Small drawings, 16 by 16, in the colour of the text beside them. They say nothing to a screen reader: words do.
+// Icons, 16 by 16, in the colour of the text next to them. Screen readers skip them and read the text.
 import { html } from "./vendor/htm-preact.js";
 
 const PATHS = {

@@ -1,4 +1,4 @@
-// The parts that pages are made of. All can be reached by keyboard and read aloud.
+// Components of pages. All work by keyboard and with screen readers.
 import { createContext, html, useContext, useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { createStore, useStore } from "./store.js";
 import { Icon } from "./icons.js";
@@ -17,7 +17,7 @@ const classes = (...names) => names.filter(Boolean).join(" ");
 
 // ---------------------------------------------------------------- surfaces
 
-/** A titled surface. note: said beside the title; actions: buttons at its right; flush: content to its edges. */
+/** A titled surface. note: text next to the title; actions: buttons at its right; flush: content to its edges. */
 export function Card({ title, note, actions, children, className, flush, ...rest }) {
   const id = useId("card");
   const head = title || note || actions;
@@ -31,7 +31,7 @@ export function Card({ title, note, actions, children, className, flush, ...rest
   </section>`;
 }
 
-/** One key figure. tone: good, warn or bad where it wants attention; spark: values for a small line below it. */
+/** One key figure. tone: good, warn or bad if it needs attention; spark: values for a small line below it. */
 export function Tile({ label, value, unit, note, tone, title, href, spark }) {
   const inner = html`<span class="tile-label">${label}</span>
     <span class=${classes("tile-value", tone)}>${value}${unit && html`<span class="unit">${"\u202f"}${unit}</span>`}</span>
@@ -63,12 +63,12 @@ export function Badge({ tone, dot, children, title }) {
   return html`<span class=${classes(dot ? "state" : "badge", tone)} title=${title}>${children}</span>`;
 }
 
-/** What is shown where there is nothing yet: says why, and what to do. */
+/** The placeholder of an empty page: the reason, and what to do. */
 export function Empty({ title, children, icon }) {
   return html`<div class="empty">${icon && html`<${Icon} name=${icon} size=${22} />`}<p class="empty-title">${title}</p>${children && html`<div class="empty-text">${children}</div>`}</div>`;
 }
 
-/** An error of api.js as a person reads it: what, why, how to put it right, its code. */
+/** An error of api.js on screen: what happened, why, the fix, its code. */
 export function Problem({ error, retry }) {
   if (!error) return null;
   return html`<div class="problem" role="alert">
@@ -88,7 +88,7 @@ export function Button({ kind, icon, children, busy, disabled, className, ...res
   return html`<button type="button" ...${rest} class=${classes("button", kind, !children && "only-icon", className)} disabled=${disabled || busy} aria-busy=${busy ? "true" : undefined}>${label}</button>`;
 }
 
-/** A button that puts text on the clipboard, and says that it did. */
+/** A button that copies text to the clipboard and confirms it. */
 export function CopyButton({ text, children = "Copy", ...rest }) {
   const [done, setDone] = useState(false);
   useEffect(() => {
@@ -136,7 +136,7 @@ export function Select({ label, value, options, onChange, hideLabel, ...rest }) 
   </div>`;
 }
 
-/** A few choices of which one holds. options: [value, label] pairs; label is read aloud. */
+/** A few choices, one of which is active. options: [value, label] pairs; label is read aloud. */
 export function Segments({ label, value, options, onChange }) {
   return html`<div class="segments" role="group" aria-label=${label}>
     ${options.map(([key, text]) => html`<button key=${key} type="button" aria-pressed=${String(key === value)} onClick=${() => onChange(key)}>${text}</button>`)}
@@ -161,7 +161,7 @@ export function Tabs({ tabs, selected, onSelect, label, children }) {
   <div role="tabpanel" id="${id}-panel" aria-labelledby="${id}-${selected}">${children}</div>`;
 }
 
-// ---------------------------------------------------------------- what opens
+// ---------------------------------------------------------------- dialogs and menus
 
 /** A modal dialog; the browser keeps the focus in it and closes it by Escape. footer: its buttons. */
 export function Dialog({ open, title, onClose, children, footer, wide }) {
@@ -224,7 +224,7 @@ export function Menu({ label, icon = "more", items, kind, hideLabel, title, alig
 }
 
 const toasts = createStore([]);
-/** Says something for a while. tone: good, warn or bad; fix: how to put it right. What is bad stays until closed. */
+/** Shows a message for a while. tone: good, warn or bad; fix: what to do. Messages of tone bad stay until closed. */
 export function toast(text, { tone = "", fix = "" } = {}) {
   const one = { key: (made += 1), text, tone, fix };
   toasts.set([...toasts.get().slice(-3), one]);
@@ -236,7 +236,7 @@ export const toastError = (error) => toast(error.what || error.message, { tone: 
 
 const dismiss = (key) => toasts.set(toasts.get().filter((one) => one.key !== key));
 
-/** Where toasts appear; once in a page. */
+/** The place of toasts; once in a page. */
 export function Toasts() {
   const all = useStore(toasts);
   return html`<div class="toasts" role="status" aria-live="polite">
@@ -266,7 +266,7 @@ export function Shares({ parts, label }) {
   </div>`;
 }
 
-/** {wanted}: whether the heading of the page that comes is to have the focus, as after a click on a link to it. */
+/** {wanted}: whether the next page's heading gets the focus, as after a click on a link to it. */
 export const Arrival = createContext({ wanted: false });
 
 /** A page's own heading; children are controls at its right. */

@@ -1,4 +1,4 @@
-// Pages by the address's fragment: "#/run?run=a&with=b". Nothing of it ever reaches the server.
+// Pages by the address's fragment: "#/run?run=a&with=b". Browsers never send the fragment to the server.
 import { createStore, useStore } from "./store.js";
 
 function parse() {
@@ -24,7 +24,7 @@ export function go(page, params) {
   location.hash = href(page, params);
 }
 
-/** Changes parameters of this page in place; what is empty is left out. No step back in the browser's history. */
+/** Changes parameters of this page in place; empty ones are left out. The browser's history gets no entry. */
 export function setParams(changes) {
   const { page, rest, params } = route.get();
   history.replaceState(null, "", href([page, ...rest].join("/"), { ...params, ...changes }));

@@ -19,11 +19,11 @@ export function createStore(initial) {
   };
 }
 
-/** The store's value; the component is drawn again when it changes. */
+/** The store's value; the component is rendered again when it changes. */
 export function useStore(store) {
   const [value, setValue] = useState(store.get());
   useEffect(() => {
-    setValue(store.get()); // it may have changed between drawing and this
+    setValue(store.get()); // it may have changed between rendering and this effect
     return store.subscribe(setValue);
   }, [store]);
   return value;

@@ -7,7 +7,7 @@ const SILENT_MS = 5_000; // the server writes each second, if only a comment
 const BACKOFF_MS = { first: 500, most: 10_000 };
 const SETTLE_MS = 30; // pages that open subscribe to several topics at once
 
-/** {name: "idle" | "connecting" | "live" | "lost" | "refused", sinceMs, error, lastMs}; lastMs: of the last word. */
+/** {name: "idle" | "connecting" | "live" | "lost" | "refused", sinceMs, error, lastMs}; lastMs: time of the last message. */
 export const connection = createStore({ name: "idle", sinceMs: Date.now(), error: null, lastMs: 0 });
 
 const subscriptions = new Set(); // {topics, onEvent}
@@ -26,7 +26,7 @@ function wanted() {
 
 /**
  * @param {string[]} topics
- * @param {(topic: string, data: any) => void} onEvent called with each message, and at once with what is known already
+ * @param {(topic: string, data: any) => void} onEvent called with each message, and at once with the latest known ones
  * @param {(state: object) => void} [onState] follows the state of the connection
  * @returns {() => void} ends the subscription
  */
@@ -48,7 +48,7 @@ function settle() {
   settling = setTimeout(() => { if (!open || open.topics !== wanted()) connect(); }, SETTLE_MS);
 }
 
-/** Try now, rather than when the next attempt is due. */
+/** Reconnect now instead of when the next attempt is due. */
 export function reconnect() {
   failures = 0;
   connect();
@@ -111,7 +111,7 @@ async function readMessages(body, mine, alive) {
     if (open !== mine) return;
     failures = 0;
     connection.set({ name: "live", error: null, sinceMs: connection.get().name === "live" ? connection.get().sinceMs : Date.now(), lastMs: Date.now() });
-    // A message of a large fleet comes in many pieces: they are put together once, at its end.
+    // A message of a large fleet arrives in many pieces: they are joined once, at its end.
     const isEnd = value.includes("\n\n") || (value.startsWith("\n") && pieces.at(-1)?.endsWith("\n"));
     pieces.push(value);
     if (!isEnd) continue;

@@ -1,5 +1,5 @@
 // A table of thousands of rows that draws only those in sight. A grid for assistive technology: one tab stop, arrows move,
-// space selects, Enter opens. While somebody points at a row or moves with the keyboard the order is held, so that no row slips away
+// space selects, Enter opens. While the user points at a row or moves by keyboard, the order is held, so that no row slips away
 // from under a click.
 import { html, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
 import { extended, fitting, kept, moved, ordered, toggled, windowOf } from "./table_rows.js";
@@ -11,14 +11,14 @@ let tables = 0;
 
 /**
  * Args:
- *   label: what the rows are, for assistive technology.
+ *   label: name of the table, for assistive technology.
  *   columns: [{id, title, hint, width, grow, rank, end, down, value(row), cell(row)}]: widths in pixels; `rank` as in
  *     `fitting`; `end`: aligned to the right; `down`: the first click sorts downwards; without `value` it cannot be sorted.
  *   rows, keyOf(row): a new array whenever something changed.
- *   sort {id, down}, onSort: how it is sorted; null: as the rows come, and what is in sight stays where it is when more come before it.
+ *   sort {id, down}, onSort: the sort order; null: the order of the rows, and visible rows stay in place when others are added before them.
  *   selected (Set of keys), onSelect: left out, nothing can be selected.
  *   opened, onOpen(key): the row whose details are shown.
- *   card(row), cardHeight: what narrow screens show instead of cells; it is as tall as this many pixels.
+ *   card(row), cardHeight: the content of a row on narrow screens instead of cells, and its height in pixels.
  *   empty: shown without rows.
  */
 export function VirtualTable(props) {
@@ -86,7 +86,7 @@ function Row({ id, row, name, at, top, tall, shown, narrow, card, active, opened
   </div>`;
 }
 
-/** What cards have instead of a head: how they are sorted, and all of them selected. */
+/** Controls of cards, which have no head: the sort order, and selecting all. */
 function SortMenu({ columns, sort, onSort, selected, onSelect, rows, keyOf, label }) {
   const all = selected && rows.length > 0 && rows.every((row) => selected.has(keyOf(row)));
   return html`<div class="vt-sort">
@@ -99,9 +99,9 @@ function SortMenu({ columns, sort, onSort, selected, onSelect, rows, keyOf, labe
   </div>`;
 }
 
-// ---------------------------------------------------------------- what the table keeps to itself
+// ---------------------------------------------------------------- internal state
 
-/** Rows by key, and keys in order; held while somebody is at it. */
+/** Rows by key, and keys in order; the order is held while the user points or moves. */
 function useOrder(rows, keyOf, column, down, busyUntil) {
   const last = useRef({ keys: [], id: null, down: null });
   return useMemo(() => {
@@ -119,7 +119,7 @@ function useOrder(rows, keyOf, column, down, busyUntil) {
   }, [rows, column?.id, down]);
 }
 
-/** Keeps the rows in sight where they are when others come before them. */
+/** Keeps visible rows in place when others are added before them. */
 function useAnchor(keys, scroller, tall, isOn) {
   const before = useRef(keys);
   useLayoutEffect(() => {
@@ -130,7 +130,7 @@ function useAnchor(keys, scroller, tall, isOn) {
   }, [keys, tall, isOn]);
 }
 
-/** Width and height in sight, and how far it is scrolled, in pixels. */
+/** Visible width and height, and the scroll position, in pixels. */
 function useBox(scroller) {
   const [box, setBox] = useState({ width: 0, height: 0, top: 0 });
   useLayoutEffect(() => {
@@ -153,7 +153,7 @@ function useBox(scroller) {
   return box;
 }
 
-/** The row where the keyboard is, and what keys and clicks do to it. */
+/** The row with the keyboard's focus, and the effects of keys and clicks. */
 function useKeyboard({ selected, onSelect, onOpen }, order, scroller, tall, busyUntil, headHeight) {
   const [active, setActive] = useState(null);
   const [id] = useState(() => `vt${(tables += 1)}`);

@@ -1,8 +1,8 @@
-// The parts of a virtual table that need no screen: order, window, columns that fit, moves of the keyboard.
+// The logic of a virtual table, without a screen: order, window, columns that fit, moves of the keyboard.
 
 const words = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
 
-/** Compare two values; what is unknown (null, undefined, NaN, "") comes last whichever way the order goes. */
+/** Compare two values; unknown ones (null, undefined, NaN, "") come last in both directions. */
 export function compared(one, other, down) {
   const lacks = isUnknown(one), otherLacks = isUnknown(other);
   if (lacks || otherLacks) return lacks === otherLacks ? 0 : lacks ? 1 : -1;
@@ -22,7 +22,7 @@ export function ordered(byKey, before, value, down) {
   return valued.sort((one, other) => compared(one.value, other.value, down)).map((one) => one.key);
 }
 
-/** The order before, without keys that are gone, and new keys at the end. */
+/** The previous order, without removed keys and with new keys at the end. */
 export function kept(byKey, before) {
   const keys = before.filter((key) => byKey.has(key));
   if (keys.length === byKey.size) return keys;
@@ -54,7 +54,7 @@ export function fitting(columns, width) {
   return shown.map((column) => ({ ...column, pixels: Math.floor(column.width + (growth ? (spare * (column.grow || 0)) / growth : 0)) }));
 }
 
-/** Where a key of the keyboard leads from row `at` (-1: none yet); null: it is no such key. */
+/** The row that a key of the keyboard moves to from row `at` (-1: none yet); null for other keys. */
 export function moved(key, at, count, page) {
   if (!count) return null;
   const to = {
@@ -71,7 +71,7 @@ export function extended(selected, keys, from, to) {
   return grown;
 }
 
-/** The selection with one key turned over. */
+/** The selection with one key toggled. */
 export function toggled(selected, key) {
   const turned = new Set(selected);
   if (!turned.delete(key)) turned.add(key);

@@ -1,4 +1,4 @@
-// Before anything is drawn, so that a page in a chosen theme never flashes in the other. A classic script, therefore.
+// Sets the theme before the first paint, so that a page never flashes in the other theme. Therefore a classic script.
 try {
   const chosen = localStorage.getItem("rollcast-theme");
   if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;

@@ -1,11 +1,11 @@
-// Light, dark, or as the system has it.
+// The theme: light, dark, or the system's.
 import { createStore } from "./store.js";
 
 const KEY = "rollcast-theme";
 export const THEMES = ["system", "light", "dark"];
 export const theme = createStore(document.documentElement.dataset.theme || "system");
 
-/** What is on screen now: "light" or "dark". */
+/** The theme on screen: "light" or "dark". */
 export const shade = createStore("light");
 const systemDark = matchMedia("(prefers-color-scheme: dark)");
 
@@ -32,7 +32,7 @@ export function nextTheme() {
 systemDark.addEventListener("change", settle);
 settle();
 
-/** A design token as a canvas wants it, e.g. colour("accent") -> "rgb(47, 95, 208)". */
+/** A design token in the form that a canvas accepts, e.g. colour("accent") -> "rgb(47, 95, 208)". */
 export function colour(token) {
   if (!probe) {
     probe = document.createElement("i");

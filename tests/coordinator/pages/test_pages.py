@@ -188,7 +188,7 @@ async def test_before_the_first_step(browser: Any, site: SampleSite) -> None:
     async with page_of(browser, site) as tab:
         await tab.shows(".head", "starting")
         await tab.shows(".tile:has-text('Reward')", "\u2013")
-        await tab.shows(".card:has-text('Reward') .chart", "nothing yet")
+        await tab.shows(".card:has-text('Reward') .chart", "no data yet")
         assert "NaN" not in await tab.page.inner_text("body")
         assert "undefined" not in await tab.page.inner_text("body")
         assert not tab.problems
