@@ -14,7 +14,7 @@ from rollcast.policy.noise import seed_words
 from rollcast.policy.params import Params
 from rollcast.policy.sampling.decoding import Controls, stop_row
 from rollcast.policy.sampling.kv_cache import Pages
-from rollcast.policy.sampling.page_pool import NOBODY, PagePool, Reservation
+from rollcast.policy.sampling.page_pool import NULL_PAGE, PagePool, Reservation
 from rollcast.wire.rollouts import FinishReason, Sampling
 from rollcast.wire.text.stop_strings import Decode, StopStrings, stop_strings
 
@@ -177,9 +177,9 @@ class Generation:
     def touch(self) -> None:
         """Run the stages that fill pages once for each of their shapes, on the unused page, so that they are
         compiled."""
-        self._copy([(NOBODY, NOBODY)])
+        self._copy([(NULL_PAGE, NULL_PAGE)])
         for bucket in self._sampler.buckets():
-            self._extend([_Piece((0,), 0, (NOBODY,))], bucket)
+            self._extend([_Piece((0,), 0, (NULL_PAGE,))], bucket)
 
     # ---------------------------------------------------------------- rows and pages
 
@@ -224,7 +224,7 @@ class Generation:
     def _copy(self, pairs: list[tuple[int, int]]) -> None:
         rows = self._sampler.batch_size
         for start in range(0, len(pairs), rows):
-            both = np.full((rows, 2), NOBODY, np.int32)
+            both = np.full((rows, 2), NULL_PAGE, np.int32)
             both[: len(pairs[start : start + rows])] = pairs[start : start + rows]
             self._pages = self._sampler.copy(self._allocated_pages(), both[:, 0], both[:, 1])
 
@@ -240,7 +240,7 @@ class Generation:
 
     def _extend(self, pieces: Sequence[_Piece], bucket: int) -> None:
         rows = self._sampler.rows_at_once(bucket)
-        tables = np.full((rows, self._sampler.table_pages), NOBODY, np.int32)
+        tables = np.full((rows, self._sampler.table_pages), NULL_PAGE, np.int32)
         tokens = np.zeros((rows, bucket), np.int32)
         starts, counts = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
         for row, piece in enumerate(pieces):
@@ -260,7 +260,7 @@ class Generation:
     def _controls(self) -> Controls:
         rows = len(self._rows)
         controls = Controls(
-            tables=np.full((rows, self._sampler.table_pages), NOBODY, np.int32),
+            tables=np.full((rows, self._sampler.table_pages), NULL_PAGE, np.int32),
             starts=np.zeros(rows, np.int32),
             last=np.zeros(rows, np.int32),
             budgets=np.zeros(rows, np.int32),

@@ -13,7 +13,7 @@ from rollcast.runtime.errors import CacheTooSmall
 
 Tokens = tuple[int, ...]
 
-NOBODY = 0  # the page that belongs to no sequence and takes writes that must have no effect
+NULL_PAGE = 0  # the page that belongs to no sequence and takes writes that must have no effect
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class PagePool:
     def __init__(self, pages: int, page_tokens: int) -> None:
         self.pages = pages
         self.page_tokens = page_tokens
-        self._free = list(range(pages, NOBODY, -1))
+        self._free = list(range(pages, NULL_PAGE, -1))
         self._prompts: dict[Tokens, SharedPrompt] = {}
 
     @property

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rollcast.policy.params import Params, bind, initial_params
 from rollcast.policy.sampling.kv_cache import copy_pages, empty_pages, extend, page_bytes
-from rollcast.policy.sampling.page_pool import NOBODY, PagePool, Reservation
+from rollcast.policy.sampling.page_pool import NULL_PAGE, PagePool, Reservation
 from rollcast.runtime.errors import CacheTooSmall
 from tests.policy.test_model import TOKENS
 from tests.policy.tiny import TINY, reference_logits
@@ -66,7 +66,7 @@ def test_no_page_is_ever_given_twice(asked: list[tuple[int, int, bool]]) -> None
         pages = [page for one in held for page in one.own]
         pages += [page for prompt in {id(one.prompt): one.prompt for one in held}.values() for page in prompt.pages]
         assert len(pages) == len(set(pages)) == 12 - pool.free_pages
-        assert NOBODY not in pages
+        assert NULL_PAGE not in pages
 
 
 PAGE = 2
