@@ -89,10 +89,10 @@ class ShownCoordinator(CoordinatorNode):
             joined = replace(joined, hardware="cpu, 32 cores", region="us-east", software="rollcast 0.7.0")
         super().hello(session, joined)
 
-    def heard(self, session: Session, message: Any) -> None:
+    def received(self, session: Session, message: Any) -> None:
         if isinstance(message, ev.HeartbeatReceived):
             message = ev.HeartbeatReceived(message.peer_id, self._facts(message))
-        super().heard(session, message)
+        super().received(session, message)
 
     def _facts(self, heartbeat: ev.HeartbeatReceived) -> ev.PeerFacts:
         facts = heartbeat.facts

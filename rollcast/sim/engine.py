@@ -28,7 +28,7 @@ class _Row:
 
 
 class Engine:
-    """Generates batches slice by slice; a slice takes as long as its longest row.
+    """An engine that generates batches slice by slice; a slice takes as long as its longest row.
 
     Args:
         token_s: seconds per token position of the whole batch.
@@ -43,7 +43,7 @@ class Engine:
         self._weights: VersionKey | None = None
 
     def begin(self, work: Sequence[SlotWork]) -> None:
-        """Discard the batch before and begin a batch of these slots with the active version."""
+        """Discard the previous batch and begin a batch of these slots with the active version."""
         self._weights = self.active
         self._rows = []
         self.add(work)
@@ -65,7 +65,7 @@ class Engine:
         longest = max((row.length - row.position for row in self._rows), default=0)
         return self.token_s * max(1, min(tokens_max, longest))
 
-    def draw(self, tokens_max: int) -> tuple[DrawnTokens, ...]:
+    def generate(self, tokens_max: int) -> tuple[DrawnTokens, ...]:
         """Generate the next slice of every row; finished rows leave the batch."""
         drawn = tuple(self._draw_row(row, tokens_max) for row in self._rows)
         self._rows = [row for row in self._rows if row.position < row.length]

@@ -1,8 +1,9 @@
 """Inject faults into a simulation: sampled from the seed, begun and ended in virtual time.
 
-Every fault ends: processes restart, links are mended, disks have room again. Faults that still last at the end of the
-schedule are ended there, so that the recovery after them can be judged (I10). What a correct run must tolerate for ever
-stays: peers that relay wrong bytes or upload invalid rollouts, a learner on other hardware, a wall clock that jumped.
+Every fault ends: processes restart, links are mended, disks have free space again. Faults that still last at the end of
+the schedule are ended there, so that the recovery after them can be judged (I10). What a correct run must tolerate for
+ever stays: peers that relay wrong bytes or upload invalid rollouts, a learner on other hardware, a wall clock that
+jumped.
 """
 
 from __future__ import annotations
@@ -272,30 +273,34 @@ def _clock_jump(faults: Faults) -> None:
 
 #: Every kind of fault by its name on the command line.
 KINDS: dict[str, Fault] = {
-    "kill-peer": Fault("a peer is killed and comes back", 3.0, _kill_peer),
+    "kill-peer": Fault("a peer is killed and restarts", 3.0, _kill_peer),
     "power-peer": Fault("a peer's machine loses power", 1.5, _power_peer),
-    "drain-peer": Fault("a peer is told to stop, and comes back", 1.5, _drain_peer),
+    "drain-peer": Fault("a peer gets SIGTERM, and restarts", 1.5, _drain_peer),
     "kill-coordinator": Fault("the coordinator is killed", 2.0, _kill_coordinator),
     "power-coordinator": Fault("the coordinator's machine loses power", 1.0, _power_coordinator),
     "kill-learner": Fault("the learner is killed at any moment", 2.0, _kill_learner),
     "power-learner": Fault("the learner's machine loses power", 1.0, _power_learner),
-    "move-learner": Fault("the learner goes on on other hardware, where replays round otherwise", 0.7, _move_learner),
+    "move-learner": Fault(
+        "the learner continues on other hardware, where replays round differently", 0.7, _move_learner
+    ),
     "kill-origin": Fault("the origin is killed", 1.0, _kill_origin),
     "power-origin": Fault("the origin's machine loses power", 0.7, _power_origin),
-    "partition": Fault("half of the peers and the coordinator are apart", 1.0, _partition),
-    "one-way": Fault("a peer and the coordinator hear each other in one direction only", 1.5, _one_way),
-    "alone": Fault("a peer reaches nobody", 1.0, _alone),
-    "learner-cut": Fault("the learner and the coordinator or the origin are apart in one direction", 1.0, _learner_cut),
-    "freeze": Fault("a process stands still (SIGSTOP)", 1.5, _freeze),
+    "partition": Fault("half of the peers are cut off from the coordinator", 1.0, _partition),
+    "one-way": Fault("messages pass between a peer and the coordinator in one direction only", 1.5, _one_way),
+    "alone": Fault("a peer is cut off from every process", 1.0, _alone),
+    "learner-cut": Fault(
+        "the learner and the coordinator or the origin are cut off in one direction", 1.0, _learner_cut
+    ),
+    "freeze": Fault("a process is suspended (SIGSTOP)", 1.5, _freeze),
     "slow-disk": Fault("a disk takes up to a second a sync", 1.0, _slow_disk),
     "full-disk": Fault("a disk is full", 1.0, _full_disk),
-    "herd": Fault("all peers start again within a second", 0.5, _herd),
-    "repeats": Fault("the transport carries a peer's uploads out twice", 1.0, _repeats),
-    "weather": Fault("messages are lost and late", 1.0, _bad_weather),
+    "herd": Fault("all peers restart within a second", 0.5, _herd),
+    "repeats": Fault("the transport delivers a peer's uploads twice", 1.0, _repeats),
+    "weather": Fault("messages are lost or delayed", 1.0, _bad_weather),
     "slow-peer": Fault("a peer generates several times slower", 1.5, _slow_peer),
     "hung-engine": Fault("a peer's engine hangs: the peer heartbeats but returns no rollout", 1.5, _hung_engine),
     "corrupt-relay": Fault("a peer relays wrong bytes", 0.7, _corrupt_relay),
-    "hostile-peer": Fault("a peer uploads what cannot be", 0.7, _hostile_peer),
+    "hostile-peer": Fault("a peer uploads invalid rollouts", 0.7, _hostile_peer),
     "verifiers": Fault("verifiers crash", 1.0, _verifiers_crash),
     "clock": Fault("the coordinator's wall clock jumps by up to an hour", 0.5, _clock_jump),
 }

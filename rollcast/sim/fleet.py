@@ -26,14 +26,14 @@ from rollcast.sim.settings import EngineSettings, FleetSettings
 from rollcast.sim.versions import Signer
 from rollcast.sim.world import Ground
 
-RESTART_S = 1.0  # from the end of a process to its next start, unless a fault sets another time
+RESTART_S = 1.0  # seconds from the end of a process to its next start, unless a fault sets another time
 
 
 class Fleet:
     """All processes of one simulated run, started, and a supervisor that restarts each one that ends.
 
     Args:
-        seed: the seed of everything that is left to chance.
+        seed: the seed of all randomness.
         coordinator: builds the coordinator's process.
     """
 

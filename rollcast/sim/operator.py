@@ -23,7 +23,7 @@ _PRICE_FACTORS = (0.5, 0.8, 1.25, 2.0)
 class Operator:
     """An operator who gives a random order every ``operator_every_s`` seconds on average.
 
-    At most one peer is pinned, and at most one drained or banned, at a time, so that the run can go on.
+    At most one peer is pinned, and at most one drained or banned, at a time, so that the run can continue.
     """
 
     def __init__(self, ground: Ground, coordinator: CoordinatorNode) -> None:

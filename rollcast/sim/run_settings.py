@@ -15,7 +15,7 @@ VOCABULARY = 64
 def core_settings(settings: FleetSettings, seed: int) -> CoreSettings:
     """Return the core's settings for a fleet and a seed.
 
-    The timeouts for missing peers and learners are infinite: invariant I10 judges how long the run may stand still.
+    The timeouts for missing peers and learners are infinite: invariant I10 judges how long the run may stall.
     """
     return CoreSettings(
         run_id=RUN_ID,

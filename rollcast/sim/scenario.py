@@ -19,7 +19,7 @@ from rollcast.sim.settings import FleetSettings, Lengths
 # The longer of two log-normal completions with sigma 0.4, in multiples of the median: its mean and 90th percentile.
 _LONGER_OF_TWO, _LONGER_OF_TWO_P90 = 1.25, 1.92
 _LONGER_OF_TWO_TAILED, _TAILED_P90 = 1.9, 2.8  # with sigma 0.8: the mean of the longer one, the p90 of a single one
-_BCAST_S = 13.0  # broadcast time of a realistic fleet's versions, by the fluid bound
+_BCAST_S = 13.0  # seconds of a broadcast of a realistic fleet's versions, by the fluid bound
 
 SECONDS = 90.0  # virtual seconds during which faults happen
 GAP_S = 3.5  # mean time between two faults

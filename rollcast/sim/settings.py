@@ -18,9 +18,9 @@ SERVER = Line(up_bytes_s=1.25e8, down_bytes_s=1.25e8, delay_s=0.005)
 Receiving = Literal["fluid", "chunks"]
 
 RESUME_S = 30.0  # I10: steps resume within this time after the last fault, unless a step of the fleet takes longer
-_UPLINKS_FULL = 2.0  # copies that an uplink sends in a broadcast: about one, and again the chunks that others spoiled
+_UPLINKS_FULL = 2.0  # copies that an uplink sends in a broadcast: one, and spoiled chunks again
 
-_drawing = Random()  # seeded anew for each sample, which is cheaper than a new Random
+_random = Random()  # seeded anew for each sample, which is cheaper than a new Random
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,13 @@ class Lengths:
     """The distribution of completion lengths in tokens: log-normal, cut off at the sampling limit."""
 
     median: float = 6.0
-    sigma: float = 0.4  # of the logarithm
+    sigma: float = 0.4  # standard deviation of the logarithm
     most: int = 32
 
     def of(self, seed: int) -> int:
         """Return the length of a seed's completion in tokens, the same for every attempt at a slot."""
-        _drawing.seed(seed)
-        return max(1, min(self.most, round(self.median * _drawing.lognormvariate(0.0, self.sigma))))
+        _random.seed(seed)
+        return max(1, min(self.most, round(self.median * _random.lognormvariate(0.0, self.sigma))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +84,20 @@ class FleetSettings:
     heartbeat_timeout_s: float = 4.0
     connection_timeout_s: float = 5.0  # a connection without an answer for this long counts as lost
     start_within_s: float = 1.0  # peers start at random moments within this time
-    boot_s: float = 0.5  # from a process's start to its first message
+    boot_s: float = 0.5  # seconds from a process's start to its first message
     train_s: float = 2.0
     checkpoint_every_steps: int = 3
-    checkpoint_s: float = 0.5  # to copy and write a checkpoint
+    checkpoint_s: float = 0.5  # seconds to copy and write a checkpoint
     checkpoints_kept: int = 2
-    load_s: float = 0.3  # to load a version into the engine
+    load_s: float = 0.3  # seconds to load a version into the engine
     swap_s: float = 0.02
-    verify_s: float = 0.1  # median of one rollout
+    verify_s: float = 0.1  # median seconds of one rollout
     verifiers: int = 4
     # peers
     engines: tuple[EngineSettings, ...] = ()  # of peers, in turn; empty samples speeds and uses concurrent_rollouts
     concurrent_rollouts: int = 2
     token_s: float = 0.2  # seconds a token at speed 1
-    speed_sigma: float = 0.3  # of the logarithm of a peer's speed
+    speed_sigma: float = 0.3  # sigma of the logarithm of a peer's speed
     lengths: Lengths = Lengths()
     slice_tokens: int = 8
     slice_s: float = 1.0
@@ -112,7 +112,7 @@ class FleetSettings:
     versions_kept: int = 3  # on a peer's disk
     # activation of peers
     activation: ActivationSettings = field(default_factory=ActivationSettings)
-    plan_s: float = 0.3  # until the planner answers
+    plan_s: float = 0.3  # seconds until the planner answers
     operator_every_s: float = 0.0  # mean time between two of the operator's orders; 0 for no operator
     # machines
     lines: tuple[Line, ...] = (HOME,)  # of peers, in turn

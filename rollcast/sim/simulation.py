@@ -16,7 +16,7 @@ from rollcast.sim.scenario import GAP_S, SECONDS, standard
 from rollcast.sim.settings import FleetSettings
 
 _BUGS = (AssertionError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
-DRAIN_S = 12.0  # how long peers may take to drain after the run ends
+DRAIN_S = 12.0  # seconds for peers to drain after the run ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def simulate(
             happened = _with_faults(fleet, faults, seconds, gap_s, warm_up_s)
         ran_s = agenda.now
         _end(fleet)
-    except _BUGS as error:  # a core raised what it should never raise: a finding, which must not end the search
+    except _BUGS as error:  # a core raised an error that it must never raise: a finding, which must not end the search
         ran_s = agenda.now
         oracle.failed(f"{type(error).__name__}: {error}, {_where(error)}", ran_s)
     counts, core = fleet.coordinator.tables.counts(), fleet.coordinator.core
@@ -164,7 +164,7 @@ def _end(fleet: Fleet) -> None:
     fleet.run(DRAIN_S)
     now = fleet.ground.agenda.now
     if coordinator.core is None:
-        oracle.failed("the coordinator is not there at the end of the run", now)
+        oracle.failed("the coordinator does not run at the end of the run", now)
         return
     oracle.coordinator_counts(coordinator.core, now)
     counts = coordinator.tables.counts()

@@ -18,11 +18,11 @@ from rollcast.sim.kernel.network import Line
 from rollcast.sim.nodes.peer import PeerNode
 from rollcast.sim.settings import EngineSettings, FleetSettings, Lengths
 
-_MEDIAN_TOKENS = 64.0  # of a simulated completion; one simulated token stands for some dozens
+_MEDIAN_TOKENS = 64.0  # tokens of a simulated completion; one of them stands for some dozens
 _SLICES = 32  # slices of a rollout of median length, if rollouts are uploaded one by one
 _VERIFY_MEAN = math.exp(0.5 * 0.5**2)  # mean / median of a simulated verifier's log-normal time (sigma 0.5)
-NOTICE_S = 0.07  # a round trip over two simulated access links, with the jitter and a sync to disk
-_HASH_S = 0.1  # a simulated learner's work on a version besides the push
+NOTICE_S = 0.07  # seconds of a round trip over two simulated access links, with the jitter and a sync to disk
+_HASH_S = 0.1  # seconds of a simulated learner's work on a version besides the push
 _LOST = ("stale", "group_stale", "late_duplicate", "returned", "lease_expired")
 
 WorkersOn = Sequence[tuple[Worker, Speed]]
@@ -59,7 +59,7 @@ class Validation:
 
 
 def validate_plan(plan: Plan, *, seed: int, steps: int = STEPS, conduct: Conduct | None = None) -> Validation:
-    """Simulate the workers that a plan chose, for ``steps`` learner steps after a warm-up, beside their prediction.
+    """Simulate the workers that a plan chose, for ``steps`` learner steps after a warm-up, and predict the same.
 
     Args:
         conduct: how the run is operated; None means the default: whole batches generated together, and versions

@@ -46,7 +46,7 @@ class Published:
 
 
 class Signer:
-    """Signs versions with a key that follows from the seed, so that the same run signs the same bytes."""
+    """A signer of versions whose key follows from the seed, so that the same run signs the same bytes."""
 
     def __init__(self, seed: int, *, chunks: int) -> None:
         key = blake3(f"rollcast/sim/key/{seed}".encode()).digest()

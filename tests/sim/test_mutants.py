@@ -1,4 +1,4 @@
-"""The quick part of the mutation gate: the first seeds find a planted bug for each invariant.
+"""Test the quick part of the mutation gate: the first seeds find a planted bug for each invariant.
 
 `python -m bench mutants` hunts all of them.
 """
@@ -57,8 +57,8 @@ def test_without_a_bug_the_first_seeds_find_nothing(seed: int) -> None:
 
 
 @pytest.mark.sim
-def test_work_for_those_who_are_switched_off_is_found() -> None:
-    """Only a fleet with an operator has anybody who is drained."""
+def test_work_for_peers_that_are_switched_off_is_found() -> None:
+    """Only a fleet with an operator has drained peers."""
     bug = Mutant("one", "activation", "", (Patch(Reputation, "switched_off", plain(property(lambda self: ""))),))
     fleet = replace(priced(0), operator_every_s=2.0, own_checks=False)
     with planted(bug):
@@ -67,7 +67,7 @@ def test_work_for_those_who_are_switched_off_is_found() -> None:
     assert not simulate(fleet, 0, seconds=60.0, faults=()).violations
 
 
-def test_a_bug_is_taken_out_again() -> None:
+def test_a_planted_bug_is_removed_again() -> None:
     class Owner:
         def method(self) -> int:
             return 1

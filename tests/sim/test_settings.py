@@ -12,13 +12,13 @@ from rollcast.sim.settings import RESUME_S, EngineSettings
 
 @pytest.mark.parametrize("seed", range(0, 400, 7))
 def test_thirty_seconds_are_enough_for_the_standard_mix(seed: int) -> None:
-    """Never more for it: the mutation gate finds what stands still by this limit."""
+    """The standard mix must never need more, because the mutation gate finds stalled runs by this limit."""
     for fleet in (standard(seed), priced(seed)):
         assert fleet.resume_limit_s < RESUME_S
         assert fleet.calm_limit_s == RESUME_S
 
 
-def test_a_step_from_nothing_at_hand_takes_what_its_parts_take() -> None:
+def test_a_step_that_starts_without_rollouts_takes_the_sum_of_its_parts() -> None:
     fleet = realistic(10)
     noticed_s, checkpoint_s, broadcast_s, load_s, verify_s, train_s = 60.0, 10.0, 32.0, 5.0, 0.5, 55.0
     two_rounds_s = (64 + 16) * 60.0 / 16  # a group of four, two at once

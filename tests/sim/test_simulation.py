@@ -1,4 +1,4 @@
-"""Whole fleets: clean and with faults, judged; and the same seed gives the same run in another process."""
+"""Test whole fleets, clean and with faults, and that a seed gives the same run in another process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def clean(outcome: Outcome) -> Outcome:
 
 @pytest.mark.sim
 @pytest.mark.parametrize("seed", SEEDS)
-def test_faults_break_no_invariant_and_steps_go_on(seed: int) -> None:
+def test_faults_break_no_invariant_and_steps_continue(seed: int) -> None:
     outcome = clean(simulate_standard(seed))
     assert outcome.steps > 5
     assert sum(outcome.faults.values()) > 5
@@ -47,14 +47,14 @@ def test_a_fleet_on_the_time_scale_of_real_runs_keeps_its_learner_busy() -> None
 @pytest.mark.sim
 @pytest.mark.parametrize("seed", [13, 31])
 def test_with_faults_it_resumes_in_its_own_time(seed: int) -> None:
-    """The learner has lost steps, trains them again, and then waits for a new epoch's first rollouts."""
+    """The learner has lost steps, repeats them, and then waits for a new epoch's first rollouts."""
     fleet = replace(realistic(10), receiving="chunks")
     outcome = clean(simulate(fleet, seed, seconds=1800.0, faults=(), gap_s=20.0))
     assert outcome.seconds > 1800.0 + RESUME_S
 
 
 @pytest.mark.sim
-def test_in_such_a_fleet_what_stands_still_is_found() -> None:
+def test_in_such_a_fleet_a_stall_is_found() -> None:
     fleet = replace(realistic(10), scoring_queue_max=64, own_checks=False)
     with planted(next(one for one in MUTANTS if one.name == "scoring-queue-leaks")):
         found = simulate(fleet, 1, seconds=900.0, faults=("kill-peer",), gap_s=60.0).violations
@@ -81,7 +81,7 @@ def test_the_same_seed_gives_the_same_run_in_any_process() -> None:
     assert simulate_standard(4).digest != here
 
 
-def test_only_known_faults_are_taken() -> None:
+def test_unknown_faults_are_refused() -> None:
     with pytest.raises(ConfigError, match="no fault is called earthquake"):
         simulate(standard(0), 0, seconds=20.0, faults=["earthquake"])
 

@@ -49,7 +49,7 @@ def test_simulated_and_predicted_agree() -> None:
     assert found.to_json()["errors"] == errors
 
 
-def test_engines_are_as_fast_as_the_workers_are_said_to_be() -> None:
+def test_engines_have_the_speed_of_their_workers() -> None:
     settings = fleet_settings(DEMAND, workers(1, 4), CONDUCT)
     assert [engine.concurrent_rollouts for engine in settings.engines] == [1, 4]
     fleet = Fleet(settings, 0)
@@ -58,7 +58,7 @@ def test_engines_are_as_fast_as_the_workers_are_said_to_be() -> None:
     assert made[1] / made[0] == pytest.approx(4.0, rel=0.3)
 
 
-def test_preempted_workers_come_back() -> None:
+def test_preempted_workers_return() -> None:
     found = validate(DEMAND, workers(2, 2, 2, per_hour=4.0), CONDUCT, seed=1, warm_up_steps=5, steps=20)
     assert found.violations == 0
     assert 0.0 < found.simulated.utilisation < 1.0

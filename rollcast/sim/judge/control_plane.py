@@ -52,7 +52,7 @@ class Books:
 
 
 class LedgerJudge:
-    """Judges I1, I2, I3, I6, I7, I9, I11 and the deadlines of leases at the coordinator."""
+    """The judge of I1, I2, I3, I6, I7, I9, I11 and the deadlines of leases at the coordinator."""
 
     def __init__(self, settings: FleetSettings, verdicts: Verdicts) -> None:
         self._settings = settings
@@ -102,13 +102,13 @@ class LedgerJudge:
         here = {key for key, one in books.attempts.items() if one.durable}
         for key in sorted(old.acknowledged - here):
             if key in old.attempts:
-                self._blame("I1", f"the acknowledged rollout of lease {key[0]}, sample {key[1]} is gone", key[0])
+                self._blame("I1", f"the acknowledged rollout of lease {key[0]}, sample {key[1]} is lost", key[0])
         books.acknowledged = old.acknowledged & here
         if restored.recorded_batches < self.served:
             self._blame("I1", f"{restored.recorded_batches} batches are recorded, {self.served} were served")
         still_open = restored.issued - restored.trained - sum(restored.dropped.values())
         if still_open != len(books.attempts):
-            self._blame("I11", f"{len(books.attempts)} attempts were restored, the counts say {still_open}")
+            self._blame("I11", f"{len(books.attempts)} attempts were restored, {still_open} by the counts")
         for rollout_id, (key, _, oldest) in books.rollouts.items():
             rollout = old.rollouts[rollout_id][1] if rollout_id in old.rollouts else None
             books.rollouts[rollout_id] = (key, rollout, oldest)
@@ -158,7 +158,7 @@ class LedgerJudge:
         mine = (books.counts["issued"], books.counts["accepted"], books.counts["trained"], books.dropped)
         theirs = (issued, accepted, trained, Counter(dropped))
         if mine != theirs:
-            self._blame("I11", f"the core counts {theirs}, its actions say {mine}")
+            self._blame("I11", f"the core counts {theirs}, {mine} by its actions")
         if issued != trained + sum(dropped.values()) + len(books.attempts):
             self._blame("I11", f"{issued} issued, {trained} trained, {dropped} dropped, {len(books.attempts)} open")
 
@@ -269,12 +269,14 @@ class LedgerJudge:
             self._blame("I2", f"rollout id {action.rollout_id} is used twice", key[0])
         self._last_rollout = max(self._last_rollout, action.rollout_id)
         if issued is None or issued.rollout_id is not None:
-            self._blame("I6", f"what is stored for lease {key[0]}, sample {key[1]} is no live attempt", key[0])
+            self._blame(
+                "I6", f"the rollout stored for lease {key[0]}, sample {key[1]} belongs to no live attempt", key[0]
+            )
             return
         if issued.slot in books.filled:
             self._blame("I6", f"the slot {issued.slot} is filled twice", issued.slot)
         if issued.token != rollout.fencing_token or issued.peer_id != action.peer_id:
-            self._blame("I6", f"lease {key[0]} is filled by somebody else, or under another token", key[0])
+            self._blame("I6", f"lease {key[0]} is filled by another peer, or under another token", key[0])
         problem = self._problem(action.peer_id, rollout, issued.seed)
         if problem:
             self._blame("I7", f"lease {key[0]}, sample {key[1]}: {problem}", key[0])
@@ -290,7 +292,7 @@ class LedgerJudge:
         """Return why a submission must be rejected, by rules independent of the coordinator's; empty if it is valid."""
         tokens = rollout.completion_token_ids
         if not 0 < len(tokens) <= self._settings.lengths.most or max(tokens) >= 64:
-            return "its tokens cannot be"
+            return "its tokens are impossible"
         if rollout.finish_reason == "interrupted":
             return "it is no finished completion"
         for segment in rollout.segments:
@@ -359,7 +361,7 @@ class LedgerJudge:
         self.recorded = max(self.recorded, action.step_to)
 
     def _penalise(self, action: act.Penalise) -> None:
-        # An accusation alone may be a lie, and demotes for a while at most.
+        # An accusation alone may be a lie, and at most demotes for a while.
         accused = not action.quarantined and action.reason.startswith("sent ")
         if action.peer_id not in self.liars and not accused:
             what = "quarantined" if action.quarantined else "penalised"

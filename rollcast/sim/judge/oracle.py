@@ -19,7 +19,7 @@ from rollcast.wire.versions.records import VerifiedVersion
 
 
 class Oracle:
-    """Checks all invariants as the simulation runs. Each call takes O(1) time, except at restarts."""
+    """A judge of all invariants while the simulation runs. Each call takes O(1) time, except at restarts."""
 
     def __init__(self, settings: FleetSettings, trace: Trace) -> None:
         self._settings = settings
@@ -63,7 +63,7 @@ class Oracle:
         self._standby.clear()
         self._kept_out.clear()
 
-    def coordinator_told(self, event: ev.Event, actions: Sequence[act.Action], now: float) -> None:
+    def coordinator_handled(self, event: ev.Event, actions: Sequence[act.Action], now: float) -> None:
         self._trace.add(now, type(event).__name__, getattr(event, "peer_id", None), len(actions))
         self.ledger.see(event, actions, now)
         if isinstance(event, PeerDrained | PeerBanned):
@@ -78,9 +78,9 @@ class Oracle:
             elif isinstance(action, act.SendLeases):
                 self._verdicts.checks += 1
                 if action.peer_id in self._standby:
-                    self._verdicts.blame("activation", f"{action.peer_id} is off and is given work", now)
+                    self._verdicts.blame("activation", f"{action.peer_id} is switched off and gets work", now)
                 if action.peer_id in self._kept_out:
-                    self._verdicts.blame("activation", f"{action.peer_id} is drained or banned and given work", now)
+                    self._verdicts.blame("activation", f"{action.peer_id} is drained or banned and gets work", now)
 
     def coordinator_counts(self, core: CoordinatorCore, now: float) -> None:
         """Compare the core's accounts with the judge's own; more expensive than the other checks."""
@@ -144,7 +144,7 @@ class Oracle:
     def asking(self, step: int, now: float) -> None:
         """Check I4: the learner asks for a new batch only if its state is the one that was published."""
         if self._strayed is not None and step >= self.ledger.recorded and step not in self.ledger.batches:
-            what = f"step {step} goes on from another state than version {self._strayed} of its epoch"
+            what = f"step {step} continues from another state than version {self._strayed} of its epoch"
             self._verdicts.blame("I4", what, now, step)
 
     def training(
@@ -154,7 +154,7 @@ class Oracle:
 
         Args:
             batch: rollout ids with the rollouts as stored.
-            again: for each, whether the learner's own list says that it was trained on before.
+            again: for each, whether the learner's own list has it as trained on before.
         """
         self._trace.add(now, "training", step, epoch)
         self._verdicts.checks += len(batch)

@@ -10,21 +10,21 @@ _KEPT = 20  # the first violations explain the rest, and a broken invariant is o
 
 #: What each rule promises: the invariants I1 to I12, and the rules without a number.
 RULES = {
-    "I1": "what was acknowledged is stored after any crash",
+    "I1": "every acknowledged rollout is stored after any crash",
     "I2": "a rollout enters at most one learner step, across restores",
     "I3": "at batch formation step - oldest segment's version <= S, and no segment is of an orphaned version",
     "I4": "active bytes hash to the signed manifest",
     "I5": "active versions strictly increase at each peer",
     "I6": "at most two live attempts a slot, each fenced; a late result counts only if the slot is empty",
-    "I7": "nothing of a submission that failed its check is stored or trained",
+    "I7": "no part of a submission that failed its check is stored or trained",
     "I8": "memory and disk of each process are bounded",
     "I9": "no honest peer is penalised or quarantined",
-    "I10": "after faults end, steps resume within 30 s, or within what a step of this fleet takes from nothing at hand",
+    "I10": "after faults end, steps resume within 30 s, or within the time of a step that starts without rollouts",
     "I11": "issued = trained + dropped for a counted reason + open",
     "I12": "a half-written version is invisible, and is resumed rather than restarted",
     "deadline": "no attempt without a rollout stays live after the deadline of its lease",
-    "activation": "no peer that is switched off, drained or banned is given work",
-    "own": "what a core asserts of itself, and what the store refuses",
+    "activation": "no peer that is switched off, drained or banned gets work",
+    "own": "a core's own assertions hold, and the store refuses no change",
 }
 
 
@@ -44,7 +44,7 @@ class Violation:
 
 
 class Verdicts:
-    """Collects violations and keeps the first ones."""
+    """The violations found so far, of which the first ones are kept."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace

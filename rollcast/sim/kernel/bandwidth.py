@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from rollcast.sim.kernel.event_queue import Agenda
 
-WOKEN_AT_ONCE = 16  # waiting senders that may go on when a downlink's queue shrinks; waking all of them costs too much
-WATCH_S = 1.0  # after which further senders are woken, in case that none of the woken ones sends
+WOKEN_AT_ONCE = 16  # waiting senders that are woken when a downlink's queue shrinks; waking all of them costs too much
+WATCH_S = 1.0  # seconds after which further senders are woken, in case that none of the woken ones sends
 QUEUE_S = 0.05  # length of the queue in front of a downlink, in seconds at its rate
 
 
@@ -40,7 +40,7 @@ class Flow:
     receiver: Port
     frames: deque[Frame] = field(default_factory=deque)
     open: bool = True
-    waiting: bool = False  # whether the flow waits for room in the queue of the receiver's downlink
+    waiting: bool = False  # whether the flow waits for space in the queue of the receiver's downlink
 
     @property
     def delay_s(self) -> float:
@@ -102,7 +102,7 @@ class Port:
             self._agenda.after(piece_bytes / self.up_bytes_s, self._piece_left, flow, piece_bytes)
 
     def full(self, flow: Flow) -> bool:
-        """Whether the bytes on their way to this downlink fill the flow's delay and the queue in front of it."""
+        """Return whether the bytes on their way to this downlink fill the flow's delay and the queue in front of it."""
         return self._coming_bytes > self.down_bytes_s * (QUEUE_S + flow.delay_s)
 
     def _piece_left(self, flow: Flow, piece_bytes: float) -> None:

@@ -92,11 +92,11 @@ class Disk:
     def fsync(self, process: Process, name: str) -> Wait:
         """Return a wait for an fsync of a file."""
 
-        def begin(go_on: Callable[[Any], None]) -> None:
-            process.later(self.sync_s(), self._synced_now, name, go_on)
+        def begin(resume: Callable[[Any], None]) -> None:
+            process.later(self.sync_s(), self._synced_now, name, resume)
 
         return begin
 
-    def _synced_now(self, name: str, go_on: Callable[[Any], None]) -> None:
+    def _synced_now(self, name: str, resume: Callable[[Any], None]) -> None:
         self.sync(name)
-        go_on(None)
+        resume(None)

@@ -1,4 +1,4 @@
-"""Simulate the internet between processes: ordered streams that wait while nothing gets through.
+"""Simulate the internet between processes: ordered streams that wait while no packet gets through.
 
 A byte stream over TCP neither loses nor reorders what it carries: loss shows as a later arrival, a partition as
 silence. Different streams overtake each other. A message with a size takes the time that the fair share of both access
@@ -33,11 +33,11 @@ class Line:
 
 @dataclass(slots=True)
 class Weather:
-    """How the network delays messages at the moment."""
+    """The present delays and losses of messages."""
 
     loss: float = 0.0  # share of messages that TCP must retransmit
     resend_s: float = 0.3
-    jitter_s: float = 0.0  # the most that a message arrives later than the delays say
+    jitter_s: float = 0.0  # greatest additional delay of a message
 
 
 class Network:
@@ -59,7 +59,7 @@ class Network:
         self._apart: dict[tuple[str, str], int] = {}
         self._waiting: list[Stream] = []
         self.cuts = 0
-        """Nodes and pairs that are cut off. While this is 0 every node reaches every other, which is the fast path."""
+        """Number of nodes and pairs that are cut off. At 0 all nodes reach each other, which is the fast path."""
 
     def add(self, name: str, line: Line) -> None:
         """Add a node with its access link."""
@@ -84,7 +84,7 @@ class Network:
     # ---------------------------------------------------------------- partitions
 
     def reaches(self, source: str, target: str) -> bool:
-        """Whether packets get from one node to the other."""
+        """Return whether packets get from one node to the other."""
         if not self.cuts:
             return True
         return (source, target) not in self._apart and source not in self._mute and target not in self._deaf

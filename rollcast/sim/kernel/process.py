@@ -1,4 +1,4 @@
-"""Simulate processes: they start, are killed at any moment, and stand still under SIGSTOP."""
+"""Simulate processes: they start, are killed at any moment, and are suspended by SIGSTOP."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Process:
         """Make a call after ``seconds``, unless the process's current life has ended by then."""
         self.agenda.after(seconds, self._call, self.life, call, arguments)
 
-    def here(self, life: int, call: Call, *arguments: Any) -> None:
+    def call_in_life(self, life: int, call: Call, *arguments: Any) -> None:
         """Make a call now if the process still lives this life; later if it is frozen, never if that life is over."""
         if life == self.life and self.running and not self.frozen and not self._due:
             call(*arguments)
@@ -79,18 +79,18 @@ class Process:
 
     def follow(self, script: Script) -> None:
         """Run a script; it stops silently when this life of the process ends."""
-        self._go_on(script, None)
+        self._resume(script, None)
 
-    def _go_on(self, script: Script, outcome: Any) -> None:
+    def _resume(self, script: Script, outcome: Any) -> None:
         try:
             wait = script.send(outcome)
         except StopIteration:
             return
-        wait(lambda next_outcome: self._go_on(script, next_outcome))
+        wait(lambda next_outcome: self._resume(script, next_outcome))
 
     def sleep(self, seconds: float) -> Wait:
         """Return a wait of ``seconds``."""
-        return lambda go_on: self.later(seconds, go_on, None)
+        return lambda resume: self.later(seconds, resume, None)
 
     def _call(self, life: int, call: Call, arguments: tuple[Any, ...]) -> None:
         if life != self.life or not self.running:
@@ -120,16 +120,16 @@ class Latch:
         """Mark the event as happened and release the waiting scripts."""
         self.is_set = True
         waiting, self._waiting = self._waiting, []
-        for go_on in waiting:
-            go_on(None)
+        for resume in waiting:
+            resume(None)
 
     def wait(self) -> Wait:
         """Return a wait for the event; over at once if it has happened."""
 
-        def begin(go_on: Callable[[Any], None]) -> None:
+        def begin(resume: Callable[[Any], None]) -> None:
             if self.is_set:
-                go_on(None)
+                resume(None)
             else:
-                self._waiting.append(go_on)
+                self._waiting.append(resume)
 
         return begin

@@ -70,7 +70,7 @@ class Call:
         times: how often the transport delivers the request; more than 1 simulates a repeated delivery.
     """
 
-    __slots__ = ("_client", "_go_on", "_handler", "_life", "_network", "_request", "_server", "_times", "_up")
+    __slots__ = ("_client", "_handler", "_life", "_network", "_on_outcome", "_request", "_server", "_times", "_up")
 
     def __init__(
         self, network: Network, client: Process, server: Server, handler: Handler, request: Any, times: int = 1
@@ -82,20 +82,20 @@ class Call:
         self._handler = handler
         self._request = request
         self._times = times
-        self._go_on: Callable[[Any], None] | None = None
+        self._on_outcome: Callable[[Any], None] | None = None
         self._up = Stream(network, client.name, server.name, self._arrived)
 
-    def begin(self, go_on: Callable[[Any], None], timeout_s: float, size_bytes: float = 0.0) -> None:
-        """Send the request; ``go_on`` is called with the reply, or with Failed after ``timeout_s``."""
-        self._go_on = go_on
+    def begin(self, on_outcome: Callable[[Any], None], timeout_s: float, size_bytes: float = 0.0) -> None:
+        """Send the request; ``on_outcome`` is called with the reply, or with Failed after ``timeout_s``."""
+        self._on_outcome = on_outcome
         self._up.send(self._request, size_bytes)
         self._network.agenda.after(timeout_s, self._ended, Failed(f"no answer for {timeout_s:g} s"))
 
     def _ended(self, outcome: Any) -> None:
-        go_on, self._go_on = self._go_on, None
-        if go_on is not None:
+        on_outcome, self._on_outcome = self._on_outcome, None
+        if on_outcome is not None:
             self._up.close()
-            self._client.here(self._life, go_on, outcome)
+            self._client.call_in_life(self._life, on_outcome, outcome)
 
     def _arrived(self, request: Any) -> None:
         server = self._server
@@ -104,10 +104,10 @@ class Call:
         for _ in range(self._times if server.running else 0):
             reply = Reply(self._answer)
             server.opened(reply)
-            server.here(server.life, self._handler, request, reply)
+            server.call_in_life(server.life, self._handler, request, reply)
 
     def _answer(self, outcome: Any) -> None:
-        if self._go_on is not None:
+        if self._on_outcome is not None:
             Stream(self._network, self._server.name, self._client.name, self._ended).send(outcome)
 
 
@@ -122,4 +122,4 @@ def call(
     size_bytes: float = 0.0,
 ) -> Wait:
     """Return a wait for a server's reply to a call, or for Failed."""
-    return lambda go_on: Call(network, client, server, handler, request).begin(go_on, timeout_s, size_bytes)
+    return lambda on_outcome: Call(network, client, server, handler, request).begin(on_outcome, timeout_s, size_bytes)

@@ -9,17 +9,17 @@ from rollcast.sim.kernel.process import Process
 
 
 class PeerEnd(Protocol):
-    """How a peer's process handles messages from the coordinator."""
+    """The peer's end of a session: it handles messages from the coordinator."""
 
-    def told(self, session: Session, kind: str, content: Any) -> None: ...
+    def received(self, session: Session, kind: str, content: Any) -> None: ...
 
     def ended(self, session: Session, reason: str) -> None: ...
 
 
 class CoordinatorEnd(Protocol):
-    """How the coordinator's process handles messages from a peer."""
+    """The coordinator's end of a session: it handles messages from a peer."""
 
-    def heard(self, session: Session, message: Any) -> None: ...
+    def received(self, session: Session, message: Any) -> None: ...
 
     def hung_up(self, session: Session, reason: str, *, finished: bool) -> None: ...
 
@@ -46,11 +46,11 @@ class Session:
         self._up = Stream(network, peer.name, coordinator.name, self._arrived)
         self._down = Stream(network, coordinator.name, peer.name, self._came_back)
 
-    def say(self, message: Any) -> None:
+    def send_to_coordinator(self, message: Any) -> None:
         """Send a message from the peer to the coordinator."""
         self._up.send(message)
 
-    def tell(self, kind: str, content: Any = None) -> None:
+    def send_to_peer(self, kind: str, content: Any = None) -> None:
         """Send a message from the coordinator to the peer."""
         self._down.send((kind, content))
 
@@ -67,9 +67,9 @@ class Session:
     def _arrived(self, message: Any) -> None:
         life = self._lives[1]
         if isinstance(message, _End):
-            self._coordinator.here(life, self._hung_up, message)
+            self._coordinator.call_in_life(life, self._hung_up, message)
         else:
-            self._coordinator.here(life, self._coordinator_end.heard, self, message)
+            self._coordinator.call_in_life(life, self._coordinator_end.received, self, message)
 
     def _hung_up(self, end: _End) -> None:
         self._coordinator_end.hung_up(self, end.reason, finished=end.finished)
@@ -77,9 +77,9 @@ class Session:
     def _came_back(self, message: Any) -> None:
         life = self._lives[0]
         if isinstance(message, _End):
-            self._peer.here(life, self._peer_end.ended, self, message.reason)
+            self._peer.call_in_life(life, self._peer_end.ended, self, message.reason)
         else:
-            self._peer.here(life, self._peer_end.told, self, *message)
+            self._peer.call_in_life(life, self._peer_end.received, self, *message)
 
 
 class _End:

@@ -15,7 +15,7 @@ _KEPT = 20_000  # newest entries kept for the stories of violations
 
 
 class Trace:
-    """Entries (time, kind, subject, ...) of numbers, strings, and tuples of them."""
+    """A trace of entries (time, kind, subject, ...), which hold numbers, strings, and tuples of them."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -43,11 +43,11 @@ def _acknowledge_at_once(received: Any) -> Any:
     return mutated
 
 
-def _tell_before_commit(store_rollouts: Any) -> Any:
+def _answer_before_commit(store_rollouts: Any) -> Any:
     def mutated(self: MemoryStore, actions: Any) -> Any:
         waiting = store_rollouts(self, actions)
         if self._process is not None and not waiting.done():
-            self._process.later(0.0, waiting.tell)
+            self._process.later(0.0, waiting.notify)
         return waiting
 
     return mutated
@@ -198,19 +198,19 @@ MUTANTS = (
     Mutant(
         "acknowledge-before-commit",
         "I1",
-        "an upload is acknowledged when its rollout is given to the store, not when it is durable",
+        "an upload is acknowledged when its rollout is passed to the store, not when it is durable",
         (Patch(Rollouts, "received", _acknowledge_at_once),),
     ),
     Mutant(
         "store-answers-before-commit",
         "I1",
-        "the store says that a change is made before the disk has it",
-        (Patch(MemoryStore, "store_rollouts", _tell_before_commit),),
+        "the store reports a change as made before it is on the disk",
+        (Patch(MemoryStore, "store_rollouts", _answer_before_commit),),
     ),
     Mutant(
         "unscored-forgotten-at-restart",
         "I1",
-        "a restarted coordinator takes over scored rollouts only",
+        "a restarted coordinator restores only scored rollouts",
         (Patch(Tables, "open_groups", _only_scored),),
     ),
     Mutant(
@@ -234,13 +234,13 @@ MUTANTS = (
     Mutant(
         "no-staleness-recheck",
         "I3",
-        "ages are not looked at again when a batch is formed",
+        "ages are not checked again when a batch is formed",
         (Patch(rollouts, "too_old", always(False)), Patch(batches, "too_old", always(False))),
     ),
     Mutant(
         "rolled-back-rollouts-trained",
         "I3",
-        "an epoch leaves rollouts of orphaned versions where they are",
+        "a new epoch keeps rollouts of orphaned versions",
         (Patch(epoch_change, "drop_orphans", always([])),),
     ),
     Mutant(
@@ -252,43 +252,43 @@ MUTANTS = (
     Mutant(
         "dedup-by-window",
         "I6",
-        "a rollout of an attempt that is over is taken if the slot is empty",
+        "a rollout of an attempt that is over is accepted if the slot is empty",
         (Patch(Rollouts, "received", _late_is_welcome),),
     ),
     Mutant(
         "lease-ids-used-again",
         "I6",
-        "after a crash lease ids go on above those that were stored, not above those that were sent",
+        "after a crash lease ids continue above the stored ones, not above the sent ones",
         (Patch(Restored, "ids_before", plain(property(lambda self: _stored_last(self)))),),
     ),
     Mutant(
         "losers-stay-live",
         "I6",
-        "the other attempt at a slot goes on when the first one's rollout came",
+        "the other attempt at a slot continues when the first one's rollout has arrived",
         (Patch(LeaseBook, "fill", _losers_stay),),
     ),
     Mutant(
         "third-attempt",
         "I6",
-        "a slot is given out as often as somebody asks",
+        "a slot is leased as often as peers request work",
         (Patch(SlotState, "open", plain(_open_to_all)), Patch(lease_book, "LIVE_ATTEMPTS_MAX", plain(99))),
     ),
     Mutant(
         "form-not-checked",
         "I7",
-        "what a rollout claims is not checked before it is stored",
+        "a rollout's claims are not checked before it is stored",
         (Patch(rollouts, "malformed_rollout", always("")),),
     ),
     Mutant(
         "finished-attempts-for-ever",
         "I8",
-        "attempts that are over are remembered without a bound",
+        "finished attempts are remembered without a bound",
         (Patch(LeaseBook, "_remember", plain(_remember_all)),),
     ),
     Mutant(
         "partial-results-unbounded",
         "I8",
-        "what running attempts have drawn is kept whatever there is of it",
+        "partial results of running attempts are kept without a bound",
         (Patch(Partials, "__init__", _much_room),),
     ),
     Mutant(
@@ -300,13 +300,13 @@ MUTANTS = (
     Mutant(
         "scoring-queue-leaks",
         "I10",
-        "scored rollouts go on counting as unscored: intake is busy for ever",
+        "scored rollouts still count as unscored: intake is busy for ever",
         (Patch(LeaseBook, "mark_scored", _never_scored),),
     ),
     Mutant(
         "leases-never-expire",
         "deadline",
-        "a lease whose peer is gone is waited for without end",
+        "a lease whose peer is lost never expires",
         (Patch(LeaseBook, "expired", always([])), Patch(LeaseBook, "lose", always(None))),
     ),
     Mutant(

@@ -58,9 +58,9 @@ def _any_other(self: VersionSwap, key: Any) -> bool:
 
 def _asked_before(opened: Any) -> Any:
     def mutated(self: WorkerCore, event: Any, now: float) -> Any:
-        told = self._slots_asked
+        asked = self._slots_asked
         actions = opened(self, event, now)
-        self._slots_asked = told
+        self._slots_asked = asked
         return actions
 
     return mutated
@@ -100,25 +100,25 @@ MUTANTS = (
     Mutant(
         "checkpoint-one-step-early",
         "I2",
-        "a checkpoint names the step before its state",
+        "a checkpoint names the step before that of its state",
         (Patch(LearnerNode, "_checkpoint_now", _one_step_early),),
     ),
     Mutant(
         "other-bytes-under-a-known-version",
         "I4",
-        "a learner whose replay ended in another state signs on in the same epoch",
+        "a learner whose replay ended in another state keeps signing in the same epoch",
         (Patch(LearnerNode, "_known_hash", plain(_sign_anyway)),),
     ),
     Mutant(
         "activated-without-hash-check",
         "I4",
-        "neither chunks nor the state are compared with what was signed",
+        "neither chunks nor the state are compared with their signed hashes",
         (Patch(relay, "check_chunk", always(None)), Patch(Kept, "passes", plain(property(_never_right)))),
     ),
     Mutant(
         "older-version-activated",
         "I5",
-        "whatever version was verified last is activated",
+        "the version that was verified last is activated, however old it is",
         (
             Patch(VersionSwap, "verified", plain(_newest_is_last)),
             Patch(VersionSwap, "_above_active", plain(_any_other)),
@@ -127,13 +127,13 @@ MUTANTS = (
     Mutant(
         "verified-after-relaying",
         "I4",
-        "chunks are passed on before they are compared with their signed hashes",
+        "chunks are forwarded before they are compared with their signed hashes",
         (Patch(relay, "check_chunk", always(None)),),
     ),
     Mutant(
         "work-not-asked-for-again",
         "I10",
-        "after a lost session a peer takes it that the coordinator still knows how many slots it has free",
+        "after a lost session a peer assumes that the coordinator still has its number of free slots",
         (Patch(WorkerCore, "_opened", _asked_before),),
     ),
     Mutant(
@@ -151,7 +151,7 @@ MUTANTS = (
     Mutant(
         "restarted-not-resumed",
         "I12",
-        "after a restart a relay forgets the chunks that it had of a version",
+        "after a restart a relay ignores the chunks that it had of a version",
         (Patch(RelayDisk, "begin", _from_the_beginning),),
     ),
 )

@@ -27,7 +27,7 @@ class ChunkReceiver:
         self.relay.killed()
 
     def announced(self, verified: VerifiedVersion) -> None:
-        if not self.relay.heard(verified, announced=True):
+        if not self.relay.handle_announcement(verified, announced=True):
             what = f"{self._node.name} knows another version {verified.version}"
             self._node.ground.oracle.failed(what, self._node.agenda.now)
 

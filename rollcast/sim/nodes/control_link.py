@@ -14,7 +14,7 @@ from rollcast.sim.nodes.coordinator import CoordinatorNode
 from rollcast.sim.nodes.relay_links import HANDSHAKE_ROUND_TRIPS
 from rollcast.sim.world import Ground
 
-_FIRST_S, _MOST_S = 0.2, 5.0  # between two attempts, as in peer/session/session.py
+_FIRST_S, _MOST_S = 0.2, 5.0  # seconds between two attempts, as in peer/session/session.py
 
 
 class ControlLink:
@@ -23,7 +23,7 @@ class ControlLink:
     Args:
         joined: returns the first message of a session.
         heartbeat: returns the message to send at every heartbeat.
-        on_told: called with each message except the welcome and the end of a session.
+        on_message: called with each message except the welcome and the end of a session.
         on_open: called with the welcome's content.
         on_lost: called with the reason for which an open session ended.
     """
@@ -35,7 +35,7 @@ class ControlLink:
         coordinator: CoordinatorNode,
         joined: Callable[[], PeerJoined],
         heartbeat: Callable[[], Any],
-        on_told: Callable[[str, Any], None],
+        on_message: Callable[[str, Any], None],
         on_open: Callable[[Any], None],
         on_lost: Callable[[str], None],
         random: Random,
@@ -45,7 +45,7 @@ class ControlLink:
         self._coordinator = coordinator
         self._joined = joined
         self._heartbeat = heartbeat
-        self._on_told = on_told
+        self._on_message = on_message
         self._on_open = on_open
         self._on_lost = on_lost
         self._random = random
@@ -63,13 +63,13 @@ class ControlLink:
         session = Session(self._ground.network, self._process, self, self._coordinator, self._coordinator)
         self._session = session
         handshake_s = HANDSHAKE_ROUND_TRIPS * 2.0 * self._ground.network.delay_s(session.name, self._coordinator.name)
-        self._process.later(handshake_s, lambda: session.say(self._joined()))
+        self._process.later(handshake_s, lambda: session.send_to_coordinator(self._joined()))
         self._process.later(handshake_s + self._ground.settings.connection_timeout_s, self._no_welcome, session)
 
-    def say(self, message: Any) -> None:
+    def send(self, message: Any) -> None:
         """Send a message if a session is open; else discard it, since a new session reports everything again."""
         if self._session is not None and self._session.open:
-            self._session.say(message)
+            self._session.send_to_coordinator(message)
 
     def close(self, reason: str, *, finished: bool = False) -> None:
         """End the session for good."""
@@ -77,7 +77,7 @@ class ControlLink:
         if session is not None:
             session.hang_up(reason, finished=finished)
 
-    def told(self, session: Session, kind: str, content: Any) -> None:
+    def received(self, session: Session, kind: str, content: Any) -> None:
         """Handle a message from the coordinator."""
         if self._session is not session:
             return
@@ -86,7 +86,7 @@ class ControlLink:
             self._on_open(content)
             self._beat(session)
         else:
-            self._on_told(kind, content)
+            self._on_message(kind, content)
 
     def ended(self, session: Session, reason: str) -> None:
         """Handle the end of a session: open another one after a backoff."""
@@ -106,15 +106,15 @@ class ControlLink:
     def _beat(self, session: Session) -> None:
         if self._session is not session:
             return
-        if self._unheard():
+        if self._is_silent():
             session.hang_up("no answer")
             self.ended(session, "no answer")
         else:
-            session.say(self._heartbeat())
+            session.send_to_coordinator(self._heartbeat())
             self._process.later(self._ground.settings.heartbeat_s, self._beat, session)
 
-    def _unheard(self) -> bool:
-        """Whether nothing has got through for longer than the connection timeout."""
+    def _is_silent(self) -> bool:
+        """Return whether no packet has got through for longer than the connection timeout."""
         network, here, there = self._ground.network, self._process.name, self._coordinator.name
         if not network.cuts:
             self._silent_since = None

@@ -67,7 +67,7 @@ class CoordinatorNode(Server):
         self.store: MemoryStore | None = None
         self.sessions: dict[str, Session] = {}
         self.events = 0
-        self.wall_offset_s = 0.0  # of its wall clock; no decision may depend on it, and a fault changes it
+        self.wall_offset_s = 0.0  # offset of its wall clock; no decision may depend on it, and a fault changes it
         self._queue: deque[ev.Event] = deque()
         self._applying = False
         self._cause: ev.Event = ev.Started()
@@ -93,7 +93,7 @@ class CoordinatorNode(Server):
         self.store = store = MemoryStore(self.tables, self, self.disk)
         incarnation = int(answer_of(store.get_meta(_INCARNATION)) or 0) + 1
         written = store.set_meta(_INCARNATION, str(incarnation))
-        yield lambda go_on: written.add_done_callback(lambda _: go_on(None))
+        yield lambda resume: written.add_done_callback(lambda _: resume(None))
         if written.exception() is not None:
             self.fail(written.exception())
             return
@@ -160,7 +160,7 @@ class CoordinatorNode(Server):
                 self.fail(error)
                 return
             self._cause = event
-            oracle.coordinator_told(event, actions, now)
+            oracle.coordinator_handled(event, actions, now)
             if dearer_checks:
                 oracle.coordinator_counts(self.core, now)
             for action in actions:
@@ -178,10 +178,10 @@ class CoordinatorNode(Server):
         if previous is not None:
             previous.dismiss("another session of the same peer replaced it")
         self.sessions[session.name] = session
-        session.tell("welcome", self.ground.settings.prefetch_batches)
+        session.send_to_peer("welcome", self.ground.settings.prefetch_batches)
         self.apply(joined)
 
-    def heard(self, session: Session, message: Any) -> None:
+    def received(self, session: Session, message: Any) -> None:
         """Turn a message of an open session into an event; messages of a replaced session are discarded."""
         if isinstance(message, ev.PeerJoined):
             self.hello(session, message)
@@ -196,7 +196,7 @@ class CoordinatorNode(Server):
             self._kept(self.store.set_meta(ORDERS, self._orders.to_json()))
 
     def hung_up(self, session: Session, reason: str, *, finished: bool) -> None:
-        """Handle that a peer closed its session."""
+        """Handle the end of a session that the peer closed."""
         if self.sessions.get(session.name) is session:
             del self.sessions[session.name]
             self.apply(ev.PeerLeft(PeerId(session.name), reason, finished))
@@ -204,7 +204,7 @@ class CoordinatorNode(Server):
     def _send(self, peer_id: PeerId, kind: str, content: Any) -> None:
         session = self.sessions.get(peer_id)
         if session is not None:
-            session.tell(kind, content)
+            session.send_to_peer(kind, content)
 
     # ---------------------------------------------------------------- calls
 

@@ -1,4 +1,4 @@
-"""Simulate broadcasts of large fleets without chunks: each peer has its copy when the fluid bound says that it can.
+"""Simulate broadcasts of large fleets without chunks: each peer has its copy at the time of the fluid bound.
 
 The bound, and the factor by which eight stripes miss it, are the planner's (capacity/model/broadcast_bound.py).
 """
@@ -15,7 +15,7 @@ from rollcast.sim.world import Ground
 from rollcast.wire.ids import Version
 from rollcast.wire.versions.records import VerifiedVersion
 
-_STRIPES_LOSE = stripe_factor(Topology("stripes", 8))  # over the fluid bound
+_STRIPES_LOSE = stripe_factor(Topology("stripes", 8))  # factor over the fluid bound
 
 
 class FluidBroadcast:
@@ -51,7 +51,7 @@ class FluidReceiver:
         self._broadcast = broadcast
         self._node = node
         self._receiving: VerifiedVersion | None = None
-        self._next: VerifiedVersion | None = None  # the newest that was announced meanwhile
+        self._next: VerifiedVersion | None = None  # newest version announced meanwhile
         # Whether the version being received has replaced another one: then it is not replaced in turn, as in
         # peer/relay/version_book.py; else frequent announcements could keep a slow peer from ever completing one.
         self._keeps = False

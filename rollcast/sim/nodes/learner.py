@@ -24,7 +24,7 @@ from rollcast.sim.world import Ground
 from rollcast.wire.ids import Epoch, RolloutId, Step, Version
 
 NAME = "learner"
-CALL_TIMEOUT_S = 10.0  # of each call; a request for a batch that takes longer is repeated
+CALL_TIMEOUT_S = 10.0  # seconds of each call; a request for a batch that takes longer is repeated
 PUSH_TIMEOUT_S = 60.0
 HASH_S = 0.05
 RECORDS_KEPT = 64
@@ -34,7 +34,7 @@ Batch = list[tuple[RolloutId, Stored]]
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Everything that a resumed learner needs to go on exactly as before."""
+    """The whole state that a resumed learner needs to continue exactly as before."""
 
     step: int
     epoch: int

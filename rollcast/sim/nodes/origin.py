@@ -19,7 +19,7 @@ from rollcast.wire.ids import PeerId
 
 NAME = "origin"
 VERSIONS_KEPT = 8
-DISK_RETRY_S = 2.0  # between two attempts to store a version on a full disk
+DISK_RETRY_S = 2.0  # seconds between two attempts to store a version on a full disk
 
 
 class OriginNode(Server):
@@ -51,14 +51,16 @@ class OriginNode(Server):
     def _connect(self) -> None:
         joined = ev.PeerJoined(PeerId(NAME), "origin", NAME, f"{NAME}:1", 0, "simulated")
         random = self.ground.chance.of("origin")
-        heard = (self._told, lambda _: None, lambda _: None)
-        self.link = ControlLink(self.ground, self, self.coordinator, lambda: joined, self._heartbeat, *heard, random)
+        callbacks = (self._received, lambda _: None, lambda _: None)
+        self.link = ControlLink(
+            self.ground, self, self.coordinator, lambda: joined, self._heartbeat, *callbacks, random
+        )
         self.link.dial()
 
-    def _told(self, kind: str, content: Any) -> None:
+    def _received(self, kind: str, content: Any) -> None:
         if self.relay is None:
             return
-        if kind == "announcement" and not self.relay.heard(content, announced=True):
+        if kind == "announcement" and not self.relay.handle_announcement(content, announced=True):
             self.ground.oracle.failed(f"the origin knows another version {content.version}", self.agenda.now)
         elif kind == "plan":
             self.relay.planned(content)
@@ -87,7 +89,7 @@ class OriginNode(Server):
         yield self.sleep(self.disk.sync_s())
         self.versions.sync(version)
         if self.relay is not None and not self.relay.pushed(published):
-            self.ground.oracle.failed(f"the origin is given another version {version}", self.agenda.now)
+            self.ground.oracle.failed(f"the origin receives another version {version}", self.agenda.now)
         if self.relay is not None:
             self.relay.prune(VERSIONS_KEPT)
         else:
@@ -97,6 +99,6 @@ class OriginNode(Server):
         reply.send(True)
 
     def holds(self, version: int) -> bool:
-        """Whether a version is whole on disk and would survive a power loss; for the judge."""
+        """Return whether a version is complete on disk and would survive a power loss; for the judge."""
         kept = self.versions.durable(version)
         return kept is not None and kept.whole

@@ -61,7 +61,7 @@ UPLOAD_TIMEOUT_S = 20.0
 
 
 class Receiver(Protocol):
-    """How a peer receives versions."""
+    """A receiver of versions in a peer's process."""
 
     def begin(self) -> None:
         """Start with what the process's disk holds."""
@@ -80,15 +80,15 @@ class Receiver(Protocol):
         ...
 
     def loadable(self, version: Version) -> bool:
-        """Whether a version is complete and as signed: the engine's last check before it loads it."""
+        """Return whether a version is complete and as signed: the engine's last check before it loads it."""
         ...
 
     def as_signed(self, version: Version) -> bool:
-        """Whether the bytes of a version are truly the signed ones; for the judge only."""
+        """Return whether the bytes of a version are truly the signed ones; for the judge only."""
         ...
 
     def complete(self, version: Version) -> bool:
-        """Whether every chunk of a version is truly present; for the judge only."""
+        """Return whether every chunk of a version is truly present; for the judge only."""
         ...
 
     def received_s(self, now: float) -> float:
@@ -104,7 +104,7 @@ class PeerNode(Process):
     """A peer's process and its machine. The disk outlives the process.
 
     Args:
-        engine: how fast the engine is, and how many rollouts it generates at once.
+        engine: the engine's speed, and how many rollouts it generates at once.
     """
 
     def __init__(
@@ -162,9 +162,9 @@ class PeerNode(Process):
     # ---------------------------------------------------------------- session
 
     def _connect(self) -> None:
-        heard = (self._told, self._opened, lambda reason: self.tell(SessionLost(reason)))
+        callbacks = (self._received, self._opened, lambda reason: self.apply(SessionLost(reason)))
         node, coordinator, random = self, self.coordinator, self._random
-        self.link = ControlLink(self.ground, node, coordinator, self._joined, self._heartbeat, *heard, random)
+        self.link = ControlLink(self.ground, node, coordinator, self._joined, self._heartbeat, *callbacks, random)
         self.link.dial()
 
     def _joined(self) -> ev.PeerJoined:
@@ -173,14 +173,14 @@ class PeerNode(Process):
         held = () if self.worker is None else tuple(self.worker.held_leases)
         return ev.PeerJoined(self.peer_id, "peer", self.name, address, slots, "simulated", held_leases=held)
 
-    def _told(self, kind: str, content: Any) -> None:
+    def _received(self, kind: str, content: Any) -> None:
         match kind:
             case "leases":
-                self.tell(LeasesGranted(content))
+                self.apply(LeasesGranted(content))
             case "revoke":
-                self.tell(LeasesRevoked(content.lease_ids, content.reason))
+                self.apply(LeasesRevoked(content.lease_ids, content.reason))
             case "announcement":
-                self.tell(VersionHeardOf(VersionKey(content.version, content.record.epoch)))
+                self.apply(VersionHeardOf(VersionKey(content.version, content.record.epoch)))
                 if self.receiver is not None:
                     self.receiver.announced(content)
             case "plan":
@@ -189,15 +189,15 @@ class PeerNode(Process):
             case "probe":
                 self._probe_id = content
             case "activation":
-                self.tell(ActivationTold(content.active, content.reason))
+                self.apply(ActivationTold(content.active, content.reason))
             case "stop":
-                self.tell(StopRequested(content))
+                self.apply(StopRequested(content))
             case _:
                 raise ValueError(kind)
 
     def _opened(self, held_batches: float) -> None:
         settings = self.ground.settings
-        self.tell(SessionOpened(held_batches, settings.partial_interval_s, settings.continue_across_versions))
+        self.apply(SessionOpened(held_batches, settings.partial_interval_s, settings.continue_across_versions))
 
     def _heartbeat(self) -> ev.HeartbeatReceived:
         assert self.worker is not None
@@ -230,17 +230,17 @@ class PeerNode(Process):
     def stop(self, reason: str) -> None:
         """Drain, then end, as on SIGTERM."""
         if self.worker is not None:
-            self.tell(StopRequested(reason))
+            self.apply(StopRequested(reason))
 
     def slow_down(self, factor: float) -> None:
         """Let the engine take ``factor`` times as long a token as usual."""
         self._engine.token_s = self.ground.settings.token_s / self.speed * factor
 
     def verified(self, verified: VerifiedVersion) -> None:
-        """Tell the worker that all of a version has been received and verified."""
-        self.tell(VersionVerified(VersionKey(verified.version, verified.record.epoch)))
+        """Notify the worker that all of a version has been received and verified."""
+        self.apply(VersionVerified(VersionKey(verified.version, verified.record.epoch)))
 
-    def tell(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:
         """Pass an event to the worker's core and carry out its actions, as the real shell does."""
         worker = self.worker
         if worker is None:
@@ -256,10 +256,10 @@ class PeerNode(Process):
             return
         self._wake_at = None
         wake_s = self.worker.next_wake_s()
-        if wake_s is not None and wake_s > self.agenda.now:  # another event has done what this timer was set for
+        if wake_s is not None and wake_s > self.agenda.now:  # another event made this timer unnecessary
             self._wake_by(wake_s)
         else:
-            self.tell(Tick())
+            self.apply(Tick())
 
     def _wake_by(self, wake_s: float) -> None:
         self._wake_at = max(wake_s, self.agenda.now + 0.001)
@@ -267,7 +267,7 @@ class PeerNode(Process):
 
     def _say(self, message: Any) -> None:
         if self.link is not None:
-            self.link.say(message)
+            self.link.send(message)
 
     def _perform(self, action: Action) -> None:
         settings = self.ground.settings
@@ -314,13 +314,13 @@ class PeerNode(Process):
             self.ground.trace.add(self.agenda.now, "not as signed", self.name, key.version)
             self.kill()  # a peer never generates with weights that do not match their signature
             return
-        self.tell(VersionLoaded(key))
+        self.apply(VersionLoaded(key))
 
     def _activated(self, key: VersionKey) -> None:
         self._engine.active = key
         as_signed = self.receiver is None or self.receiver.as_signed(key.version)
         self.ground.oracle.activated(self.name, key.version, as_signed, self.agenda.now)
-        self.tell(VersionActivated(key))
+        self.apply(VersionActivated(key))
 
     def _draw(self, batch_id: int, tokens_max: int) -> None:
         self.later(self._engine.slice_s(tokens_max), self._drawn, batch_id, tokens_max, self._paused_s())
@@ -332,7 +332,7 @@ class PeerNode(Process):
         if paused_s - paused_before_s > 1e-6:  # generation paused for receiving: the slice takes that much longer
             self.later(paused_s - paused_before_s, self._drawn, batch_id, tokens_max, paused_s)
             return
-        self.tell(SliceDrawn(batch_id, self._engine.draw(tokens_max)))
+        self.apply(SliceDrawn(batch_id, self._engine.generate(tokens_max)))
 
     def _paused_s(self) -> float:
         """Return the seconds spent receiving if generation pauses meanwhile; else 0."""
@@ -343,7 +343,7 @@ class PeerNode(Process):
         times = 2 if self.repeats_uploads and self._random.random() < self.repeats_uploads else 1
         rollouts: Sequence[Rollout | Malformed] = action.rollouts
         if self.hostile:
-            self._accuse_somebody()
+            self._accuse_random_peer()
             rollouts = tuple(
                 _spoiled(one, self._random) if self._random.random() < 0.5 else one for one in action.rollouts
             )
@@ -352,7 +352,7 @@ class PeerNode(Process):
         size_bytes = self.ground.settings.rollout_bytes * len(action.rollouts)
         call.begin(lambda outcome: self._uploaded(action, outcome), UPLOAD_TIMEOUT_S, size_bytes)
 
-    def _accuse_somebody(self) -> None:
+    def _accuse_random_peer(self) -> None:
         """Accuse a random peer of having sent a corrupt chunk of the active version, which is a lie."""
         culprit = PeerId(f"peer-{self._random.randrange(self.ground.settings.peers)}")
         active = None if self.worker is None else self.worker.status(self.agenda.now).active
@@ -361,11 +361,11 @@ class PeerNode(Process):
 
     def _uploaded(self, action: UploadRollouts, outcome: Any) -> None:
         if isinstance(outcome, Failed):
-            self.tell(UploadFailed(action.upload_id, outcome.reason, next(self._retries)))
+            self.apply(UploadFailed(action.upload_id, outcome.reason, next(self._retries)))
             return
         self._retries = backoff_delays_s(self._random, first_s=0.2, most_s=5.0)
         verdicts = tuple(Verdict(one.lease_id, one.sample_index, one.accepted, one.reason) for one in outcome)
-        self.tell(UploadAnswered(action.upload_id, verdicts, next(self._retries)))
+        self.apply(UploadAnswered(action.upload_id, verdicts, next(self._retries)))
 
     def _finish(self, reason: str) -> None:
         if self.link is not None:

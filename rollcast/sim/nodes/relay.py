@@ -38,7 +38,7 @@ _MESSAGE_BYTES = 100.0
 _EARLY_MOST = 16  # chunks kept that arrived before their chunk list
 _WRITE_S = 0.005
 _LEARNER_LINK = LinkId(0)
-_RETRY_S = 2.0  # between two attempts to store a version
+_RETRY_S = 2.0  # seconds between two attempts to store a version
 
 Chunk = tuple[actions.SendChunk, bytes]
 
@@ -111,7 +111,7 @@ class Relay:
         self.links.killed()
 
     def _tick(self) -> None:
-        self.links.look(self.process.agenda.now)
+        self.links.break_silent(self.process.agenda.now)
         self._look_for_coordinator(self.process.agenda.now)
         self.handle(events.Tick())
         self.process.later(_TICK_S if self.core.busy else _IDLE_TICK_S, self._tick)
@@ -130,7 +130,7 @@ class Relay:
         """Handle a relay plan from the coordinator."""
         self.handle(plan_of(plan_message(action).relay_plan))
 
-    def heard(self, verified: VerifiedVersion, *, announced: bool, link: LinkId | None = None) -> bool:
+    def handle_announcement(self, verified: VerifiedVersion, *, announced: bool, link: LinkId | None = None) -> bool:
         """Handle an announcement from the coordinator (``announced``), a relay or the learner.
 
         Returns:
@@ -145,14 +145,17 @@ class Relay:
         return True
 
     def pushed(self, published: Published) -> bool:
-        """Handle a version that the learner pushed and that is durable now. Returns False as ``heard`` does."""
+        """Handle a version that the learner pushed and that is durable now.
+
+        Returns False as ``handle_announcement`` does.
+        """
         verified = published.verified
         key = _key(verified.version)
-        if not self.heard(verified, announced=False):
+        if not self.handle_announcement(verified, announced=False):
             return False
         self.handle(events.VersionRestored(key, verified.keyframe.chunk_count, int(self._chunk_bytes)))
         self._carry_out(self.book.encoding_held(key))
-        return self.heard(verified, announced=False, link=_LEARNER_LINK)
+        return self.handle_announcement(verified, announced=False, link=_LEARNER_LINK)
 
     def handle(self, event: events.Event) -> None:
         """Pass an event to the core and carry out its actions."""
@@ -165,7 +168,7 @@ class Relay:
             case tuple():
                 self._chunk_arrived(link, message)
             case VerifiedVersion():
-                if not self.heard(message, announced=False, link=link):
+                if not self.handle_announcement(message, announced=False, link=link):
                     self.links.close(link)
             case Kept():
                 self._list_received(link, message)
@@ -277,7 +280,7 @@ class Relay:
         life = self.process.life
 
         def sent() -> None:
-            self.process.here(life, self.handle, events.ChunkSent(action.link))
+            self.process.call_in_life(life, self.handle, events.ChunkSent(action.link))
 
         payload = self._memory.get(action.key, {}).get(action.index)
         if payload is None and kept is not None:

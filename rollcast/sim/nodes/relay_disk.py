@@ -65,7 +65,7 @@ class RelayDisk:
         self.disk = disk
 
     def get(self, version: int) -> Kept | None:
-        """Return what is stored of a version; None if nothing is."""
+        """Return the stored part of a version; None if nothing of it is stored."""
         found: Kept | None = self.disk.read(_name(version))
         return found
 
@@ -119,7 +119,7 @@ class RelayDisk:
         self.disk.sync(_name(version))
 
     def durable(self, version: int) -> Kept | None:
-        """Return what a power loss would leave of a version for certain; None if nothing."""
+        """Return the part of a version that is certain to survive a power loss; None if nothing is."""
         found: Kept | None = self.disk.synced(_name(version))
         return found
 

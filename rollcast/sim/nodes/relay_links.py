@@ -12,8 +12,8 @@ from rollcast.sim.kernel.network import Network, Stream
 from rollcast.sim.kernel.process import Process
 from rollcast.wire.ids import PeerId
 
-HANDSHAKE_ROUND_TRIPS = 3.0  # of TCP and mutual TLS 1.3, for chunk links and control sessions alike
-SILENCE_S = 6.0  # a link on which nothing gets through for this long counts as broken
+HANDSHAKE_ROUND_TRIPS = 3.0  # handshake of TCP and mutual TLS 1.3, for chunk links and control sessions alike
+SILENCE_S = 6.0  # seconds without a packet after which a link counts as broken
 
 
 class RelayHost(Protocol):
@@ -44,7 +44,7 @@ class End:
 
     def arrived(self, message: Any) -> None:
         """Deliver a message from the other end, in the process's life that opened the link."""
-        self.host.process.here(self.life, self.host.links.arrived, self, message)
+        self.host.process.call_in_life(self.life, self.host.links.arrived, self, message)
 
 
 class Links:
@@ -80,7 +80,7 @@ class Links:
             end.stream.send(message, size_bytes, sent)
 
     def close(self, link: LinkId) -> None:
-        """Close a link at the core's request; the core hears no more of it."""
+        """Close a link at the core's request; the core gets no more events about it."""
         end = self._ends.pop(link, None)
         if end is not None:
             self._cut(end)
@@ -91,8 +91,8 @@ class Links:
         for end in ends.values():
             self._cut(end)
 
-    def look(self, now: float) -> None:
-        """Break the links on which nothing has got through for ``SILENCE_S``."""
+    def break_silent(self, now: float) -> None:
+        """Break the links on which no packet has got through for ``SILENCE_S``."""
         for end in list(self._ends.values()):
             assert end.other is not None
             here, there = self._host.process.name, end.other.host.name
@@ -126,7 +126,7 @@ class Links:
         theirs.stream = Stream(self._network, there, here, mine.arrived)
         self._ends[mine.link] = mine
         target.links._ends[theirs.link] = theirs
-        target.process.here(theirs.life, target.links._up, theirs, self._host, False)
+        target.process.call_in_life(theirs.life, target.links._up, theirs, self._host, False)
         self._up(mine, target, True)
 
     def _up(self, end: End, other: RelayHost, dialled: bool) -> None:

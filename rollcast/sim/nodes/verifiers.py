@@ -16,7 +16,7 @@ Scored = Callable[[ScoreRollout, float], None]
 
 
 class Verifiers:
-    """Scores rollouts during one life of the coordinator's process.
+    """The pool that scores rollouts during one life of the coordinator's process.
 
     Args:
         process: the coordinator's process; items in progress are lost when it dies.

@@ -85,8 +85,8 @@ class Change(Generic[T]):
         """Refuse the change: it will not be made."""
         self._error = error
 
-    def tell(self) -> None:
-        """Call back, because the change is durable or refused."""
+    def notify(self) -> None:
+        """Call the waiting callbacks, because the change is durable or refused."""
         self._finished = True
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
@@ -97,7 +97,7 @@ class MemoryStore:
     """One process's connection to the tables; the tables are on the machine's disk and outlive it.
 
     Args:
-        process, disk: whose; None: nobody waits for a disk, and an awaited change is made at once.
+        process, disk: its process and the disk of its machine; None: an awaited change is made at once, without a disk.
     """
 
     def __init__(self, tables: Tables, process: Process | None = None, disk: Disk | None = None) -> None:
@@ -133,7 +133,7 @@ class MemoryStore:
         waiting = Change(self, change, arguments)
         if self._failure is not None or self._closed:
             waiting.refuse(self._failure or StoreError("the store is closed"))
-            waiting.tell()
+            waiting.notify()
         else:
             self._queue.append(waiting)
             if not self._committing:
@@ -160,7 +160,7 @@ class MemoryStore:
         if self._queue:
             self._commit()
         for change in changes:
-            change.tell()
+            change.notify()
 
     # ---------------------------------------------------------------- RunStore
 
@@ -300,7 +300,7 @@ def run_now(coroutine: Coroutine[Any, Any, T]) -> T:
     except StopIteration as done:
         result: T = done.value
         return result
-    raise RuntimeError("it waits for something")
+    raise RuntimeError("the coroutine waits for something else than the store")
 
 
 def answer_of(change: asyncio.Future[T]) -> T:

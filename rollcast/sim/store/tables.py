@@ -73,7 +73,7 @@ class Tables:
         self._batches: dict[Step, tuple[RolloutId, ...]] = {}
         self._epochs: list[RecordEpoch] = []
         self._versions: dict[tuple[Epoch, Version], bytes] = {}
-        self._newest_epochs: dict[Version, Epoch] = {}  # in which a version was announced
+        self._newest_epochs: dict[Version, Epoch] = {}  # epoch in which each version was announced
         self.invites = InviteTable()
         self._steps: dict[Step, dict[str, float]] = {}
         self._meta: dict[str, str] = {}
@@ -93,7 +93,7 @@ class Tables:
 
     def record_group(self, action: RecordGroup, problem_json: str) -> None:
         if action.group_id in self._groups:
-            raise _contradicted(f"group {action.group_id} is there already")
+            raise _contradicted(f"group {action.group_id} exists already")
         prompt = Prompt(action.problem_id, action.prompt_token_ids, action.mixture_position)
         self._groups[action.group_id] = Group(prompt, problem_json)
         self._last_group = max(self._last_group, action.group_id)
@@ -117,7 +117,9 @@ class Tables:
             raise _contradicted(f"group {action.group_id} is not open")
         slot = group.by_slot.setdefault(action.sample_index, [])
         if len(slot) >= 2 and sum(one.state == "open" for one in slot) >= 2:
-            raise _contradicted(f"two attempts at slot {action.sample_index} of group {action.group_id} are under way")
+            raise _contradicted(
+                f"two attempts at slot {action.sample_index} of group {action.group_id} are in progress"
+            )
         attempt = group.attempts[key] = Attempt(action)
         slot.append(attempt)
         self._attempts[key] = (action.group_id, attempt)

@@ -1,4 +1,4 @@
-"""I10: how long the learner may take to its next new step once faults are over. Leases: none outlives its deadline."""
+"""Test I10, the time to the learner's next new step after faults, and that no lease outlives its deadline."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FLEET = realistic(10)
 
 
 def judge(settings: FleetSettings) -> Oracle:
-    """Of a learner that completed eight steps, long ago."""
+    """Return the judge of a learner that completed eight steps, long ago."""
     oracle = Oracle(settings, Trace())
     for step in range(1, 9):
         oracle.stepped(step, 0, b"", float(step))
@@ -33,7 +33,7 @@ def test_the_standard_mix_has_thirty_seconds() -> None:
     assert blamed(judge(standard(0)), 30.1)
 
 
-def test_other_fleets_have_the_time_of_a_step_from_nothing_at_hand() -> None:
+def test_other_fleets_have_the_time_of_a_step_that_starts_without_rollouts() -> None:
     limit_s = FLEET.resume_limit_s
     assert not blamed(judge(FLEET), limit_s)
     oracle = judge(FLEET)
@@ -41,7 +41,7 @@ def test_other_fleets_have_the_time_of_a_step_from_nothing_at_hand() -> None:
     assert oracle.violations[0].what == "no new step for 1456 s, faults ended 464 s ago; 462 s are allowed"
 
 
-def test_what_is_trained_again_belongs_to_the_fault() -> None:
+def test_repeated_steps_after_a_fault_extend_its_time() -> None:
     oracle = judge(FLEET)
     for step in range(1, 5):
         oracle.stepped(step, 0, b"", ENDED_S + 55.0 * step)
@@ -50,13 +50,13 @@ def test_what_is_trained_again_belongs_to_the_fault() -> None:
     assert blamed(oracle, 4 * 55.0 + FLEET.resume_limit_s + 1.0)
 
 
-def test_what_was_trained_again_before_the_faults_ended_does_not() -> None:
+def test_steps_repeated_before_the_faults_ended_do_not() -> None:
     oracle = judge(FLEET)
     oracle.stepped(3, 0, b"", ENDED_S - 300.0)
     assert oracle.resume_by_s(ENDED_S) == ENDED_S + FLEET.resume_limit_s
 
 
-def test_a_learner_that_trains_the_same_again_and_again_is_found() -> None:
+def test_a_learner_that_repeats_the_same_steps_for_ever_is_found() -> None:
     oracle = judge(FLEET)
     for turn in range(40):
         oracle.stepped(1 + turn % 8, 0, b"", ENDED_S + 55.0 * turn)
@@ -64,13 +64,13 @@ def test_a_learner_that_trains_the_same_again_and_again_is_found() -> None:
     assert blamed(oracle, FLEET.calm_limit_s + 1.0)
 
 
-def test_in_the_standard_mix_training_again_earns_no_more_time() -> None:
+def test_in_the_standard_mix_repeated_steps_earn_no_more_time() -> None:
     oracle = judge(standard(0))
     oracle.stepped(8, 0, b"", ENDED_S + 25.0)
     assert oracle.resume_by_s(ENDED_S) == ENDED_S + 30.0
 
 
-def test_a_new_step_is_what_was_asked_for() -> None:
+def test_a_new_step_meets_the_limit() -> None:
     oracle = judge(FLEET)
     oracle.stepped(9, 0, b"", ENDED_S + 400.0)
     assert not blamed(oracle, 401.0)
@@ -82,13 +82,13 @@ ISSUED = RecordAttempt(LeaseId(1), FencingToken(1), GroupId(1), 0, 7, PEER)
 
 
 def ticked(oracle: Oracle, at_s: float, *actions: Action) -> list[str]:
-    oracle.coordinator_told(Tick(), actions, at_s)
+    oracle.coordinator_handled(Tick(), actions, at_s)
     return [one.rule for one in oracle.violations]
 
 
 def test_an_attempt_that_is_live_after_its_deadline_is_found_at_the_next_tick() -> None:
     oracle = judge(FLEET)
-    oracle.coordinator_told(WorkRequested(PEER, 1), [ISSUED], 5.0)
+    oracle.coordinator_handled(WorkRequested(PEER, 1), [ISSUED], 5.0)
     assert not ticked(oracle, 4.9 + LEASE_S)
     assert ticked(oracle, 5.0 + LEASE_S) == ["deadline"]
     assert oracle.violations[0].what == "lease 1 of peer-0 is live 0.0 s after its deadline"
@@ -96,13 +96,13 @@ def test_an_attempt_that_is_live_after_its_deadline_is_found_at_the_next_tick() 
 
 def test_an_attempt_that_the_tick_closes_is_in_order() -> None:
     oracle = judge(FLEET)
-    oracle.coordinator_told(WorkRequested(PEER, 1), [ISSUED], 5.0)
+    oracle.coordinator_handled(WorkRequested(PEER, 1), [ISSUED], 5.0)
     assert not ticked(oracle, 5.0 + LEASE_S, CloseAttempt(LeaseId(1), 0, "lease_expired"))
 
 
 def test_a_restarted_coordinator_gives_live_attempts_a_full_period() -> None:
     oracle = judge(FLEET)
-    oracle.coordinator_told(WorkRequested(PEER, 1), [ISSUED], 5.0)
+    oracle.coordinator_handled(WorkRequested(PEER, 1), [ISSUED], 5.0)
     live = RestoredAttempt(LeaseId(1), FencingToken(1), 0, PEER)
     group = RestoredGroup(GroupId(1), Prompt("p", (2,), ""), (live,), ())
     oracle.coordinator_started(2, Restored(incarnation=2, issued=1, groups=(group,)), 100.0)

@@ -7,7 +7,7 @@ import pytest
 from rollcast.sim.kernel.disk import Disk, DiskFull
 
 
-def test_a_power_loss_forgets_what_was_not_synced_or_keeps_it_by_chance() -> None:
+def test_a_power_loss_keeps_or_loses_unsynced_content_by_chance() -> None:
     outcomes = set()
     for seed in range(20):
         disk = Disk(Random(seed))

@@ -1,4 +1,4 @@
-"""The simulated network, and calls over it."""
+"""Test the simulated network, and calls over it."""
 
 from __future__ import annotations
 
@@ -21,47 +21,47 @@ def network(weather: Weather | None = None) -> Network:
 
 
 def listening(made: Network, source: str, target: str) -> tuple[Stream, list[tuple[float, object]]]:
-    heard: list[tuple[float, object]] = []
-    stream = Stream(made, source, target, lambda message: heard.append((round(made.agenda.now, 3), message)))
-    return stream, heard
+    received: list[tuple[float, object]] = []
+    stream = Stream(made, source, target, lambda message: received.append((round(made.agenda.now, 3), message)))
+    return stream, received
 
 
 def test_messages_arrive_after_both_delays_and_in_order() -> None:
     made = network(Weather(jitter_s=1.0, loss=0.3))
-    stream, heard = listening(made, "a", "b")
+    stream, received = listening(made, "a", "b")
     for number in range(20):
         stream.send(number)
     made.agenda.run(60.0)
-    assert [message for _, message in heard] == list(range(20))
-    calm, heard = listening(network(), "a", "b")
+    assert [message for _, message in received] == list(range(20))
+    calm, received = listening(network(), "a", "b")
     calm.send("x")
     calm._network.agenda.run(1.0)
-    assert heard == [(0.1, "x")]
+    assert received == [(0.1, "x")]
 
 
-def test_what_has_a_size_shares_the_uplink() -> None:
+def test_messages_with_a_size_share_the_uplink() -> None:
     made = network()
-    one, heard_one = listening(made, "a", "b")
-    two, heard_two = listening(made, "a", "c")
+    one, received_one = listening(made, "a", "b")
+    two, received_two = listening(made, "a", "c")
     one.send("one", 1000.0)
     two.send("two", 1000.0)
     made.agenda.run(10.0)
-    assert 1.9 < heard_one[0][0] <= heard_two[0][0] < 2.2
+    assert 1.9 < received_one[0][0] <= received_two[0][0] < 2.2
 
 
 def test_a_partition_delays_and_loses_nothing() -> None:
     made = network()
-    there, heard_there = listening(made, "a", "b")
-    back, heard_back = listening(made, "b", "a")
+    there, received_there = listening(made, "a", "b")
+    back, received_back = listening(made, "b", "a")
     made.cut("a", "b")
     there.send(1)
     there.send(2)
     back.send("one way")
     made.agenda.run(5.0)
-    assert (heard_there, heard_back) == ([], [(0.1, "one way")])
+    assert (received_there, received_back) == ([], [(0.1, "one way")])
     made.mend("a", "b")
     made.agenda.run(6.0)
-    assert [message for _, message in heard_there] == [1, 2]
+    assert [message for _, message in received_there] == [1, 2]
 
 
 def test_cuts_add_up() -> None:
@@ -78,14 +78,14 @@ def test_cuts_add_up() -> None:
     assert made.reaches("a", "b")
 
 
-def test_nothing_comes_after_the_end() -> None:
+def test_no_message_arrives_after_the_end() -> None:
     made = network()
-    stream, heard = listening(made, "a", "b")
+    stream, received = listening(made, "a", "b")
     stream.send(1)
     stream.send(2, 500.0)
     stream.close()
     made.agenda.run(5.0)
-    assert heard == []
+    assert received == []
 
 
 class World:
@@ -131,7 +131,7 @@ def test_a_repeated_request_is_carried_out_twice_and_answered_once() -> None:
     assert (world.asked, world.outcomes) == (["hello", "hello"], ["hello"])
 
 
-def test_failures_are_told_apart_from_answers() -> None:
+def test_failures_are_distinguished_from_answers() -> None:
     world = World()
     world.ask(world.never)
     world.network.agenda.run(5.0)

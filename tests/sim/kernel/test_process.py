@@ -1,4 +1,4 @@
-"""Processes in virtual time: the queue of events, its order and randomness, kills and restarts."""
+"""Test processes in virtual time: the queue of events, its order and randomness, kills and restarts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def started() -> tuple[Agenda, Process]:
     return agenda, process
 
 
-def test_what_was_put_off_dies_with_its_life() -> None:
+def test_a_scheduled_call_dies_with_its_life() -> None:
     agenda, process = started()
     seen: list[str] = []
     process.later(1.0, seen.append, "first life")
@@ -55,7 +55,7 @@ def test_a_script_waits_for_what_it_yields() -> None:
     assert seen == [1.5, 4.0, 4.0]
 
 
-def test_a_supervisor_hears_of_the_end() -> None:
+def test_a_supervisor_is_notified_of_the_end() -> None:
     _, process = started()
     ended: list[str] = []
     process.on_end = lambda one: ended.append(one.name)
@@ -64,7 +64,7 @@ def test_a_supervisor_hears_of_the_end() -> None:
     assert ended == ["one"]
 
 
-def test_things_of_one_moment_happen_in_the_order_in_which_they_were_put_in() -> None:
+def test_calls_at_one_moment_happen_in_the_order_of_scheduling() -> None:
     agenda, seen = Agenda(), list[tuple[float, str]]()
 
     def see(name: str) -> None:
@@ -80,7 +80,7 @@ def test_things_of_one_moment_happen_in_the_order_in_which_they_were_put_in() ->
     assert agenda.done == 3
 
 
-def test_it_stops_when_what_was_waited_for_has_happened() -> None:
+def test_a_run_stops_once_its_condition_holds() -> None:
     agenda, seen = Agenda(), list[int]()
     for number in range(5):
         agenda.after(float(number), seen.append, number)
@@ -88,7 +88,7 @@ def test_it_stops_when_what_was_waited_for_has_happened() -> None:
     assert agenda.now == 1.0
 
 
-def test_a_new_concern_changes_no_other_draws() -> None:
+def test_a_new_concern_changes_no_other_stream() -> None:
     alone, beside = Chance(7), Chance(7)
     beside.of("weather").random()
     assert [alone.of("faults").random() for _ in range(3)] == [beside.of("faults").random() for _ in range(3)]

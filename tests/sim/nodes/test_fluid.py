@@ -19,7 +19,7 @@ def outcome(**changes: object) -> Outcome:
 
 
 @pytest.mark.sim
-def test_peers_that_pause_while_they_receive_make_less() -> None:
+def test_peers_that_pause_while_they_receive_generate_less() -> None:
     busy = outcome()
     paused = outcome(pauses_while_receiving=True)
     assert paused.issued == paused.trained + sum(paused.dropped.values())
@@ -27,7 +27,7 @@ def test_peers_that_pause_while_they_receive_make_less() -> None:
 
 
 @pytest.mark.sim
-def test_who_does_not_relay_makes_copies_slower() -> None:
+def test_peers_that_do_not_relay_slow_the_copies_down() -> None:
     relaying = outcome()
     alone = outcome(lines=(Line(relays=False),))
     assert alone.t_bcast_s == pytest.approx(1.06 * 8 * 6e8 / 1.25e8, rel=0.1), "the origin sends every copy"
@@ -35,7 +35,7 @@ def test_who_does_not_relay_makes_copies_slower() -> None:
 
 
 @pytest.mark.sim
-def test_a_copy_that_took_another_ones_place_is_not_given_up_in_turn() -> None:
+def test_a_copy_that_replaced_another_one_is_not_replaced_in_turn() -> None:
     slow = outcome(version_bytes=2.4e9, piece_bytes=2.4e8, staleness_limit=9)
     copy_s = 1.06 * 8 * 2.4e9 / (1.25e8 + 8 * 1.25e7)
     assert copy_s > SETTINGS.train_s

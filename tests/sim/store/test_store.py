@@ -48,7 +48,7 @@ def test_changes_that_come_during_a_commit_share_the_next_one() -> None:
     assert 0.5 <= first < second == third
 
 
-def test_a_crash_forgets_what_waited_and_perhaps_what_was_being_committed() -> None:
+def test_a_crash_loses_waiting_changes_and_perhaps_those_being_committed() -> None:
     kept = set()
     for seed in range(20):
         _, process, disk = machine()
@@ -72,7 +72,7 @@ def test_a_full_disk_ends_the_store() -> None:
     assert isinstance(store.get_meta("x").exception(), StoreError)
 
 
-async def test_what_is_long_over_is_forgotten_and_still_refused() -> None:
+async def test_finished_groups_are_deleted_and_still_refused() -> None:
     store = MemoryStore(Tables(steps_kept=2))
     for number in range(1, 6):
         await score(store, number)
