@@ -93,7 +93,7 @@ class Operator:
         state.partials.discard(order.peer_id)
         actions += state.close_attempts(state.book.held_by(order.peer_id), "revoked", notify_peers=member is not None)
         if member is not None:
-            actions += self._presence.sent_away(order.peer_id, reason, now)
+            actions += self._presence.dismissed(order.peer_id, reason, now)
             actions.append(refused(order.peer_id, reason))
         reputation.banned = reason
         self._activation.observe_soon(now)

@@ -36,7 +36,7 @@ class Presence:
             actions += self._remove_member(event.peer_id, "left", "session replaced", now)
             actions.append(Note("session_replaced", event.peer_id, "the same identity opened a second session"))
         member = self._state.members.join(event, now)
-        self._state.book.came_back(event.peer_id)
+        self._state.book.reconnected(event.peer_id)
         actions += self._end_unheld(event)
         actions.append(Note("peer_joined", event.peer_id, f"{event.name} as {event.role}"))
         actions += self._traversal.joined(member, now) + self._broadcasts.joined(member, now)
@@ -61,22 +61,22 @@ class Presence:
         if event.finished:
             held = self._state.book.held_by(event.peer_id)
             actions += self._state.close_attempts(held, "peer_left", notify_peers=False)
-        return actions + self._gone(event.peer_id, "left", event.reason, now) + issue(self._state, now)
+        return actions + self._end_membership(event.peer_id, "left", event.reason, now) + issue(self._state, now)
 
     def drop_silent(self, now: float) -> list[Action]:
         """End the sessions of members that sent nothing for too long."""
         actions: list[Action] = []
         for member in self._state.members.silent(now):
             silent_s = now - member.last_seen
-            actions += self._gone(member.peer_id, "lost", f"silent for {silent_s:.1f} s", now)
+            actions += self._end_membership(member.peer_id, "lost", f"silent for {silent_s:.1f} s", now)
             actions.append(EndSession(member.peer_id, "no heartbeat"))  # a machine that was suspended will reconnect
         return actions
 
-    def sent_away(self, peer_id: PeerId, reason: str, now: float) -> list[Action]:
+    def dismissed(self, peer_id: PeerId, reason: str, now: float) -> list[Action]:
         """Remove a member that the operator dismissed; its leases are closed already."""
-        return self._gone(peer_id, "left", reason, now)
+        return self._end_membership(peer_id, "left", reason, now)
 
-    def _gone(self, peer_id: PeerId, how: Literal["left", "lost"], reason: str, now: float) -> list[Action]:
+    def _end_membership(self, peer_id: PeerId, how: Literal["left", "lost"], reason: str, now: float) -> list[Action]:
         """Remove a member whose session is over; it keeps its leases until their deadline, as it may reconnect."""
         self._state.book.left(peer_id, now + self._state.settings.reconnect_grace_s)
         actions = self._remove_member(peer_id, how, reason, now)

@@ -273,7 +273,7 @@ class Round:
     ) -> LeaseGrant:
         """Lease these slots of a group to this member, which is in line.
 
-        The lease asks for the version that the member was chosen for: one that still loads the version that it holds
+        The lease names the version that the member was chosen for: one that still loads the version that it holds
         would begin with an older one. Beginnings that other peers made are continued as long as they are young enough
         for their turn.
         """
@@ -318,7 +318,7 @@ class Round:
         load.held_now += len(attempts)
         load.held += len(attempts)
         state.accounts.issued += len(attempts)
-        state.members.asks(member, member.free_slots - len(attempts))
+        state.members.set_free_slots(member, member.free_slots - len(attempts))
         member.virtual_time = state.members.shares.served(member.peer_id, len(attempts) / self._speed(member))
         self._queue(member)
         return attempts

@@ -42,7 +42,7 @@ class WorkRequests:
         if rest is not None:
             rest.free_slots = event.free_slots
             return []
-        state.members.asks(member, event.free_slots)
+        state.members.set_free_slots(member, event.free_slots)
         return issue(state, now)
 
     def returned(self, event: LeasesReturned, now: float) -> list[Action]:
@@ -51,7 +51,7 @@ class WorkRequests:
         member = state.members.seen(event.peer_id, now)
         if member is None:
             return []
-        state.members.asks(member, 0)  # until it requests work again: this was too much for it
+        state.members.set_free_slots(member, 0)  # no work until its next request: this was too much for it
         leases = {*event.lease_ids}
         returned = [one for one in state.book.held_by(event.peer_id) if one.lease_id in leases]
         if returned:
@@ -73,22 +73,22 @@ class WorkRequests:
             self._state.members.reputation(peer_id).resting = ""
             member = self._state.members.get(peer_id)
             if member is not None:
-                self._state.members.asks(member, rest.free_slots)
+                self._state.members.set_free_slots(member, rest.free_slots)
 
     def tick(self, now: float) -> list[Action]:
         """Expire leases, and open the slots of peers that are away for longer than the reconnect grace."""
         state = self._state
         self._end_rests(now)
         if now - self._retried_at >= _RETRY_S:
-            self.all_may_try(now)
+            self.reconsider_all(now)
         actions = state.close_attempts(state.book.expired(now), "lease_expired", notify_peers=True)
         state.book.lose(now)
         return actions
 
-    def all_may_try(self, now: float) -> None:
+    def reconsider_all(self, now: float) -> None:
         """Consider again the peers that were set aside: work that was too late for them may be in time now."""
         self._retried_at = now
-        self._state.members.changed(self._state.members.shares.all_may_try())
+        self._state.members.changed(self._state.members.shares.take_set_aside())
 
     def learner_moved(self, now: float) -> None:
         """Measure the learner's pace after a batch was requested or recorded: open work has its turn earlier now."""
@@ -101,4 +101,4 @@ class WorkRequests:
             trained=state.accounts.trained,
             stale=dropped["stale"] + dropped["group_stale"],
         )
-        self.all_may_try(now)
+        self.reconsider_all(now)

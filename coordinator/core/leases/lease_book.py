@@ -171,9 +171,9 @@ class LeaseBook:
         """Keep the attempts of a peer that disconnected; their slots open at ``lost_at`` unless it reconnects."""
         self._grace.left(peer_id, self._live_by_peer.get(peer_id, ()), lost_at)
 
-    def came_back(self, peer_id: PeerId) -> None:
+    def reconnected(self, peer_id: PeerId) -> None:
         """Return the attempts of a peer that reconnected to it."""
-        found = self._grace.came_back(peer_id, self._live_by_peer.get(peer_id, ()))
+        found = self._grace.reconnected(peer_id, self._live_by_peer.get(peer_id, ()))
         self._index_all(found)
 
     def lose(self, now: float) -> None:

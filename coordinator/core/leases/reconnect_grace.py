@@ -53,7 +53,7 @@ class ReconnectGrace:
         self.lost |= found
         return found
 
-    def came_back(self, peer_id: PeerId, attempts: Iterable[AttemptKey]) -> set[AttemptKey]:
+    def reconnected(self, peer_id: PeerId, attempts: Iterable[AttemptKey]) -> set[AttemptKey]:
         """Return its live attempts to a peer that reconnected. Returns those that were lost."""
         self._grace.pop(peer_id, None)
         self.earlier.pop(peer_id, None)

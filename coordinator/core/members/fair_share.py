@@ -63,10 +63,10 @@ class FairShare:
         self._aside.pop(peer_id, None)
 
     def set_aside(self, peer_id: PeerId) -> None:
-        """Pass the peer over until its version changes, or until ``all_may_try``."""
+        """Pass the peer over until its version changes, or until ``take_set_aside``."""
         self._aside[peer_id] = self.places.pop(peer_id).line[1]
 
-    def all_may_try(self) -> list[PeerId]:
+    def take_set_aside(self) -> list[PeerId]:
         """Return the peers that were set aside, which may be put in line again."""
         peers = list(self._aside)
         self._aside.clear()

@@ -256,7 +256,7 @@ class Members:
         """Return the members that left last and have not reconnected, oldest first."""
         return list(self._departed.values())
 
-    def asks(self, member: Member, free_slots: int) -> None:
+    def set_free_slots(self, member: Member, free_slots: int) -> None:
         """Note that a member can take this many more slots."""
         member.free_slots = free_slots
         self._changed[member.peer_id] = None

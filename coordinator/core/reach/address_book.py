@@ -100,8 +100,8 @@ class ReachBook:
     """Addresses of every member, and of those that left, for when they return from the same place."""
 
     def __init__(self) -> None:
-        self._here: dict[PeerId, Reach] = {}
-        self._gone: OrderedDict[PeerId, Reach] = OrderedDict()  # the peer that left longest ago first
+        self._present: dict[PeerId, Reach] = {}
+        self._absent: OrderedDict[PeerId, Reach] = OrderedDict()  # the peer that left longest ago first
         self.failures = FailedPairs()
         """Pairs between which no hole could be punched lately."""
         self.punches = PunchFigures()
@@ -112,7 +112,7 @@ class ReachBook:
 
     def of(self, peer_id: PeerId) -> Reach:
         """Return what is known of a peer; empty for an unknown one. Only ``reported`` and ``found`` may change it."""
-        return self._here.get(peer_id) or self._gone.get(peer_id, _NOTHING)
+        return self._present.get(peer_id) or self._absent.get(peer_id, _NOTHING)
 
     def joined(self, peer_id: PeerId, host: str, address: str) -> Reach:
         """Note that a session was opened from this host.
@@ -120,24 +120,24 @@ class ReachBook:
         What was known is kept for plans if the host is the same, until the member's next report. A restarted process
         punches holes from another port.
         """
-        reach = self._gone.pop(peer_id, None) or self._here.get(peer_id)
+        reach = self._absent.pop(peer_id, None) or self._present.get(peer_id)
         if reach is None or reach.host != host or reach.joined_address != address:
             reach = Reach(host, joined_address=address)
         reach.reported = False
-        self._here[peer_id] = reach
+        self._present[peer_id] = reach
         return reach
 
     def left(self, peer_id: PeerId) -> None:
         """Note that a session ended."""
-        reach = self._here.pop(peer_id, None)
+        reach = self._present.pop(peer_id, None)
         if reach is not None:
-            self._gone[peer_id] = reach
-        while len(self._gone) > _REMEMBERED_MOST:
-            self._gone.popitem(last=False)
+            self._absent[peer_id] = reach
+        while len(self._absent) > _REMEMBERED_MOST:
+            self._absent.popitem(last=False)
 
     def reported(self, event: ReachabilityTold) -> str:
         """Take over what a member reports. Returns why a part of it is not believed, if that is news, else empty."""
-        reach = self._here[event.peer_id]
+        reach = self._present[event.peer_id]
         before, doubt = reach.for_planning, ""
         punch_address = event.punch_address
         if punch_address and plain_host(host_part(punch_address)) not in (reach.host, reach.watches_from):
@@ -160,11 +160,11 @@ class ReachBook:
 
     def seen(self, event: SeenAt) -> None:
         """Note an address from which a member was seen."""
-        self._here[event.peer_id].watches_from = plain_host(event.host)
+        self._present[event.peer_id].watches_from = plain_host(event.host)
 
     def found(self, peer_id: PeerId, *, dialable: bool | None, checked: str = "") -> None:
         """Note the outcome of dialling the address that a member advertises; ``checked``: the outcome, for people."""
-        reach = self._here[peer_id]
+        reach = self._present[peer_id]
         before, reach.dialable, reach.checked = reach.for_planning, dialable, checked
         self._changed |= reach.for_planning != before
 

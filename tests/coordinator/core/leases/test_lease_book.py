@@ -248,7 +248,7 @@ def test_attempts_are_lost_after_the_grace_and_found_again() -> None:
     assert away.due(2.9) == set()
     assert away.due(3.0) == away.lost == {key(1), key(2)}
     assert away.due(9.0) == set()
-    assert away.came_back(A, [key(1), key(2)]) == {key(1), key(2)}
+    assert away.reconnected(A, [key(1), key(2)]) == {key(1), key(2)}
     assert away.lost == set()
     assert away.earlier == {A: {key(1), key(2)}}
 
@@ -256,7 +256,7 @@ def test_attempts_are_lost_after_the_grace_and_found_again() -> None:
 def test_a_peer_that_returns_within_the_grace_lost_nothing() -> None:
     away = ReconnectGrace()
     away.left(A, [key(1)], until=3.0)
-    assert away.came_back(A, [key(1)]) == set()
+    assert away.reconnected(A, [key(1)]) == set()
     assert away.due(9.0) == set()
 
 
@@ -267,7 +267,7 @@ def test_attempts_that_end_meanwhile_are_discarded() -> None:
     assert away.due(3.0) == {key(2)}
     away.ended(A, key(2))
     away.validate({})
-    away.came_back(B, [key(3), key(4)])
+    away.reconnected(B, [key(3), key(4)])
     away.ended(B, key(9))  # of its present session
     assert away.earlier == {B: {key(3), key(4)}}
     away.ended(B, key(3))
@@ -277,7 +277,7 @@ def test_attempts_that_end_meanwhile_are_discarded() -> None:
 
 def test_doubted_attempts_are_lost_again_after_a_return() -> None:
     away = ReconnectGrace()
-    away.came_back(A, [key(1)])
+    away.reconnected(A, [key(1)])
     away.left(A, [key(1)], until=5.0)
     assert away.due(5.0) == {key(1)}
     away.left(A, [key(1), key(2)], until=8.0)

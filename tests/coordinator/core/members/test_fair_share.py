@@ -64,6 +64,6 @@ def test_a_peer_that_is_set_aside_waits_for_another_version_or_a_reset() -> None
     assert shares.first(Version(0)) is None
     waiting(shares, "a", 1, version=1)
     assert shares.first(Version(0)) == "a"
-    assert shares.all_may_try() == ["b"]
+    assert shares.take_set_aside() == ["b"]
     waiting(shares, "b", 2)
     assert PeerId("b") in shares.places

@@ -40,7 +40,7 @@ def test_a_changed_request_is_considered_once_and_a_heartbeat_changes_nothing() 
     here = members()
     a, b = here.join(joined("a"), now=0.0), here.join(joined("b"), now=0.0)
     assert here.take_changed() == ["a", "b"]
-    here.asks(b, 4)
+    here.set_free_slots(b, 4)
     here.seen(PeerId("a"), 1.0)
     assert here.seen(PeerId("nobody"), 1.0) is None
     here.changed([PeerId("c")])

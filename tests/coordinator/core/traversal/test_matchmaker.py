@@ -21,7 +21,7 @@ from tests.coordinator.core_world import only
 KINDS = ("open", "full-cone", "port-restricted", "symmetric", "firewall", "unknown")
 
 
-def asks(one: str, other: str) -> PunchRequested:
+def punch_requested(one: str, other: str) -> PunchRequested:
     return PunchRequested(PeerId(one), PeerId(other))
 
 
@@ -34,12 +34,12 @@ def world(**kinds: str) -> ReachWorld:
 
 def refusal(here: ReachWorld, one: str, other: str) -> str:
     """Return why the request is refused; empty if there is a punch."""
-    return here.messages_after(asks(one, other))[one].punch.refused
+    return here.messages_after(punch_requested(one, other))[one].punch.refused
 
 
 def test_both_are_ordered_at_once_in_fixed_roles() -> None:
     here = world(a="port-restricted", b="port-restricted")
-    messages = here.messages_after(asks("b", "a"))
+    messages = here.messages_after(punch_requested("b", "a"))
     assert set(messages) == {"a", "b"}
     to_a, to_b = messages["a"].punch, messages["b"].punch
     assert to_a.punch_id == to_b.punch_id > 0
@@ -51,7 +51,7 @@ def test_both_are_ordered_at_once_in_fixed_roles() -> None:
 
 def test_a_port_that_cannot_be_known_is_not_dialled() -> None:
     here = world(a="full-cone", b="symmetric")
-    messages = here.messages_after(asks("b", "a"))
+    messages = here.messages_after(punch_requested("b", "a"))
     assert messages["a"].punch.address == ""
     assert messages["b"].punch.address == here.punch_address("a")
 
@@ -67,7 +67,7 @@ def test_a_port_that_cannot_be_known_is_not_dialled() -> None:
 )
 def test_a_refusal_has_its_reason(one: str, other: str, why: str) -> None:
     here = world(a="port-restricted", s="symmetric", u="unknown")
-    messages = here.messages_after(asks(one, other))
+    messages = here.messages_after(punch_requested(one, other))
     assert set(messages) == {one}
     assert messages[one].punch.peer_id == other
     assert why in messages[one].punch.refused
@@ -94,7 +94,7 @@ def test_a_banned_peer_gets_no_holes_and_a_quarantined_one_neither() -> None:
 
 def test_a_pair_that_failed_pauses_and_may_retry_later() -> None:
     here = world(a="port-restricted", b="port-restricted")
-    punch_id = here.messages_after(asks("a", "b"))["a"].punch.punch_id
+    punch_id = here.messages_after(punch_requested("a", "b"))["a"].punch.punch_id
     here.handle(PunchEnded(PeerId("a"), punch_id, False, 3.0))
     assert "retry in 600 s" in refusal(here, "a", "b")
     assert "retry in" in refusal(here, "b", "a")
@@ -106,14 +106,14 @@ def test_a_pair_that_failed_pauses_and_may_retry_later() -> None:
 def test_the_askers_report_decides_and_silence_is_failure() -> None:
     here = world(a="port-restricted", b="port-restricted", c="full-cone")
     failures = here.core.state.reach.failures
-    punch_id = here.messages_after(asks("a", "b"))["a"].punch.punch_id
+    punch_id = here.messages_after(punch_requested("a", "b"))["a"].punch.punch_id
     here.handle(PunchEnded(PeerId("b"), punch_id, False, 3.0))
     assert len(failures) == 0
     here.handle(PunchEnded(PeerId("c"), punch_id, False, 3.0))  # none of its business
     here.handle(PunchEnded(PeerId("a"), punch_id, True, 0.3))
     assert len(failures) == 0
     assert here.core.state.reach.punches.opened == 1
-    here.messages_after(asks("c", "a"))
+    here.messages_after(punch_requested("c", "a"))
     here.now = 60.0
     noted = only(here.handle(Tick()), Note)
     assert [one.kind for one in noted] == ["punch_failed"]
@@ -151,7 +151,7 @@ def test_asking_without_end_is_limited() -> None:
     here = world(a="full-cone", b="full-cone")
     granted = 0
     for _ in range(100):
-        answer = here.messages_after(asks("a", "b"))["a"].punch
+        answer = here.messages_after(punch_requested("a", "b"))["a"].punch
         granted += not answer.refused
         here.handle(PunchEnded(PeerId("a"), answer.punch_id, True, 0.1))
     assert granted == 32
@@ -162,7 +162,7 @@ def test_asking_without_end_is_limited() -> None:
 
 def test_a_punch_of_a_member_that_left_is_no_failure() -> None:
     here = world(a="port-restricted", b="port-restricted")
-    here.messages_after(asks("a", "b"))
+    here.messages_after(punch_requested("a", "b"))
     here.handle(PeerLeft(PeerId("b"), "bye"))
     here.now = 60.0
     here.handle(Tick())
@@ -188,7 +188,7 @@ def test_nothing_is_left_over_whatever_happens(steps: list[tuple[str, int, int]]
     for what, one, two in steps:
         name = PeerId(f"p{one}")
         if what == "ask":
-            here.handle(asks(name, f"p{two}"))
+            here.handle(punch_requested(name, f"p{two}"))
         elif what == "end":
             here.handle(PunchEnded(name, two, two % 2 == 0, 1.0))
         elif what == "leave":
