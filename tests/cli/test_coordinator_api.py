@@ -78,7 +78,7 @@ async def test_https_is_checked_against_the_runs_ca(tmp_path: Path, serve: Calla
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", "{}"])
-async def test_a_folder_without_a_coordinator_says_what_to_do(tmp_path: Path, content: str | None) -> None:
+async def test_folder_without_a_coordinator_has_a_fix(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "endpoints.json").write_text(content)
     with pytest.raises(RunFolderError) as caught:
@@ -87,7 +87,7 @@ async def test_a_folder_without_a_coordinator_says_what_to_do(tmp_path: Path, co
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "nonsense", "http://", "ftp://127.0.0.1:1"])
-async def test_nobody_there(tmp_path: Path, url: str) -> None:
+async def test_missing_coordinator_is_unreachable(tmp_path: Path, url: str) -> None:
     with pytest.raises(Unreachable):
         await asked(Target(tmp_path, url))
 

@@ -36,7 +36,7 @@ def test_the_key_is_behind_the_hash(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert urlsplit(LINK).fragment == "token=k-e_y"
 
 
-def test_a_browser_is_given_a_file_and_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_browser_gets_a_file_instead_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
     dashboard(run_folder(tmp_path), open=True)
@@ -58,7 +58,7 @@ def test_a_folder_without_a_key_or_a_coordinator(tmp_path: Path) -> None:
 ENDPOINTS = Endpoints("http://127.0.0.1:7401", "127.0.0.1:7400")
 
 
-def test_only_a_terminal_is_told_the_key(tmp_path: Path) -> None:
+def test_key_is_printed_on_terminals_only(tmp_path: Path) -> None:
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "operator.key").write_text("k")
     (tmp_path / "endpoints.json").write_text(json.dumps({"http_url": ENDPOINTS.http_url, "grpc_address": ""}))

@@ -14,7 +14,7 @@ def test_durations_are_read(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "2", "h", "2x", "-1h", "0s", "1h?"])
-def test_what_is_none_is_refused(text: str) -> None:
+def test_malformed_durations_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="not a duration"):
         seconds_of(text)
 
@@ -22,5 +22,5 @@ def test_what_is_none_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "words"), [(0, "0s"), (59.6, "1m"), (3725, "1h 2m"), (129600, "1d 12h"), (86401, "1d 1s"), (-5, "0s")]
 )
-def test_durations_are_said(seconds: float, words: str) -> None:
+def test_durations_are_formatted(seconds: float, words: str) -> None:
     assert in_words(seconds) == words

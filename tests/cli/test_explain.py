@@ -13,7 +13,7 @@ from tests.coordinator.recovery import test_replay
 from tests.coordinator.report import test_wall_time
 
 
-async def test_explain_tells_a_story(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_explain_prints_the_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     await test_story.a_run(RunFolder(tmp_path).ledger)
     assert explain("rollout", "1", run_folder=tmp_path) == 0
     shown = capsys.readouterr().out
@@ -41,7 +41,7 @@ def test_a_duration_that_is_none(tmp_path: Path, since: str) -> None:
         why(tmp_path, since=since)
 
 
-def test_replay_says_whether_every_decision_is_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_reports_whether_decisions_are_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = RunFolder(tmp_path)
     entries, status = test_replay.a_recorded_run(folder)
     test_replay.write(folder, entries)

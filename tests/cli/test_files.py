@@ -25,7 +25,7 @@ def test_the_role_follows_from_the_sections(tmp_path: Path, text: str, role: str
     assert isinstance(load(file, guess_role(file)), config_class(guess_role(file)))
 
 
-def test_a_file_of_nobody_is_said_to_be_so(tmp_path: Path) -> None:
+def test_file_that_fits_no_role_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "some.toml"
     file.write_text("[nonsense]\na = 1")
     with pytest.raises(ConfigError, match="cannot tell which process"):

@@ -49,7 +49,7 @@ def test_help_imports_no_role() -> None:
     assert "Run a peer" in result.stdout
 
 
-def test_help_says_what_options_are_for() -> None:
+def test_help_describes_the_options() -> None:
     assert "Refresh every second until Ctrl-C." in rollcast("broadcast", "status", "--help", COLUMNS="200").stdout
 
 

@@ -72,7 +72,7 @@ async def test_a_deaf_process_is_killed(fleet: Fleet) -> None:
     assert fleet.ended()["learner"] == -9
 
 
-async def test_a_failed_process_is_named_with_its_words(fleet: Fleet) -> None:
+async def test_failed_process_is_named_with_its_output(fleet: Fleet) -> None:
     fleet.programs["coordinator"] = [sys.executable, "-c", FAIL]
     fleet.prepare()
     with pytest.raises(ProcessFailed) as caught:
@@ -85,7 +85,7 @@ async def test_a_failed_process_is_named_with_its_words(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("name", ["coordinator", "learner", "origin"])
-async def test_what_a_signal_killed_is_restarted_a_number_of_times(fleet: Fleet, name: str) -> None:
+async def test_killed_process_is_restarted_a_limited_number_of_times(fleet: Fleet, name: str) -> None:
     told: list[Restart] = []
     fleet.on_restart = told.append
     fleet.restart_delays_s = lambda: repeat(0.0)
@@ -104,7 +104,7 @@ async def test_what_a_signal_killed_is_restarted_a_number_of_times(fleet: Fleet,
 
 
 @pytest.mark.parametrize("name", ["coordinator", "learner", "origin", "peer-1"])
-async def test_what_crashed_is_restarted_after_a_delay(fleet: Fleet, name: str) -> None:
+async def test_crashed_process_is_restarted_after_a_delay(fleet: Fleet, name: str) -> None:
     told: list[Restart] = []
     fleet.on_restart, fleet.restart_peers = told.append, True
     fleet.restart_delays_s = lambda: repeat(0.3)
@@ -167,7 +167,7 @@ async def test_a_coordinator_that_has_summed_up_is_done(fleet: Fleet) -> None:
     await fleet.stop()
 
 
-async def test_what_was_asked_to_stop_is_not_started_again(fleet: Fleet) -> None:
+async def test_stopped_process_is_not_restarted(fleet: Fleet) -> None:
     fleet.prepare()
     await fleet.start(asyncio.Event())
     fleet.processes["learner"].terminate()
@@ -188,7 +188,7 @@ async def test_a_silent_coordinator_is_not_waited_for_for_ever(fleet: Fleet) -> 
         fleet.kill_all()
 
 
-async def test_a_stop_is_heard_while_starting(fleet: Fleet) -> None:
+async def test_stop_is_honoured_while_starting(fleet: Fleet) -> None:
     fleet.programs["coordinator"] = [sys.executable, "-c", SLEEP]
     fleet.prepare()
     stop = asyncio.Event()

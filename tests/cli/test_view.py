@@ -21,7 +21,7 @@ def text_of(renderable: Any) -> str:
     return console.export_text()
 
 
-def test_screen_shows_what_a_person_asks() -> None:
+def test_screen_shows_the_key_figures() -> None:
     shut_out = peer("peer-4", quarantined=True, active_version=None, version_lag=None)
     status = sample_status(waiting_for="rollouts of version 87", waiting_since_s=3.0, next="2 groups", peers=[shut_out])
     text = text_of(render(status, {"peer-3": -9}))
@@ -51,7 +51,7 @@ def test_a_wait_for_the_learner_is_shown_only_when_its_step_takes_long() -> None
     assert "waiting for a peer to join" in shown(waiting_for="a peer to join", waiting_since_s=1.0)
 
 
-def test_what_is_done_about_late_rollouts_and_kappa_is_said() -> None:
+def test_screen_shows_late_policy_and_kappa() -> None:
     def screen(**changes: Any) -> str:
         return text_of(render(sample_status(staleness=sample_status()["staleness"] | changes), {}))
 
@@ -61,7 +61,7 @@ def test_what_is_done_about_late_rollouts_and_kappa_is_said() -> None:
     assert "published every 2 steps, as broadcasts allow" in screen(publish_auto=True, publish_every_steps=2)
 
 
-def test_an_age_is_told_as_far_as_it_is_known() -> None:
+def test_age_is_shown_as_far_as_known() -> None:
     assert age_words(None) == "-"
     assert age_words({"age_steps": None, "age_s": None}) == "-"
     assert age_words({"age_steps": 1.25, "age_s": None}) == "1.2 steps"
@@ -161,6 +161,6 @@ def test_a_preview_is_a_sentence_a_table_and_warnings() -> None:
     ]
 
 
-def test_what_was_done_and_what_was_not() -> None:
+def test_outcome_lists_done_and_failed_peers() -> None:
     answer = {"done": ["a"], "failed": [{"peer": "b", "error": "it is banned"}]}
     assert outcome("pin_on", answer) == ["pin on: a", "not done: b: it is banned"]

@@ -160,7 +160,7 @@ def test_any_bytes_may_come(body: bytes) -> None:
         parse_join(body)
 
 
-async def test_who_is_banned_neither_joins_nor_renews(door: Door) -> None:
+async def test_banned_identity_neither_joins_nor_renews(door: Door) -> None:
     token, peer = await door.desk.new_invite("peer", quota=2, lifetime_s=60), Identity.generate()
     door.desk.banned_because = lambda peer_id: "sends rubbish" if peer_id == peer.peer_id else ""
     with pytest.raises(Banned) as refused:
@@ -179,7 +179,7 @@ class FakeDesk:
         return f"{role}-{quota}-{lifetime_s:g}"
 
 
-async def test_an_invite_names_both_ports_and_what_to_trust() -> None:
+async def test_invite_has_both_ports_and_the_ca() -> None:
     inviting = InviteIssuer(
         cast(JoinDesk, FakeDesk()), run_id=RunId("run-1"), ca_sha256="a" * 64, learner_public_key="b" * 64
     )

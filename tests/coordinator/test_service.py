@@ -134,7 +134,7 @@ def check_what_is_left(coordinator: Running) -> None:
     assert all(path.stat().st_mode & 0o077 == 0 for path in secrets.iterdir())
 
 
-async def test_a_stopped_run_is_summed_up_and_can_be_taken_up_again(tmp_path: Path) -> None:
+async def test_stopped_run_has_a_summary_and_can_be_resumed(tmp_path: Path) -> None:
     learner_key, peer_key = Identity.generate(), Identity.generate()
     two_steps = changed(run={"steps": 2})
     async with running(tmp_path, two_steps, learner=learner_key) as coordinator:
@@ -236,7 +236,7 @@ async def test_an_epoch_outlives_the_coordinator(tmp_path: Path) -> None:
         assert (await learner.stub.OpenEpoch(pb.EpochRequest(step=0))).epoch == 1
 
 
-async def test_what_ends_a_run_badly_is_raised_and_summed_up(tmp_path: Path) -> None:
+async def test_error_that_ends_a_run_is_raised_and_in_the_summary(tmp_path: Path) -> None:
     with pytest.raises(NoPeers):
         await run_until_it_fails(tmp_path / "alone", {"no_peer_timeout_s": 0.3})
     summary = json.loads((tmp_path / "alone" / "run" / "summary.json").read_text())
@@ -280,7 +280,7 @@ async def test_beyond_loopback_everything_is_encrypted(tmp_path: Path) -> None:
                 await client.get(coordinator.http_url.replace("https", "http") + "/health")
 
 
-async def test_an_almost_full_disk_takes_no_rollouts_but_keeps_everybody(
+async def test_almost_full_disk_refuses_rollouts_but_keeps_sessions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = 1 << 40
@@ -331,7 +331,7 @@ async def run_until_work_is_leased(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("serve", [{}, {"host": "0.0.0.0"}])
-def test_what_cannot_work_is_said_before_anything_starts(serve: dict[str, Any]) -> None:
+def test_invalid_configuration_fails_before_startup(serve: dict[str, Any]) -> None:
     key = "00" * 32 if serve else ""
     with pytest.raises(ConfigError):
         check(CoordinatorConfig.model_validate({"serve": serve, "learner_public_key": key}))

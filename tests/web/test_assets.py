@@ -29,7 +29,7 @@ def test_urls_are_prefix_and_path(assets: Assets) -> None:
     assert assets.reply("/../pyproject.toml") is None
 
 
-def test_gzip_is_for_who_takes_it(assets: Assets) -> None:
+def test_gzip_is_sent_only_if_accepted(assets: Assets) -> None:
     packed, plain = assets.reply("/web/card.js", accept_encoding="br, gzip"), assets.reply("/web/card.js")
     assert packed is not None
     assert plain is not None
@@ -42,7 +42,7 @@ def test_gzip_is_for_who_takes_it(assets: Assets) -> None:
     assert refused == plain
 
 
-def test_what_did_not_change_is_not_sent_again(assets: Assets) -> None:
+def test_unchanged_files_are_not_sent_again(assets: Assets) -> None:
     first = assets.reply("/")
     assert first is not None
     again = assets.reply("/", if_none_match=f'"other", W/{first.headers["ETag"]}')
@@ -71,7 +71,7 @@ def test_every_import_and_link_is_served() -> None:
                 assert known.reply(url) is not None, f"{path.name} asks for {name}"
 
 
-def test_nothing_is_asked_of_other_hosts() -> None:
+def test_pages_load_nothing_from_other_hosts() -> None:
     for path in (*PAGES.glob("*"), *STATIC.glob("*.*")):
         found = re.findall(r"https?://(?!www\.w3\.org/)[^\s\"'`]+", path.read_text())
         assert not found, f"{path.name} names {found}"
@@ -91,5 +91,5 @@ def test_nothing_inline_and_nothing_from_elsewhere() -> None:
     assert "http" not in CONTENT_SECURITY_POLICY
 
 
-def test_caching_is_left_to_who_answers() -> None:
+def test_cache_control_is_left_to_the_sender() -> None:
     assert not SECURITY_HEADERS.keys() & NO_STORE.keys()

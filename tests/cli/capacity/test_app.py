@@ -63,7 +63,7 @@ def test_every_name_of_s_is_in_the_dictionary() -> None:
         assert f"`{name}`" in PAGE
 
 
-def test_every_command_can_be_imported_and_says_what_it_is_for() -> None:
+def test_every_command_can_be_imported_and_has_help() -> None:
     for name in ("offers", "plan", "explain", "what-if", "replan", "calibrate", "validate", "diff", "schema"):
         assert capacity[name].help
 
@@ -81,6 +81,6 @@ def test_help_imports_neither_scipy_nor_matplotlib() -> None:
 
 
 @pytest.mark.parametrize("module", ["aiohttp", "matplotlib", "grpc", "jax"])
-def test_a_plan_needs_none_of_what_is_slow_to_import(module: str) -> None:
+def test_plan_imports_no_slow_package(module: str) -> None:
     code = f"import sys, rollcast.cli.capacity.plan\nassert {module!r} not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -62,7 +62,7 @@ def test_another_model_has_versions_of_another_size(tmp_path: Path) -> None:
     assert source.endswith("with options")
 
 
-def test_what_a_coordinator_measured_counts_more_than_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measurements_override_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_pool(tmp_path)
     monkeypatch.setattr(inputs, "asked_live", lambda url, ca_file: LIVE)
     options = PoolOptions(pool=tmp_path / "pool.csv", coordinator="http://127.0.0.1:1")
@@ -104,7 +104,7 @@ def test_skipped_rows_are_listed_with_the_reason(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize("what", ["columns", "demand", "hardware", "models", "lengths", "prices"])
-def test_what_may_be_written_is_listed(what: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_allowed_columns_and_keys_are_listed(what: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = call(capsys, "offers", what, "--format", "json")
     assert len(found.json["rows"]) >= 3
     assert call(capsys, "offers", what).status == 0
@@ -114,7 +114,7 @@ def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert call(capsys, "schema").out == json_schema()
 
 
-def test_what_was_fitted_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fitted_values_are_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(capacity_calibrate, "read_run", lambda folder: records())
     found = call(capsys, "calibrate", "runs/local")
     assert found.status == 0

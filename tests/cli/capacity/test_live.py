@@ -33,7 +33,7 @@ def test_nothing_changes_without_a_cause(plan_file: Path, capsys: pytest.Capture
     assert (found.status, "0 switched on, 0 off" in found.out) == (0, True)
 
 
-def test_a_small_change_of_price_is_not_worth_a_switch_and_a_large_one_is(
+def test_only_a_large_price_change_causes_a_switch(
     plan_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     demand = ("--demand", str(tmp_path / "demand.toml"))
@@ -48,7 +48,7 @@ def test_a_small_change_of_price_is_not_worth_a_switch_and_a_large_one_is(
     assert document["document"]["schema"] == "rollcast.capacity.plan/1"
 
 
-def test_a_set_that_is_gone_is_status_2(plan_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_insufficient_set_is_status_2(plan_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--demand", str(tmp_path / "demand.toml"), "--pool", str(tmp_path / "pool.csv"), "--staleness", "1")
     found = call(capsys, "replan", "--from", str(plan_file), *words)
     assert (found.status, "infeasible" in found.out) == (2, True)
@@ -87,7 +87,7 @@ def test_a_plan_is_followed_through_a_record(
     assert call(capsys, "replan", *words[:4]).status == 0
 
 
-def test_what_is_wrong_is_told(plan_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_name_the_problem(plan_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigError, match="--discount"):
         call(capsys, "replan", "--from", str(plan_file), "--discount", "1.5")
     with pytest.raises(ConfigError, match="--events"):
@@ -165,6 +165,6 @@ def test_json_is_alone_on_stdout(run: Path, capsys: pytest.CaptureFixture[str]) 
     assert (document["accepted_rollouts"], document["usd_per_accepted_rollout"]) == (0, None)
 
 
-def test_a_run_without_accounts_says_so(tmp_path: Path) -> None:
+def test_run_without_a_cost_record_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="has no record of costs"):
         cost(tmp_path)

@@ -85,7 +85,7 @@ def test_a_forecast_has_the_learner_in_it(tmp_path: Path, capsys: pytest.Capture
     assert forecast["learner_usd"]["p50"] == pytest.approx(2.0, rel=0.3)
 
 
-def test_what_is_wrong_is_told_before_anything_is_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_fail_before_planning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = small_pool(tmp_path)
     with pytest.raises(ConfigError, match=r"\.png or \.svg"):
         call(capsys, "plan", *options, "--plot", "plan.gif")
@@ -102,7 +102,7 @@ def test_the_shipped_pool_and_demand_make_a_plan(capsys: pytest.CaptureFixture[s
     assert "Skipped" not in found.err
 
 
-def test_an_explanation_says_what_binds_who_is_next_and_what_changes(
+def test_explanation_has_binding_rows_next_worker_and_changes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = call(capsys, "explain", *small_pool(tmp_path))
@@ -151,7 +151,7 @@ def test_every_combination_has_a_row_and_the_cheapest_a_tick(
     assert all(row["infeasible"] for row in rows if row["staleness"] == 1)
 
 
-def test_plots_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plots_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plots = (tmp_path / "s.svg", tmp_path / "b.svg")
     words = ("--staleness", "2,4", "--plot", str(plots[0]), "--plot-broadcast", str(plots[1]))
     assert call(capsys, "what-if", *small_pool(tmp_path), *words).status == 0
@@ -163,7 +163,7 @@ def test_nothing_feasible_is_status_2(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (found.status, "0 of 1 are feasible" in found.out) == (2, True)
 
 
-def test_what_cannot_be_varied_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unvaried_values_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = small_pool(tmp_path)
     with pytest.raises(ConfigError, match="no value is varied"):
         call(capsys, "what-if", *options)
@@ -204,7 +204,7 @@ async def test_settings_are_shown_previewed_and_changed(
             change(**wrong, run=run)  # type: ignore[arg-type]
 
 
-def test_utilisation_is_drawn_against_workers(
+def test_utilisation_is_plotted_against_workers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[tuple[float, float | None]] = []

@@ -50,9 +50,7 @@ ROWS = (
 )
 
 
-def test_rows_worth_training_on_are_written_and_the_others_counted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_useful_rows_are_written_and_removed_rows_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write(tmp_path / "raw.jsonl", *ROWS)
     rates = write(
         tmp_path / "samples.jsonl",

@@ -35,7 +35,7 @@ def test_no_key_is_overwritten(tmp_path: Path) -> None:
         identity.restore(copy, state=tmp_path)
 
 
-def test_what_is_no_key_is_not_restored(tmp_path: Path) -> None:
+def test_malformed_key_is_not_restored(tmp_path: Path) -> None:
     (tmp_path / "no.key").write_text("hello")
     with pytest.raises(WrongKey):
         identity.restore(tmp_path / "no.key", state=tmp_path / "state")

@@ -63,7 +63,7 @@ def test_a_pause_may_end_by_itself(
         control.pause(for_="soon", state=Path("/s"))
 
 
-def test_what_the_daemon_refuses_is_raised_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_daemon_errors_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     error = error_to_json(RunFolderError("cannot write", fix="free some space"))
     monkeypatch.setattr(control, "request", lambda folder, values: {"error": error})
     with pytest.raises(RunFolderError, match="free some space"):
@@ -73,7 +73,7 @@ def test_what_the_daemon_refuses_is_raised_here(monkeypatch: pytest.MonkeyPatch)
         control.resume(state=Path("/s"))
 
 
-def test_without_a_daemon_it_says_so(tmp_path: Path) -> None:
+def test_missing_daemon_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DaemonAway):
         control.status(state=tmp_path)
 
@@ -113,7 +113,7 @@ def test_all_limits_are_shown_with_their_meaning(places: dict[str, Path], capsys
     assert "none" in shown
 
 
-def test_a_limit_is_set_kept_and_taken_away(places: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_limit_is_set_kept_and_reset(places: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     text = places["config"].read_text()
     set_("limits.download_gb_month=7", "link.upload_mbit_s_max=none", **places)
     assert "download_gb_month" in capsys.readouterr().out
@@ -131,7 +131,7 @@ def test_a_limit_is_set_kept_and_taken_away(places: dict[str, Path], capsys: pyt
 
 
 @pytest.mark.parametrize("assignment", ["nonsense=1", "upload_gb_month=-1", 'compute_hours=["someday"]', "noequals"])
-def test_what_is_no_limit_is_refused(assignment: str, places: dict[str, Path]) -> None:
+def test_invalid_limits_are_refused(assignment: str, places: dict[str, Path]) -> None:
     with pytest.raises(ConfigError):
         set_(assignment, **places)
     with pytest.raises(ConfigError):
@@ -193,7 +193,7 @@ def test_it_is_followed_into_the_next_file(path: Path, monkeypatch: pytest.Monke
     assert "after" in found or found == ["new"] * 3
 
 
-def test_without_a_log_it_says_where_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_log_error_names_other_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_logs, "_SYSTEM_UNIT_FILE", tmp_path / "none")
     with pytest.raises(DaemonAway, match="docker logs"):
         logs(state=tmp_path)

@@ -57,7 +57,7 @@ REPORT: dict[str, Any] = {
 }
 
 
-def test_one_screen_says_what_the_machine_does_and_why() -> None:
+def test_screen_shows_the_state_with_its_reason() -> None:
     lines = screen(REPORT).splitlines()
     assert lines[:6] == [
         "generating - 4 rollouts with version 7",
@@ -77,7 +77,7 @@ def test_one_screen_says_what_the_machine_does_and_why() -> None:
     assert max(map(len, lines)) <= 110
 
 
-def test_a_pause_says_until_when_and_a_new_machine_holds_nothing() -> None:
+def test_pause_has_an_end_and_a_new_machine_no_version() -> None:
     paused = REPORT | {
         "state": "paused",
         "reason": "paused by its owner",
@@ -94,7 +94,7 @@ def test_a_pause_says_until_when_and_a_new_machine_holds_nothing() -> None:
     assert lines[3] == "version   none received yet"
 
 
-def test_a_newer_release_is_said_with_what_to_do() -> None:
+def test_newer_release_is_shown_with_its_upgrade() -> None:
     newer = {"ours": "0.1.0", "theirs": "0.2.0", "how": "let it finish, upgrade"}
     assert screen(REPORT | {"newer_release": newer}).splitlines()[-1] == (
         "release   the run uses 0.2.0, this machine 0.1.0: let it finish, upgrade"
@@ -119,7 +119,7 @@ def test_a_coordinator_that_is_not_reached_is_named_with_the_hop_that_fails() ->
     ]
 
 
-def test_how_others_reach_it_is_said() -> None:
+def test_screen_shows_reachability() -> None:
     lines = screen(REPORT).splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("reached"))
     assert lines[at : at + 4] == [

@@ -37,7 +37,7 @@ def fleet(count: int, behind: int) -> dict[str, Any]:
     return sample_broadcast(peers=[origin, *peers], peers_holding={"have": count - behind, "total": count})
 
 
-def test_screen_shows_what_an_operator_asks() -> None:
+def test_screen_shows_the_broadcast() -> None:
     text = "\n".join(lines_of(sample_broadcast()))
     for expected in (
         "version 87",
@@ -81,7 +81,7 @@ def test_a_small_fleet_is_in_the_order_of_names() -> None:
     assert [line.split()[1] for line in lines if "generating" in line] == ["peer-2", "peer-10"]
 
 
-def test_a_silent_peer_and_a_lost_coordinator_are_said() -> None:
+def test_screen_marks_a_silent_peer_and_a_lost_coordinator() -> None:
     silent = broadcast_peer("peer-9", 0.5, last_seen_s=4.2)
     text = "\n".join(lines_of(sample_broadcast(peers=[silent]), notice="no coordinator answers, for 3 s"))
     assert "silent 4 s" in text
@@ -144,7 +144,7 @@ def test_heat_line(cells: list[int], share: float, width: int, drawn: str) -> No
 
 @settings(deadline=None, max_examples=60)
 @given(st.binary(max_size=128), st.floats(0, 1), st.integers(1, 200))
-def test_only_what_is_complete_is_drawn_full(cells: bytes, share: float, width: int) -> None:
+def test_only_complete_cells_are_full(cells: bytes, share: float, width: int) -> None:
     drawn = heat_line(cells.hex(), share, width)
     assert len(drawn) == width
     if cells and width <= len(cells):
@@ -193,7 +193,7 @@ def test_no_coordinator_is_an_error_with_a_code(tmp_path: Path) -> None:
         broadcast.status(run=RunOptions(url="http://127.0.0.1:1"))
 
 
-def test_another_server_is_not_taken_for_a_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answer_of_another_server_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broadcast, "ask", answers({"peers": 3}))
     with pytest.raises(MalformedMessage):
         broadcast.status()
@@ -220,7 +220,9 @@ async def test_watching_survives_a_coordinator_that_is_away_for_a_while(monkeypa
 
 
 @pytest.mark.parametrize("first", [[], [sample_broadcast()]])
-async def test_watching_ends_when_nobody_answers(first: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_watch_ends_when_the_coordinator_stays_silent(
+    first: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(broadcast, "GONE_S", 0.0)
     monkeypatch.setattr(broadcast, "ask", answers(*first, Unreachable("gone")))
     async with aiohttp.ClientSession() as session:

@@ -57,7 +57,7 @@ def test_samples_are_shown_with_their_verdicts(run: Path, capsys: pytest.Capture
     assert capsys.readouterr().out == ""
 
 
-def test_what_is_wrong_is_said(run: Path, tmp_path: Path) -> None:
+def test_errors_name_the_problem(run: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--limit"):
         samples(run, limit=0)
     with pytest.raises(RunFolderError, match="not a run folder"):

@@ -34,7 +34,7 @@ def run_folder(path: Path, url: str) -> RunOptions:
     return RunOptions(run_folder=path)
 
 
-async def test_acts_are_given_and_previewed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_acts_are_performed_and_previewed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     acts = Acts()
     async with served(tmp_path, Given(routes=acts.routes)) as page:
         run = run_folder(tmp_path / "run", page.url)
@@ -86,7 +86,7 @@ async def test_workers_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert [one["name"] for one in found] == ["ann", "old", "bad"]
 
 
-def test_nobody_is_no_table() -> None:
+def test_empty_fleet_prints_a_hint() -> None:
     assert workers.lines_of([]) == ["No workers are connected. Create an invite for a donor with `rollcast invite`."]
 
 
@@ -119,7 +119,7 @@ async def test_a_token_from_birth_to_end(
         assert not listed["holds"]
 
 
-def test_lines_say_what_holds_until_when() -> None:
+def test_token_lines_show_validity() -> None:
     shared = {"made_unix_s": 0.0, "access": "viewer", "revoked_unix_s": None, "expires_unix_s": None, "holds": True}
     tokens = [
         {**shared, "id": 1, "name": "ann"},
@@ -185,7 +185,7 @@ async def test_invites_are_made_listed_and_revoked(
         invite.revoke("../tokens")
 
 
-def test_lines_say_what_became_of_each() -> None:
+def test_invite_lines_show_their_state() -> None:
     others = [ONE | {"used": 3}, ONE | {"revoked": True}]
     assert [invite.fate_of(one, 0.0) for one in (ONE, *others)] == ["open", "used up", "revoked"]
     assert invite.fate_of(ONE, 1e6) == "ended"

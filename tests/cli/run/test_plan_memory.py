@@ -20,7 +20,7 @@ def run(*arguments: str) -> int:
     return int(app(("plan-memory", *arguments), exit_on_error=False, result_action="return_value") or 0)
 
 
-def test_json_says_bytes_by_part_and_what_fits(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_bytes_by_component_and_fitting_hardware(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(str(MATH), "--json") == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["parameters"] == 4_022_468_096
@@ -29,7 +29,7 @@ def test_json_says_bytes_by_part_and_what_fits(capsys: pytest.CaptureFixture[str
     assert set(plan["learner_fits"]) == set(plan["peer_fits"]) == {one.name for one in CATALOGUE}
 
 
-def test_the_shipped_file_quotes_what_the_plan_says_today() -> None:
+def test_shipped_file_quotes_the_present_plan() -> None:
     text = " ".join(line.lstrip("# ") for line in MATH.read_text().splitlines())
     for line in summary(plan_of(MATH)):
         assert line in text, line

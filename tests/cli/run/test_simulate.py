@@ -21,14 +21,14 @@ def test_it_prints_an_outcome_and_a_digest(capsys: pytest.CaptureFixture[str]) -
     assert document["violations"] == []
 
 
-def test_a_violation_is_told_and_is_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
+def test_violation_is_printed_and_sets_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
     bug = next(one for one in MUTANTS if one.name == "announced-before-pushed")
     with planted(bug):
         assert simulate_fleet(standard_mix=True, hours=0.005, faults="all") == 1
     assert "I12 (a half-written version is invisible" in capsys.readouterr().out
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_invalid_options_are_refused() -> None:
     with pytest.raises(ConfigError):
         simulate_fleet(peers=0)
     with pytest.raises(ConfigError):

@@ -115,13 +115,13 @@ async def test_an_invite_or_a_token(caller: Caller, authorization: str, may: boo
             await check_invited(desk, caller, "POST", {"Authorization": authorization})
 
 
-async def test_no_other_site_measures_in_somebodys_name() -> None:
+async def test_cross_site_speed_test_is_refused() -> None:
     headers = {"Host": "127.0.0.1:1", "Origin": "https://elsewhere.example", "Sec-Fetch-Site": "cross-site"}
     with pytest.raises(NotAllowed):
         await check_invited(cast(JoinDesk, Desk()), VIEWER, "POST", headers)
 
 
-def test_a_proof_names_a_member_and_another_header_nobody() -> None:
+def test_proof_names_a_member_and_other_headers_name_none() -> None:
     desk = cast(JoinDesk, Desk())
     assert member_in(desk, "/here", {"Authorization": "Member proof"}) == "me"
     assert member_in(desk, "/here", {"Authorization": "Invite right"}) is None

@@ -68,7 +68,7 @@ async def test_callers_at_the_same_time_share_the_second_port(
             assert all(ours == theirs for ours, theirs in looks)
 
 
-async def test_what_may_not_be_is_refused(tmp_path: Path) -> None:
+async def test_invalid_requests_are_refused(tmp_path: Path) -> None:
     async with running(tmp_path) as run, aiohttp.ClientSession(run.http_url) as session:
         headers = {"Authorization": "Invite nonsense"}
         async with session.post("/api/v1/speed/seen", json={"nonce": NONCE}, headers=headers) as response:
@@ -78,7 +78,7 @@ async def test_what_may_not_be_is_refused(tmp_path: Path) -> None:
                 assert response.status == 400
 
 
-async def test_few_are_looked_at_at_once(tmp_path: Path) -> None:
+async def test_concurrent_measurements_are_limited(tmp_path: Path) -> None:
     async with running(tmp_path) as run, aiohttp.ClientSession(run.http_url, headers=invited(run)) as session:
         nonces = [f"{number:032x}" for number in range(AT_ONCE)]
         open_ones = [await session.post("/api/v1/speed/seen", json={"nonce": nonce}) for nonce in nonces]
@@ -95,7 +95,7 @@ class Desk:
         return PeerId(proof)
 
 
-async def test_one_member_takes_nothing_from_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_limits_are_per_member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observed_address, "SECOND_DEADLINE_S", 0.01)
     look = ObservedAddressRoutes(cast(JoinDesk, Desk()), "127.0.0.1")
     async with served(tmp_path, Given(routes=look.routes())) as page:
@@ -161,7 +161,7 @@ async def line_of(response: aiohttp.ClientResponse) -> dict[str, Any] | None:
     return json.loads(line) if line else None
 
 
-async def test_a_member_is_told_again_and_again_where_it_comes_from(tmp_path: Path) -> None:
+async def test_member_receives_its_address_repeatedly(tmp_path: Path) -> None:
     watched = address_stream(DeskOf("anna"))
     async with (
         served(tmp_path, Given(routes=watched.routes())) as page,
@@ -175,7 +175,7 @@ async def test_a_member_is_told_again_and_again_where_it_comes_from(tmp_path: Pa
         assert watched.open_connections == 1
 
 
-async def test_strangers_are_told_nothing(tmp_path: Path) -> None:
+async def test_strangers_are_refused(tmp_path: Path) -> None:
     watched = address_stream(DeskOf("anna"))
     async with served(tmp_path, Given(routes=watched.routes())) as page:
         for headers in ({}, member("bert"), {"Authorization": "Bearer x"}):
@@ -184,7 +184,7 @@ async def test_strangers_are_told_nothing(tmp_path: Path) -> None:
     assert watched.open_connections == 0
 
 
-async def test_who_asks_anew_has_one_connection_and_who_left_none(tmp_path: Path) -> None:
+async def test_new_request_replaces_the_connection_and_leaving_ends_it(tmp_path: Path) -> None:
     desk = DeskOf("anna")
     watched = address_stream(desk)
     async with served(tmp_path, Given(routes=watched.routes())) as page:

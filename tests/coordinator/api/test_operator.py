@@ -88,7 +88,7 @@ async def test_peers_are_drained_banned_pinned_and_enabled(tmp_path: Path) -> No
     assert rows[0] == ("peers", "a, b, a", "drain: move", "done")
 
 
-async def test_what_would_change_nothing_is_said(tmp_path: Path) -> None:
+async def test_acts_without_effect_are_reported(tmp_path: Path) -> None:
     async with acting(tmp_path) as (acts, page):
         found = (await page.post(PEERS, {"act": "enable", "peers": ["a"]}))[1]["failed"]
         assert found == [{"peer": "a", "error": "it is neither drained, banned nor quarantined"}]
@@ -117,7 +117,7 @@ async def test_settings_are_read_and_changed_together(tmp_path: Path) -> None:
     assert acts.orders[3] == PublishPeriodChanged(0)
 
 
-async def test_prices_are_said(tmp_path: Path) -> None:
+async def test_prices_are_set(tmp_path: Path) -> None:
     async with acting(tmp_path) as (acts, page):
         said = await page.post("/api/v1/acts/price", {"name": "a", "usd_per_hour": 2.0})
         assert said == (200, {"prices": 1})
@@ -140,7 +140,7 @@ async def test_a_preview_changes_nothing(tmp_path: Path) -> None:
     ]
 
 
-async def test_what_makes_no_sense_changes_nothing(tmp_path: Path) -> None:
+async def test_invalid_acts_change_nothing(tmp_path: Path) -> None:
     async with acting(tmp_path) as (acts, page):
         for path, values in (
             (PEERS, {"act": "sideways", "peers": ["a"]}),
@@ -161,7 +161,7 @@ async def test_what_makes_no_sense_changes_nothing(tmp_path: Path) -> None:
     assert acts.orders == []
 
 
-async def test_nobody_else_acts(tmp_path: Path) -> None:
+async def test_acts_require_a_valid_token(tmp_path: Path) -> None:
     async with acting(tmp_path) as (acts, page):
         for token in (None, "wrong"):
             for path, values in ((PEERS, {"act": "ban", "peers": ["a"]}), (SETTINGS, {"staleness_limit": 1})):
@@ -180,7 +180,7 @@ def wanted(values: dict[str, Any], *, limit: int = 4, kappa: int = 1, now: int |
     return orders_of(proposed_settings(SettingsChange(**values), rules, BUDGET), rules.rules, BUDGET)
 
 
-def test_only_what_changes_is_ordered() -> None:
+def test_only_changes_become_orders() -> None:
     assert wanted({}) == []
     assert wanted({"staleness_limit": 4, "usd_per_hour_max": 5.0}) == []
     assert wanted({"publish_every_steps": "auto"}) == [PublishPeriodChanged(0)]
@@ -188,7 +188,7 @@ def test_only_what_changes_is_ordered() -> None:
     assert wanted({"usd_per_hour_max": None}) == [BudgetChanged(Budget())]
 
 
-def test_each_order_goes_with_what_holds_before_it() -> None:
+def test_each_order_fits_the_settings_before_it() -> None:
     """kappa may be S + 1 at most at any moment."""
     smaller = wanted({"staleness_limit": 0, "publish_every_steps": 1}, kappa=4)
     assert smaller == [PublishPeriodChanged(1), StalenessLimitChanged(0)]
@@ -206,12 +206,12 @@ def test_each_order_goes_with_what_holds_before_it() -> None:
         ({"publish_every_steps": None}, "must have a value"),
     ],
 )
-def test_what_cannot_be_is_refused(values: dict[str, Any], says: str) -> None:
+def test_invalid_settings_are_refused(values: dict[str, Any], says: str) -> None:
     with pytest.raises(MalformedMessage, match=says):
         wanted(values)
 
 
-def test_settings_say_what_may_be_set() -> None:
+def test_settings_have_their_ranges() -> None:
     core = World(staleness_limit=3, publish_every_steps=2).core
     core.handle(StalenessLimitChanged(2), 0.0)
     found = settings_of(core, Budget(usd_total_max=7.0)).model_dump()

@@ -31,7 +31,7 @@ async def test_bytes_go_down_and_up_for_those_with_an_invite(tmp_path: Path) -> 
             assert answer["seconds"] > 0.0
 
 
-async def test_what_may_not_be_is_refused(tmp_path: Path) -> None:
+async def test_invalid_requests_are_refused(tmp_path: Path) -> None:
     async with running(tmp_path) as run, aiohttp.ClientSession(run.http_url, headers=invited(run)) as session:
         for authorization in ("Invite nonsense", "Invite ", f"Invite {'x' * 300}"):
             headers = {"Authorization": authorization}
@@ -53,7 +53,7 @@ async def _endless() -> AsyncIterator[bytes]:
         yield bytes(1 << 20)
 
 
-async def test_whoever_asks_is_dialled_and_nobody_else(tmp_path: Path) -> None:
+async def test_only_the_caller_is_dialed(tmp_path: Path) -> None:
     async def say(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(NONCE.encode())
         writer.close()

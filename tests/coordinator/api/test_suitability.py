@@ -25,7 +25,7 @@ WRONG: list[object] = [
 ]
 
 
-async def test_a_run_that_has_just_begun_says_what_it_needs_and_makes_nothing_up(tmp_path: Path) -> None:
+async def test_new_run_reports_its_needs_without_guesses(tmp_path: Path) -> None:
     async with running(tmp_path) as run, aiohttp.ClientSession(run.http_url, headers=invited(run)) as session:
         async with session.get("/api/v1/worth") as response:
             needs = await response.json()
@@ -42,6 +42,6 @@ async def test_a_run_that_has_just_begun_says_what_it_needs_and_makes_nothing_up
             assert response.status == 403
 
 
-def test_the_planner_says_in_its_own_words_what_it_would_do_with_a_machine() -> None:
+def test_answer_has_the_planners_verdict() -> None:
     said = _planned(replace(QUESTION, demand=replace(DEMAND, rollouts_per_step=340)), FAST)
     assert said.startswith("planner: on: 2 rollouts/s for 0 $/h")

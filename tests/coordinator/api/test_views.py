@@ -44,7 +44,7 @@ def _no_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reads_module, "KEPT_S", 0.0)
 
 
-async def test_every_view_is_a_route_that_answers_what_it_says(tmp_path: Path) -> None:
+async def test_every_view_matches_its_declared_type(tmp_path: Path) -> None:
     async with serving(tmp_path, world("a", "b")) as (page, views, _):
         paths = {
             "/api/v1/overview": ("run_name", "local"),
@@ -86,7 +86,7 @@ async def test_every_view_is_a_route_that_answers_what_it_says(tmp_path: Path) -
         "/api/v1/explain?of=peer",
     ],
 )
-async def test_what_cannot_be_is_refused(tmp_path: Path, path: str) -> None:
+async def test_invalid_queries_are_refused(tmp_path: Path, path: str) -> None:
     async with serving(tmp_path, world("a")) as (page, _, _):
         status, answer = await page.get(path)
         assert (status, answer["code"]) == (400, "RC305")
@@ -103,7 +103,7 @@ async def lines(page: Served, topics: str) -> AsyncGenerator[tuple[str, Any], No
                 yield name, json.loads(line[6:])
 
 
-async def test_the_stream_tells_of_views_and_only_what_is_new_of_the_others(tmp_path: Path) -> None:
+async def test_stream_sends_views_and_only_new_rows(tmp_path: Path) -> None:
     run = world("a")
     async with serving(tmp_path, run) as (page, views, ledger), asyncio.timeout(20):
         told: dict[str, list[Any]] = {}
@@ -127,7 +127,7 @@ async def test_the_stream_tells_of_views_and_only_what_is_new_of_the_others(tmp_
         assert len(told["history"]) == 1
 
 
-async def test_samples_are_taken_while_it_is_served(tmp_path: Path) -> None:
+async def test_history_is_sampled_while_served(tmp_path: Path) -> None:
     run = world("a")
     folder = RunFolder(tmp_path / "runs" / "two").prepare()
     ledger = Ledger.open(folder.ledger)
@@ -141,7 +141,7 @@ async def test_samples_are_taken_while_it_is_served(tmp_path: Path) -> None:
     await ledger.close()
 
 
-async def test_tables_of_huge_fleets_are_told_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tables_of_large_fleets_are_sent_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RunFolder(tmp_path / "runs" / "three").prepare()
     run = world("a", "b")
     topics = {

@@ -103,7 +103,7 @@ def test_the_description_is_valid(run: Run) -> None:
     OpenAPIV31SpecValidator(run.document).validate()
 
 
-def test_every_read_answers_what_it_says(run: Run) -> None:
+def test_every_read_matches_the_description(run: Run) -> None:
     for method, path, operation in run.operations:
         needs = [one for one in operation["parameters"] if one["required"]]
         if method == "GET" and not needs and path not in NEEDS_MORE:
@@ -112,7 +112,7 @@ def test_every_read_answers_what_it_says(run: Run) -> None:
             check(run, operation, answer)
 
 
-def test_acts_on_peers_say_in_the_audit_log_what_became_of_each(run: Run) -> None:
+def test_audit_log_has_the_outcome_for_each_peer(run: Run) -> None:
     asked = {"act": "pin_on", "peers": ["nobody-is-called-that"]}
     assert run.ask("POST", "/api/v1/acts/peers", json.dumps(asked).encode())[0] == 200
     (row, *_) = json.loads(run.ask("GET", "/api/v1/audit")[2])["rows"]

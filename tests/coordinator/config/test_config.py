@@ -18,7 +18,7 @@ from peer.config import PeerConfig
 HOST = {"id": "box", "address": "box.example"}
 
 
-def test_each_kind_is_told_by_its_kind() -> None:
+def test_kind_selects_the_configuration_class() -> None:
     pools = [
         {"kind": "local", "workers": 2},
         {"kind": "ssh", "hosts": [HOST]},
@@ -39,7 +39,7 @@ def test_each_kind_is_told_by_its_kind() -> None:
         ([{"kind": "cloud"}], "does not match any of the expected tags"),
     ],
 )
-def test_what_cannot_be_is_refused(pools: list[dict[str, Any]], what: str) -> None:
+def test_invalid_values_are_refused(pools: list[dict[str, Any]], what: str) -> None:
     with pytest.raises(ValueError, match=what):
         ProvidersConfig.model_validate({"pools": pools})
 
@@ -58,7 +58,7 @@ def test_a_limit_that_the_publication_period_cannot_keep_is_refused() -> None:
         RunConfig(staleness_limit=1, publish_every_steps=3)
 
 
-def test_what_is_trained_may_be_older_than_s_only_where_it_is_corrected_for() -> None:
+def test_age_max_exceeds_s_only_with_policy_correct() -> None:
     assert RunConfig(staleness_limit=4, late_steps_max=3).age_max == 4
     assert RunConfig(staleness_limit=4, late_steps_max=3, late_policy="correct").age_max == 7
 

@@ -96,7 +96,7 @@ async def test_a_coordinator_killed_around_a_start_leaves_no_orphan(folder: Path
     assert coordinator.invites == 0
 
 
-async def test_a_worker_that_is_wanted_still_is_adopted_and_not_started_twice(folder: Path) -> None:
+async def test_wanted_worker_is_adopted_and_not_started_twice(folder: Path) -> None:
     kill_in_process(folder, "after")
     assert running(folder) == ["run-1.local-1.1"]
     coordinator = Coordinator()
@@ -109,7 +109,7 @@ async def test_a_worker_that_is_wanted_still_is_adopted_and_not_started_twice(fo
         assert running(folder) == []
 
 
-async def test_a_peer_is_known_again_after_a_restart(folder: Path) -> None:
+async def test_peer_is_recognised_after_a_restart(folder: Path) -> None:
     before = Coordinator()
     async with live(fleet_over(folder, before)) as fleet:
         fleet.submit(WorkersWanted({"local-1": "planned"}))

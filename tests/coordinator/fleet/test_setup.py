@@ -105,7 +105,7 @@ class FakeShell:
         self.told.append(event)
 
 
-async def test_the_capacity_model_hears_offers_and_its_wishes_are_met(
+async def test_capacity_model_receives_offers_and_its_workers_are_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(setup, "NO_PEERS_S", 0.0)

@@ -59,7 +59,7 @@ def test_a_worker_that_has_joined_is_a_peer_from_then_on() -> None:
     assert wanted.reasons == {"b": RAN_BEFORE}
 
 
-def test_what_fails_is_not_offered_for_a_while() -> None:
+def test_failing_workers_are_not_offered_for_a_while() -> None:
     wanted = WantedWorkers(())
     wanted.take(WantWorker("a", True, "cheapest"))
     assert told(update(wanted, failing=frozenset({"a"}), begun=frozenset({"a"}))) == {"b": False, "c": False}
@@ -68,7 +68,7 @@ def test_what_fails_is_not_offered_for_a_while() -> None:
     assert wanted.reasons == {}
 
 
-def test_with_nobody_here_the_best_value_comes_first() -> None:
+def test_without_peers_the_best_value_is_wanted_first() -> None:
     wanted = WantedWorkers(())
     update(wanted, no_peers=True)
     assert wanted.reasons == {"b": FIRST}

@@ -56,7 +56,7 @@ async def test_other_names_are_not_answered(tmp_path: Path, host: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/api/v1/status", "/nowhere"])
-async def test_every_answer_forbids_what_is_foreign(tmp_path: Path, path: str) -> None:
+async def test_every_answer_has_security_headers(tmp_path: Path, path: str) -> None:
     async with served(tmp_path) as page, page.client.get(page.url + path) as response:
         policy = response.headers["Content-Security-Policy"]
         assert "default-src 'none'" in policy
@@ -89,7 +89,7 @@ async def test_answers(tmp_path: Path) -> None:
         ("/web/../http/app.py", 404),
     ],
 )
-async def test_what_is_not_as_asked_is_refused_in_json(tmp_path: Path, path: str, status: int) -> None:
+async def test_invalid_requests_are_refused_in_json(tmp_path: Path, path: str, status: int) -> None:
     async with served(tmp_path, Given(routes=ROUTES)) as page:
         got, said = await page.get(path)
         assert (got, said["code"]) == (status, "RC305")
@@ -129,7 +129,7 @@ async def test_acts_of_another_site_are_refused_even_with_a_token(tmp_path: Path
             assert (response.status, (await response.json())["code"]) == (403, "RC307")
 
 
-async def test_our_own_faults_tell_nothing_of_the_inside(tmp_path: Path) -> None:
+async def test_internal_errors_reveal_no_details(tmp_path: Path) -> None:
     async with served(tmp_path, Given(routes=ROUTES)) as page:
         status, said = await page.get("/api/v1/fail")
         assert (status, said["code"]) == (500, "RC000")

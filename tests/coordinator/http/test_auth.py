@@ -122,7 +122,7 @@ async def test_a_token_works_until_it_is_revoked(tmp_path: Path) -> None:
         {},
     ],
 )
-async def test_what_is_no_token_is_refused(tmp_path: Path, values: dict[str, object]) -> None:
+async def test_invalid_token_requests_are_refused(tmp_path: Path, values: dict[str, object]) -> None:
     async with served(tmp_path) as page:
         status, said = await page.post(PATH, values)
         assert (status, said["code"]) == (400, "RC305")

@@ -24,13 +24,13 @@ async def test_health_ready_metrics_and_status(tmp_path: Path) -> None:
         assert (await page.get("/api/v1/ca"))[1]["ca_pem"].startswith("-----BEGIN CERTIFICATE")
 
 
-async def test_strangers_hear_no_reason(tmp_path: Path) -> None:
+async def test_strangers_get_no_reason(tmp_path: Path) -> None:
     async with served(tmp_path, Given(not_ready="out of money", open_reading=False)) as page:
         assert await page.get("/ready") == (503, {"ready": False})
         assert (await page.get("/ready", KEY))[1]["reason"] == "out of money"
 
 
-async def test_a_session_says_who_asks(tmp_path: Path) -> None:
+async def test_session_names_the_caller(tmp_path: Path) -> None:
     async with served(tmp_path) as page:
         status, said = await page.get("/api/v1/session")
         assert (status, said["who"], said["access"], said["reading_is_open"]) == (200, "loopback", "viewer", True)
@@ -52,7 +52,7 @@ async def test_a_join_gets_its_certificate(tmp_path: Path) -> None:
         (StoreError("the disk is full"), 503, "RC401"),
     ],
 )
-async def test_a_refused_join_says_why(tmp_path: Path, error: Exception, status: int, code: str) -> None:
+async def test_refused_join_has_a_reason(tmp_path: Path, error: Exception, status: int, code: str) -> None:
     async with served(tmp_path) as page:
         page.desk.answer = error
         got, body = await page.post("/api/v1/join", {})

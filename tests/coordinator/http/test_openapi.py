@@ -17,7 +17,7 @@ from tests.coordinator.http.serving import KEY, served
 TOKENS = "/api/v1/tokens"
 
 
-def test_what_contradicts_itself_is_refused() -> None:
+def test_contradictory_routes_are_refused() -> None:
     async def nothing(_call: Call) -> Answer:
         return {}
 
@@ -69,7 +69,7 @@ def check(document: dict[str, Any], method: str, path: str, said: tuple[int, Any
     Draft202012Validator({**schema, "components": document["components"]}).validate(answer)
 
 
-async def test_raw_routes_say_what_they_give(tmp_path: Path) -> None:
+async def test_raw_routes_have_a_content_type(tmp_path: Path) -> None:
     async with served(tmp_path) as page:
         _, document = await page.get(PATH)
         for route in page.app.routes:
@@ -78,7 +78,7 @@ async def test_raw_routes_say_what_they_give(tmp_path: Path) -> None:
                 assert list(content) == [route.content_type]
 
 
-def test_each_role_may_what_those_before_it_may() -> None:
+def test_each_role_includes_the_roles_before_it() -> None:
     for place, access in enumerate(ACCESSES):
         caller = Caller("x", access)
         assert [caller.may(needed) for needed in ACCESSES] == [place >= other for other in range(len(ACCESSES))]

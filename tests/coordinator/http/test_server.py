@@ -110,7 +110,7 @@ async def test_beyond_loopback_only_with_tls_and_tokens(tmp_path: Path) -> None:
     await ledger.close()
 
 
-async def test_what_is_no_http_fills_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_malformed_http_does_not_fill_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with served(tmp_path) as page:
         for start in (
             b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n",
@@ -124,7 +124,7 @@ async def test_what_is_no_http_fills_no_log(tmp_path: Path, caplog: pytest.LogCa
     assert not caplog.records
 
 
-async def test_a_taken_port_is_named(tmp_path: Path) -> None:
+async def test_port_in_use_is_named(tmp_path: Path) -> None:
     async with served(tmp_path) as page:
         with pytest.raises(PortInUse, match=str(page.server.port)):
             await HttpServer.start(page.app, host="127.0.0.1", port=page.server.port, tls=None)

@@ -75,7 +75,7 @@ class StoreConformance(ABC):
         await store.store_rollouts([store_rollout(2, rollout(2, group_id=2)), store_rollout(3, rollout(3, group_id=3))])
         assert (await store.counts()).accepted == 3
 
-    async def test_what_was_never_issued_is_not_stored(self, store: RunStore) -> None:
+    async def test_unissued_rollouts_are_refused(self, store: RunStore) -> None:
         await store.record_group(group(), "{}")
         with pytest.raises(StoreError, match="contradicts"):
             await store.store_rollouts([store_rollout(1, rollout(1))])
@@ -99,7 +99,7 @@ class StoreConformance(ABC):
         assert await store.rollout(RolloutId(1)) == rollout_to_pb(rollout(2, group_id=1))
         assert await store.rollout(RolloutId(2)) is None
 
-    async def test_an_attempt_that_is_closed_takes_no_rollout(self, store: RunStore) -> None:
+    async def test_closed_attempt_refuses_a_rollout(self, store: RunStore) -> None:
         await issue(store, 1)
         await store.close_attempt(close(1, "lease_expired"))
         with pytest.raises(StoreError, match="contradicts"):
@@ -240,9 +240,7 @@ class StoreConformance(ABC):
         assert [one.group_id for one in await again.open_groups()] == [2, 3, 4]
         await again.close()
 
-    async def test_what_is_over_is_remembered_with_whether_it_was_accepted(
-        self, store: RunStore, tmp_path: Path
-    ) -> None:
+    async def test_finished_attempts_keep_whether_they_were_accepted(self, store: RunStore, tmp_path: Path) -> None:
         await score(store, 1, 2)
         await fill(store, 3)
         await issue(store, 4, 5)
@@ -266,7 +264,7 @@ class StoreConformance(ABC):
             store.store_rollouts([store_rollout(number, rollout(number, number))])
         assert (await store.counts()).accepted == 500
 
-    async def test_close_makes_durable_what_was_asked_for(self, store: RunStore, tmp_path: Path) -> None:
+    async def test_close_makes_requested_changes_durable(self, store: RunStore, tmp_path: Path) -> None:
         for number in range(100):
             store.set_meta(str(number), "x")
         again = await self.opened_again(store, tmp_path)
@@ -357,7 +355,7 @@ class StoreConformance(ABC):
                 await store.check_invite(token, now_unix_s=50.0)
         assert [found.revoked for found in await store.invites(10) if found.note] == [True]
 
-    async def test_an_invite_is_looked_at_without_using_it_up(self, store: RunStore) -> None:
+    async def test_check_does_not_use_up_an_invite(self, store: RunStore) -> None:
         await store.create_invite(b"hash", "peer", quota=1, expires_unix_s=100.0)
         await store.check_invite(b"hash", now_unix_s=50.0)
         await store.claim_invite(b"hash", "peer", PeerId("p0"), now_unix_s=50.0)
@@ -439,7 +437,7 @@ class CompactionConformance(StoreConformance):
         with pytest.raises(StoreError):
             await store.record_score(RolloutId(500), 1.0, exact=True)  # no such rollout ever existed
 
-    async def test_what_was_compacted_is_refused_for_ever(self, store: CompactingStore) -> None:
+    async def test_compacted_ids_stay_refused(self, store: CompactingStore) -> None:
         await self._old_run(store)
         await self._compact(store, 4)
         await issue(store, 90)
@@ -473,7 +471,7 @@ class CompactionConformance(StoreConformance):
         with pytest.raises(StoreError, match="was compacted"):
             await store.batch(Step(3))
 
-    async def test_old_events_are_handed_out_and_deleted_in_order(self, store: CompactingStore) -> None:
+    async def test_old_events_are_returned_and_deleted_in_order(self, store: CompactingStore) -> None:
         for number in range(10):
             await store.record_event("kind", "subject", str(number), cause="test")
         assert await store.oldest_events(4, kept=7) == []

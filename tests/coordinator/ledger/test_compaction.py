@@ -94,7 +94,7 @@ async def test_a_long_run_stays_small_and_exact(tmp_path: Path) -> None:
     await ledger.close()
 
 
-async def test_the_story_goes_on_in_files(tmp_path: Path) -> None:
+async def test_history_continues_in_archive_files(tmp_path: Path) -> None:
     ledger = Ledger.open(tmp_path / "store.sqlite")
     await run(ledger, tmp_path, range(40))
     archived = [one for path in segments(tmp_path / "events") for one in read_segment(path)]
@@ -105,7 +105,7 @@ async def test_the_story_goes_on_in_files(tmp_path: Path) -> None:
     await ledger.close()
 
 
-async def test_nothing_is_compacted_before_the_learner_says_what_it_keeps(tmp_path: Path) -> None:
+async def test_no_compaction_before_the_learner_reports_its_checkpoints(tmp_path: Path) -> None:
     ledger = Ledger.open(tmp_path / "store.sqlite")
     for step in range(10):
         await one_step(ledger, step)
@@ -143,7 +143,7 @@ TEN_STEPS = Retention(margin_steps=10)
     ("checkpoint", "recorded", "horizon"),
     [(None, 100, 0), (0, 100, 0), (13, 100, 0), (50, 100, 36), (100, 100, 86), (200, 100, 86)],
 )
-def test_what_a_learner_may_still_ask_for_is_kept(checkpoint: int | None, recorded: int, horizon: int) -> None:
+def test_batches_that_a_learner_may_request_are_kept(checkpoint: int | None, recorded: int, horizon: int) -> None:
     step = None if checkpoint is None else Step(checkpoint)
     assert (
         horizon_step(TEN_STEPS, oldest_checkpoint_step=step, recorded_batches=recorded, oldest_trained_age=4) == horizon

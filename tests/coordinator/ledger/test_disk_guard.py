@@ -20,7 +20,7 @@ class Disk:
         return self.guard.refusing, (self.guard._folder / BALLAST).exists()
 
 
-def test_uploads_are_refused_below_the_mark_until_there_is_room_again(tmp_path: Path) -> None:
+def test_uploads_are_refused_until_enough_space_is_free(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     assert disk.look(10_000) == (False, True)
     assert (tmp_path / BALLAST).stat().st_size == 500
@@ -31,14 +31,14 @@ def test_uploads_are_refused_below_the_mark_until_there_is_room_again(tmp_path: 
     assert disk.look(2500) == (False, True)
 
 
-def test_a_change_is_told_once(tmp_path: Path) -> None:
+def test_change_is_returned_once(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     assert [disk.guard.look() for _ in range(3)] == [True, False, False]
     disk.free = 0
     assert [disk.guard.look() for _ in range(3)] == [True, False, False]
 
 
-def test_who_guards_no_more_leaves_no_ballast(tmp_path: Path) -> None:
+def test_close_deletes_the_ballast(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     assert disk.look(10_000) == (False, True)
     disk.guard.close()
@@ -50,7 +50,7 @@ def test_a_small_disk_has_no_ballast_and_is_used(tmp_path: Path) -> None:
     assert Disk(tmp_path).look(1200) == (False, False)
 
 
-def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
+def test_missing_folder_is_named(tmp_path: Path) -> None:
     guard = DiskGuard(tmp_path / "gone", free_bytes_min=1, ballast_bytes=1)
     with pytest.raises(RunFolderError, match="gone"):
         guard.look()

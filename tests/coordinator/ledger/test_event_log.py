@@ -31,7 +31,7 @@ class Clock:
         return self.now
 
 
-async def test_of_what_repeats_a_few_rows_are_written_and_the_rest_is_counted() -> None:
+async def test_repeated_events_are_limited_and_counted() -> None:
     ledger, clock, kept = Ledger(), Clock(), list[Any]()
     rows = EventRows(ledger, clock, kept.append)  # type: ignore[arg-type]
     for number in range(50):

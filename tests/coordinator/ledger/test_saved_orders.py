@@ -52,7 +52,7 @@ def test_orders_in_force_outlive_a_coordinator() -> None:
     assert Orders.from_json("{}").events(rules) == []
 
 
-def test_peers_that_are_sent_away_and_what_may_be_spent_outlive_a_coordinator_too() -> None:
+def test_bans_and_budget_outlive_a_coordinator() -> None:
     orders, a, b = Orders(), PeerId("a"), PeerId("b")
     budget = BudgetChanged(Budget(usd_per_hour_max=2.0))
     for order in (
@@ -85,7 +85,7 @@ def test_s_is_restored_as_far_as_kappa_allows() -> None:
     assert Orders(staleness_limit=1).events(StalenessRules(4, 4)) == []
 
 
-def test_no_ban_is_forgotten_for_want_of_room() -> None:
+def test_bans_are_never_discarded() -> None:
     orders = Orders()
     for number in range(PEERS_MAX):
         orders.take(PeerBanned(PeerId(str(number))))
@@ -94,7 +94,7 @@ def test_no_ban_is_forgotten_for_want_of_room() -> None:
         orders.check(PeerBanned(PeerId("one more")))
 
 
-def test_a_price_takes_the_place_of_the_one_for_the_same_peers() -> None:
+def test_price_replaces_the_one_with_the_same_patterns() -> None:
     first, second = Price(name="a", usd_per_hour=1.0), Price(hardware="x", usd_per_hour=2.0)
     prices = with_price(with_price((), first), second)
     assert prices == (second, first)
@@ -114,7 +114,7 @@ def test_a_price_takes_the_place_of_the_one_for_the_same_peers() -> None:
         {"usd_per_hour": 1e9},
     ],
 )
-def test_what_is_no_price_is_refused(values: dict[str, Any]) -> None:
+def test_invalid_prices_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(MalformedMessage):
         price_from(values)
 

@@ -64,10 +64,10 @@ def test_an_invite_is_good_for_its_role_until_it_expires() -> None:
         (replace(INVITE, revoked=True), 0.0, "peer", "was revoked"),
     ],
 )
-def test_what_speaks_against_it(invite: StoredInvite | None, now: float, role: str, says: str) -> None:
+def test_unusable_invites_are_refused(invite: StoredInvite | None, now: float, role: str, says: str) -> None:
     with pytest.raises(JoinRefused, match=says):
         usable(invite, now, role)
 
 
-def test_used_up_says_for_how_many_it_was() -> None:
+def test_used_up_invite_names_its_quota() -> None:
     assert used_up(INVITE).cause == "its quota is 2"

@@ -52,7 +52,7 @@ async def test_a_rollout_from_lease_to_batch(ledger: Path) -> None:
     ]
 
 
-async def test_a_lease_that_was_dropped_says_why(ledger: Path) -> None:
+async def test_dropped_lease_has_a_reason(ledger: Path) -> None:
     story = tell(ledger, "lease 4")
     assert story.facts["slots"] == {"0": "dropped: stale"}
     assert whats(story)[-1] == f"slot 0 of group 4 was dropped from {work.PEER}: stale"
@@ -72,7 +72,7 @@ async def test_a_peer_by_name_id_or_its_beginning(ledger: Path, words: str) -> N
     assert f"peer joined ({work.PEER}): atlas as peer" in whats(story)
 
 
-async def test_a_version_and_what_became_of_its_rollouts(ledger: Path) -> None:
+async def test_version_with_the_outcomes_of_its_rollouts(ledger: Path) -> None:
     story = tell(ledger, "version 3")
     assert story.facts == {"epoch": 0, "trained_by_age": {"-3": 2}}
     assert whats(story) == ["announced in epoch 0"]
@@ -101,7 +101,7 @@ def test_malformed_words_are_refused(words: str) -> None:
         parse(words)
 
 
-def test_without_a_ledger_that_is_said(tmp_path: Path) -> None:
+def test_missing_ledger_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no ledger"):
         tell(tmp_path / "store.sqlite", "lease 1")
     (tmp_path / "broken.sqlite").write_text("not a database" * 100)

@@ -31,7 +31,7 @@ def samples(broadcast: dict[str, Any]) -> dict[tuple[str, str], float]:
     }
 
 
-def test_the_broadcast_is_what_prometheus_sees() -> None:
+def test_metrics_match_the_broadcast_status() -> None:
     found = samples(sample_broadcast(peers=[broadcast_peer("peer-5", 0.41, peer_id="p5", uplink_bytes_per_s=None)]))
     expected = {
         ("rollcast_broadcast_running", ""): 1,

@@ -40,7 +40,7 @@ def values(activation: dict[str, Any] | None) -> dict[str, float]:
     return found
 
 
-def test_who_is_on_and_what_it_costs() -> None:
+def test_active_peers_and_their_cost_are_exported() -> None:
     assert values(STATUS) == {
         "rollcast_peers_on": 2.0,
         "rollcast_peers_standby": 1.0,
@@ -53,11 +53,11 @@ def test_who_is_on_and_what_it_costs() -> None:
     assert values(STATUS | {"plan": PLAN})["rollcast_plan_lp_bound_usd_per_hour"] == 0.9
 
 
-def test_nothing_where_nobody_decides() -> None:
+def test_mode_off_exports_no_activation() -> None:
     assert values(STATUS | {"mode": "off"}) == values(None) == {}
 
 
-def test_the_budget_is_told_whoever_decides() -> None:
+def test_budget_is_exported_in_every_mode() -> None:
     limited = STATUS | {"mode": "off", "usd_per_hour_max": 2.0, "usd_total_max": None}
     assert values(limited) == {"rollcast_budget_usd_per_hour": 2.0}
 

@@ -18,7 +18,7 @@ def samples(metrics: CoordinatorMetrics) -> dict[tuple[str, str], float]:
     }
 
 
-def test_the_status_is_what_prometheus_sees() -> None:
+def test_metrics_match_the_status() -> None:
     metrics = CoordinatorMetrics(sample_status, sample_broadcast)
     metrics.upload_answer_s.observe(0.003)
     found = samples(metrics)
@@ -41,7 +41,7 @@ def test_the_status_is_what_prometheus_sees() -> None:
     assert {key: found.get(key) for key in expected} == expected
 
 
-def test_what_is_not_known_yet_is_left_out() -> None:
+def test_unknown_values_are_left_out() -> None:
     unknown = sample_status(newest_version=None, reward_train=None, t_bcast_s={}, peers=[])
     found = samples(CoordinatorMetrics(lambda: unknown, sample_broadcast))
     assert ("rollcast_version_newest", "") not in found

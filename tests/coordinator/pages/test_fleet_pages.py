@@ -47,7 +47,7 @@ async def _names(tab: Tab) -> list[str]:
     return shown
 
 
-async def test_a_thousand_workers_are_listed_and_few_are_drawn(browser: Any, serve: Serve) -> None:
+async def test_thousand_workers_are_listed_and_few_are_rendered(browser: Any, serve: Serve) -> None:
     site = await serve(workers=1000)
     async with signed_in(browser, site, "#/workers") as tab:
         await tab.shows(".page-head", "1,000 workers")
@@ -76,7 +76,7 @@ async def test_silence_turns_amber_and_red(browser: Any, serve: Serve) -> None:
         )
 
 
-async def test_workers_are_drained_after_a_look_at_what_follows(browser: Any, serve: Serve) -> None:
+async def test_workers_are_drained_after_a_preview(browser: Any, serve: Serve) -> None:
     site = await serve(workers=8)
     site.refuse = {"gpu-2"}
     async with signed_in(browser, site, "#/workers?sort=name&down=0") as tab:
@@ -113,7 +113,7 @@ async def test_a_worker_has_its_story_and_an_address(browser: Any, serve: Serve)
         await tab.gone(".fleet-side")
 
 
-async def test_who_may_not_act_is_asked_to_sign_in(browser: Any, serve: Serve) -> None:
+async def test_reader_without_the_role_is_asked_to_sign_in(browser: Any, serve: Serve) -> None:
     site = await serve(workers=3)
     async with opened(browser, f"http://127.0.0.1:{site.port}/#/workers/{worker(1)['peer_id']}") as tab:
         await tab.page.get_by_role("button", name="Ban").click()
@@ -133,7 +133,7 @@ async def test_the_order_is_held_under_the_pointer(browser: Any, serve: Serve) -
 
 
 @pytest.mark.parametrize(("peers", "shape"), [(8, "rows"), (200, "rings")])
-async def test_the_relay_tree_is_drawn(browser: Any, serve: Serve, peers: int, shape: str) -> None:
+async def test_relay_tree_is_shown(browser: Any, serve: Serve, peers: int, shape: str) -> None:
     site = await serve(tree=peers)
     async with signed_in(browser, site, "#/broadcast") as tab:
         await tab.shows(".tree", f"{peers + 1} nodes")
@@ -149,7 +149,7 @@ async def test_the_relay_tree_is_drawn(browser: Any, serve: Serve, peers: int, s
         assert not tab.problems
 
 
-async def test_broadcast_says_who_is_waited_for(browser: Any, serve: Serve) -> None:
+async def test_broadcast_names_the_peers_it_waits_for(browser: Any, serve: Serve) -> None:
     site = await serve()
     async with signed_in(browser, site, "#/broadcast") as tab:
         await tab.shows(".now-card", "Waiting for peer-5, which holds 41% of version 87")
@@ -179,7 +179,7 @@ async def test_how_members_reach_each_other_is_shown(browser: Any, serve: Serve)
         assert not tab.problems
 
 
-async def test_s_is_changed_after_a_look_at_what_follows(browser: Any, serve: Serve) -> None:
+async def test_s_is_changed_after_a_preview(browser: Any, serve: Serve) -> None:
     site = await serve()
     async with signed_in(browser, site, "#/capacity") as tab:
         await tab.shows(".tiles", "7 1 on standby")

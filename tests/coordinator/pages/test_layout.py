@@ -27,7 +27,7 @@ async def _ask(tab: Tab, module: str, code: str, given: Any = None) -> Any:
     return await tab.page.evaluate(f"async (given) => {{ const m = await import({module!r}); return {code} }}", given)
 
 
-async def test_what_is_unknown_comes_last_and_ties_stay(tab: Tab) -> None:
+async def test_unknown_values_sort_last_and_ties_stay(tab: Tab) -> None:
     code = """(() => {
       const rows = new Map(Object.entries({ a: 2, b: null, c: 10, d: 2, e: NaN }));
       const sorted = (before, down) => m.ordered(rows, before, (value) => value, down).join("");
@@ -91,7 +91,7 @@ async def test_every_peer_has_one_parent_that_is_nearer_to_the_origin(tab: Tab, 
     assert sum(one["children"] for one in found.values()) == 200
 
 
-async def test_a_cycle_and_who_is_not_reached_are_drawn_too(tab: Tab) -> None:
+async def test_cycles_and_unreached_nodes_are_placed_too(tab: Tab) -> None:
     nodes = [{"id": one, "name": one, "region": "", "role": "origin" if one == "o" else "peer"} for one in "oabcd"]
     edges = [
         {"source": source, "target": target, "stripes": [0], "bytes_per_s": None}
@@ -115,7 +115,7 @@ async def test_the_picture_stays_still_while_rates_change(tab: Tab) -> None:
     assert await _ask(tab, "/tree_layout.js", code) == ["a", "b", "a"]
 
 
-async def test_no_two_nodes_are_drawn_at_one_place(tab: Tab) -> None:
+async def test_no_two_nodes_share_a_place(tab: Tab) -> None:
     code = """(() => {
       const tree = m.spanning(given.nodes, given.edges);
       const all = [m.asRows(tree, { width: 900, wide: 148, tall: 38 }), m.asRings(tree, { size: 900, margin: 90 })];

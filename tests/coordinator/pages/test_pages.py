@@ -57,7 +57,7 @@ async def test_the_overview_shows_the_figures_and_follows_them(browser: Any, sit
         assert not tab.problems
 
 
-async def test_who_is_worst_is_said_where_the_pointer_is(browser: Any, site: SampleSite) -> None:
+async def test_worst_member_is_named_at_the_pointer(browser: Any, site: SampleSite) -> None:
     async with page_of(browser, site) as tab:
         chart = tab.page.locator(".card:has-text('Version lag') .chart")
         await chart.locator("canvas").wait_for()
@@ -85,7 +85,7 @@ async def test_the_run_page_lays_another_run_over(browser: Any, site: SampleSite
         assert not tab.problems
 
 
-async def test_a_lost_coordinator_is_said_and_found_again(browser: Any, site: SampleSite) -> None:
+async def test_lost_coordinator_is_shown_until_it_answers_again(browser: Any, site: SampleSite) -> None:
     async with page_of(browser, site) as tab:
         await tab.shows(".head-link", "live")
         await site.stop()
@@ -110,7 +110,7 @@ async def test_a_link_signs_in_and_leaves_no_token_in_the_address(browser: Any, 
         assert await tab.page.evaluate("sessionStorage.length + localStorage.length") == 0
 
 
-async def test_a_token_that_is_no_longer_valid_is_forgotten(browser: Any, site: SampleSite) -> None:
+async def test_invalid_token_is_discarded(browser: Any, site: SampleSite) -> None:
     async with page_of(browser, site, "#token=of-a-run-before") as tab:
         await tab.shows(".now-sentence", "Waiting for")  # reading is open: nothing to sign in for
         await tab.shows(".nav-who", "Sign in")
@@ -118,7 +118,7 @@ async def test_a_token_that_is_no_longer_valid_is_forgotten(browser: Any, site: 
         await tab.gone("dialog")
 
 
-async def test_without_reading_a_token_is_asked_for(browser: Any, site: SampleSite) -> None:
+async def test_closed_reading_asks_for_a_token(browser: Any, site: SampleSite) -> None:
     site.open_reading = False
     async with page_of(browser, site) as tab:
         token = tab.page.get_by_label("Token")
@@ -156,7 +156,7 @@ async def test_the_keyboard_reaches_everything(browser: Any, site: SampleSite) -
         assert await tab.page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-async def test_what_opens_is_accessible_too(browser: Any, site: SampleSite) -> None:
+async def test_dialogs_and_menus_are_accessible_too(browser: Any, site: SampleSite) -> None:
     for width, opener in ((390, "Open the navigation"), (1440, "Keyboard shortcuts and links"), (1440, "Sign in")):
         async with page_of(browser, site, width=width) as tab:
             await tab.page.get_by_role("button", name=opener).first.click()

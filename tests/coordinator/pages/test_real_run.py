@@ -280,9 +280,7 @@ async def test_s_kappa_and_the_budget_are_changed(browser: Any, run: ShownRun, w
 
 
 @acts
-async def test_an_invite_lets_somebody_in_until_it_is_revoked(
-    browser: Any, run: ShownRun, width: int, scheme: str
-) -> None:
+async def test_invite_works_until_it_is_revoked(browser: Any, run: ShownRun, width: int, scheme: str) -> None:
     note = f"for Ada, {width}"
     async with signed_in(browser, run, "invites", width, scheme) as tab:
         await tab.page.get_by_label("Machines").fill("2")

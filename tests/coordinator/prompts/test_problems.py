@@ -38,7 +38,7 @@ def config(prompt_tokens_max: int, new_tokens_max: int, **task: Any) -> Coordina
     )
 
 
-async def test_who_knows_the_tokenizer_need_not_wait(tmp_path: Path) -> None:
+async def test_known_tokenizer_needs_no_wait(tmp_path: Path) -> None:
     path = tmp_path / "problems.jsonl"
     path.write_text("".join(f'{{"prompt": "{number}+1=", "answer": "{number + 1}"}}\n' for number in range(64)))
     task = CoordinatorConfig.model_validate({"task": {"kind": "jsonl", "path": str(path)}, "held_out_problems": 16})
@@ -72,7 +72,7 @@ async def test_another_task_with_limits_that_it_fits() -> None:
     ("prompt_tokens_max", "new_tokens_max", "raised"),
     [(9, 6, "sampling.prompt_tokens_max to 13"), (13, 2, "sampling.new_tokens_max to 6")],
 )
-async def test_limits_that_are_too_small_say_what_is_needed(
+async def test_error_names_the_limits_that_problems_need(
     prompt_tokens_max: int, new_tokens_max: int, raised: str
 ) -> None:
     with pytest.raises(TaskError, match="too few problems") as caught:
@@ -81,9 +81,7 @@ async def test_limits_that_are_too_small_say_what_is_needed(
     assert "answers have up to 6 tokens" in caught.value.cause
 
 
-async def test_a_task_without_demonstrations_is_said_to_the_learner(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_learner_gets_an_error_without_demonstrations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Rows, "demonstration", lambda *_args, **_named: None)
     async with running(tmp_path) as coordinator, Member(await coordinator.join("learner")) as learner:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -107,7 +105,7 @@ def test_skips_are_logged_when_they_grow_and_at_most_once_a_minute() -> None:
     assert {entry["event"] for entry in logs} == {"problems skipped"}
 
 
-async def test_what_an_evaluation_drew_behind_a_stop_string_is_not_scored(tmp_path: Path) -> None:
+async def test_evaluation_text_after_a_stop_string_is_not_scored(tmp_path: Path) -> None:
     path = tmp_path / "problems.jsonl"
     path.write_text("".join(f'{{"prompt": "{number}+1=", "answer": "{number + 1}"}}\n' for number in range(64)))
     values: dict[str, Any] = {"task": {"kind": "jsonl", "path": str(path)}, "held_out_problems": 4}
@@ -128,12 +126,12 @@ async def test_what_an_evaluation_drew_behind_a_stop_string_is_not_scored(tmp_pa
 SMALL = Tokenizer(("+",), "12")
 
 
-def test_without_a_folder_it_is_made_of_the_tasks_wording() -> None:
+def test_without_a_folder_the_tokenizer_is_built_from_the_wording() -> None:
     assert run_tokenizer(TokenizerConfig(), lambda: SMALL) is SMALL
     assert kept_tokenizer(TokenizerConfig(), SMALL.to_json()) == SMALL
 
 
-def test_a_run_goes_on_with_the_tokenizer_that_it_began_with(tmp_path: Path) -> None:
+def test_resumed_run_keeps_its_tokenizer(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     config = TokenizerConfig(folder=tokenizer_folder(tmp_path / "model"), arguments={"enable_thinking": False})
     kept = run_tokenizer(config, lambda: SMALL).to_json()

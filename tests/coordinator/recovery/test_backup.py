@@ -128,7 +128,7 @@ async def test_a_manifest_cannot_name_other_files(run: RunFolder, tmp_path: Path
         restore(tmp_path / "backup", RunFolder(tmp_path / "again"))
 
 
-async def test_what_is_no_run_or_damaged_is_named(run: RunFolder, tmp_path: Path) -> None:
+async def test_missing_runs_and_damaged_ledgers_are_named(run: RunFolder, tmp_path: Path) -> None:
     with pytest.raises(BackupError, match="not a run folder"):
         backed_up(RunFolder(tmp_path), tmp_path / "backup")
     with pytest.raises(BackupError, match="not a backup"):

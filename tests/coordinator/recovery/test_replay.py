@@ -95,7 +95,7 @@ def test_the_first_other_decision_is_named(tmp_path: Path) -> None:
     assert replayed.difference.startswith("event 3, PromptsSupplied")
 
 
-def test_a_gap_ends_the_replay_and_is_said(tmp_path: Path) -> None:
+def test_gap_ends_the_replay_and_is_reported(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     entries, _ = a_recorded_run(folder)
     write(folder, [*entries[:4], Gap(7), *entries[4:]])

@@ -39,7 +39,7 @@ async def test_each_start_is_an_incarnation_of_its_own(tmp_path: Path) -> None:
     assert last_leases == [1 << 32, 2 << 32, 3 << 32]
 
 
-async def test_what_is_open_is_taken_over_with_its_problems(tmp_path: Path) -> None:
+async def test_open_groups_are_restored_with_their_problems(tmp_path: Path) -> None:
     ledger = await opened(tmp_path)
     await open_run(ledger, RunFolder(tmp_path), RUN)
     await score(ledger, 1)
@@ -103,7 +103,7 @@ async def backup(tmp_path: Path) -> Path:
     return tmp_path / "backup"
 
 
-async def test_a_restored_run_goes_on_above_what_can_have_been_published(backup: Path, tmp_path: Path) -> None:
+async def test_restored_run_continues_above_all_published_versions(backup: Path, tmp_path: Path) -> None:
     again = RunFolder(tmp_path / "again")
     (created, _) = restore(backup, RunFolder(tmp_path / "elsewhere"), nothing_lost=True)
     _, epoch = restore(backup, again, now_unix_s=created.created_unix_s + 95.0)
@@ -117,7 +117,7 @@ async def test_a_restored_run_goes_on_above_what_can_have_been_published(backup:
     await ledger.close()
 
 
-async def test_a_run_that_lost_nothing_goes_on_as_it_was(backup: Path, tmp_path: Path) -> None:
+async def test_run_that_lost_nothing_continues_unchanged(backup: Path, tmp_path: Path) -> None:
     _, epoch = restore(backup, RunFolder(tmp_path / "again"), nothing_lost=True)
     assert epoch is None
     ledger = Ledger.open(tmp_path / "again" / "store.sqlite")

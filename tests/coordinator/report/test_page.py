@@ -44,7 +44,7 @@ def test_any_values_make_a_drawing_whose_points_are_inside(ys: list[float | None
         assert 0 <= y <= HEIGHT
 
 
-def test_a_spike_does_not_flatten_all_else_and_is_told() -> None:
+def test_spike_is_cut_off_and_mentioned() -> None:
     drawn = curves("t", [Curve("loss", list(range(100)), [0.1 + 0.001 * x for x in range(99)] + [50.0])])
     assert "1 beyond the scale" in drawn
     assert "beyond" not in curves("t", [Curve("loss", list(range(100)), [float(x) for x in range(100)])])
@@ -55,7 +55,7 @@ def test_names_are_text() -> None:
     assert "<script>" not in bars("<script>", {"<script>": 1.0}, limit="<script>", limit_name="<script>")
 
 
-def test_bars_tell_their_shares() -> None:
+def test_bars_are_labelled_with_shares() -> None:
     root = ElementTree.fromstring(bars("ages", {"0": 1.0, "1": 3.0}, limit="1", limit_name="S = 1"))
     (drawing,) = root.iter("svg")
     assert drawing.get("aria-label") == "ages: 0: 25.0%, 1: 75.0%"
@@ -108,7 +108,7 @@ def test_names_of_strangers_are_text(tmp_path: Path, over: bool) -> None:
     assert "&lt;img" in text
 
 
-def test_a_run_that_goes_on_says_so(tmp_path: Path) -> None:
+def test_report_of_a_run_in_progress_is_marked(tmp_path: Path) -> None:
     assert "still running" in render(read_facts(sample_run(tmp_path, over=False, steps=3)), 0.0)
 
 
@@ -130,7 +130,7 @@ def test_many_steps_are_thinned_and_the_last_is_kept(tmp_path: Path) -> None:
     assert steps[-1]["step"] == 2001
 
 
-def test_a_run_without_a_summary_has_what_is_known_so_far(tmp_path: Path) -> None:
+def test_report_without_a_summary_uses_the_newest_step(tmp_path: Path) -> None:
     facts = read_facts(sample_run(tmp_path, over=False))
     assert not facts.is_over
     assert (facts.summary["step"], facts.summary["steps"], facts.summary["staleness_limit"]) == (40, 40, 4)

@@ -37,7 +37,7 @@ def test_the_promised_keys_are_there() -> None:
     assert (summary["epoch"], summary["staleness"]["late_policy"], summary["staleness"]["age_max"]) == (0, "drop", 4)
 
 
-def test_what_is_not_known_is_null() -> None:
+def test_unknown_values_are_null() -> None:
     summary = build_summary({"phase": "stopped"}, CoordinatorConfig())
     assert summary["reward_before"] is None
     assert summary["staleness"]["split"] is None
@@ -52,7 +52,7 @@ def test_the_summary_is_written_with_its_picture(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("history", [[], [[1, 0.5]], [[1, -2.0], [2, 3.5]]])
-def test_any_history_can_be_drawn(tmp_path: Path, history: list[list[float]]) -> None:
+def test_any_history_can_be_plotted(tmp_path: Path, history: list[list[float]]) -> None:
     folder = RunFolder(tmp_path / "run").prepare()
     status = sample_status(reward_history=history, reward_before=None, step=len(history))
     write_summary(folder, status, CoordinatorConfig())

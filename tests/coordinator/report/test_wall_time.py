@@ -79,7 +79,7 @@ async def test_the_peer_that_was_waited_for_is_named(ledger: Path) -> None:
     assert share.whose == {"a": pytest.approx(2.4), "b": pytest.approx(0.8)}
 
 
-async def test_since_some_moment_what_is_outside_steps_is_one_cause(ledger: Path) -> None:
+async def test_with_since_time_outside_steps_is_one_cause(ledger: Path) -> None:
     found = account(ledger, since_unix_s=1_030.0)
     assert found.wall_s == 30.0
     assert found.steps == 3  # reported when this test ran

@@ -23,7 +23,7 @@ def test_the_same_place_comes_back_whenever_it_likes() -> None:
     assert book.arrives(ALICE, "attic", 2.0) == "welcome"
 
 
-def test_a_restored_backup_moves_once_the_old_place_is_gone() -> None:
+def test_restored_backup_moves_once_the_old_instance_has_left() -> None:
     book = Clones()
     book.opened(ALICE, "attic", 0.0)
     book.gone(ALICE)

@@ -19,7 +19,7 @@ NUMBERS = st.one_of(st.floats(), st.just(math.nan), st.just(1e308))
 COUNTS = st.integers(0, 2**64 - 1)
 
 
-def test_what_a_receiving_peer_says() -> None:
+def test_heartbeat_of_a_receiving_peer() -> None:
     beat = pb.Heartbeat(
         state="receiving",
         has_active_version=True,
@@ -78,7 +78,7 @@ def test_nothing_is_received_without_chunks() -> None:
         pb.Heartbeat(reparentings=limits.COUNTER_MAX + 1),
     ],
 )
-def test_more_than_an_honest_peer_says_is_refused(beat: Message) -> None:
+def test_oversized_heartbeats_are_refused(beat: Message) -> None:
     with pytest.raises(MalformedMessage):
         facts_of(beat)  # type: ignore[arg-type]
 
@@ -90,7 +90,7 @@ def test_a_peer_cannot_hold_more_chunks_than_there_are() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(rates=st.lists(NUMBERS, min_size=7, max_size=7), counts=st.lists(COUNTS, min_size=3, max_size=3), name=st.text())
-def test_whatever_a_heartbeat_says_is_finite_and_printable(rates: list[float], counts: list[int], name: str) -> None:
+def test_facts_are_always_finite_and_printable(rates: list[float], counts: list[int], name: str) -> None:
     beat = pb.Heartbeat(
         tokens_per_second=rates[0],
         uplink_bytes_per_second=rates[1],

@@ -29,7 +29,7 @@ A = PeerId("a")
 CIRCUIT = "/ip4/192.0.2.1/tcp/4001/p2p/R/p2p-circuit/p2p/T"
 
 
-def test_what_peers_say_becomes_events() -> None:
+def test_messages_become_events() -> None:
     said = pb.Reachability(
         nat="symmetric",
         punch_address="[2001:db8::1]:7",
@@ -66,18 +66,18 @@ def test_a_record_is_its_senders_own() -> None:
         reach_event_of(identity.peer_id, pb.PeerMessage(peer_records=pb.PeerRecords(records=[signed])))
 
 
-def test_a_kind_that_nobody_knows_is_unknown() -> None:
+def test_unknown_kind_becomes_unknown() -> None:
     event = reach_event_of(A, pb.PeerMessage(reachability=pb.Reachability(nat="carrier pigeon")))
     assert event == ReachabilityTold(A, "unknown")
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1:80", "127.0.0.1:80", "router.lan:80", "192.168.1.2:80 10.0.0.1:80"])
-def test_nobody_is_sent_beyond_its_local_network_by_what_is_said_of_it(address: str) -> None:
+def test_local_address_outside_local_networks_is_dropped(address: str) -> None:
     event = reach_event_of(A, pb.PeerMessage(reachability=pb.Reachability(local_address=address)))
     assert event == ReachabilityTold(A, "")
 
 
-def test_who_has_not_looked_yet_says_so() -> None:
+def test_empty_reachability_means_unknown() -> None:
     assert reach_event_of(A, pb.PeerMessage(reachability=pb.Reachability())) == ReachabilityTold(A, "")
 
 
@@ -100,7 +100,7 @@ def test_who_has_not_looked_yet_says_so() -> None:
         pb.PeerMessage(peer_records=pb.PeerRecords(records=[pb.Signed(payload=b"x" * 9999)])),
     ],
 )
-def test_what_is_out_of_bounds_is_refused(message: pb.PeerMessage) -> None:
+def test_values_out_of_bounds_are_refused(message: pb.PeerMessage) -> None:
     with pytest.raises(MalformedMessage):
         reach_event_of(A, message)
 
@@ -116,18 +116,18 @@ def test_any_text_is_an_address_or_malformed(text: str) -> None:
     assert event.punch_address == "" or event.punch_address.rpartition(":")[2].isdigit()
 
 
-def test_a_counter_fits_what_stores_it() -> None:
+def test_counters_are_limited_to_storable_values() -> None:
     assert counter(COUNTER_MAX) == COUNTER_MAX
     with pytest.raises(MalformedMessage):
         counter(COUNTER_MAX + 1)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1.0, 1e300])
-def test_what_cannot_be_is_not_measured(value: float) -> None:
+def test_impossible_rates_become_unmeasured(value: float) -> None:
     assert (rate(value), duration_s(value)) == (0.0, 0.0)
 
 
-def test_what_can_be_is_kept() -> None:
+def test_possible_rates_are_kept() -> None:
     assert (rate(125e6), duration_s(0.04)) == (125e6, 0.04)
 
 

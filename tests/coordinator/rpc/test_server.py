@@ -69,7 +69,7 @@ async def error_of(call: Any) -> RollcastError:
     raise AssertionError("the call went through")
 
 
-async def test_what_is_refused(coordinator: Running) -> None:
+async def test_invalid_calls_are_refused(coordinator: Running) -> None:
     await _a_peer_may_not_call_as_learner(coordinator)
     await _the_learner_may_not_work(coordinator)
     await _strangers_do_not_get_through_the_handshake(coordinator)
@@ -233,7 +233,7 @@ async def test_evaluation_problems_and_scores(coordinator: Running) -> None:
         assert len(found) == 3
 
 
-async def test_a_taken_port_is_named(tmp_path: Path) -> None:
+async def test_port_in_use_is_named(tmp_path: Path) -> None:
     authority, key = RunCA.create(tmp_path, RunId("run-1")), new_tls_key()
     certificate = authority.issue_coordinator(key.csr_pem(), [])
     credentials = TlsCredentials(authority.certificate_pem, certificate, key.private_pem)
@@ -278,7 +278,7 @@ def test_messages_out_of_bounds_end_a_session(message: pb.PeerMessage) -> None:
         event_of(PeerId("alice"), message)
 
 
-def test_a_heartbeats_text_cannot_draw_on_our_screen() -> None:
+def test_heartbeat_text_has_no_control_characters() -> None:
     beat = pb.Heartbeat(state="idle", reason="\x1b[2J" + "x" * 5000, tokens_per_second=float("nan"))
     facts: Any = event_of(PeerId("alice"), pb.PeerMessage(heartbeat=beat))
     assert "\x1b" not in facts.facts.reason
@@ -299,7 +299,7 @@ def test_a_flood_is_noticed(monkeypatch: pytest.MonkeyPatch, size_bytes: int) ->
         budget.spend(size_bytes)
 
 
-def test_a_hello_says_what_relay_plans_need_within_limits() -> None:
+def test_hello_fields_for_relay_plans_are_limited() -> None:
     hello = pb.Hello(
         protocol=range_to_pb(),
         role="peer",
@@ -331,7 +331,7 @@ async def test_the_file_comes_in_parts(tmp_path: Path, monkeypatch: pytest.Monke
     assert zstandard.decompress(b"".join(context.parts)) == data
 
 
-async def test_what_the_run_does_not_have_is_refused(tmp_path: Path) -> None:
+async def test_unknown_tokenizer_file_is_refused(tmp_path: Path) -> None:
     tokenizer_folder(tmp_path / "model")
     for folder in (None, tmp_path / "model"):
         with pytest.raises(MalformedMessage, match="no tokenizer with this hash"):

@@ -41,7 +41,7 @@ async def test_a_change_that_is_refused_ends_the_run() -> None:
     assert [str(error) for error in shell.failures] == [str(StoreError("the disk is full"))]
 
 
-async def test_who_waits_for_a_change_and_goes_away_does_not_take_it_back() -> None:
+async def test_cancelled_wait_does_not_undo_the_change() -> None:
     shell, change = Shell(), asyncio.get_running_loop().create_future()
     waiting = asyncio.create_task(shell.work.durable(change, "a change"))
     await asyncio.sleep(0)
@@ -52,7 +52,7 @@ async def test_who_waits_for_a_change_and_goes_away_does_not_take_it_back() -> N
     change.set_result(None)
 
 
-async def test_work_that_fails_ends_a_run_that_goes_on() -> None:
+async def test_failed_work_ends_a_running_run() -> None:
     async def fails() -> None:
         raise ValueError("a bug")
 
@@ -64,7 +64,7 @@ async def test_work_that_fails_ends_a_run_that_goes_on() -> None:
         assert len(shell.failures) == count
 
 
-async def test_closing_drops_what_is_under_way() -> None:
+async def test_close_cancels_tasks_in_progress() -> None:
     shell, ended = Shell(), []
 
     async def waits() -> None:

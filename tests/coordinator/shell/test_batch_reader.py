@@ -18,7 +18,7 @@ async def ids_of(reading: BatchReader, step: int) -> tuple[int, list[list[int]]]
     return size, [[entry.rollout_id for entry in part] async for part in parts]
 
 
-async def test_a_batch_is_read_with_its_record_and_again_whenever_it_is_asked_for(
+async def test_batch_is_read_with_its_record_and_on_each_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_reader, "ROLLOUTS_AT_ONCE", 2)

@@ -14,7 +14,7 @@ from tests.coordinator.core_world import SAMPLING
 from tests.coordinator.running import changed, config_for
 
 
-def test_the_core_gets_what_was_configured(tmp_path: Path) -> None:
+def test_core_settings_match_the_configuration(tmp_path: Path) -> None:
     relay = {"mesh_peers_max": 3, "dial_back": False, "dial_back_networks": ["198.51.100.0/24"]}
     config = config_for(tmp_path, Identity.generate(), changed(relay=relay, run={"publish_every_steps": "auto"}))
     settings = core_settings(config, RunId("run-1"), SAMPLING, vocabulary_size=9)

@@ -51,7 +51,7 @@ async def test_a_peer_that_answers_is_reached_also_by_name(tmp_path: Path) -> No
         assert await one.tried(peer_id, named, "127.0.0.1") == DialBackEnded(PeerId(""), 1, True, address=address)
 
 
-async def test_nobody_and_somebody_else_are_not(tmp_path: Path) -> None:
+async def test_missing_and_wrong_listeners_do_not_count(tmp_path: Path) -> None:
     async with world(tmp_path) as one, listening(one.run) as (_, address):
         other = one.run.member("peer")[0]
         found = await one.tried(other, address)
@@ -71,7 +71,7 @@ async def test_a_name_that_leads_elsewhere_is_not_tried(tmp_path: Path, name: st
         assert name in found.problem
 
 
-async def test_names_without_an_answer_hold_nobody_elses_threads(
+async def test_unanswered_name_lookups_do_not_block_other_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()

@@ -39,7 +39,7 @@ def test_the_oldest_segments_make_room(tmp_path: Path, monkeypatch: pytest.Monke
     assert sum(path.stat().st_size for path in folder.glob("*.rec")) <= 1_500
 
 
-def test_what_the_disk_cannot_keep_up_with_is_a_noted_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_disk_leaves_a_recorded_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder_module, "FLUSH_S", 60.0)
     monkeypatch.setattr(recorder_module, "WAITING_BYTES_MAX", 4_000)
     recorder = Recorder(tmp_path / "record", 1, HEAD, bytes_max=1 << 20)

@@ -43,7 +43,7 @@ async def test_previews_are_made_one_at_a_time() -> None:
     assert most == 1
 
 
-async def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_previews_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(activation_solver, "PREVIEW_DEADLINE_S", 0.05)
     go_on, calls = threading.Event(), 0
 
@@ -66,7 +66,7 @@ async def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def test_what_fails_is_told() -> None:
+async def test_solver_errors_are_raised() -> None:
     def solve(asked: Question, change: Change) -> Preview:
         raise ValueError("no such worker")
 

@@ -90,7 +90,7 @@ async def test_all_closed_waits_for_the_last() -> None:
     await asyncio.wait_for(waiting, 5)
 
 
-async def test_a_refused_peer_hears_why_before_its_session_ends() -> None:
+async def test_refused_peer_receives_the_reason_before_its_session_ends() -> None:
     sessions = Sessions()
     channel = sessions.open(PeerId("a"), "peer", "a:1")
     sessions.refuse(PeerId("a"), "RC308", "this peer may not take part", "ask the operator")
@@ -132,7 +132,7 @@ def test_a_probe_names_its_bounds() -> None:
     assert message.probe == pb.Probe(probe_id=4, peer_id="b", bytes_max=1000, seconds_max=2.0)
 
 
-def test_a_peer_is_told_whether_it_is_on_and_why() -> None:
+def test_peer_receives_its_activation_and_the_reason() -> None:
     message = activation_message(TellActivation(PeerId("a"), False, "off: too dear"))
     assert message.activation == pb.Activation(active=False, reason="off: too dear")
 
@@ -156,7 +156,7 @@ async def test_few_leave_at_once_and_many_in_their_order() -> None:
     fan_out.close()
 
 
-async def test_what_waits_is_forgotten_at_the_end() -> None:
+async def test_close_discards_waiting_messages() -> None:
     sent: list[PeerId] = []
     fan_out = FanOut(lambda peer_id, _message: sent.append(peer_id))
     for _ in range(AT_ONCE + 1):

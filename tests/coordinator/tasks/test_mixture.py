@@ -115,7 +115,7 @@ def test_no_demonstration_is_longer_than_a_completion_may_be(sums: ReasoningGym)
     assert max(len(example.answer_token_ids) for example in flawed) == 3
 
 
-def test_limits_that_no_problem_fits_name_what_would_be_needed() -> None:
+def test_error_names_the_limits_that_problems_need() -> None:
     four_digits = {"min_terms": 2, "max_terms": 2, "min_digits": 4, "max_digits": 4}
     with pytest.raises(TaskError, match="too few problems") as caught:
         mixture(ReasoningGym("chain_sum", four_digits, 5), longest=9, answer=2)
@@ -124,7 +124,9 @@ def test_limits_that_no_problem_fits_name_what_would_be_needed() -> None:
     assert "raise sampling.prompt_tokens_max to 13 and sampling.new_tokens_max to 6" in caught.value.fix
 
 
-def test_a_stream_that_runs_dry_names_what_would_be_needed(sums: ReasoningGym, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exhausted_stream_names_the_limits_that_problems_need(
+    sums: ReasoningGym, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = mixture(sums, answer=3)
     monkeypatch.setattr("coordinator.tasks.mixture.DRY_MAX", 50)
     monkeypatch.setattr(source._limits, "new_tokens_max", 1)
@@ -141,7 +143,7 @@ def test_unknown_characters_are_skipped_and_counted(sums: ReasoningGym) -> None:
     assert all("7" not in example.problem.answer for example in source.examples(50, flawed=False, cursor=0))
 
 
-def test_a_file_is_gone_through_again_in_another_order(tmp_path: Path) -> None:
+def test_later_passes_through_a_file_use_another_order(tmp_path: Path) -> None:
     source = mixture(numbers_file(tmp_path / "n.jsonl", 60), held_out=20)
     first = [drawn.problem.problem_id for drawn in source.draw(40)]
     second = [drawn.problem.problem_id for drawn in source.draw(40)]
@@ -185,7 +187,7 @@ def test_nonsense_is_not_a_position(sums: ReasoningGym, position: str) -> None:
         mixture(sums).restore(position)
 
 
-def test_a_task_without_demonstrations_says_how_to_go_without() -> None:
+def test_error_without_demonstrations_has_a_fix() -> None:
     source = mixture(ReasoningGym("propositional_logic", {}, 5), held_out=4, longest=500)
     with pytest.raises(TaskError, match="no demonstrations") as caught:
         source.examples(1, flawed=False, cursor=0)
@@ -242,7 +244,7 @@ def test_held_out_problems_come_from_every_part_by_weight(tmp_path: Path) -> Non
     assert not held_out & {one.problem.prompt for one in source.draw(2000)}
 
 
-def test_texts_of_evaluation_sets_are_never_drawn(tmp_path: Path) -> None:
+def test_texts_of_evaluation_sets_are_never_sampled(tmp_path: Path) -> None:
     numbers = numbers_file(tmp_path / "n.jsonl", 60)
     kept_out = {text_hash(f"{n}?") for n in range(30)}
     tokenizer = Tokenizer(numbers.wording(), numbers.characters())
@@ -273,7 +275,7 @@ def rewarded(volatility: Volatility, problem_id: str, *rewards: float) -> None:
         volatility.rewarded(problem_id, reward)
 
 
-def test_problems_are_drawn_by_how_much_their_rewards_vary() -> None:
+def test_problems_are_sampled_by_volatility() -> None:
     volatility = Volatility(3, 0.1)
     rewarded(volatility, "solved", *[1.0] * 40)
     rewarded(volatility, "hopeless", *[0.0] * 40)
@@ -296,7 +298,7 @@ def test_the_figures_are_moving_ones() -> None:
     assert last.variance == pytest.approx(0.09)
 
 
-def test_what_the_ledger_kept_decides_the_same() -> None:
+def test_stored_rewards_give_the_same_sampling() -> None:
     first = Volatility(3, 0.1)
     kept = [first.rewarded(f"p{n}", float(n % 2)) for n in range(20)]
     kept += [first.rewarded("p3", 0.0)]

@@ -166,7 +166,7 @@ def test_each_problem_has_its_parts_verifier(tmp_path: Path) -> None:
         (0, 0, 0),
     ],
 )
-def test_carries_and_borrows_are_forgotten(left: int, right: int, result: int) -> None:
+def test_careless_sum_drops_carries_and_borrows(left: int, right: int, result: int) -> None:
     assert careless_sum(left, right) == result
 
 
@@ -178,7 +178,7 @@ def test_every_place_is_right_by_itself() -> None:
         assert careless_sum(left, -right) % 10 == (left - right) % 10
 
 
-def test_the_teacher_is_careless_as_often_as_it_says() -> None:
+def test_teacher_is_careless_at_its_rate() -> None:
     random = Random(1)
     answers = [chain_sum({"expression": "58 + 67 - 9"}, random) for _ in range(2000)]
     assert set(answers) == {"116", str(careless_sum(careless_sum(58, 67), -9))}

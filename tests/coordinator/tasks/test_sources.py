@@ -138,7 +138,7 @@ def test_parquet_is_read_by_row_groups(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(asked) == 12
 
 
-def test_errors_in_parquet_name_what_is_there(tmp_path: Path) -> None:
+def test_parquet_errors_name_the_cause(tmp_path: Path) -> None:
     path = tmp_path / "p.parquet"
     write_parquet(path, 3, 2)
     with pytest.raises(TaskError, match="no column 'answer'") as caught:
@@ -155,7 +155,7 @@ def test_errors_in_parquet_name_what_is_there(tmp_path: Path) -> None:
         list(good_rows(ParquetTask(kind="parquet", path=tmp_path / "empty")))
 
 
-def test_a_missing_library_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(MissingExtra) as caught:
         list(read_rows(ParquetTask(kind="parquet", path=tmp_path / "p.parquet")))
@@ -280,7 +280,7 @@ def test_numbers_are_answers() -> None:
     assert row_of({"prompt": "1/4?", "answer": 0.25}, fields, "here").answer == "0.25"
 
 
-def test_what_json_cannot_hold_is_kept_as_text() -> None:
+def test_values_that_json_cannot_hold_become_text() -> None:
     row = row_of({"prompt": "a", "answer": "b", "at": 1j}, FieldsConfig(metadata=["at"]), "here")
     assert row.metadata == {"at": "1j"}
 
@@ -311,7 +311,7 @@ def test_memory_does_not_grow_with_the_texts() -> None:
     assert held_bytes < 400_000
 
 
-def test_a_full_disk_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_args: object, **_named: object) -> None:
         raise OSError(28, os.strerror(28))
 

@@ -22,7 +22,7 @@ async def test_calls_run_one_at_a_time_and_in_order() -> None:
     thread.close()
 
 
-async def test_errors_come_back_and_the_thread_goes_on() -> None:
+async def test_errors_are_raised_and_the_thread_continues() -> None:
     thread = TaskThread()
     with pytest.raises(ZeroDivisionError):
         await thread.run(lambda: 1 // 0)
@@ -30,7 +30,7 @@ async def test_errors_come_back_and_the_thread_goes_on() -> None:
     thread.close()
 
 
-async def test_a_call_that_is_given_up_before_its_turn_is_not_made() -> None:
+async def test_cancelled_call_in_the_queue_is_skipped() -> None:
     thread, gate, made = TaskThread(), threading.Event(), list[str]()
     first = asyncio.create_task(thread.run(gate.wait))
     second = asyncio.create_task(thread.run(lambda: made.append("second")))
@@ -45,7 +45,7 @@ async def test_a_call_that_is_given_up_before_its_turn_is_not_made() -> None:
     thread.close()
 
 
-async def test_what_waits_behind_a_hung_call_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_queue_behind_a_hung_call_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thread_module, "WAITING_MAX", 2)
     thread, gate, running = TaskThread(), threading.Event(), threading.Event()
 

@@ -142,7 +142,7 @@ async def test_a_wrong_task_is_refused_with_its_reason() -> None:
     await pool.close()
 
 
-async def test_a_hanging_item_harms_nobody_else(tmp_path: Path) -> None:
+async def test_hanging_item_does_not_affect_others(tmp_path: Path) -> None:
     async with hostile_pool(tmp_path, timeout_s=0.5) as pool:
         (before,) = pool.pids
         began = time.monotonic()
@@ -154,7 +154,7 @@ async def test_a_hanging_item_harms_nobody_else(tmp_path: Path) -> None:
         assert not runs(before)
 
 
-async def test_a_crash_harms_nobody_else(tmp_path: Path) -> None:
+async def test_crash_does_not_affect_other_items(tmp_path: Path) -> None:
     async with hostile_pool(tmp_path) as pool:
         scored = await verdicts(pool, "fine", "crash", *["fine"] * 10, "chatter", *["fine"] * 10)
         assert [(verdict.key, verdict.error) for verdict in scored if not verdict.exact] == [
@@ -192,7 +192,7 @@ async def test_failing_verifiers_say_so(tmp_path: Path) -> None:
         assert [verdict.reward for verdict in scored] == [0.0, 1.0, 0.0, 0.0, 1.0, 1.0]
 
 
-async def test_an_enormous_completion_is_not_looked_at(tmp_path: Path) -> None:
+async def test_enormous_completion_is_not_read(tmp_path: Path) -> None:
     async with hostile_pool(tmp_path) as pool:
         enormous, large = await verdicts(pool, "a" * (COMPLETION_LENGTH_MAX + 1), "a" * COMPLETION_LENGTH_MAX)
         assert (enormous.reward, enormous.error) == (0.0, "the completion is too long")
@@ -227,7 +227,7 @@ async def test_a_process_that_does_not_start(tmp_path: Path, mode: str, command:
     ("mode", "command", "completion", "words"),
     [("start once", HOSTILE, "hang", "it starts only once"), ("good", DEAF, "fine", "die before they score")],
 )
-async def test_the_pool_gives_up_when_processes_do_not_come_back(
+async def test_pool_fails_when_processes_do_not_restart(
     tmp_path: Path, mode: str, command: tuple[str, ...], completion: str, words: str
 ) -> None:
     async with hostile_pool(tmp_path, mode=mode, timeout_s=0.3, queue_max=4, command=command) as pool:

@@ -83,7 +83,7 @@ def test_an_identity_that_is_used_twice_is_reported_once() -> None:
     assert alert.text == "Two machines use the identity of ada: at 10.0.0.9."
 
 
-def test_a_broadcast_that_takes_much_longer_than_usual() -> None:
+def test_slow_broadcast_raises_an_alert() -> None:
     run = world("a", "b")
     run.now += 10.0
     run.handle(announced(1))
@@ -114,7 +114,7 @@ def test_money_and_the_coordinators_own_health() -> None:
     assert alerts(found, spending=spending | {"spent_usd": 100.0})["budget"].severity == "critical"
 
 
-def test_alerts_know_since_when_and_the_gravest_comes_first() -> None:
+def test_alerts_have_a_start_and_are_sorted_by_severity() -> None:
     book = AlertBook()
     lost = Found("lost", "info", "b is lost", "nothing", "workers", "b")
     late = Found("too_old", "warning", "late", "raise S", "run")

@@ -79,7 +79,7 @@ async def test_one_event_and_those_after_it(rows: StoryRows) -> None:
     assert rows.newest_id() == 5
 
 
-async def test_what_was_archived_is_found_too(tmp_path: Path) -> None:
+async def test_archived_events_are_found_too(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     ledger = Ledger.open(folder.ledger)
     for number in range(1, 7):

@@ -48,7 +48,7 @@ def test_every_member_is_a_node_and_every_hop_of_the_plan_an_edge() -> None:
     assert not edges["a", "b"].lan
 
 
-def test_many_peers_are_drawn_by_region(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_tree_is_grouped_by_region(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "PEERS_DRAWN_MAX", 3)
     found = core("a", "b", "c", "d")
     give_links(found, origin=8e6, a=2e6, b=1e6, c=2e6, d=1e6)
@@ -101,7 +101,7 @@ def test_before_a_plan_there_is_nothing_to_draw() -> None:
     assert slowest_branch(found.state, 0.0) is None
 
 
-def test_each_version_has_its_time_and_what_happened_until_the_next() -> None:
+def test_each_version_has_its_time_and_counts_until_the_next() -> None:
     run, history = world("a", "b"), VersionHistory()
     state = run.core.state
     history.observe(state)

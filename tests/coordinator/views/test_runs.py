@@ -123,7 +123,7 @@ def test_each_series_has_its_mean_and_its_worst_member() -> None:
     assert sample["t_bcast_s"] == Point(0.0, 0.0, "a")
 
 
-def test_what_was_not_measured_is_nothing() -> None:
+def test_unmeasured_values_are_none() -> None:
     found = core()
     assert set(take_sample(found.state, status(found), None, now=NOW).values()) == {Point()}
 

@@ -58,7 +58,7 @@ def test_all_steps_arrive_in_order_before_it_is_closed() -> None:
     assert kept.closed
 
 
-def test_a_slow_sink_makes_nobody_wait_and_what_is_left_out_is_said() -> None:
+def test_slow_sink_does_not_block_and_logs_skipped_steps() -> None:
     kept = Kept()
     kept.may_go_on.clear()
     sink = BackgroundSink("kept", lambda: kept)
@@ -71,7 +71,7 @@ def test_a_slow_sink_makes_nobody_wait_and_what_is_left_out_is_said() -> None:
     assert STEPS_QUEUED_MAX <= len(kept.steps) <= STEPS_QUEUED_MAX + 1  # one may have been taken out of the queue
 
 
-def test_a_sink_that_always_fails_is_given_up() -> None:
+def test_sink_that_always_fails_is_abandoned() -> None:
     kept = Kept(fails=True)
     with capture_logs() as logs:
         sink = BackgroundSink("kept", lambda: kept)
@@ -141,7 +141,7 @@ def test_a_run_writes_its_file_shows_metrics_and_event_files(tmp_path: Path) -> 
     assert list((tmp_path / FOLDER).glob("events.*"))
 
 
-def test_a_sink_that_is_not_installed_is_said_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_sink_package_is_an_error_at_startup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for name in ("tensorboard", "wandb"):
         with pytest.raises(MissingExtra, match=name):
@@ -177,7 +177,7 @@ def test_each_step_has_one_line_even_when_reported_again(tmp_path: Path) -> None
     assert lines == [{"step": 1, "reward": 0.1}, {"step": 2, "reward": None}, {"step": 3, "reward": 0.3}]
 
 
-def test_a_folder_that_is_gone_is_one_clear_error(tmp_path: Path) -> None:
+def test_missing_folder_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError):
         FileSink(tmp_path / "gone" / "metrics.jsonl").write(1, {})
 

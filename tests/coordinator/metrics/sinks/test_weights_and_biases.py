@@ -25,9 +25,7 @@ class FakeRun:
         self.finished = True
 
 
-def test_a_run_is_taken_up_under_its_id_and_names_of_peers_stay_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_resumes_under_its_id_without_names_of_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, asked = FakeRun(), dict[str, Any]()
 
     def init(**values: Any) -> FakeRun:
@@ -45,7 +43,7 @@ def test_a_run_is_taken_up_under_its_id_and_names_of_peers_stay_here(
     assert run.finished
 
 
-def test_without_its_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"rollcast\[wandb\]"):
         require_wandb()

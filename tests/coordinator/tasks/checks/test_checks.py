@@ -66,7 +66,7 @@ def test_only_code_starts_processes() -> None:
     ]
 
 
-def test_bare_formulas_are_read_as_a_whole_and_words_are_not() -> None:
+def test_bare_formulas_are_parsed_as_a_whole_and_words_are_not() -> None:
     assert same_math(parse_math("2x+1"), parse_math("1 + 2*x"))
     assert not same_math(parse_math("2x+1"), parse_math("1"))
     assert parse_math("Paris") == []

@@ -45,7 +45,7 @@ def test_partial_credit() -> None:
         "def add(:",
     ],
 )
-def test_what_does_not_pass_by_cheating(program: str) -> None:
+def test_cheating_programs_fail(program: str) -> None:
     assert reward(program, CodeTests(statements=ADD.statements[:2]), partial_credit=True) == 0.0
 
 
@@ -93,6 +93,6 @@ def test_forms(value: Any, tests: CodeTests) -> None:
 @pytest.mark.parametrize(
     "value", [None, [], {}, "", 7, "[1", [1], {"inputs": ["1"], "outputs": []}, [{"input": 1, "output": "2"}]]
 )
-def test_what_is_no_test(value: Any) -> None:
+def test_malformed_tests_are_refused(value: Any) -> None:
     with pytest.raises(ValueError, match=r"."):
         read_tests(value)

@@ -78,7 +78,7 @@ def test_rows_are_profiled_in_chunks_and_some_do_not_fit() -> None:
     assert (len(kept), curation.report.removed["does_not_fit"]) == (90, 10)
 
 
-def test_what_is_switched_off_removes_nothing() -> None:
+def test_disabled_filters_remove_no_rows() -> None:
     rows = [Row(LONG.format(12), "$4$"), Row(LONG.format(12) + " again", "4")]
     settings = CurationSettings(near_similarity=1.1, normalise=False)
     assert [kept.row for kept in Curation(settings).run(rows)] == rows
@@ -99,7 +99,7 @@ def test_samples_of_one_problem_are_added_up(tmp_path: Path) -> None:
         read_samples(path)
 
 
-async def test_a_run_says_what_its_rollouts_were_worth(tmp_path: Path) -> None:
+async def test_pass_rates_are_read_from_a_run(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     ledger = Ledger.open(folder.ledger)
     for number, reward in ((1, 1.0), (2, 0.0)):
@@ -111,7 +111,7 @@ async def test_a_run_says_what_its_rollouts_were_worth(tmp_path: Path) -> None:
     await ledger.close()
 
 
-def test_a_profile_goes_on_where_it_was_cut(tmp_path: Path) -> None:
+def test_interrupted_profile_resumes(tmp_path: Path) -> None:
     path = tmp_path / "profile.jsonl"
     first = ProfileFile(path, {"samples": 4})
     first.add([(1, PassRate(4, 1.0)), (2, PassRate(4, 0.0))])

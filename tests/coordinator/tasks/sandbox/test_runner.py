@@ -113,7 +113,7 @@ def test_children_do_not_outlive_the_program(temporary: Path) -> None:
     assert alive(temporary) == []
 
 
-def test_nobody_else_is_killed() -> None:
+def test_other_processes_are_not_killed() -> None:
     ended = run(
         f"import os\nfor pid in (os.getppid(), {os.getpid()}, -1):\n  try: os.kill(pid, 9)\n  except OSError: pass"
     )
@@ -144,7 +144,7 @@ def test_huge_files_fail() -> None:
     assert b"No space left" in ended.stderr
 
 
-def test_what_leads_out_is_refused() -> None:
+def test_escape_attempts_are_refused() -> None:
     program = """
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
@@ -180,7 +180,7 @@ def test_without_namespaces_it_still_holds(monkeypatch: pytest.MonkeyPatch, tmp_
     assert b"Resource temporarily" in run("import os\nwhile True: os.fork()").stderr
 
 
-def test_a_machine_that_cannot_confine_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_confinement_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     other_kernel(monkeypatch, tmp_path, "_libc.syscall(444, None", "_libc.syscall(9444, None")
     with pytest.raises(TaskError, match="cannot confine") as caught:
         run("print('ran')")
@@ -192,7 +192,7 @@ def test_a_machine_that_cannot_confine_says_so(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_the_filter_refuses_what_is_listed(machine: str) -> None:
+def test_filter_refuses_listed_calls(machine: str) -> None:
     def verdict(number: int, flags: int = 0, architecture: int | None = None) -> int:
         """Return the filter's answer to a system call, by a small interpreter of its six instructions."""
         data = struct.pack(
