@@ -74,7 +74,7 @@ def export(
         small = ModelFolder(source)
         small.copy_small_files(stage)
         _write_tokenizer(policy, stage)
-        base = small.read_json_if_there(CONFIG) | _ends(stage)
+        base = small.read_optional_json(CONFIG) | _ends(stage)
         written = save_model(policy.model, policy.params, stage, dtype, base_config=base, file_bytes_max=file_bytes_max)
         if target.exists():
             target.rmdir()
@@ -135,5 +135,5 @@ def _write_tokenizer(policy: Policy, folder: Path) -> None:
 
 def _ends(folder: Path) -> dict[str, Any]:
     """Return config.json's entries for the tokens that begin, end and pad a text, from generation_config.json."""
-    found = ModelFolder(folder).read_json_if_there(GENERATION_CONFIG)
+    found = ModelFolder(folder).read_optional_json(GENERATION_CONFIG)
     return {name: found[name] for name in ("eos_token_id", "pad_token_id", "bos_token_id") if name in found}

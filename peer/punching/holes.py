@@ -19,7 +19,7 @@ from rollcast.runtime.errors import ProtocolMismatch, RollcastError, Unreachable
 from rollcast.runtime.waits import result_or_released
 from rollcast.wire.identity.tls import Caller, TlsCredentials
 from rollcast.wire.ids import RunId
-from rollcast.wire.joining.preconnected import HandedSockets
+from rollcast.wire.joining.preconnected import ConnectedSockets
 from rollcast.wire.links.dialler import LinkDialler
 from rollcast.wire.links.handshake import LinkLimits
 from rollcast.wire.links.stream import LinkStream
@@ -52,7 +52,7 @@ class Holes:
         self._admit = admit
         self._open_port = open_port
         self._port: PunchPort | None = None
-        self._connector = HandedSockets()
+        self._connector = ConnectedSockets()
         self._dialler = LinkDialler(credentials, run_id, limits, options, self._connector)
         self._acceptor = LinkAcceptor(credentials, run_id, limits=limits, options=options)
         self._attempts: list[_Attempt] = []
@@ -125,7 +125,7 @@ class Holes:
         for _ in range(CONNECTIONS_MOST):
             sock = await attempt.connections.get()
             try:
-                address = self._connector.hand(sock)
+                address = self._connector.add(sock)
             except OSError as error:
                 sock.close()
                 attempt.failed(Unreachable("the other end closed the connection", cause=str(error)))

@@ -1,8 +1,7 @@
 """Connect the command line with the peer's daemon on one machine: one line of JSON each way over a Unix socket.
 
-The socket lies in the peer's state folder and only its owner may open it. This module imports nothing but the
-standard library and
-our errors: `rollcast peer status` must answer at once.
+The socket lies in the peer's state folder and only its owner may open it. This module imports only the standard
+library and our errors, because `rollcast peer status` must answer at once.
 """
 
 from __future__ import annotations

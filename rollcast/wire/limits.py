@@ -9,13 +9,13 @@ from __future__ import annotations
 # ---------------------------------------------------------------- numbers
 
 COUNTER_MAX = 2**63 - 1
-"""Ids, versions, steps and epochs: what SQLite and numpy hold in a signed integer."""
+"""Largest id, version, step and epoch: what SQLite and numpy hold in a signed integer."""
 TOKEN_ID_MAX = 2**31 - 1
-"""Token ids: arrays of them are int32."""
+"""Largest token id: arrays of them are int32."""
 DURATION_S_MAX = 30 * 86400.0
-"""Any duration in a message, in seconds."""
+"""Longest duration in a message, in seconds."""
 RATE_MAX = 1e12
-"""Any rate in a message: bytes or tokens a second."""
+"""Highest rate in a message: bytes or tokens a second."""
 
 # ---------------------------------------------------------------- text
 
@@ -29,9 +29,9 @@ INVITE_LENGTH_MAX = 4096
 # ---------------------------------------------------------------- gRPC and HTTP
 
 GRPC_MESSAGE_BYTES_MAX = 16 << 20
-"""One gRPC message, sent or received."""
+"""Bytes of one gRPC message, sent or received."""
 HTTP_JOIN_BYTES_MAX = 64 << 10
-"""Body of a join request or of any answer to it."""
+"""Bytes in the body of a join request or of any answer to it."""
 
 # ---------------------------------------------------------------- leases and rollouts
 
@@ -44,7 +44,7 @@ SEGMENTS_MAX = 256
 SLOTS_PER_LEASE_MAX = 4096
 """Samples of one lease."""
 HELD_LEASES_MAX = 1 << 16
-"""Leases that a peer may name when it comes back."""
+"""Leases that a peer may name when it reconnects."""
 STOP_TOKENS_MAX = 64
 """Stop tokens of one lease."""
 STOP_STRINGS_MAX = 16
@@ -52,14 +52,14 @@ STOP_STRINGS_MAX = 16
 STOP_STRING_LENGTH_MAX = 256
 """Characters of one stop string."""
 TEMPERATURE_MAX = 100.0
-"""Sampling temperature; 0 is greedy."""
+"""Highest sampling temperature; 0 is greedy."""
 ROLLOUTS_PER_UPLOAD_MAX = 4096
 """Rollouts in one upload message."""
 
 # ---------------------------------------------------------------- versions
 
 STATE_BYTES_MAX = 1 << 38
-"""One version's state: 256 GiB."""
+"""Bytes of one version's state: 256 GiB."""
 TENSORS_MAX = 1 << 16
 """Tensors of one version."""
 TENSOR_RANK_MAX = 8
@@ -69,31 +69,31 @@ TENSOR_NAME_LENGTH_MAX = 128
 MODEL_JSON_LENGTH_MAX = 64 << 10
 """Characters of the architecture in a version record."""
 RECORD_BYTES_MAX = 12 << 20
-"""One serialized version record."""
+"""Bytes of one serialized version record."""
 MANIFEST_BYTES_MAX = 4 << 10
-"""One serialized manifest."""
+"""Bytes of one serialized manifest."""
 ENCODINGS_MAX = 64
 """Encodings (keyframe and deltas) of one version."""
 
 # ---------------------------------------------------------------- chunks and links
 
 CHUNK_SIZE_BYTES_MIN = 1 << 10
-"""Smaller chunks would be mostly hashes and headers."""
+"""Least bytes of a chunk: smaller ones would be mostly hashes and headers."""
 CHUNK_SIZE_BYTES_MAX = 1 << 20
-"""Larger chunks would make relaying too coarse."""
+"""Most bytes of a chunk: larger ones would make relaying too coarse."""
 CHUNK_COUNT_MAX = 1 << 18
 """Chunks of one encoding: their list of hashes has at most 8 MiB."""
 LINK_CONTROL_BYTES_MAX = 16 << 20
-"""One control message on a chunk link; a chunk list is the longest."""
+"""Bytes of one control message on a chunk link; a chunk list is the longest."""
 LINK_WAITING_BYTES_MAX = LINK_CONTROL_BYTES_MAX + CHUNK_SIZE_BYTES_MAX
 """Bytes waiting to be sent on a link before the link is closed. An honest one has a chunk and a few control
 messages."""
 LINK_SHORT_BYTES_MAX = 256 << 10
-"""One control message that is neither an announcement nor a chunk list.
+"""Bytes of one control message that is neither an announcement nor a chunk list.
 
 Parsing a message of many small parts takes up to 28 times its bytes of memory."""
 CERTIFICATE_BYTES_MAX = 16 << 10
-"""A certificate in a greeting."""
+"""Bytes of a certificate in a greeting."""
 CREDIT_CHUNKS_MAX = 4096
 """Chunks that one credit message may name."""
 REQUEST_CHUNKS_MAX = 1024
@@ -101,9 +101,9 @@ REQUEST_CHUNKS_MAX = 1024
 STRIPES_MAX = 1 << 15
 """Stripes of a relay plan; a chunk frame has two bytes for the stripe."""
 PROBE_BYTES_MAX = 16 << 20
-"""Padding that one probe may send."""
+"""Bytes of padding that one probe may send."""
 PADDING_BYTES_MAX = 64 << 10
-"""Padding in one message."""
+"""Bytes of padding in one message."""
 LINK_REPORTS_MAX = 64
 """Links in one heartbeat."""
 HEAT_MAP_CELLS_MAX = 128
@@ -117,18 +117,18 @@ PEER_ADDRESSES_MAX = 6
 PEER_ADDRESS_LENGTH_MAX = 256
 """Characters of one peer address; the address of a circuit has some 140."""
 PEER_MESSAGE_BYTES_MAX = 256 << 10
-"""One message of a peer's session: an honest one has some KiB, and parsing multiplies the memory that it takes."""
+"""Bytes of one message of a peer's session: an honest one has some KiB, and parsing multiplies its memory."""
 PEER_RECORD_BYTES_MAX = 4 << 10
-"""One signed peer record: a few addresses, a key and a signature."""
+"""Bytes of one signed peer record: a few addresses, a key and a signature."""
 
 # ---------------------------------------------------------------- deltas
 
 DELTA_BLOCK_BYTES = 1 << 21
 """Bytes of a tensor in one record of a delta.
 
-This is part of the format. Decoding needs memory for one block beside the state."""
+This is part of the format. Decoding needs memory for one block besides the state."""
 DELTA_WINDOW_BYTES_MAX = 1 << 23
-"""Window of a zstd frame in a delta; no stream of a block is longer than a block and its escapes."""
+"""Bytes of the window of a zstd frame in a delta; no stream of a block is longer than a block and its escapes."""
 
 # ---------------------------------------------------------------- tokenizer
 

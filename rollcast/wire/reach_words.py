@@ -8,7 +8,7 @@ Reachability = Literal["dialable", "hole-punchable", "only outwards"]
 REACHABILITIES: tuple[Reachability, ...] = ("dialable", "hole-punchable", "only outwards")
 
 PUNCH = "punch"
-"""In place of an address in a relay plan: ask the coordinator to let both ends dial each other at once."""
+"""Word in place of an address in a relay plan: the coordinator is asked to have both ends dial at once."""
 
 LAN = "LAN"
 _PATHS = {"punched": "hole-punched", "p2p": "libp2p"}
@@ -24,7 +24,7 @@ def path_of(transport: str, *, lan: bool) -> str:
 
 
 def reachability_of(*, dialable: bool, punchable: bool) -> Reachability:
-    """Return the name for how a member can be reached."""
+    """Return the name of the way in which a member can be reached."""
     if dialable:
         return "dialable"
     return "hole-punchable" if punchable else "only outwards"

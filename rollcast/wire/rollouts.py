@@ -37,7 +37,7 @@ class Segment:
     peer_id: PeerId
     token_ids: tuple[int, ...]
     loss_mask: bytes
-    reported_logprobs: tuple[float, ...] = ()  # evidence only: never enters the loss
+    reported_logprobs: tuple[float, ...] = ()  # evidence only: they never enter the loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ def lease_from_pb(message: pb.Lease) -> LeaseGrant:
     """
     require(1 <= len(message.prompt_token_ids) <= limits.PROMPT_TOKENS_MAX, "prompt length out of range")
     require(1 <= len(message.slots) <= limits.SLOTS_PER_LEASE_MAX, "number of slots out of range")
-    require(len({slot.sample_index for slot in message.slots}) == len(message.slots), "a slot is there twice")
+    require(len({slot.sample_index for slot in message.slots}) == len(message.slots), "a slot occurs twice")
     require(0.0 < message.deadline_s <= limits.DURATION_S_MAX, "deadline out of range")
     return LeaseGrant(
         lease_id=LeaseId(_counter(message.lease_id)),
@@ -266,7 +266,7 @@ def partial_from_pb(message: pb.PartialRollout) -> PartialRollout:
 def segment_from_pb(message: pb.Segment, *, logprobs: bool = True) -> Segment:
     """Convert a received segment, checking every bound.
 
-    Reported log-probabilities may be any float, because they are only evidence; ``logprobs`` says whether to keep them.
+    Reported log-probabilities may be any float, because they are only evidence; ``logprobs``: whether to keep them.
 
     Raises:
         MalformedMessage: unknown role, no token, a mask that does not fit, or a number out of range.
@@ -275,9 +275,12 @@ def segment_from_pb(message: pb.Segment, *, logprobs: bool = True) -> Segment:
     require(message.role in _ROLE_FROM_PB, "unknown segment role")
     require(1 <= count <= limits.ROLLOUT_TOKENS_MAX, "segment length out of range")
     require(len(message.loss_mask) == count, "the loss mask has another length than the tokens")
-    require(not message.loss_mask.strip(b"\0\1"), "the loss mask holds something else than 0 and 1")
-    require(len(message.reported_logprobs) in (0, count), "as many log-probabilities as tokens, or none")
-    require(_PEER_ID.fullmatch(message.peer_id) is not None, "a segment's peer id is not one")
+    require(not message.loss_mask.strip(b"\0\1"), "the loss mask holds other values than 0 and 1")
+    require(
+        len(message.reported_logprobs) in (0, count),
+        "the number of log-probabilities is neither that of the tokens nor 0",
+    )
+    require(_PEER_ID.fullmatch(message.peer_id) is not None, "a segment's peer id is malformed")
     return Segment(
         role=_ROLE_FROM_PB[message.role],
         epoch=Epoch(_counter(message.epoch)),
@@ -303,7 +306,7 @@ def received_rollout(message: pb.Rollout) -> Rollout:
     """Convert a received rollout as ``rollout_from_pb`` does, and keep the bytes to be stored.
 
     Converting thousands of tokens back and forth costs more than everything else that an upload needs. So its body is
-    kept as it came, without unknown fields, and its log-probabilities are in the body only.
+    kept as received, without unknown fields, and its log-probabilities are in the body only.
 
     Raises:
         MalformedMessage: see ``rollout_from_pb``.

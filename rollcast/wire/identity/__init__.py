@@ -1,1 +1,1 @@
-"""Prove who is who: keys, certificates, TLS."""
+"""Prove identities: keys, certificates, TLS."""

@@ -57,7 +57,7 @@ def caller_from_san_uris(names: Iterable[str]) -> Caller:
     return _caller_of_name(ours[0])
 
 
-@lru_cache(maxsize=1 << 14)  # the same peers call again and again, and decoding a peer id is slow
+@lru_cache(maxsize=1 << 14)  # the same peers call repeatedly, and decoding a peer id is slow
 def _caller_of_name(name: str) -> Caller:
     match = _NAME_URI.fullmatch(name)
     if match is None:
@@ -103,7 +103,7 @@ def caller_issued_by(ca_pem: bytes, der: bytes, now: datetime) -> Caller:
         raise WrongKey(
             "a certificate is not valid at this time",
             cause=f"valid from {certificate.not_valid_before_utc} to {certificate.not_valid_after_utc}",
-            fix="see which of the two clocks is wrong",
+            fix="check which of the two clocks is wrong",
         )
     return _caller(certificate)
 
@@ -138,5 +138,5 @@ def _caller(certificate: x509.Certificate) -> Caller:
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError) as error:
-        raise WrongKey("a certificate names nobody", cause=str(error)) from None
+        raise WrongKey("a certificate names no caller", cause=str(error)) from None
     return caller_from_san_uris(names.get_values_for_type(x509.UniformResourceIdentifier))

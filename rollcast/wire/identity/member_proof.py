@@ -13,7 +13,7 @@ from rollcast.wire.ids import PeerId
 SCHEME = "Member"
 DOMAIN = "rollcast/member/1"
 GOOD_FOR_S = 3600.0
-"""How far a proof's time may lie from the coordinator's clock; certificates demand the same of a machine's clock."""
+"""Largest difference of a proof's time from the coordinator's clock, in seconds; certificates allow the same."""
 _LENGTH_MAX = 256
 
 

@@ -20,9 +20,9 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 
 RECORD_DOMAIN = "rollcast/peer-record/1"
 LIFETIME_S = 6 * 3600
-"""How long a new record is valid: over a night without the coordinator, and no longer than addresses usually last."""
+"""Validity of a new record in seconds: over a night without the coordinator, but no longer than addresses last."""
 LIFETIME_S_MAX = 7 * 86400
-"""The longest validity that is accepted: a signed record cannot be revoked."""
+"""Longest accepted validity in seconds: a signed record cannot be revoked."""
 
 _ROLES = frozenset({"peer", "origin"})
 
@@ -76,12 +76,12 @@ def verify_record(signed: pb.Signed, *, run_id: RunId, now_unix_s: float) -> Pee
     Raises:
         MalformedMessage: the record is of another run, has expired, is valid for too long, or exceeds a bound.
         BadSignature: the peer that the record names did not sign it.
-        WrongKey: the public key beside the record is no key.
+        WrongKey: the public key next to the record is no key.
     """
     record = read_record(signed)
     require(record.run_id == run_id, "a peer record is of another run")
     require(now_unix_s < record.expires_unix_s, "a peer record has expired")
-    require(record.expires_unix_s <= now_unix_s + LIFETIME_S_MAX, "a peer record lasts too long")
+    require(record.expires_unix_s <= now_unix_s + LIFETIME_S_MAX, "a peer record is valid for too long")
     return record
 
 
@@ -91,7 +91,7 @@ def read_record(signed: pb.Signed) -> PeerRecord:
     Raises:
         MalformedMessage: the record exceeds a bound.
         BadSignature: the peer that the record names did not sign it.
-        WrongKey: the public key beside the record is no key.
+        WrongKey: the public key next to the record is no key.
     """
     require(len(signed.payload) <= limits.PEER_RECORD_BYTES_MAX, "a peer record is too long")
     try:
@@ -128,10 +128,10 @@ def _check(record: PeerRecord) -> None:
     require(0 < record.sequence <= limits.COUNTER_MAX, "a peer record with a sequence out of range")
     require(0 < record.expires_unix_s <= limits.COUNTER_MAX, "a peer record with an expiry out of range")
     require(len(record.addresses) <= limits.PEER_ADDRESSES_MAX, "a peer record with too many addresses")
-    require(all(map(_is_address, record.addresses)), "a peer record with an address that cannot be one")
+    require(all(map(_is_address, record.addresses)), "a peer record with a malformed address")
 
 
 def _is_address(text: str) -> bool:
-    """Whether the text is one word of visible ASCII and no mirror's URL: only the operator may name mirrors."""
+    """Return whether the text is one word of visible ASCII and no mirror's URL: only the operator may name mirrors."""
     visible = text.isascii() and text.isprintable() and " " not in text
     return 0 < len(text) <= limits.PEER_ADDRESS_LENGTH_MAX and visible and "://" not in text

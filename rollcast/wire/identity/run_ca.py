@@ -27,7 +27,7 @@ from rollcast.wire.ids import PeerId, Role, RunId
 _CSR_BYTES_MAX = 4096
 _CA_LIFETIME = timedelta(days=3650)
 _COORDINATOR_LIFETIME_S = 365 * 86400.0
-_CLOCK_SKEW = timedelta(hours=1)  # certificates are valid from this long ago, for clocks that are behind
+_CLOCK_SKEW = timedelta(hours=1)  # seconds in the past from which certificates are valid, for clocks that are behind
 
 
 class RunCA:
@@ -46,7 +46,7 @@ class RunCA:
 
         Raises:
             RunFolderError: the folder cannot be written.
-            WrongKey: the run id cannot stand in a certificate.
+            WrongKey: the run id is not possible in a certificate.
         """
         caller_from_san_uris([_caller_uri(run_id, "coordinator", COORDINATOR_ID)])
         key = ec.generate_private_key(ec.SECP256R1())
@@ -218,4 +218,4 @@ def _general_name(host: str) -> x509.GeneralName:
     try:
         return x509.DNSName(host)
     except ValueError as error:
-        raise WrongKey(f"{host!r} cannot stand in a certificate", cause=str(error)) from None
+        raise WrongKey(f"{host!r} is not possible in a certificate", cause=str(error)) from None

@@ -28,9 +28,9 @@ _ALPN = ["h2", "http/1.1"]  # a gRPC server rejects clients that do not offer h2
 _FIXES: dict[HopName, str] = {
     "name lookup": "check the name in the invite, and this machine's DNS (`getent hosts NAME`)",
     "connection": "check that the coordinator runs, that its port is right, and that no firewall is between",
-    "TLS": "check the port: something else than a coordinator's listens there, or a proxy is between",
+    "TLS": "check the port: another program than a coordinator listens there, or a proxy is between",
     "certificate": "ask the operator for a new invite: this one is of another run, or has expired",
-    "session": "read the coordinator's log: it was reached, and does not take us",
+    "session": "read the coordinator's log: it was reached, but refused the session",
 }
 
 
@@ -56,7 +56,7 @@ class HopFailed:
         return _FIXES[self.hop]
 
     def as_error(self, what: str) -> RollcastError:
-        """Return the error to raise or show; ``what`` says in one sentence what the failure prevented."""
+        """Return the error to raise or show; ``what`` names in one sentence what the failure prevented."""
         kind = WrongKey if self.hop == "certificate" else Unreachable
         return kind(what, cause=str(self), fix=self.fix)
 
@@ -100,8 +100,8 @@ async def _lookup(address: str, host: str, port: int) -> list[tuple[int, str]] |
     except TimeoutError:
         return HopFailed("name lookup", address, f"no answer about {host!r} in {LOOKUP_S:g} s")
     except (OSError, UnicodeError) as error:
-        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        return HopFailed("name lookup", address, f"nobody knows {host!r} ({said})")
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        return HopFailed("name lookup", address, f"no address for {host!r} ({reason})")
     found = dict.fromkeys((int(family), str(where[0])) for family, _, _, _, where in answers)
     return list(found)[:_ADDRESSES_MOST]
 
@@ -119,11 +119,11 @@ async def _handshake(
         async with asyncio.timeout(HANDSHAKE_S):
             await writer.start_tls(tls, server_hostname="")
     except ssl.SSLCertVerificationError as error:
-        return HopFailed("certificate", address, f"{shown} shows none of this run ({error.verify_message})")
+        return HopFailed("certificate", address, f"{shown} shows no certificate of this run ({error.verify_message})")
     except TimeoutError:
-        return HopFailed("TLS", address, f"{shown} takes the connection and says nothing for {HANDSHAKE_S:g} s")
+        return HopFailed("TLS", address, f"{shown} accepts the connection but sends nothing for {HANDSHAKE_S:g} s")
     except (ssl.SSLError, OSError) as error:
-        return HopFailed("TLS", address, f"{shown} does not speak it ({_said(error)})")
+        return HopFailed("TLS", address, f"{shown} does not speak TLS ({_reason(error)})")
     if not reads_first:
         return None
     try:
@@ -132,17 +132,25 @@ async def _handshake(
     except TimeoutError:
         return None
     except (ssl.SSLError, OSError) as error:
-        return HopFailed("certificate", address, f"{shown} does not take ours ({_said(error)})")
-    return None if first else HopFailed("certificate", address, f"{shown} does not take ours (it hung up)")
+        return HopFailed("certificate", address, f"{shown} rejects our certificate ({_reason(error)})")
+    return (
+        None
+        if first
+        else HopFailed("certificate", address, f"{shown} rejects our certificate (it closed the connection)")
+    )
 
 
 def _connecting(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return f"does not answer for {CONNECT_S:g} s"
-    return "refuses it" if isinstance(error, ConnectionRefusedError) else f"cannot be reached ({_said(error)})"
+    return (
+        "refuses the connection"
+        if isinstance(error, ConnectionRefusedError)
+        else f"cannot be reached ({_reason(error)})"
+    )
 
 
-def _said(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     if isinstance(error, ssl.SSLError):
         return error.reason or "SSL error"
     return (error.strerror if isinstance(error, OSError) and error.strerror else str(error)) or type(error).__name__

@@ -79,7 +79,7 @@ async def enrol(
     While the coordinator cannot be reached or is not ready, all of its places are retried in turn.
 
     Args:
-        timeout_s: seconds after which to give up; None means never.
+        timeout_s: seconds after which to give up; None: never.
         also: further places of the coordinator (rollcast.wire.joining.bootstrap).
         reuse_valid_for_s: seconds that a saved certificate must still be valid for; minus infinity accepts any, for
             callers that renew it later by themselves.
@@ -110,7 +110,7 @@ async def enrol(
             return enrolment
         except _Stranger as error:
             strangers[place.http_url] = error.said
-            if len(strangers) == len(places):  # while one place has not answered, it may be the coordinator
+            if len(strangers) == len(places):  # a place that has not answered may be the coordinator
                 raise error.said from None
             problems[place.http_url] = error.said.what
         except (NotReady, aiohttp.ClientError, OSError, TimeoutError) as error:
@@ -143,7 +143,7 @@ async def _note(problems: dict[str, str], place: Bootstrap, error: Exception, *,
         failed = await failed_hop(place.http_url.partition("://")[2], None)
         problem = problem if failed is None else str(failed)
     if says and problems.get(place.http_url) != problem:
-        log.warning("the coordinator cannot be reached; trying again", url=place.http_url, cause=problem)
+        log.warning("the coordinator cannot be reached; retrying", url=place.http_url, cause=problem)
     problems[place.http_url] = problem
 
 
@@ -159,7 +159,7 @@ async def _join(invite: Invite, identity: Identity, place: Bootstrap, places: Se
         try:
             answer = await pinned.exchange("POST", "/api/v1/join", request)
         except aiohttp.ClientConnectorCertificateError as error:
-            what = f"whoever answers at {place.http_url} has no certificate of this run"
+            what = f"the server at {place.http_url} has no certificate of this run"
             raise _Stranger(WrongKey(what, cause=str(error))) from None
     credentials = TlsCredentials(pinned.ca_pem, text_in(answer, "certificate_pem").encode("ascii"), key.private_pem)
     credentials.check()

@@ -17,7 +17,7 @@ def error_to_json(error: RollcastError) -> str:
 
 
 def error_from_json(text: str | bytes) -> RollcastError | None:
-    """Return the error in such a text as an instance of its class; None if the text or its code is not known."""
+    """Return the error in such a text as an instance of its class; None if it is no error or its code is unknown."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -35,7 +35,7 @@ _KEYS = ("code", "what", "cause", "fix")
 
 
 def _printable(text: str) -> str:
-    """Replace control characters, which a stranger must not write to our terminal."""
+    """Replace control characters, which an untrusted process must not write to our terminal."""
     return "".join(character if character.isprintable() else " " for character in text[:TEXT_LENGTH_MAX])
 
 

@@ -55,7 +55,7 @@ def end_call(call: Any) -> None:
     core waits for them to be read, and keeps the connection for as long, even once its channel is closed.
     """
     call.cancel()
-    call._cython_call.cancel("ended by us")
+    call._cython_call.cancel("ended by this side")
 
 
 @contextmanager
@@ -77,7 +77,7 @@ def connection_lost(doing: str) -> Iterator[None]:
         raise Unreachable(
             f"the connection to the coordinator was lost while {doing}",
             cause="the call was cancelled on our side",
-            fix="the call is repeated once there is a connection; if it fails again and again, see the log before it",
+            fix="the call is repeated once there is a connection; if it fails repeatedly, see the log before it",
         ) from None
 
 
@@ -111,7 +111,7 @@ def translate(error: grpc.RpcError, doing: str) -> RollcastError:
             return WaitTimedOut(f"the coordinator did not answer in time while {doing}", fix="check its load and log")
         case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
             return WrongKey(
-                f"the coordinator refuses us while {doing}", cause=cause, fix="join again with a new invite"
+                f"the coordinator refused the call while {doing}", cause=cause, fix="join again with a new invite"
             )
         case grpc.StatusCode.UNIMPLEMENTED:
             return ProtocolMismatch(
@@ -124,5 +124,5 @@ def translate(error: grpc.RpcError, doing: str) -> RollcastError:
 
 
 def _is_about_tls(details: str) -> bool:
-    """Whether the details of an error name a failed handshake, for which gRPC has no status."""
+    """Return whether the details of an error name a failed handshake, for which gRPC has no status."""
     return any(word in details.lower() for word in ("handshake", "certificate", "verification check"))

@@ -44,7 +44,7 @@ class Invite:
     http_url: str  # http://host:port or https://host:port, without a path
     grpc_address: str  # host:port
     ca_sha256: str  # hex: fingerprint of the run CA
-    learner_public_key: str  # hex: the key that signs versions, whatever the coordinator says
+    learner_public_key: str  # hex: the key that signs versions, whatever key the coordinator names
     token: str = field(repr=False)
     further: tuple[str, ...] = ()  # places of the same coordinator: see rollcast.wire.joining.bootstrap.PLACE_PATTERN
 
@@ -52,9 +52,9 @@ class Invite:
         for name, form in _FORMS.items():
             value = getattr(self, name)
             if not isinstance(value, str) or form.fullmatch(value) is None:
-                raise _not_an_invite(f"its {name} is not one")
+                raise _not_an_invite(f"its {name} is malformed")
         if len(self.further) >= PLACES_MOST or not all(map(_is_place, self.further)):
-            raise _not_an_invite("its further addresses are none")
+            raise _not_an_invite("its further addresses are malformed")
 
     def places(self, also: Sequence[str] = ()) -> tuple[Bootstrap, ...]:
         """Return the places where the coordinator may be found, in the order to try.
@@ -67,7 +67,7 @@ class Invite:
     def encode(self) -> str:
         """Return the string to give to a new member. It holds a secret."""
         values: dict[str, object] = {name: getattr(self, name) for name in _FORMS}
-        if self.further:  # an invite without them is one that earlier releases read too
+        if self.further:  # earlier releases can read an invite without them
             values["further"] = list(self.further)
         text = json.dumps(values, separators=(",", ":"))
         return _PREFIX + base64.urlsafe_b64encode(text.encode("ascii")).decode("ascii").rstrip("=")
@@ -104,7 +104,7 @@ async def read_invite(text: str, file: Path | None, timeout_s: float) -> Invite:
     if text:
         return Invite.decode(text)
     if file is None:
-        raise JoinRefused("no invite", fix="set invite or invite_file; the operator hands invites out")
+        raise JoinRefused("no invite", fix="set invite or invite_file; the operator creates invites")
     fix = "start the coordinator, or copy the invite that it wrote to this place"
     async with deadline(timeout_s, f"the invite in {file}", fix=fix):
         while True:  # another process writes the file, so polling is the only way to notice it

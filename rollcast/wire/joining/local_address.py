@@ -1,4 +1,4 @@
-"""Recognise addresses within one local network, which a peer reports for the peers beside it. Pure.
+"""Recognise addresses within one local network, which a peer reports for the peers on its network. Pure.
 
 They are what ICE calls host candidates (RFC 8445 section 5.1.1.1), of the networks in RFC 1918, RFC 3927 and RFC 4193.
 Link-local addresses of IPv6 are left out: they need a zone, which differs at the other end.
@@ -13,7 +13,7 @@ _LENGTH_MAX = 64
 
 
 def is_local(ip: IPv4Address | IPv6Address) -> bool:
-    """Whether an address leads to a machine of a local network and to none beyond; loopback does not count."""
+    """Return whether an address belongs to a machine of a local network and none beyond; loopback does not count."""
     return any(ip.version == network.version and ip in network for network in _NETWORKS)
 
 

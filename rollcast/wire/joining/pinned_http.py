@@ -38,8 +38,8 @@ def json_object(data: bytes, url: str, *, fix: str) -> dict[str, Any]:
     """Return the JSON object in a body.
 
     Args:
-        url: where the body came from.
-        fix: what the user can do if something else than a coordinator answers there.
+        url: the URL that the body came from.
+        fix: what the user can do if another program than a coordinator answers there.
 
     Raises:
         MalformedMessage: the body is not a JSON object.
@@ -80,7 +80,7 @@ class PinnedHttp:
         ca_pem = text_in(answer, "ca_pem").encode("ascii")
         if fingerprint_of(ca_pem) != invite.ca_sha256:
             raise WrongKey(
-                f"whoever answers at {invite.http_url} is not the coordinator of this invite",
+                f"the server at {invite.http_url} is not the coordinator of this invite",
                 cause="its run CA has another fingerprint",
                 fix="ask the operator for a new invite, or check the address",
             )

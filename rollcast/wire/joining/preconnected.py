@@ -11,8 +11,8 @@ import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
 
-class HandedSockets(aiohttp.BaseConnector):
-    """A connector that uses each socket given to ``hand`` once, for its address, and dials nothing.
+class ConnectedSockets(aiohttp.BaseConnector):
+    """A connector that uses each socket passed to ``add`` once, for its address, and dials nothing.
 
     aiohttp's own connector for Unix sockets replaces the same one method.
     """
@@ -21,7 +21,7 @@ class HandedSockets(aiohttp.BaseConnector):
         super().__init__(limit=0, force_close=True)
         self._handed: dict[str, socket.socket] = {}
 
-    def hand(self, sock: socket.socket) -> str:
+    def add(self, sock: socket.socket) -> str:
         """Keep a connected socket for the next request to its remote address.
 
         Returns:

@@ -29,7 +29,7 @@ class LinkDialler:
     """Opens links with this process's credentials. Construct it inside a running event loop.
 
     Args:
-        connector: where connections come from; None dials TCP connections.
+        connector: the source of connections; None: TCP connections are dialled.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class LinkDialler:
         """Open a greeted link to exactly this peer, with this role unless ``role`` is empty.
 
         Args:
-            admit: returns why the authenticated caller may have no link; empty if it may.
+            admit: returns the reason why the authenticated caller may have no link; empty if it may.
 
         Returns:
             The link and the caller that the other end's certificate names.
@@ -79,7 +79,7 @@ class LinkDialler:
                 error = WrongKey(
                     f"{address} is not the address of {role or 'peer'} {peer_id}",
                     cause=f"it is answered by the {caller.role} {caller.peer_id} of run {caller.run_id}",
-                    fix="see which process listens there",
+                    fix="check which process listens there",
                 )
                 stream.close(error.what, error.code)
                 raise error
@@ -146,7 +146,7 @@ class LinkDialler:
             )
         except (aiohttp.ClientSSLError, aiohttp.ClientConnectorCertificateError) as error:
             raise WrongKey(
-                f"{address} shows no certificate of this run", cause=str(error), fix="see which process listens there"
+                f"{address} shows no certificate of this run", cause=str(error), fix="check which process listens there"
             ) from None
         except (aiohttp.ClientError, OSError) as error:
             raise Unreachable(

@@ -98,7 +98,7 @@ def encode_chunk(
 
 
 class FrameParser:
-    """Turns a stream of bytes into frames; it holds at most one unfinished frame.
+    """A parser of a stream of bytes into frames; it holds at most one unfinished frame.
 
     The reader puts bytes into ``buffer`` and reports how many with ``filled``, so a chunk's bytes are never copied.
     """
@@ -107,7 +107,7 @@ class FrameParser:
         self._header = bytearray(_FRAME_HEADER.size)
         self._body: bytearray | None = None  # None while the header is incomplete
         self._kind = 0
-        self._length = 0  # of the body
+        self._length = 0  # length of the body
         self._came = 0  # bytes of the header, then of the body
         self._failed = False
 
@@ -128,7 +128,7 @@ class FrameParser:
             MalformedMessage: the stream was malformed before and cannot be used any more.
         """
         if self._failed:
-            raise MalformedMessage("this link sent nonsense before")
+            raise MalformedMessage("this link sent malformed bytes before")
         if self._body is None:
             return memoryview(self._header)[self._came :]
         if self._came == len(self._body):

@@ -30,12 +30,12 @@ class LinkLimits:
     """Timeouts and bounds of links; a link that exceeds one is closed or refused.
 
     Args:
-        dial_timeout_s: the most from the dial to the authenticated, greeted link.
-        handshake_timeout_s: the most for a caller's TLS handshake, and again for its request line and headers.
-        hello_timeout_s: the most until the other end's greeting.
-        write_timeout_s: the most until the other end takes some of the waiting bytes.
-        silence_timeout_s: a host that acknowledges nothing for this long is given up (by the kernel's own probes).
-        links_most: the most accepted links that are open at a time.
+        dial_timeout_s: longest time from the dial to the authenticated, greeted link.
+        handshake_timeout_s: longest time of a caller's TLS handshake, and again of its request line and headers.
+        hello_timeout_s: longest time until the other end's greeting.
+        write_timeout_s: longest time until the other end takes some of the waiting bytes.
+        silence_timeout_s: time without an acknowledgement after which the kernel's own probes give a host up.
+        links_most: most accepted links that are open at a time.
     """
 
     dial_timeout_s: float = 10.0
@@ -110,7 +110,7 @@ async def greet(
         if not isinstance(first, LinkMessageFrame) or not first.message.HasField("hello"):
             raise MalformedMessage(f"{peer_id} did not begin with a greeting")
         if first.message.hello.run_id != run_id:
-            raise WrongKey(f"{peer_id} belongs to another run", fix="see which run its invite was for")
+            raise WrongKey(f"{peer_id} belongs to another run", fix="check which run its invite was for")
         agree_with(first.message.hello.protocol)
         check(first.message.hello)
         if not dialled:
@@ -121,7 +121,7 @@ async def greet(
         stream.close(error.what, error.code)
         raise
     except BaseException:
-        stream.end("the link was given up")
+        stream.end("the link was abandoned")
         raise
 
 

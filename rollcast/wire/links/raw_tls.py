@@ -5,7 +5,7 @@ Here the encrypted bytes of the socket arrive directly, and OpenSSL is called on
 
 TLS 1.3 records are counted as their bytes arrive (RFC 8446 section 5) without decrypting them: their lengths are not
 encrypted. From the lengths follows how many bytes the socket must deliver, at the least, before a number of plaintext
-bytes is complete; waking the process for fewer is of no use.
+bytes is complete; waking the process for fewer has no use.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class TlsRecords:
 
     def __init__(self) -> None:
         self._header = bytearray()  # the part of the next record's header that has arrived
-        self._length = 0  # of the current record, without its header
+        self._length = 0  # length of the current record, without its header
         self._left = 0  # bytes of the current record that have not arrived
 
     def feed(self, data: memoryview) -> None:
@@ -132,7 +132,7 @@ class TakenTls:
         while len(view):
             view = view[self._object.write(view) :]
 
-    def say_goodbye(self) -> None:
+    def send_close_notify(self) -> None:
         """Write our close_notify without waiting for the other end's."""
         with contextlib.suppress(ssl.SSLError, ValueError):
             self._object.unwrap()
@@ -162,7 +162,7 @@ def _shrink(handshaker: Any) -> None:
 
 
 def _buffer_of(loop: asyncio.AbstractEventLoop) -> memoryview:
-    """Return the buffer that all connections of an event loop share: OpenSSL copies it before the loop goes on."""
+    """Return the buffer that all connections of an event loop share: OpenSSL copies it before the loop continues."""
     buffer = _buffers.get(loop)
     if buffer is None:
         buffer = _buffers[loop] = memoryview(bytearray(READ_BYTES))

@@ -29,7 +29,7 @@ class LinkReceiver(Protocol):
         """Handle frames that arrived, in order; at least one."""
 
     def drained(self) -> None:
-        """Handle that every chunk sent so far has left this process, so that the socket has room again."""
+        """Handle the moment when every chunk sent so far has left this process, so that the socket takes more."""
 
     def closed(self, reason: str, code: str) -> None:
         """Handle the end of the link; called once, with ``reason`` and ``code`` as in LinkClosed."""

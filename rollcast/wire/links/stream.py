@@ -22,15 +22,15 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.chunks import BytesLike
 
 _MESSAGES_PER_BATCH = 256  # frames handled at once; other connections have their turn between two batches
-_LINGER_S = 1.0  # the most that an ended link waits for its last bytes to leave and the other end to close
+_LINGER_S = 1.0  # most seconds that an ended link waits for its last bytes to leave and the other end to close
 
 
 class LinkStream(asyncio.BufferedProtocol):
-    """One link; ``take_over`` makes it.
+    """One link, which ``take_over`` creates.
 
     Args:
         write_timeout_s: the link ends if bytes wait for the socket and none is taken within this time.
-        on_lost: called once, when the connection is gone for good.
+        on_lost: called once, when the connection has ended for good.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class LinkStream(asyncio.BufferedProtocol):
             raise LinkClosed("the connection was closed at once")
         tls = TakenTls(transport)
         if tls.readable:
-            raise LinkClosed("the other end sent bytes before it might", MalformedMessage.code)
+            raise LinkClosed("the other end sent bytes too early", MalformedMessage.code)
         if tls.socket is None:
             raise LinkClosed("the connection was closed at once")
         stream = cls(tls, tls.socket, options, write_timeout_s, on_lost)
@@ -196,7 +196,7 @@ class LinkStream(asyncio.BufferedProtocol):
             return
         self._ended = LinkClosed(reason, code)
         self._loop.call_soon(self._tell_ended)
-        self._tls.say_goodbye()
+        self._tls.send_close_notify()
         self._flush()
         with contextlib.suppress(OSError):
             self._socket.write_eof()  # sent after the bytes that still wait
@@ -241,7 +241,7 @@ class LinkStream(asyncio.BufferedProtocol):
         self.congestion_control = tune(self._sock, self._options)
         self._tls.take_over(self)
         self._full = self._socket.get_write_buffer_size() > 0
-        self._socket.set_write_buffer_limits(high=0)  # pause_writing and resume_writing tell when the kernel took all
+        self._socket.set_write_buffer_limits(high=0)  # pause_writing and resume_writing report when the kernel took all
         self._flush()
         self._watch = self._loop.call_later(self._write_timeout_s, self._check_progress, -1)
 

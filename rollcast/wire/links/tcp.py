@@ -19,8 +19,9 @@ from rollcast.runtime.errors import ConfigError
 # Bytes that the kernel takes before it has begun to send them. Few, so that the next chunk is chosen late.
 _NOTSENT_LOWAT_BYTES = 16 << 10
 # Of the receive window, from the start. Since Linux 6.16 a window grows by what is read in a round trip less what still
-# lay unread when reading began (tcp_rcv_space_adjust): who sleeps until most of it has come, as a link does for the
-# rest of a chunk, keeps the 64 KiB that connections begin with. From sixteen times the longest such sleep it grows.
+# lay unread when reading began (tcp_rcv_space_adjust): a process that sleeps until most of it has come, as a link does
+# for the rest of a chunk, keeps the 64 KiB that connections begin with. From sixteen times the longest such sleep it
+# grows.
 _WINDOW_BYTES = 4 << 20
 # <asm-generic/socket.h>, <linux/tcp.h> and <linux/sockios.h>; the socket module lacks them.
 _SO_MAX_PACING_RATE = 47
@@ -39,7 +40,7 @@ class SocketOptions:
     """The options of a link's socket.
 
     Args:
-        silence_timeout_s: a host that does not acknowledge for this long is given up, even if nothing is sent.
+        silence_timeout_s: time without an acknowledgement after which a host is given up, even if nothing is sent.
         congestion_control: the name of the algorithm; empty for the system's.
         pacing_bytes_per_second: the most that one link sends; any value turns on TCP's own pacing. 0 for neither.
     """
@@ -108,7 +109,7 @@ def check_congestion_control(name: str) -> None:
             raise ConfigError(
                 f"congestion control {name!r} cannot be used",
                 cause=f"{why}; it offers {offered}",
-                fix="set link.congestion to one of these, or to nothing for the system's choice",
+                fix="set link.congestion to one of these, or leave it empty for the system's choice",
             ) from None
 
 
@@ -118,8 +119,8 @@ def set_wake_bytes(sock: socket.socket, size_bytes: int) -> None:
 
 
 def _open_window(sock: socket.socket) -> None:
-    # The kernel makes room for what shall wait (tcp_set_rcvlowat), within tcp_rmem, and keeps it; SO_RCVBUF would end
-    # all growth.
+    # The kernel makes room for the bytes that shall wait (tcp_set_rcvlowat), within tcp_rmem, and keeps it; SO_RCVBUF
+    # would end all growth.
     set_wake_bytes(sock, _WINDOW_BYTES)
     set_wake_bytes(sock, 1)
 

@@ -1,7 +1,7 @@
 """Render chat templates: the jinja text that a published model was trained to expect around a question.
 
 A template is a program from the model's folder. It runs in jinja's sandbox, which gives it no attribute of Python's own
-and no way to change what it is given; what it writes is bounded.
+and no way to change its arguments; its output is bounded.
 """
 
 from __future__ import annotations

@@ -29,11 +29,11 @@ class ChatSettings:
 
     enabled: bool = True  # render the model's chat template if it has one
     system: str = ""  # system message; empty: none
-    arguments: Mapping[str, Any] = field(default_factory=dict)  # of the template, such as enable_thinking
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # arguments of the template, such as enable_thinking
 
 
 class HubDecoder:
-    """Decodes token ids to text, which is all that a peer needs of a published tokenizer.
+    """A decoder of token ids to text, which is all that a peer needs of a published tokenizer.
 
     Args:
         library: see parse_tokenizer.
@@ -65,13 +65,13 @@ class HubDecoder:
 
 
 class HubTokenizer:
-    """See rollcast.wire.text.tokenizer.TextTokenizer.
+    """The tokenizer of a published model; see rollcast.wire.text.tokenizer.TextTokenizer.
 
     Special tokens in a problem's own text are refused: with them the text could pose as another speaker of the chat.
 
     Args:
         folder: with tokenizer.json, and tokenizer_config.json, generation_config.json, config.json as far as there.
-        chat: how a problem becomes a prompt.
+        chat: the settings by which a problem becomes a prompt.
 
     Raises:
         ModelError: a file is missing or wrong, or no token is known to end a completion.
@@ -81,7 +81,7 @@ class HubTokenizer:
     def __init__(self, folder: Path, chat: ChatSettings | None = None) -> None:
         files = ModelFolder(folder)
         data = files.read_bytes(TOKENIZER, TOKENIZER_BYTES_MAX)
-        settings = files.read_json_if_there(TOKENIZER_CONFIG)
+        settings = files.read_optional_json(TOKENIZER_CONFIG)
         self._chat = chat or ChatSettings()
         self._tokenizer = parse_tokenizer(data, str(folder / TOKENIZER))
         self._known = known_ids(self._tokenizer)
@@ -130,7 +130,7 @@ class HubTokenizer:
         found = next((one for one in self._special if one in text), None)
         if found is not None:
             raise TaskError(
-                f"a text has the special token {found!r} in it",
+                f"a text contains the special token {found!r}",
                 cause="it would end or begin a message",
                 fix="take it out of the problem",
             )
@@ -138,7 +138,7 @@ class HubTokenizer:
     def _size(self, files: ModelFolder, folder: Path) -> int:
         """Return the model's number of logits if config.json has it: it may be padded beyond the tokenizer's ids."""
         needed = max(self._known, default=-1) + 1
-        size = files.read_json_if_there(CONFIG).get("vocab_size", needed)
+        size = files.read_optional_json(CONFIG).get("vocab_size", needed)
         if type(size) is not int or not needed <= size <= SIZE_MAX or not needed:
             raise ModelError(
                 f"{folder}: the tokenizer has {needed} ids, config.json says vocab_size = {str(size)[:40]}",
@@ -150,7 +150,7 @@ class HubTokenizer:
         named = self._tokenizer.token_to_id(_content(settings.get("eos_token")) or "")
         found: list[int] = [] if named is None else [named]
         for name in (GENERATION_CONFIG, CONFIG):
-            value = files.read_json_if_there(name).get("eos_token_id")
+            value = files.read_optional_json(name).get("eos_token_id")
             found += value if isinstance(value, list) else [] if value is None else [value]
         ends = tuple(dict.fromkeys(found))
         if not ends or not all(type(one) is int and one in self._known for one in ends):

@@ -29,7 +29,7 @@ CHAT_TEMPLATE = "chat_template.jinja"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
-#: What a model has beside its weights, and what an export takes over.
+#: The files of a model besides its weights, which an export copies.
 SMALL_FILES = (
     CONFIG,
     GENERATION_CONFIG,
@@ -71,7 +71,7 @@ class ModelFolder:
             raise ModelError(f"{self.root / name} is not a JSON object", fix=_DOWNLOAD)
         return value
 
-    def read_json_if_there(self, name: str) -> dict[str, Any]:
+    def read_optional_json(self, name: str) -> dict[str, Any]:
         """Return the JSON object in a file of the folder; empty if there is no such file."""
         return self.read_json(name) if (self.root / name).exists() else {}
 
@@ -130,14 +130,14 @@ class ModelFolder:
         absent = [file for file in files if not (self.root / file).is_file()]
         if absent:
             raise ModelError(
-                f"{len(absent)} of {len(files)} files of {self.root / INDEX} are not there",
+                f"{len(absent)} of {len(files)} files of {self.root / INDEX} are missing",
                 cause=f"for example {absent[0]}",
                 fix=_DOWNLOAD,
             )
         return files
 
 
-_DOWNLOAD = "download the model again, whole: hf download NAME --local-dir FOLDER"
+_DOWNLOAD = "download the complete model again: hf download NAME --local-dir FOLDER"
 
 
 def _tensors_of(path: Path) -> dict[str, StoredTensor]:

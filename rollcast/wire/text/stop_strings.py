@@ -14,7 +14,7 @@ _BYTES_OF_A_CHARACTER = 4
 
 
 class StopStrings:
-    """Checks new tokens as they arrive, together with only as many earlier ones as a string may reach back."""
+    """A finder that checks new tokens as they arrive, with only as many earlier ones as a string may reach back."""
 
     def __init__(self, strings: Sequence[str], decode: Decode) -> None:
         """
@@ -27,18 +27,18 @@ class StopStrings:
         self._decode = decode
         self._reach = max((len(text.encode()) for text in strings), default=0) + _BYTES_OF_A_CHARACTER
 
-    def end(self, drawn: Sequence[int], known: int) -> int | None:
+    def end(self, generated: Sequence[int], known: int) -> int | None:
         """Return the number of tokens up to the first that completes a string; None if no token does.
 
         The first ``known`` tokens complete none. The result does not depend on how the tokens are split over calls.
         """
         start = max(0, known - self._reach)
-        if not self._strings or known >= len(drawn) or not self._held(drawn[start:]):
+        if not self._strings or known >= len(generated) or not self._held(generated[start:]):
             return None
-        few, many = known, len(drawn)  # held by ``many`` tokens and not by ``few``
+        few, many = known, len(generated)  # held by ``many`` tokens and not by ``few``
         while many - few > 1:
             middle = (few + many) // 2
-            few, many = (few, middle) if self._held(drawn[start:middle]) else (middle, many)
+            few, many = (few, middle) if self._held(generated[start:middle]) else (middle, many)
         return many
 
     def cut(self, tokens: Sequence[int]) -> Sequence[int]:

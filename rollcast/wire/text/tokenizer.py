@@ -1,4 +1,4 @@
-"""Define what every tokenizer does, and a small tokenizer of our own.
+"""Define the interface of every tokenizer, and a small tokenizer of our own.
 
 Ours has whole pieces for a task's fixed wording and single characters for the rest. Those of published models are in
 rollcast.wire.text.hub_tokenizer.
@@ -21,7 +21,7 @@ SIZE_MAX = 1 << 21
 
 
 class TextTokenizer(Protocol):
-    """Turns text into token ids and back; ``to_json`` and the files that it names determine it completely."""
+    """A tokenizer turns text into token ids and back; ``to_json`` and the files that it names determine it."""
 
     @property
     def size(self) -> int:
@@ -68,7 +68,7 @@ class TokenizerRecord:
     """The facts that the learner needs of the run's tokenizer."""
 
     size: int
-    sha256: str  # of the published model's tokenizer.json; empty for our own
+    sha256: str  # hash of the published model's tokenizer.json; empty for our own
 
 
 def read_record(text: str) -> TokenizerRecord:
@@ -98,10 +98,10 @@ class _TextOf(dict[int, str]):
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """Ids: 0 padding, 1 end of sequence, then ``pieces`` in order, then ``characters`` in order.
+    """Our own tokenizer, with the ids: 0 padding, 1 end of sequence, then ``pieces``, then ``characters``, in order.
 
     Raises:
-        TaskError: a piece or character is empty, longer than it should be, or there twice.
+        TaskError: a piece or character is empty, longer than it should be, or occurs twice.
     """
 
     pieces: tuple[str, ...]

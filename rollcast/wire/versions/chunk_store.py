@@ -12,7 +12,7 @@ first.
 
     delta = store.begin(verified, manifest, chunk_list)
     store.prepare(delta)                         # may wait; reserves the disk space
-    ... delta.write(...), store.advance(...)     # when there is nothing better to do
+    ... delta.write(...), store.advance(...)     # when idle
     delta.finish()
     keyframe = store.materialise(delta)          # the state is verified
     keyframe.finish()                            # and durable
@@ -56,7 +56,7 @@ class ChunkStore:
     """The versions that one process keeps.
 
     Args:
-        folder: the folder of this store alone; it is made if missing.
+        folder: the folder of this store alone; it is created if missing.
         keep_versions: number of newest states that ``prune`` keeps.
         keep_deltas: number of newest versions whose deltas it keeps.
         keep_bytes: limit on the bytes of all of them; 0 means no limit.
@@ -134,7 +134,7 @@ class ChunkStore:
         self._work_on(delta)
 
     def advance(self, budget_bytes: int) -> bool:
-        """Do work ahead that will be needed anyway: make prepared states and hash keyframes that arrive.
+        """Do work ahead of time: make prepared states, and hash keyframes that arrive.
 
         Args:
             budget_bytes: bytes of state to process before this returns.
@@ -155,7 +155,7 @@ class ChunkStore:
         """Make the state that a complete delta leads to.
 
         Returns:
-            The version's keyframe: complete and verified, but neither finished nor listed if it was not here before.
+            The version's keyframe: complete and verified, but neither finished nor listed if it was not stored before.
 
         Raises:
             CorruptChunk: the base with this delta does not hash to the signed state. Nothing of it is kept.
@@ -223,7 +223,9 @@ class ChunkStore:
         folder = self._version_folder(version)
         try:
             if folder.exists():
-                (folder / _ANNOUNCEMENT).unlink(missing_ok=True)  # first: without it nothing here is visible
+                (folder / _ANNOUNCEMENT).unlink(
+                    missing_ok=True
+                )  # first, because without it no encoding here is visible
                 shutil.rmtree(folder)
                 fsync_folder(self._folder)
         except OSError as error:
@@ -254,7 +256,7 @@ class ChunkStore:
         self._let_go(delta.version)
         base = self.get(delta.manifest.base_version or Version(0))
         if base is None or delta.manifest.base_version is None:
-            raise StoreError(f"the base of {delta!r} is not here")
+            raise StoreError(f"the base of {delta!r} is not in this store")
         work = Materialisation(base, delta, self._version_folder(delta.version) / _NEW_STATE)
         self._in_the_making[delta.version] = work
         return work
@@ -289,7 +291,7 @@ class ChunkStore:
         return True
 
     def _sweep(self, version: Version) -> None:
-        """Remove the files of a version that belong to no encoding which is open here."""
+        """Remove the files of a version that belong to no open encoding."""
         alive = {f"{encoding.encoding_id}" for encoding in self._of(version)}
         if not alive:
             self.discard(version)
@@ -348,7 +350,7 @@ class ChunkStore:
         stored = self._stored_version(manifest.version)
         is_other = stored is not None and stored.record_hash != verified.record_hash
         if (known is not None or is_other) and not self.discard(manifest.version):
-            raise StoreError(f"version {manifest.version} is there with other bytes and is being read")
+            raise StoreError(f"version {manifest.version} exists with other bytes and is being read")
 
     def _write_signed(self, verified: VerifiedVersion, manifest: Manifest, chunk_list: bytes) -> None:
         """Write announcement and chunk list durably, before any encoding can be complete."""

@@ -17,7 +17,7 @@ HASH_BYTES = 32
 _CHUNK_SIZE_BYTES = 32 << 10
 _CHUNK_SIZE_BYTES_MIN = 8 << 10
 _CHUNKS_WANTED_MIN = 256
-_CHUNKS_WANTED_MAX = 4096  # of one encoding: a list of 128 KiB
+_CHUNKS_WANTED_MAX = 4096  # chunks of one encoding: a list of 128 KiB
 
 _THREADED_FROM_BYTES = 1 << 20  # below this, starting threads costs more than they save
 
@@ -107,7 +107,7 @@ def parse_bitmap(bitmap: bytes, count: int) -> bytearray:
 
 
 def bitmap_has(bitmap: BytesLike, index: int) -> bool:
-    """Whether the bitmap holds chunk ``index``."""
+    """Return whether the bitmap holds chunk ``index``."""
     return bool(bitmap[index >> 3] & (0x80 >> (index & 7)))
 
 

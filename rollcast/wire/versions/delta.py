@@ -32,7 +32,7 @@ _MAGIC = b"RCD\x01"  # the last byte is the format's number
 class _Block:
     """A contiguous part of one tensor."""
 
-    offset_bytes: int  # in the state
+    offset_bytes: int  # offset in the state
     item_size_bytes: int
     count: int
 
@@ -112,7 +112,7 @@ def _tensor_bytes_max(item_size_bytes: int, size_bytes: int) -> int:
 
 
 class DeltaDecoder:
-    """Changes a state into another one, block by block, while the delta arrives.
+    """A decoder that changes a state into another one, block by block, while the delta arrives.
 
     Besides the state it needs memory for one block: at most seven times ``limits.DELTA_BLOCK_BYTES``, whatever
     arrives. Each block is checked in full before it is applied, but the blocks before it have been applied by then:
@@ -175,7 +175,7 @@ class DeltaDecoder:
         data = bytes(self._buffer)
         self._buffer.clear()
         if not self._started:
-            require(data == _MAGIC, "delta: not a delta of a format known here")
+            require(data == _MAGIC, "delta: not a delta of a known format")
             self._started = True
             self._next_block()
         elif self._kind is None:

@@ -60,7 +60,7 @@ def payload_bytes_max(item_size_bytes: int, count: int) -> int:
 
 
 class BlockEncoder:
-    """Encodes blocks one after the other; an encoder must not be used by two threads at once."""
+    """An encoder of blocks, one after the other; two threads must not use it at once."""
 
     def __init__(self) -> None:
         self._zstd = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
@@ -145,7 +145,7 @@ def _differences_of(old: Items, new: Items) -> tuple[Bytes, Bytes, Bytes, Bytes]
 
 
 class BlockDecoder:
-    """Decodes blocks in place, one after the other."""
+    """A decoder of blocks in place, one after the other."""
 
     def __init__(self) -> None:
         self._zstd = zstandard.ZstdDecompressor(max_window_size=limits.DELTA_WINDOW_BYTES_MAX)
@@ -188,7 +188,7 @@ class BlockDecoder:
 
 
 class _Streams:
-    """Reads the streams of one payload in order."""
+    """A reader of the streams of one payload, in order."""
 
     def __init__(self, zstd: zstandard.ZstdDecompressor, data: memoryview, stored: Any) -> None:
         self._zstd = zstd
@@ -225,7 +225,7 @@ class _Streams:
         Raises:
             MalformedMessage: there are bytes after the last stream.
         """
-        require(not self._data, "delta: a block goes on after its streams")
+        require(not self._data, "delta: a block continues after its streams")
 
 
 def _zigzag(differences: Items) -> Items:

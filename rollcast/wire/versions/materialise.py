@@ -4,7 +4,7 @@ The base is read and the new state written block by block, so that memory is nee
 new
 state is reserved before the first chunk arrives, and each block is hashed as it is written, while it is in the
 processor's
-cache: little is left to do once the last chunk is here.
+cache: little is left to do once the last chunk has arrived.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Materialisation:
         self.path = path
         self._base = base
         self._next_chunk = 0
-        self._refusal = ""  # why the delta is malformed
+        self._refusal = ""  # the reason why the delta is malformed
         self._lease = base.reader()
         self._lease.__enter__()
         try:
@@ -59,7 +59,7 @@ class Materialisation:
         """Apply chunks that have arrived, in order, until about ``budget_bytes`` of the state have been made.
 
         Returns:
-            Whether anything was done. Nothing is once the delta has proved malformed; ``finish`` then raises.
+            Whether anything was done; False once the delta has proved malformed, after which ``finish`` raises.
 
         Raises:
             StoreError: the disk refuses.
@@ -112,7 +112,7 @@ class _FileBlocks:
         self.size_bytes = size_bytes
         self._base = base
         self._block = memoryview(bytearray(min(DELTA_BLOCK_BYTES, size_bytes)))
-        self._blake3 = blake3()  # on one thread: a block is too small to be worth waking other cores
+        self._blake3 = blake3()  # on one thread: a block is too small for waking other cores to pay
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             preallocate(self.descriptor, size_bytes)

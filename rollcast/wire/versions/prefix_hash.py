@@ -7,7 +7,7 @@ import mmap
 from blake3 import blake3
 
 _STEP_BYTES = 8 << 20  # enough for all cores to share
-_SHARED_BYTES_LEAST = 1 << 30  # a smaller file is hashed in pieces too small to be worth waking other cores
+_SHARED_BYTES_LEAST = 1 << 30  # a smaller file is hashed in pieces too small for waking other cores to pay
 
 
 class PrefixHash:

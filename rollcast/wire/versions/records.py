@@ -1,4 +1,4 @@
-"""Define version records and manifests: what the learner signs about a version, and how a receiver checks it.
+"""Define version records and manifests: the learner signs them for each version, and receivers check them.
 
 A version is its state: the raw tensors one after the other, in the order of the record. The record describes the state;
 each manifest describes how one encoding of it is cut into chunks. Only the learner's key signs either.
@@ -26,7 +26,7 @@ RECORD_DOMAIN = "rollcast/version-record/1"
 MANIFEST_DOMAIN = "rollcast/manifest/1"
 KEYFRAME_ID = EncodingId(0)
 PREVIOUS_ID = EncodingId(1)  # the delta from the version published before
-SQUASHED_ID = EncodingId(2)  # the delta from some publications before that, for peers that were away
+SQUASHED_ID = EncodingId(2)  # the delta from some publications before that, for peers that were disconnected
 
 EncodingKind = Literal["keyframe", "delta"]
 Compression = Literal["", "zstd"]
@@ -44,7 +44,7 @@ class VersionRecord:
     run_id: RunId
     epoch: Epoch
     version: Version
-    parent_hash: bytes  # of the parent's record; empty for the first version
+    parent_hash: bytes  # hash of the parent's record; empty for the first version
     state_hash: bytes
     state_size_bytes: int
     tensors: tuple[TensorSpec, ...]
@@ -248,12 +248,12 @@ def parse_announcement(announcement: pb.VersionAnnouncement) -> VerifiedVersion:
 
 
 def _check_encodings(manifests: Sequence[Manifest], record: VersionRecord) -> None:
-    require(len({manifest.encoding_id for manifest in manifests}) == len(manifests), "an encoding is there twice")
+    require(len({manifest.encoding_id for manifest in manifests}) == len(manifests), "an encoding occurs twice")
     keyframes = [manifest for manifest in manifests if manifest.kind == "keyframe"]
     require(len(keyframes) == 1 and keyframes[0].encoding_id == KEYFRAME_ID, "encoding 0 must be the only keyframe")
     require(keyframes[0].size_bytes == record.state_size_bytes, "a keyframe has another size than the state")
     deltas = [manifest.size_bytes for manifest in manifests if manifest.kind == "delta"]
-    require(not deltas or max(deltas) <= delta_bytes_max(record.tensors), "a delta is longer than any can be")
+    require(not deltas or max(deltas) <= delta_bytes_max(record.tensors), "a delta is longer than is possible")
 
 
 def _check_sizes(announcement: pb.VersionAnnouncement) -> None:

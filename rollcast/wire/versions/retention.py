@@ -16,7 +16,7 @@ _AHEAD_MOST = 32
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How much is kept.
+    """Limits on the stored encodings.
 
     Args:
         keep_versions: number of newest states to keep.
@@ -37,7 +37,7 @@ class Kept:
 
     Args:
         busy: the encoding is being read or received, or is the base of a state that is being made.
-        spared: other peers are fetching it, so it may be older than what is kept, within ``keep_bytes``.
+        spared: other peers are fetching it, so it may be older than the kept ones, within ``keep_bytes``.
     """
 
     version: int

@@ -1,7 +1,7 @@
 """Parse headers of safetensors files and of their shard indices, and find a version's state in such files. Pure.
 
 A file is an 8-byte little-endian length, a JSON header of that length, then the tensors' bytes. Names, dtypes, shapes
-and offsets come from a file that anybody may have written: they are checked, and tensors that do not fit are left out.
+and offsets come from an untrusted file: they are checked, and tensors that do not fit are left out.
 Source: https://huggingface.co/docs/safetensors
 """
 
@@ -25,7 +25,7 @@ from rollcast.wire.versions.tensors import ITEM_SIZE_BYTES, TensorSpec
 LENGTH_BYTES = 8
 """Bytes before the header that hold its length."""
 HEADER_BYTES_MAX = 16 << 20
-"""Of a header or an index: 65,536 tensors need less. What Python makes of hostile JSON is some 20 times that."""
+"""Bytes of a header or an index: 65,536 tensors need less. Parsed hostile JSON takes some 20 times that in Python."""
 SHARDS_MAX = 4096
 """Files of one index."""
 
@@ -67,7 +67,7 @@ class Piece:
     """A run of bytes of one file that is a run of bytes of the state."""
 
     file: str
-    start_bytes: int  # in the file
+    start_bytes: int  # offset in the file
     size_bytes: int
 
 

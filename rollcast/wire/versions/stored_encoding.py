@@ -31,7 +31,7 @@ from rollcast.wire.versions.records import Manifest, VerifiedVersion
 class StoredEncoding:
     """The chunks of one encoding, each verified before it is written and again when it is read.
 
-    ``ChunkStore`` makes it. Any thread may write and read chunks, also while another finishes or verifies; only one
+    ``ChunkStore`` creates it. Any thread may write and read chunks, also while another finishes or verifies; only one
     thread at a time may hash the state.
 
     A keyframe that was made from a delta has no chunk list at first: its state can be used, but its chunks
@@ -39,7 +39,7 @@ class StoredEncoding:
 
     Attributes:
         verified: the version that it belongs to.
-        manifest: how it is cut into chunks.
+        manifest: the way in which it is cut into chunks.
         have: bitmap of the chunks on disk, as in the message Have.
     """
 
@@ -55,7 +55,7 @@ class StoredEncoding:
         self._state_hash: PrefixHash | None = None  # under way
         self._leading_chunks = 0  # chunks on disk before the first gap
         self._descriptor = -1
-        self._lock = threading.Lock()  # guards readers and the bitmap, a byte of which several chunks share
+        self._lock = threading.Lock()  # guards readers and the bitmap, in which several chunks share a byte
         self._close: Callable[[], object] = lambda: None
 
     def __repr__(self) -> str:
@@ -71,9 +71,9 @@ class StoredEncoding:
             StoreError: the disk is full or read-only.
         """
         try:
-            is_there = self._part_path.exists()
+            exists = self._part_path.exists()
             self._open(self._part_path, os.O_RDWR | os.O_CREAT)
-            if not is_there or os.fstat(self._descriptor).st_size != self.manifest.size_bytes:
+            if not exists or os.fstat(self._descriptor).st_size != self.manifest.size_bytes:
                 preallocate(self._descriptor, self.manifest.size_bytes)
             else:
                 self._rehash()
@@ -205,7 +205,7 @@ class StoredEncoding:
         """
         start, stop = self.manifest.chunk_range(index)
         if not bitmap_has(self.have, index):
-            raise StoreError(f"chunk {index} of version {self.version} is not here")
+            raise StoreError(f"chunk {index} of version {self.version} is not in this store")
         try:
             data = os.pread(self._descriptor, stop - start, start)
             check_chunk(self.chunk_list(), index, data)
@@ -214,7 +214,7 @@ class StoredEncoding:
         except CorruptChunk:
             raise StoreError(
                 f"chunk {index} of version {self.version} changed on disk",
-                cause=f"the disk under {self._folder} is failing, or somebody wrote to it",
+                cause=f"the disk under {self._folder} is failing, or another program wrote to it",
                 fix="check the disk, remove the folder and start again",
             ) from None
         return data
@@ -269,7 +269,7 @@ class StoredEncoding:
         self._state_verified = True
 
     def list_chunks(self) -> None:
-        """Hash the chunks of a state that came without a chunk list and keep the list durably. May be called again.
+        """Hash the chunks of a state that arrived without a chunk list, and keep the list durably. May be called again.
 
         Raises:
             CorruptChunk: the list is not the signed one.

@@ -55,7 +55,7 @@ def tensor_table(tensors: Iterable[tuple[str, str, Sequence[int]]]) -> tuple[Ten
     offset = 0
     for name, dtype, shape in tensors:
         if dtype not in ITEM_SIZE_BYTES:
-            raise MalformedMessage(f"dtype {dtype!r} of tensor {name!r} may not travel")
+            raise MalformedMessage(f"dtype {dtype!r} of tensor {name!r} cannot be part of a version")
         size = math.prod(shape) * ITEM_SIZE_BYTES[dtype]
         specs.append(TensorSpec(name, dtype, tuple(shape), offset, size))
         offset += size
@@ -72,7 +72,7 @@ def tensors_from_pb(message: pb.VersionRecord) -> tuple[TensorSpec, ...]:
     tensors = []
     end = 0
     for tensor in message.tensors:
-        require(_TENSOR_NAME.fullmatch(tensor.name) is not None, "a tensor's name is not one")
+        require(_TENSOR_NAME.fullmatch(tensor.name) is not None, "a tensor's name is malformed")
         require(tensor.dtype in ITEM_SIZE_BYTES, f"tensor {tensor.name}: unknown dtype")
         require(len(tensor.shape) <= limits.TENSOR_RANK_MAX, f"tensor {tensor.name}: too many dimensions")
         size = math.prod(tensor.shape) * ITEM_SIZE_BYTES[tensor.dtype]
@@ -81,5 +81,5 @@ def tensors_from_pb(message: pb.VersionRecord) -> tuple[TensorSpec, ...]:
         tensors.append(TensorSpec(tensor.name, tensor.dtype, tuple(tensor.shape), end, size))
         end += size
     require(end == message.state_size_bytes, "the tensors do not fill the state")
-    require(len({tensor.name for tensor in tensors}) == len(tensors), "a tensor's name is there twice")
+    require(len({tensor.name for tensor in tensors}) == len(tensors), "a tensor's name occurs twice")
     return tuple(tensors)

@@ -106,7 +106,7 @@ def test_a_coordinator_that_is_not_reached_is_named_with_the_hop_that_fails() ->
     place = {
         "address": "run.example:7400",
         "hop": "name lookup",
-        "reason": "nobody knows 'run.example'",
+        "reason": "no address for 'run.example'",
         "fix": "check this machine's DNS",
         "failures": 7,
         "seconds_ago": 3.0,
@@ -114,7 +114,7 @@ def test_a_coordinator_that_is_not_reached_is_named_with_the_hop_that_fails() ->
     lines = screen({**REPORT, "connected": False, "coordinators_failing": [place]}).splitlines()
     assert lines[2:5] == [
         "run run-1, not connected to host:7443",
-        "          name lookup of run.example:7400: nobody knows 'run.example' (7 tries, the last 3s ago)",
+        "          name lookup of run.example:7400: no address for 'run.example' (7 tries, the last 3s ago)",
         "          fix: check this machine's DNS",
     ]
 

@@ -15,9 +15,9 @@ from rollcast.wire.limits import HELD_LEASES_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb
 from tests.peer.worker.worker_samples import key
 
-NAME = HopFailed("name lookup", "run.example:7400", "nobody knows it")
+NAME = HopFailed("name lookup", "run.example:7400", "no address for it")
 
-REFUSED = HopFailed("connection", "192.0.2.1:7400", "192.0.2.1:7400 refuses it")
+REFUSED = HopFailed("connection", "192.0.2.1:7400", "192.0.2.1:7400 refuses the connection")
 
 
 def test_addresses_are_tried_in_turn_for_ever() -> None:
@@ -61,7 +61,7 @@ def test_screens_show_the_failing_hop_of_each_address() -> None:
         2,
         2.0,
     )
-    assert second["reason"] == "192.0.2.1:7400 refuses it"
+    assert second["reason"] == "192.0.2.1:7400 refuses the connection"
     assert "firewall" in second["fix"]
     assert search.problems() == [NAME, REFUSED]
 

@@ -76,7 +76,7 @@ async def test_a_port_where_nobody_listens() -> None:
         failed = await failed_hop(f"localhost:{port}", None)
     assert failed is not None
     assert failed.hop == "connection"
-    assert f"127.0.0.1:{port} refuses it" in failed.reason
+    assert f"127.0.0.1:{port} refuses the connection" in failed.reason
 
 
 async def test_a_host_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ async def test_something_that_says_nothing(world: World, monkeypatch: pytest.Mon
         failed = await failed_hop(address, world.client(world.ca, world.ca))
     assert failed is not None
     assert failed.hop == "TLS"
-    assert "says nothing" in failed.reason
+    assert "sends nothing" in failed.reason
 
 
 async def test_a_coordinator_of_another_run(world: World) -> None:
@@ -112,7 +112,7 @@ async def test_a_coordinator_of_another_run(world: World) -> None:
         failed = await failed_hop(address, world.client(world.other, world.ca), reads_first=True)
     assert failed is not None
     assert failed.hop == "certificate"
-    assert "none of this run" in failed.reason
+    assert "no certificate of this run" in failed.reason
     assert isinstance(failed.as_error("no session"), WrongKey)
 
 
@@ -121,7 +121,7 @@ async def test_a_certificate_that_the_coordinator_does_not_take(world: World) ->
         failed = await failed_hop(address, world.client(world.ca, world.other), reads_first=True)
     assert failed is not None
     assert failed.hop == "certificate"
-    assert "does not take ours" in failed.reason
+    assert "rejects our certificate" in failed.reason
 
 
 async def test_a_way_on_which_everything_works(world: World) -> None:
@@ -130,7 +130,7 @@ async def test_a_way_on_which_everything_works(world: World) -> None:
 
 
 def test_what_is_raised_says_which_hop() -> None:
-    error = HopFailed("connection", "run.example:7400", "192.0.2.1:7400 refuses it").as_error("no session")
+    error = HopFailed("connection", "run.example:7400", "192.0.2.1:7400 refuses the connection").as_error("no session")
     assert isinstance(error, Unreachable)
-    assert error.cause == "connection of run.example:7400: 192.0.2.1:7400 refuses it"
+    assert error.cause == "connection of run.example:7400: 192.0.2.1:7400 refuses the connection"
     assert "firewall" in error.fix

@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from rollcast.wire.joining.preconnected import HandedSockets
+from rollcast.wire.joining.preconnected import ConnectedSockets
 from tests.peer.links.link_run import LinkRun
 
 
@@ -23,11 +23,11 @@ async def test_a_connection_is_used_once_and_nothing_is_dialled(tmp_path: Path) 
         writer.close()
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0, ssl=credentials.ssl_server_context()) as server:
-        connector = HandedSockets()
+        connector = ConnectedSockets()
         async with aiohttp.ClientSession(connector=connector) as session:
             sock = socket.create_connection(server.sockets[0].getsockname())
             sock.setblocking(False)
-            address = connector.hand(sock)
+            address = connector.add(sock)
             context = credentials.ssl_client_context()
             async with session.get(f"https://{address}/", ssl=context) as response:
                 assert await response.text() == "hi"
@@ -37,9 +37,9 @@ async def test_a_connection_is_used_once_and_nothing_is_dialled(tmp_path: Path) 
 
 async def test_what_nobody_asked_for_is_closed() -> None:
     async with await asyncio.start_server(lambda _r, w: w.close(), "127.0.0.1", 0) as server:
-        connector = HandedSockets()
+        connector = ConnectedSockets()
         sock = socket.create_connection(server.sockets[0].getsockname())
-        connector.drop(connector.hand(sock))
+        connector.drop(connector.add(sock))
         assert sock.fileno() < 0
         await connector.close()
 
@@ -52,9 +52,9 @@ async def test_an_end_that_speaks_no_tls_is_an_error(tmp_path: Path) -> None:
         writer.close()
 
     async with await asyncio.start_server(nonsense, "127.0.0.1", 0) as server:
-        connector = HandedSockets()
+        connector = ConnectedSockets()
         async with aiohttp.ClientSession(connector=connector) as session:
             sock = socket.create_connection(server.sockets[0].getsockname())
             sock.setblocking(False)
             with pytest.raises(aiohttp.ClientError):
-                await session.get(f"https://{connector.hand(sock)}/", ssl=credentials.ssl_client_context())
+                await session.get(f"https://{connector.add(sock)}/", ssl=credentials.ssl_client_context())

@@ -89,7 +89,7 @@ def test_files_are_read_up_to_a_limit(tmp_path: Path) -> None:
         ModelFolder(tmp_path).read_json("config.json")
     with pytest.raises(ModelError, match=r"has no tokenizer\.json"):
         ModelFolder(tmp_path).read_json("tokenizer.json")
-    assert ModelFolder(tmp_path).read_json_if_there("generation_config.json") == {}
+    assert ModelFolder(tmp_path).read_optional_json("generation_config.json") == {}
 
 
 def test_small_files_are_copied_without_weights(tmp_path: Path) -> None:

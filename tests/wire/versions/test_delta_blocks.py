@@ -129,7 +129,7 @@ REFUSED = {
     "an escape at the end": (sparse(4, GAPS + b"\xff", b"", BITS, BITS, b"", b""), "number of gaps"),
     "a position beyond": (sparse(4, b"\xfe\xf3\0\0", b"", BITS, BITS, b"", b""), "beyond the tensor"),
     "streams cut short": (GOOD[:-1], "length of a stream"),
-    "bytes after the streams": (GOOD + b"\0", "goes on"),
+    "bytes after the streams": (GOOD + b"\0", "continues after"),
     "a stream too long": (sparse(4, GAPS, b"", b"\0\0", BITS, b"", b""), "length of a stream"),
     "a short stream that is no zstd": (sparse(4, GAPS[:3], b"", BITS, BITS, b"", b"", gap_count=4), "decompressed"),
     "magnitudes not asked for": (sparse(4, GAPS, b"", BITS, BITS, b"\1", b""), "length of a stream"),

@@ -124,7 +124,7 @@ def test_a_keyframe_under_way_makes_room(tmp_path: Path) -> None:
 def test_another_base_is_no_base(tmp_path: Path) -> None:
     store = ChunkStore(tmp_path, 4)
     delta = put_delta(store, a_step(OLD, NEW, 2))
-    with pytest.raises(StoreError, match="not here"):
+    with pytest.raises(StoreError, match="not in this store"):
         store.prepare(delta)
     begin(store, OLD, 1)
     with pytest.raises(StoreError, match="not the base"):

@@ -34,7 +34,7 @@ from rollcast.wire.joining.invite import Invite
 
 GIB = 2**30
 
-REFUSED = HopFailed("connection", "192.0.2.1:7400", "192.0.2.1:7400 refuses it")
+REFUSED = HopFailed("connection", "192.0.2.1:7400", "192.0.2.1:7400 refuses the connection")
 
 MACHINE = MachineFacts(
     system="Linux 6.1",
@@ -124,7 +124,7 @@ def test_findings_about_links(link: LinkMeasured, expected: dict[str, str]) -> N
 def test_each_address_of_the_coordinator_is_named_with_the_hop_that_fails() -> None:
     (one,) = place_findings([REFUSED], reached=True)
     assert (one.level, one.code) == ("warning", "RC203")
-    assert "connection of 192.0.2.1:7400: 192.0.2.1:7400 refuses it" in one.text
+    assert "connection of 192.0.2.1:7400: 192.0.2.1:7400 refuses the connection" in one.text
     assert [one.level for one in place_findings([REFUSED, REFUSED], reached=False)] == ["error", "error"]
 
 

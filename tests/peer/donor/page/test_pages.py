@@ -199,7 +199,7 @@ async def test_an_unreachable_coordinator_is_shown_with_the_hop_that_fails(
     place = {
         "address": "run.example.org:7443",
         "hop": "name lookup",
-        "reason": "nobody knows 'run.example.org' (Name or service not known)",
+        "reason": "no address for 'run.example.org' (Name or service not known)",
         "fix": "check the name in the invite, and this machine's DNS (`getent hosts NAME`)",
         "failures": 4,
         "seconds_ago": 2.0,
@@ -210,6 +210,6 @@ async def test_an_unreachable_coordinator_is_shown_with_the_hop_that_fails(
     look = {"width": width, "scheme": scheme}
     async with played_donor(tmp_path) as (_, _, url), opened(browser, url, **look) as tab:
         await tab.shows(".state-card", "trying to connect")
-        await tab.shows(".state-card", "name lookup of run.example.org:7443: nobody knows 'run.example.org'")
+        await tab.shows(".state-card", "name lookup of run.example.org:7443: no address for 'run.example.org'")
         assert await tab.page.evaluate("document.documentElement.scrollWidth") <= width
         assert not tab.problems
