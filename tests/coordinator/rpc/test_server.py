@@ -160,7 +160,7 @@ async def _two_that_nobody_can_dial_are_told_to_dial_each_other(coordinator: Run
         assert (met.asked, met.address, met.serves) == (False, "127.0.0.1:7001", not asked.serves)
         await one.say(punch_outcome=pb.PunchOutcome(punch_id=asked.punch_id, opened=False, seconds=3.0))
         await one.say(punch_request=pb.PunchRequest(peer_id=other.enrolment.peer_id))
-        assert "a moment ago" in (await one.next("punch")).refused
+        assert "the last punch failed" in (await one.next("punch")).refused
         await one.say(peer_records=pb.PeerRecords())  # an honest peer does not send this
         await one.ended()
 
