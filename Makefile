@@ -5,12 +5,16 @@ PIP_INSTALL = .venv/bin/python -m pip install --quiet --disable-pip-version-chec
 # One worker more than cores, five at most: many tests wait for processes that they started.
 TEST_WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 5)))
 
-.PHONY: demo test lint interop proto screenshots release clean
+.PHONY: demo test unit lint interop proto screenshots release clean
 
 demo: .venv/.installed-all
 	.venv/bin/rollcast up configs/local.toml
 
-test: .venv/.installed-dev lint
+# The linters use one core, and some tests wait: both run at the same time.
+test: .venv/.installed-dev
+	@$(MAKE) --no-print-directory --jobs=2 lint unit
+
+unit: .venv/.installed-dev
 	.venv/bin/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: .venv/.installed-dev

@@ -226,7 +226,7 @@ class LearnerConfig(ConfigModel):
     run_folder: Path = Path("runs/learner")
     """Folder for checkpoints and versions."""
     compilation_cache: Path | None = None
-    """Folder of jax's persistent compilation cache; without one nothing is cached."""
+    """Folder of jax's persistent compilation cache; without one jax's own setting holds (JAX_COMPILATION_CACHE_DIR)."""
     join_timeout_s: float = Field(60.0, gt=0.0)
     """Seconds to reach the coordinator and the origin at startup."""
     batch_timeout_s: float = Field(600.0, gt=0.0)

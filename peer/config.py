@@ -31,7 +31,7 @@ class EngineConfig(ConfigModel):
     """Size of the key-value cache in tokens; rollouts that do not fit wait. 0 makes room for concurrent_rollouts of the
     greatest length in the run. Used by the jax engine only."""
     compilation_cache: Path | None = None
-    """Folder of jax's persistent compilation cache; without one nothing is cached."""
+    """Folder of jax's persistent compilation cache; without one jax's own setting holds (JAX_COMPILATION_CACHE_DIR)."""
 
 
 class LinkConfig(ConfigModel):

@@ -1,4 +1,4 @@
-"""Configure the whole suite: the examples that property tests generate, and the order of test modules.
+"""Configure the whole suite: the examples of property tests, jax's compilation cache, and the order of test modules.
 
 Property tests generate the same examples each time, so that a commit does not fail for a bug of an older one.
 `HYPOTHESIS_PROFILE=explore python -m pytest` generates others.
@@ -7,6 +7,8 @@ Property tests generate the same examples each time, so that a commit does not f
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -14,10 +16,26 @@ from hypothesis import settings
 #: Tests with these markers start processes, browsers or whole fleets: seconds to minutes each.
 LONG_MARKERS = ("e2e", "browser", "sim")
 
+#: What jax compiles for one test is loaded by the others, in all processes of this run and of later ones: compiling
+#: took a third of the suite's processor time. The key of an entry holds the program, jax's version and the flags.
+COMPILATION_CACHE = Path(__file__).parents[1] / ".cache" / "compiled-tests"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(COMPILATION_CACHE))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
 # No deadline: the time of an example depends on the machine's other load.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("explore", derandomize=False, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+@pytest.fixture
+def restored_compilation_cache() -> Iterator[None]:
+    """Return to the shared compilation cache after a test that chose another one for its process."""
+    from rollcast.policy.compilation import use_compilation_cache  # imports jax, which reads the variables above
+
+    yield
+    use_compilation_cache(COMPILATION_CACHE)
 
 
 def is_long(item: pytest.Item, timeout_s: float) -> bool:

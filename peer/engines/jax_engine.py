@@ -36,7 +36,7 @@ class JaxEngine:
 
     Args:
         concurrent_rollouts: rows that are generated at a time.
-        compilation_cache: folder of jax's persistent compilation cache; None: no cache.
+        compilation_cache: folder of jax's persistent compilation cache; None: jax's own setting holds.
         cache_tokens: size of the key-value cache in tokens (see Sampler).
         memory_share: largest share of an accelerator's memory (0 to 1) that this process takes. It counts only if jax
             was not used before in this process; None: jax's default.
@@ -53,8 +53,7 @@ class JaxEngine:
         if memory_share is not None:
             # docs.jax.dev/en/latest/gpu_memory_allocation.html; jax reads it when it looks for its first device.
             os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{memory_share:.3f}"
-        if compilation_cache is not None:
-            use_compilation_cache(compilation_cache)
+        use_compilation_cache(compilation_cache)
         self._rows = concurrent_rollouts
         self._cache_tokens = cache_tokens
         self._work: WarmUp | None = None

@@ -76,7 +76,6 @@ def test_a_run_resumes_from_its_checkpoint_when_a_learner_process_is_killed(tmp_
         address = f"127.0.0.1:{free.getsockname()[1]}"
     fleet = make_fleet(
         tmp_path,
-        tmp_path / "compilation-cache",
         *(f"coordinator.run.steps={STEPS}", "peers=1", "coordinator.store.margin_steps=1000"),
         *("learner.distributed.processes=2", f'learner.distributed.coordinator_address="{address}"'),
         *("learner.distributed.join_timeout_s=90", "learner.distributed.lost_after_s=5"),

@@ -25,13 +25,14 @@ from rollcast.cli.up_config import UpConfig
 from rollcast.cli.watch import run_fleet
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.text.tokenizer import Tokenizer
+from tests.conftest import COMPILATION_CACHE
 
 ROOT = Path(__file__).parents[2]
 CORRUPTING, DYING, SLOW = (
     [sys.executable, str(Path(__file__).with_name(f"{kind}_peer.py"))] for kind in ("corrupting", "dying", "slow")
 )
 
-STEPS = 150
+STEPS = 60
 STOP_STRING = "77"
 
 #: Small enough for seconds; everything else is the shipped configuration.
@@ -50,12 +51,13 @@ SMALL = [
     "learner.checkpoint.every_steps=20",
     "peer.engine.concurrent_rollouts=8",  # at most a quarter of a step per peer, so that all get work
     "peer.link.stall_timeout_s=1.0",
+    f'learner.compilation_cache="{COMPILATION_CACHE}"',
+    f'peer.engine.compilation_cache="{COMPILATION_CACHE}"',
 ]
 
 
-def make_fleet(folder: Path, cache: Path, *settings: str) -> Fleet:
-    caches = [f'learner.compilation_cache="{cache}"', f'peer.engine.compilation_cache="{cache}"']
-    config = load(ROOT / "configs" / "local.toml", "up", [f'runs_folder="{folder}"', *SMALL, *caches, *settings])
+def make_fleet(folder: Path, *settings: str) -> Fleet:
+    config = load(ROOT / "configs" / "local.toml", "up", [f'runs_folder="{folder}"', *SMALL, *settings])
     assert isinstance(config, UpConfig)
     return Fleet(config, new_run_folder(config))
 
@@ -93,17 +95,12 @@ class Trouble:
             self.fleet.kill("coordinator")
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("compilation-cache")
-
-
 @pytest.mark.e2e
 @pytest.mark.timeout(400)
-def test_the_run_survives_a_corrupting_relay_and_a_killed_peer_and_coordinator(tmp_path: Path, cache: Path) -> None:
+def test_the_run_survives_a_corrupting_relay_and_a_killed_peer_and_coordinator(tmp_path: Path) -> None:
     kept = "coordinator.store.margin_steps=1000"  # keeps each rollout's peer for the checks afterwards
     stop = f'coordinator.sampling.stop_strings=["{STOP_STRING}"]'
-    fleet = make_fleet(tmp_path, cache, f"coordinator.run.steps={STEPS}", "peers=1", kept, stop)
+    fleet = make_fleet(tmp_path, f"coordinator.run.steps={STEPS}", "peers=1", kept, stop)
     slow = tmp_path / "slow"
     fleet.programs |= {"peer-1": [*CORRUPTING, str(slow)], "peer-2": DYING}
     fleet.programs |= {name: [*SLOW, str(slow)] for name in ("peer-3", "peer-late")}
@@ -173,13 +170,11 @@ def _assert_stop_strings_end_rollouts(database: sqlite3.Connection) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
-def test_ctrl_c_stops_everything_in_order(tmp_path: Path, cache: Path) -> None:
+def test_ctrl_c_stops_everything_in_order(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rollcast.cli.main", "up", str(ROOT / "configs" / "local.toml"), "--plain"]
     settings = [
         *SMALL,
         f'runs_folder="{tmp_path}"',
-        f'learner.compilation_cache="{cache}"',
-        f'peer.engine.compilation_cache="{cache}"',
         "coordinator.run.steps=100000",
         "learner.warm_start.steps_max=0",
     ]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ import pytest
 
 from learner.config import LearnerConfig
 from learner.service import run
-from rollcast.policy.compilation import use_compilation_cache
 from rollcast.runtime.errors import CheckpointError, MalformedMessage, TaskError, WaitTimedOut, WrongKey
 from rollcast.runtime.process import EXIT_INTERRUPTED
 from rollcast.wire.identity.identity import Identity
@@ -24,16 +23,15 @@ from tests.learner.scripted_run import LOOPBACK, Script, World
 SHORT_LIFE_S = 3.0  # seconds of a certificate's life; enough to open the session
 
 
-@pytest.fixture(scope="session", autouse=True)
-def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Share compiled functions, as the processes of one machine do: each life of a learner compiles the same ones."""
-    global _cache
-    _cache = tmp_path_factory.mktemp("compilation-cache")
-    yield
-    use_compilation_cache(None)
-
-
-_cache: Path | None = None
+#: A warm start of a few steps. Most tests have none: compiling its step takes longer than all else that they do.
+WARM_START = {
+    "batch_size": 8,
+    "examples": 32,
+    "accuracy_gate": 1.0,
+    "steps_max": 2,
+    "check_every_steps": 2,
+    "flawed_steps": 1,
+}
 
 
 def config(world: World, **changes: Any) -> LearnerConfig:
@@ -48,14 +46,7 @@ def config(world: World, **changes: Any) -> LearnerConfig:
             "head_size": 8,
             "feed_forward_width": 16,
         },
-        "warm_start": {
-            "batch_size": 8,
-            "examples": 32,
-            "accuracy_gate": 1.0,
-            "steps_max": 2,
-            "check_every_steps": 2,
-            "flawed_steps": 1,
-        },
+        "warm_start": {"steps_max": 0, "flawed_steps": 0},
         "checkpoint": {"every_steps": 2, "keep": 2},
         "publish": {"chunk_size_bytes": 4096, "keep_versions": 2, "timeout_s": 10.0},
         "identity_file": world.authority.learner_file,
@@ -64,7 +55,6 @@ def config(world: World, **changes: Any) -> LearnerConfig:
         "join_timeout_s": 10.0,
         "reconnect_timeout_s": 20.0,
         "batch_timeout_s": 30.0,
-        "compilation_cache": _cache,
     }
     return LearnerConfig.model_validate(values | changes)
 
@@ -81,7 +71,7 @@ async def running(settings: LearnerConfig, stop: asyncio.Event) -> AsyncIterator
 
 
 async def test_a_run_from_the_first_step_to_the_last(world: World, script: Script) -> None:
-    assert await run(config(world), asyncio.Event()) == 0
+    assert await run(config(world, warm_start=WARM_START), asyncio.Event()) == 0
     coordinator = world.coordinator
     assert coordinator.announced == world.origin.held == [0, 1, 2, 3, 4]
     assert [report.step for report in coordinator.step_reports] == [1, 2, 3, 4]
@@ -165,14 +155,14 @@ async def test_short_training_is_saved_by_steps_and_at_the_end(world: World, scr
 async def test_a_killed_learner_replays_to_the_same_bits(world: World, script: Script) -> None:
     """The first life is lost after step 5; the newest checkpoint is of step 4 (or earlier)."""
     script.steps = 6
-    first = asyncio.create_task(run(config(world), asyncio.Event()))
+    first = asyncio.create_task(run(config(world, warm_start=WARM_START), asyncio.Event()))
     await world.coordinator.until(lambda: any(report.step == 5 for report in world.coordinator.step_reports))
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
     announced_before = list(world.coordinator.announced)
     recorded = len(world.coordinator.batches)
 
-    assert await run(config(world), asyncio.Event()) == 0
+    assert await run(config(world, warm_start=WARM_START), asyncio.Event()) == 0
     replayed = [step for step, was_replayed in world.coordinator.served if was_replayed]
     assert replayed
     assert all(step < recorded for step in replayed)
@@ -268,10 +258,10 @@ async def test_a_task_without_demonstrations_ends_the_learner_with_the_coordinat
 ) -> None:
     script.examples_error = TaskError("no demonstrations", fix="set learner.warm_start.steps_max=0")
     with pytest.raises(TaskError, match="no demonstrations") as caught:
-        await run(config(world), asyncio.Event())
+        await run(config(world, warm_start=WARM_START), asyncio.Event())
     assert caught.value.fix == script.examples_error.fix
     script.steps = 1
-    assert await run(config(world, warm_start={"steps_max": 0}), asyncio.Event()) == 0
+    assert await run(config(world), asyncio.Event()) == 0
 
 
 async def test_a_missing_identity_is_reported_with_the_command_to_create_one(world: World, tmp_path: Path) -> None:
@@ -382,7 +372,7 @@ async def test_calls_whose_answers_are_lost_are_retried(world: World, script: Sc
     await dropping.start(world.grpc_port)
     script.steps = 2
     try:
-        assert await run(config(world), asyncio.Event()) == 0
+        assert await run(config(world, warm_start=WARM_START), asyncio.Event()) == 0
     finally:
         await dropping.stop()
     assert set(dropping.dropped) == {

@@ -23,6 +23,7 @@ from learner.config import LearnerConfig
 from learner.objective.config import ObjectiveConfig
 from learner.training.packing import PackedBatch, TrainingRow, pack
 from learner.training.trainer import Trainer, behaviour_by_version
+from rollcast.policy.compilation import use_compilation_cache
 from rollcast.policy.config import ModelConfig
 from rollcast.runtime.errors import CheckpointError
 from rollcast.wire.ids import Epoch, PeerId, Version
@@ -208,14 +209,16 @@ def digest(trainer: Trainer) -> str:
     return content.hexdigest()
 
 
-def test_a_resumed_learner_equals_one_that_never_stopped(folder: Path) -> None:
+@pytest.mark.usefixtures("restored_compilation_cache")
+def test_a_resumed_learner_equals_one_that_never_stopped(folder: Path, tmp_path: Path) -> None:
     config = LearnerConfig(seed=3)
     uninterrupted = Trainer(MODEL, config)
     train(uninterrupted, range(2))
     Checkpoints(folder, keep=2).save(uninterrupted.state(), host(2))
     train(uninterrupted, range(2, 4))
     expected = digest(uninterrupted)
-    jax.clear_caches()  # the second life compiles anew
+    jax.clear_caches()
+    use_compilation_cache(tmp_path / "empty")  # the second life compiles anew
 
     second = Trainer(MODEL, config.model_copy(update={"seed": 99}))
     checkpoints = Checkpoints(folder, keep=2)

@@ -9,7 +9,6 @@ import pytest
 
 from peer.engines.base import Engine, WarmUp
 from peer.engines.jax_engine import JaxEngine
-from rollcast.policy.compilation import use_compilation_cache
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import initial_params
 from rollcast.policy.snapshot import freeze
@@ -81,6 +80,7 @@ async def test_the_first_batch_compiles_nothing_after_a_warm_up() -> None:
     assert not [name for name in compiled if "backend_compile" in name]
 
 
+@pytest.mark.usefixtures("restored_compilation_cache")
 async def test_the_compilation_cache_is_filled(tmp_path: Path) -> None:
     engine = JaxEngine(concurrent_rollouts=3, compilation_cache=tmp_path / "cache")
     try:
@@ -90,4 +90,3 @@ async def test_the_compilation_cache_is_filled(tmp_path: Path) -> None:
         assert list((tmp_path / "cache").iterdir())
     finally:
         await engine.close()
-        use_compilation_cache(None)
