@@ -11,7 +11,7 @@ from rollcast.wire.donor_socket import REPLY_BYTES_MAX, parse, request, socket_p
 
 
 def answering(folder: Path, reply: bytes | None) -> threading.Thread:
-    """A daemon that gives one reply, or with None none at all, and then closes."""
+    """Start a daemon that sends one reply, or none with None, and then closes."""
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     server.bind(str(socket_path(folder)))
     server.listen(1)
@@ -39,7 +39,7 @@ def test_a_reply_comes_back(tmp_path: Path) -> None:
     thread.join(5.0)
 
 
-def test_without_a_daemon_it_says_how_to_start_one(tmp_path: Path) -> None:
+def test_without_a_daemon_the_error_names_the_command_to_start_one(tmp_path: Path) -> None:
     with pytest.raises(DaemonAway, match="rollcast peer run"):
         request(tmp_path, {"do": "status"})
 
@@ -53,7 +53,7 @@ def test_a_daemon_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reply", [b"", b"no json\n", b"[1]\n", b"x" * (REPLY_BYTES_MAX + 2)])
-def test_what_is_no_reply_is_refused(tmp_path: Path, reply: bytes) -> None:
+def test_malformed_replies_are_refused(tmp_path: Path, reply: bytes) -> None:
     answering(tmp_path, reply)
     with pytest.raises(MalformedMessage):
         request(tmp_path, {"do": "status"})

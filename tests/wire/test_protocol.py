@@ -1,4 +1,4 @@
-"""Rules of messages: versions of the protocol, limits on fields, words for ways between members."""
+"""Test rules of messages: versions of the protocol, limits on fields, names of paths between members."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollcast.wire.reach_words import PATHS, REACHABILITIES, path_of, reachabili
 @pytest.mark.parametrize(
     ("ours", "theirs", "common"), [((1, 1), (1, 1), 1), ((1, 3), (2, 5), 3), ((2, 5), (1, 3), 3), ((1, 9), (4, 4), 4)]
 )
-def test_the_newest_common_version_is_taken(ours: tuple[int, int], theirs: tuple[int, int], common: int) -> None:
+def test_the_newest_common_version_is_chosen(ours: tuple[int, int], theirs: tuple[int, int], common: int) -> None:
     assert agree(ours, theirs) == common
 
 
@@ -53,7 +53,7 @@ def test_links(transport: str, lan: bool, word: str) -> None:
     assert word in PATHS
 
 
-def test_a_word_we_do_not_know_stays() -> None:
+def test_an_unknown_word_stays() -> None:
     assert path_of("carrier pigeon", lan=True) == "carrier pigeon"
 
 
@@ -64,7 +64,7 @@ def test_members() -> None:
     assert found == list(REACHABILITIES)
 
 
-def test_what_does_not_hold_is_refused_by_name() -> None:
+def test_a_false_condition_raises_the_problem() -> None:
     require(True, "fine")
     with pytest.raises(MalformedMessage, match="too long"):
         require(False, "too long")

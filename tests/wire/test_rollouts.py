@@ -196,7 +196,7 @@ def test_oldest_version_is_that_of_the_oldest_segment() -> None:
     assert checked.completion_token_ids == (4, 5, 1, 4, 5, 1)
 
 
-def test_a_received_rollout_keeps_its_bytes_without_what_we_do_not_know() -> None:
+def test_a_received_rollout_keeps_its_bytes_without_unknown_fields() -> None:
     segment = pb.Segment(
         role=pb.ASSISTANT, peer_id="peer", token_ids=[7, 8], loss_mask=b"\1\1", reported_logprobs=[-1.0, -2.0]
     )

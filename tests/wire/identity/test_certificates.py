@@ -64,7 +64,7 @@ def test_a_caller_is_found_among_other_names() -> None:
 
 @given(st.binary(max_size=200))
 @settings(deadline=None, max_examples=50)
-def test_nonsense_is_no_certificate(data: bytes) -> None:
+def test_malformed_bytes_are_no_certificate(data: bytes) -> None:
     for parse in (caller_from_der, caller_from_certificate_pem, fingerprint_of):
         with pytest.raises(WrongKey):
             parse(data)

@@ -1,6 +1,4 @@
-"""What a peer signs: its record, and a proof of membership, which is good for what it was made for and soon
-for nothing.
-"""
+"""Test what a peer signs: its record, and a proof of membership, which is valid for one purpose and a short time."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ def verified(signed: pb.Signed, run_id: RunId = RUN, now: float = NOW) -> PeerRe
     return verify_record(signed, run_id=run_id, now_unix_s=now)
 
 
-def test_what_was_signed_is_what_is_read() -> None:
+def test_a_signed_record_reads_back() -> None:
     assert verified(sign_record(RECORD, IDENTITY)) == RECORD
     assert RECORD.address == "192.0.2.1:4000 punch"
 
@@ -53,7 +51,7 @@ def test_of_another_run_or_time_it_does_not_count() -> None:
         verified(signed, now=NOW - LIFETIME_S_MAX)
 
 
-def test_nobody_signs_for_another_peer() -> None:
+def test_no_peer_can_sign_for_another_one() -> None:
     other = Identity.generate()
     with pytest.raises(MalformedMessage):
         sign_record(RECORD, other)
@@ -65,7 +63,7 @@ def test_nobody_signs_for_another_peer() -> None:
         verified(forged)
 
 
-def test_a_signature_for_something_else_is_worthless() -> None:
+def test_a_signature_for_another_purpose_is_refused() -> None:
     with pytest.raises(BadSignature):
         verified(IDENTITY.sign("rollcast/manifest/1", sign_record(RECORD, IDENTITY).payload))
 
@@ -91,7 +89,7 @@ def test_bounds(wrong: PeerRecord) -> None:
 
 @given(st.binary(max_size=300), st.binary(max_size=64), st.binary(max_size=40))
 @settings(deadline=None, max_examples=200)
-def test_what_nobody_signed_is_refused(payload: bytes, signature: bytes, public_key: bytes) -> None:
+def test_random_records_are_refused(payload: bytes, signature: bytes, public_key: bytes) -> None:
     with pytest.raises(RollcastError):
         verified(pb.Signed(payload=payload, signature=signature, public_key=public_key))
 
@@ -126,7 +124,7 @@ def _proof(identity: Identity) -> str:
     return text
 
 
-def test_it_names_who_made_it() -> None:
+def test_a_proof_names_its_member() -> None:
     identity = Identity.generate()
     assert proved_member(_proof(identity), "run-1", PATH, NOW_S + GOOD_FOR_S - 1.0) == identity.peer_id
 
@@ -147,6 +145,6 @@ def test_seconds_cannot_be_changed() -> None:
 
 
 @given(st.text(max_size=300))
-def test_whatever_else_comes_is_refused(text: str) -> None:
+def test_other_texts_are_no_proof(text: str) -> None:
     with pytest.raises(RollcastError):
         proved_member(text, "run-1", PATH, NOW_S)

@@ -37,7 +37,7 @@ def request_of(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey, name: str = 
     return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
 
 
-def test_it_is_kept_private_and_found_again(tmp_path: Path) -> None:
+def test_the_run_ca_is_stored_privately_and_loaded_again(tmp_path: Path) -> None:
     folder = tmp_path / "secrets"
     made = RunCA.load_or_create(folder, RUN_ID)
     (path,) = folder.iterdir()
@@ -70,7 +70,7 @@ def test_run_ids_must_fit_a_certificate(tmp_path: Path, run_id: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_but_the_key_is_taken_from_a_request(ca: RunCA) -> None:
+def test_only_the_key_of_a_request_is_used(ca: RunCA) -> None:
     request = request_of(
         ec.generate_private_key(ec.SECP256R1()), "coordinator", f"rollcast://test-run/coordinator/{PEER_ID}"
     )
@@ -91,7 +91,7 @@ def test_keys_of_other_kinds_are_refused(ca: RunCA) -> None:
 
 
 def test_a_request_must_prove_its_key(ca: RunCA) -> None:
-    """Flip a bit of every byte of a request: either it is refused or nothing that matters changed."""
+    """Flip a bit of every byte of a request: it is refused, or nothing relevant has changed."""
     request = x509.load_pem_x509_csr(new_tls_key().csr_pem())
     der = bytearray(request.public_bytes(Encoding.DER))
     refused = 0
@@ -108,7 +108,7 @@ def test_a_request_must_prove_its_key(ca: RunCA) -> None:
 
 @given(st.binary(max_size=300))
 @settings(deadline=None, max_examples=50)
-def test_nonsense_requests_are_refused(data: bytes) -> None:
+def test_malformed_requests_are_refused(data: bytes) -> None:
     for request in (data, _pem(data)):
         with pytest.raises(MalformedMessage):
             _SHARED.issue(request, peer_id=PEER_ID, role="peer", lifetime_s=60.0)

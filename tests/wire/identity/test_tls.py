@@ -37,7 +37,7 @@ def other_ca(tmp_path_factory: pytest.TempPathFactory) -> RunCA:
 
 @asynccontextmanager
 async def listening(context: ssl.SSLContext) -> AsyncIterator[tuple[int, list[bytes]]]:
-    """A server that says hello to whoever passes the handshake, and the certificates of those who did."""
+    """Run a server that greets every client that passes the handshake, and record their certificates."""
     seen: list[bytes] = []
 
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -52,7 +52,7 @@ async def listening(context: ssl.SSLContext) -> AsyncIterator[tuple[int, list[by
 
 
 async def dial(port: int, context: ssl.SSLContext, server_hostname: str = "") -> tuple[bytes, bytes, str]:
-    """What the server says, its certificate, and the TLS version."""
+    """Return the bytes that the server sends, its certificate, and the TLS version."""
     async with asyncio.timeout(10):
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", port, ssl=context, server_hostname=server_hostname or "127.0.0.1"
@@ -73,7 +73,7 @@ async def test_members_of_a_run_know_each_other(ca: RunCA) -> None:
     assert [caller_from_der(der) for der in seen] == [client.caller]
 
 
-async def test_strangers_are_refused(ca: RunCA, other_ca: RunCA) -> None:
+async def test_processes_without_a_certificate_of_the_run_are_refused(ca: RunCA, other_ca: RunCA) -> None:
     stranger = member(other_ca)
     trusting = TlsCredentials(ca.certificate_pem, stranger.certificate_pem, stranger.private_key_pem)
     bare = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

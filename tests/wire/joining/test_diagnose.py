@@ -1,4 +1,4 @@
-"""Each hop broken in turn, on loopback."""
+"""Test a failure of each hop in turn, on loopback."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-async def test_a_name_that_nobody_knows() -> None:
+async def test_a_name_without_an_address() -> None:
     failed = await failed_hop("no-such-host.invalid:7400", None)
     assert failed is not None
     assert failed.hop == "name lookup"
@@ -69,7 +69,7 @@ async def test_a_name_that_nobody_knows() -> None:
     assert "DNS" in failed.fix
 
 
-async def test_a_port_where_nobody_listens() -> None:
+async def test_a_port_without_a_listener() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
@@ -83,7 +83,7 @@ async def test_a_host_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(diagnose, "CONNECT_S", 0.2)
     with socket.socket() as full, socket.socket() as fills:
         full.bind(("127.0.0.1", 0))
-        full.listen(0)  # one waits to be taken; the next one's first packet is dropped, as by a firewall
+        full.listen(0)  # one connection waits to be accepted; the next one's first packet is dropped, as by a firewall
         fills.connect(full.getsockname())
         port = full.getsockname()[1]
         failed = await failed_hop(f"127.0.0.1:{port}", None)
@@ -98,7 +98,7 @@ async def test_something_that_speaks_no_tls(world: World) -> None:
         assert await failed_hop(address, None) is None
 
 
-async def test_something_that_says_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_sends_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diagnose, "HANDSHAKE_S", 0.2)
     async with listening(lambda writer: None) as address:
         failed = await failed_hop(address, world.client(world.ca, world.ca))
@@ -116,7 +116,7 @@ async def test_a_coordinator_of_another_run(world: World) -> None:
     assert isinstance(failed.as_error("no session"), WrongKey)
 
 
-async def test_a_certificate_that_the_coordinator_does_not_take(world: World) -> None:
+async def test_a_certificate_that_the_coordinator_rejects(world: World) -> None:
     async with listening(lambda writer: writer.write(b"x"), world.server) as address:
         failed = await failed_hop(address, world.client(world.ca, world.other), reads_first=True)
     assert failed is not None
@@ -129,7 +129,7 @@ async def test_a_way_on_which_everything_works(world: World) -> None:
         assert await failed_hop(address, world.client(world.ca, world.ca), reads_first=True) is None
 
 
-def test_what_is_raised_says_which_hop() -> None:
+def test_the_error_names_the_hop() -> None:
     error = HopFailed("connection", "run.example:7400", "192.0.2.1:7400 refuses the connection").as_error("no session")
     assert isinstance(error, Unreachable)
     assert error.cause == "connection of run.example:7400: 192.0.2.1:7400 refuses the connection"

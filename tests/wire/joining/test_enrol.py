@@ -1,4 +1,4 @@
-"""Joins over real HTTP and HTTPS on loopback, against a coordinator's door written for the test."""
+"""Test joins over real HTTP and HTTPS on loopback, against a scripted coordinator's server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LEARNER = Identity.generate()
 
 
 class Door:
-    """Answers joins like a coordinator; ``spoil`` changes an answer before it leaves."""
+    """A server that answers joins like a coordinator; ``spoil`` changes an answer before it leaves."""
 
     def __init__(self, folder: Path) -> None:
         self.ca = RunCA.create(folder, RUN_ID)
@@ -129,17 +129,17 @@ async def test_an_invite_buys_a_certificate(door: Door, tmp_path: Path, is_tls: 
     assert TlsCredentials.load(tmp_path / "state") == enrolment.credentials
 
 
-async def test_a_saved_certificate_is_used_again(door: Door, tmp_path: Path) -> None:
+async def test_a_saved_certificate_is_reused(door: Door, tmp_path: Path) -> None:
     identity = Identity.generate()
     async with door.open() as invite:
         first = await enrol(invite, identity, tmp_path, 10.0)
-    again = await enrol(invite, identity, tmp_path, 0.0)  # nobody listens any more
+    again = await enrol(invite, identity, tmp_path, 0.0)  # no server listens any more
     assert again.credentials == first.credentials
     assert again.grpc_address == invite.grpc_address
     assert door.joins == 1
 
 
-async def test_a_saved_certificate_of_something_else_is_not_used(door: Door, tmp_path: Path) -> None:
+async def test_a_saved_certificate_of_another_identity_or_role_is_not_reused(door: Door, tmp_path: Path) -> None:
     identity = Identity.generate()
     async with door.open() as invite:
         await enrol(invite, identity, tmp_path, 10.0)
@@ -170,7 +170,7 @@ async def test_a_coordinator_that_is_not_up_yet_is_waited_for(door: Door, tmp_pa
     assert door.not_ready == 0
 
 
-async def test_nobody_there_ends_at_the_deadline(door: Door, tmp_path: Path) -> None:
+async def test_joining_ends_at_the_deadline_without_a_coordinator(door: Door, tmp_path: Path) -> None:
     async with door.open() as invite:
         pass
     with pytest.raises(Unreachable) as problem:
@@ -241,7 +241,7 @@ async def test_odd_answers_are_refused(
     assert not (tmp_path / "state").exists()
 
 
-async def test_a_certificate_for_somebody_else_is_refused(door: Door, tmp_path: Path) -> None:
+async def test_a_certificate_for_another_member_is_refused(door: Door, tmp_path: Path) -> None:
     async with door.open() as invite:
         door.role = "learner"
         with pytest.raises(WrongKey, match="another member"):
@@ -268,7 +268,7 @@ async def test_a_coordinator_is_found_at_any_of_its_places(door: Door, tmp_path:
     assert enrolment.grpc_addresses == ("localhost:7", "127.0.0.1:7400", "127.0.0.1:1", "no-such-host.invalid:1")
 
 
-async def test_a_stranger_at_one_place_does_not_matter(door: Door, tmp_path: Path) -> None:
+async def test_another_server_at_one_place_does_not_matter(door: Door, tmp_path: Path) -> None:
     stranger = Door(tmp_path / "other")
     async with stranger.open() as wrong, door.open() as right:
         port = right.http_url.rpartition(":")[2]

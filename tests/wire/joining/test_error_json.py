@@ -1,4 +1,4 @@
-"""Errors as JSON, and HTTP answers that are none of ours."""
+"""Test errors as JSON, and HTTP answers that no coordinator sent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_errors_keep_their_class_and_words(kind: type[RollcastError]) -> None:
     assert (error.what, error.cause, error.fix) == ("what", "cause", "fix")
 
 
-def test_strangers_cannot_write_control_characters_or_novels() -> None:
+def test_errors_from_the_network_have_no_control_characters_and_are_short() -> None:
     error = error_from_json(json.dumps({"code": "RC301", "what": "\x1b[2Jhello\n" + "x" * 10_000}))
     assert error is not None
     assert error.what.startswith(" [2Jhello x")

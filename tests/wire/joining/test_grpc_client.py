@@ -1,4 +1,4 @@
-"""The control channel against a real grpc.aio server on loopback."""
+"""Test the control channel against a real grpc.aio server on loopback."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PEER_ID = Identity.generate().peer_id
 
 
 class Coordinator(rollcast_pb2_grpc.CoordinatorServicer):
-    """Remembers who called; fails when told to."""
+    """A coordinator that records its callers, and fails if the test sets an error."""
 
     def __init__(self) -> None:
         self.callers: list[Caller] = []
@@ -86,14 +86,14 @@ async def report(address: str, credentials: TlsCredentials, timeout_s: float = 1
         await rollcast_pb2_grpc.CoordinatorStub(channel).ReportStep(pb.StepReport(step=1), timeout=timeout_s)
 
 
-async def test_the_server_sees_who_calls(tmp_path: Path) -> None:
+async def test_the_server_sees_the_caller(tmp_path: Path) -> None:
     ca = RunCA.create(tmp_path, RUN_ID)
     async with serving(ca) as (address, coordinator):
         await report(address, member(ca))
     assert coordinator.callers == [Caller(RUN_ID, "learner", PEER_ID)]
 
 
-async def test_strangers_are_refused(tmp_path: Path) -> None:
+async def test_processes_without_a_certificate_of_the_run_are_refused(tmp_path: Path) -> None:
     ca, other = RunCA.create(tmp_path / "a", RUN_ID), RunCA.create(tmp_path / "b", RUN_ID)
     stranger = member(other)
     trusting = TlsCredentials(ca.certificate_pem, stranger.certificate_pem, stranger.private_key_pem)
@@ -138,7 +138,7 @@ async def test_errors_keep_class_and_words_across_grpc(tmp_path: Path, kind: typ
     assert (error.what, error.cause, error.fix) == ("what", "why", "do this")
 
 
-async def test_nobody_there_is_unreachable(tmp_path: Path) -> None:
+async def test_a_missing_server_is_unreachable(tmp_path: Path) -> None:
     ca = RunCA.create(tmp_path, RUN_ID)
     async with serving(ca) as (address, _):
         pass
@@ -214,7 +214,7 @@ async def test_a_call_that_ends_while_messages_wait_to_be_read_keeps_no_connecti
         await until_none(address)
 
 
-async def test_a_connection_that_nobody_calls_on_is_closed(tmp_path: Path) -> None:
+async def test_an_unused_connection_is_closed(tmp_path: Path) -> None:
     ca, options = RunCA.create(tmp_path, RUN_ID), dict(SERVER_OPTIONS)
     options["grpc.max_connection_idle_ms"] //= 1000
     async with serving(ca, options) as (address, _), open_channel(address, member(ca)) as channel:

@@ -1,4 +1,4 @@
-"""Invites as text and QR, and the first addresses that they lead to."""
+"""Test invites as text, and the first addresses that they lead to."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_addresses_of_every_kind_are_allowed(address: str) -> None:
 
 @given(st.text(max_size=100) | st.binary(max_size=100).map(lambda data: "rollcast1-" + data.hex()))
 @settings(deadline=None, max_examples=100)
-def test_nonsense_is_refused(text: str) -> None:
+def test_malformed_invites_are_refused(text: str) -> None:
     with pytest.raises(JoinRefused):
         Invite.decode(text)
 
@@ -181,12 +181,12 @@ def test_one_place_is_tried_once_and_there_are_few() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "host:1", "host:1:2:3", "http://host", "a b", "::1", "host:x:y"])
-def test_what_is_no_place_is_refused(text: str) -> None:
+def test_malformed_places_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="neither host"):
         bootstraps(*FIRST, [text])
 
 
 @given(st.text(max_size=60))
-def test_the_pattern_of_configurations_takes_what_can_be_read(text: str) -> None:
+def test_the_pattern_of_configurations_accepts_readable_places(text: str) -> None:
     if re.match(PLACE_PATTERN, text) and not text.endswith("\n"):
         assert len(bootstraps(*FIRST, [text])) <= 2

@@ -40,7 +40,7 @@ def test_addresses_of_local_networks_are_read_as_they_are_written(text: str) -> 
         "router.lan:7420",
     ],
 )
-def test_everything_else_is_none(text: str) -> None:
+def test_other_texts_are_no_local_address(text: str) -> None:
     assert read_local_address(text) == ""
 
 
@@ -50,7 +50,7 @@ def test_any_text_is_a_short_address_or_none(text: str) -> None:
 
 
 @given(st.ip_addresses(), st.integers(-1, 70_000))
-def test_what_is_written_is_read_again(ip: object, port: int) -> None:
+def test_a_written_address_reads_back(ip: object, port: int) -> None:
     text = local_address(str(ip), port)
     assert read_local_address(text) == text
     assert bool(text) == (is_local(ip_address(str(ip))) and 0 < port < 65536)

@@ -1,4 +1,4 @@
-"""HTTP over a connection that somebody else made; tests/peer/punching has what it is for."""
+"""Test HTTP over a connection that was opened elsewhere; tests/peer/punching tests its use."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_a_connection_is_used_once_and_nothing_is_dialled(tmp_path: Path) 
                 await session.get(f"https://{address}/", ssl=context)
 
 
-async def test_what_nobody_asked_for_is_closed() -> None:
+async def test_a_dropped_socket_is_closed() -> None:
     async with await asyncio.start_server(lambda _r, w: w.close(), "127.0.0.1", 0) as server:
         connector = ConnectedSockets()
         sock = socket.create_connection(server.sockets[0].getsockname())

@@ -41,14 +41,14 @@ class RawTls:
                 return raw
 
     def encrypted(self, data: bytes) -> bytes:
-        """The bytes that carry ``data`` in a record or more of their own."""
+        """Return the bytes that carry ``data`` in one or more records of its own."""
         view = memoryview(data)
         while len(view):
             view = view[self._tls.write(view) :]
         return self._outgoing.read()
 
     async def put(self, raw_bytes: bytes) -> None:
-        """Send bytes as they are, after what TLS itself has to say."""
+        """Send bytes as they are, after the pending bytes of TLS itself."""
         await self._loop.sock_sendall(self.sock, self._outgoing.read() + raw_bytes)
 
     async def drip(self, raw_bytes: bytes, piece_bytes: int) -> None:
@@ -62,7 +62,7 @@ class RawTls:
         await self.put(self.encrypted(data))
 
     async def read(self) -> bytes:
-        """Decrypted bytes, some at a time; empty at the end.
+        """Return some decrypted bytes; empty at the end.
 
         Raises:
             ConnectionError, ssl.SSLError: the other end cut the connection.
@@ -77,14 +77,14 @@ class RawTls:
                 return b""
 
     async def rest(self) -> bytes:
-        """Everything until the end."""
+        """Return all decrypted bytes until the end."""
         data = b""
         while more := await self.read():
             data += more
         return data
 
     async def upgrade(self) -> None:
-        """Ask for a link and be granted it."""
+        """Request a link, which is granted."""
         await self.write(REQUEST + b"\r\n")
         answer = b""
         while not answer.endswith(b"\r\n\r\n"):
@@ -92,7 +92,7 @@ class RawTls:
         assert answer.startswith(b"HTTP/1.1 101 ")
 
     async def frames(self) -> list[LinkFrame]:
-        """All frames until the end."""
+        """Return all frames until the end."""
         return FrameParser().feed(await self.rest())
 
     def close(self) -> None:

@@ -220,7 +220,7 @@ def test_an_empty_message_is_not_sent() -> None:
         encode_message(pb.LinkMessage())
 
 
-def test_why_a_link_ends_is_cut_to_what_receivers_accept() -> None:
+def test_the_reason_of_an_end_is_cut_to_the_accepted_length() -> None:
     (frame,) = FrameParser().feed(encode_error(LONG, "RC207"))
     assert isinstance(frame, LinkMessageFrame)
     assert frame.message.error == pb.LinkError(code="RC207", what=LONG[: limits.TEXT_LENGTH_MAX])

@@ -23,13 +23,13 @@ def record(plaintext_bytes: int) -> bytes:
 @given(st.lists(st.integers(1, 16384), min_size=1, max_size=6), st.data())
 @settings(deadline=None, max_examples=60)
 def test_never_more_is_waited_for_than_must_come(sizes: list[int], data: st.DataObject) -> None:
-    """Whatever the records and however they come: what is still missing is at least what is waited for."""
+    """However records arrive, at least as many bytes are still missing as are waited for."""
     stream = b"".join(map(record, sizes))
     at = data.draw(st.integers(0, len(stream)))
     records = TlsRecords()
     for start in range(0, at, 7):
         records.feed(memoryview(stream)[start : min(start + 7, at)])
-    complete, end = 0, 0  # plaintext of the records that are there
+    complete, end = 0, 0  # plaintext of the records that have arrived
     for size in sizes:
         end += size + 22
         if end <= at:
@@ -94,7 +94,7 @@ async def test_a_connection_that_gave_its_buffer_back_reads_on(tmp_path: Path) -
         await writer.wait_closed()
 
 
-async def test_without_tls_there_is_nothing_to_give_back() -> None:
+async def test_without_tls_no_memory_is_freed() -> None:
     async with await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0) as server:
         _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         shrink(writer.transport)

@@ -1,4 +1,4 @@
-"""A stream of frames by itself; what both ends make of it is in the conformance suite of transports."""
+"""Test a stream of frames by itself; the conformance suite of transports tests both ends of it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CountingStream(LinkStream):
 
 
 class Receiver:
-    """Remembers what came."""
+    """A receiver that records its frames."""
 
     def __init__(self) -> None:
         self.messages = 0
@@ -130,7 +130,7 @@ async def test_a_chunk_that_others_follow_wakes_the_process_once(tmp_path: Path)
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_whatever_the_records_and_packets_every_frame_comes(tmp_path: Path, seed: int) -> None:
+async def test_every_frame_arrives_whatever_the_records_and_packets(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     async with serving(tmp_path) as server:
         frames = [chunk(index, random.choice([1, 100, 20_000, 70_000, 300_000])) for index in range(8)]
@@ -171,7 +171,7 @@ async def test_garbage_ends_the_link_and_is_named(tmp_path: Path, garbage: bytes
         (answer,) = await server.client.frames()
         assert not isinstance(answer, ChunkFrame)
         assert answer.message.error.code == "RC305"
-        assert server.receiver.messages == 1, "what came before is delivered"
+        assert server.receiver.messages == 1, "earlier frames are delivered"
         assert (await server.receiver.ended())[1] == "RC305"
 
 

@@ -1,4 +1,4 @@
-"""TCP links, and probes of whether a member answers as it should, of which no link comes."""
+"""Test the options of TCP links, and probes of whether a member answers, which open no link."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_small_frames_do_not_wait_and_a_silent_host_shows(pair: tuple[socket.soc
     assert near.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 20_000
 
 
-def test_a_link_begins_with_a_window_that_goes_on_growing(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_a_link_begins_with_a_window_that_keeps_growing(pair: tuple[socket.socket, socket.socket]) -> None:
     near, _ = pair
     tune(near, SocketOptions())
     most = int(Path("/proc/sys/net/ipv4/tcp_rmem").read_text().split()[2])
@@ -62,7 +62,7 @@ def test_congestion_control_and_pacing_are_per_socket(pair: tuple[socket.socket,
     assert int.from_bytes(far.getsockopt(socket.SOL_SOCKET, 47, 8), "little") == 2**64 - 1, "not paced"
 
 
-def test_a_congestion_control_that_is_not_there_is_named_with_those_that_are() -> None:
+def test_a_missing_congestion_control_is_named_with_the_available_ones() -> None:
     check_congestion_control("")
     check_congestion_control("reno")
     with pytest.raises(ConfigError) as caught:
@@ -110,7 +110,7 @@ async def listening(run: LinkRun) -> AsyncIterator[tuple[PeerId, str]]:
     await transport.close()
 
 
-async def test_who_answers_is_who_was_looked_for(tmp_path: Path) -> None:
+async def test_the_expected_peer_answers_a_probe(tmp_path: Path) -> None:
     run, other_run = LinkRun(tmp_path), LinkRun(tmp_path, "run-2")
     prober, credentials = run.member("peer")
     async with listening(run) as (peer_id, address):
@@ -122,7 +122,7 @@ async def test_who_answers_is_who_was_looked_for(tmp_path: Path) -> None:
             await probe_link(peer_id, address, credentials=stranger, run_id=other_run.run_id)
 
 
-async def test_nobody_or_nothing_answers(tmp_path: Path) -> None:
+async def test_a_probe_without_an_answer_fails(tmp_path: Path) -> None:
     run = LinkRun(tmp_path)
     peer_id, credentials = run.member("peer")
     silent = socket.create_server(("127.0.0.1", 0))

@@ -12,7 +12,7 @@ SPECIAL = ("<|user|>", "<|assistant|>", "<|end|>", "<|stop|>")
 
 
 def tokenizer_folder(folder: Path, *, vocab_size: int | None = 320, **settings: Any) -> Path:
-    """tokenizer.json with 256 bytes, one merge and four special tokens, and the small files around it."""
+    """Write a tokenizer.json with 256 bytes, one merge and four special tokens, and the small files around it."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())

@@ -40,18 +40,18 @@ def test_json_is_written_as_it_is() -> None:
         "{% for i in range(10**9) %}x{% endfor %}",
     ],
 )
-def test_what_a_template_may_not_do_is_the_problems_error(source: str) -> None:
+def test_a_template_that_breaks_the_rules_is_a_task_error(source: str) -> None:
     with pytest.raises(TaskError, match="chat template fails"):
         ChatTemplate(source, {}).render(QUESTION)
 
 
-def test_what_it_writes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_templates_output_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_template, "RENDERED_LENGTH_MAX", 100)
     with pytest.raises(TaskError, match="more than 100"):
         ChatTemplate("{% for i in range(1000) %}xx{% endfor %}", {}).render(QUESTION)
 
 
 @pytest.mark.parametrize(("source", "message"), [("{% if %}", "cannot be read"), ("x" * ((1 << 20) + 1), "too long")])
-def test_what_is_no_template_is_refused(source: str, message: str) -> None:
+def test_malformed_templates_are_refused(source: str, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         ChatTemplate(source, {})

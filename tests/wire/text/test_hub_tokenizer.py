@@ -45,7 +45,7 @@ def test_a_problem_is_put_into_the_chat_template(folder: Path, tokenizer: HubTok
     assert tokenizer.decode(ids[-15:]) == "<think></think>"
 
 
-def test_without_a_template_the_problem_stands_alone(folder: Path, tokenizer: HubTokenizer) -> None:
+def test_without_a_template_the_prompt_is_the_problem_alone(folder: Path, tokenizer: HubTokenizer) -> None:
     plain = HubTokenizer(folder, ChatSettings(enabled=False))
     assert plain.encode_prompt("12") == tokenizer.encode("12")
 
@@ -68,7 +68,7 @@ def test_ids_without_text_are_visible(tokenizer: HubTokenizer) -> None:
     assert tokenizer.decode([*ids, 300, 10**6, -1, *ids]) == "12" + 3 * UNKNOWN + "12"
 
 
-def test_its_record_says_what_it_is_made_of(folder: Path, tokenizer: HubTokenizer, tmp_path: Path) -> None:
+def test_its_record_identifies_its_files(folder: Path, tokenizer: HubTokenizer, tmp_path: Path) -> None:
     record = read_record(tokenizer.to_json())
     assert record == TokenizerRecord(320, json.loads(tokenizer.to_json())["hub"]["sha256"])
     assert HubTokenizer(folder) == tokenizer
@@ -85,7 +85,7 @@ def test_a_template_of_its_own_file_comes_first(tmp_path: Path) -> None:
     assert HubTokenizer(folder).encode_prompt("12") == HubTokenizer(folder).encode("b")
 
 
-def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
+def test_unusable_tokenizers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"has no tokenizer\.json"):
         HubTokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")

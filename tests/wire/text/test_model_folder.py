@@ -77,7 +77,7 @@ def test_a_folder_without_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"), [("{", "not JSON"), ("[" * 100_000, "not JSON"), ("[]", "not a JSON object")]
 )
-def test_what_is_no_json_object_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_files_that_are_no_json_object_are_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(ModelError, match=message):
         ModelFolder(tmp_path).read_json("config.json")

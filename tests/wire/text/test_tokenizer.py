@@ -1,4 +1,4 @@
-"""Tokenizers of a run, and strings that end a rollout."""
+"""Test tokenizers of a run, and strings that end a rollout."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ JSON_VALUES = st.recursive(
 
 @given(JSON_VALUES.map(json.dumps) | st.text())
 @settings(deadline=None, max_examples=100)
-def test_nonsense_json_is_refused(text: str) -> None:
+def test_malformed_json_is_refused(text: str) -> None:
     try:
         tokenizer = Tokenizer.from_json(text)
     except MalformedMessage:
@@ -112,7 +112,7 @@ def test_its_record_is_its_size() -> None:
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", "{" * 5000, '{"hub": 1}', '{"hub": {"size": -1, "sha256": ""}}', '{"hub": {"size": 5}}']
 )
-def test_what_is_no_record_is_refused(text: str) -> None:
+def test_malformed_records_are_refused(text: str) -> None:
     with pytest.raises(MalformedMessage):
         read_record(text)
 
@@ -140,7 +140,7 @@ def test_the_first_token_that_completes_a_string_is_found_however_tokens_come(
     assert found == expected
 
 
-def test_what_comes_after_an_end_is_cut() -> None:
+def test_tokens_after_an_end_are_cut() -> None:
     assert StopStrings(("b",), decode).cut([0, 1, 0]) == [0, 1]
     assert StopStrings(("x",), decode).cut([0, 1, 0]) == [0, 1, 0]
     assert StopStrings((), decode).cut([0, 1, 0]) == [0, 1, 0]

@@ -47,7 +47,7 @@ def a_record(state: bytes, version: int = 1, run_id: RunId = RUN_ID) -> VersionR
 def a_version(
     state: bytes, identity: Identity, version: int = 1, *, chunk_size_bytes: int = CHUNK
 ) -> tuple[VerifiedVersion, bytes]:
-    """A version as a receiver sees it, and its chunk list."""
+    """Return a version as a receiver sees it, and its chunk list."""
     record = a_record(state, version)
     hashes = chunk_list(state, chunk_size_bytes)
     announcement = sign_version(record, [keyframe_manifest(record, hashes, chunk_size_bytes)], identity)
@@ -74,7 +74,7 @@ def put(store: ChunkStore, version: int) -> StoredEncoding:
 
 @dataclass(frozen=True)
 class Step:
-    """A version, and its delta from the version before."""
+    """A version, and its delta from the previous version."""
 
     verified: VerifiedVersion
     state: bytes
@@ -83,7 +83,7 @@ class Step:
 
 
 def changed(state: bytes, seed: int, share: float = 0.02) -> bytes:
-    """The state with some bytes changed."""
+    """Return the state with some bytes changed."""
     draw = random.Random(seed)
     data = bytearray(state)
     for _ in range(max(1, int(share * len(data)))):
@@ -92,7 +92,7 @@ def changed(state: bytes, seed: int, share: float = 0.02) -> bytes:
 
 
 def a_step(old: bytes, new: bytes, version: int, *, delta: bytes | None = None) -> Step:
-    """Version ``version`` with the state ``new``, and a delta from version - 1 with the state ``old``."""
+    """Return version ``version`` with the state ``new``, and a delta from version - 1 with the state ``old``."""
     record = a_record(new, version)
     if delta is None:
         delta = b"".join(encode_delta(record.tensors, old, new))

@@ -10,12 +10,12 @@ import pytest
 
 
 class Crash(BaseException):
-    """The process is dead: nothing after this runs, and nobody catches it."""
+    """The death of the process: no code runs after it, and no handler catches it."""
 
 
 @contextmanager
 def crash_after(calls_most: int, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """While the body runs, calls of the functions of os with these names raise Crash after the first ``calls_most``."""
+    """Make calls of these functions of os raise Crash after the first ``calls_most``, while the body runs."""
     calls = 0
 
     def crashing(name: str) -> None:

@@ -16,7 +16,7 @@ from tests.wire.versions.build import CHUNK, IDENTITY, a_state, a_step, a_versio
 from tests.wire.versions.crashing_disk import Crash, crash_after
 
 
-def test_a_restart_resumes_what_was_verified(tmp_path: Path) -> None:
+def test_a_restart_resumes_with_the_verified_chunks(tmp_path: Path) -> None:
     state = a_state()
     encoding = begin(ChunkStore(tmp_path, 4), state)
     for index in (0, 3, 7):
@@ -115,7 +115,7 @@ def test_prune_keeps_the_newest_and_the_read(tmp_path: Path) -> None:
     assert oldest.read(0) == a_state(seed=1)[:CHUNK]
 
 
-def test_prune_leaves_what_it_is_told_to(tmp_path: Path) -> None:
+def test_prune_keeps_spared_encodings(tmp_path: Path) -> None:
     store = ChunkStore(tmp_path, 2)
     for version in (1, 2, 3, 4):
         put(store, version)
@@ -123,7 +123,7 @@ def test_prune_leaves_what_it_is_told_to(tmp_path: Path) -> None:
     assert store.prune() == [(2, 0)]
 
 
-def test_prune_removes_what_an_earlier_process_left_half_done(tmp_path: Path) -> None:
+def test_prune_removes_unfinished_encodings_of_an_earlier_process(tmp_path: Path) -> None:
     begin(ChunkStore(tmp_path, 4), a_state(seed=1), 1)
     store = ChunkStore(tmp_path, 4)
     assert store.prune() == []
@@ -172,7 +172,7 @@ def test_one_encoding_of_a_version_can_go(tmp_path: Path) -> None:
 
 
 def follow(store: ChunkStore, count: int) -> None:
-    """Version 0 received, each later one made from the one before."""
+    """Receive version 0, and make each later version from the previous one."""
     put(store, 0)
     state = a_state(seed=0)
     for version in range(1, count):
@@ -191,7 +191,7 @@ def test_a_version_removed_under_its_writer_cannot_be_finished(tmp_path: Path) -
         encoding.finish()
 
 
-def test_the_same_number_with_other_bytes_replaces_what_is_there(tmp_path: Path) -> None:
+def test_the_same_number_with_other_bytes_replaces_the_stored_version(tmp_path: Path) -> None:
     put(ChunkStore(tmp_path, 4), 1)
     store = ChunkStore(tmp_path, 4)
     old = store.get(1)
@@ -204,7 +204,7 @@ def test_the_same_number_with_other_bytes_replaces_what_is_there(tmp_path: Path)
 
 
 def test_nothing_is_visible_before_it_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Crash at every disk call of begin and finish: what a restart lists is whole."""
+    """Crash at every disk call of begin and finish: a restart lists only complete encodings."""
     state = a_state()
     for crash_at in range(40):
         folder = tmp_path / str(crash_at)

@@ -1,4 +1,4 @@
-"""Chunks of a version, and hashes of its prefixes."""
+"""Test chunks of a version, and hashes of its prefixes."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_bitmaps_that_do_not_fit_are_refused(bitmap: bytes, count: int) -> None:
         parse_bitmap(bitmap, count)
 
 
-def test_what_is_written_later_is_hashed_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_written_later_are_hashed_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefix_hash, "_STEP_BYTES", 1000)
     state = a_state()
     with (tmp_path / "file").open("w+b") as file:

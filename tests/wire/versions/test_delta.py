@@ -30,7 +30,7 @@ sizes_of_change = st.sampled_from(["one", "small", "any"])
 
 @pytest.fixture(autouse=True)
 def _small_blocks(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Blocks of 128 bytes, so that small states have many; not for tests about sizes and memory."""
+    """Use blocks of 128 bytes, so that small states have many; not in tests about sizes and memory."""
     with patch.object(delta, "DELTA_BLOCK_BYTES", DELTA_BLOCK_BYTES if "real_blocks" in request.fixturenames else 128):
         yield
 
@@ -57,7 +57,7 @@ def changed_tensor(rng: np.random.Generator, old: bytes, item_size: int, share: 
 
 @st.composite
 def updates(draw: st.DrawFn) -> tuple[Table, bytes, bytes]:
-    """A table and two states of it; each tensor changes in its own way."""
+    """Generate a table and two states of it; each tensor changes in its own way."""
     table = draw(tables)
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     old = rng.bytes(size_of(table))
@@ -119,7 +119,7 @@ def test_any_split_gives_the_same_state(update: tuple[Table, bytes, bytes], data
     assert state == new
 
 
-def test_it_decodes_into_a_part_of_somebody_elses_memory() -> None:
+def test_it_decodes_into_a_part_of_the_callers_memory() -> None:
     old, new = an_update()
     memory = bytearray(b"\xaa" * 5 + old + b"\xaa" * 5)
     decoder = DeltaDecoder(MIXED, InPlace(memoryview(memory)[5:-5]))
@@ -143,7 +143,7 @@ def test_a_hundredth_of_bf16_values_one_off_takes_a_hundredth_of_the_bytes_less_
     assert 0.01 * 9.08 / 16 < len(data) / len(before) < 0.01 * 9.6 / 16
 
 
-def test_what_has_not_changed_takes_five_bytes_a_block(real_blocks: None) -> None:
+def test_unchanged_blocks_take_five_bytes_each(real_blocks: None) -> None:
     table = tensor_table([("w", "float32", (1 << 20,))])
     state = np.random.default_rng(0).bytes(4 << 20)
     assert len(encoded(table, state, state)) == 4 + 2 * RECORD_HEADER.size
@@ -189,7 +189,7 @@ def test_a_damaged_delta_is_refused_or_gives_another_state(
 @given(st.binary(max_size=300))
 @settings(deadline=None, max_examples=100)
 def test_noise_is_refused(noise: bytes) -> None:
-    with pytest.raises(MalformedMessage):  # at the latest for what is missing
+    with pytest.raises(MalformedMessage):  # at the latest because bytes are missing
         decoded(MIXED, bytes(size_of(MIXED)), b"RCD\x01" + noise)
 
 

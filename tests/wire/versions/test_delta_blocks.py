@@ -45,7 +45,7 @@ def apply(kind: int, payload: bytes, old: Items) -> Items:
 
 
 def sparse(count: int, *streams: bytes, gap_count: int | None = None, stored: list[int] | None = None) -> bytes:
-    """A payload by hand: gaps, low bits, signs, flags, magnitudes, wide differences."""
+    """Build a payload by hand: gaps, low bits, signs, flags, magnitudes, wide differences."""
     lengths = stored or [len(stream) for stream in streams]
     gaps = len(streams[0]) if gap_count is None else gap_count
     return struct.pack("<II6I", count, gaps, *lengths) + b"".join(streams)
@@ -178,9 +178,9 @@ def test_hostile_planes_are_refused(kind: int, payload: bytes) -> None:
 def test_a_bomb_is_refused_before_it_takes_memory() -> None:
     honest = zstandard.compress(bytes(1000))
     bombs = [
-        zstandard.compress(bytes(100 << 20)),  # says so
-        zstandard.ZstdCompressor(write_content_size=False).compress(bytes(100 << 20)),  # does not
-        b"\x28\xb5\x2f\xfd\xe0" + (1 << 62).to_bytes(8, "little") + b"\x01\0\0",  # lies
+        zstandard.compress(bytes(100 << 20)),  # the frame states its size
+        zstandard.ZstdCompressor(write_content_size=False).compress(bytes(100 << 20)),  # the frame does not state it
+        b"\x28\xb5\x2f\xfd\xe0" + (1 << 62).to_bytes(8, "little") + b"\x01\0\0",  # the stated size is false
         honest + honest,
         honest[:-1],
     ]
@@ -214,7 +214,7 @@ def test_a_damaged_block_is_refused_untouched_or_stays_in_its_items(data: st.Dat
 
 
 def test_the_costliest_sparse_block_is_bounded_too() -> None:
-    """Half of the items one by one, zeros all over: the most positions for the fewest bytes."""
+    """Half of the items have changed, all streams are zeros: the most positions for the fewest bytes."""
     count = DELTA_BLOCK_BYTES // 2
     pack = zstandard.ZstdCompressor(level=1).compress
     bits = pack(bytes(count // 8))

@@ -36,7 +36,7 @@ NEW = changed(OLD, 2)
 
 
 def a_store(folder: Path) -> ChunkStore:
-    """It holds version 1, whose state is OLD."""
+    """Return a store that holds version 1, whose state is OLD."""
     store = ChunkStore(folder, 4)
     put(store, 1)
     return store
@@ -140,7 +140,7 @@ def test_another_base_is_no_base(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("when", ["prepared", "at once"])
 @pytest.mark.parametrize("fault", ["other result", "nonsense", "cut short", "goes on", "damaged base"])
-def test_what_does_not_lead_to_the_signed_state_is_refused(tmp_path: Path, fault: str, when: str) -> None:
+def test_a_delta_to_another_state_than_the_signed_one_is_refused(tmp_path: Path, fault: str, when: str) -> None:
     store = a_store(tmp_path)
     good = b"".join(encode_delta(a_record(OLD).tensors, OLD, NEW))
     deltas = {
@@ -167,7 +167,7 @@ def test_what_does_not_lead_to_the_signed_state_is_refused(tmp_path: Path, fault
     assert store.versions() == [1]
 
 
-def test_missing_chunks_and_full_disks_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_chunks_and_full_disks_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -230,7 +230,7 @@ def test_any_order_of_chunks_makes_the_same_state(
 
 
 def test_nothing_is_visible_before_it_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Crash at every disk call from the first chunk to the served keyframe: what a restart lists is whole."""
+    """Crash at every disk call from the first chunk to the served keyframe: a restart lists only complete encodings."""
     step = a_step(OLD, NEW, 2)
     for crash_at in range(60):
         folder = tmp_path / str(crash_at)

@@ -43,7 +43,7 @@ def announce(
     spoil_manifest: Callable[[pb.Manifest], object] = lambda _: None,
     copies: int = 1,
 ) -> pb.VersionAnnouncement:
-    """An announcement that is properly signed and wrong in one point."""
+    """Return an announcement that is properly signed and wrong in one point."""
     verified, _ = a_version(STATE, IDENTITY, 5)
     record = pb.VersionRecord.FromString(verified.announcement.record.payload)
     spoil_record(record)
@@ -134,7 +134,7 @@ MANIFEST_ATTACKS: dict[str, Callable[[pb.Manifest], object]] = {
 }
 
 
-def test_what_the_learner_signs_is_what_receivers_read() -> None:
+def test_receivers_read_what_the_learner_signs() -> None:
     verified, hashes = a_version(STATE, IDENTITY, 5)
     record = a_record(STATE, 5)
     assert verified.record == record
@@ -163,7 +163,7 @@ def test_manifests_with_one_fault_are_refused(attack: str) -> None:
 
 
 @pytest.mark.parametrize("copies", [0, 2, limits.ENCODINGS_MAX + 1])
-def test_every_encoding_is_there_once(copies: int) -> None:
+def test_every_encoding_occurs_once(copies: int) -> None:
     with pytest.raises(MalformedMessage):
         verify(announce(copies=copies))
 
@@ -176,7 +176,7 @@ def test_version_0_has_no_parent() -> None:
 
 
 def test_every_tampered_byte_is_noticed() -> None:
-    """One at a time, in record, manifest, signatures and keys."""
+    """Each byte of record, manifest, signatures and keys is changed, one at a time."""
     verified, _ = a_version(STATE, IDENTITY)
     for part in ("record", "manifest"):
         for field in ("payload", "signature", "public_key"):
@@ -227,7 +227,7 @@ def test_oversized_payloads_are_refused_before_they_are_read() -> None:
 
 @given(st.binary(max_size=200), st.binary(max_size=200))
 @settings(deadline=None, max_examples=100)
-def test_signed_nonsense_is_refused(record: bytes, manifest: bytes) -> None:
+def test_signed_malformed_records_are_refused(record: bytes, manifest: bytes) -> None:
     announcement = pb.VersionAnnouncement(
         record=IDENTITY.sign(RECORD_DOMAIN, record), manifests=[IDENTITY.sign(MANIFEST_DOMAIN, manifest)]
     )
@@ -237,7 +237,7 @@ def test_signed_nonsense_is_refused(record: bytes, manifest: bytes) -> None:
 
 @given(st.binary(max_size=300))
 @settings(deadline=None, max_examples=100)
-def test_unsigned_nonsense_is_refused(data: bytes) -> None:
+def test_unsigned_malformed_records_are_refused(data: bytes) -> None:
     from google.protobuf.message import DecodeError
 
     try:

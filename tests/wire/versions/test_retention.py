@@ -20,13 +20,13 @@ def test_states_go_by_count_and_deltas_later() -> None:
     assert [one.version for one in gone if not one.is_state] == list(range(6))
 
 
-def test_what_is_busy_stays() -> None:
+def test_busy_encodings_stay() -> None:
     kept = [*version(1, busy=True), *version(2), *version(3), *version(4)]
     gone = surplus(kept, Retention(keep_versions=1, keep_deltas=8, keep_bytes=1))
     assert [(one.version, one.encoding_id) for one in gone] == [(1, 1), (2, 0), (2, 1), (3, 0), (3, 1), (4, 1)]
 
 
-def test_what_is_spared_stays_unless_it_takes_too_many_bytes() -> None:
+def test_spared_encodings_stay_unless_they_take_too_many_bytes() -> None:
     kept = [Kept(1, 0, STATE, True, spared=True), *(Kept(number, 0, STATE, True) for number in range(2, 6))]
     gone = surplus(kept, Retention(keep_versions=2, keep_deltas=8, keep_bytes=0))
     assert [one.version for one in gone] == [2, 3]
@@ -34,7 +34,7 @@ def test_what_is_spared_stays_unless_it_takes_too_many_bytes() -> None:
     assert [one.version for one in gone] == [1, 2, 3]
 
 
-def test_nothing_goes_before_a_state_is_there() -> None:
+def test_nothing_is_removed_before_a_state_is_held() -> None:
     deltas = [Kept(number, 1, DELTA, False) for number in range(9)]
     assert surplus(deltas, Retention(keep_versions=1, keep_deltas=1, keep_bytes=1)) == []
     gone = surplus([*version(3), *deltas[4:]], Retention(keep_versions=1, keep_deltas=1, keep_bytes=1000))

@@ -1,4 +1,4 @@
-"""Tensors in files and in versions."""
+"""Test tensors in files and in versions."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_hostile_header_is_a_clean_refusal(data: bytes) -> None:
         parse_header(data)
 
 
-def test_an_index_names_files_beside_it() -> None:
+def test_an_index_names_files_in_its_folder() -> None:
     files = {"a": "model-2.safetensors", "b": "model-1.safetensors", "c": "model-1.safetensors"}
     assert parse_index(header({"weight_map": files})) == ("model-1.safetensors", "model-2.safetensors")
 
@@ -125,7 +125,7 @@ def test_tensor_table_lays_tensors_out_back_to_back() -> None:
 
 
 def test_a_table_from_the_network_is_the_one_that_was_sent() -> None:
-    """What is wrong with one is in test_records: it arrives in a record."""
+    """test_records tests malformed tables, because a table arrives in a record."""
     table = tensor_table([("a", "float32", (2, 3)), ("b", "bfloat16", ())])
     specs = [
         pb.TensorSpec(name=one.name, dtype=one.dtype, shape=one.shape, offset_bytes=at, size_bytes=one.size_bytes)
