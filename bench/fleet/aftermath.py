@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from coordinator.ledger.story import tell
+from coordinator.ledger.story import story_of
 from coordinator.recovery.replay import incarnations, replay
 from coordinator.report.wall_time import account
 from rollcast.runtime.errors import RollcastError
@@ -76,7 +76,7 @@ def _stories_missing(database: sqlite3.Connection, folder: RunFolder, killed: st
     missing = 0
     for subject in [*words, f"peer {killed}"]:
         try:
-            missing += not tell(folder.ledger, subject).lines
+            missing += not story_of(folder.ledger, subject).lines
         except RollcastError:
             missing += 1
     return missing

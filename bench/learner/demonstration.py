@@ -160,7 +160,7 @@ class Demonstration:
     def _rollouts(self, step: int, version: int, params: Params) -> list[TrainingRow]:
         run = self._config.coordinator.run
         while len(self._drawn) <= step:
-            self._drawn.append(self._mixture.draw(run.groups_per_step))
+            self._drawn.append(self._mixture.sample(run.groups_per_step))
         random = Random(f"rollcast/bench/demonstration/{self._seed}/{step}")
         asked = [(group, drawn) for group, drawn in enumerate(self._drawn[step]) for _ in range(run.samples_per_group)]
         requests = [SampleRequest(drawn.prompt_token_ids, random.getrandbits(64)) for _, drawn in asked]

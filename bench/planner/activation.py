@@ -32,7 +32,7 @@ from bench.machine import Outcome
 from capacity.replan.events import ReplanSettings
 from coordinator.core.events.operator_events import PricesChanged
 from coordinator.core.events.prices import ActivationSettings, Price
-from rollcast.cli.coordinator_api import Target, order
+from rollcast.cli.coordinator_api import Target, post
 from rollcast.cli.processes import Fleet as Processes
 from rollcast.sim.fleet import Fleet
 from rollcast.sim.settings import FleetSettings, Lengths
@@ -223,7 +223,7 @@ class _Halved(runs.Story):
         async with aiohttp.ClientSession() as session:
             for name, usd_per_hour in prices.items():
                 values = {"name": name, "usd_per_hour": usd_per_hour}
-                await order(session, target, "/api/v1/acts/price", values)
+                await post(session, target, "/api/v1/acts/price", values)
 
 
 def _really(arguments: argparse.Namespace) -> dict[str, float]:

@@ -28,7 +28,7 @@ def free_bytes(folder: Path) -> int:
 
 
 class DiskGuard:
-    """Watches the free space. Call ``look`` periodically, and check ``refusing`` before storing anything large."""
+    """Watches the free space. Call ``check`` periodically, and check ``refusing`` before storing anything large."""
 
     def __init__(
         self, folder: Path, *, free_bytes_min: int, ballast_bytes: int, probe: Callable[[Path], int] = free_bytes
@@ -40,7 +40,7 @@ class DiskGuard:
         self.free_bytes = free_bytes_min
         self.refusing = False
 
-    def look(self) -> bool:
+    def check(self) -> bool:
         """Check the disk; return whether the state changed.
 
         Raises:

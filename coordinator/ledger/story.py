@@ -1,4 +1,4 @@
-"""Tell the story of one rollout, lease, group, peer, version or step from the ledger; reads only, during a run too."""
+"""Return the story of a rollout, lease, group, peer, version or step from the ledger; reads only, during a run too."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Story:
     lines: tuple[Line, ...]
 
 
-def tell(ledger: Path, words: str) -> Story:
+def story_of(ledger: Path, words: str) -> Story:
     """Return the story of ``lease 17``, ``rollout 9``, ``group 3``, ``step 40``, ``version 8`` or ``peer NAME-OR-ID``.
 
     Raises:

@@ -47,7 +47,7 @@ class SkipLog:
         self._logged: dict[str, int] = {}
         self._next_at_s = 0.0
 
-    def look(self, now_s: float) -> None:
+    def log_changes(self, now_s: float) -> None:
         """Log the counts if they have changed and a minute has passed."""
         if now_s < self._next_at_s:
             return

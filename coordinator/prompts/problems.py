@@ -57,14 +57,14 @@ class Problems:
         self._loading = loading
         self._volatility = volatility
         self.ends = StopStrings(stop_strings, tokenizer.decode)
-        self._drawn: OrderedDict[str, Problem] = OrderedDict()
+        self._sampled: OrderedDict[str, Problem] = OrderedDict()
 
     @classmethod
     async def start(
         cls,
         config: CoordinatorConfig,
         mixture_position: str | None,
-        drawn: Sequence[Problem] = (),
+        sampled: Sequence[Problem] = (),
         tokenizer_json: str | None = None,
         rewards: Iterable[ProblemReward] = (),
     ) -> Problems:
@@ -72,7 +72,7 @@ class Problems:
 
         Args:
             mixture_position: saved position of the mixture; None: its start.
-            drawn: problems sampled earlier that may still have to be scored.
+            sampled: problems sampled earlier that may still have to be scored.
             tokenizer_json: the run's own tokenizer; None at its first start. With it, the task loads in the background,
                 see ``failed``.
             rewards: the ledger's reward figures of problems.
@@ -106,7 +106,7 @@ class Problems:
             await pool.close()
             raise
         problems = cls(tokenizer, pool, thread, loading, volatility, config.sampling.stop_strings)
-        problems._keep(drawn)
+        problems._keep(sampled)
         return problems
 
     async def failed(self) -> Exception:
@@ -131,26 +131,26 @@ class Problems:
         self._thread.close()
         await self._pool.close()
 
-    async def draw(self, count: int, steps: Sequence[int] = ()) -> tuple[Prompt, ...]:
+    async def sample(self, count: int, steps: Sequence[int] = ()) -> tuple[Prompt, ...]:
         """Return the next problems of the mixture; ``steps``: see SupplyPrompts.
 
         Raises:
             TaskError: the task has no more usable problems.
         """
-        drawn = await self._in_thread(lambda mixture: mixture.draw(count, steps))
-        self._keep(one.problem for one in drawn)
-        return tuple(Prompt(one.problem.problem_id, one.prompt_token_ids, one.position) for one in drawn)
+        sampled = await self._in_thread(lambda mixture: mixture.sample(count, steps))
+        self._keep(one.problem for one in sampled)
+        return tuple(Prompt(one.problem.problem_id, one.prompt_token_ids, one.position) for one in sampled)
 
     def _keep(self, problems: Iterable[Problem]) -> None:
         for problem in problems:
-            self._drawn[problem.problem_id] = problem
-            self._drawn.move_to_end(problem.problem_id)
-        while len(self._drawn) > PROBLEMS_KEPT:
-            self._drawn.popitem(last=False)
+            self._sampled[problem.problem_id] = problem
+            self._sampled.move_to_end(problem.problem_id)
+        while len(self._sampled) > PROBLEMS_KEPT:
+            self._sampled.popitem(last=False)
 
-    def drawn(self, problem_id: str) -> Problem:
+    def sampled(self, problem_id: str) -> Problem:
         """Return a problem that was sampled."""
-        return self._drawn[problem_id]
+        return self._sampled[problem_id]
 
     def rewarded(self, problem_id: str, reward: float) -> ProblemReward | None:
         """Count a rollout's reward; return the problem's new figures for the ledger, or None without by_volatility."""
@@ -179,7 +179,7 @@ class Problems:
     async def score(self, rollout_id: RolloutId, problem_id: str, token_ids: Sequence[int]) -> Verdict:
         """Score one completion of a sampled problem."""
         text = self.tokenizer.decode(token_ids)
-        return await self._pool.score(VerifyItem(rollout_id, self._drawn[problem_id], text))
+        return await self._pool.score(VerifyItem(rollout_id, self._sampled[problem_id], text))
 
     async def score_held_out(self, example_id: int, token_ids: Sequence[int]) -> Verdict:
         """Score one completion of a problem of an evaluation set.
@@ -230,7 +230,7 @@ class Problems:
         loaded = await self._loaded()
         async with deadline(GENERATOR_DEADLINE_S, "the task's generator"):
             result = await self._thread.run(lambda: work(loaded.mixture))
-        loaded.skips.look(time.monotonic())
+        loaded.skips.log_changes(time.monotonic())
         return result
 
 

@@ -128,7 +128,7 @@ class PeerCalls:
             await _write(context, pb.CoordinatorMessage(refused=refused))
             return
         channel = self._sessions.open(caller.peer_id, caller.role, joined.address)
-        self._clones.opened(caller.peer_id, instance_id, time.monotonic())
+        self._clones.session_opened(caller.peer_id, instance_id, time.monotonic())
         log.info("session opened", peer_id=caller.peer_id, name=joined.name, peer_role=joined.role)
         channel.send(self._welcome.message())  # before the event, whose actions queue messages behind it
         self._shell.apply(joined)
@@ -142,7 +142,7 @@ class PeerCalls:
             channel.end("the connection was closed")
             reader.cancel()
             if self._sessions.close(channel):  # not if a newer session of the peer has replaced this one
-                self._clones.gone(caller.peer_id)
+                self._clones.session_closed(caller.peer_id)
                 self._shell.apply(PeerLeft(caller.peer_id, channel.ended_because, finished=channel.said_goodbye))
             log.info("session ended", peer_id=caller.peer_id, reason=channel.ended_because)
 
@@ -152,7 +152,7 @@ class PeerCalls:
         Raises:
             ClonedIdentity: another instance uses the identity.
         """
-        verdict = self._clones.arrives(peer_id, instance_id, time.monotonic())
+        verdict = self._clones.verdict(peer_id, instance_id, time.monotonic())
         if verdict == "moved":
             self._shell.apply(IdentityNoticed(peer_id, "identity_moved", f"now at {address}"))
         if verdict == "cloned":
@@ -168,7 +168,7 @@ class PeerCalls:
                 if channel.ended_because:
                     return
                 budget.spend(message.ByteSize())
-                self._clones.heard(caller.peer_id, time.monotonic())
+                self._clones.message_received(caller.peer_id, time.monotonic())
                 if message.WhichOneof("body") == "goodbye":
                     channel.said_goodbye = True
                     channel.end(message.goodbye.reason[: limits.TEXT_LENGTH_MAX] or "it said goodbye")

@@ -76,7 +76,7 @@ class Background:
         try:
             while True:
                 was_refusing = disk.refusing
-                await asyncio.to_thread(disk.look)
+                await asyncio.to_thread(disk.check)
                 self.metrics.store_free_bytes.set(disk.free_bytes)
                 self.metrics.store_refusing.set(disk.refusing)
                 if disk.refusing != was_refusing:

@@ -323,7 +323,7 @@ class Shell:
             case SupplyPrompts():
                 self._async.start(self._supply_prompts(action))
             case RecordGroup():
-                problem = self._problems.drawn(action.problem_id)
+                problem = self._problems.sampled(action.problem_id)
                 self._async.kept(self._ledger.record_group(action, problem.to_json()))
             case CloseGroup():
                 self._async.kept(self._ledger.close_group(action))
@@ -356,7 +356,7 @@ class Shell:
         self.apply(await self._planner.solve(action.problem))
 
     async def _supply_prompts(self, action: SupplyPrompts) -> None:
-        self.apply(PromptsSupplied(await self._problems.draw(action.count, action.steps)))
+        self.apply(PromptsSupplied(await self._problems.sample(action.count, action.steps)))
 
     async def _score(self, action: ScoreRollout) -> None:
         verdict = await self._problems.score(action.rollout_id, action.problem_id, action.completion_token_ids)

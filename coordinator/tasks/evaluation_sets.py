@@ -36,7 +36,7 @@ def pick(name: str, part: str, adapter: TaskAdapter, limits: TokenLimits, wanted
     count = adapter.problem_count
     for index in range(wanted * SEARCH_MOST if count is None else count):
         problem = named(part, adapter.problem(index))
-        tokens, _ = limits.look_at(problem)
+        tokens, _ = limits.check(problem)
         if tokens is None:
             passed_over += 1
         else:

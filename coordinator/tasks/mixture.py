@@ -92,11 +92,11 @@ class PromptMixture:
         parts = task.parts if isinstance(task, Mixed) else (Part("", task),)
         self._streams = {part.name: PartStream(part, self._limits, seed, wanted) for part in parts}
         self._stages = tuple(stages) or (Stage(0, dict.fromkeys(self._streams, 1.0)),)
-        self._drawn = 0
+        self._sampled = 0
         self._held_out = self._hold_out(held_out_problems)
         self._kept_out = frozenset(kept_out).union(text for text, _ in self._held_out)
 
-    def draw(self, count: int, steps: Sequence[int] = ()) -> list[TrainingPrompt]:
+    def sample(self, count: int, steps: Sequence[int] = ()) -> list[TrainingPrompt]:
         """Return the next ``count`` training problems.
 
         ``steps`` holds the learner step that each is sampled for, which decides the stage; a missing one counts as 0.
@@ -109,7 +109,7 @@ class PromptMixture:
     def position(self) -> str:
         """Return the position of the stream as JSON."""
         cursors = {name: stream.cursor.values() for name, stream in self._streams.items()}
-        return json.dumps({"drawn": self._drawn, "parts": cursors}, separators=(",", ":"))
+        return json.dumps({"drawn": self._sampled, "parts": cursors}, separators=(",", ":"))
 
     def restore(self, position: str) -> None:
         """Continue exactly after the problem that came with this position.
@@ -126,7 +126,7 @@ class PromptMixture:
         fits = lengths == {len(stream.cursor.values()) for stream in self._streams.values()}
         if not fits or not all(isinstance(number, int) and number >= 0 for number in numbers):
             raise TaskError("the saved position of the prompt mixture cannot be read", cause=position[:200])
-        self._drawn = values["drawn"]
+        self._sampled = values["drawn"]
         for name, stream in self._streams.items():
             stream.cursor = type(stream.cursor)(*values["parts"][name])
 
@@ -174,11 +174,11 @@ class PromptMixture:
         raise self._dry()
 
     def _draw_one(self, step: int) -> TrainingPrompt:
-        stream = self._stream("draw", self._drawn, step)
+        stream = self._stream("draw", self._sampled, step)
         for _ in range(DRY_MAX):
             found = stream.next_problem(self._kept_out)
             if found is not None:
-                self._drawn += 1
+                self._sampled += 1
                 return TrainingPrompt(*found, self.position())
         raise self._dry()
 

@@ -125,7 +125,7 @@ class PartStream:
 
     def usable_prompt(self, problem: Problem) -> tuple[int, ...] | None:
         """Return the prompt's tokens; None, and counted, if the problem is to be skipped."""
-        prompt, why = self._limits.look_at(problem)
+        prompt, why = self._limits.check(problem)
         match why:
             case "unknown_characters":
                 self.cursor.skipped_unknown_characters += 1

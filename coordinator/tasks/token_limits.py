@@ -23,7 +23,7 @@ class TokenLimits:
         self._longest_answer = 0
         self._unknown = 0
 
-    def look_at(self, problem: Problem) -> tuple[tuple[int, ...] | None, Unusable]:
+    def check(self, problem: Problem) -> tuple[tuple[int, ...] | None, Unusable]:
         """Return the prompt's tokens, or None and the reason why the problem is unusable."""
         prompt = self._encode(self.tokenizer.encode_prompt, problem.prompt)
         answer = self.encode_answer(problem.answer) if problem.answer else ()

@@ -49,7 +49,7 @@ def explain(folder: RunFolder, of: Of, words: str) -> ExplainView:
 
 def _story_of(folder: RunFolder, words: str) -> Story:
     try:
-        return story.tell(folder.ledger, words)
+        return story.story_of(folder.ledger, words)
     except ConfigError as error:
         raise MalformedMessage(error.what, cause=error.cause, fix="see /api/v1/events for what happened") from None
 
@@ -87,7 +87,7 @@ def _of_cause(folder: RunFolder, event: EventView) -> list[LineView]:
     if kind not in ("rollout", "lease", "group", "version", "step") or not subject.isdigit():
         return []
     try:
-        found = story.tell(folder.ledger, event.cause)
+        found = story.story_of(folder.ledger, event.cause)
     except ConfigError:  # it is compacted
         return []
     return [_line(one) for one in found.lines if one.at_unix_s <= event.at_unix_s]

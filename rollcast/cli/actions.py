@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rollcast.cli.coordinator_api import Target, ordered
+from rollcast.cli.coordinator_api import Target, post_sync
 from rollcast.cli.options import RunOptions
 from rollcast.runtime.errors import ConfigError, MalformedMessage
 
@@ -31,7 +31,7 @@ def act_on_peers(
     values = {"act": act, "peers": list(names), "reason": reason}
     if preview:
         return show_preview(values, run, json_output=json_output)
-    answer = ordered(Target.of(run), "/api/v1/acts/peers", values)
+    answer = post_sync(Target.of(run), "/api/v1/acts/peers", values)
     if json_output:
         print(json.dumps(answer, indent=2))
     else:
@@ -41,7 +41,7 @@ def act_on_peers(
 
 def show_preview(values: Mapping[str, Any], run: RunOptions, *, json_output: bool) -> int:
     """Print the predicted consequences of an act or of other settings; change nothing."""
-    answer = ordered(Target.of(run), _PREVIEW, values, timeout_s=PREVIEW_TIMEOUT_S)
+    answer = post_sync(Target.of(run), _PREVIEW, values, timeout_s=PREVIEW_TIMEOUT_S)
     print(json.dumps(answer, indent=2) if json_output else "\n".join(preview_lines(answer)))
     return 0
 

@@ -77,7 +77,7 @@ class Target:
         return ssl.create_default_context(cadata=authority.certificate_pem.decode("ascii"))
 
 
-async def ask(session: aiohttp.ClientSession, target: Target, path: str) -> dict[str, Any]:
+async def fetch(session: aiohttp.ClientSession, target: Target, path: str) -> dict[str, Any]:
     """Return the JSON object at ``path``, for example /api/v1/broadcast.
 
     The request carries a token: ROLLCAST_TOKEN, or the run folder's key if the address comes from that folder.
@@ -94,7 +94,7 @@ async def ask(session: aiohttp.ClientSession, target: Target, path: str) -> dict
     return await _answer(session, target, "GET", path, token, None)
 
 
-async def order(
+async def post(
     session: aiohttp.ClientSession,
     target: Target,
     path: str,
@@ -107,7 +107,7 @@ async def order(
     Raises:
         RunFolderError: the folder has no key.
         NotAllowed: the token's role may not perform this act.
-        RollcastError: see ask.
+        RollcastError: see fetch.
     """
     token = os.environ.get(TOKEN_VARIABLE, "") or key_of(target.run_folder)
     return await _answer(session, target, "POST", path, token, values, timeout_s)
@@ -199,21 +199,21 @@ async def _answer(
     return json_object(data, url, fix="check the address")
 
 
-def ordered(target: Target, path: str, values: Mapping[str, Any], *, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
-    """Post an act from a command without an event loop; see order."""
+def post_sync(target: Target, path: str, values: Mapping[str, Any], *, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
+    """Post an act from a command without an event loop; see post."""
 
-    async def give() -> dict[str, Any]:
+    async def run() -> dict[str, Any]:
         async with aiohttp.ClientSession() as session:
-            return await order(session, target, path, values, timeout_s=timeout_s)
+            return await post(session, target, path, values, timeout_s=timeout_s)
 
-    return asyncio.run(give())
+    return asyncio.run(run())
 
 
-def asked(target: Target, path: str) -> dict[str, Any]:
-    """Return the JSON object at ``path`` to a command without an event loop; see ask."""
+def fetch_sync(target: Target, path: str) -> dict[str, Any]:
+    """Return the JSON object at ``path`` to a command without an event loop; see fetch."""
 
-    async def look() -> dict[str, Any]:
+    async def run() -> dict[str, Any]:
         async with aiohttp.ClientSession() as session:
-            return await ask(session, target, path)
+            return await fetch(session, target, path)
 
-    return asyncio.run(look())
+    return asyncio.run(run())

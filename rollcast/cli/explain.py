@@ -33,9 +33,9 @@ def explain(*words: str, run_folder: Path = LATEST_RUN, json_output: Json = Fals
     json_output
         Print one JSON object.
     """
-    from coordinator.ledger.story import tell
+    from coordinator.ledger.story import story_of
 
-    story = tell(RunFolder(run_folder).ledger, " ".join(words))
+    story = story_of(RunFolder(run_folder).ledger, " ".join(words))
     if json_output:
         print(json.dumps(asdict(story), indent=2))
         return 0

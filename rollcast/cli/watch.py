@@ -8,7 +8,7 @@ from typing import Any
 
 import aiohttp
 
-from rollcast.cli.coordinator_api import Target, ask
+from rollcast.cli.coordinator_api import Target, fetch
 from rollcast.cli.processes import Endpoints, Fleet
 from rollcast.runtime.errors import ProcessFailed, RollcastError
 from rollcast.runtime.run_folder import RunFolder
@@ -67,6 +67,6 @@ async def _origin_ends(fleet: Fleet) -> None:
 
 async def _fetch_status(session: aiohttp.ClientSession, folder: RunFolder) -> dict[str, Any] | None:
     try:
-        return await ask(session, Target(folder.root), "/api/v1/status")
+        return await fetch(session, Target(folder.root), "/api/v1/status")
     except RollcastError:
         return None  # the coordinator is busy or ending; fleet.check() finds out which

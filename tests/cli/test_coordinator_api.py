@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from rollcast.cli import coordinator_api
-from rollcast.cli.coordinator_api import Target, ask, order
+from rollcast.cli.coordinator_api import Target, fetch, post
 from rollcast.runtime.errors import (
     ConfigError,
     MalformedMessage,
@@ -51,15 +51,15 @@ def in_folder(folder: Path, url: str) -> Target:
     return Target(folder)
 
 
-async def asked(target: Target) -> object:
+async def fetched(target: Target) -> object:
     async with aiohttp.ClientSession() as session:
-        return await ask(session, target, "/x")
+        return await fetch(session, target, "/x")
 
 
 async def test_a_run_folder_and_a_url_lead_to_it(tmp_path: Path, serve: Callable[..., Awaitable[str]]) -> None:
     url = await serve(lambda: web.json_response({"a": 1}))
-    assert await asked(in_folder(tmp_path, url)) == {"a": 1}
-    assert await asked(Target(tmp_path / "nowhere", url + "/")) == {"a": 1}
+    assert await fetched(in_folder(tmp_path, url)) == {"a": 1}
+    assert await fetched(Target(tmp_path / "nowhere", url + "/")) == {"a": 1}
 
 
 async def test_https_is_checked_against_the_runs_ca(tmp_path: Path, serve: Callable[..., Awaitable[str]]) -> None:
@@ -68,13 +68,13 @@ async def test_https_is_checked_against_the_runs_ca(tmp_path: Path, serve: Calla
     credentials = TlsCredentials(authority.certificate_pem, certificate, key.private_pem)
     url = await serve(lambda: web.json_response({"a": 1}), ssl=credentials.ssl_server_context(ask_client=False))
     (tmp_path / "ca.pem").write_bytes(authority.certificate_pem)
-    assert await asked(in_folder(tmp_path, url)) == {"a": 1}
-    assert await asked(Target(tmp_path, url, tmp_path / "ca.pem")) == {"a": 1}
+    assert await fetched(in_folder(tmp_path, url)) == {"a": 1}
+    assert await fetched(Target(tmp_path, url, tmp_path / "ca.pem")) == {"a": 1}
     with pytest.raises(WrongKey) as caught:
-        await asked(Target(tmp_path, url))
+        await fetched(Target(tmp_path, url))
     assert "--ca-file" in caught.value.fix
     with pytest.raises(ConfigError):
-        await asked(Target(tmp_path, url, tmp_path / "endpoints.json"))
+        await fetched(Target(tmp_path, url, tmp_path / "endpoints.json"))
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", "{}"])
@@ -82,14 +82,14 @@ async def test_folder_without_a_coordinator_has_a_fix(tmp_path: Path, content: s
     if content is not None:
         (tmp_path / "endpoints.json").write_text(content)
     with pytest.raises(RunFolderError) as caught:
-        await asked(Target(tmp_path))
+        await fetched(Target(tmp_path))
     assert "--url" in caught.value.fix
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "nonsense", "http://", "ftp://127.0.0.1:1"])
 async def test_missing_coordinator_is_unreachable(tmp_path: Path, url: str) -> None:
     with pytest.raises(Unreachable):
-        await asked(Target(tmp_path, url))
+        await fetched(Target(tmp_path, url))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ async def test_other_answers(
 ) -> None:
     monkeypatch.setattr(coordinator_api, "ANSWER_BYTES_MAX", 1000)
     with pytest.raises(expected):
-        await asked(Target(tmp_path, await serve(answer)))
+        await fetched(Target(tmp_path, await serve(answer)))
 
 
 async def test_an_order_carries_the_key_of_the_run_folder(tmp_path: Path) -> None:
@@ -126,10 +126,10 @@ async def test_an_order_carries_the_key_of_the_run_folder(tmp_path: Path) -> Non
     target = Target(tmp_path, str(server.make_url("/")))
     async with aiohttp.ClientSession() as session:
         with pytest.raises(RunFolderError, match="no key for acts"):
-            await order(session, target, "/x", {})
+            await post(session, target, "/x", {})
         (tmp_path / "secrets").mkdir()
         (tmp_path / "secrets" / "operator.key").write_text("secret\n")
-        answer = await order(session, target, "/x", {"pin": "on"})
+        answer = await post(session, target, "/x", {"pin": "on"})
     await server.close()
     assert answer == {"key": "Bearer secret", "values": {"pin": "on"}}
 
@@ -146,10 +146,10 @@ async def test_reading_carries_a_token_only_where_that_is_safe(tmp_path: Path, m
     monkeypatch.delenv(coordinator_api.TOKEN_VARIABLE, raising=False)
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "operator.key").write_text("secret")
-    assert await asked(in_folder(tmp_path, url)) == {"token": "Bearer secret"}
-    assert await asked(Target(tmp_path, url)) == {"token": ""}  # the address may belong to another server
+    assert await fetched(in_folder(tmp_path, url)) == {"token": "Bearer secret"}
+    assert await fetched(Target(tmp_path, url)) == {"token": ""}  # the address may belong to another server
     monkeypatch.setenv(coordinator_api.TOKEN_VARIABLE, "mine")
-    assert await asked(Target(tmp_path, url)) == {"token": "Bearer mine"}
+    assert await fetched(Target(tmp_path, url)) == {"token": "Bearer mine"}
     with pytest.raises(ConfigError, match="without TLS"):
-        await asked(Target(tmp_path, "http://192.0.2.1:1"))
+        await fetched(Target(tmp_path, "http://192.0.2.1:1"))
     await server.close()

@@ -57,7 +57,7 @@ def test_configurations(folder: Path, text: str) -> None:
     config = parse_config(values, CoordinatorConfig, source="docs/data.md")
     if not isinstance(config.task, HuggingFaceTask):
         mixture, sets = _mixture(config.model_copy(update={"held_out_problems": 8}), None, None)
-        assert len(mixture.draw(20)) == 20
+        assert len(mixture.sample(20)) == 20
         assert list(sets) == ["held_out", *config.evaluation_sets]
 
 

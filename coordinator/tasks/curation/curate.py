@@ -145,7 +145,7 @@ class Curation:
             self.report.normalised.update(done)
             row = replace(row, answer=answer)
         words = words_of(row.prompt)
-        if repeated := self._exact.look(words, row.answer):
+        if repeated := self._exact.find_or_add(words, row.answer):
             return Removed(repeated, "", row.prompt)
         if self._near is not None and (similarity := self._near.similar(words)):
             return Removed("near_duplicate", f"similarity {similarity:.2f}", row.prompt)

@@ -23,7 +23,7 @@ class ExactDuplicates:
         self._answers: dict[int, int] = {}
         self._seen = 0
 
-    def look(self, words: list[str], answer: str) -> Repeated:
+    def find_or_add(self, words: list[str], answer: str) -> Repeated:
         """Return whether these words were seen before, with the same answer or another; add them to those seen."""
         key, value = hash64(" ".join(words)), hash64(answer)
         before = self._answers.setdefault(key, value)

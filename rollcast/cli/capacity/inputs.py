@@ -205,10 +205,10 @@ def asked_live(url: str, ca_file: Path | None) -> LiveRun:
     Raises:
         RollcastError: see coordinator_api; MalformedMessage: it is not a coordinator of this version.
     """
-    from rollcast.cli.coordinator_api import Target, asked  # imports aiohttp, which is slow and needed only here
+    from rollcast.cli.coordinator_api import Target, fetch_sync  # imports aiohttp, which is slow and needed only here
 
     coordinator = Target(THIS_RUN.run_folder, url, ca_file)
-    status, broadcast = asked(coordinator, "/api/v1/status"), asked(coordinator, "/api/v1/broadcast")
+    status, broadcast = fetch_sync(coordinator, "/api/v1/status"), fetch_sync(coordinator, "/api/v1/broadcast")
     try:
         return live_run(status, broadcast)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

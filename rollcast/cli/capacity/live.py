@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rollcast.cli.coordinator_api import Target, asked, ordered
+from rollcast.cli.coordinator_api import Target, fetch_sync, post_sync
 from rollcast.cli.options import THIS_RUN, Json, RunOptions
 from rollcast.runtime.errors import MalformedMessage
 
@@ -21,7 +21,7 @@ def status(*, run: RunOptions = THIS_RUN, json_output: Json = False) -> int:
     json_output
         Print one JSON object.
     """
-    answer = asked(Target.of(run), "/api/v1/status")
+    answer = fetch_sync(Target.of(run), "/api/v1/status")
     peers = [one for one in answer["peers"] if one["role"] == "peer" and one["state"] not in ("left", "lost")]
     if json_output:
         print(json.dumps({"activation": answer["activation"], "peers": peers}, indent=2))
@@ -92,6 +92,6 @@ def lines_of(activation: Mapping[str, Any], peers: list[Mapping[str, Any]]) -> l
 
 
 def _given(target: Target, path: str, values: Mapping[str, Any]) -> int:
-    answer = ordered(target, path, values)
+    answer = post_sync(target, path, values)
     print(json.dumps(answer))
     return 0 if not answer.get("failed") else MalformedMessage.exit_code

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rollcast.cli.actions import show_preview
-from rollcast.cli.coordinator_api import Target, asked, ordered
+from rollcast.cli.coordinator_api import Target, fetch_sync, post_sync
 from rollcast.cli.options import THIS_RUN, Json, Preview, RunOptions
 from rollcast.runtime.errors import ConfigError
 
@@ -55,7 +55,7 @@ def change(
     if preview:
         return show_preview(values, run, json_output=json_output)
     target = Target.of(run)
-    answer = ordered(target, "/api/v1/acts/settings", values) if values else asked(target, "/api/v1/settings")
+    answer = post_sync(target, "/api/v1/acts/settings", values) if values else fetch_sync(target, "/api/v1/settings")
     print(json.dumps(answer, indent=2) if json_output else "\n".join(lines_of(answer)))
     return 0
 

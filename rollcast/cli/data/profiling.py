@@ -106,7 +106,7 @@ class _Profiler:
     def profile(self, rows: Sequence[Row]) -> list[PassRate | None]:
         """Return the pass rate of each row. It depends on the row's prompt only, not on the other rows of the chunk."""
         problems = [problem_of(row, "curate:0") for row in rows]
-        prompts = [self._limits.look_at(problem)[0] for problem in problems]
+        prompts = [self._limits.check(problem)[0] for problem in problems]
         keys = [key_of(row.prompt) for row in rows]
         wanted = [at for at, prompt in enumerate(prompts) if prompt is not None and self._file.get(keys[at]) is None]
         if wanted:

@@ -12,7 +12,7 @@ from cyclopts import App
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from rollcast.cli.coordinator_api import Target, ask
+from rollcast.cli.coordinator_api import Target, fetch
 from rollcast.cli.options import THIS_RUN, Json, RunOptions
 from rollcast.cli.run.broadcast_view import line, render
 from rollcast.runtime.errors import MalformedMessage, RollcastError
@@ -51,7 +51,7 @@ async def _status(target: Target, *, watch: bool, json_output: bool) -> None:
     console = Console()
     async with aiohttp.ClientSession(trust_env=False) as session:
         if not watch:
-            found = await ask(session, target, _PATH)
+            found = await fetch(session, target, _PATH)
             if json_output:
                 print(json.dumps(found, indent=2), flush=True)
             else:
@@ -105,7 +105,7 @@ async def follow(
     answered_at = loop.time()
     while not stop.is_set():
         try:
-            found, lost = await ask(session, target, _PATH), ""
+            found, lost = await fetch(session, target, _PATH), ""
             answered_at = loop.time()
         except RollcastError as error:
             if found is None or loop.time() - answered_at > GONE_S:

@@ -10,7 +10,7 @@ from typing import Any
 
 from cyclopts import App
 
-from rollcast.cli.coordinator_api import Target, asked, ordered
+from rollcast.cli.coordinator_api import Target, fetch_sync, post_sync
 from rollcast.cli.options import THIS_RUN, Json, RunOptions
 from rollcast.runtime.errors import ConfigError
 from rollcast.wire.ids import InvitedRole
@@ -48,7 +48,7 @@ def make(
         Print one JSON object.
     """
     values = {"role": role, "quota": quota, "lifetime_s": days * _DAY_S, "note": note}
-    made = ordered(Target.of(run), _PATH, values)
+    made = post_sync(Target.of(run), _PATH, values)
     print(json.dumps(made, indent=2) if json_output else made["command"])
     return 0
 
@@ -62,7 +62,7 @@ def show(*, run: RunOptions = THIS_RUN, json_output: Json = False) -> int:
     json_output
         Print one JSON object.
     """
-    found = asked(Target.of(run), _PATH)["invites"]
+    found = fetch_sync(Target.of(run), _PATH)["invites"]
     print(json.dumps({"invites": found}, indent=2) if json_output else "\n".join(lines_of(found, time.time())))
     return 0
 
@@ -78,7 +78,7 @@ def revoke(invite_id: str, /, *, run: RunOptions = THIS_RUN) -> int:
     """
     if not invite_id.isalnum():
         raise ConfigError(f"{invite_id!r} is not the id of an invite", fix="`rollcast invite list` lists all invites")
-    ordered(Target.of(run), f"{_PATH}/{invite_id}/revoke", {})
+    post_sync(Target.of(run), f"{_PATH}/{invite_id}/revoke", {})
     print(f"revoked: {invite_id}")
     return 0
 

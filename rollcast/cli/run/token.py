@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-import aiohttp
 from cyclopts import App
 
-from rollcast.cli.coordinator_api import Target, ask, order
+from rollcast.cli.coordinator_api import Target, fetch_sync, post_sync
 from rollcast.cli.options import THIS_RUN, Json, RunOptions
 from rollcast.runtime.errors import ConfigError
 
@@ -44,7 +42,7 @@ def create(
     json_output
         Print one JSON object.
     """
-    made = _ordered(Target.of(run), _PATH, {"name": name, "access": role, "days": days})
+    made = post_sync(Target.of(run), _PATH, {"name": name, "access": role, "days": days})
     print(json.dumps(made, indent=2) if json_output else made["token"])
     return 0
 
@@ -58,7 +56,7 @@ def show(*, run: RunOptions = THIS_RUN, json_output: Json = False) -> int:
     json_output
         Print one JSON object.
     """
-    found = _tokens(Target.of(run))
+    found = fetch_sync(Target.of(run), _PATH)["tokens"]
     print(json.dumps({"tokens": found}, indent=2) if json_output else "\n".join(lines_of(found)))
     return 0
 
@@ -73,8 +71,8 @@ def revoke(name: str, /, *, run: RunOptions = THIS_RUN) -> int:
         Name or number of the token.
     """
     target = Target.of(run)
-    number = number_of(name, _tokens(target))
-    print(json.dumps(_ordered(target, f"{_PATH}/{number}/revoke", {})))
+    number = number_of(name, fetch_sync(target, _PATH)["tokens"])
+    print(json.dumps(post_sync(target, f"{_PATH}/{number}/revoke", {})))
     return 0
 
 
@@ -110,19 +108,3 @@ def _end_of(token: Mapping[str, Any]) -> str:
 
 def _day(unix_s: float) -> str:
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
-
-
-def _tokens(target: Target) -> list[dict[str, Any]]:
-    async def fetch() -> dict[str, Any]:
-        async with aiohttp.ClientSession() as session:
-            return await ask(session, target, _PATH)
-
-    return list(asyncio.run(fetch())["tokens"])
-
-
-def _ordered(target: Target, path: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    async def give() -> dict[str, Any]:
-        async with aiohttp.ClientSession() as session:
-            return await order(session, target, path, values)
-
-    return asyncio.run(give())

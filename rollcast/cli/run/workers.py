@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from rollcast.cli.actions import act_on_peers
-from rollcast.cli.coordinator_api import Target, asked
+from rollcast.cli.coordinator_api import Target, fetch_sync
 from rollcast.cli.options import THIS_RUN, Json, Preview, RunOptions
 
 app = App(name="workers", help="List, drain, ban, enable and pin the workers of a run.")
@@ -43,7 +43,7 @@ def show(*, all_of_them: All = False, run: RunOptions = THIS_RUN, json_output: J
     json_output
         Print one JSON object with every column.
     """
-    answer = asked(Target.of(run), "/api/v1/workers")
+    answer = fetch_sync(Target.of(run), "/api/v1/workers")
     workers = [dict(zip(answer["columns"], row, strict=True)) for row in answer["rows"]]
     found = [
         one for one in workers if one["role"] == "peer" and (all_of_them or one["banned"] or one["state"] not in _GONE)

@@ -159,14 +159,14 @@ def answers(*given: dict[str, Any] | RollcastError) -> Asked:
     """Return a coordinator that answers with each of these in turn, and then always with the last."""
     left = list(given)
 
-    async def ask(_session: aiohttp.ClientSession, _target: Target, path: str) -> dict[str, Any]:
+    async def fetch(_session: aiohttp.ClientSession, _target: Target, path: str) -> dict[str, Any]:
         assert path == "/api/v1/broadcast"
         answer = left.pop(0) if len(left) > 1 else left[0]
         if isinstance(answer, RollcastError):
             raise answer
         return answer
 
-    return ask
+    return fetch
 
 
 @pytest.fixture(autouse=True)
@@ -175,13 +175,13 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_person_gets_a_screen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(broadcast, "ask", answers(sample_broadcast()))
+    monkeypatch.setattr(broadcast, "fetch", answers(sample_broadcast()))
     assert broadcast.status() == 0
     assert "waiting for peer-5" in capsys.readouterr().out
 
 
 def test_json_is_one_object(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(broadcast, "ask", answers(sample_broadcast()))
+    monkeypatch.setattr(broadcast, "fetch", answers(sample_broadcast()))
     assert broadcast.status(json_output=True) == 0
     assert json.loads(capsys.readouterr().out) == sample_broadcast()
 
@@ -194,7 +194,7 @@ def test_no_coordinator_is_an_error_with_a_code(tmp_path: Path) -> None:
 
 
 def test_answer_of_another_server_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broadcast, "ask", answers({"peers": 3}))
+    monkeypatch.setattr(broadcast, "fetch", answers({"peers": 3}))
     with pytest.raises(MalformedMessage):
         broadcast.status()
 
@@ -202,7 +202,7 @@ def test_answer_of_another_server_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 async def test_watching_survives_a_coordinator_that_is_away_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     newest, stop = sample_broadcast(version=88), asyncio.Event()
     gone = Unreachable("no coordinator answers at http://127.0.0.1:7401")
-    monkeypatch.setattr(broadcast, "ask", answers(sample_broadcast(), gone, newest))
+    monkeypatch.setattr(broadcast, "fetch", answers(sample_broadcast(), gone, newest))
     shown: list[tuple[int, str]] = []
 
     def show(found: dict[str, Any], lost: str) -> None:
@@ -224,7 +224,7 @@ async def test_watch_ends_when_the_coordinator_stays_silent(
     first: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broadcast, "GONE_S", 0.0)
-    monkeypatch.setattr(broadcast, "ask", answers(*first, Unreachable("gone")))
+    monkeypatch.setattr(broadcast, "fetch", answers(*first, Unreachable("gone")))
     async with aiohttp.ClientSession() as session:
         with pytest.raises(Unreachable):
             await broadcast.follow(session, Target(Path()), lambda found, lost: None, stop=asyncio.Event())

@@ -13,45 +13,45 @@ class Disk:
         self.free = 10_000
         self.guard = DiskGuard(folder, free_bytes_min=1000, ballast_bytes=500, probe=lambda _: self.free)
 
-    def look(self, free: int) -> tuple[bool, bool]:
+    def refused_and_ballast(self, free: int) -> tuple[bool, bool]:
         """Return whether uploads are refused with ``free`` bytes, and whether the ballast exists."""
         self.free = free
-        self.guard.look()
+        self.guard.check()
         return self.guard.refusing, (self.guard._folder / BALLAST).exists()
 
 
 def test_uploads_are_refused_until_enough_space_is_free(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
-    assert disk.look(10_000) == (False, True)
+    assert disk.refused_and_ballast(10_000) == (False, True)
     assert (tmp_path / BALLAST).stat().st_size == 500
-    assert disk.look(1000) == (False, True)
-    assert disk.look(999) == (True, False)
-    assert disk.look(1499) == (True, False)  # the bytes of the ballast itself are not enough
-    assert disk.look(2499) == (True, False)
-    assert disk.look(2500) == (False, True)
+    assert disk.refused_and_ballast(1000) == (False, True)
+    assert disk.refused_and_ballast(999) == (True, False)
+    assert disk.refused_and_ballast(1499) == (True, False)  # the bytes of the ballast itself are not enough
+    assert disk.refused_and_ballast(2499) == (True, False)
+    assert disk.refused_and_ballast(2500) == (False, True)
 
 
 def test_change_is_returned_once(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
-    assert [disk.guard.look() for _ in range(3)] == [True, False, False]
+    assert [disk.guard.check() for _ in range(3)] == [True, False, False]
     disk.free = 0
-    assert [disk.guard.look() for _ in range(3)] == [True, False, False]
+    assert [disk.guard.check() for _ in range(3)] == [True, False, False]
 
 
 def test_close_deletes_the_ballast(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
-    assert disk.look(10_000) == (False, True)
+    assert disk.refused_and_ballast(10_000) == (False, True)
     disk.guard.close()
     disk.guard.close()
     assert not (tmp_path / BALLAST).exists()
 
 
 def test_a_small_disk_has_no_ballast_and_is_used(tmp_path: Path) -> None:
-    assert Disk(tmp_path).look(1200) == (False, False)
+    assert Disk(tmp_path).refused_and_ballast(1200) == (False, False)
 
 
 def test_missing_folder_is_named(tmp_path: Path) -> None:
     guard = DiskGuard(tmp_path / "gone", free_bytes_min=1, ballast_bytes=1)
     with pytest.raises(RunFolderError, match="gone"):
-        guard.look()
+        guard.check()
     assert free_bytes(tmp_path) > 0

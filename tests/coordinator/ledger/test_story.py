@@ -7,7 +7,7 @@ import pytest
 from coordinator.ledger.event_archive import write_segment
 from coordinator.ledger.sqlite import Ledger
 from coordinator.ledger.store import StoryEntry
-from coordinator.ledger.story import Story, parse, tell
+from coordinator.ledger.story import Story, parse, story_of
 from rollcast.runtime.errors import ConfigError, StoreError
 from rollcast.wire.ids import Epoch, Step, Version
 from tests.coordinator import stored_work as work
@@ -41,7 +41,7 @@ def whats(story: Story) -> list[str]:
 
 
 async def test_a_rollout_from_lease_to_batch(ledger: Path) -> None:
-    story = tell(ledger, "rollout 1")
+    story = story_of(ledger, "rollout 1")
     assert story.facts["fate"] == "trained in step 0"
     assert story.facts["segments"] == [{"version": 3, "epoch": 0, "peer": work.PEER, "tokens": 4}]
     assert whats(story) == [
@@ -53,33 +53,33 @@ async def test_a_rollout_from_lease_to_batch(ledger: Path) -> None:
 
 
 async def test_dropped_lease_has_a_reason(ledger: Path) -> None:
-    story = tell(ledger, "lease 4")
+    story = story_of(ledger, "lease 4")
     assert story.facts["slots"] == {"0": "dropped: stale"}
     assert whats(story)[-1] == f"slot 0 of group 4 was dropped from {work.PEER}: stale"
-    assert tell(ledger, "lease 5").facts["slots"] == {"0": "open"}
+    assert story_of(ledger, "lease 5").facts["slots"] == {"0": "open"}
 
 
 async def test_a_group_has_its_attempts(ledger: Path) -> None:
-    story = tell(ledger, "group:2")
+    story = story_of(ledger, "group:2")
     assert story.facts == {"problem": "sum:2", "over_at_step": 0, "attempts": 1}
     assert len(story.lines) == 4
 
 
 @pytest.mark.parametrize("words", ["peer atlas", "atlas", str(work.PEER), str(work.PEER)[:10]])
 async def test_a_peer_by_name_id_or_its_beginning(ledger: Path, words: str) -> None:
-    story = tell(ledger, words)
+    story = story_of(ledger, words)
     assert story.facts == {"peer_id": work.PEER, "attempts": {"open": 1, "stale": 1, "trained": 2}}
     assert f"peer joined ({work.PEER}): atlas as peer" in whats(story)
 
 
 async def test_version_with_the_outcomes_of_its_rollouts(ledger: Path) -> None:
-    story = tell(ledger, "version 3")
+    story = story_of(ledger, "version 3")
     assert story.facts == {"epoch": 0, "trained_by_age": {"-3": 2}}
     assert whats(story) == ["announced in epoch 0"]
 
 
 async def test_a_step_with_its_batch_figures_and_wait(ledger: Path) -> None:
-    story = tell(ledger, "step 0")
+    story = story_of(ledger, "step 0")
     assert story.facts["rollouts_by_peer"] == {work.PEER: 2}
     assert story.facts["figures"] == {"reward_mean": 0.5}
     assert set(whats(story)) == {
@@ -92,7 +92,7 @@ async def test_a_step_with_its_batch_figures_and_wait(ledger: Path) -> None:
 @pytest.mark.parametrize("words", ["lease 99", "rollout 99", "group 99", "step 99", "version 99", "peer nobody"])
 async def test_unknown_object_is_refused(ledger: Path, words: str) -> None:
     with pytest.raises(ConfigError, match="ledger has no"):
-        tell(ledger, words)
+        story_of(ledger, words)
 
 
 @pytest.mark.parametrize("words", ["", "lease x", "lease 1 2", "rollout -1", "peer '; DROP TABLE x"])
@@ -103,10 +103,10 @@ def test_malformed_words_are_refused(words: str) -> None:
 
 def test_missing_ledger_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no ledger"):
-        tell(tmp_path / "store.sqlite", "lease 1")
+        story_of(tmp_path / "store.sqlite", "lease 1")
     (tmp_path / "broken.sqlite").write_text("not a database" * 100)
     with pytest.raises(StoreError, match="cannot read"):
-        tell(tmp_path / "broken.sqlite", "lease 1")
+        story_of(tmp_path / "broken.sqlite", "lease 1")
 
 
 async def test_story_includes_archived_events(ledger: Path) -> None:
@@ -118,11 +118,11 @@ async def test_story_includes_archived_events(ledger: Path) -> None:
         StoryEntry(1, 4.0, "peer_joined", work.PEER, "archived, and not deleted yet", "peer"),
     ]
     write_segment(ledger.parent / "events", entries, 1 << 20)
-    assert whats(tell(ledger, "peer castor")) == [
+    assert whats(story_of(ledger, "peer castor")) == [
         f"peer joined ({peer}): castor as peer",
         f"penalised ({peer}): uploaded nonsense",
     ]
-    assert "learner waited (step 0): [[]]" in whats(tell(ledger, "step 0"))
-    assert [what for what in whats(tell(ledger, "peer atlas")) if "joined" in what] == [
+    assert "learner waited (step 0): [[]]" in whats(story_of(ledger, "step 0"))
+    assert [what for what in whats(story_of(ledger, "peer atlas")) if "joined" in what] == [
         f"peer joined ({work.PEER}): atlas as peer"
     ]

@@ -60,8 +60,8 @@ async def test_another_task_with_limits_that_it_fits() -> None:
         examples += await problems.examples(300, flawed=True, cursor=0)
         assert max(len(example.prompt_token_ids) for example in examples) == 13
         assert 5 <= max(len(example.answer_token_ids) for example in examples) <= 6
-        (prompt,) = await problems.draw(1)
-        answer = problems.tokenizer.encode(problems.drawn(prompt.problem_id).answer)
+        (prompt,) = await problems.sample(1)
+        answer = problems.tokenizer.encode(problems.sampled(prompt.problem_id).answer)
         verdict = await problems.score(RolloutId(1), prompt.problem_id, [*answer, problems.tokenizer.eos_id])
         assert verdict.exact
     finally:
@@ -97,10 +97,10 @@ def test_skips_are_logged_when_they_grow_and_at_most_once_a_minute() -> None:
     mixture = PromptMixture(sums, Tokenizer(sums.wording(), sums.characters()), 5, 20, 32, 32)
     skips = SkipLog(mixture)
     with capture_logs() as logs:
-        skips.look(1.0)
+        skips.log_changes(1.0)
         for now_s, skipped in ((2.0, 3), (3.0, 4), (61.0, 4), (62.0, 4), (122.0, 4), (130.0, 5)):
             mixture._streams[""].cursor.skipped_answer_too_long = skipped
-            skips.look(now_s)
+            skips.log_changes(now_s)
     assert [entry["answer_too_long"] for entry in logs] == [3, 4, 5]
     assert {entry["event"] for entry in logs} == {"problems skipped"}
 

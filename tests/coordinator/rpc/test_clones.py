@@ -16,79 +16,79 @@ ALICE = PeerId("alice")
 
 def test_the_same_place_comes_back_whenever_it_likes() -> None:
     book = Clones()
-    assert book.arrives(ALICE, "attic", 0.0) == "welcome"
-    book.opened(ALICE, "attic", 0.0)
-    assert book.arrives(ALICE, "attic", 1.0) == "welcome", "its connection broke, and we have not noticed"
-    book.gone(ALICE)
-    assert book.arrives(ALICE, "attic", 2.0) == "welcome"
+    assert book.verdict(ALICE, "attic", 0.0) == "welcome"
+    book.session_opened(ALICE, "attic", 0.0)
+    assert book.verdict(ALICE, "attic", 1.0) == "welcome", "its connection broke, and we have not noticed"
+    book.session_closed(ALICE)
+    assert book.verdict(ALICE, "attic", 2.0) == "welcome"
 
 
 def test_restored_backup_moves_once_the_old_instance_has_left() -> None:
     book = Clones()
-    book.opened(ALICE, "attic", 0.0)
-    book.gone(ALICE)
-    assert book.arrives(ALICE, "cellar", 9.0) == "moved"
-    book.opened(ALICE, "cellar", 9.0)
-    assert book.arrives(ALICE, "cellar", 10.0) == "welcome"
+    book.session_opened(ALICE, "attic", 0.0)
+    book.session_closed(ALICE)
+    assert book.verdict(ALICE, "cellar", 9.0) == "moved"
+    book.session_opened(ALICE, "cellar", 9.0)
+    assert book.verdict(ALICE, "cellar", 10.0) == "welcome"
 
 
 def test_a_place_that_was_switched_off_is_waited_out() -> None:
     book = Clones()
-    book.opened(ALICE, "attic", 0.0)
-    book.heard(ALICE, 5.0)
-    assert [book.arrives(ALICE, "cellar", now) for now in (6.0, 7.0, 14.0)] == ["later"] * 3
-    book.gone(ALICE)  # its heartbeats did not come
-    assert book.arrives(ALICE, "cellar", 15.0) == "moved"
+    book.session_opened(ALICE, "attic", 0.0)
+    book.message_received(ALICE, 5.0)
+    assert [book.verdict(ALICE, "cellar", now) for now in (6.0, 7.0, 14.0)] == ["later"] * 3
+    book.session_closed(ALICE)  # its heartbeats did not come
+    assert book.verdict(ALICE, "cellar", 15.0) == "moved"
 
 
 def test_two_places_at_once_are_a_clone() -> None:
     book = Clones()
-    book.opened(ALICE, "attic", 0.0)
-    assert book.arrives(ALICE, "copy", 1.0) == "later"
-    book.heard(ALICE, 1.5)
-    assert book.arrives(ALICE, "copy", 2.0) == "cloned"
-    assert book.arrives(ALICE, "copy", 2.1) == "cloned"
-    assert book.arrives(ALICE, "attic", 3.0) == "welcome", "the first is not disturbed"
-    assert book.arrives(ALICE, "third", 4.0) == "later", "each is judged for itself"
-    assert book.arrives(ALICE, "copy", 2.0 + 1e4) == "later", "what it did long ago is forgotten"
+    book.session_opened(ALICE, "attic", 0.0)
+    assert book.verdict(ALICE, "copy", 1.0) == "later"
+    book.message_received(ALICE, 1.5)
+    assert book.verdict(ALICE, "copy", 2.0) == "cloned"
+    assert book.verdict(ALICE, "copy", 2.1) == "cloned"
+    assert book.verdict(ALICE, "attic", 3.0) == "welcome", "the first is not disturbed"
+    assert book.verdict(ALICE, "third", 4.0) == "later", "each is judged for itself"
+    assert book.verdict(ALICE, "copy", 2.0 + 1e4) == "later", "what it did long ago is forgotten"
 
 
 def test_software_that_does_not_say_is_let_in() -> None:
     book = Clones()
-    book.opened(ALICE, "", 0.0)
-    book.heard(ALICE, 1.0)
-    assert book.arrives(ALICE, "attic", 2.0) == "welcome"
-    book.opened(ALICE, "attic", 2.0)
-    assert book.arrives(ALICE, "", 3.0) == "welcome"
+    book.session_opened(ALICE, "", 0.0)
+    book.message_received(ALICE, 1.0)
+    assert book.verdict(ALICE, "attic", 2.0) == "welcome"
+    book.session_opened(ALICE, "attic", 2.0)
+    assert book.verdict(ALICE, "", 3.0) == "welcome"
 
 
 def test_memory_is_bounded_and_those_away_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clones, "_IDENTITIES_KEPT", 3)
     book = Clones()
     for name in ("a", "b", "c"):
-        book.opened(PeerId(name), "1", 0.0)
-    book.gone(PeerId("b"))
-    book.opened(PeerId("d"), "1", 1.0)
-    book.heard(PeerId("a"), 2.0)
-    assert book.arrives(PeerId("b"), "2", 3.0) == "welcome", "forgotten"
-    assert book.arrives(PeerId("a"), "2", 3.0) == "later", "remembered"
+        book.session_opened(PeerId(name), "1", 0.0)
+    book.session_closed(PeerId("b"))
+    book.session_opened(PeerId("d"), "1", 1.0)
+    book.message_received(PeerId("a"), 2.0)
+    assert book.verdict(PeerId("b"), "2", 3.0) == "welcome", "forgotten"
+    assert book.verdict(PeerId("a"), "2", 3.0) == "later", "remembered"
 
 
 @given(st.lists(st.tuples(st.sampled_from("hgx12"), st.floats(0.1, 10.0)), max_size=40))
 def test_a_second_place_is_refused_only_if_the_first_spoke_after_it_came(steps: list[tuple[str, float]]) -> None:
     book, now, here, heard, came = Clones(), 0.0, True, 0.0, None
-    book.opened(ALICE, "first", now)
+    book.session_opened(ALICE, "first", now)
     for what, seconds in steps:
         now += seconds
         if what == "h" and here:
-            book.heard(ALICE, now)
+            book.message_received(ALICE, now)
             heard = now
         elif what == "g":
-            book.gone(ALICE)
+            book.session_closed(ALICE)
             here = False
         else:
-            came = now if came is None or now - came > clones._FORGET_S else came
-            verdict = book.arrives(ALICE, "second", now)
+            came = now if came is None or now - came > clones._SECOND_EXPIRES_S else came
+            verdict = book.verdict(ALICE, "second", now)
             assert verdict == ("moved" if not here else "cloned" if heard > came else "later")
             if not here:
                 return

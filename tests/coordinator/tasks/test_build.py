@@ -77,7 +77,7 @@ def test_an_unknown_kind_is_refused() -> None:
 def test_why_a_problem_cannot_be_used() -> None:
     limits = TokenLimits(Tokenizer((), "ab"), 3, 2)
     asked = [("ab", "a"), ("abab", "a"), ("ab", "ab"), ("ab", "c"), ("c", "a")]
-    found = [limits.look_at(Problem("x:0", prompt, answer, {})) for prompt, answer in asked]
+    found = [limits.check(Problem("x:0", prompt, answer, {})) for prompt, answer in asked]
     assert found == [
         ((2, 3), ""),
         (None, "too_long"),

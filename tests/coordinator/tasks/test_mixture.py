@@ -41,24 +41,24 @@ def numbers_file(path: Path, count: int) -> Rows:
 
 def test_the_stream_follows_from_the_seed(sums: ReasoningGym) -> None:
     first, second = mixture(sums), mixture(sums)
-    assert first.draw(50) == second.draw(20) + second.draw(30)
+    assert first.sample(50) == second.sample(20) + second.sample(30)
     assert first.held_out(100) == second.held_out(100)
     assert first.examples(20, flawed=True, cursor=0) == second.examples(20, flawed=True, cursor=0)
 
 
 def test_every_position_restores_exactly(sums: ReasoningGym) -> None:
-    drawn = mixture(sums).draw(40)
+    drawn = mixture(sums).sample(40)
     for at in (0, 7, 38):
         resumed = mixture(sums)
         resumed.restore(drawn[at].position)
-        assert resumed.draw(39 - at) == drawn[at + 1 :]
+        assert resumed.sample(39 - at) == drawn[at + 1 :]
 
 
 def test_nothing_held_out_is_ever_trained_on(sums: ReasoningGym) -> None:
     source = mixture(sums)
     held_out = {example.problem.prompt for example in source.held_out(1000)}
     assert len(held_out) == 100
-    trained = {drawn.problem.prompt for drawn in source.draw(3000)}
+    trained = {drawn.problem.prompt for drawn in source.sample(3000)}
     shown = {example.problem.prompt for example in source.examples(3000, flawed=False, cursor=0)}
     assert not held_out & (trained | shown)
     assert len(trained) > 1000
@@ -90,7 +90,7 @@ def test_flawed_examples_are_often_wrong(sums: ReasoningGym) -> None:
 
 def test_long_prompts_are_skipped_and_counted(sums: ReasoningGym) -> None:
     source = mixture(sums, longest=8)  # two pieces and six characters: at most one operand of two digits
-    assert all(len(drawn.prompt_token_ids) <= 8 for drawn in source.draw(200))
+    assert all(len(drawn.prompt_token_ids) <= 8 for drawn in source.sample(200))
     assert all(len(example.prompt_token_ids) <= 8 for example in source.held_out(100))
     assert source.skipped["prompt_too_long"] > 50
     resumed = mixture(sums, longest=8)
@@ -100,14 +100,14 @@ def test_long_prompts_are_skipped_and_counted(sums: ReasoningGym) -> None:
 
 def test_problems_with_long_answers_are_skipped_everywhere_and_counted(sums: ReasoningGym) -> None:
     source = mixture(sums, answer=3)  # two characters and the end of sequence
-    drawn, shown = source.draw(300), source.examples(100, flawed=False, cursor=0)
+    drawn, shown = source.sample(300), source.examples(100, flawed=False, cursor=0)
     problems = [one.problem for one in drawn] + [one.problem for one in (*source.held_out(100), *shown)]
     assert all(len(problem.answer) <= 2 for problem in problems)
     assert source.skipped["answer_too_long"] > 50
     resumed = mixture(sums, answer=3)
     resumed.restore(source.position())
     assert resumed.skipped["answer_too_long"] == source.skipped["answer_too_long"]
-    assert resumed.draw(20) == source.draw(20)
+    assert resumed.sample(20) == source.sample(20)
 
 
 def test_no_demonstration_is_longer_than_a_completion_may_be(sums: ReasoningGym) -> None:
@@ -131,28 +131,28 @@ def test_exhausted_stream_names_the_limits_that_problems_need(
     monkeypatch.setattr("coordinator.tasks.mixture.DRY_MAX", 50)
     monkeypatch.setattr(source._limits, "new_tokens_max", 1)
     with pytest.raises(TaskError, match="no usable problem") as caught:
-        source.draw(1)
+        source.sample(1)
     assert "raise sampling.new_tokens_max to 4" in caught.value.fix
 
 
 def test_unknown_characters_are_skipped_and_counted(sums: ReasoningGym) -> None:
     tokenizer = Tokenizer(sums.wording(), sums.characters().replace("7", ""))
     source = PromptMixture(sums, tokenizer, 5, 20, 32, 32)
-    assert all("7" not in drawn.problem.prompt for drawn in source.draw(100))
+    assert all("7" not in drawn.problem.prompt for drawn in source.sample(100))
     assert source.skipped["unknown_characters"] > 10
     assert all("7" not in example.problem.answer for example in source.examples(50, flawed=False, cursor=0))
 
 
 def test_later_passes_through_a_file_use_another_order(tmp_path: Path) -> None:
     source = mixture(numbers_file(tmp_path / "n.jsonl", 60), held_out=20)
-    first = [drawn.problem.problem_id for drawn in source.draw(40)]
-    second = [drawn.problem.problem_id for drawn in source.draw(40)]
+    first = [drawn.problem.problem_id for drawn in source.sample(40)]
+    second = [drawn.problem.problem_id for drawn in source.sample(40)]
     assert sorted(first) == sorted(second)
     assert len(set(first)) == 40
     assert first != second
     resumed = mixture(numbers_file(tmp_path / "n.jsonl", 60), held_out=20)
     resumed.restore(source.position())
-    assert resumed.draw(10) == source.draw(10)
+    assert resumed.sample(10) == source.sample(10)
 
 
 def test_the_same_text_twice_in_a_file_is_on_one_side(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_the_same_text_twice_in_a_file_is_on_one_side(tmp_path: Path) -> None:
     source = mixture(Rows(JsonlTask(kind="jsonl", path=path)), held_out=15)
     held_out = {example.problem.prompt for example in source.held_out(15)}
     assert len(held_out) == 15
-    assert {drawn.problem.prompt for drawn in source.draw(150)} == {f"{n}?" for n in range(40)} - held_out
+    assert {drawn.problem.prompt for drawn in source.sample(150)} == {f"{n}?" for n in range(40)} - held_out
 
 
 def test_too_few_problems_to_hold_out(tmp_path: Path) -> None:
@@ -213,13 +213,13 @@ def part_of(drawn: TrainingPrompt) -> str:
 
 
 def test_weights_decide_how_many_prompts_a_part_gets(tmp_path: Path) -> None:
-    names = [part_of(one) for one in mixed(parts(tmp_path), stages=CURRICULUM).draw(800)]
+    names = [part_of(one) for one in mixed(parts(tmp_path), stages=CURRICULUM).sample(800)]
     assert 0.70 < names.count("easy") / 800 < 0.80
 
 
 def test_stages_follow_the_learner(tmp_path: Path) -> None:
     source = mixed(parts(tmp_path), stages=CURRICULUM)
-    names = [part_of(one) for one in source.draw(90, [step for step in range(30) for _ in range(3)])]
+    names = [part_of(one) for one in source.sample(90, [step for step in range(30) for _ in range(3)])]
     assert set(names[:30]) == {"easy", "sums"}
     assert set(names[30:60]) == {"sums"}
     assert set(names[60:]) == {"easy", "sums"}
@@ -227,11 +227,11 @@ def test_stages_follow_the_learner(tmp_path: Path) -> None:
 
 def test_every_position_of_several_parts_restores_exactly(tmp_path: Path) -> None:
     task, steps = parts(tmp_path), [n // 2 for n in range(60)]
-    drawn = mixed(task, stages=CURRICULUM).draw(60, steps)
+    drawn = mixed(task, stages=CURRICULUM).sample(60, steps)
     for at in (0, 19, 41):
         resumed = mixed(task, stages=CURRICULUM)
         resumed.restore(drawn[at].position)
-        assert resumed.draw(59 - at, steps[at + 1 :]) == drawn[at + 1 :]
+        assert resumed.sample(59 - at, steps[at + 1 :]) == drawn[at + 1 :]
     with pytest.raises(TaskError, match="position"):
         mixture(ReasoningGym("chain_sum", SMALL, 5)).restore(drawn[0].position)
 
@@ -241,7 +241,7 @@ def test_held_out_problems_come_from_every_part_by_weight(tmp_path: Path) -> Non
     names = [example.problem.problem_id.partition("/")[0] for example in source.held_out(20)]
     assert (names.count("easy"), names.count("sums")) == (15, 5)
     held_out = {example.problem.prompt for example in source.held_out(20)}
-    assert not held_out & {one.problem.prompt for one in source.draw(2000)}
+    assert not held_out & {one.problem.prompt for one in source.sample(2000)}
 
 
 def test_texts_of_evaluation_sets_are_never_sampled(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_texts_of_evaluation_sets_are_never_sampled(tmp_path: Path) -> None:
     kept_out = {text_hash(f"{n}?") for n in range(30)}
     tokenizer = Tokenizer(numbers.wording(), numbers.characters())
     source = PromptMixture(numbers, tokenizer, 5, 4, 64, 32, kept_out=kept_out)
-    assert all(int(one.problem.answer) >= 30 for one in source.draw(100))
+    assert all(int(one.problem.answer) >= 30 for one in source.sample(100))
     assert source.skipped["in_evaluation"] > 60
 
 
@@ -263,9 +263,9 @@ def test_dull_problems_of_a_file_are_passed_over(tmp_path: Path) -> None:
     numbers = numbers_file(tmp_path / "n.jsonl", 60)
     tokenizer = Tokenizer(numbers.wording(), numbers.characters())
     source = PromptMixture(numbers, tokenizer, 5, 4, 64, 32, wanted=wanted)
-    first = source.draw(54)  # the problems whose hash is not below the threshold
+    first = source.sample(54)  # the problems whose hash is not below the threshold
     assert len({one.problem.prompt for one in first}) == 54
-    later = source.draw(20)
+    later = source.sample(20)
     assert all(one.problem.answer.endswith("7") for one in later)
     assert {times for _, times in asked} >= {0, 1, 2}
 

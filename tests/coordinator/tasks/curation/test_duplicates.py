@@ -58,10 +58,10 @@ def test_common_wording_contaminates_nothing() -> None:
 
 def test_the_same_words_with_the_same_or_another_answer() -> None:
     seen = ExactDuplicates()
-    assert seen.look(["a", "b"], "1") == ""
-    assert seen.look(["a", "b"], "1") == "exact_duplicate"
-    assert seen.look(["a", "b"], "2") == "contradiction"
-    assert seen.look(["a"], "1") == ""
+    assert seen.find_or_add(["a", "b"], "1") == ""
+    assert seen.find_or_add(["a", "b"], "1") == "exact_duplicate"
+    assert seen.find_or_add(["a", "b"], "2") == "contradiction"
+    assert seen.find_or_add(["a"], "1") == ""
 
 
 def test_nearly_the_same_words_are_found_among_many() -> None:
