@@ -1,5 +1,5 @@
-// js-libp2p as the other end of a chunk link (docs/p2p.md): dials a Rollcast peer, lets it identify itself, pings it,
-// greets with a certificate of the run, and fetches one chunk. Prints one line of JSON.
+// Runs js-libp2p as the other end of a chunk link (docs/p2p.md): dials a Rollcast peer, identifies and pings it, greets
+// with a certificate of the run, fetches one chunk, and prints one line of JSON.
 //
 // usage: node fetch_chunk.mjs FOLDER, which holds settings.json, certificate.der and seed (32 bytes, Ed25519)
 //
@@ -13,7 +13,7 @@ import {
   THROUGH_RELAYS
 } from './link.mjs'
 
-/** One lane: a connection of its own with one stream. */
+/** Opens one lane: a connection of its own with one stream. */
 async function lane (node, address, name, token) {
   const connection = await node.dial(address, { force: true })
   const stream = await connection.newStream(PROTOCOL, THROUGH_RELAYS)

@@ -1,4 +1,4 @@
-// What both programs need: frames of a chunk link (rollcast/wire/links/frames.py), and a js-libp2p node with our identity.
+// Shared by both programs: frames of a chunk link (rollcast/wire/links/frames.py), and a js-libp2p node with our identity.
 
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -21,14 +21,14 @@ export const SIGN_EVERY_MS = 5_000
 export const MESSAGE = 1, CHUNK = 2, CHUNK_HEADER_BYTES = 18
 const DEADLINE_MS = 20_000
 
-// Node 20 lacks it, and libp2p calls it.
+// libp2p calls it, and node 20 lacks it.
 Promise.withResolvers ??= () => {
   const made = {}
   made.promise = new Promise((resolve, reject) => Object.assign(made, { resolve, reject }))
   return made
 }
 
-/** What leaves on one stream: give it to the stream's sink. */
+/** A queue of outgoing bytes of one stream, to be passed to the stream's sink. */
 export class Leaving {
   #waiting = []
   #wake = () => {}
@@ -46,7 +46,7 @@ export class Leaving {
   }
 }
 
-/** One frame of this kind. */
+/** Returns one frame of this kind. */
 export function frame (kind, body) {
   const header = Buffer.alloc(5)
   header.writeUInt8(kind, 0)
@@ -54,7 +54,7 @@ export function frame (kind, body) {
   return Buffer.concat([header, body])
 }
 
-/** Frames of a lane: {kind, body}. */
+/** Yields the frames of a lane as {kind, body}. */
 export async function * frames (source) {
   let held = Buffer.alloc(0)
   for await (const piece of source) {
@@ -67,7 +67,7 @@ export async function * frames (source) {
   }
 }
 
-/** The node, the schema of messages, and the settings, of a folder that holds settings.json, certificate.der and seed. */
+/** Returns node, message schema and settings of a folder that holds settings.json, certificate.der and seed. */
 export async function begin (folder, listen = []) {
   const settings = JSON.parse(readFileSync(join(folder, 'settings.json'), 'utf8'))
   const node = await createLibp2p({
@@ -89,7 +89,7 @@ export async function begin (folder, listen = []) {
   return { settings, node, hello, encode, decode: body => LinkMessage.decode(body) }
 }
 
-/** Show the certificate in this folder to a relay, which serves members of the run only. */
+/** Shows the certificate in this folder to a relay, which serves only members of the run. */
 export async function showCertificate (node, folder, relay) {
   const certificate = readFileSync(join(folder, 'certificate.der'))
   const size = Buffer.alloc(2)
@@ -107,7 +107,7 @@ export async function showCertificate (node, folder, relay) {
   throw new Error('the relay said nothing')
 }
 
-/** Run until it returns, fails, or takes too long. */
+/** Runs a program until it returns, fails, or misses its deadline. */
 export function run (main) {
   setTimeout(() => { console.error('took too long'); process.exit(1) }, DEADLINE_MS)
   main(process.argv[2]).then(() => process.exit(0), error => { console.error(error); process.exit(1) })

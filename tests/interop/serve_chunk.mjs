@@ -1,10 +1,10 @@
-// js-libp2p as the other end of a chunk link that a Rollcast peer dials: prints its address, greets with a certificate of
-// the run, and answers each request with the bytes of the file `chunk`.
+// Runs js-libp2p as the other end of a chunk link that a Rollcast peer dials: prints its address, greets with a
+// certificate of the run, and answers each request with the bytes of the file `chunk`.
 //
 // usage: node serve_chunk.mjs FOLDER, which holds settings.json, certificate.der, seed (32 bytes, Ed25519) and chunk
 //
-// settings: run_id, protocol_min, protocol_max, proto (path), and relay: the libp2p address of a relay; it is reached through
-// that one only then
+// settings: run_id, protocol_min, protocol_max, proto (path), and optionally relay: the libp2p address of the relay through
+// which alone it is then reached
 
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -16,7 +16,7 @@ import {
 
 const OPENING_BYTES = 17
 
-/** The opening that a lane begins with, and everything after it. */
+/** Returns the opening bytes of a lane, and the rest of it. */
 async function opened (stream) {
   const pieces = stream.source[Symbol.asyncIterator]()
   let held = Buffer.alloc(0)
@@ -67,10 +67,10 @@ async function main (folder) {
   }, THROUGH_RELAYS)
   if (relay) {
     await showCertificate(node, folder, relay)
-    await node.components.transportManager.listen([multiaddr(`${relay}/p2p-circuit`)]) // which makes a reservation
+    await node.components.transportManager.listen([multiaddr(`${relay}/p2p-circuit`)]) // listening there makes a reservation
   }
   console.log(JSON.stringify({ address: node.getMultiaddrs()[0].toString() }))
-  await new Promise(resolve => process.stdin.on('end', resolve).resume()) // until whoever started us is done
+  await new Promise(resolve => process.stdin.on('end', resolve).resume()) // until the starting process closes stdin
 }
 
 run(main)
