@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--pace",
         type=int,
         default=0,
-        help="ceiling of TCP's own pacing in Mbit/s; 0: what a system does by itself, which is no pacing elsewhere",
+        help="ceiling of TCP's own pacing in Mbit/s; 0: the system's own default, which is no pacing in other systems",
     )
     parser.add_argument(
         "--burst",
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
     Raises:
         ConfigError: there is no such system, or it cannot be measured in the scenario.
-        MissingExtra: the machine or a system cannot.
+        MissingExtra: the machine or a system lacks something.
         RollcastError: a broadcast failed, or the emulator never kept up.
     """
     names = _systems(arguments.system or ["rollcast"], arguments.scenario)
@@ -119,8 +119,8 @@ def _systems(given: Sequence[str], scenario_name: str) -> list[str]:
         if scenario_name in (*TROUBLES, *BEHIND_NAT) and name != "rollcast":
             raise ConfigError(
                 f"{name} cannot be measured in {scenario_name}",
-                cause="only Rollcast's daemons are killed in the middle of a broadcast, or know of routers",
-                fix="leave it out, or choose a scenario in which nothing happens",
+                cause="only Rollcast's daemons can be killed in the middle of a broadcast, or run behind routers",
+                fix="leave it out, or choose a scenario without trouble and routers",
             )
     return list(dict.fromkeys(names))
 
@@ -168,7 +168,7 @@ def figures(measured: Measured, bound: Bound) -> dict[str, float]:
 
     Bytes are of IP packets. ``cpu_s_per_gb`` is the system's without the emulator; ``cpu_share`` is of all cores by
     whatever runs on the machine, ``cpu_share_system``, ``cpu_share_emulator`` and ``cpu_share_others`` are its parts:
-    with much of the last one the machine did other work, and the run says little.
+    if the last one is large, the machine did other work, and the run means little.
     ``slowest_downlink_ratio`` is, for the receiver with the slowest downlink (the worst of several), its time / the
     time that its own downlink needs. With trouble or routers the figures are of the broadcasts with them, ``vs_clean``
     is their median time / that of the clean ones, and a peer that joined is timed from its joining.
@@ -249,9 +249,9 @@ def measure(system: System, case: Case, bound: Bound, runs: int) -> Measured:
                 break
     if not counted:
         raise ProcessFailed(
-            f"none of {rejected} runs counts",
+            f"none of the {rejected} runs counts",
             cause=f"the network emulator was late by more than {LATE_MS_MAX:g} ms in each: the processor is full",
-            fix="lower the rates (--scale 0.25), or let nothing else run here",
+            fix="lower the rates (--scale 0.25), or stop other programs",
         )
     return Measured(case, tuple(counted), tuple(clean), rejected)
 

@@ -122,7 +122,7 @@ def _measure_pair(key: str, table: tuple[TensorSpec, ...], old: bytes, new: byte
     state = bytearray(old)
     sums.rates[f"decode {key}"].append(_rate(len(new), decode))
     if state != new:
-        raise RuntimeError(f"{key}: the decoded state is another one")
+        raise RuntimeError(f"{key}: the decoded state differs from the original")
     sums.delta_bytes[key].append(len(encoded))
     sums.changed[key].append(_changed_share(table, old, new))
     state[:] = old

@@ -1,6 +1,6 @@
-"""Time one step's delta beside a keyframe of the same size, through the real daemons in an emulated wide-area network.
+"""Compare the time of one step's delta with that of a keyframe, through the real daemons in an emulated network.
 
-Two kinds of versions take turns: weights unrelated to those before, for which every peer needs the keyframe, and those
+Two kinds of versions alternate: weights unrelated to those before, for which every peer needs the keyframe, and those
 weights after one more step at a learning rate of 1e-6. The clock is that of ``bench.broadcast.broadcast``: from the
 announcement to the last peer's verified copy, whose bytes are then compared with the learner's.
 
@@ -29,7 +29,7 @@ from rollcast.runtime.errors import ProcessFailed
 _MIB = 1 << 20
 _ATTEMPTS_PER_RUN = 2  # pairs are repeated when the emulator was late, up to this factor altogether
 _LIMIT_BOUNDS = 15.0
-_SETTINGS = ("learner.publish.deltas=true", "learner.publish.squash_versions=0")  # nobody is away here
+_SETTINGS = ("learner.publish.deltas=true", "learner.publish.squash_versions=0")  # no peer is ever away here
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +109,9 @@ def _measure(pairs: Iterator[Pair], runs: int, bound: Bound) -> tuple[list[Pair]
             break
     if not valid:
         raise ProcessFailed(
-            f"none of {rejected} runs counts",
+            f"none of the {rejected} runs counts",
             cause="the network emulator was late in each: the processor is full",
-            fix="lower the rates (--scale 0.25), or let nothing else run here",
+            fix="lower the rates (--scale 0.25), or stop other programs",
         )
     return valid, rejected
 

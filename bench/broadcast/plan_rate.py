@@ -13,10 +13,10 @@ def plan_rate(plan: Plan, uplinks: Mapping[PeerId, float], downlinks: Mapping[Pe
     """Return the largest rate at which no uplink carries more than it can, in bytes a second for every receiver.
 
     A receiver whose downlink is slower takes what it can and costs its parents no more than that. A downlink that is
-    not given limits nothing; of a relay it must take what that passes on. 0 without receivers.
+    not given limits nothing; that of a relay must take what the relay forwards. Returns 0 without receivers.
     """
     loads: dict[PeerId, list[tuple[float, float]]] = {}
-    passed_on: dict[PeerId, float] = {}  # shares of the stripes in which it is interior
+    passed_on: dict[PeerId, float] = {}  # shares of the stripes that the member forwards
     infinite = float("inf")
     for stripe in plan.stripes:
         if stripe.share > 0:

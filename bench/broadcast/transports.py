@@ -1,4 +1,4 @@
-"""Compare what carries chunks between two processes: raw sockets, direct links (TLS) and p2p links (libp2p).
+"""Compare the transports of chunks between two processes: raw sockets, direct links (TLS) and p2p links (libp2p).
 
 The links run on loopback, or with --wan over an emulated link between two network namespaces. The rounds of the three
 transports are interleaved, so that other load on the machine affects all of them alike. ``mb_s_*`` is one link's rate,
@@ -37,7 +37,7 @@ _TIMEOUT_S = 130.0
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One transfer: its MB/s in all and in the second half, and its MB per second of both ends' processor time."""
+    """One transfer: its MB/s in total and in the second half, and its MB per second of both ends' processor time."""
 
     mb_s: float
     steady_mb_s: float
@@ -119,7 +119,7 @@ def _figures(way: str, rounds: list[Round]) -> dict[str, float]:
 
 
 def _middle(values: Iterable[float]) -> float:
-    return statistics.median_high(values)  # one that was measured
+    return statistics.median_high(values)  # a measured value, not a mean of two
 
 
 def _round(place: _Loopback, folder: Path, way: str, mib: int) -> Round:

@@ -3,9 +3,8 @@
 Layers have the shapes of a 4B model (Qwen3-4B: width 2560, 32 query and 8 key heads of 128, SwiGLU 9728), and weights
 are distributed as in trained models: normal, with a scale of about 0.02 of its own for each matrix. Adam (b1 0.9, b2
 0.999) acts on f32 masters with the moments of a long run. Gradients of one weight are normal and correlated from step
-to step.
-A correlation of 0.3 (mean update 0.24 of the learning rate) changes as many bf16 values as real runs do, 1.0-1.4 % a
-step at a learning rate of 1e-6; 0 changes 0.9 %, 0.9 changes 2.6 %.
+to step. A correlation of 0.3 (mean update 0.24 of the learning rate) changes as many bf16 values as real runs do,
+1.0-1.4 % a step at a learning rate of 1e-6; 0 changes 0.9 %, 0.9 changes 2.6 %.
 """
 
 from __future__ import annotations

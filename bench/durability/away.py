@@ -1,7 +1,7 @@
 """Kill the coordinator for some minutes while versions are published: measure which peers hold them, and how soon.
 
-The fleet of the benchmark `hour`: an origin and peers, every second one behind a router of its own. Some versions are
-published with the coordinator there; then it is killed, and started again after the time.
+The fleet is that of the benchmark `hour`: an origin and peers, every second one behind a router of its own. Some
+versions are published while the coordinator runs; then it is killed, and restarted after ``--seconds``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Run the main job with real processes under real kills, beside a clean run of the same length.
+"""Run the main job with real processes under real kills, and compare it with a clean run of the same length.
 
-The coordinator is killed by SIGKILL again and again, the learner in the middle of training, the origin and a peer once
-each; one peer is told to stop and started again, one is suspended until it counts as gone and its leases have expired.
-Coordinator, learner and origin are started again by `rollcast up`'s own supervision. Afterwards the ledger's rows, what
-peers wrote down of their acknowledgements, the flight record and the stories are looked at from outside.
+The coordinator is killed by SIGKILL repeatedly, the learner in the middle of training, the origin and a peer once each;
+one peer is asked to stop and restarted, one is suspended until it counts as lost and its leases have expired.
+Coordinator, learner and origin are restarted by `rollcast up`'s own supervision. Afterwards the ledger's rows, the
+peers' records of their acknowledgements, the flight record and the stories are checked from outside.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from rollcast.cli.processes import Fleet
 
 DRAINED, SUSPENDED, KILLED = "peer-1", "peer-2", "peer-3"
 LEASE_DEADLINE_S = 10.0
-SUSPENDED_S = 12.0  # beyond both timeouts: the heartbeats' and the leases'
+SUSPENDED_S = 12.0  # longer than the timeouts of heartbeats and leases
 SETTINGS = (
     "peers=3",
     f"coordinator.lease.deadline_s={LEASE_DEADLINE_S}",
-    "coordinator.store.margin_steps=100000",  # all rows are kept for the look afterwards
-    "learner.checkpoint.every_steps=10",  # so that a killed learner has something to do again
+    "coordinator.store.margin_steps=100000",  # keeps all rows for the check afterwards
+    "learner.checkpoint.every_steps=10",  # so that a killed learner has steps to repeat
     "restarts_max=100",
     "start_timeout_s=300",
     "stop_timeout_s=60",
@@ -80,7 +80,7 @@ class Chaos(runs.Story):
         self.done: list[str] = []
 
     def begin(self, fleet: Fleet) -> None:
-        """Have peers record every acknowledgement; called before any process starts."""
+        """Make peers record every acknowledgement, before any process starts."""
         for number in range(1, fleet.config.peers + 1):
             name = f"peer-{number}"
             journal = str(self._journals / f"{name}.txt")
@@ -101,7 +101,7 @@ class Chaos(runs.Story):
                 print(f"step {status['step']}: {fault.what}", file=sys.stderr)
                 self.faults.remove(fault)
                 self.done.append(fault.what)
-                break  # one at a time: the next status tells what came of it
+                break  # one at a time: the next status shows its effect
 
     def _kill_coordinator(self, _status: Status) -> bool:
         return self._kill("coordinator")

@@ -1,7 +1,7 @@
-"""Run the main job with one of three peers killed half way and another joining late, beside a clean run.
+"""Run the main job with one of three peers killed half way and another joining late, and compare with a clean run.
 
-The peer that holds the most leases at that moment is killed; ``rollouts_lost`` counts those that it had in flight. They
-are leased again.
+The peer with the most leases at that moment is killed; ``rollouts_lost`` counts the rollouts that it had in flight,
+which are leased again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Churn(runs.Story):
-    """Kill the busiest peer half way, once one holds leases; peer-late joins at three fifths of the steps."""
+    """A story that kills the busiest peer half way, once one has leases; peer-late joins at three fifths."""
 
     def __init__(self) -> None:
         super().__init__()

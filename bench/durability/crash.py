@@ -1,4 +1,4 @@
-"""Kill the coordinator by SIGKILL again and again under load: check what it acknowledged, and time its recovery.
+"""Kill the coordinator by SIGKILL repeatedly under load: check what it acknowledged, and time its recovery.
 
 A real coordinator process with mutual TLS, a SQLite ledger and a verifier serves peers and a learner in this process,
 which record its answers. Some kills come while it is still starting, the others at a random moment after it accepted
@@ -34,7 +34,7 @@ from rollcast.wire.text.tokenizer import Tokenizer
 START_TIMEOUT_S = 120.0
 JOIN_TIMEOUT_S = 30.0
 POLL_S = 0.005
-EARLY_SHARE = 0.15  # of kills that come while the coordinator starts
+EARLY_SHARE = 0.15  # share of kills while the coordinator starts
 LOAD_S_MAX = 1.0  # longest time under load before a kill
 
 
@@ -42,9 +42,9 @@ LOAD_S_MAX = 1.0  # longest time under load before a kill
 class Restarts:
     """The measurements of all restarts."""
 
-    accept_s: list[float] = field(default_factory=list)  # from the start of the process to the first acknowledgement
+    accept_s: list[float] = field(default_factory=list)  # from the process's start to the first acknowledgement
     listen_s: list[float] = field(default_factory=list)
-    cpu_s: list[float] = field(default_factory=list)  # of the process until then
+    cpu_s: list[float] = field(default_factory=list)  # processor time of the process until then
     early_kills: int = 0
 
 
@@ -72,7 +72,7 @@ async def _crash(root: Path, kills: int, peers: int, rng: random.Random) -> dict
         restarts = await _kill_again_and_again(coordinator, history, members, kills, rng)
     verdict = check(history, coordinator.folder.ledger)
     if not restarts.accept_s:
-        raise ProcessFailed("every kill came before the coordinator took a rollout", fix="ask for more kills")
+        raise ProcessFailed("every kill came before the coordinator accepted a rollout", fix="pass a larger --kills")
     return {
         "kills": kills,
         "kills_while_starting": restarts.early_kills,
@@ -140,9 +140,9 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
 async def _kill_again_and_again(
     coordinator: CoordinatorProcess, history: History, members: _Members, kills: int, rng: random.Random
 ) -> Restarts:
-    """Kill the coordinator ``kills`` times, and start it a last time so that the run goes on."""
+    """Kill the coordinator ``kills`` times, and start it a last time so that the run continues."""
     restarts = Restarts()
-    await _first_accept(coordinator, history, members, before=0)  # joining takes longer: not a restart
+    await _first_accept(coordinator, history, members, before=0)  # joining takes longer, so this is no restart
     for _ in range(kills):
         await asyncio.sleep(rng.uniform(0.0, LOAD_S_MAX))
         before = await _restart(coordinator, history)

@@ -1,8 +1,8 @@
 """Load a coordinator with thousands of peers: measure acknowledgement times, resources and losses.
 
 One real coordinator process with mutual TLS and a SQLite ledger runs on one core; the peers, the learner and the
-verifiers run on the others. Peers send heartbeats and upload rollouts of 20 KB at given rates, whatever the coordinator
-does. With ``--kill`` the coordinator is killed by SIGKILL in the middle and started again.
+verifiers run on the others. Peers send heartbeats and upload rollouts of 20 KB at given rates, regardless of the
+coordinator. With ``--kill`` the coordinator is killed by SIGKILL in the middle and started again.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ VERDICTS_TIMEOUT_S = 60.0
 SCRAPE_EVERY_S = 15.0  # as Prometheus would
 POLL_S = 0.05
 WARM_UP_S = 5.0
-FILES_A_PEER, FILES_BESIDE = 4, 1_000  # open ones; connections that come again overlap with those they replace
-STEP_S = 12.0  # of rollouts in one learner step
+FILES_A_PEER, FILES_BESIDE = 4, 1_000  # open files; a reconnection overlaps with the connection that it replaces
+STEP_S = 12.0  # a learner step trains the uploads of this many seconds
 SAMPLES_PER_GROUP = 16
 STALENESS_LIMIT = 8
 LEASE_DEADLINE_S = 300.0
-HEARTBEATS_MISSED = 5.0  # after which a peer is taken for lost
+HEARTBEATS_MISSED = 5.0  # after which a peer counts as lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def profile_of(arguments: argparse.Namespace) -> Profile:
-    """Return the named profile, with the options that were given in place of its values."""
+    """Return the named profile, with its values replaced by the given options."""
     profile = PROFILES[arguments.profile]
     given = {
         "peers": arguments.peers,
@@ -152,7 +152,7 @@ class Load:
         self._history = History()
         self._scrapes_s: list[float] = []
         self._figures: dict[str, float] = {}
-        self._seconds = 0.0  # that were measured
+        self._seconds = 0.0  # measured so far
 
     async def run(self) -> dict[str, float]:
         """Run the load, and return its figures."""
@@ -276,9 +276,9 @@ class Load:
     async def _wait(self, done: Callable[[], bool], timeout_s: float, what: str) -> None:
         end_s = time.monotonic() + timeout_s
         while not done():
-            self._coordinator.listening()  # raises what it died of
+            self._coordinator.listening()  # raises the process's error if it has ended
             if time.monotonic() > end_s:
-                raise ProcessFailed(f"waited {timeout_s:g} s until {what}")
+                raise ProcessFailed(f"waited {timeout_s:g} s until {what}, in vain")
             await asyncio.sleep(POLL_S)
 
 
@@ -291,14 +291,14 @@ def quantile_ms(seconds: Sequence[float], share: float) -> float:
 
 @asynccontextmanager
 async def _running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run a task beside the body, and report the exception that ends it on stderr."""
+    """Run a task while the body runs, and report an exception that ends it on stderr."""
     task = asyncio.create_task(work)
     try:
         yield
     finally:
         died = task.done() and not task.cancelled() and task.exception()
         if died:
-            print(f"a member of the run ended: {task.exception()!r}", file=sys.stderr)
+            print(f"a client of the run ended: {task.exception()!r}", file=sys.stderr)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
@@ -306,7 +306,7 @@ async def _running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 def _allow_connections(files: int) -> None:
     """Raise the limit of open files, also for the coordinator, which inherits it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    for limits in ((max(soft, files), max(hard, files)), (hard, hard)):  # the first one only if we may
+    for limits in ((max(soft, files), max(hard, files)), (hard, hard)):  # the first needs privileges
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
             return

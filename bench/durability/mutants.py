@@ -1,7 +1,8 @@
 """Run the mutation gate: plant bugs and count how many of them the simulator finds, within how many seeds.
 
-Every bug is hunted with the standard fault mix and the judge alone: what the cores assert of themselves does not count.
-Before that the same seeds are run without a bug: there must be nothing to find. Writes the table of docs/simulator.md.
+Every bug is hunted with the standard fault mix and the judge alone: the cores' own assertions do not count.
+Before that the same seeds are run without a bug, and the judge must find nothing. ``--write`` writes the table of
+docs/simulator.md.
 """
 
 from __future__ import annotations

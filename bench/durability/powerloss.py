@@ -1,9 +1,9 @@
 """Cut the power of a disk under the coordinator's ledger, and check that every acknowledged change survives.
 
-The ledger's own code runs over SQLite on a disk in memory that forgets by chance what was not synced, torn in pieces of
-512 bytes. The power goes at a random write, sync or deletion, also while the ledger opens; then it opens what is left,
-and every acknowledged change is looked for. ``planted_lost``: the same with ``synchronous = OFF``, which must lose
-something, or the harness is blind.
+The ledger's own code runs over SQLite on a disk in memory that loses unsynced data at random, torn in pieces of 512
+bytes. The power fails at a random write, sync or deletion, also while the ledger opens; then the ledger opens the data
+that is left, and every acknowledged change is searched for. ``planted_lost`` is the same with ``synchronous = OFF``,
+which must lose changes: otherwise the check finds nothing.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from coordinator.ledger.sqlite import Ledger
 from rollcast.runtime.errors import MissingExtra, StoreError
 from rollcast.runtime.logs import configure_logging
 
-WRITES_MAX = 250  # before the power goes
-OPENING_SHARE = 0.1  # of losses that come while the ledger opens
+WRITES_MAX = 250  # most writes before the power fails
+OPENING_SHARE = 0.1  # share of losses while the ledger opens
 OPENING_WRITES_MAX = 12
 AT_ONCE = 3
-LOSSES_A_LEDGER = 20  # then a new one, so that looking stays quick
+LOSSES_A_LEDGER = 20  # then a new ledger, so that the check stays fast
 PLANTED_LOSSES_MAX = 100
 
 
@@ -90,7 +90,7 @@ async def _one_ledger(path: Path, losses: int, rng: random.Random, synchronous: 
         sums.acked += load.acked - before
         disk.lose_power(rng)
         if not _intact(connect, load, sums):
-            return  # what a damaged ledger loses next says nothing
+            return  # further losses of a damaged ledger do not count
     disk.unregister()
 
 
@@ -98,7 +98,7 @@ async def _until_lost(path: Path, connect: Callable[[Path], sqlite3.Connection],
     try:
         ledger = Ledger.open(path, connect=connect)
     except StoreError:
-        return  # the power went while it opened
+        return  # the power failed while the ledger opened
     try:
         await load.run(ledger, AT_ONCE)
     except StoreError:
@@ -111,7 +111,7 @@ def _intact(connect: Callable[[Path], sqlite3.Connection], load: LedgerLoad, sum
         connection = connect(Path())
         try:
             if not connection.execute("PRAGMA user_version").fetchone()[0]:
-                sums.lost += load.acked  # not even tables
+                sums.lost += load.acked  # the ledger has no tables
                 return not load.acked
             found = look(load, connection)
         finally:

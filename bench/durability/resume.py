@@ -1,10 +1,10 @@
 """Kill the learner with SIGKILL at every labelled point and restart it: check that it reaches the same bits.
 
 A recorded stream of batches feeds a real learner process over TLS: the batch of a step is random tokens under versions
-that follow from the step alone. Each trial kills the learner at one label, kills it again at another one drawn at
-random, and restarts it until the run ends. ``identical`` is 1 when in every trial each version has the same state hash
-and parent hash as in the run that nobody interrupted, trained ids and final state are the same to the bit, and no
-version was announced with two contents.
+that follow from the step alone. Each trial kills the learner at one label, kills it again at another, random one, and
+restarts it until the run ends. ``identical`` is 1 when in every trial each version has the same state hash and parent
+hash as in the uninterrupted run, trained ids and final state are the same to the bit, and no version was announced with
+two contents.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rollcast.runtime.errors import ProcessFailed
 from tests.learner.scripted_run import LOOPBACK, Authority, Script, ScriptedCoordinator, ScriptedOrigin
 
 STEPS = 6
-STALENESS_LIMIT = 1  # so that versions are removed within these steps
+STALENESS_LIMIT = 1  # so small that versions are removed within the run
 LIFE_TIMEOUT_S = 240.0
 KILLED = -9
 
@@ -68,7 +68,7 @@ class Trajectory:
     versions: tuple[tuple[int, bytes, bytes], ...]  # number, state hash, parent hash, in the order of numbers
     contents: int  # most different announcements of one version: 1
     trained: tuple[tuple[int, ...], ...]
-    digest: str  # of parameters and optimiser at the end
+    digest: str  # hash of parameters and optimiser at the end
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -138,7 +138,7 @@ async def _live_on(learner: Learner, config: dict[str, Any], log: Path, kills: l
             raise ProcessFailed(f"the learner ended with status {status} after kills at {died}", cause=cause)
         died.append(kill)
     if must is not None and must not in died:
-        raise ProcessFailed(f"the learner did not come to {must}; it died at {died}")
+        raise ProcessFailed(f"the learner did not reach {must}; it was killed at {died}")
     return len(died) + 1
 
 

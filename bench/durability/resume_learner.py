@@ -1,7 +1,7 @@
 """Run lives of a real learner, one process each, for ``bench resume``: import once and fork.
 
-The program reads one JSON object {"config", "kill_point", "log"} a line and prints that life's exit status; -9: it was
-killed.
+The program reads one JSON object {"config", "kill_point", "log"} per line and prints that life's exit status; -9 means
+that it was killed.
 """
 
 from __future__ import annotations

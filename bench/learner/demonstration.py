@@ -1,6 +1,6 @@
 """Train the demonstration task in one process: warm start, then RL at a constant lag, without coordinator or peers.
 
-Everything but the network is the run's own: task and verifier, sampler, warm start, packing, behaviour
+All components but the network are those of a run: task and verifier, sampler, warm start, packing, behaviour
 log-probabilities, trainer.
 """
 
@@ -39,19 +39,19 @@ _OURSELVES = PeerId("bench")
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """One training: held-out exact match before and after, and the mean over its steps of what they reported."""
+    """The result of one training: held-out exact match before and after, and the mean of each figure over its steps."""
 
     before: float
     after: float
     means: dict[str, float]
 
-    def tell(self, name: str) -> None:
-        """On stderr, while others are still trained."""
+    def report(self, name: str) -> None:
+        """Print the result on stderr at once, while other trainings continue."""
         said = " ".join(f"{key} {value:.4g}" for key, value in self.means.items())
         print(f"{name}: {self.before:.3f} -> {self.after:.3f}  {said}", file=sys.stderr)
 
 
-def said_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+def reported_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the settings that every benchmark of courses reports."""
     return {
         "config": str(arguments.config),
@@ -95,7 +95,7 @@ class Demonstration:
         self.model = config.learner.model.model_copy(update={"vocabulary_size": self._tokenizer.size})
         rollouts = coordinator.run.groups_per_step * coordinator.run.samples_per_group
         self.sampler = sampler or Sampler(self.model, self._prompt_tokens_max, new_tokens_max, rollouts)
-        self._drawn: list[list[TrainingPrompt]] = []  # by step: every training sees the same prompts
+        self._drawn: list[list[TrainingPrompt]] = []  # prompts by step, so that every training gets the same ones
         self._start: dict[str, Any] | None = None
 
     def learner(self, objective: dict[str, Any], learning_rate: float) -> LearnerConfig:
@@ -136,8 +136,8 @@ class Demonstration:
     ) -> Course:
         """Train; rollouts of step t come from the policy of step max(0, t - staleness).
 
-        trainer: made of these settings of the learner. start: the policy to begin with; none: the warm-started one.
-        published: what the rollouts read of a policy.
+        trainer: made of these settings of the learner. start: the policy to begin with; None: the warm-started one.
+        published: function from a policy to the weights that rollouts use.
         """
         trainer.set_params(self.start() if start is None else _copied(start))
         versions: deque[tuple[int, Params]] = deque(maxlen=staleness + 1)
@@ -218,5 +218,5 @@ class Demonstration:
 
 
 def _copied(params: Params) -> Params:
-    """A step reuses its parameters' memory."""
+    """Return a copy of the parameters, because a step reuses their memory."""
     return {name: jnp.array(leaf) for name, leaf in params.items()}

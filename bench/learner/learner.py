@@ -1,15 +1,15 @@
 """Measure the learner's step against the matmul roofline, its memory while publishing, and its loss on several devices.
 
 ``roofline_share``: model FLOP/s of whole train steps (gradients of every micro-batch, clipping, Adam) / those of the
-best of some large matrix products, in float32, measured by turns in the same run; ``mfu``: the same step against the
-processor's own peak, where it is a GPU or TPU that we know. Model FLOPs: 6 for each weight and token, in attention
-12 for each pair of tokens and inner element, of which the causal half counts; what is computed again counts nothing.
+best of some large matrix products, in float32, measured alternately in the same run; ``mfu``: the same step against
+the processor's own peak, for GPUs and TPUs whose peak is known. Model FLOPs: 6 for each weight and token, in attention
+12 for each pair of tokens and inner element, of which the causal half counts; recomputation does not count.
 
-``publish_over_mib``: peak memory while a version is frozen, hashed, encoded and kept and training goes on, beyond
-training's own peak and the snapshot's size. ``sharded_publish_mib``: by how much the memory of two processes of four
-virtual devices each, between which the parameters are divided, grows meanwhile at most, the snapshot counted in;
-``sharded_snapshot_mib``: its size. ``mesh_loss_difference`` and ``two_process_loss_difference``: of the losses of two
-steps on 8 virtual devices, and of two processes over gloo, from those on one device.
+``publish_over_mib``: peak memory while a version is frozen, hashed, encoded and kept during training, beyond training's
+own peak and the snapshot's size. ``sharded_publish_mib``: the most by which the memory of either of two processes of
+four virtual devices each, over which the parameters are sharded, grows meanwhile, the snapshot included;
+``sharded_snapshot_mib``: its size. ``mesh_loss_difference`` and ``two_process_loss_difference``: differences of the
+losses of two steps on 8 virtual devices, and of two processes over gloo, from those on one device.
 """
 
 from __future__ import annotations
@@ -131,14 +131,14 @@ def loss_difference(one: dict[str, Any], other: dict[str, Any]) -> float:
 
 
 def two_processes(folder: Path) -> dict[str, Any]:
-    """What tests.learner.distributed.several tells of two processes that share the parameters."""
+    """Return what tests.learner.distributed.several prints for two processes that share the parameters."""
     arguments = [str(folder), "--mesh", "1,2,1", "--processes", "2"]
     found: dict[str, Any] = _leader_and_follower("tests.learner.distributed.several", arguments, devices=1)[0][0]
     return found
 
 
 def sharded_publishing() -> dict[str, float]:
-    """Measure the memory of two processes that publish parameters divided between them."""
+    """Measure the memory of two processes that publish parameters sharded over them."""
     with tempfile.TemporaryDirectory() as folder:
         leader, told = _leader_and_follower("bench.programs.sharded_publisher", [folder], devices=4)
     follower = json.loads(told.splitlines()[-1])

@@ -1,10 +1,10 @@
-"""What pacing is worth: rollouts dropped and learner utilisation with half as many workers again as the learner needs,
-and goodput while a quarter of 16 workers is killed each minute.
+"""Measure the effect of pacing: dropped rollouts and learner utilisation with 1.5 times the workers that it needs.
 
-The staleness limit is S_needed (rollcast/sim/scenario.py). ``dropped_share`` counts attempts made in vain: too old, or
-too late for their slot, or handed back, as a share of all that ended. Without pacing whoever asks is given work. Where
-running rollouts go on with new versions ("continue"), they are uploaded as each ends, not as their batch does. With a
-long tail of lengths ("tail") some groups take longer than S allows, whatever is begun when.
+Goodput is measured as well, while a quarter of 16 workers is killed each minute. The staleness limit is S_needed
+(rollcast/sim/scenario.py). ``dropped_share`` counts attempts made in vain (too old, too late for their slot, or
+returned) as a share of all that ended. Without pacing, every request gets work. Where running rollouts continue with
+new versions ("continue"), each is uploaded when it ends, not when its batch does. With a long tail of lengths ("tail")
+some groups take longer than S allows, whenever they are started.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from rollcast.sim.settings import FleetSettings
 SURPLUS = 1.5
 KILLED_SHARE = 0.25
 KILL_EACH_S = 60.0
-DOWN_S = 20.0  # from a kill to the process's next start
-WARM_UP_STEPS = 10  # that are not counted
+DOWN_S = 20.0  # seconds from a kill to the process's next start
+WARM_UP_STEPS = 10  # first steps, which do not count
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,8 +66,8 @@ def _paced(settings: FleetSettings, seed: int, seconds: float) -> dict[str, floa
 
 
 def _killed(seed: int, seconds: float) -> dict[str, float]:
-    """Goodput is trained rollouts per second, beside that of the same fleet left alone."""
-    # Fewer workers than the learner needs, so that every rollout counts; they say each 10 s what they have drawn.
+    """Return the goodput (trained rollouts per second) relative to the same fleet without kills."""
+    # Fewer workers than the learner needs, so that every rollout counts; they report their tokens each 10 s.
     settings = replace(paced(16, 0.8), partial_interval_s=10.0, slice_tokens=2, slice_s=10.0)
     goodput = {}
     for killed in (0.0, KILLED_SHARE):

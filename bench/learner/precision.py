@@ -1,6 +1,6 @@
 """Measure how far the log-probabilities of learner and rollout differ, by precision.
 
-The learner scores sampled rollouts with its masters in the training forward; the sampler used a frozen snapshot.
+The learner scores sampled rollouts with its masters in the training forward pass; the sampler used a frozen snapshot.
 ``FLOW_mean``, ``FLOW_p99``: of |log p learner - log p rollout| over the tokens that the trained demonstration policy
 sampled. ``FLOW_outside``: share of them whose ratio lies outside [0.8, 1.28]. ``FLOW_identical``: 1 where masters and
 snapshot give the same bits at the same shapes. ``random_...``: the same with 26 M random weights, the worst case.

@@ -1,11 +1,11 @@
 """Search for a setting in which naive fp8 rollouts harm training: longer answers, weaker starts, larger steps.
 
 In every setting and with every seed the same warm-started policy is trained three times: bf16 learner and rollouts;
-unified fp8, f32 carrier; and naive, a bf16 learner that takes fp8 rollouts for its own. ``SETTING_FLOW``: held-out
-exact match after it, the mean over the seeds; ``SETTING_before``: of the start in bf16. ``harm_most``: the most, over
-settings, by which naive stays below bf16; ``unified_behind_most``: the same of unified; ``harmed``: settings in which
-naive is more than 0.02 below bf16 with every seed. Each training is told as it ends, and with --kept written down: the
-next search with that file goes on where this one ended.
+unified fp8, f32 carrier; and naive, a bf16 learner that treats fp8 rollouts as its own. ``SETTING_FLOW``: held-out
+exact match after training, the mean over the seeds; ``SETTING_before``: that of the start in bf16. ``harm_most``: the
+most, over settings, by which naive stays below bf16; ``unified_behind_most``: the same for unified; ``harmed``: the
+number of settings in which naive is more than 0.02 below bf16 with every seed. Each training is printed when it ends;
+with --kept it is also stored, and the next search with that file continues where this one ended.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bench.learner.demonstration import Course, Demonstration, said_settings
+from bench.learner.demonstration import Course, Demonstration, reported_settings
 from bench.machine import Outcome
 from learner.training.trainer import Trainer
 from rollcast.cli.up_config import UpConfig
@@ -42,7 +42,7 @@ class Setting:
     learning_rate_factor: float = 1.0
     staleness: int = 0  # learner steps
     warm_start: dict[str, Any] = field(default_factory=dict)
-    parameters: dict[str, int] = field(default_factory=dict)  # of the task
+    parameters: dict[str, int] = field(default_factory=dict)  # parameters of the task that differ
     sampling: dict[str, int] = field(default_factory=dict)
 
 
@@ -51,7 +51,7 @@ CARELESS: dict[str, Any] = {"flawed_steps": 400}
 
 
 def _digits(count: int, **others: Any) -> Setting:
-    """A weak start in sums of two numbers of so many digits, with room for their tokens."""
+    """Return a setting: a weak start in sums of two numbers of ``count`` digits, with limits that fit."""
     digits = {"min_digits": count, "max_digits": count}
     room = {"prompt_tokens_max": 2 * count + 5, "new_tokens_max": count + 2}
     return Setting(parameters=digits, sampling=room, warm_start=WEAK, **others)
@@ -81,10 +81,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Kept:
-    """The trainings done so far, a line of JSON each.
+    """The finished trainings, each a line of JSON.
 
     Args:
-        path: path of the file; None: they are only kept in memory.
+        path: path of the file; None: trainings are kept in memory only.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -96,11 +96,11 @@ class Kept:
             self._courses[json.dumps(found["training"])] = Course(**found["course"])
 
     def find(self, training: dict[str, Any]) -> Course | None:
-        """What came of a training, named by all that it depends on."""
+        """Return the result of a training, identified by all its settings, or None if it has not run."""
         return self._courses.get(json.dumps(training))
 
     def add(self, training: dict[str, Any], course: Course) -> None:
-        """Keep what came of it."""
+        """Keep the result of a training."""
         self._courses[json.dumps(training)] = course
         if self._path is not None:
             with self._path.open("a", encoding="utf-8") as file:
@@ -114,7 +114,7 @@ def run(arguments: argparse.Namespace, config: UpConfig) -> Outcome:
     seeds = range(first, first + arguments.seeds)
     kept = Kept(arguments.kept)
     courses = {(name, flow): _trainings(config, name, flow, seeds, arguments, kept) for name in names for flow in FLOWS}
-    settings = said_settings(arguments) | {"settings": {name: repr(SETTINGS[name]) for name in names}}
+    settings = reported_settings(arguments) | {"settings": {name: repr(SETTINGS[name]) for name in names}}
     return Outcome(settings, figures(courses))
 
 
@@ -161,12 +161,12 @@ def _trainings(
             )
             kept.add(training, course)
         courses.append(course)
-        course.tell(f"{name} seed {seed} {flow}")
+        course.report(f"{name} seed {seed} {flow}")
     return courses
 
 
 def configured(config: UpConfig, setting: Setting, model: Mapping[str, str] | None = None) -> UpConfig:
-    """The configuration with what differs from it in a setting, and in its model."""
+    """Return the configuration with the differences of a setting, and of its model."""
     values = config.model_dump()
     values["learner"]["warm_start"] |= setting.warm_start
     values["coordinator"]["task"]["parameters"] |= setting.parameters
@@ -177,7 +177,7 @@ def configured(config: UpConfig, setting: Setting, model: Mapping[str, str] | No
 
 
 def _frozen(model: ModelConfig) -> Callable[[Params], Params]:
-    """What rollouts read; the learner goes on to score them with its masters."""
+    """Return a function from masters to the weights of rollouts; the learner still scores with its masters."""
 
     def publish(params: Params) -> Params:
         snapshot = freeze(model, params)

@@ -1,4 +1,4 @@
-"""Compare the roofline, fitted from one timed decode, with milliseconds per token that others measured or modelled.
+"""Compare the roofline, fitted from one timed decode, with published milliseconds per token, measured or modelled.
 
 One setting of each GPU and model gives the efficiency: the one nearest to ``--timed`` rollouts at once. The errors are
 those of all other settings, ``|predicted / given - 1|``: ``modelled`` is aiconfigurator's Qwen3-8B on six GPU types,

@@ -1,12 +1,12 @@
-"""Compare the sampler's tokens a second with ``transformers`` generate (torch on the CPU): same model, weights, work.
+"""Compare the sampler's tokens per second with ``transformers`` generate (torch on the CPU): same model and work.
 
 Both sample the same number of tokens for the same prompts, batch by batch, in groups that share a prompt as in RL; no
 completion stops early. ``ratio_bN`` is ours / theirs at batch N, the median of rounds in which the two take turns.
 
-``roofline_share`` is the geometric mean over the batches of what the machine can do / what a decode step takes. What it
-can do is measured in the same run: the weights' products at each batch size as plain matrix products in a row, which is
-the memory's bandwidth at batch 1 and the processor's rate at batch 256, and beside them the bytes of all keys and
-values that a step reads, at the bandwidth of a long sum.
+``roofline_share`` is the geometric mean over the batches of the machine's least time for a decode step / the time that
+one takes. The least time is measured in the same run: the weights' products at each batch size as successive plain
+matrix products, which are limited by the memory's bandwidth at batch 1 and the processor's rate at batch 256, plus the
+bytes of all keys and values that a step reads, at the bandwidth of a long sum.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 
 def model(arguments: argparse.Namespace) -> ModelConfig:
-    """A Qwen3 of 41.6 million parameters by default, in float32."""
+    """Return the configuration of a Qwen3 in float32, of 41.6 million parameters by default."""
     return ModelConfig(
         vocabulary_size=arguments.vocabulary,
         layers=arguments.layers,
@@ -136,7 +136,7 @@ def generate(theirs: Any, prompts: list[tuple[int, ...]], tokens: int) -> None:
 
 
 def _theirs(config: ModelConfig, params: Params) -> Any:
-    """The model of transformers with the same weights."""
+    """Return the model of transformers with the same weights."""
     try:
         import torch
 

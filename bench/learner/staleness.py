@@ -2,7 +2,7 @@
 
 ``ALGORITHM_sN``: held-out exact match after training with staleness N, the mean over seeds; ``..._lowest`` that of the
 worst seed where there are several; ``..._kl_k3`` the mean k3 estimate of KL between behaviour and policy on the way.
-``before``: after the warm start. With --presets: every preset at S = 2. Beside the presets there are "uncorrected",
+``before``: after the warm start. With --presets: every preset at S = 2. Further algorithms are "uncorrected",
 which is grpo without ratio and clip, and "gspo-wide", with a clip for short answers.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bench.learner.demonstration import Course, Demonstration, said_settings
+from bench.learner.demonstration import Course, Demonstration, reported_settings
 from bench.machine import Outcome
 from learner.objective.config import ALGORITHMS
 from learner.training.trainer import Trainer
@@ -63,8 +63,8 @@ def run(arguments: argparse.Namespace) -> Outcome:
             for lag in lags:
                 course = demonstration.train(learner, trainer, lag, arguments.steps)
                 courses[name, lag].append(course)
-                course.tell(f"seed {seed} {name} S={lag}")
-    settings = said_settings(arguments) | {
+                course.report(f"seed {seed} {name} S={lag}")
+    settings = reported_settings(arguments) | {
         "learning_rate": arguments.learning_rate,
         "objectives": {name: OBJECTIVES[name] for name in names},
     }

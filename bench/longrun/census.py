@@ -1,4 +1,4 @@
-"""Sample what processes hold over time (memory, descriptors, threads, tasks), and how fast it grows after warm-up."""
+"""Sample the memory, descriptors, threads and tasks of processes over time, and compute their growth after warm-up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import psutil
 HOUR_S = 3600.0
 MIB = 1 << 20
 _SLOPE_SAMPLES_MIN = 8
-_SLOPE_SAMPLES_MOST = 240  # of more, some are left out: pairs grow with the square
+_SLOPE_SAMPLES_MOST = 240  # of more samples some are left out, because the number of pairs grows with the square
 
 #: What is watched, in the order of ``Sample``'s fields.
 WATCHED = ("rss_mib", "descriptors", "threads", "asyncio_tasks", "trio_tasks", "objects")
@@ -62,7 +62,7 @@ class Census:
         return self._folder / f"{name}.counts"
 
     def take(self, name: str, pid: int, now_s: float) -> None:
-        """Sample one process; nothing where it has just ended or has not counted yet."""
+        """Sample one process; do nothing if it has just ended or has not counted its objects yet."""
         counts = _newest(self.file_of(name))
         if counts is None or counts.get("pid") != pid:
             return

@@ -1,4 +1,4 @@
-"""Decide what happens to the fleet, and when; the clock and the random source are arguments."""
+"""Decide which disturbances a fleet gets, and when; the clock and the random source are arguments."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _UNDO: dict[What, Undo] = {
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """Do this to the peer of this node now."""
+    """A disturbance of the peer of a node, or its end, to be carried out now."""
 
     what: What | Undo
     node: int
@@ -39,7 +39,7 @@ class Act:
 
 @dataclass(slots=True)
 class Churn:
-    """Decide at random what happens.
+    """A random sequence of disturbances, each of which is undone.
 
     Args:
         random: source of randomness.
@@ -47,7 +47,7 @@ class Churn:
         coming_and_going: nodes whose peers may be killed or leave; the others stay, so that they can be watched.
         staying: nodes whose peers are never killed and never leave.
         at_once: most peers disturbed at the same time.
-        settle_s: seconds without a disturbance after the coordinator came back.
+        settle_s: seconds without a disturbance after a restart of the coordinator.
     """
 
     random: Random
@@ -62,11 +62,11 @@ class Churn:
 
     @property
     def disturbed(self) -> frozenset[int]:
-        """Return the nodes that wait to be put right; 0 is the coordinator."""
+        """Return the nodes that are disturbed now; 0 is the coordinator."""
         return frozenset(self._pending)
 
     def due(self, now_s: float) -> list[Act]:
-        """Return what to do now."""
+        """Return the disturbances, and ends of disturbances, that are due."""
         acts = self._put_right(lambda at_s: at_s <= now_s)
         if any(act.what == "coordinator_starts" for act in acts):
             self._next_s = max(self._next_s or 0.0, now_s + self.settle_s)
@@ -79,7 +79,7 @@ class Churn:
         return acts
 
     def calm(self) -> list[Act]:
-        """Put everything right; what follows is up to the caller."""
+        """Return the acts that end all disturbances; the caller carries them out."""
         return self._put_right(lambda _: True)
 
     def _put_right(self, ripe: Callable[[float], bool]) -> list[Act]:
@@ -91,7 +91,7 @@ class Churn:
             return []
         what = self.random.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
         if what == "coordinator_dies":
-            if self._pending:  # a peer that starts now could not join
+            if self._pending:  # a peer that starts while the coordinator is down could not join
                 return []
             node = 0
         else:

@@ -28,12 +28,12 @@ def fleet_of(arguments: argparse.Namespace, *, p2p: bool) -> Iterator[LongFleet]
     """Start the fleet that these options ask for.
 
     Args:
-        p2p: whether links run over libp2p too.
+        p2p: whether links also run over libp2p.
 
     Raises:
         ConfigError: a setting is wrong.
         MissingExtra: see bench.wan.build.
-        ProcessFailed, WaitTimedOut: something does not start.
+        ProcessFailed, WaitTimedOut: a process does not start.
     """
     settings = (*(("peer.link.p2p=true",) if p2p else ()), *arguments.set)
     with (
@@ -51,5 +51,5 @@ def fleet_of(arguments: argparse.Namespace, *, p2p: bool) -> Iterator[LongFleet]
 
 
 def asked(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return the settings that were asked for: these options, and those of the fleet."""
+    """Return the settings to report: these options, and those of the fleet."""
     return {name: getattr(arguments, name) for name in (*names, *_SETTINGS)}

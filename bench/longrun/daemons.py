@@ -1,4 +1,4 @@
-"""Run the daemons of a broadcast benchmark, counted from within, with a learner that publishes without waiting."""
+"""Run the daemons of a broadcast benchmark, which count their own objects, with a learner that never waits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LongDaemons(Daemons):
         self.versions: list[Moment] = []
 
     def begin(self) -> None:
-        """Let the learner publish from now on."""
+        """Make the learner publish from now on."""
         self.send_command("begin")
 
     def act(self, act: Act) -> None:
@@ -63,11 +63,11 @@ class LongDaemons(Daemons):
         for name, process in self._processes.items():
             self._census.take(name, process.pid, now_s)
 
-    def hear_published(self) -> None:
+    def read_published(self) -> None:
         """Read the learner's lines since the last call.
 
         Raises:
-            ProcessFailed: it ended.
+            ProcessFailed: the learner ended.
         """
         while True:
             try:
@@ -79,14 +79,14 @@ class LongDaemons(Daemons):
                 self.versions.append(Moment(answer["at_s"], answer["version"]))
 
     def ended(self) -> list[str]:
-        """Return the processes that ended by themselves, and forget them."""
+        """Return the processes that ended by themselves since the last call."""
         gone = [name for name, process in self._processes.items() if self._network.has_ended(process)]
         for name in gone:
             del self._processes[name]
         return gone
 
     def last_error(self, name: str) -> str:
-        """Return the end of what a process printed apart from its log."""
+        """Return the last characters that a process printed on stderr."""
         path = self._folder.logs / f"{name}.err"
         return path.read_text(errors="replace").strip()[-_ERROR_CHARACTERS:] if path.exists() else ""
 

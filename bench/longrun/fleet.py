@@ -88,7 +88,7 @@ class LongFleet:
         if now - self._sampled_s >= _SAMPLE_S:
             self._sampled_s = now
             self._daemons.sample(now)
-        self._daemons.hear_published()
+        self._daemons.read_published()
         for name in self._daemons.ended():
             print(f"{name} ended by itself: {self._daemons.last_error(name)}", file=sys.stderr, flush=True)
             self.died.append(name)

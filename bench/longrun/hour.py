@@ -1,9 +1,9 @@
 """Run an hour of churn: check that nothing grows, and that no peer goes without versions for long.
 
 A coordinator, a learner that publishes a small version every few seconds, an origin and peers that only relay, every
-second one behind a router of its own, as processes in an emulated network with links over TLS and libp2p. On the way
-peers are killed, leave and come as newcomers, are frozen for a while, their libp2p threads die, and the coordinator is
-killed. Half of the peers are never killed, so that what they hold can be followed over the whole time.
+second one behind a router of its own, run as processes in an emulated network with links over TLS and libp2p.
+Meanwhile peers are killed, leave and join as newcomers, are frozen for a while, their libp2p threads die, and the
+coordinator is killed. Half of the peers are never killed, so that their memory can be followed over the whole time.
 
 Growth is the Theil-Sen slope an hour of a process's samples after its warm-up. A stall is the time in which a peer that
 runs lacks a published version and completes none.
@@ -28,9 +28,9 @@ from bench.wan import build
 HOUR_S = 3600.0
 STALL_MOST_S = 30.0
 _STEP_S = 1.0
-_CALM_S = 45.0  # at the end nothing happens any more, so that the last stalls can end
+_CALM_S = 45.0  # seconds without disturbances at the end, so that the last stalls can end
 _WARM_UP_SHARE, _WARM_UP_MOST_S = 0.25, 900.0
-_WARM_LEAST_SHARE = 0.3  # of the run; a process that lived for less after its warm-up says nothing
+_WARM_LEAST_SHARE = 0.3  # share of the run; a process that lived for less after its warm-up does not count
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -17,22 +17,22 @@ class Presence:
     _ends_s: list[float] = field(default_factory=list)
 
     def started(self, now_s: float) -> None:
-        """Its process was started: it counts once it has a session."""
+        """Record the start of the peer's process; the peer is present from its first session on."""
         self._starts_s.append(now_s)
 
     def thawed(self, now_s: float) -> None:
-        """It runs again: it counts at once."""
+        """Record that a frozen peer runs again; it is present at once."""
         self._thaws_s.append(now_s)
 
     def gone(self, now_s: float) -> None:
-        """It was killed, frozen, asked to leave, or ended by itself."""
+        """Record that the peer was killed, frozen or asked to leave, or that it ended by itself."""
         self._ends_s.append(now_s)
 
     def spans(self, opened_s: Sequence[float], end_s: float) -> list[Span]:
         """Return the spans in which the peer was present.
 
         Args:
-            opened_s: times at which it opened sessions.
+            opened_s: times at which the peer opened sessions.
             end_s: end of the run.
         """
         ends = [*self._ends_s, end_s]

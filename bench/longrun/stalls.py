@@ -17,14 +17,14 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """From one time (seconds) to another."""
+    """A span of time, in seconds of one clock."""
 
     from_s: float
     to_s: float
 
     @property
     def seconds(self) -> float:
-        """How long."""
+        """Return the length of the span in seconds."""
         return self.to_s - self.from_s
 
 
@@ -61,6 +61,6 @@ def delays_s(published: Sequence[Moment], held: Sequence[Moment], up: Span) -> l
 
 
 def _first_above(published: Sequence[Moment], version: int) -> float | None:
-    """When the first version above this one was published."""
+    """Return the time at which the first version above this one was published, or None if there is none."""
     index = bisect_right(published, version, key=lambda moment: moment.version)
     return published[index].at_s if index < len(published) else None
