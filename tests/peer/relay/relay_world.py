@@ -246,7 +246,7 @@ class World:
         relay_nodes = [RelayNode(node.peer_id, node.role, node.address, may_relay=True) for node in nodes]
         by_id = {node.peer_id: node for node in nodes}
         for node in nodes:
-            self._planner.forget(node.peer_id)
+            self._planner.discard(node.peer_id)
         for action in self._planner.replan(relay_nodes):
             node, plan = by_id[action.peer_id], plan_message(action).relay_plan
             if isinstance(node, Member):
