@@ -31,7 +31,7 @@ from peer.startup import RunMembership, join_run, make_engine, open_store, state
 from peer.worker.core import WorkerCore
 from peer.worker.drain import end, finish, unless
 from peer.worker.events import (
-    ActivationTold,
+    ActivationChanged,
     Event,
     FinishRequested,
     LeasesGranted,
@@ -39,7 +39,7 @@ from peer.worker.events import (
     Rest,
     SessionLost,
     SessionOpened,
-    VersionHeardOf,
+    VersionAnnounced,
     VersionKey,
     VersionVerified,
 )
@@ -289,9 +289,9 @@ class PeerProcess:
             case "announcement":
                 if self._announcements.came(message.announcement):
                     # A version that the store holds already is reported by this call.
-                    self._tell_worker(VersionHeardOf(_key(self._relay.announce(message.announcement))))
+                    self._tell_worker(VersionAnnounced(_key(self._relay.announce(message.announcement))))
             case "activation":
-                self._activation_told(message.activation)
+                self._activation_changed(message.activation)
             case "certificate":
                 self._renewal.received(message.certificate.certificate_pem)
             case "stop":
@@ -301,10 +301,10 @@ class PeerProcess:
             case other if not self._connectivity.received(message):
                 log.warning("unknown message of the coordinator ignored", kind=other)
 
-    def _activation_told(self, activation: pb.Activation) -> None:
+    def _activation_changed(self, activation: pb.Activation) -> None:
         reason = activation.reason[:TEXT_LENGTH_MAX]
         log.info("switched on" if activation.active else "on standby", reason=reason)
-        self._tell_worker(ActivationTold(activation.active, reason))
+        self._tell_worker(ActivationChanged(activation.active, reason))
 
     def _tell_worker(self, event: Event) -> None:
         if self._worker is not None:

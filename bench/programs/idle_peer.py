@@ -55,7 +55,7 @@ class IdleEngine:
 class IdleGeneration:
     """A generation that never produces a token; see peer.engines.base.Generation."""
 
-    async def draw(self, tokens_max: int) -> list[CompletionSlice]:
+    async def next_slice(self, tokens_max: int) -> list[CompletionSlice]:
         """Wait for a day: the worker cancels the call when it ends.
 
         Raises:

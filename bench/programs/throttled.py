@@ -19,7 +19,7 @@ def throttle_engine(token_s: float) -> None:
     """Make every slice take at least ``token_s`` seconds per token from now on."""
     from peer.engines import jax_engine
 
-    draw = jax_engine.JaxGeneration._draw
+    draw = jax_engine.JaxGeneration._generate
 
     def draw_slowly(generation: jax_engine.JaxGeneration, weights: Any, tokens_max: int) -> Any:
         begun_s = time.monotonic()
@@ -28,7 +28,7 @@ def throttle_engine(token_s: float) -> None:
         time.sleep(max(0.0, begun_s + token_s * longest - time.monotonic()))
         return drawn
 
-    jax_engine.JaxGeneration._draw = draw_slowly  # type: ignore[method-assign, assignment]
+    jax_engine.JaxGeneration._generate = draw_slowly  # type: ignore[method-assign, assignment]
 
 
 def throttle_learner(step_s: float) -> None:

@@ -53,13 +53,13 @@ class Holder:
 class _Entry:
     record: PeerRecord
     signed: pb.Signed
-    told_by: PeerId | None  # None: the coordinator, or the peer itself
+    source: PeerId | None  # None: the coordinator, or the peer itself
     met_unix_s: float = 0.0
     failures: int = 0  # dials that failed since the last link with it, or since it has these addresses
 
     @property
-    def believed(self) -> bool:
-        return self.told_by is None or self.met_unix_s > 0.0
+    def trusted(self) -> bool:
+        return self.source is None or self.met_unix_s > 0.0
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -92,11 +92,11 @@ class AddressBook:
 
     # ------------------------------------------------------------ what is learnt
 
-    def add(self, signed: pb.Signed, record: PeerRecord, *, told_by: PeerId | None) -> bool:
+    def add(self, signed: pb.Signed, record: PeerRecord, *, source: PeerId | None) -> bool:
         """Add a verified record, or replace an older one of the same peer.
 
         Args:
-            told_by: the peer that sent it; None: the coordinator. A peer's record of itself is trusted like
+            source: the peer that sent it; None: the coordinator. A peer's record of itself is trusted like
                 one that the coordinator sends.
 
         Returns:
@@ -104,12 +104,12 @@ class AddressBook:
         """
         if self._is_of_no_use(record.peer_id):
             return False
-        teller = None if told_by == record.peer_id else told_by
+        third = None if source == record.peer_id else source
         known = self._entries.get(record.peer_id)
         if known is None:
-            return self._insert(_Entry(record, signed, teller))
-        if teller is None:
-            known.told_by = None
+            return self._insert(_Entry(record, signed, third))
+        if third is None:
+            known.source = None
         if record.sequence <= known.record.sequence:
             return False
         if record.addresses != known.record.addresses:
@@ -145,7 +145,7 @@ class AddressBook:
     def has(self, signed: pb.Signed) -> bool:
         """Return whether exactly this record is in the book, verified and from a trusted peer."""
         same = (entry for entry in self._entries.values() if entry.signed.signature == signed.signature)
-        return any(entry.signed == signed and entry.believed for entry in same)
+        return any(entry.signed == signed and entry.trusted for entry in same)
 
     def met(self, peer_id: PeerId, now_unix_s: float) -> None:
         """Note that a link with this peer is open."""
@@ -162,7 +162,7 @@ class AddressBook:
         nearby, entry = self._nearby.get(peer_id), self._entries.get(peer_id)
         return (*(() if nearby is None else nearby.addresses), *(() if entry is None else entry.addresses))
 
-    def forget_expired(self, now_unix_s: float) -> bool:
+    def discard_expired(self, now_unix_s: float) -> bool:
         """Discard what has expired; return whether a record or a nearby peer was discarded."""
         old = [peer_id for peer_id, one in self._entries.items() if one.record.expires_unix_s <= now_unix_s]
         gone = [peer_id for peer_id, one in self._nearby.items() if one.until_unix_s <= now_unix_s]
@@ -175,18 +175,18 @@ class AddressBook:
 
     # ------------------------------------------------------------ what is sent and used
 
-    def to_tell(self, random: Chance, most: int, *, besides: Container[PeerId] = ()) -> list[pb.Signed]:
+    def to_send(self, random: Chance, most: int, *, besides: Container[PeerId] = ()) -> list[pb.Signed]:
         """Return records for another peer, sampled from those vouched for by the coordinator, their peer or a link."""
         told = [
             entry
             for peer_id, entry in self._entries.items()
-            if entry.believed and entry.addresses and peer_id not in besides
+            if entry.trusted and entry.addresses and peer_id not in besides
         ]
         return [entry.signed for entry in random.sample(told, min(most, len(told)))]
 
     def to_keep(self) -> pb.PeerRecords:
         """Return the records to load again after a restart, those of the peers met last first."""
-        kept = sorted((one for one in self._entries.values() if one.believed), key=lambda one: -one.met_unix_s)
+        kept = sorted((one for one in self._entries.values() if one.trusted), key=lambda one: -one.met_unix_s)
         return pb.PeerRecords(records=[entry.signed for entry in kept])
 
     def holders(self, random: Chance, most: int, *, besides: Container[PeerId] = ()) -> list[Holder]:
@@ -205,7 +205,7 @@ class AddressBook:
             if entry.addresses and peer_id not in besides and peer_id not in self._nearby
         ]
         random.shuffle(others)
-        others.sort(key=lambda entry: (entry.failures, not entry.believed, entry.met_unix_s == 0.0))
+        others.sort(key=lambda entry: (entry.failures, not entry.trusted, entry.met_unix_s == 0.0))
         far = (Holder(one.record.peer_id, one.record.role, " ".join(one.addresses), False) for one in others)
         hints = (
             Holder(peer_id, one.role, " ".join(one.addresses), False)
@@ -218,19 +218,19 @@ class AddressBook:
 
     def _insert(self, entry: _Entry) -> bool:
         """Add a new entry, and return whether it stays: if there is no room, the worst is dropped, perhaps itself."""
-        if entry.told_by is not None and self._told_by(entry.told_by) >= HEARSAY_MOST:
+        if entry.source is not None and self._from_source(entry.source) >= HEARSAY_MOST:
             return False
         self._entries[entry.record.peer_id] = entry
         if len(self._entries) > ENTRIES_MOST:
-            worst = min(self._entries.values(), key=_worth)
+            worst = min(self._entries.values(), key=_rank)
             del self._entries[worst.record.peer_id]
         return entry.record.peer_id in self._entries
 
     def _is_of_no_use(self, peer_id: PeerId) -> bool:
         return peer_id == self.own_peer_id or peer_id in self._banned
 
-    def _told_by(self, peer_id: PeerId) -> int:
-        return sum(entry.told_by == peer_id and not entry.met_unix_s for entry in self._entries.values())
+    def _from_source(self, peer_id: PeerId) -> int:
+        return sum(entry.source == peer_id and not entry.met_unix_s for entry in self._entries.values())
 
     def validate(self) -> None:
         """Assert what must always hold; called in tests."""
@@ -238,11 +238,11 @@ class AddressBook:
         assert len(self._nearby) <= NEARBY_MOST
         assert self.own_peer_id not in self._entries
         assert self.own_peer_id not in self._nearby
-        tellers = Counter(entry.told_by for entry in self._entries.values() if not entry.believed)
-        assert all(count <= HEARSAY_MOST for count in tellers.values())
+        sources = Counter(entry.source for entry in self._entries.values() if not entry.trusted)
+        assert all(count <= HEARSAY_MOST for count in sources.values())
 
 
-def _worth(entry: _Entry) -> tuple[bool, bool, int, float, int]:
+def _rank(entry: _Entry) -> tuple[bool, bool, int, float, int]:
     """Return the sort key of an entry: the smallest is dropped first."""
     has_address = bool(entry.addresses)
-    return entry.believed, has_address, -entry.failures, entry.met_unix_s, entry.record.expires_unix_s
+    return entry.trusted, has_address, -entry.failures, entry.met_unix_s, entry.record.expires_unix_s

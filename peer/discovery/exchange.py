@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 TOLD_EVERY_S = 300.0
 """Seconds between two messages on each link; a change of this peer's own record is sent at once."""
-RECORDS_TOLD = 16
+RECORDS_SENT = 16
 """Records of others in one message."""
 _LOOK_S = 2.0
 _KEPT_EVERY_S = 60.0
@@ -115,7 +115,7 @@ class Exchange:
     async def run(self) -> None:
         """Send records to links, save them to disk and offer sources to the relay, until cancelled."""
         for signed, record in await asyncio.to_thread(self._file.read, self._unix_time()):
-            self._book.add(signed, record, told_by=None)
+            self._book.add(signed, record, source=None)
             self._learn(record.peer_id, self._book.addresses(record.peer_id))
         try:
             while True:
@@ -142,7 +142,7 @@ class Exchange:
         Raises:
             MalformedMessage: there are too many records.
         """
-        self._take(message.peer_records, told_by=None)
+        self._add(message.peer_records, source=None)
 
     # ------------------------------------------------------------ LinkWatcher
 
@@ -160,12 +160,12 @@ class Exchange:
         """Dial other peers before this one from now on."""
         self._book.failed(peer_id)
 
-    def told(self, link: Link, records: pb.PeerRecords) -> None:
+    def records_received(self, link: Link, records: pb.PeerRecords) -> None:
         """Add the records that a member sends about itself and others; a peer that sends too often is ignored."""
         if not self._senders.may(link.peer_id, self._loop.time()):
             return
         try:
-            self._take(records, told_by=link.peer_id)
+            self._add(records, source=link.peer_id)
         except RollcastError as error:
             link.close(error.what, error.code)
             return
@@ -195,13 +195,13 @@ class Exchange:
     def look(self) -> None:
         """Discard expired records, and send and offer what is due."""
         now = self._loop.time()
-        if self._book.forget_expired(self._unix_time()):
+        if self._book.discard_expired(self._unix_time()):
             self._changed = True
         if self._renew():
             self._give()
         for linked in list(self._links.values()):
             if now >= linked.due_s or (linked.told_own is not None and linked.told_own is not self._own.signed):
-                self._tell(linked, now)
+                self._send_records(linked, now)
         if now - self._offered_at_s >= _HOLDERS_EVERY_S:
             self._offered_at_s = now
             self._offer()
@@ -213,14 +213,14 @@ class Exchange:
         if self._own.signed is not None:
             self._send(pb.PeerMessage(peer_records=pb.PeerRecords(records=[self._own.signed])))
 
-    def _tell(self, linked: _Linked, now: float) -> None:
+    def _send_records(self, linked: _Linked, now: float) -> None:
         linked.due_s = now + TOLD_EVERY_S * self._random.uniform(0.75, 1.25)
         linked.told_own = self._own.signed
-        records = self._book.to_tell(self._random, RECORDS_TOLD, besides={linked.link.peer_id})
+        records = self._book.to_send(self._random, RECORDS_SENT, besides={linked.link.peer_id})
         own = [] if self._own.signed is None else [self._own.signed]
         linked.link.send(pb.LinkMessage(peer_records=pb.PeerRecords(records=[*own, *records])))
 
-    def _take(self, records: pb.PeerRecords, *, told_by: PeerId | None) -> None:
+    def _add(self, records: pb.PeerRecords, *, source: PeerId | None) -> None:
         """Add the records that verify; one that does not may have expired on the way, or be of a newer release."""
         for signed in bounded(records):
             if self._book.has(signed):
@@ -228,9 +228,9 @@ class Exchange:
             try:
                 record = verify_record(signed, run_id=self._run_id, now_unix_s=self._unix_time())
             except RollcastError as error:
-                log.debug("peer record dropped", told_by=told_by, code=error.code, reason=error.what)
+                log.debug("peer record dropped", told_by=source, code=error.code, reason=error.what)
                 continue
-            if self._book.add(signed, record, told_by=told_by):
+            if self._book.add(signed, record, source=source):
                 self._changed = True
                 self._learn(record.peer_id, self._book.addresses(record.peer_id))
                 self._offered_at_s = min(self._offered_at_s, self._loop.time() - _HOLDERS_EVERY_S + _LOOK_S)

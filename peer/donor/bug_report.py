@@ -23,7 +23,7 @@ from peer.config import PeerConfig
 from peer.donor.install.join import PeerPaths
 from peer.donor.install.manager import installed
 from peer.donor.install.running import crash_log, holder_of
-from peer.donor.machine.facts import look_at_machine
+from peer.donor.machine.facts import machine_facts
 from peer.donor.page.server import FILE as PAGE_FILE
 from rollcast.runtime.config import dump_json, load_config
 from rollcast.runtime.errors import RollcastError
@@ -109,7 +109,7 @@ def _texts(places: PeerPaths, config_home: Path) -> dict[str, str]:
     state = places.state_folder
     parts: dict[str, Callable[[], str]] = {
         "README.txt": lambda: _README,
-        "machine.json": lambda: _json(asdict(look_at_machine(state, link_host="127.0.0.1", link_port=0))),
+        "machine.json": lambda: _json(asdict(machine_facts(state, link_host="127.0.0.1", link_port=0))),
         "software.txt": software_version,
         "environment.json": lambda: _json(_environment()),
         "status.json": lambda: _json(_status(state)),

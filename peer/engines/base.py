@@ -59,7 +59,7 @@ class Generation(Protocol):
         """
         ...
 
-    async def draw(self, tokens_max: int) -> list[CompletionSlice]:
+    async def next_slice(self, tokens_max: int) -> list[CompletionSlice]:
         """Generate up to ``tokens_max`` more tokens of each completion that has not ended; some may wait.
 
         Returns:

@@ -130,24 +130,24 @@ class JaxGeneration:
         decode = None if engine._work is None else engine._work.decode
         asked = [_sample_request(item) for item in requests]
         self._generation = sampler.begin(weights.weights, asked, _NO_SAMPLING, decode=decode)
-        self._drawn_with = weights
+        self._generated_with = weights
 
     def add(self, requests: Sequence[GenerateRequest]) -> None:
         """Queue requests for rows that become free (see Generation.add)."""
         self._generation.add([_sample_request(item) for item in requests])
 
-    async def draw(self, tokens_max: int) -> list[CompletionSlice]:
-        """Generate one slice in the engine's thread (see Generation.draw)."""
-        return await self._engine._held.generate(functools.partial(self._draw, self._weights, tokens_max))
+    async def next_slice(self, tokens_max: int) -> list[CompletionSlice]:
+        """Generate one slice in the engine's thread (see Generation.next_slice)."""
+        return await self._engine._held.generate(functools.partial(self._generate, self._weights, tokens_max))
 
     def renew(self) -> None:
         """Switch to the active weights; the next slice reads the tokens so far again (see Generation.renew)."""
         self._weights = self._engine._held.active or self._weights
 
-    def _draw(self, weights: _Loaded, tokens_max: int) -> list[CompletionSlice]:
-        if self._drawn_with is not weights:
+    def _generate(self, weights: _Loaded, tokens_max: int) -> list[CompletionSlice]:
+        if self._generated_with is not weights:
             self._generation.renew(weights.weights)
-        self._drawn_with = weights
+        self._generated_with = weights
         return [
             CompletionSlice(number, weights.epoch, weights.version, made.token_ids, made.logprobs, made.finish_reason)
             for number, made in self._generation.generate(tokens_max).items()

@@ -96,7 +96,7 @@ class TorchGeneration:
     def __init__(self, engine: TorchEngine, weights: _Loaded) -> None:
         self._engine = engine
         self._weights = weights
-        self._drawn_with: _Loaded | None = None
+        self._generated_with: _Loaded | None = None
         self._waiting: deque[Row] = deque()
         self._batch: Batch | None = None
         self._asked = 0
@@ -110,23 +110,23 @@ class TorchGeneration:
             self._waiting.append(Row(self._asked, item, list(item.already_generated), stop))
             self._asked += 1
 
-    async def draw(self, tokens_max: int) -> list[CompletionSlice]:
-        """Generate one slice in the engine's thread (see Generation.draw)."""
-        return await self._engine._held.generate(partial(self._draw, self._weights, tokens_max))
+    async def next_slice(self, tokens_max: int) -> list[CompletionSlice]:
+        """Generate one slice in the engine's thread (see Generation.next_slice)."""
+        return await self._engine._held.generate(partial(self._generate, self._weights, tokens_max))
 
     def renew(self) -> None:
         """Switch to the active weights; the next slice reads the tokens so far again (see Generation.renew)."""
         self._weights = self._engine._held.active or self._weights
 
-    def _draw(self, weights: _Loaded, tokens_max: int) -> list[CompletionSlice]:
+    def _generate(self, weights: _Loaded, tokens_max: int) -> list[CompletionSlice]:
         model = self._engine._pointed_at(weights)
         going = [] if self._batch is None else self._batch.rows
-        if self._batch is None or self._drawn_with is not weights:
+        if self._batch is None or self._generated_with is not weights:
             self._batch = Batch(model)
             joining = list(going)
         else:
             joining = []
-        self._drawn_with = weights
+        self._generated_with = weights
         while self._waiting and len(self._batch.rows) + len(joining) < self._engine._rows:
             joining.append(self._waiting.popleft())
         if joining:

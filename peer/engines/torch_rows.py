@@ -21,7 +21,7 @@ class Row:
 
     number: int
     request: GenerateRequest
-    drawn: list[int]
+    generated: list[int]
     stop: StopStrings | None
     new: list[int] = field(default_factory=list)  # since the last slice
     logprobs: list[float] = field(default_factory=list)  # of the new tokens
@@ -30,17 +30,17 @@ class Row:
     @property
     def context(self) -> tuple[int, ...]:
         """The prompt and the tokens generated so far."""
-        return (*self.request.prompt_token_ids, *self.drawn)
+        return (*self.request.prompt_token_ids, *self.generated)
 
     def take(self, token: int, logprob: float) -> None:
         """Append a token, and set the finish reason if it ends the completion."""
-        self.drawn.append(token)
+        self.generated.append(token)
         self.new.append(token)
         self.logprobs.append(logprob)
-        by_text = self.stop is not None and self.stop.end(self.drawn, len(self.drawn) - 1) is not None
+        by_text = self.stop is not None and self.stop.end(self.generated, len(self.generated) - 1) is not None
         if by_text or token in self.request.sampling.stop_token_ids:
             self.finish_reason = "stop"
-        elif len(self.drawn) >= self.request.sampling.max_new_tokens:
+        elif len(self.generated) >= self.request.sampling.max_new_tokens:
             self.finish_reason = "length"
 
 
@@ -77,9 +77,9 @@ class Batch:
         scaled = self._model.logits(hidden[:, -1]) / temperatures[:, None]
         seeds = seed_bits([seed_words(row.request.seed) for row in rows], device)
         noise = gumbel(seeds, (positions[:, 0] + 1).int(), scaled.shape[-1])
-        drawn = (scaled + noise).argmax(dim=-1)
-        logprobs = scaled.gather(1, drawn[:, None])[:, 0] - scaled.logsumexp(dim=-1)
-        for row, token, logprob in zip(rows, drawn.tolist(), logprobs.tolist(), strict=True):
+        sampled = (scaled + noise).argmax(dim=-1)
+        logprobs = scaled.gather(1, sampled[:, None])[:, 0] - scaled.logsumexp(dim=-1)
+        for row, token, logprob in zip(rows, sampled.tolist(), logprobs.tolist(), strict=True):
             row.take(token, logprob)
         self._leave([index for index, row in enumerate(rows) if row.finish_reason is None])
 

@@ -37,7 +37,7 @@ class Ceilings:
 
 _GIB = 2**30
 _SHARE_GAP = 0.05  # battery charge above the limit at which work resumes
-_GOES_ON_AT = 0.9  # share of a ceiling on power, or on the use by other programs, at which work resumes
+_RESUME_SHARE = 0.9  # share of a ceiling on power, or on the use by other programs, at which work resumes
 _BYTES_GAP = 1.1  # multiple of the least free bytes at which work resumes
 
 
@@ -97,7 +97,7 @@ def _power(ceilings: Ceilings, now: Readings, holding: bool) -> str:
         return ""
     if now.power_watts is None:
         return _unknown("power")
-    if now.power_watts <= most * (_GOES_ON_AT if holding else 1.0):
+    if now.power_watts <= most * (_RESUME_SHARE if holding else 1.0):
         return ""
     return f"accelerators draw {now.power_watts:.0f} W, the limit is {most:.0f} W"
 
@@ -134,7 +134,7 @@ def _others(ceilings: Ceilings, now: Readings, holding: bool) -> str:
         return ""
     if share is None:
         return _unknown("use of the processor by other programs")
-    if share <= most * (_GOES_ON_AT if holding else 1.0):
+    if share <= most * (_RESUME_SHARE if holding else 1.0):
         return ""
     return f"other programs use {share:.0%} of the processor, the limit is {most:.0%}"
 

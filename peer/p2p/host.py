@@ -151,9 +151,9 @@ class Host:
         """Discard the records of connections that have ended, because peers come and go for weeks."""
         while True:
             await trio.sleep(_TIDY_S)
-            self._circuits.forget_closed()
+            self._circuits.discard_closed()
             if self.relay is not None:
-                self.relay.forget_closed()
+                self.relay.discard_closed()
 
     def _in_use(self, connection: Any) -> bool:
         if self._circuits.holds(connection) or (self.relay is not None and self.relay.holds(connection)):

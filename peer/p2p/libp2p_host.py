@@ -66,7 +66,7 @@ def make_host(identity: Identity, limits: HostLimits) -> Any:
     give_back_what_fails(network)
     network._do_handle_inbound_connection = _Inbound(network).serve
     # The connector aims at the middle between the watermarks, whatever the minimum, and dials after every disconnect.
-    network.auto_connector.maybe_connect = _dial_nobody
+    network.auto_connector.maybe_connect = _dial_no_peer
     _remember_itself(host)
     return host
 
@@ -99,7 +99,7 @@ class _Inbound:
                 await raw.close()
 
 
-async def _dial_nobody() -> None:
+async def _dial_no_peer() -> None:
     pass
 
 

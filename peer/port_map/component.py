@@ -15,7 +15,7 @@ import structlog
 
 from peer.config import LinkConfig
 from peer.links.addresses import P2pAddress
-from peer.port_map.core import Action, Advertise, Ask, Event, Mapped, MappingCore, Method, NotMapped, Say, Woken
+from peer.port_map.core import Action, Advertise, Ask, Event, LogFailure, Mapped, MappingCore, Method, NotMapped, Woken
 from peer.port_map.natpmp import NatPmp
 from peer.port_map.upnp import Upnp
 from rollcast.runtime.errors import RollcastError, Unreachable
@@ -175,7 +175,7 @@ class PortMapping:
                 text = advertised(ip, ports)
                 log.info("ports mapped by the router" if text else "port mapping ended", advertise=text)
                 self._advertise(text)
-            case Say(reasons):
+            case LogFailure(reasons):
                 log.warning("the router maps no ports", reasons="; ".join(reasons), fix=_FIX)
         return None
 

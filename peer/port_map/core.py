@@ -68,13 +68,13 @@ class Advertise:
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class LogFailure:
     """Log that no protocol could map the ports, with the reason of each."""
 
     reasons: tuple[str, ...]
 
 
-Action = Ask | Advertise | Say
+Action = Ask | Advertise | LogFailure
 
 
 class MappingCore:
@@ -129,7 +129,7 @@ class MappingCore:
         ceiling_s = min(ROUND_MOST_S, ROUND_FIRST_S * 2.0 ** min(self._fruitless, 16))
         self._fruitless += 1
         self.wake_at_s = now + ceiling_s * (0.5 + 0.5 * event.jitter)
-        said: list[Action] = [Say(tuple(self._reasons))] if self._fruitless == 1 else []
+        said: list[Action] = [LogFailure(tuple(self._reasons))] if self._fruitless == 1 else []
         if self._held is None:
             return said
         if now < self._until_s < float("inf"):

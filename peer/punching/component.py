@@ -65,7 +65,7 @@ class PunchComponent:
         while True:
             await self._session.wait()
             if not self._wanted:
-                self._tell("")
+                self._report("")
                 await asyncio.sleep(LOOKS_AGAIN_S)
                 continue
             self._heard = False
@@ -75,12 +75,12 @@ class PunchComponent:
             except TimeoutError:
                 pass  # the session ended, perhaps by a restart of the router, which changes the port too
             except RollcastError as error:
-                self._say(error)
+                self._log_once(error)
             self._watching = None
             if self._heard:
                 delays = backoff_delays_s(self._random, first_s=_RETRY_FIRST_S, most_s=_RETRY_MOST_S)
             else:  # a connection that broke usually returns at once with the same port; this one never worked
-                self._tell("")
+                self._report("")
             await asyncio.sleep(next(delays))
 
     def opened(self, welcome: pb.Welcome) -> None:
@@ -97,7 +97,7 @@ class PunchComponent:
 
     def received(self, message: pb.CoordinatorMessage) -> None:
         """Pass the coordinator's order or refusal to the transport."""
-        self._transport.told(message.punch)
+        self._transport.punch_received(message.punch)
 
     @property
     def _wanted(self) -> bool:
@@ -113,16 +113,16 @@ class PunchComponent:
         if not self._wanted:
             return False
         self._heard, self._problem = True, ""
-        self._tell(address)
+        self._report(address)
         return True
 
-    def _say(self, error: RollcastError) -> None:
+    def _log_once(self, error: RollcastError) -> None:
         """Log each reason once: attempts continue for as long as the process lives."""
         if str(error) != self._problem:
             self._problem = str(error)
             log.info("hole punching unavailable", code=error.code, reason=error.what, cause=error.cause)
 
-    def _tell(self, address: str) -> None:
+    def _report(self, address: str) -> None:
         if address != self._address:
             self._address = address
             log.info("port for holes", seen_as=address or "unknown")

@@ -66,7 +66,7 @@ class GaveUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Ordered:
     """The coordinator's order has arrived."""
 
     order: Order
@@ -110,7 +110,7 @@ class Tick:
     """Time has passed; due at ``next_deadline_s``."""
 
 
-Event = Wanted | GaveUp | Told | Refused | Opened | Failed | SessionOpened | SessionLost | Tick
+Event = Wanted | GaveUp | Ordered | Refused | Opened | Failed | SessionOpened | SessionLost | Tick
 
 # ------------------------------------------------------------- actions
 
@@ -190,8 +190,8 @@ class PunchCore:
                 yield from self._wanted(peer_id, now)
             case GaveUp(peer_id):
                 self._waiting.pop(peer_id, None)
-            case Told(order):
-                yield from self._told(order, now)
+            case Ordered(order):
+                yield from self._ordered(order, now)
             case Refused(peer_id, reason):
                 self._waiting.pop(peer_id, None)
                 self._rest(peer_id, _REFUSED_S, now)  # short, because the cause of a refusal may pass in a moment
@@ -210,7 +210,7 @@ class PunchCore:
             case Tick():
                 for peer_id in [one for one, until_s in self._waiting.items() if now >= until_s]:
                     late = WaitTimedOut(f"waited {ANSWER_S:g} s for the coordinator's order to dial {peer_id}")
-                    yield from self._disappointed(peer_id, late, now)
+                    yield from self._record_failure(peer_id, late, now)
 
     def _wanted(self, peer_id: PeerId, now: float) -> Iterator[Action]:
         failures = self._failures.get(peer_id)
@@ -229,7 +229,7 @@ class PunchCore:
             self._waiting[peer_id] = now + ANSWER_S
             yield Ask(peer_id)
 
-    def _told(self, order: Order, now: float) -> Iterator[Action]:
+    def _ordered(self, order: Order, now: float) -> Iterator[Action]:
         """Start the ordered attempt, or report at once that this end does not take part: the coordinator waits."""
         waited = self._waiting.pop(order.peer_id, None) is not None
         if order.asked and not waited:
@@ -255,9 +255,9 @@ class PunchCore:
         if error is None:
             self._failures.pop(peer_id, None)
         elif running.order.asked:
-            yield from self._disappointed(peer_id, error, now)
+            yield from self._record_failure(peer_id, error, now)
 
-    def _disappointed(self, peer_id: PeerId, error: RollcastError, now: float) -> Iterator[Action]:
+    def _record_failure(self, peer_id: PeerId, error: RollcastError, now: float) -> Iterator[Action]:
         """Record a failure. Each one doubles the pause: a router does not become another kind by retries."""
         self._waiting.pop(peer_id, None)
         count = self._failures[peer_id].count if peer_id in self._failures else 0

@@ -25,13 +25,13 @@ from peer.punching.core import (
     FailWaiting,
     GaveUp,
     Order,
+    Ordered,
     PunchCore,
     Refused,
     Report,
     SessionLost,
     SessionOpened,
     Tick,
-    Told,
     Wanted,
 )
 from peer.punching.core import Opened as HoleOpened
@@ -137,7 +137,7 @@ class PunchTransport:
         """Handle the end of the session: attempts under way continue, and none begins."""
         self._handle(SessionLost())
 
-    def told(self, punch: pb.Punch) -> None:
+    def punch_received(self, punch: pb.Punch) -> None:
         """Handle the coordinator's order or refusal.
 
         Raises:
@@ -207,7 +207,7 @@ def _interface(host: str) -> str:
     return _ANY if address.is_loopback else host
 
 
-def event_of(punch: pb.Punch) -> Told | Refused:
+def event_of(punch: pb.Punch) -> Ordered | Refused:
     """Return the event of the coordinator's message, whose form is checked.
 
     Raises:
@@ -219,7 +219,7 @@ def event_of(punch: pb.Punch) -> Told | Refused:
         return Refused(peer_id, punch.refused[:TEXT_LENGTH_MAX])
     if not 0.0 < punch.deadline_s <= DEADLINE_MOST_S:
         raise MalformedMessage(f"a hole with a deadline of {punch.deadline_s:g} s")
-    return Told(
+    return Ordered(
         Order(
             punch_id=punch.punch_id,
             peer_id=peer_id,

@@ -43,7 +43,7 @@ class LinkWatcher(Protocol):
     def not_reached(self, peer_id: PeerId) -> None:
         """Note that no known address of this peer answered."""
 
-    def told(self, link: Link, records: pb.PeerRecords) -> None:
+    def records_received(self, link: Link, records: pb.PeerRecords) -> None:
         """Take the records that the other end sent; they are not verified yet."""
 
 

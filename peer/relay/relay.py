@@ -351,7 +351,7 @@ class Relay:
                 self._versions.list_received(link.link_id, key_of(message.chunk_list), message.chunk_list.hashes)
             case "peer_records":
                 if self.watcher is not None:
-                    self.watcher.told(link.link, message.peer_records)
+                    self.watcher.records_received(link.link, message.peer_records)
             case _:
                 event = event_of(link.link_id, message)
                 if event is not None:

@@ -13,8 +13,8 @@ from typing import assert_never
 
 from peer.worker.events import (
     Action,
-    ActivationTold,
-    DrawOn,
+    ActivationChanged,
+    ContinueBatch,
     EndBatch,
     Event,
     Finish,
@@ -30,14 +30,14 @@ from peer.worker.events import (
     SendPartials,
     SessionLost,
     SessionOpened,
-    SliceDrawn,
+    SliceGenerated,
     StopRequested,
     Tick,
     UploadAnswered,
     UploadFailed,
     UploadRollouts,
     VersionActivated,
-    VersionHeardOf,
+    VersionAnnounced,
     VersionKey,
     VersionLoaded,
     VersionVerified,
@@ -47,7 +47,7 @@ from peer.worker.pacing import PARTIALS_AT_ONCE_MAX, BatchPatience, PartialPace,
 from peer.worker.pause_reasons import Halt
 from peer.worker.running_batch import RunningBatch, finished_by_prefix, fits_prefixes, rollout_of
 from peer.worker.spool import Spool, counted
-from peer.worker.status import DrawingSpeed, PeerState, Receiving, WorkerStatus
+from peer.worker.status import GenerationSpeed, PeerState, Receiving, WorkerStatus
 from peer.worker.version_swap import VersionSwap
 from rollcast.wire.ids import LeaseId
 from rollcast.wire.rollouts import LeaseGrant, Rollout
@@ -78,7 +78,7 @@ class WorkerCore:
     ) -> None:
         self._batch_slots = concurrent_rollouts
         self._held_slots_wanted = concurrent_rollouts
-        self._speed = DrawingSpeed(slice_tokens=slice_tokens, slice_s=slice_s)
+        self._speed = GenerationSpeed(slice_tokens=slice_tokens, slice_s=slice_s)
         self._spool_max = concurrent_rollouts * SPOOL_BATCHES
         self._spool_bytes_max = spool_bytes_max
         self._book = LeaseBook()
@@ -113,8 +113,8 @@ class WorkerCore:
             return []
         actions = self._apply(event, now)
         actions += self._drop("lease_expired", self._book.expire(now) + self._spool.expire(now))
-        actions += self._swap_version() if self._halt.draws else self._interrupt(now)
-        actions += self._draw_on(now)
+        actions += self._swap_version() if self._halt.may_generate else self._interrupt(now)
+        actions += self._continue_batch(now)
         actions += self._generate(now)
         if self._connected:
             actions += self._upload(now)
@@ -127,7 +127,7 @@ class WorkerCore:
         if self._finished:
             return None
         wake_s = min(self._book.next_expiry_s(), self._spool.next_wake_s() if self._connected else math.inf)
-        if not self._halt.draws and self._batch is not None:
+        if not self._halt.may_generate and self._batch is not None:
             wake_s = min(wake_s, self._halt.since_s + DRAIN_SLICE_S)
         elif self._halt.stopping:
             wake_s = min(wake_s, self._halt.since_s + DRAIN_UPLOAD_S)
@@ -153,8 +153,8 @@ class WorkerCore:
                 return self._grant(event, now)
             case LeasesRevoked(lease_ids, _):
                 return self._drop("revoked", self._book.give_up(lease_ids) + self._spool.revoke(lease_ids))
-            case VersionHeardOf(key):
-                self._swap.heard_of(key)
+            case VersionAnnounced(key):
+                self._swap.announced(key)
             case VersionVerified(key):
                 self._swap.verified(key)
                 return [ReportVersionHeld(key)] if self._connected else []
@@ -162,8 +162,8 @@ class WorkerCore:
                 self._swap.loaded(key)
             case VersionActivated(key):
                 return self._activated(key)
-            case SliceDrawn():
-                return self._slice_drawn(event, now)
+            case SliceGenerated():
+                return self._slice_generated(event, now)
             case UploadAnswered():
                 return self._upload_answered(event, now)
             case UploadFailed(upload_id, _, retry_after_s):
@@ -172,7 +172,7 @@ class WorkerCore:
                 self._halt.rest(reason, state, now)
             case FinishRequested(reason, ends):
                 self._halt.finishing, self._halt.ends = reason, ends
-            case ActivationTold(active, reason):
+            case ActivationChanged(active, reason):
                 self._halt.standby = "" if active else reason or "switched off"
             case StopRequested(reason):
                 return self._begin_drain(reason, now)
@@ -237,21 +237,21 @@ class WorkerCore:
         reason = f"no version here is useful for them: version {key.version} is active"
         return self._return_leases(self._book.ids_where(out_of_reach), reason)
 
-    def _slice_drawn(self, event: SliceDrawn, now: float) -> list[Action]:
+    def _slice_generated(self, event: SliceGenerated, now: float) -> list[Action]:
         batch = self._batch
         if event.batch_id == self._abandoned:
             self._abandoned = None
         if batch is None or batch.batch_id != event.batch_id:
             return []
-        tokens = sum(len(item.segment.token_ids) for item in event.drawn if item.segment is not None)
+        tokens = sum(len(item.segment.token_ids) for item in event.added if item.segment is not None)
         batch.keep(self._book.is_generating)
-        finished, token_s = batch.end_slice(event.drawn, now)
-        self._speed.drawn(tokens, token_s, now)
+        finished, token_s = batch.end_slice(event.added, now)
+        self._speed.count(tokens, token_s, now)
         for rollout in finished:
             self._spool_rollout(rollout)
         if not len(batch):
             return self._end_batch(batch, now)
-        if not self._partial_pace.is_due(now) or not self._connected or not self._halt.draws:
+        if not self._partial_pace.is_due(now) or not self._connected or not self._halt.may_generate:
             return []
         partials = batch.partials(PARTIALS_AT_ONCE_MAX)
         self._partial_pace.sent(len(partials), now)
@@ -301,7 +301,7 @@ class WorkerCore:
         between_slices = batch is not None and not batch.slice_running and batch.may_renew()
         return self._swap.step(may_swap=self._at_rest or (self._continue_across_versions and between_slices))
 
-    def _draw_on(self, now: float) -> list[Action]:
+    def _continue_batch(self, now: float) -> list[Action]:
         batch, active = self._batch, self._swap.active
         if batch is None or active is None or batch.slice_running or self._swap.activating:
             return []
@@ -313,10 +313,10 @@ class WorkerCore:
         fill = self._may_begin() and (self._continue_across_versions or not self._swap.waits)
         more = self._book.take(active, self._batch_slots - len(batch)) if fill else ()
         batch.begin_slice(active, now, more)
-        return [DrawOn(batch.batch_id, self._speed.next_slice_tokens(), renew, more)]
+        return [ContinueBatch(batch.batch_id, self._speed.next_slice_tokens(), renew, more)]
 
     def _may_begin(self) -> bool:
-        return self._halt.draws and not self._spool.is_full(self._spool_bytes_max)
+        return self._halt.may_generate and not self._spool.is_full(self._spool_bytes_max)
 
     def _end_batch(self, batch: RunningBatch, now: float) -> list[Action]:
         self._batch = None

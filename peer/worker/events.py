@@ -36,7 +36,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class DrawnTokens:
+class SliceTokens:
     """The tokens that a slice added to one rollout. ``segment`` is None if the rollout only ended."""
 
     lease_id: LeaseId
@@ -74,7 +74,7 @@ class LeasesRevoked:
 
 
 @dataclass(frozen=True, slots=True)
-class VersionHeardOf:
+class VersionAnnounced:
     """A verified announcement came; the chunks may follow."""
 
     key: VersionKey
@@ -100,11 +100,11 @@ class VersionActivated:
 
 
 @dataclass(frozen=True, slots=True)
-class SliceDrawn:
-    """A GenerateBatch or DrawOn is done. Rollouts without a change may be left out."""
+class SliceGenerated:
+    """A GenerateBatch or ContinueBatch is done. Rollouts without a change may be left out."""
 
     batch_id: int
-    drawn: tuple[DrawnTokens, ...]
+    added: tuple[SliceTokens, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class FinishRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class ActivationTold:
+class ActivationChanged:
     """The coordinator gives this worker work, or puts it on standby for this reason; held leases are completed."""
 
     active: bool
@@ -171,16 +171,16 @@ Event = (
     | SessionLost
     | LeasesGranted
     | LeasesRevoked
-    | VersionHeardOf
+    | VersionAnnounced
     | VersionVerified
     | VersionLoaded
     | VersionActivated
-    | SliceDrawn
+    | SliceGenerated
     | UploadAnswered
     | UploadFailed
     | Rest
     | FinishRequested
-    | ActivationTold
+    | ActivationChanged
     | StopRequested
     | Tick
 )
@@ -222,7 +222,7 @@ class ActivateVersion:
 
 @dataclass(frozen=True, slots=True)
 class GenerateBatch:
-    """Begin a batch of these slots, each after its prefix, and generate a first slice; answered by SliceDrawn."""
+    """Begin a batch of these slots, each after its prefix, and generate a first slice; answered by SliceGenerated."""
 
     batch_id: int
     work: tuple[SlotWork, ...]
@@ -230,8 +230,8 @@ class GenerateBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class DrawOn:
-    """Generate the next slice of the batch; answered by SliceDrawn.
+class ContinueBatch:
+    """Generate the next slice of the batch; answered by SliceGenerated.
 
     Args:
         renew: use the version that is active now.
@@ -288,7 +288,7 @@ Action = (
     | LoadVersion
     | ActivateVersion
     | GenerateBatch
-    | DrawOn
+    | ContinueBatch
     | EndBatch
     | SendPartials
     | UploadRollouts

@@ -30,7 +30,7 @@ class Halt:
     since_s: float = 0.0
 
     @property
-    def draws(self) -> bool:
+    def may_generate(self) -> bool:
         """Return whether a slice may be generated."""
         return not (self.stopping or self.resting)
 
@@ -65,6 +65,6 @@ class Halt:
 
     def rest(self, reason: str, state: RestingState, now: float) -> None:
         """Generate nothing from now on; with an empty reason, resume."""
-        if self.draws:
+        if self.may_generate:
             self.since_s = now
         self.resting, self.resting_state = reason, state

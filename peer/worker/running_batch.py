@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from peer.worker.events import DrawnTokens, SlotWork, VersionKey
+from peer.worker.events import SliceTokens, SlotWork, VersionKey
 from rollcast.wire.ids import LeaseId
 from rollcast.wire.limits import SEGMENTS_MAX
 from rollcast.wire.rollouts import FinishReason, LeaseGrant, PartialRollout, Rollout, Segment, Slot
@@ -73,7 +73,7 @@ class RunningBatch:
             row = RunningRollout(item, now, reported=known, tokens=known)
             self._rollouts[item.lease.lease_id, item.slot.sample_index] = row
 
-    def end_slice(self, drawn: Iterable[DrawnTokens], now: float) -> tuple[list[Rollout], float]:
+    def end_slice(self, added: Iterable[SliceTokens], now: float) -> tuple[list[Rollout], float]:
         """Add the tokens of a slice that has ended.
 
         Returns:
@@ -82,7 +82,7 @@ class RunningBatch:
         self.slice_running = False
         finished: list[Rollout] = []
         longest = 1
-        for item in drawn:
+        for item in added:
             row = self._rollouts.get((item.lease_id, item.sample_index))
             if row is None:
                 continue

@@ -41,7 +41,7 @@ class WorkerStatus:
     tokens_per_second: float
 
 
-class DrawingSpeed:
+class GenerationSpeed:
     """Counts generated tokens, averages the rate, and sizes slices so that they take a given time."""
 
     def __init__(self, *, slice_tokens: int, slice_s: float) -> None:
@@ -52,7 +52,7 @@ class DrawingSpeed:
         self._recent: deque[tuple[float, int]] = deque()
         self._recent_tokens = 0
 
-    def drawn(self, tokens: int, token_s: float, now: float) -> None:
+    def count(self, tokens: int, token_s: float, now: float) -> None:
         """Count a slice's ``tokens``; it took ``token_s`` seconds for each token of its longest rollout."""
         self.tokens += tokens
         self._token_s = token_s

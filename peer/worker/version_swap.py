@@ -13,14 +13,14 @@ class VersionSwap:
         self.newest_verified: VersionKey | None = None
         self.activating = False
         """Whether an ActivateVersion is in progress."""
-        self._newest_heard_of: VersionKey | None = None
+        self._newest_announced: VersionKey | None = None
         self._loading: VersionKey | None = None
         self._loaded: VersionKey | None = None
 
     @property
     def newest_known(self) -> VersionKey | None:
         """Return the newest version that is here or announced; None if there is none."""
-        known = filter(None, (self.active, self._newest_heard_of, self.newest_verified))
+        known = filter(None, (self.active, self._newest_announced, self.newest_verified))
         return max(known, default=None)
 
     @property
@@ -28,9 +28,9 @@ class VersionSwap:
         """Return whether a newer version is loaded and waits for its swap."""
         return self._loaded is not None
 
-    def heard_of(self, key: VersionKey) -> None:
+    def announced(self, key: VersionKey) -> None:
         """Note that a version's announcement came."""
-        self._newest_heard_of = _newer(key, self._newest_heard_of)
+        self._newest_announced = _newer(key, self._newest_announced)
 
     def verified(self, key: VersionKey) -> None:
         """Note that a version is complete on this disk."""
@@ -62,8 +62,8 @@ class VersionSwap:
         """Return in words what the first version waits for."""
         if self._loading is not None:
             return f"loading version {self._loading.version} and compiling"
-        if self._newest_heard_of is not None:
-            return f"waiting for the chunks of version {self._newest_heard_of.version}"
+        if self._newest_announced is not None:
+            return f"waiting for the chunks of version {self._newest_announced.version}"
         return "waiting for the first version to be announced"
 
     def _above_active(self, key: VersionKey) -> bool:

@@ -14,8 +14,7 @@ from peer.worker.core import WorkerCore
 from peer.worker.events import (
     Action,
     ActivateVersion,
-    DrawnTokens,
-    DrawOn,
+    ContinueBatch,
     EndBatch,
     Event,
     Finish,
@@ -26,7 +25,8 @@ from peer.worker.events import (
     ReturnLeases,
     RolloutsDropped,
     SendPartials,
-    SliceDrawn,
+    SliceGenerated,
+    SliceTokens,
     SlotWork,
     Tick,
     UploadAnswered,
@@ -152,8 +152,8 @@ class Worker:
                 self._begin(self._activate(key), f"activating version {key.version}")
             case GenerateBatch(batch_id, work, slice_tokens):
                 self._begin(self._generate(batch_id, work, slice_tokens), "generating rollouts")
-            case DrawOn(batch_id, slice_tokens, renew, more):
-                self._begin(self._draw(batch_id, slice_tokens, renew, more), "generating rollouts")
+            case ContinueBatch(batch_id, slice_tokens, renew, more):
+                self._begin(self._generate_slice(batch_id, slice_tokens, renew, more), "generating rollouts")
             case EndBatch():
                 self._generation = None
             case SendPartials(partials):
@@ -207,9 +207,9 @@ class Worker:
         self._generation = self._engine.begin([_request(item) for item in work])
         self._work = dict(enumerate(work))
         self._requests = len(work)
-        await self._draw(batch_id, slice_tokens)
+        await self._generate_slice(batch_id, slice_tokens)
 
-    async def _draw(
+    async def _generate_slice(
         self, batch_id: int, slice_tokens: int, renew: bool = False, more: tuple[SlotWork, ...] = ()
     ) -> None:
         generation, work = self._generation, self._work
@@ -221,10 +221,10 @@ class Worker:
             generation.add([_request(item) for item in more])
             work.update(enumerate(more, start=self._requests))
             self._requests += len(more)
-        drawn = await generation.draw(slice_tokens)
-        self.tell(SliceDrawn(batch_id, tuple(self._news(work, new) for new in drawn)))
+        slices = await generation.next_slice(slice_tokens)
+        self.tell(SliceGenerated(batch_id, tuple(self._news(work, new) for new in slices)))
 
-    def _news(self, work: dict[int, SlotWork], new: CompletionSlice) -> DrawnTokens:
+    def _news(self, work: dict[int, SlotWork], new: CompletionSlice) -> SliceTokens:
         item = work[new.request] if new.finish_reason is None else work.pop(new.request)
         segment = Segment(
             role="assistant",
@@ -235,7 +235,7 @@ class Worker:
             loss_mask=b"\1" * len(new.token_ids),
             reported_logprobs=new.logprobs,
         )
-        return DrawnTokens(
+        return SliceTokens(
             item.lease.lease_id, item.slot.sample_index, segment if new.token_ids else None, new.finish_reason
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from peer.worker.events import DrawnTokens, SlotWork, VersionKey
+from peer.worker.events import SliceTokens, SlotWork, VersionKey
 from rollcast.sim.settings import Lengths
 from rollcast.wire.ids import LeaseId, PeerId
 from rollcast.wire.rollouts import Segment
@@ -65,13 +65,13 @@ class Engine:
         longest = max((row.length - row.position for row in self._rows), default=0)
         return self.token_s * max(1, min(tokens_max, longest))
 
-    def generate(self, tokens_max: int) -> tuple[DrawnTokens, ...]:
+    def generate(self, tokens_max: int) -> tuple[SliceTokens, ...]:
         """Generate the next slice of every row; finished rows leave the batch."""
         drawn = tuple(self._draw_row(row, tokens_max) for row in self._rows)
         self._rows = [row for row in self._rows if row.position < row.length]
         return drawn
 
-    def _draw_row(self, row: _Row, tokens_max: int) -> DrawnTokens:
+    def _draw_row(self, row: _Row, tokens_max: int) -> SliceTokens:
         assert self._weights is not None
         end = min(row.length, row.position + tokens_max)
         ended, stops = end == row.length, row.length < self._lengths.most
@@ -88,4 +88,4 @@ class Engine:
             b"\x01" * len(tokens),
         )
         reason = ("stop" if stops else "length") if ended else None
-        return DrawnTokens(row.lease_id, row.sample_index, segment, reason)  # type: ignore[arg-type]
+        return SliceTokens(row.lease_id, row.sample_index, segment, reason)  # type: ignore[arg-type]

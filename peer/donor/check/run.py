@@ -17,7 +17,7 @@ from peer.donor.check.findings import Finding
 from peer.donor.install.join import LINK_PORT
 from peer.donor.install.running import holder_of
 from peer.donor.machine.decode_speed import PROMPT_TOKENS, Decoded, timed_decode
-from peer.donor.machine.facts import MachineFacts, look_at_machine
+from peer.donor.machine.facts import MachineFacts, machine_facts
 from peer.engines.base import Engine
 from peer.reachability.link_speed import InviteHttp, LinkMeasured, control_port, measure_link
 from peer.reachability.nat_kind import NatKind, nat_kind
@@ -121,7 +121,7 @@ async def check_machine(
     config, runs = asked.config, holder_of(asked.state_folder) is not None
     said("checking this machine")
     machine = await asyncio.to_thread(
-        look_at_machine, asked.state_folder, link_host=config.link.host, link_port=0 if runs else config.link.port
+        machine_facts, asked.state_folder, link_host=config.link.host, link_port=0 if runs else config.link.port
     )
     checked = CheckResult(machine, checking.machine_findings(machine, config, runs=runs))
     if asked.invite is not None:

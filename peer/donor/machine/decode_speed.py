@@ -116,10 +116,10 @@ async def timed_decode(
         await engine.activate(record.version)
         asked = [GenerateRequest((_TOKEN,) * PROMPT_TOKENS, seed, sampling) for seed in range(concurrent_rollouts)]
         generation = engine.begin(asked)
-        await generation.draw(1)
+        await generation.next_slice(1)
         ready_s = time.monotonic() - begun_s
         said(f"generating {concurrent_rollouts} rollouts at once for about {seconds:g} s")
-        tokens, took_s = await _drawn(generation, concurrent_rollouts, new_tokens, seconds)
+        tokens, took_s = await _generated(generation, concurrent_rollouts, new_tokens, seconds)
     return Decoded(
         tokens / max(took_s, 1e-9),
         concurrent_rollouts,
@@ -131,7 +131,7 @@ async def timed_decode(
     )
 
 
-async def _drawn(generation: Generation, rollouts: int, new_tokens: int, seconds: float) -> tuple[int, float]:
+async def _generated(generation: Generation, rollouts: int, new_tokens: int, seconds: float) -> tuple[int, float]:
     """Return the tokens generated and the seconds they took; end early if all rollouts have ended.
 
     The first slice is not counted, because it compiles, unless all rollouts end in it.
@@ -140,10 +140,10 @@ async def _drawn(generation: Generation, rollouts: int, new_tokens: int, seconds
     warm = False
     while took_s < seconds and ended < rollouts:
         started_s = time.monotonic()
-        drawn = await generation.draw(size)
+        slices = await generation.next_slice(size)
         slice_s = time.monotonic() - started_s
-        made = sum(len(one.token_ids) for one in drawn)
-        ended += sum(one.finish_reason is not None for one in drawn)
+        made = sum(len(one.token_ids) for one in slices)
+        ended += sum(one.finish_reason is not None for one in slices)
         if warm or ended == rollouts:
             tokens, took_s = tokens + made, took_s + slice_s
         warm = True

@@ -66,7 +66,7 @@ class MachineFacts:
         return self.accelerators[0].memory_free_bytes if self.accelerators else self.memory_free_bytes
 
 
-def look_at_machine(state_folder: Path, *, link_host: str, link_port: int) -> MachineFacts:
+def machine_facts(state_folder: Path, *, link_host: str, link_port: int) -> MachineFacts:
     """Return the facts of this machine; nothing is started, and nothing is written."""
     memory = psutil.virtual_memory()
     packages = {name: release for name in _PACKAGES if (release := _release(name))}

@@ -62,7 +62,7 @@ class CircuitBook:
 
     def reserve(self, peer_id: PeerId, now: float) -> Answer:
         """Grant, renew or refuse the reservation of a peer that wants to be reached through this relay."""
-        self._forget(now)
+        self._discard_expired(now)
         full = len(self._expires_at_s) >= self.caps.reservations_most and peer_id not in self._expires_at_s
         if not self.open or full:
             return Answer.RESERVATION_REFUSED
@@ -71,7 +71,7 @@ class CircuitBook:
 
     def holds(self, peer_id: PeerId, now: float) -> bool:
         """Return whether the peer holds a reservation that has not expired."""
-        self._forget(now)
+        self._discard_expired(now)
         return peer_id in self._expires_at_s
 
     def left(self, peer_id: PeerId) -> None:
@@ -107,6 +107,6 @@ class CircuitBook:
         """Return how many reservations are recorded, some of which may have expired."""
         return len(self._expires_at_s)
 
-    def _forget(self, now: float) -> None:
+    def _discard_expired(self, now: float) -> None:
         for peer_id in [peer_id for peer_id, at_s in self._expires_at_s.items() if at_s <= now]:
             del self._expires_at_s[peer_id]

@@ -58,7 +58,7 @@ class CircuitClient:
         """Return whether this peer holds a reservation on this connection."""
         return any(held is connection for held in self._relays.values())
 
-    def forget_closed(self) -> None:
+    def discard_closed(self) -> None:
         """Discard the records of connections that have ended."""
         self._shown = {key: held for key, held in self._shown.items() if not held.is_closed}
         self._meeting = {key: lock for key, lock in self._meeting.items() if lock.locked()}

@@ -69,7 +69,7 @@ class CircuitRelay:
         peer_id = PeerId(str(connection.muxed_conn.peer_id))
         return self._reserved.get(peer_id) is connection and self.book.holds(peer_id, trio.current_time())
 
-    def forget_closed(self) -> None:
+    def discard_closed(self) -> None:
         """End the reservations whose connections have ended."""
         for peer_id in [peer_id for peer_id, connection in self._reserved.items() if connection.is_closed]:
             del self._reserved[peer_id]
@@ -114,7 +114,7 @@ class CircuitRelay:
 
     async def _connect(self, stream: Any, source: PeerId, target_id: bytes) -> None:
         target = PeerId(str(ID(target_id)))
-        self.forget_closed()
+        self.discard_closed()
         connection = self._reserved.get(target)
         answer = self.book.connect(source, target, trio.current_time())
         if answer is not Answer.OK:

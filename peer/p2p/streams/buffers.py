@@ -28,7 +28,7 @@ Wake = Callable[[], None]
 """A function that wakes the other thread; it may be called after that thread has ended."""
 
 
-def _nobody() -> None:
+def _ignore() -> None:
     pass
 
 
@@ -49,8 +49,8 @@ class LinkBuffers:
         self._window_bytes = window_bytes
         self._call_loop = call_loop
         self._clock = clock
-        self.on_change: Wake = _nobody  # called on the event loop: bytes came or left, or the link ended
-        self._wake_host: Wake = _nobody
+        self.on_change: Wake = _ignore  # called on the event loop: bytes came or left, or the link ended
+        self._wake_host: Wake = _ignore
         self._leaving: deque[memoryview] = deque()
         self._waiting_bytes = 0
         self._leaving_bytes = 0

@@ -66,7 +66,7 @@ class Lanes:
 
     async def run(self) -> None:
         """Pump until the link has ended, and close both streams. The caller closes the connections."""
-        pumps = (self._send, self._hear, self._watch, self._receive, self._grant)
+        pumps = (self._send, self._read_signs_of_life, self._watch, self._receive, self._grant)
         muxed = self._receives.muxed_stream
         try:
             # libp2p has opened the window by some amount during the negotiation already.
@@ -130,7 +130,7 @@ class Lanes:
         while muxed.send_window < size_bytes and not muxed.closed:  # noqa: ASYNC110
             await trio.sleep(_WINDOW_LOOK_S)
 
-    async def _hear(self) -> None:
+    async def _read_signs_of_life(self) -> None:
         """Read the other end's signs of life."""
         while await self._sends.read(_SIGNS_READ_MOST):
             self._heard = True

@@ -13,8 +13,8 @@ from peer.worker.core import WorkerCore
 from peer.worker.events import (
     Action,
     ActivateVersion,
-    ActivationTold,
-    DrawOn,
+    ActivationChanged,
+    ContinueBatch,
     EndBatch,
     Event,
     Finish,
@@ -29,7 +29,7 @@ from peer.worker.events import (
     SendPartials,
     SessionLost,
     SessionOpened,
-    SliceDrawn,
+    SliceGenerated,
     StopRequested,
     Tick,
     UploadAnswered,
@@ -37,7 +37,7 @@ from peer.worker.events import (
     UploadRollouts,
     Verdict,
     VersionActivated,
-    VersionHeardOf,
+    VersionAnnounced,
     VersionKey,
     VersionLoaded,
     VersionVerified,
@@ -180,7 +180,7 @@ class PeerNode(Process):
             case "revoke":
                 self.apply(LeasesRevoked(content.lease_ids, content.reason))
             case "announcement":
-                self.apply(VersionHeardOf(VersionKey(content.version, content.record.epoch)))
+                self.apply(VersionAnnounced(VersionKey(content.version, content.record.epoch)))
                 if self.receiver is not None:
                     self.receiver.announced(content)
             case "plan":
@@ -189,7 +189,7 @@ class PeerNode(Process):
             case "probe":
                 self._probe_id = content
             case "activation":
-                self.apply(ActivationTold(content.active, content.reason))
+                self.apply(ActivationChanged(content.active, content.reason))
             case "stop":
                 self.apply(StopRequested(content))
             case _:
@@ -290,7 +290,7 @@ class PeerNode(Process):
             case GenerateBatch():
                 self._engine.begin(action.work)
                 self._draw(action.batch_id, action.slice_tokens)
-            case DrawOn():
+            case ContinueBatch():
                 if action.renew:
                     self._engine.renew()
                 self._engine.add(action.more)
@@ -332,7 +332,7 @@ class PeerNode(Process):
         if paused_s - paused_before_s > 1e-6:  # generation paused for receiving: the slice takes that much longer
             self.later(paused_s - paused_before_s, self._drawn, batch_id, tokens_max, paused_s)
             return
-        self.apply(SliceDrawn(batch_id, self._engine.generate(tokens_max)))
+        self.apply(SliceGenerated(batch_id, self._engine.generate(tokens_max)))
 
     def _paused_s(self) -> float:
         """Return the seconds spent receiving if generation pauses meanwhile; else 0."""

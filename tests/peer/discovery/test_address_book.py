@@ -33,16 +33,16 @@ def signed(of: PeerRecord) -> pb.Signed:
     return pb.Signed(payload=f"{of}".encode(), signature=f"{of.peer_id} {of.sequence}".encode())
 
 
-def add(book: AddressBook, of: PeerRecord, told_by: str | None = None) -> bool:
-    return book.add(signed(of), of, told_by=None if told_by is None else PeerId(told_by))
+def add(book: AddressBook, of: PeerRecord, source: str | None = None) -> bool:
+    return book.add(signed(of), of, source=None if source is None else PeerId(source))
 
 
 def addresses(book: AddressBook) -> dict[str, str]:
     return {one.peer_id: one.address for one in book.holders(Random(1), 999)}
 
 
-def tellable(book: AddressBook) -> set[bytes]:
-    return {one.signature for one in book.to_tell(Random(1), 999)}
+def sendable(book: AddressBook) -> set[bytes]:
+    return {one.signature for one in book.to_send(Random(1), 999)}
 
 
 def test_the_highest_sequence_counts() -> None:
@@ -66,7 +66,7 @@ def test_a_banned_peer_is_discarded_and_not_learned_again() -> None:
     learn()
     for _ in range(2):
         book.keep_out(frozenset({PeerId("a"), PeerId("c")}))
-        assert (set(addresses(book)), tellable(book)) == ({"b"}, {b"b 1"})
+        assert (set(addresses(book)), sendable(book)) == ({"b"}, {b"b 1"})
         learn()
     book.keep_out(frozenset())
     learn()
@@ -82,11 +82,11 @@ def test_the_own_record_is_not_added() -> None:
 def test_a_third_peers_record_is_passed_on_after_a_link_with_its_subject() -> None:
     book = AddressBook(OWN)
     add(book, record("a"))
-    add(book, record("b"), told_by="b")
-    add(book, record("c"), told_by="b")
-    assert tellable(book) == {b"a 1", b"b 1"}
+    add(book, record("b"), source="b")
+    add(book, record("c"), source="b")
+    assert sendable(book) == {b"a 1", b"b 1"}
     book.met(PeerId("c"), NOW)
-    assert tellable(book) == {b"a 1", b"b 1", b"c 1"}
+    assert sendable(book) == {b"a 1", b"b 1", b"c 1"}
     assert book.to_keep().records[0].signature == b"c 1"
 
 
@@ -95,7 +95,7 @@ def test_a_peer_without_an_address_is_neither_dialled_nor_passed_on() -> None:
     nowhere = PeerRecord(RunId("run"), PeerId("a"), "peer", 1, (), int(NOW) + 600)
     add(book, nowhere)
     assert addresses(book) == {}
-    assert tellable(book) == set()
+    assert sendable(book) == set()
 
 
 def test_a_record_cannot_name_a_local_file() -> None:
@@ -104,7 +104,7 @@ def test_a_record_cannot_name_a_local_file() -> None:
     add(book, record("b", "/etc/shadow"))
     assert addresses(book) == {"a": "a:1"}
     assert book.addresses(PeerId("a")) == ("a:1",)
-    assert tellable(book) == {b"a 1"}
+    assert sendable(book) == {b"a 1"}
 
 
 def test_a_liar_fills_only_its_share_and_evicts_no_other_peer() -> None:
@@ -112,11 +112,11 @@ def test_a_liar_fills_only_its_share_and_evicts_no_other_peer() -> None:
     for number in range(ENTRIES_MOST):
         add(book, record(f"good-{number}"))
     for number in range(500):
-        add(book, record(f"lie-{number}"), told_by="liar")
+        add(book, record(f"lie-{number}"), source="liar")
     assert {name for name in addresses(book) if name.startswith("lie")} == set()
     fresh = AddressBook(OWN)
     for number in range(500):
-        add(fresh, record(f"lie-{number}"), told_by="liar")
+        add(fresh, record(f"lie-{number}"), source="liar")
     assert len(fresh) == HEARSAY_MOST
     fresh.validate()
 
@@ -142,7 +142,7 @@ def test_a_nearby_peer_is_dialled_at_its_local_address_first() -> None:
     book.found_nearby(OWN, "peer", ("192.168.1.7:7",), NOW)
     assert addresses(book) == {"a": "192.168.1.5:7 a:1", "z": "192.168.1.6:7"}
     assert all(one.lan for one in book.holders(Random(1), 9))
-    assert book.forget_expired(NOW + NEARBY_S)
+    assert book.discard_expired(NOW + NEARBY_S)
     assert addresses(book) == {}
 
 
@@ -158,7 +158,7 @@ def test_hints_come_last_and_are_bounded() -> None:
     assert len(others) == NEARBY_MOST - 1
     assert not any(one.lan for one in others)
     assert [one.peer_id for one in others][-1] == "x199"
-    book.forget_expired(NOW + NEARBY_S)
+    book.discard_expired(NOW + NEARBY_S)
     assert "x199" not in addresses(book)
 
 
@@ -166,15 +166,15 @@ def test_expired_records_are_discarded() -> None:
     book = AddressBook(OWN)
     add(book, record("a", expires=NOW + 10))
     add(book, record("b", expires=NOW + 20))
-    assert not book.forget_expired(NOW + 9)
-    assert book.forget_expired(NOW + 10)
+    assert not book.discard_expired(NOW + 9)
+    assert book.discard_expired(NOW + 10)
     assert set(addresses(book)) == {"b"}
 
 
 def test_only_an_identical_trusted_record_needs_no_second_verification() -> None:
     book = AddressBook(OWN)
     hearsay, own = record("a"), record("b")
-    add(book, hearsay, told_by="c")
+    add(book, hearsay, source="c")
     add(book, own)
     assert book.has(signed(own))
     assert not book.has(signed(hearsay))
@@ -192,10 +192,10 @@ class Books(RuleBasedStateMachine):
         self.book = AddressBook(OWN)
         self.now = NOW
 
-    @rule(name=NAMES, number=st.integers(0, 600), sequence=st.integers(1, 5), told_by=st.none() | NAMES)
-    def add(self, name: str, number: int, sequence: int, told_by: str | None) -> None:
+    @rule(name=NAMES, number=st.integers(0, 600), sequence=st.integers(1, 5), source=st.none() | NAMES)
+    def add(self, name: str, number: int, sequence: int, source: str | None) -> None:
         of = record(f"{name}-{number}", sequence=sequence, expires=self.now + 100 * sequence)
-        add(self.book, of, told_by=told_by)
+        add(self.book, of, source=source)
 
     @rule(name=NAMES, number=st.integers(0, 600))
     def meet(self, name: str, number: int) -> None:
@@ -212,7 +212,7 @@ class Books(RuleBasedStateMachine):
     @rule(seconds=st.floats(0.0, 300.0))
     def wait(self, seconds: float) -> None:
         self.now += seconds
-        self.book.forget_expired(self.now)
+        self.book.discard_expired(self.now)
 
     @invariant()
     def bounded(self) -> None:
@@ -233,7 +233,7 @@ def test_a_sample_is_no_larger_than_requested(told: list[tuple[str, int]], most:
     book = AddressBook(OWN)
     for name, sequence in told:
         add(book, record(name, sequence=sequence))
-    sample = book.to_tell(Random(2), most, besides={PeerId("p1")})
+    sample = book.to_send(Random(2), most, besides={PeerId("p1")})
     assert len(sample) <= most
     assert all(not one.signature.startswith(b"p1 ") for one in sample)
 

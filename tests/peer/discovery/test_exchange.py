@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from peer.discovery.address_book import AddressBook
 from peer.discovery.book_file import BookFile
-from peer.discovery.exchange import RECORDS_TOLD, Exchange
+from peer.discovery.exchange import RECORDS_SENT, Exchange
 from peer.discovery.own_record import OwnRecord
 from peer.links.neighbours import Neighbour
 from peer.links.transport import Link
@@ -81,7 +81,7 @@ class Around:
         self.exchange.look()
 
     def hears(self, link: PlayedLink, *records: pb.Signed) -> None:
-        self.exchange.told(cast(Link, link), pb.PeerRecords(records=records))
+        self.exchange.records_received(cast(Link, link), pb.PeerRecords(records=records))
 
     @property
     def dialable(self) -> set[PeerId]:
@@ -175,7 +175,7 @@ async def test_a_message_has_a_bounded_number_of_records(tmp_path: Path) -> None
         around.exchange.received(pb.CoordinatorMessage(peer_records=pb.PeerRecords(records=records)))
     link = around.link()
     around.look()
-    assert len(link.told[0]) == 1 + RECORDS_TOLD
+    assert len(link.told[0]) == 1 + RECORDS_SENT
 
 
 async def test_a_restarted_peer_loads_the_peers_that_it_met(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ async def complete(
     pieces: list[list[CompletionSlice]] = [[] for _ in range(count)]
     going = set(range(count)) - set(ended)
     while going:
-        for new in await generation.draw(slice_tokens):
+        for new in await generation.next_slice(slice_tokens):
             assert 1 <= len(new.token_ids) == len(new.logprobs) <= slice_tokens
             assert new.request in going
             pieces[new.request].append(new)
@@ -164,7 +164,7 @@ class EngineConformance:
     async def test_a_renewed_generation_continues_with_the_new_weights(self, engine: Engine) -> None:
         await self.put(engine, 0)
         generation = engine.begin(requests(4))
-        begun = await generation.draw(2)
+        begun = await generation.next_slice(2)
         await self.put(engine, 1)
         generation.renew()
         rest = await complete(generation, 4, ended={new.request for new in begun if new.finish_reason is not None})
@@ -199,7 +199,7 @@ class EngineConformance:
     async def test_added_requests_are_generated_as_if_present_from_the_start(self, engine: Engine) -> None:
         await self.put(engine, 0)
         generation = engine.begin(requests(2))
-        first = await generation.draw(1)
+        first = await generation.next_slice(1)
         generation.add(requests(9)[2:])
         ended = {new.request for new in first if new.finish_reason is not None}
         pieces = await complete(generation, 9, 2, ended)

@@ -81,12 +81,12 @@ class FakeGeneration:
         self._tokens = [list(item.already_generated) for item in requests]
         self._ended: list[FinishReason | None] = [None] * len(requests)
 
-    async def draw(self, tokens_max: int) -> list[CompletionSlice]:
+    async def next_slice(self, tokens_max: int) -> list[CompletionSlice]:
         weights = self._weights
         await asyncio.sleep(self._engine.token_s * tokens_max)
         await self._engine.released.wait()
         going = [index for index, ended in enumerate(self._ended) if ended is None]
-        return [self._draw(index, weights, tokens_max) for index in going]
+        return [self._generate(index, weights, tokens_max) for index in going]
 
     def add(self, requests: Sequence[GenerateRequest]) -> None:
         self._requests += requests
@@ -97,7 +97,7 @@ class FakeGeneration:
         assert self._engine.active is not None
         self._weights = self._engine.active
 
-    def _draw(self, index: int, weights: tuple[VersionRecord, bytes], tokens_max: int) -> CompletionSlice:
+    def _generate(self, index: int, weights: tuple[VersionRecord, bytes], tokens_max: int) -> CompletionSlice:
         record, state = weights
         tokens = self._tokens[index]
         begin = len(tokens)

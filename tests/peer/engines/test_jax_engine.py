@@ -70,10 +70,10 @@ async def test_the_first_batch_compiles_nothing_after_a_warm_up() -> None:
     jax.monitoring.register_event_duration_secs_listener(lambda name, _seconds, **_: compiled.append(name))
     try:
         generation = engine.begin(requests(3))
-        await generation.draw(1)
+        await generation.next_slice(1)
         await engine.activate(record.version)
         generation.renew()
-        await generation.draw(SAMPLING.max_new_tokens)
+        await generation.next_slice(SAMPLING.max_new_tokens)
     finally:
         jax.monitoring.clear_event_listeners()
     await engine.close()

@@ -5,7 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.port_map.core import LOOK_AGAIN_S, ROUND_MOST_S, Advertise, Ask, Mapped, MappingCore, NotMapped, Say, Woken
+from peer.port_map.core import (
+    LOOK_AGAIN_S,
+    ROUND_MOST_S,
+    Advertise,
+    Ask,
+    LogFailure,
+    Mapped,
+    MappingCore,
+    NotMapped,
+    Woken,
+)
 
 PORTS = ((7420, 7420),)
 GOT = Mapped("UPnP", "203.0.113.5", PORTS, 3600.0)
@@ -36,7 +46,7 @@ def test_a_lease_that_is_not_renewed_holds_until_it_expires() -> None:
     core.handle(Woken(), 0.0)
     core.handle(Mapped("NAT-PMP", "203.0.113.5", PORTS, 120.0), 0.0)
     core.handle(Woken(), 60.0)
-    assert core.handle(NotMapped("NAT-PMP", "no answer"), 62.0) == [Say(("NAT-PMP: no answer",))]
+    assert core.handle(NotMapped("NAT-PMP", "no answer"), 62.0) == [LogFailure(("NAT-PMP: no answer",))]
     assert core.wake_at_s == 120.0
     core.handle(Woken(), 120.0)
     assert core.handle(NotMapped("NAT-PMP", "no answer"), 122.0) == [Advertise("", ())]
@@ -57,7 +67,7 @@ def test_failed_rounds_become_rarer_and_are_logged_once(jitters: list[float]) ->
     core, now, said = MappingCore(["NAT-PMP"]), 0.0, 0
     for jitter in jitters:
         assert core.handle(Woken(), now) == [Ask("NAT-PMP")]
-        said += sum(isinstance(action, Say) for action in core.handle(NotMapped("NAT-PMP", "no", jitter), now))
+        said += sum(isinstance(action, LogFailure) for action in core.handle(NotMapped("NAT-PMP", "no", jitter), now))
         assert 29.9 <= core.wake_at_s - now <= ROUND_MOST_S + 0.1
         now = core.wake_at_s
     assert said == 1

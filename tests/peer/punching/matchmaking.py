@@ -55,4 +55,4 @@ class Matchmaking:
                 asked=asked,
                 deadline_s=self.deadline_s,
             )
-            loop.call_soon(self.transports[told].told, order)
+            loop.call_soon(self.transports[told].punch_received, order)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from peer.worker.core import DRAIN_UPLOAD_S, WorkerCore
 from peer.worker.events import (
     ActivateVersion,
-    ActivationTold,
+    ActivationChanged,
     EndBatch,
     Finish,
     GenerateBatch,
@@ -18,7 +18,7 @@ from peer.worker.events import (
     RolloutsDropped,
     SessionLost,
     SessionOpened,
-    SliceDrawn,
+    SliceGenerated,
     StopRequested,
     Tick,
     UploadAnswered,
@@ -26,7 +26,7 @@ from peer.worker.events import (
     UploadRollouts,
     Verdict,
     VersionActivated,
-    VersionHeardOf,
+    VersionAnnounced,
     VersionLoaded,
     VersionVerified,
 )
@@ -39,7 +39,7 @@ from tests.peer.worker.worker_samples import SLICE, accept, begun, finished, gra
 def test_the_first_version_is_loaded_then_activated_and_then_work_is_requested() -> None:
     core = WorkerCore(concurrent_rollouts=4)
     assert core.handle(SessionOpened(), 0.0) == []
-    assert core.handle(VersionHeardOf(key(0)), 0.1) == []
+    assert core.handle(VersionAnnounced(key(0)), 0.1) == []
     assert core.handle(VersionVerified(key(0)), 0.2) == [ReportVersionHeld(key(0)), LoadVersion(key(0))]
     assert core.handle(VersionLoaded(key(0)), 0.3) == [ActivateVersion(key(0))]
     assert core.handle(VersionActivated(key(0)), 0.4) == [RequestWork(8)]
@@ -118,7 +118,7 @@ def test_an_older_version_is_reported_but_never_loaded() -> None:
 def test_a_lease_for_a_newer_version_is_kept_until_that_version_is_active() -> None:
     core = ready_core()
     lease = grant(1, 4, oldest_useful=1)
-    core.handle(VersionHeardOf(key(1)), 1.0)
+    core.handle(VersionAnnounced(key(1)), 1.0)
     assert core.handle(LeasesGranted((lease,)), 1.0) == []
     assert core.status(1.0).reason == "1 leases need version 1 or newer; version 0 is active"
     core.handle(VersionVerified(key(1)), 1.1)
@@ -225,7 +225,7 @@ def test_stopping_returns_leases_uploads_what_is_finished_and_ends() -> None:
     made = tuple(rollout(item) for item in work(lease)[:4])
     core.handle(finished(1, work(lease)[:4]), 2.0)
     assert core.handle(StopRequested("stopped by a signal"), 2.1) == [RequestWork(0)]
-    assert core.handle(SliceDrawn(2, ()), 2.1) == [
+    assert core.handle(SliceGenerated(2, ()), 2.1) == [
         EndBatch(2),
         ReturnLeases((LeaseId(2),), "stopping: stopped by a signal"),
     ]
@@ -260,7 +260,7 @@ def test_the_state_is_reported_in_words() -> None:
         return status.state, status.reason
 
     assert said() == ("starting", "waiting for the first version to be announced")
-    core.handle(VersionHeardOf(key(0)), 0.0)
+    core.handle(VersionAnnounced(key(0)), 0.0)
     assert said() == ("starting", "waiting for the chunks of version 0")
     assert said(Receiving(0, 3, 40)) == ("receiving", "version 0: 3 of 40 chunks")
     core.handle(VersionVerified(key(0)), 0.0)
@@ -278,18 +278,18 @@ def test_on_standby_held_work_continues_and_the_reason_is_reported() -> None:
     core = ready_core()
     first, second = grant(1), grant(2)
     assert core.handle(LeasesGranted((first, second)), 1.0) == [GenerateBatch(1, work(first, second), SLICE)]
-    assert core.handle(ActivationTold(False, "off: too dear"), 1.1) == []
+    assert core.handle(ActivationChanged(False, "off: too dear"), 1.1) == []
     assert core.status(1.1).state == "generating"
     idle = ready_core()
-    idle.handle(ActivationTold(False, "off: too dear"), 1.0)
+    idle.handle(ActivationChanged(False, "off: too dear"), 1.0)
     assert (idle.status(1.0).state, idle.status(1.0).reason) == ("standby", "off: too dear")
-    idle.handle(ActivationTold(True, "on: cheap"), 2.0)
+    idle.handle(ActivationChanged(True, "on: cheap"), 2.0)
     assert idle.status(2.0).state == "idle"
 
 
 def test_standby_ends_with_the_session_unless_repeated() -> None:
     core = ready_core()
-    core.handle(ActivationTold(False, ""), 1.0)
+    core.handle(ActivationChanged(False, ""), 1.0)
     assert core.status(1.0).reason == "switched off"
     core.handle(SessionLost("gone"), 2.0)
     core.handle(SessionOpened(), 3.0)

@@ -59,7 +59,7 @@ async def test_other_leases_are_returned_and_everything_is_closed() -> None:
 
 def test_a_worker_starts_without_a_reason_to_pause() -> None:
     halt = Halt()
-    assert halt.draws
+    assert halt.may_generate
     assert halt.takes_work
     assert halt.in_words == ""
     assert halt.status(unfinished=3, unsent=1) is None
@@ -67,11 +67,11 @@ def test_a_worker_starts_without_a_reason_to_pause() -> None:
 
 def test_the_gravest_reason_counts() -> None:
     halt = Halt(finishing="requested by its owner")
-    assert halt.draws
+    assert halt.may_generate
     assert not halt.takes_work
     assert halt.status(unfinished=3, unsent=1) == ("finishing", "requested by its owner; 3 rollouts left")
     halt.rest("hot", "resting", 5.0)
-    assert (halt.draws, halt.in_words) == (False, "resting: hot")
+    assert (halt.may_generate, halt.in_words) == (False, "resting: hot")
     assert halt.stop("told to", 6.0)
     assert not halt.stop("told again", 7.0)
     assert (halt.since_s, halt.in_words) == (6.0, "stopping: told to")
@@ -84,4 +84,4 @@ def test_another_reason_to_rest_does_not_begin_the_wait_anew() -> None:
     halt.rest("paused by its owner", "paused", 6.0)
     assert (halt.since_s, halt.in_words) == (5.0, "paused: paused by its owner")
     halt.rest("", "resting", 7.0)
-    assert halt.draws
+    assert halt.may_generate

@@ -10,7 +10,7 @@ from peer.worker.running_batch import (
     joined,
     part_of,
 )
-from peer.worker.status import FIRST_SLICE_TOKENS, RATE_WINDOW_S, DrawingSpeed
+from peer.worker.status import FIRST_SLICE_TOKENS, RATE_WINDOW_S, GenerationSpeed
 from rollcast.wire.ids import PeerId
 from rollcast.wire.limits import SEGMENTS_MAX
 from rollcast.wire.rollouts import Segment
@@ -27,8 +27,8 @@ def test_slices_of_one_version_are_one_segment_and_the_prefix_stays_apart() -> N
     prefix = (segment((8,), peer=OTHER), segment((9,)))
     batch = running(prefix)
     items = work(grant(1, 2, prefix=prefix))
-    batch.end_slice(begun(1, items).drawn, 11.0)
-    batch.end_slice(begun(1, items).drawn, 12.0)
+    batch.end_slice(begun(1, items).added, 11.0)
+    batch.end_slice(begun(1, items).added, 12.0)
     done, token_s = batch.end_slice((drawn(items[0], (5, 5, 5, 1), version=1),), 16.0)
     parts = (*prefix, segment((3, 4, 3, 4)), segment((5, 5, 5, 1), 1))
     assert done == [rollout(items[0], *parts, generate_s=6.0)]
@@ -39,10 +39,10 @@ def test_slices_of_one_version_are_one_segment_and_the_prefix_stays_apart() -> N
 def test_partial_results_have_only_new_tokens_and_their_position() -> None:
     batch = running((segment((8, 9)),))
     items = work(grant(1, 2))
-    batch.end_slice(begun(1, items).drawn, 11.0)
+    batch.end_slice(begun(1, items).added, 11.0)
     assert [(item.position, item.segments) for item in batch.partials(9)] == [(2, (segment((3, 4)),))] * 2
     assert batch.partials(9) == ()
-    batch.end_slice(begun(1, items[:1], (5,)).drawn, 12.0)
+    batch.end_slice(begun(1, items[:1], (5,)).added, 12.0)
     assert [(item.position, item.segments) for item in batch.partials(9)] == [(4, (segment((5,)),))]
     batch.report_again()
     assert [(item.position, len(item.segments[0].token_ids)) for item in batch.partials(9)] == [(2, 3), (2, 2)]
@@ -53,7 +53,7 @@ def test_the_rollout_reported_longest_ago_is_reported_first() -> None:
     items = work(grant(1, 2))
     told = []
     for _ in range(3):
-        batch.end_slice(begun(1, items).drawn, 11.0)
+        batch.end_slice(begun(1, items).added, 11.0)
         told += [(item.sample_index, item.position) for item in batch.partials(1)]
     assert told == [(0, 0), (1, 0), (0, 2)]
 
@@ -122,17 +122,17 @@ def test_segments_are_joined_and_cut_with_all_that_belongs_to_their_tokens() -> 
 
 
 def test_the_rate_is_of_the_last_seconds() -> None:
-    speed = DrawingSpeed(slice_tokens=64, slice_s=0.5)
-    speed.drawn(100, 0.001, 5.0)
-    speed.drawn(50, 0.001, 9.0)
+    speed = GenerationSpeed(slice_tokens=64, slice_s=0.5)
+    speed.count(100, 0.001, 5.0)
+    speed.count(50, 0.001, 9.0)
     assert speed.per_second(10.0) == 150 / RATE_WINDOW_S
     assert speed.per_second(5.1 + RATE_WINDOW_S) == 50 / RATE_WINDOW_S
     assert speed.tokens == 150
 
 
 def test_slices_are_as_long_as_allowed_or_as_their_time_lets_them() -> None:
-    speed = DrawingSpeed(slice_tokens=64, slice_s=0.5)
+    speed = GenerationSpeed(slice_tokens=64, slice_s=0.5)
     assert speed.next_slice_tokens() == FIRST_SLICE_TOKENS
     for token_s, tokens in ((0.001, 64), (0.0625, 8), (9.0, 1)):
-        speed.drawn(1, token_s, 0.0)
+        speed.count(1, token_s, 0.0)
         assert speed.next_slice_tokens() == tokens

@@ -52,6 +52,6 @@ def test_versions_only_rise_and_epochs_never_fall() -> None:
 def test_the_newest_known_may_still_be_on_its_way() -> None:
     swap = swap_at(3)
     assert swap.newest_known == key(3)
-    swap.heard_of(key(5))
+    swap.announced(key(5))
     assert swap.newest_known == key(5)
     assert VersionSwap().newest_known is None

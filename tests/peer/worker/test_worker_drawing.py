@@ -5,7 +5,7 @@ from __future__ import annotations
 from peer.worker.core import DRAIN_SLICE_S, DRAIN_UPLOAD_S
 from peer.worker.events import (
     ActivateVersion,
-    DrawOn,
+    ContinueBatch,
     EndBatch,
     Finish,
     FinishRequested,
@@ -19,7 +19,7 @@ from peer.worker.events import (
     SendPartials,
     SessionLost,
     SessionOpened,
-    SliceDrawn,
+    SliceGenerated,
     StopRequested,
     Tick,
     UploadAnswered,
@@ -56,13 +56,13 @@ def test_a_batch_is_generated_slice_by_slice_and_finished_rollouts_uploaded_at_o
     items = work(lease)
     core.handle(LeasesGranted((lease,)), 1.0)
     news = (drawn(items[0]), *(drawn(item, (3, 4), None) for item in items[1:]))
-    assert core.handle(SliceDrawn(1, news), 2.0) == [
-        DrawOn(1, SLICE),
+    assert core.handle(SliceGenerated(1, news), 2.0) == [
+        ContinueBatch(1, SLICE),
         UploadRollouts(1, (rollout(items[0]),)),
         RequestWork(5),
     ]
     made = tuple(rollout(item, segment((3, 4, 9, 1)), generate_s=2.0) for item in items[1:])
-    last = SliceDrawn(1, tuple(drawn(item, (9, 1)) for item in items[1:]))
+    last = SliceGenerated(1, tuple(drawn(item, (9, 1)) for item in items[1:]))
     assert core.handle(last, 3.0) == [EndBatch(1), UploadRollouts(2, made), RequestWork(8)]
 
 
@@ -70,8 +70,8 @@ def test_slices_are_shorter_where_tokens_come_slowly() -> None:
     core = ready_core(slice_tokens=100, slice_s=0.5)
     lease = grant(1, 4)
     core.handle(LeasesGranted((lease,)), 1.0)
-    assert core.handle(begun(1, work(lease), (3,) * 100), 5.0) == [DrawOn(1, 12)]
-    assert core.handle(begun(1, work(lease), (3,) * 12), 5.125) == [DrawOn(1, 48)]
+    assert core.handle(begun(1, work(lease), (3,) * 100), 5.0) == [ContinueBatch(1, 12)]
+    assert core.handle(begun(1, work(lease), (3,) * 12), 5.125) == [ContinueBatch(1, 48)]
 
 
 def test_running_rollouts_are_reported_at_each_interval_and_short_ones_never() -> None:
@@ -79,14 +79,14 @@ def test_running_rollouts_are_reported_at_each_interval_and_short_ones_never() -
     lease = grant(1, 4)
     items = work(lease)
     core.handle(LeasesGranted((lease,)), 1.0)
-    assert core.handle(begun(1, items), 5.9) == [DrawOn(1, SLICE)]
+    assert core.handle(begun(1, items), 5.9) == [ContinueBatch(1, SLICE)]
     first, second = core.handle(begun(1, items), 6.0)
     assert isinstance(first, SendPartials)
     assert [(item.sample_index, item.position, item.segments) for item in first.partials] == [
         (index, 0, (segment((3, 4, 3, 4)),)) for index in range(4)
     ]
-    assert second == DrawOn(1, SLICE)
-    assert core.handle(begun(1, items), 7.0) == [DrawOn(1, SLICE)]
+    assert second == ContinueBatch(1, SLICE)
+    assert core.handle(begun(1, items), 7.0) == [ContinueBatch(1, SLICE)]
     again = core.handle(begun(1, items), 11.0)[0]
     assert isinstance(again, SendPartials)
     assert [(item.position, item.segments) for item in again.partials] == [(4, (segment((3, 4, 3, 4)),))] * 4
@@ -99,7 +99,7 @@ def test_large_batches_are_reported_less_often() -> None:
     (told, _) = core.handle(begun(1, items, (3,)), 1.0)
     assert isinstance(told, SendPartials)
     assert len(told.partials) == PARTIALS_AT_ONCE_MAX
-    assert core.handle(begun(1, items, (3,)), 6.0) == [DrawOn(1, SLICE)]
+    assert core.handle(begun(1, items, (3,)), 6.0) == [ContinueBatch(1, SLICE)]
     (told, _) = core.handle(begun(1, items, (3,)), 6.5)
     assert isinstance(told, SendPartials)
     assert [item.position for item in told.partials][:45] == [0] * 44 + [1]
@@ -114,9 +114,9 @@ def test_a_reconnected_coordinator_gets_all_partials_again() -> None:
     assert isinstance(told, SendPartials)
     assert {(item.position, len(item.segments[0].token_ids)) for item in told.partials} == {(2, 2)}
     core.handle(SessionLost("reset"), 7.0)
-    assert core.handle(begun(1, work(lease)), 20.0) == [DrawOn(1, SLICE)]
+    assert core.handle(begun(1, work(lease)), 20.0) == [ContinueBatch(1, SLICE)]
     core.handle(opened, 21.0)
-    assert core.handle(begun(1, work(lease)), 25.9) == [DrawOn(1, SLICE)]
+    assert core.handle(begun(1, work(lease)), 25.9) == [ContinueBatch(1, SLICE)]
     (told, _) = core.handle(begun(1, work(lease)), 26.0)
     assert isinstance(told, SendPartials)
     assert {(item.position, len(item.segments[0].token_ids)) for item in told.partials} == {(2, 8)}
@@ -161,10 +161,10 @@ def test_waiting_slots_replace_finished_rollouts() -> None:
     items = work(first)
     core.handle(LeasesGranted((first, second)), 1.0)
     news = (drawn(items[0]), *(drawn(item, (3, 4), None) for item in items[1:]))
-    assert core.handle(SliceDrawn(1, news), 2.0)[0] == DrawOn(1, SLICE, more=work(second)[:1])
+    assert core.handle(SliceGenerated(1, news), 2.0)[0] == ContinueBatch(1, SLICE, more=work(second)[:1])
     actions = core.handle(finished(1, work(second)[:1]), 5.0)
     assert UploadRollouts(2, (rollout(work(second)[0], generate_s=3.0),)) in actions  # counted from when it began
-    assert actions[0] == DrawOn(1, SLICE, more=work(second)[1:2])
+    assert actions[0] == ContinueBatch(1, SLICE, more=work(second)[1:2])
 
 
 def test_nothing_is_added_to_a_batch_that_has_to_end_for_a_newer_version() -> None:
@@ -174,7 +174,7 @@ def test_nothing_is_added_to_a_batch_that_has_to_end_for_a_newer_version() -> No
     core.handle(VersionVerified(key(1)), 1.1)
     core.handle(VersionLoaded(key(1)), 1.2)
     news = (drawn(work(first)[0]), *(drawn(item, (3, 4), None) for item in work(first)[1:]))
-    assert DrawOn(1, SLICE) in core.handle(SliceDrawn(1, news), 2.0)
+    assert ContinueBatch(1, SLICE) in core.handle(SliceGenerated(1, news), 2.0)
 
 
 def test_a_running_batch_continues_with_a_new_version_where_the_run_allows_it() -> None:
@@ -184,8 +184,8 @@ def test_a_running_batch_continues_with_a_new_version_where_the_run_allows_it() 
     core.handle(VersionVerified(key(1)), 1.1)
     assert core.handle(VersionLoaded(key(1)), 1.2) == []
     assert core.handle(begun(1, work(lease)), 2.0) == [ActivateVersion(key(1))]
-    assert core.handle(VersionActivated(key(1)), 2.1) == [DrawOn(1, SLICE, renew=True)]
-    assert core.handle(begun(1, work(lease), version=1), 2.2) == [DrawOn(1, SLICE)]
+    assert core.handle(VersionActivated(key(1)), 2.1) == [ContinueBatch(1, SLICE, renew=True)]
+    assert core.handle(begun(1, work(lease), version=1), 2.2) == [ContinueBatch(1, SLICE)]
     actions = core.handle(finished(1, work(lease), version=1), 3.0)
     made = tuple(rollout(item, segment((3, 4)), segment((3, 4, 3, 4, 1), 1), generate_s=2.0) for item in work(lease))
     assert UploadRollouts(1, made) in actions
@@ -197,7 +197,7 @@ def test_a_running_batch_ends_on_its_version_where_the_run_requires_it() -> None
     core.handle(LeasesGranted((lease,)), 1.0)
     core.handle(VersionVerified(key(1)), 1.1)
     core.handle(VersionLoaded(key(1)), 1.2)
-    assert core.handle(begun(1, work(lease)), 2.0) == [DrawOn(1, SLICE)]
+    assert core.handle(begun(1, work(lease)), 2.0) == [ContinueBatch(1, SLICE)]
 
 
 def test_a_new_epoch_ends_running_rollouts_of_the_old_one() -> None:
@@ -227,7 +227,7 @@ def test_a_drain_uploads_the_tokens_of_the_running_slice_as_interrupted() -> Non
         rollout(item, segment((3, 4, 3, 4)), reason="interrupted", generate_s=2.5 - 1.0) for item in items[1:]
     )
     made = (rollout(items[0], segment((3, 4, 3, 4, 1)), generate_s=2.5 - 1.0), *parts)
-    last = SliceDrawn(1, (drawn(items[0]), *(drawn(item, (3, 4), None) for item in items[1:])))
+    last = SliceGenerated(1, (drawn(items[0]), *(drawn(item, (3, 4), None) for item in items[1:])))
     assert core.handle(last, 2.5) == [EndBatch(1), UploadRollouts(1, made)]
     assert core.handle(UploadAnswered(1, accept(made), 0.5), 2.6) == [
         RolloutsDropped("interrupted", 3),
@@ -286,7 +286,7 @@ def test_a_resting_worker_returns_its_leases_after_its_slice_and_resumes_later()
     assert core.handle(Rest("hot"), 2.0) == [RequestWork(0)]
     assert core.next_wake_s() == 2.0 + DRAIN_SLICE_S
     assert core.handle(LeasesGranted((grant(3),)), 2.1) == [ReturnLeases((LeaseId(3),), "resting: hot")]
-    ended = SliceDrawn(1, tuple(drawn(item, (3, 4), None) for item in work(lease)))
+    ended = SliceGenerated(1, tuple(drawn(item, (3, 4), None) for item in work(lease)))
     end, returned, upload = core.handle(ended, 2.3)
     assert (end, returned) == (EndBatch(1), ReturnLeases((LeaseId(2),), "resting: hot"))
     assert isinstance(upload, UploadRollouts)
@@ -308,7 +308,7 @@ def test_nothing_is_generated_or_swapped_during_an_abandoned_slice() -> None:
     assert core.handle(LeasesGranted((grant(2, 4),)), 3.1) == [], "the engine still draws the slice"
     core.handle(VersionVerified(key(1)), 3.2)
     assert core.handle(VersionLoaded(key(1)), 3.3) == []
-    assert core.handle(SliceDrawn(1, ()), 3.4) == [ActivateVersion(key(1))]
+    assert core.handle(SliceGenerated(1, ()), 3.4) == [ActivateVersion(key(1))]
     assert core.handle(VersionActivated(key(1)), 3.5) == [GenerateBatch(2, work(grant(2, 4)), SLICE)]
 
 

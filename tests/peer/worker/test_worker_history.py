@@ -13,8 +13,7 @@ from peer.worker.core import DRAIN_UPLOAD_S, SPOOL_BATCHES, WorkerCore
 from peer.worker.events import (
     Action,
     ActivateVersion,
-    DrawnTokens,
-    DrawOn,
+    ContinueBatch,
     EndBatch,
     GenerateBatch,
     LeasesGranted,
@@ -25,7 +24,8 @@ from peer.worker.events import (
     SendPartials,
     SessionLost,
     SessionOpened,
-    SliceDrawn,
+    SliceGenerated,
+    SliceTokens,
     SlotWork,
     StopRequested,
     Tick,
@@ -58,7 +58,7 @@ class WorkerHistory(RuleBasedStateMachine):
         self.generated: Counter[Slot] = Counter()
         self.batch: dict[Slot, SlotWork] = {}
         self.batch_key = key(0)
-        self.slice: GenerateBatch | DrawOn | None = None
+        self.slice: GenerateBatch | ContinueBatch | None = None
         self.drawing: Counter[Slot] = Counter()  # tokens so far, the prefix included
         self.finished: set[Slot] = set()
         self.prefix: dict[Slot, int] = {}
@@ -88,7 +88,7 @@ class WorkerHistory(RuleBasedStateMachine):
                     self.drawing[slot] = sum(len(part.token_ids) for part in item.slot.prefix)
                     self.told[slot] = self.prefix[slot] = self.drawing[slot]
                 self.slice, self.batch_key = action, self.active_versions[-1]
-            case DrawOn(_, _, renew):
+            case ContinueBatch(_, _, renew):
                 assert self.slice is None, "one slice at a time"
                 assert not self.resting
                 assert renew == (self.batch_key != self.active_versions[-1])
@@ -164,7 +164,7 @@ class WorkerHistory(RuleBasedStateMachine):
     @rule(data=st.data(), tokens=st.integers(1, 3))
     def draw_slice(self, data: st.DataObject, tokens: int) -> None:
         assert self.slice is not None
-        news: list[DrawnTokens] = []
+        news: list[SliceTokens] = []
         for slot, item in self.batch.items():
             if slot not in self.finished:
                 ends = data.draw(st.booleans())
@@ -173,7 +173,7 @@ class WorkerHistory(RuleBasedStateMachine):
                 news.append(drawn(item, (3,) * tokens, "stop" if ends else None, version=version, epoch=epoch))
                 self.finished |= {slot} if ends else set()
         batch_id, self.slice = self.slice.batch_id, None
-        self.tell(SliceDrawn(batch_id, tuple(news)))
+        self.tell(SliceGenerated(batch_id, tuple(news)))
 
     @precondition(lambda self: self.uploads)
     @rule(data=st.data())

@@ -8,9 +8,9 @@ from typing import Any
 
 from peer.worker.core import WorkerCore
 from peer.worker.events import (
-    DrawnTokens,
     SessionOpened,
-    SliceDrawn,
+    SliceGenerated,
+    SliceTokens,
     SlotWork,
     Verdict,
     VersionActivated,
@@ -106,16 +106,18 @@ def drawn(
     *,
     version: int = 0,
     epoch: int = 0,
-) -> DrawnTokens:
+) -> SliceTokens:
     new = segment(tokens, version, epoch=epoch) if tokens else None
-    return DrawnTokens(item.lease.lease_id, item.slot.sample_index, new, reason)
+    return SliceTokens(item.lease.lease_id, item.slot.sample_index, new, reason)
 
 
-def finished(batch_id: int, items: tuple[SlotWork, ...], version: int = 0) -> SliceDrawn:
+def finished(batch_id: int, items: tuple[SlotWork, ...], version: int = 0) -> SliceGenerated:
     """Return one slice that finishes all rollouts as ``rollout`` has them."""
-    return SliceDrawn(batch_id, tuple(drawn(item, version=version) for item in items))
+    return SliceGenerated(batch_id, tuple(drawn(item, version=version) for item in items))
 
 
-def begun(batch_id: int, items: tuple[SlotWork, ...], tokens: tuple[int, ...] = (3, 4), version: int = 0) -> SliceDrawn:
+def begun(
+    batch_id: int, items: tuple[SlotWork, ...], tokens: tuple[int, ...] = (3, 4), version: int = 0
+) -> SliceGenerated:
     """Return one slice that finishes no rollout."""
-    return SliceDrawn(batch_id, tuple(drawn(item, tokens, None, version=version) for item in items))
+    return SliceGenerated(batch_id, tuple(drawn(item, tokens, None, version=version) for item in items))

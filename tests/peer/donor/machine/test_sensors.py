@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from peer.donor.machine.facts import Accelerator, look_at_machine
+from peer.donor.machine.facts import Accelerator, machine_facts
 from peer.donor.machine.gpu_sensors import GpuSensors
 from peer.donor.machine.owner_presence import ask, graphical_idle_s, idle_s, terminal_touches
 from peer.donor.machine.sensors import Sensors
@@ -149,7 +149,7 @@ def test_idle_time_of_this_machine_is_a_number() -> None:
 
 
 def test_this_machine_has_what_every_machine_has(tmp_path: Path) -> None:
-    found = look_at_machine(tmp_path / "not" / "there", link_host="127.0.0.1", link_port=0)
+    found = machine_facts(tmp_path / "not" / "there", link_host="127.0.0.1", link_port=0)
     assert found.memory_bytes >= found.memory_free_bytes > 0
     assert found.disk_free_bytes > 0
     assert found.cores >= 1
@@ -161,8 +161,8 @@ def test_this_machine_has_what_every_machine_has(tmp_path: Path) -> None:
 def test_a_port_that_is_taken_is_seen(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert look_at_machine(tmp_path, link_host="127.0.0.1", link_port=port).link_port_taken
-    assert not look_at_machine(tmp_path, link_host="127.0.0.1", link_port=port).link_port_taken
+        assert machine_facts(tmp_path, link_host="127.0.0.1", link_port=port).link_port_taken
+    assert not machine_facts(tmp_path, link_host="127.0.0.1", link_port=port).link_port_taken
 
 
 def test_an_accelerators_memory_counts_for_computing() -> None:
