@@ -289,12 +289,12 @@ class PeerNode(Process):
                 self.later(settings.swap_s, self._activated, action.key)
             case GenerateBatch():
                 self._engine.begin(action.work)
-                self._draw(action.batch_id, action.slice_tokens)
+                self._generate_slice(action.batch_id, action.slice_tokens)
             case ContinueBatch():
                 if action.renew:
                     self._engine.renew()
                 self._engine.add(action.more)
-                self._draw(action.batch_id, action.slice_tokens)
+                self._generate_slice(action.batch_id, action.slice_tokens)
             case EndBatch():
                 pass
             case UploadRollouts():
@@ -322,15 +322,15 @@ class PeerNode(Process):
         self.ground.oracle.activated(self.name, key.version, as_signed, self.agenda.now)
         self.apply(VersionActivated(key))
 
-    def _draw(self, batch_id: int, tokens_max: int) -> None:
-        self.later(self._engine.slice_s(tokens_max), self._drawn, batch_id, tokens_max, self._paused_s())
+    def _generate_slice(self, batch_id: int, tokens_max: int) -> None:
+        self.later(self._engine.slice_s(tokens_max), self._end_slice, batch_id, tokens_max, self._paused_s())
 
-    def _drawn(self, batch_id: int, tokens_max: int, paused_before_s: float) -> None:
+    def _end_slice(self, batch_id: int, tokens_max: int, paused_before_s: float) -> None:
         if self.hung:
             return
         paused_s = self._paused_s()
         if paused_s - paused_before_s > 1e-6:  # generation paused for receiving: the slice takes that much longer
-            self.later(paused_s - paused_before_s, self._drawn, batch_id, tokens_max, paused_s)
+            self.later(paused_s - paused_before_s, self._end_slice, batch_id, tokens_max, paused_s)
             return
         self.apply(SliceGenerated(batch_id, self._engine.generate(tokens_max)))
 
