@@ -107,20 +107,20 @@ class CheckpointConfig(ConfigModel):
 
 
 class ResumeConfig(ConfigModel):
-    """What happens when training resumes from a checkpoint."""
+    """Behaviour when training resumes from a checkpoint."""
 
     on_mismatch: Literal["epoch", "stop"] = "epoch"
-    """When repeated steps give other weights than were published: continue in a new epoch, or stop with RC601."""
+    """Action if repeated steps give other weights than were published: continue in a new epoch, or stop with RC601."""
 
 
 class PublishConfig(ConfigModel):
-    """How versions are encoded and cut into chunks."""
+    """Encoding of versions and their division into chunks."""
 
     chunk_size_bytes: int = Field(0, ge=0, le=1048576)
     """Unit of hashing, relay and resume in bytes, at least 1024; 0: between 8 KiB and 1 MiB, chosen by the size of each
     encoding."""
     deltas: bool = True
-    """Also publish the difference from the previous version, where it is shorter than half of the version."""
+    """Whether to publish the difference from the previous version too, where it is shorter than half of the version."""
     squash_versions: int = Field(8, ge=0, le=64)
     """Publish a second delta that starts this many publications earlier, for peers that missed some; below 2: none."""
     timeout_s: float = Field(60.0, gt=0.0)

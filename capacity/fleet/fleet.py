@@ -1,7 +1,7 @@
 """Decide which rented workers to start and stop at their providers, and when.
 
-The activation model says which workers are wanted. The manager follows as far as the budget, failures and time allow:
-it starts missing workers, drains and stops unwanted ones, retries with backoff, finds workers that an earlier
+The activation model decides which workers are wanted. The manager follows as far as the budget, failures and time
+allow: it starts missing workers, drains and stops unwanted ones, retries with backoff, finds workers that an earlier
 coordinator left running, and keeps the accounts.
 """
 

@@ -1,4 +1,4 @@
-"""Build a pool from a running coordinator's measurements: rows for its peers, and the values of the demand it knows.
+"""Build a pool from a running coordinator's measurements: rows for its peers, and the values of the demand that it has.
 
 Measured figures replace those of the user's own file for workers of the same name. A peer without a price in the run's
 configuration counts as donated, unless the file gives its price.

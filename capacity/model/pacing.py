@@ -1,8 +1,8 @@
 """Model the coordinator's pacing for predictions: decide from measured times which prompt group may begin.
 
 It follows coordinator/core/decisions/issuing.py and coordinator/core/leases/forecast.py on a fleet without faults:
-groups are counted, and what is predicted is compared with the staleness limit. What both share is in
-capacity/model/pacing_rules.py; docs/capacity-prediction.md says what is left out.
+groups are counted, and predictions are compared with the staleness limit. The rules that both share are in
+capacity/model/pacing_rules.py; docs/capacity-prediction.md lists the omissions.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Pace:
         return math.inf if self.asked_at is None else self.asked_at + self._usual_s
 
     def steps_until_ready(self, per_s: float, load: int, unfilled: int, now: float, *, begun: bool) -> int | None:
-        """Return the batches formed before so many slots, begun now, are ready with the wanted chance, if known."""
+        """Return the batches formed before so many slots, begun now, are ready with the required chance, if known."""
         if len(self._spread) < SPREAD_NEEDED or not self.period_s:
             return None
         chance = min(self.caution.chance, CHANCE_ONCE_BEGUN) if begun else self.caution.chance

@@ -23,8 +23,8 @@ _CEILING_BELOW, _CEILING_RISES = (
     0.1,
     0.002,
 )  # keeps the chance below its value before the last wait; the ceiling rises slowly
-_WAITED_SHARE_MAX = 0.01  # of a step's period
-_STALE_SHARE_MAX = 0.01  # of the rollouts that ended during a step
+_WAITED_SHARE_MAX = 0.01  # share of a step's period up to which waiting does not count
+_STALE_SHARE_MAX = 0.01  # share of the rollouts that ended during a step, beyond which caution rises
 _DECAY = 0.98  # factor on the weight of all earlier groups when another one has ended
 _PRIOR_GROUPS = 8.0  # groups assumed to have been in time before any has ended
 
@@ -65,11 +65,11 @@ class Caution:
 
 
 class GroupYield:
-    """The share of begun groups that are trained, where some come too late whatever is done.
+    """The share of begun groups that are trained, where some are too late under any pacing.
 
-    A group is as late as its longest rollout. Where lengths have a long tail and S leaves little room, some groups end
-    unfinished; until then they take places that no other group gets. Counting places by what will come of them keeps
-    the learner busy, at the price of more wasted work where more groups than expected come in time: so the coordinator
+    A group is as late as its longest rollout. Where lengths have a long tail and S is small, some groups end
+    unfinished; until then they take places that no other group gets. Counting only the expected share of places keeps
+    the learner busy, at the price of more wasted work where more groups than expected are in time: so the coordinator
     does it only after the learner had to wait.
     """
 
@@ -77,7 +77,7 @@ class GroupYield:
         self._ended = 0.0
         self._in_time = 0.0
         self.share = 1.0
-        """From 0 to 1, never 0; the newest groups count most."""
+        """A share above 0 and at most 1, in which the newest groups count most."""
 
     def ended(self, groups: int, *, in_time: bool) -> None:
         """Record that so many groups were put into a batch, or were dropped before they were ready."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conduct:
-    """How a run is operated; defaults are those of the coordinator's and the peers' settings.
+    """The rules by which a run is operated; defaults are those of the coordinator's and the peers' settings.
 
     Args:
         samples_per_group: rollouts of one prompt: a group enters a batch when its last one is scored.

@@ -1,6 +1,6 @@
 """Solve a small mixed-integer programme over the workers in doubt, with all others fixed.
 
-Reduced costs say which workers an optimal set could still differ in; among 80 of them HiGHS finds the best set in a
+Reduced costs show in which workers an optimal set could still differ; among 80 of them HiGHS finds the best set in a
 fraction of a second, where a programme over a whole pool does not (docs/capacity.md).
 
 HiGHS prints a debug line of its own from ``scipy.optimize.milp`` in rare cases
@@ -42,7 +42,7 @@ def c_prints_to_stderr() -> None:
 
 
 CORE_COLUMNS = 80
-WHOLE_POOL_COLUMNS = 250  # so few workers are all in the core: then its bound is one for the whole pool
+WHOLE_POOL_COLUMNS = 250  # up to this many workers all are in the core, whose bound is then one for the whole pool
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,7 +22,7 @@ WORKING_COLUMNS = 800  # columns in the first round of sifting
 ADDED_COLUMNS = 500  # most columns added in one round
 DEVIATION_ROUNDS = 6  # rounds of placing the tangent of the chance row
 DEVIATION_TOLERANCE = 1e-4  # relative change at which the tangent has converged
-REDUCED_COST_TOLERANCE = 1e-9  # of the dearest column's cost
+REDUCED_COST_TOLERANCE = 1e-9  # relative to the dearest column's cost
 
 Key = tuple[str, str]
 

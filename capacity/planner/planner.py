@@ -34,7 +34,7 @@ GAP_OF_POOLS = 5e-4  # relative, of pools beyond the core: prices are less exact
 GAP_MIN = 1e-9  # relative, of small pools: the best set itself
 PATIENCE = 5  # factor on the time for the core where a budget is missed by little
 CORE_MIN_S = 0.05  # seconds; in less the core finds nothing
-SPLITS_SEARCHED = 2  # of a large pool: bounds of the others are close, and so are their sets
+SPLITS_SEARCHED = 2  # splits of a large pool whose sets are searched: the other bounds are close, and so are their sets
 SPLITS_OF_REMEDIES = 5  # splits of each change that is tried
 WEIGHINGS, HEAVIER = 4, 10.0  # factors on the weights of broken rows, until a set holds them
 
@@ -86,7 +86,7 @@ def plan(demand: Demand, workers: Sequence[Worker], options: PlanOptions = DEFAU
     """Choose the workers of a demand.
 
     Returns:
-        A plan; where no set is feasible, one without chosen workers whose ``infeasible`` says why.
+        A plan; where no set is feasible, one without chosen workers whose ``infeasible`` has the reason.
 
     Raises:
         ValueError: two workers have one id.

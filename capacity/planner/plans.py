@@ -64,7 +64,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How the staleness budget is divided: seconds for generating (p90) and for broadcasting."""
+    """A division of the staleness budget: seconds for generating (p90) and for broadcasting."""
 
     t_gen_s: float
     t_bcast_s: float

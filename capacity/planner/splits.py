@@ -16,8 +16,8 @@ from capacity.model.demand import Demand
 from capacity.planner.columns import Columns, Floats
 from capacity.planner.plans import Split
 
-EVERY_TIME_WORKERS = 500  # of a pool whose relaxations are so quick that every time is tried,
-EVERY_TIME = 64  # if there are no more than these
+EVERY_TIME_WORKERS = 500  # in a pool up to this size relaxations are so quick that every time is tried,
+EVERY_TIME = 64  # if there are at most this many times
 
 
 def times_of(demand: Demand, columns: Columns) -> Floats:
@@ -63,7 +63,7 @@ def _spread(size: int, most: int) -> list[int]:
 
 
 def _next(found: dict[int, float]) -> int | None:
-    """Return the middle of the wider gap beside the best; None where nothing lies between, or there is no best."""
+    """Return the middle of the wider gap next to the best; None where nothing lies between, or there is no best."""
     best = min(found, key=lambda place: (found[place], place))
     if not np.isfinite(found[best]):
         return None

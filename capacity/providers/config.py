@@ -24,7 +24,7 @@ _STOP_ALLOWANCE_S = 60.0
 
 
 class WorkerTerms(ConfigModel):
-    """The terms of a worker that the planner and the budget know before it runs."""
+    """The terms of a worker that the planner and the budget use before it runs."""
 
     usd_per_hour: float = Field(0.0, ge=0.0)
     """Price of the machine while it is on."""
@@ -39,7 +39,7 @@ class WorkerTerms(ConfigModel):
     download_mbit_per_second: float = Field(0.0, ge=0.0)
     """Download rate of its link; 0: not known."""
     rollouts_per_second: float = Field(0.0, ge=0.0)
-    """Its speed until it is measured; 0: not known, and a plan leaves it out."""
+    """Assumed speed until it is measured; 0: not known, and a plan leaves the worker out."""
     concurrent_rollouts: int = Field(64, ge=1)
     """Rollouts in flight at once at that speed."""
     t_gen_p90_s: float = Field(0.0, ge=0.0)
@@ -49,9 +49,9 @@ class WorkerTerms(ConfigModel):
     hardware: str = Field("", max_length=128)
     """Name of its hardware, shown to people."""
     region: str = Field("", max_length=64)
-    """Its region: workers of one region are lost together, and are close to each other."""
+    """Region of the worker: workers of one region are lost together, and are close to each other."""
     peer: dict[str, Any] = Field(default_factory=dict, max_length=32)
-    """Its peer's configuration (`rollcast config show --role peer`), on top of the pool's."""
+    """Configuration of the worker's peer (`rollcast config show --role peer`), on top of the pool's."""
 
     @model_validator(mode="after")
     def _egress_is_bounded(self) -> WorkerTerms:

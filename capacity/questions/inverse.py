@@ -18,7 +18,7 @@ from capacity.questions.explain import Explanation, explain
 from capacity.questions.sensitivities import KnobEffect, least_usd_per_hour, single_changes
 
 HEADROOM_STEPS = 24  # rounds of bisection for what a dollar buys: to a ten-millionth
-PROOFS_MAX = 8  # of plans: a relaxation may hold rows that no set of whole workers holds
+PROOFS_MAX = 8  # most plans made as proofs: a relaxation may hold rows that no set of whole workers holds
 HEADROOM_FACTOR_MAX = 64.0
 
 __all__ = [

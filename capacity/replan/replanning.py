@@ -1,9 +1,9 @@
 """Decide when to plan again which workers are on, and which of them to switch then.
 
-The programme itself is solved elsewhere (capacity.replan.deciding), because it may take a second: a `Solve` goes out, a
-`Solved` comes in. Memoryless re-planning starts workers at every change of the prices; discounted incumbents, a minimum
-dwell and gathered causes prevent that (docs/activation.md has the figures). A waiting learner takes precedence: workers
-that are off are then started whatever the dwell says.
+The programme itself is solved elsewhere (capacity.replan.deciding), because it may take a second: a `Solve` is
+returned, and a `Solved` arrives later. Memoryless re-planning starts workers at every change of the prices; discounted
+incumbents, a minimum dwell and gathered causes prevent that (docs/activation.md has the figures). A waiting learner
+takes precedence: workers that are off are then started whatever their dwell.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Replanner:
         self._asked_at = -_NEVER
         self._due_at = _NEVER
         self._trigger = ""
-        self._changed_at = -_NEVER  # of the set as a whole
+        self._changed_at = -_NEVER  # last change of the set as a whole
         self._starved_at = -_NEVER
         self._number = 0
 

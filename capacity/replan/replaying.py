@@ -87,7 +87,7 @@ class Replay:
         self._solve = solve
         self._start_s = start_s
         self._now = 0.0
-        self._ready_at: dict[str, float] = {}  # of workers that are on
+        self._ready_at: dict[str, float] = {}  # only workers that are on
         self._demand: Demand | None = None
 
     def run(self, events: Iterable[tuple[float, PoolEvent]], until_s: float) -> Replayed:

@@ -34,7 +34,7 @@ WATCHED_MAX = 4096  # peers remembered; those without trained tokens for the lon
 class Surplus:
     """Sums over a peer's tokens; tokens of older batches have less weight."""
 
-    surplus: float = 0.0  # of log p + entropy, nats
+    surplus: float = 0.0  # sum of log p + entropy, nats
     entropy: float = 0.0  # nats
     variance: float = 0.0  # variance of the surplus if the tokens were sampled honestly, nats squared
     highest: float = 0.0  # highest entropy of a token, nats: no token adds more than this to the surplus

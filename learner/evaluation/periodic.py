@@ -33,7 +33,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class EvaluationPlan:
-    """When to evaluate, and with how many samples. ``every_steps`` 0: never."""
+    """The schedule of evaluations and their number of samples; ``every_steps`` 0: none is made."""
 
     every_steps: int
     last_step: int

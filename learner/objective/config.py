@@ -89,7 +89,7 @@ class ObjectiveConfig(ConfigModel):
     algorithm: Algorithm = "grpo"
     """Preset; see docs/algorithms.md."""
     aggregate: Aggregate = "token-mean"
-    """How tokens are weighted in the loss: equally per token, equally per trajectory, or per token divided by the
+    """Weights of tokens in the loss: equally per token, equally per trajectory, or per token divided by the
     longest possible completion."""
     advantage: Advantage = "group-normalised"
     """Baseline that a completion's reward is compared with, and whether advantages are normalised."""

@@ -128,7 +128,7 @@ class Publisher:
 
     @property
     def newest_known(self) -> int:
-        """Return the newest version that the run or this disk knows; -1 if there is none."""
+        """Return the newest version that the run or this disk has; -1 if there is none."""
         return max([self._newest_announced, *self._retained.versions()[-1:]])
 
     def knows(self, version: Version) -> bool:
@@ -143,7 +143,7 @@ class Publisher:
     async def publish(
         self, version: Version, snapshot: Snapshot, *, on_kept: Callable[[], None] = lambda: None
     ) -> float:
-        """Publish one version, or only compare it if the run knows it already. Return the seconds that this took.
+        """Publish one version, or only compare it if the run has it already. Return the seconds that this took.
 
         Args:
             on_kept: called once the learner's own copy is durable.

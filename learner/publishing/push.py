@@ -1,6 +1,6 @@
 """Push one version to the origin: the learner's side of the protocol. Pure: messages in, messages out.
 
-The learner announces the version. The origin answers with the encodings that it wants, requests missing chunks as fast
+The learner announces the version. The origin answers with the encodings that it needs, requests missing chunks as fast
 as it can store them, and sends VersionHeld once its copy is durable.
 """
 

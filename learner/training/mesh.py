@@ -30,8 +30,8 @@ _PLACEMENTS_MAX = 256
 
 Axes = str | tuple[str, ...] | None  # the mesh axes that a dimension is divided among; None: it is not divided
 
-_INTO = (FSDP, TENSOR)  # of kernels [width, inner], which read the residual stream
-_BACK = (TENSOR, FSDP)  # of kernels [inner, width], which write to it
+_INTO = (FSDP, TENSOR)  # axes of kernels [width, inner], which read the residual stream
+_BACK = (TENSOR, FSDP)  # axes of kernels [inner, width], which write to it
 #: The axes of a tensor's dimensions by the end of its name; a tensor without an entry is copied to every device.
 RULES: dict[str, tuple[Axes, ...]] = {
     "embedding": (

@@ -21,7 +21,7 @@ from rollcast.policy.snapshot import frozen_parts, tensor_specs
 from rollcast.wire.versions.tensors import TensorSpec
 
 PIECE_BYTES = 8 << 20
-"""About how many bytes of a tensor are gathered at a time at most."""
+"""Approximate limit on the bytes of a tensor that are gathered at a time."""
 
 Rows = np.ndarray[Any, Any]
 

@@ -73,7 +73,7 @@ class ModelConfig(ConfigModel):
     """The precision of the forward pass and of the snapshot. fp8: kernels and their activations are E4M3, the same in
     learner and rollout. fp8-naive, for comparisons: a bfloat16 learner whose rollouts read E4M3."""
     carrier: Literal["float32", "bfloat16"] = "float32"
-    """With precision fp8, the dtype of the values between the layers and of all weights except the kernels."""
+    """Dtype of the values between the layers and of all weights except the kernels, with precision fp8."""
 
     @model_validator(mode="before")
     @classmethod

@@ -167,7 +167,7 @@ def _forward(
     nothing = _Sums(jnp.full(targets.shape, _LOWEST, jnp.float32), zeros, zeros, zeros, zeros)
     sums: _Sums = jax.lax.fori_loop(0, _count(shape, weights), add, nothing)
     log_total = jnp.log(sums.total)
-    mean = sums.spread / sums.total  # of x - m
+    mean = sums.spread / sums.total  # mean of x - m
     variances = jnp.maximum(sums.squares / sums.total - jnp.square(mean), 0.0)
     scores = TokenScores(sums.picked - sums.highest - log_total, log_total - mean, variances)
     return scores, (hidden, weights, targets, temperature, sums.highest + log_total, sums.highest + mean)

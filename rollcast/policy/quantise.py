@@ -31,7 +31,7 @@ ALONG_ROWS: Block = (GROUP, 1)  # for a contraction over rows
 EXPONENT_MIN, EXPONENT_MAX = -116, 119
 
 _FLOAT32_BIAS, _FLOAT32_MANTISSA_BITS = 127, 23
-_LARGEST_EXPONENT, _LARGEST_MANTISSA = 8, 0x600000  # of 448 = 1.75 * 2^8 as a float32
+_LARGEST_EXPONENT, _LARGEST_MANTISSA = 8, 0x600000  # exponent and mantissa of 448 = 1.75 * 2^8 as a float32
 _LEAST_NORMAL, _STEPS_PER_UNIT = 2.0**-6, 2.0**9  # smallest normal number of E4M3; below it codes are 2^-9 apart
 
 

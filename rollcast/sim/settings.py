@@ -94,7 +94,9 @@ class FleetSettings:
     verify_s: float = 0.1  # median seconds of one rollout
     verifiers: int = 4
     # peers
-    engines: tuple[EngineSettings, ...] = ()  # of peers, in turn; empty samples speeds and uses concurrent_rollouts
+    engines: tuple[
+        EngineSettings, ...
+    ] = ()  # assigned to peers in turn; empty samples speeds and uses concurrent_rollouts
     concurrent_rollouts: int = 2
     token_s: float = 0.2  # seconds a token at speed 1
     speed_sigma: float = 0.3  # sigma of the logarithm of a peer's speed
@@ -115,7 +117,7 @@ class FleetSettings:
     plan_s: float = 0.3  # seconds until the planner answers
     operator_every_s: float = 0.0  # mean time between two of the operator's orders; 0 for no operator
     # machines
-    lines: tuple[Line, ...] = (HOME,)  # of peers, in turn
+    lines: tuple[Line, ...] = (HOME,)  # assigned to peers in turn
     server_line: Line = SERVER
     weather: Weather = field(default_factory=lambda: Weather(jitter_s=0.01))
     sync_s: float = 0.004

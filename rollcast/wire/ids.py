@@ -17,7 +17,7 @@ UploadId = NewType("UploadId", int)
 PlanId = NewType("PlanId", int)
 EncodingId = NewType("EncodingId", int)
 ChunkIndex = NewType("ChunkIndex", int)
-StripeId = NewType("StripeId", int)  # of the relay plan in force
+StripeId = NewType("StripeId", int)  # stripe of the current relay plan
 
 Role = Literal["coordinator", "learner", "origin", "peer"]
 InvitedRole = Literal["peer", "origin"]  # the roles that the operator makes invites for

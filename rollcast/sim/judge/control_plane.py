@@ -45,7 +45,7 @@ class Books:
     attempts: dict[Key, Issued] = field(default_factory=dict)
     live: dict[Slot, list[Key]] = field(default_factory=dict)
     filled: dict[Slot, Key] = field(default_factory=dict)
-    rollouts: dict[int, tuple[Key, Rollout | None, int]] = field(default_factory=dict)  # with its oldest version
+    rollouts: dict[int, tuple[Key, Rollout | None, int]] = field(default_factory=dict)  # third: its oldest version
     acknowledged: set[Key] = field(default_factory=set)
     counts: Counter[str] = field(default_factory=Counter)  # issued, accepted, trained
     dropped: Counter[str] = field(default_factory=Counter)
@@ -68,7 +68,7 @@ class LedgerJudge:
         self._prompts: dict[int, str] = {}
         self._versions: dict[int, int] = {}  # the epoch of each announced version
         self._orphaned: list[tuple[int, int]] = []  # epochs that ended, with the newest version that still counts
-        self._deadlines: deque[tuple[float, Key]] = deque()  # of attempts, soonest first
+        self._deadlines: deque[tuple[float, Key]] = deque()  # deadlines of attempts, soonest first
         self._now = 0.0
         self._of_action: dict[type, Callable[[Any], None]] = {
             act.RecordGroup: self._group,

@@ -1,4 +1,4 @@
-"""Judge a simulation: the oracle sees every event, knows the true state and trusts no core's own checks."""
+"""Judge a simulation: the oracle sees every event, has the true state and trusts no core's own checks."""
 
 from __future__ import annotations
 

@@ -135,10 +135,10 @@ class DeltaDecoder:
         self._state = state
         self._blocks = _blocks(tensors)
         self._block: _Block | None = None
-        self._kind: int | None = None  # of the record whose payload is awaited
+        self._kind: int | None = None  # kind of the record whose payload is awaited
         self._decoder = BlockDecoder()
         self._buffer = bytearray()
-        self._wanted_bytes = len(_MAGIC)  # of the buffer, for the next step
+        self._wanted_bytes = len(_MAGIC)  # bytes that the buffer needs for the next step
         self._started = False
         self._refused = False
 
