@@ -56,7 +56,7 @@ async def fetched(target: Target) -> object:
         return await fetch(session, target, "/x")
 
 
-async def test_a_run_folder_and_a_url_lead_to_it(tmp_path: Path, serve: Callable[..., Awaitable[str]]) -> None:
+async def test_run_folder_and_url_reach_the_coordinator(tmp_path: Path, serve: Callable[..., Awaitable[str]]) -> None:
     url = await serve(lambda: web.json_response({"a": 1}))
     assert await fetched(in_folder(tmp_path, url)) == {"a": 1}
     assert await fetched(Target(tmp_path / "nowhere", url + "/")) == {"a": 1}
@@ -115,7 +115,7 @@ async def test_other_answers(
         await fetched(Target(tmp_path, await serve(answer)))
 
 
-async def test_an_order_carries_the_key_of_the_run_folder(tmp_path: Path) -> None:
+async def test_act_carries_the_key_of_the_run_folder(tmp_path: Path) -> None:
     async def handler(request: web.Request) -> web.Response:
         return web.json_response({"key": request.headers["Authorization"], "values": await request.json()})
 

@@ -30,7 +30,7 @@ def run_folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_key_is_behind_the_hash(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_key_is_in_the_fragment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert dashboard(run_folder(tmp_path)) == 0
     assert capsys.readouterr().out == f"{LINK}\n"
     assert urlsplit(LINK).fragment == "token=k-e_y"
@@ -46,7 +46,7 @@ def test_browser_gets_a_file_instead_of_the_key(tmp_path: Path, monkeypatch: pyt
     assert page.stat().st_mode & 0o077 == 0
 
 
-def test_a_folder_without_a_key_or_a_coordinator(tmp_path: Path) -> None:
+def test_missing_key_or_coordinator_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError):
         dashboard(tmp_path)
     folder = run_folder(tmp_path)

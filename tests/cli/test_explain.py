@@ -36,7 +36,7 @@ async def test_why_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("since", ["5", "h", "-1h", "1w", "1.2.3s"])
-def test_a_duration_that_is_none(tmp_path: Path, since: str) -> None:
+def test_malformed_duration_is_refused(tmp_path: Path, since: str) -> None:
     with pytest.raises(ConfigError, match="not a duration"):
         why(tmp_path, since=since)
 

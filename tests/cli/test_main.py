@@ -86,7 +86,7 @@ def test_unknown_key_is_one_clear_error(tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
-def test_a_limit_that_cannot_be_kept_is_refused() -> None:
+def test_unsatisfiable_staleness_limit_is_refused() -> None:
     settings = ["coordinator.run.staleness_limit=1", "coordinator.run.publish_every_steps=3"]
     result = rollcast("up", str(CONFIGS / "local.toml"), "--set", settings[0], "--set", settings[1], "--dry-run")
     assert result.returncode == 64
@@ -121,7 +121,7 @@ def test_identity(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["bogus"], ["up", "--bogus"], ["up"]])
-def test_a_wrong_command_line_has_its_status(arguments: list[str]) -> None:
+def test_wrong_command_line_has_its_exit_status(arguments: list[str]) -> None:
     result = rollcast(*arguments)
     assert result.returncode == 64
     assert "Traceback" not in result.stdout + result.stderr
@@ -143,7 +143,7 @@ def test_paths_are_those_of_this_user(tmp_path: Path) -> None:
     assert found["peer identity"] == {"path": str(tmp_path / "state/rollcast/peer/identity.key"), "exists": False}
 
 
-def test_a_reader_that_has_seen_enough_is_no_failure() -> None:
+def test_closed_output_is_not_a_failure() -> None:
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-m", "rollcast.cli.main", "config", "show", "--role", "coordinator", "--json"]

@@ -62,7 +62,7 @@ async def test_start_and_stop_leave_nothing(fleet: Fleet) -> None:
     assert set(fleet.ended()) == {"coordinator", "learner", "origin", "peer-1", "late"}
 
 
-async def test_a_deaf_process_is_killed(fleet: Fleet) -> None:
+async def test_process_that_ignores_sigterm_is_killed(fleet: Fleet) -> None:
     fleet.programs["learner"] = [sys.executable, "-c", DEAF]
     fleet.prepare()
     await fleet.start(asyncio.Event())
@@ -157,7 +157,7 @@ async def test_a_coordinator_that_crashes_before_it_listens_ends_the_run(fleet: 
         await fleet.start(asyncio.Event())
 
 
-async def test_a_coordinator_that_has_summed_up_is_done(fleet: Fleet) -> None:
+async def test_coordinator_with_a_summary_is_not_restarted(fleet: Fleet) -> None:
     fleet.prepare()
     await fleet.start(asyncio.Event())
     fleet.folder.summary.write_text("{}")
@@ -177,7 +177,7 @@ async def test_stopped_process_is_not_restarted(fleet: Fleet) -> None:
     await fleet.stop()
 
 
-async def test_a_silent_coordinator_is_not_waited_for_for_ever(fleet: Fleet) -> None:
+async def test_wait_for_a_silent_coordinator_times_out(fleet: Fleet) -> None:
     fleet.config = fleet.config.model_copy(update={"start_timeout_s": 0.2})
     fleet.programs["coordinator"] = [sys.executable, "-c", SLEEP]
     fleet.prepare()
@@ -199,7 +199,7 @@ async def test_stop_is_honoured_while_starting(fleet: Fleet) -> None:
     assert set(fleet.ended()) == {"coordinator"}
 
 
-async def test_a_dead_peer_is_no_failure(fleet: Fleet) -> None:
+async def test_dead_peer_does_not_fail_the_run(fleet: Fleet) -> None:
     fleet.prepare()
     await fleet.start(asyncio.Event())
     fleet.kill("peer-1")

@@ -123,7 +123,7 @@ async def test_a_mismatch_names_the_side_to_upgrade(door: Door) -> None:
     assert "this side" in caught.value.fix
 
 
-async def test_a_request_for_a_certificate_must_be_one(door: Door) -> None:
+async def test_malformed_certificate_request_is_refused(door: Door) -> None:
     token = await door.desk.new_invite("peer", quota=1, lifetime_s=60)
     identity = Identity.generate()
     signature = identity.sign_bytes(JOIN_DOMAIN, join_payload(RUN_ID, token, b"nonsense")).hex()
@@ -189,7 +189,7 @@ async def test_invite_has_both_ports_and_the_ca() -> None:
     assert Invite.decode(made.encode()) == made
 
 
-async def test_an_invite_names_the_further_places_of_the_configuration() -> None:
+async def test_invite_has_the_further_addresses() -> None:
     inviting = InviteIssuer(
         cast(JoinDesk, FakeDesk()), run_id=RunId("run-1"), ca_sha256="a" * 64, learner_public_key="b" * 64
     )

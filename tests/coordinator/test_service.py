@@ -76,7 +76,7 @@ async def work(peer: Member, info: pb.RunInfo, slots: int = 4) -> None:
     assert await upload(peer, [forged, pb.Rollout(lease_id=1)]) == [(False, "fenced"), (False, "malformed")]
 
 
-async def test_a_whole_step(tmp_path: Path) -> None:
+async def test_one_step_from_join_to_batch(tmp_path: Path) -> None:
     async with running(tmp_path) as coordinator, Member(await coordinator.join("origin"), "origin") as origin:
         await origin.hello()
         assert (await origin.next("welcome")).run_id == origin.enrolment.run_id
@@ -196,7 +196,7 @@ async def test_stopped_run_has_a_summary_and_can_be_resumed(tmp_path: Path) -> N
             pass
 
 
-async def test_a_coordinator_killed_after_the_learner_went_sums_up_at_its_next_start(
+async def test_coordinator_killed_after_the_learner_finished_writes_the_summary_on_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "RETURN_S", 0.0)

@@ -57,7 +57,7 @@ def dashboard() -> Assets:
     return Assets.of({"/": PAGES, "/web/": STATIC})
 
 
-def test_the_whole_dashboard_is_light() -> None:
+def test_dashboard_download_is_small() -> None:
     assert dashboard().gzip_bytes < 150_000
 
 
@@ -77,13 +77,13 @@ def test_pages_load_nothing_from_other_hosts() -> None:
         assert not found, f"{path.name} names {found}"
 
 
-def test_nothing_inline() -> None:
+def test_pages_have_no_inline_code() -> None:
     for path in PAGES.glob("*.html"):
         page = path.read_text()
         assert not re.search(r"<style|style=|\son\w+=|<script(?![^>]*\bsrc=)", page), path.name
 
 
-def test_nothing_inline_and_nothing_from_elsewhere() -> None:
+def test_policy_forbids_inline_code_and_other_hosts() -> None:
     directives = dict(part.strip().split(" ", 1) for part in CONTENT_SECURITY_POLICY.split(";"))
     assert directives["default-src"] == "'none'"
     assert {directives[name] for name in ("script-src", "style-src", "connect-src")} == {"'self'"}

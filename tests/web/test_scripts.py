@@ -80,7 +80,7 @@ async def test_series(page: Any) -> None:
     ]
 
 
-async def test_a_sample_extends_the_history_and_a_gap_asks_for_it_again(page: Any) -> None:
+async def test_sample_extends_the_history_and_a_gap_reloads_it(page: Any) -> None:
     history = {
         "times_unix_s": [10, 15],
         "series": {"lag": {"unit": "", "mean": [1, 2], "worst": [3, 4], "worst_who": ["a", "b"]}},

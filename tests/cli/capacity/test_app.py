@@ -43,16 +43,16 @@ def test_there_are_some_and_none_is_left_out() -> None:
             assert f"`{name}" in PAGE, name
 
 
-def test_the_example_of_a_pool_is_one() -> None:
+def test_documented_pool_example_is_valid() -> None:
     pool = check_pool(rows_of_csv(block("worker_id,"), "docs"))
     assert (len(pool.taken), pool.skipped) == (2, ())
 
 
-def test_the_example_of_a_demand_is_one() -> None:
+def test_documented_demand_example_is_valid() -> None:
     parse_config(tomllib.loads(block("[demand]")), DemandFile, source="docs")
 
 
-def test_the_example_of_a_record_is_one(tmp_path: Path) -> None:
+def test_documented_record_example_is_valid(tmp_path: Path) -> None:
     lines = [line for line in block('{"at_s"').splitlines() if line.startswith("{")]
     (tmp_path / "trace.jsonl").write_text("\n".join(lines))
     assert len(read_events(tmp_path / "trace.jsonl")) == 5

@@ -126,7 +126,7 @@ def test_fitted_values_are_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert document["demand"]["t_train_s"] > 0
 
 
-def test_it_becomes_a_pool_that_links_are_added_to() -> None:
+def test_calibrated_run_is_a_pool_once_links_and_prices_are_given() -> None:
     fitted = calibrate(records())
     run = calibrated_run(fitted, "local")
     links = {"upload_mbit_per_second": 500, "download_mbit_per_second": 500}

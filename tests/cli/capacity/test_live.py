@@ -119,7 +119,7 @@ def peer(name: str, **changes: Any) -> dict[str, Any]:
     return {"name": name, "standby": False, "pin": "", "usd_per_hour": 0.4, "reason": "on: cheap"} | changes
 
 
-def test_a_line_in_all_one_of_the_plan_and_one_a_peer() -> None:
+def test_status_has_lines_for_run_plan_and_peers() -> None:
     off = peer("peer-2", standby=True, pin="off", usd_per_hour=2.0, reason="off: pinned by the operator")
     assert lines_of(activation(), [peer("peer-1"), off]) == [
         "mode act: 1 on for 0.4 $/h, 1 on standby",
@@ -146,7 +146,7 @@ async def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_table_has_a_row_a_day_and_provider(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cost_table_has_a_row_per_day_and_provider(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cost(run) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split() for line in lines if line.startswith("2026")] == [

@@ -14,7 +14,7 @@ from rollcast.cli.peer.folders import config_file, state_folder
 from rollcast.runtime.errors import ConfigError, WrongKey
 
 
-def test_an_identity_is_backed_up_and_restored_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_identity_is_backed_up_and_restored_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second, copy = tmp_path / "first", tmp_path / "second", tmp_path / "copy.key"
     assert identity.show(state=first, json_output=True) == 0
     peer_id = json.loads(capsys.readouterr().out)["peer_id"]
@@ -47,7 +47,7 @@ def test_they_follow_the_users_environment(monkeypatch: pytest.MonkeyPatch) -> N
     assert (config_file(), state_folder()) == (Path("/c/rollcast/peer.toml"), Path("/s/rollcast/peer"))
 
 
-def test_without_it_they_are_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_xdg_variables_folders_are_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/jan")
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", "not/absolute")

@@ -78,7 +78,7 @@ def test_lines_are_wrapped_under_their_text(
     ]
 
 
-def test_as_json(asked: list[CheckRequest], capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_prints_json(asked: list[CheckRequest], capsys: pytest.CaptureFixture[str]) -> None:
     check(json_output=True)
     found = json.loads(capsys.readouterr().out)
     assert (found["fit"], found["worth"], found["machine"]["cores"]) == (False, WORTH, 8)
@@ -86,7 +86,7 @@ def test_as_json(asked: list[CheckRequest], capsys: pytest.CaptureFixture[str]) 
     assert asked[0].invite is None
 
 
-def test_the_invite_of_the_run_that_was_joined_here(asked: list[CheckRequest], tmp_path: Path) -> None:
+def test_check_uses_the_invite_of_the_joined_run(asked: list[CheckRequest], tmp_path: Path) -> None:
     config, file = tmp_path / "config" / "rollcast" / "peer.toml", tmp_path / "invite.txt"
     config.parent.mkdir(parents=True)
     config.write_text(f'state_folder = "{tmp_path}/s"\ninvite_file = "{file}"\n')
@@ -97,13 +97,13 @@ def test_the_invite_of_the_run_that_was_joined_here(asked: list[CheckRequest], t
     assert (asked[-1].invite, asked[-1].state_folder) == (invite(), tmp_path / "s")
 
 
-def test_a_wrong_invite_is_no_measurement(asked: list[CheckRequest]) -> None:
+def test_wrong_invite_is_an_error(asked: list[CheckRequest]) -> None:
     with pytest.raises(JoinRefused):
         check("rollcast1-x")
     assert asked == []
 
 
-def test_as_a_process_without_an_invite(tmp_path: Path) -> None:
+def test_check_without_an_invite_as_a_process(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "rollcast.cli.main", "peer", "check", "--no-decode", "--json", "--state", str(tmp_path)],
         capture_output=True,

@@ -151,7 +151,7 @@ def path(tmp_path: Path) -> Path:
     return found
 
 
-def test_the_newest_lines(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_show_the_newest_lines(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert logs(lines=2, state=tmp_path) == 0
     assert capsys.readouterr().out.splitlines() == [
         "line 99",
@@ -163,12 +163,12 @@ def test_the_newest_lines(path: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert len(tail(path, 1000)) == 101
 
 
-def test_no_stranger_moves_our_cursor() -> None:
+def test_log_lines_lose_control_characters() -> None:
     assert readable("a\x1b[2Jb\x07") == "a [2Jb "
     assert "\x1b" not in readable(json.dumps({"event": "x\x1b[2J", "peer": "\x1b]0;t"}))
 
 
-def test_it_is_followed_into_the_next_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_is_followed_across_rotation(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_logs, "_LOOK_S", 0.01)
     found: list[str] = []
     enough = threading.Event()

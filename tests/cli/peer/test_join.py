@@ -122,7 +122,7 @@ async def test_a_wrong_invite_changes_nothing(machine: Machine) -> None:
     assert not machine.state.exists()
 
 
-async def test_without_start_the_configuration_is_all_there_is(tmp_path: Path, machine: Machine) -> None:
+async def test_no_start_only_writes_the_configuration(tmp_path: Path, machine: Machine) -> None:
     async with running(tmp_path / "run") as run:
         joined = await machine.asked("join", run.invite("peer").encode(), "--no-start")
         assert joined["started"] == "no"

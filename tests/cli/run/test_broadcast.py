@@ -174,7 +174,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broadcast, "WATCH_INTERVAL_S", 0.001)
 
 
-def test_a_person_gets_a_screen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_terminal_gets_a_screen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(broadcast, "fetch", answers(sample_broadcast()))
     assert broadcast.status() == 0
     assert "waiting for peer-5" in capsys.readouterr().out

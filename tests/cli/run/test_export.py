@@ -95,12 +95,12 @@ def test_options_reach_the_export(
     assert json.loads(capsys.readouterr().out)["weight_bytes"] == 3_000_000
 
 
-def test_a_folder_without_a_run(tmp_path: Path) -> None:
+def test_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no checkpoint"):
         cli("export", str(tmp_path), str(tmp_path / "out"))
 
 
-def test_it_is_written_into_the_run_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_is_written_into_the_run_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = sample_run(tmp_path / "run")
     assert report(folder.root, json_output=True) == 0
     told = json.loads(capsys.readouterr().out)

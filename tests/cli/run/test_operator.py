@@ -90,7 +90,7 @@ def test_empty_fleet_prints_a_hint() -> None:
     assert workers.lines_of([]) == ["No workers are connected. Create an invite for a donor with `rollcast invite`."]
 
 
-async def test_a_token_from_birth_to_end(
+async def test_token_is_created_listed_and_revoked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"

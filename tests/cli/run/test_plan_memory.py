@@ -35,7 +35,7 @@ def test_shipped_file_quotes_the_present_plan() -> None:
         assert line in text, line
 
 
-def test_a_person_reads_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_default_output_is_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(str(MATH)) == 0
     shown = capsys.readouterr().out
     assert "4.02 billion parameters" in shown
@@ -57,14 +57,14 @@ def test_settings_and_attention_count() -> None:
     assert offloaded.learner.peak > fused.learner.peak
 
 
-def test_a_models_folder_counts_and_a_learners_file_will_do(tmp_path: Path) -> None:
+def test_learner_file_and_model_folder_are_accepted(tmp_path: Path) -> None:
     folder = model_folder(tmp_path / "model", TINY, random_params(TINY))
     file = tmp_path / "learner.toml"
     file.write_text(f'init_from = "{folder}"\n')
     assert plan_of(file).model == TINY
 
 
-def test_without_a_vocabulary_there_is_no_plan(tmp_path: Path) -> None:
+def test_unknown_vocabulary_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="vocabulary is not known"):
         plan_of(CONFIGS / "local.toml")
     with pytest.raises(ConfigError, match="is the configuration of a coordinator"):

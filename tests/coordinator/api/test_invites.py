@@ -25,7 +25,7 @@ NOW = 1000.0
 
 
 @pytest.mark.parametrize("role", ["peer", "origin"])
-async def test_an_invite_from_birth_to_end(tmp_path: Path, role: str) -> None:
+async def test_invite_is_created_listed_and_revoked(tmp_path: Path, role: str) -> None:
     (tmp_path / "page").mkdir()
     ledger, run_id = Ledger.open(tmp_path / "invites.sqlite"), RunId("run-1")
     authority = RunCA.create(tmp_path, run_id)
@@ -106,7 +106,7 @@ class Desk:
         (VIEWER, "Invite wrong", False),
     ],
 )
-async def test_an_invite_or_a_token(caller: Caller, authorization: str, may: bool) -> None:
+async def test_invite_or_token_is_accepted(caller: Caller, authorization: str, may: bool) -> None:
     desk = cast(JoinDesk, Desk())
     if may:
         await check_invited(desk, caller, "POST", {"Authorization": authorization})

@@ -26,7 +26,7 @@ from tests.coordinator.http.serving import Given, served
 from tests.coordinator.running import running
 
 
-async def test_a_caller_that_listens_nowhere_is_seen_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_caller_without_a_listener_is_observed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observed_address, "SECOND_DEADLINE_S", 0.1)
     async with (
         running(tmp_path) as run,

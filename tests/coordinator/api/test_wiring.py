@@ -132,7 +132,7 @@ def test_acts_need_more_than_reading_is_open_to(run: Run) -> None:
 @settings(
     max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
-def test_no_request_is_our_fault(run: Run, data: st.DataObject) -> None:
+def test_no_request_causes_an_internal_error(run: Run, data: st.DataObject) -> None:
     method, path, operation = data.draw(st.sampled_from(run.operations))
     definitions = run.document["components"]["schemas"]
     for name in re.findall(r"{(\w+)}", path):
@@ -152,13 +152,13 @@ def test_no_request_is_our_fault(run: Run, data: st.DataObject) -> None:
 @given(path=st.text(max_size=40), body=st.binary(max_size=40), method=st.sampled_from(["GET", "POST", "PUT", "DELETE"]))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(path="api/v1/tokens/%2e%2e/revoke", body=b"", method="POST")
-def test_no_address_is_our_fault(run: Run, path: str, body: bytes, method: str) -> None:
+def test_no_path_causes_an_internal_error(run: Run, path: str, body: bytes, method: str) -> None:
     status, content_type, answer = run.ask(method, "/" + quote(path), body)
     assert status < 500, answer
     assert status < 400 or content_type == "application/json", (status, answer)
 
 
-def test_the_page_about_it_names_every_route(run: Run) -> None:
+def test_docs_name_every_route(run: Run) -> None:
     page = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
     rows = [
         f"| {method} | `{path}` | {operation['x-rollcast-access']} | {operation['summary']} |"

@@ -44,7 +44,7 @@ def test_invalid_values_are_refused(pools: list[dict[str, Any]], what: str) -> N
         ProvidersConfig.model_validate({"pools": pools})
 
 
-def test_the_example_of_the_documentation_is_one() -> None:
+def test_documented_example_is_valid() -> None:
     text = (Path(__file__).parents[3] / "docs" / "providers.md").read_text()
     (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     config = ProvidersConfig.model_validate(tomllib.loads(example)["providers"])
@@ -52,7 +52,7 @@ def test_the_example_of_the_documentation_is_one() -> None:
     PeerConfig.model_validate(config.peer)
 
 
-def test_a_limit_that_the_publication_period_cannot_keep_is_refused() -> None:
+def test_limit_below_the_publication_period_is_refused() -> None:
     assert RunConfig(staleness_limit=2, publish_every_steps=3).staleness_limit == 2
     with pytest.raises(ValidationError, match="staleness_limit = 1 cannot be kept with publish_every_steps = 3"):
         RunConfig(staleness_limit=1, publish_every_steps=3)

@@ -57,7 +57,7 @@ def phases(fleet: ProviderFleet) -> dict[str, str]:
     return {one.tag: one.phase for one in fleet.manager.workers()}
 
 
-async def test_a_worker_comes_works_drains_and_goes(folder: Path) -> None:
+async def test_worker_starts_works_drains_and_stops(folder: Path) -> None:
     coordinator = Coordinator()
     async with live(fleet_over(folder, coordinator)) as fleet:
         fleet.submit(WorkersWanted({"local-1": "planned"}))

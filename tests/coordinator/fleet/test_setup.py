@@ -46,7 +46,7 @@ async def phase(coordinator: Running) -> str:
     return str(workers[0]["phase"]) if workers else ""
 
 
-def test_a_budget_reaches_the_fleet_there_is() -> None:
+def test_budget_is_passed_to_the_fleet() -> None:
     told: list[Any] = []
 
     class FakeFleet:
@@ -134,7 +134,7 @@ async def test_capacity_model_receives_offers_and_its_workers_are_started(
         kill_all(tmp_path / "workers")
 
 
-async def test_without_providers_there_is_no_money_to_show(tmp_path: Path) -> None:
+async def test_without_providers_spending_is_none(tmp_path: Path) -> None:
     async with running(tmp_path) as coordinator:
         assert await spending(coordinator) is None
         assert not journal_path(tmp_path / "run").exists()

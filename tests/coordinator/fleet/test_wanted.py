@@ -49,7 +49,7 @@ def test_everything_is_offered_once() -> None:
     assert wanted.reasons == {}
 
 
-def test_a_worker_that_has_joined_is_a_peer_from_then_on() -> None:
+def test_joined_worker_is_replaced_by_its_peer() -> None:
     wanted = WantedWorkers(("b", "gone"))
     assert wanted.reasons["b"] == RAN_BEFORE
     found = update(wanted, here={PeerId("p"): "b"}, begun=frozenset({"b"}))

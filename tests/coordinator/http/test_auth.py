@@ -162,7 +162,7 @@ async def test_tokens_are_bounded(tmp_path: Path) -> None:
     await ledger.close()
 
 
-def test_the_key_is_made_once_and_its_owners_alone(tmp_path: Path) -> None:
+def test_operator_key_is_made_once_and_private(tmp_path: Path) -> None:
     key = operator_key(tmp_path)
     assert len(key) > 32
     assert operator_key(tmp_path) == key

@@ -34,7 +34,7 @@ def test_contradictory_routes_are_refused() -> None:
         description([posting("/a", int), posting("/b", str)])
 
 
-async def test_it_is_valid_and_names_every_route(tmp_path: Path) -> None:
+async def test_description_is_valid_and_names_every_route(tmp_path: Path) -> None:
     async with served(tmp_path) as page:
         _, document = await page.get(PATH)
         OpenAPIV31SpecValidator(document).validate()

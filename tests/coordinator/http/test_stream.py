@@ -70,7 +70,7 @@ async def test_all_readers_get_the_same_text_made_once(tmp_path: Path) -> None:
         assert one.times <= made + 1
 
 
-async def test_it_ends_with_the_server(tmp_path: Path) -> None:
+async def test_stream_ends_with_the_server(tmp_path: Path) -> None:
     async with served(tmp_path) as page, page.client.get(f"{page.url}/api/v1/stream?topics=status") as response:
         assert (await next_event(response))[1]["step"] == 87
         stopping = asyncio.create_task(page.server.stop())
@@ -91,7 +91,7 @@ async def test_a_late_reader_gets_the_newest_at_once_and_its_own_first(tmp_path:
             assert (await next_event(late))[0] == "one"
 
 
-async def test_with_nothing_new_it_still_breathes(tmp_path: Path) -> None:
+async def test_idle_stream_sends_comments(tmp_path: Path) -> None:
     given = Given(topics=[Topic("quiet", lambda: None)], stream_interval_s=0.01)
     async with served(tmp_path, given) as page, page.client.get(f"{page.url}/api/v1/stream?topics=quiet") as response:
         lines = [await response.content.readline() for _ in range(4)]
@@ -157,7 +157,7 @@ def test_parts_compressed_apart_make_one_stream() -> None:
     assert messages[0].count(b"\n") == 3
 
 
-async def test_it_is_made_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cached_json_is_reused_for_a_short_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "KEPT_S", 0.05)
     made = 0
 

@@ -316,7 +316,7 @@ class StoreConformance(ABC):
 
     # ---------------------------------------------------------------- invites, figures, facts
 
-    async def test_an_invite_is_claimed_by_as_many_as_it_is_good_for(self, store: RunStore) -> None:
+    async def test_invite_admits_its_quota(self, store: RunStore) -> None:
         await store.create_invite(b"hash", "peer", quota=3, expires_unix_s=100.0)
 
         def claim(peer: str, *, role: str = "peer", token: bytes = b"hash", at: float = 50.0) -> asyncio.Future[None]:
@@ -464,7 +464,7 @@ class CompactionConformance(StoreConformance):
         assert await store.recorded_batches() == 1
         assert (await store.newest_version()) == StoredVersion(Epoch(0), Version(0), b"v")
 
-    async def test_the_horizon_never_falls(self, store: CompactingStore) -> None:
+    async def test_horizon_never_decreases(self, store: CompactingStore) -> None:
         await self._old_run(store)
         await self._compact(store, 4)
         await self._compact(store, 1)

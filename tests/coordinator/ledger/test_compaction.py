@@ -158,7 +158,7 @@ def test_transactions_find_their_size() -> None:
     assert next_group_count(GROUPS_MAX, 0.001, aim_s=0.025) == GROUPS_MAX
 
 
-def test_the_oldest_segments_go_first() -> None:
+def test_oldest_segments_are_deleted_first() -> None:
     assert segments_to_delete([5, 5, 5], 15) == 0
     assert segments_to_delete([5, 5, 5], 14) == 1
     assert segments_to_delete([5, 5, 5], 4) == 3

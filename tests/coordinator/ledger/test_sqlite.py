@@ -153,7 +153,7 @@ def _no_folder(path: Path) -> None:
         (_no_folder, "writable"),
     ],
 )
-async def test_a_store_that_cannot_be_used(tmp_path: Path, spoil: Callable[[Path], None], words: str) -> None:
+async def test_unusable_store_is_an_error(tmp_path: Path, spoil: Callable[[Path], None], words: str) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     spoil(folder / "store.sqlite")
@@ -162,7 +162,7 @@ async def test_a_store_that_cannot_be_used(tmp_path: Path, spoil: Callable[[Path
     assert words in caught.value.fix
 
 
-async def test_one_coordinator_at_a_time(ledger: Ledger) -> None:
+async def test_second_coordinator_is_refused(ledger: Ledger) -> None:
     with pytest.raises(StoreError, match="in use"):
         Ledger.open(ledger.path)
     await ledger.close()
@@ -241,7 +241,7 @@ def test_from_every_earlier_form(connection: sqlite3.Connection) -> None:
     assert tables(connection) == TABLES | {"extra"}
 
 
-def test_a_step_that_fails_leaves_the_form_before_it(connection: sqlite3.Connection) -> None:
+def test_failed_migration_keeps_the_previous_schema(connection: sqlite3.Connection) -> None:
     broken = (*MIGRATIONS, "CREATE TABLE extra (a TEXT) STRICT; CREATE NONSENSE")
     with pytest.raises(sqlite3.Error):
         migrate(connection, broken)
@@ -249,7 +249,7 @@ def test_a_step_that_fails_leaves_the_form_before_it(connection: sqlite3.Connect
     assert tables(connection) == TABLES
 
 
-def test_a_newer_form_is_left_alone(connection: sqlite3.Connection) -> None:
+def test_newer_schema_is_refused_and_unchanged(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
     with pytest.raises(StoreError, match="newer"):
         migrate(connection)

@@ -66,7 +66,7 @@ async def test_a_group_has_its_attempts(ledger: Path) -> None:
 
 
 @pytest.mark.parametrize("words", ["peer atlas", "atlas", str(work.PEER), str(work.PEER)[:10]])
-async def test_a_peer_by_name_id_or_its_beginning(ledger: Path, words: str) -> None:
+async def test_peer_is_found_by_name_id_or_prefix(ledger: Path, words: str) -> None:
     story = story_of(ledger, words)
     assert story.facts == {"peer_id": work.PEER, "attempts": {"open": 1, "stale": 1, "trained": 2}}
     assert f"peer joined ({work.PEER}): atlas as peer" in whats(story)

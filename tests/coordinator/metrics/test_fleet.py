@@ -45,7 +45,7 @@ def test_the_status_adds_up() -> None:
     assert spending["held_back"] == {"b": "no provider offers it now"}
 
 
-def test_nothing_was_accepted_yet() -> None:
+def test_cost_per_rollout_is_none_before_the_first() -> None:
     assert build_spending(manager(), 0).usd_per_accepted_rollout is None
 
 

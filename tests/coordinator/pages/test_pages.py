@@ -71,7 +71,7 @@ async def test_worst_member_is_named_at_the_pointer(browser: Any, site: SampleSi
         assert not tab.problems
 
 
-async def test_the_run_page_lays_another_run_over(browser: Any, site: SampleSite) -> None:
+async def test_run_page_overlays_another_run(browser: Any, site: SampleSite) -> None:
     async with page_of(browser, site, "#/run") as tab:
         for title in ("Loss", "KL to behaviour", "Entropy", "Gradient norm", "Importance ratio", "Clip fraction"):
             await tab.shows(f".card:has(h2:text-is('{title}')) .chart-legend", "smoothed")

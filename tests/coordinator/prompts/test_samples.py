@@ -76,7 +76,7 @@ async def test_training_rollouts_come_from_the_ledger(tmp_path: Path) -> None:
     assert len(trained(folder, tokenizer, 1)) == 1
 
 
-def test_no_ledger(tmp_path: Path) -> None:
+def test_missing_ledger_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no ledger"):
         trained(RunFolder(tmp_path), Tokenizer((), "a"), 1)
     sqlite3.connect(tmp_path / "store.sqlite").close()

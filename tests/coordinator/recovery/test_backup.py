@@ -139,7 +139,7 @@ async def test_missing_runs_and_damaged_ledgers_are_named(run: RunFolder, tmp_pa
     assert not (tmp_path / "backup").exists()
 
 
-async def test_the_commands(run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_backup_and_restore_commands(run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target, again = str(tmp_path / "backup"), str(tmp_path / "again")
     assert app(["backup", str(run.root), target, "--json"], result_action="return_value") == 0
     made = json.loads(capsys.readouterr().out)

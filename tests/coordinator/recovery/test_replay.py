@@ -84,7 +84,7 @@ def test_the_same_events_reach_the_same_state(tmp_path: Path) -> None:
     assert incarnations(folder.record) == [1]
 
 
-def test_the_first_other_decision_is_named(tmp_path: Path) -> None:
+def test_first_different_decision_is_named(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     entries, _ = a_recorded_run(folder)
     third = entries[3]

@@ -71,7 +71,7 @@ async def test_open_groups_are_restored_with_their_problems(tmp_path: Path) -> N
     await ledger.close()
 
 
-async def test_a_finished_run_is_over(tmp_path: Path) -> None:
+async def test_finished_run_is_not_resumed(tmp_path: Path) -> None:
     ledger = await opened(tmp_path)
     await open_run(ledger, RunFolder(tmp_path), RUN)
     await ledger.set_meta(FINISHED, "yes")
@@ -125,7 +125,7 @@ async def test_run_that_lost_nothing_continues_unchanged(backup: Path, tmp_path:
     await ledger.close()
 
 
-async def test_a_run_that_never_published_is_set_apart_too(tmp_path: Path) -> None:
+async def test_restored_run_without_versions_gets_an_epoch_too(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run").prepare()
     ledger = Ledger.open(folder.ledger)
     await ledger.set_meta("run_id", "run-1")

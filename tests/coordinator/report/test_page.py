@@ -91,7 +91,7 @@ def outline(text: str) -> Outline:
     return found
 
 
-def test_it_shows_the_run_and_fetches_nothing(tmp_path: Path) -> None:
+def test_report_shows_the_run_and_loads_nothing(tmp_path: Path) -> None:
     text = render(read_facts(sample_run(tmp_path)), 0.0)
     found = outline(text)
     assert {"Reward", "Loss", "Staleness", "Peers", "Rollouts trained by age, in learner steps"} <= set(found.titles)

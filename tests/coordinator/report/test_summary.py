@@ -26,7 +26,7 @@ PROMISED = {
 }
 
 
-def test_the_promised_keys_are_there() -> None:
+def test_summary_has_the_documented_keys() -> None:
     summary = build_summary(sample_status(reward_after=0.93), CoordinatorConfig())
     assert summary.keys() >= PROMISED | {"run_id", "steps", "version", "seeds", "software"}
     assert summary["t_bcast_s"] == {"p50": 0.142, "p95": 0.391}

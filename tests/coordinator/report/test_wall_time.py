@@ -87,7 +87,7 @@ async def test_with_since_time_outside_steps_is_one_cause(ledger: Path) -> None:
     assert found.unaccounted == pytest.approx(0.0)
 
 
-async def test_without_a_learner_there_is_nothing_to_add_up(tmp_path: Path) -> None:
+async def test_run_without_a_learner_is_an_error(tmp_path: Path) -> None:
     ledger = Ledger.open(tmp_path / "store.sqlite")
     await ledger.close()
     with pytest.raises(StoreError, match="no learner has reported"):

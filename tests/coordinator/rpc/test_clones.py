@@ -14,7 +14,7 @@ from rollcast.wire.ids import PeerId
 ALICE = PeerId("alice")
 
 
-def test_the_same_place_comes_back_whenever_it_likes() -> None:
+def test_same_instance_may_always_reconnect() -> None:
     book = Clones()
     assert book.verdict(ALICE, "attic", 0.0) == "welcome"
     book.session_opened(ALICE, "attic", 0.0)
@@ -32,7 +32,7 @@ def test_restored_backup_moves_once_the_old_instance_has_left() -> None:
     assert book.verdict(ALICE, "cellar", 10.0) == "welcome"
 
 
-def test_a_place_that_was_switched_off_is_waited_out() -> None:
+def test_silent_first_instance_is_waited_for() -> None:
     book = Clones()
     book.session_opened(ALICE, "attic", 0.0)
     book.message_received(ALICE, 5.0)
@@ -41,7 +41,7 @@ def test_a_place_that_was_switched_off_is_waited_out() -> None:
     assert book.verdict(ALICE, "cellar", 15.0) == "moved"
 
 
-def test_two_places_at_once_are_a_clone() -> None:
+def test_two_instances_at_once_are_a_clone() -> None:
     book = Clones()
     book.session_opened(ALICE, "attic", 0.0)
     assert book.verdict(ALICE, "copy", 1.0) == "later"
@@ -75,7 +75,7 @@ def test_memory_is_bounded_and_those_away_go_first(monkeypatch: pytest.MonkeyPat
 
 
 @given(st.lists(st.tuples(st.sampled_from("hgx12"), st.floats(0.1, 10.0)), max_size=40))
-def test_a_second_place_is_refused_only_if_the_first_spoke_after_it_came(steps: list[tuple[str, float]]) -> None:
+def test_second_instance_is_refused_only_after_a_later_message_of_the_first(steps: list[tuple[str, float]]) -> None:
     book, now, here, heard, came = Clones(), 0.0, True, 0.0, None
     book.session_opened(ALICE, "first", now)
     for what, seconds in steps:

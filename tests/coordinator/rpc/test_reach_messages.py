@@ -51,7 +51,7 @@ def test_messages_become_events() -> None:
     assert reach_event_of(A, pb.PeerMessage(heartbeat=pb.Heartbeat())) is None
 
 
-def test_a_record_is_its_senders_own() -> None:
+def test_record_of_another_peer_is_refused() -> None:
     identity = Identity.generate()
     record = PeerRecord(RunId("run-1"), identity.peer_id, "peer", 1, ("192.0.2.1:4000",), 2_000_000_000)
     signed = sign_record(record, identity)

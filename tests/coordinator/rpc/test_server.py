@@ -287,7 +287,7 @@ def test_heartbeat_text_has_no_control_characters() -> None:
 
 
 @pytest.mark.parametrize("size_bytes", [0, 100_000_000])
-def test_a_flood_is_noticed(monkeypatch: pytest.MonkeyPatch, size_bytes: int) -> None:
+def test_flood_is_refused(monkeypatch: pytest.MonkeyPatch, size_bytes: int) -> None:
     """A flood is too many messages, or too many bytes."""
     monkeypatch.setattr(peers, "RATE_WINDOW_S", 1e9)
     monkeypatch.setattr(peers, "MESSAGES_PER_SECOND_MAX", 5e-9 if not size_bytes else 1.0)

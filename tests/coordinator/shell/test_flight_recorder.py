@@ -26,7 +26,7 @@ def test_everything_noted_is_on_disk_after_close(tmp_path: Path) -> None:
     assert segment_path(tmp_path / "record", 3, 0).stat().st_mode & 0o077 == 0
 
 
-def test_the_oldest_segments_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_segments_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder_module, "SEGMENT_BYTES", 200)
     folder = tmp_path / "record"
     for incarnation in range(1, 7):

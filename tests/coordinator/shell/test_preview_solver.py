@@ -83,12 +83,12 @@ def problem(number: int = 1, **changes: float) -> Problem:
     return Problem(number=number, trigger="", demand=DEMAND, workers=(), settings=ReplanSettings(**changes))
 
 
-async def test_the_answer_is_an_event() -> None:
+async def test_plan_becomes_an_event() -> None:
     planner = ActivationPlanner(lambda one: Solved(number=one.number))
     assert await planner.solve(problem(3)) == ActivationPlanned(Solved(number=3))
 
 
-async def test_a_bug_of_the_planner_is_no_end_of_the_run() -> None:
+async def test_planner_bug_does_not_end_the_run() -> None:
     def broken(_: Problem) -> Solved:
         raise ValueError("oh")
 
@@ -96,7 +96,7 @@ async def test_a_bug_of_the_planner_is_no_end_of_the_run() -> None:
     assert failed == ActivationPlanFailed(1, "the planner failed: ValueError('oh')")
 
 
-async def test_one_at_a_time_within_a_deadline() -> None:
+async def test_one_problem_at_a_time_within_a_timeout() -> None:
     go_on = threading.Event()
 
     def slow(one: Problem) -> Solved:

@@ -101,7 +101,7 @@ async def test_refused_peer_receives_the_reason_before_its_session_ends() -> Non
     assert await channel.next() is None
 
 
-def test_a_part_of_the_plan_goes_out_whole() -> None:
+def test_assignment_is_sent_completely() -> None:
     part = Assignment(
         neighbours=(
             Neighbour(PeerId("a"), "peer", "a:1", True, lan=True),
@@ -170,7 +170,7 @@ def announcement(number: int) -> pb.VersionAnnouncement:
     return pb.VersionAnnouncement(record=pb.Signed(payload=bytes([number])))
 
 
-async def test_the_newest_are_in_memory_and_the_others_in_the_ledger(tmp_path: Path) -> None:
+async def test_newest_announcements_are_in_memory_and_older_in_the_ledger(tmp_path: Path) -> None:
     ledger = Ledger.open(tmp_path / "store.sqlite")
     announcements = Announcements(ledger)
     await ledger.record_version(Epoch(0), Version(0), announcement(0).SerializeToString())

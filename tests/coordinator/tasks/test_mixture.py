@@ -171,7 +171,7 @@ def test_too_few_problems_to_hold_out(tmp_path: Path) -> None:
     assert "at most 30" in caught.value.fix
 
 
-def test_a_small_space_of_problems(sums: ReasoningGym) -> None:
+def test_small_problem_space_can_be_held_out(sums: ReasoningGym) -> None:
     tiny = ReasoningGym("chain_sum", {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}, 5)
     assert len(mixture(tiny, held_out=90).held_out(90)) == 90  # of 200
     with pytest.raises(TaskError, match="too few problems"):
@@ -289,7 +289,7 @@ def test_problems_are_sampled_by_volatility() -> None:
     assert volatility.wanted("solved", 0)
 
 
-def test_the_figures_are_moving_ones() -> None:
+def test_reward_figures_are_moving_averages() -> None:
     volatility = Volatility(3, 0.1)
     rewarded(volatility, "a", *[1.0] * 50)
     last = volatility.rewarded("a", 0.0)

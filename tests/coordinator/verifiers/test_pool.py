@@ -163,7 +163,7 @@ async def test_crash_does_not_affect_other_items(tmp_path: Path) -> None:
         ]
 
 
-async def test_an_item_whose_process_was_killed_is_tried_again(tmp_path: Path) -> None:
+async def test_item_of_a_killed_process_is_retried(tmp_path: Path) -> None:
     async with hostile_pool(tmp_path) as pool:
         assert all(verdict.exact for verdict in await verdicts(pool, "fine", "crash once", "fine"))
         assert (tmp_path / "crashed").is_dir()
@@ -199,7 +199,7 @@ async def test_enormous_completion_is_not_read(tmp_path: Path) -> None:
         assert large.exact
 
 
-async def test_a_full_queue_pushes_back(tmp_path: Path) -> None:
+async def test_full_queue_makes_score_wait(tmp_path: Path) -> None:
     async with hostile_pool(tmp_path, queue_max=2) as pool:
         scoring = asyncio.gather(*(pool.score(VerifyItem(key, ANY, "fine")) for key in range(10)))
         await asyncio.sleep(0)

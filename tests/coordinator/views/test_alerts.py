@@ -23,7 +23,7 @@ def alerts(found: CoordinatorCore, now: float = NOW, **changes: Any) -> dict[str
     return {one.id: one for one in find_alerts(seen(found, now, **changes))}
 
 
-def test_a_run_in_order_has_none() -> None:
+def test_healthy_run_has_no_alert() -> None:
     assert alerts(core("a", "b")) == {}
 
 
@@ -34,7 +34,7 @@ def test_missing_roles_are_reported_until_the_run_is_over() -> None:
     assert alerts(found) == {}
 
 
-def test_a_learner_that_waits_is_a_warning_and_then_worse() -> None:
+def test_waiting_learner_is_a_warning_then_critical() -> None:
     run = world("a")
     run.handle(BatchRequested(Step(0)))
     assert "learner_waits" not in alerts(run.core, NOW + 20.0)

@@ -133,7 +133,7 @@ def test_a_wait_is_mentioned_only_when_it_costs_something() -> None:
     assert waiting_view(found.state, evaluates)["sentence"] == "Healthy: evaluating, held-out problems before RL."
 
 
-def test_a_learner_that_waits_for_its_batch_costs_something_after_a_moment() -> None:
+def test_wait_for_a_batch_costs_something_after_a_moment() -> None:
     run = world("a")
     run.handle(BatchRequested(Step(0)))
     view = waiting_view(run.core.state, status(run.core, 103.0))

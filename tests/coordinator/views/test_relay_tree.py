@@ -95,7 +95,7 @@ def test_the_slowest_branch_leads_to_the_member_that_the_version_reaches_last() 
     assert (branch.path[-1], branch.seconds, branch.version) == ("c", 2.0, 1)
 
 
-def test_before_a_plan_there_is_nothing_to_draw() -> None:
+def test_tree_is_empty_before_a_plan() -> None:
     found = World().core
     assert build_tree(found.state, Shape(), 0.0).nodes == ()
     assert slowest_branch(found.state, 0.0) is None
@@ -130,7 +130,7 @@ def test_only_the_newest_are_kept() -> None:
     assert (len(view), view[-1].version) == (VERSIONS_SHOWN, VERSIONS_SHOWN + 9)
 
 
-def test_it_is_the_status_with_the_tree_and_the_versions_before() -> None:
+def test_view_is_the_status_with_tree_and_earlier_versions() -> None:
     found = core("a", "b")
     view = build_broadcast(found.state, Shape(), VersionHistory(), now=NOW, unix_s=3.0)
     plain = msgspec.json.decode(msgspec.json.encode(view))

@@ -75,7 +75,7 @@ def test_banned_identities_stay_listed() -> None:
     assert "wrong tokens" in row["reason"]
 
 
-def test_a_huge_fleet_is_cut_off(monkeypatch: Any) -> None:
+def test_large_fleet_is_truncated(monkeypatch: Any) -> None:
     monkeypatch.setattr(workers, "ROWS_MAX", 2)
     view = build_workers(core("a", "b").state, KnownMembers(), now=NOW, unix_s=0.0)
     assert (len(view.rows), view.left_out) == (2, 1)

@@ -82,7 +82,7 @@ def test_sink_that_always_fails_is_abandoned() -> None:
     assert logs[-1]["event"] == "a metrics sink fails repeatedly: the run continues without it"
 
 
-def test_a_sink_that_cannot_be_opened_costs_a_line_in_the_log() -> None:
+def test_sink_that_cannot_be_opened_is_logged() -> None:
     def make() -> Sink:
         raise OSError("no such account")
 
@@ -119,7 +119,7 @@ class Seen:
         self.closed = True
 
 
-def test_a_step_that_is_reported_again_goes_nowhere(tmp_path: Path) -> None:
+def test_repeated_step_reaches_no_sink(tmp_path: Path) -> None:
     seen = Seen()
     sinks = AllSinks(FileSink(tmp_path / "metrics.jsonl"), [seen])
     for step in (1, 2, 2, 1, 3):

@@ -52,7 +52,7 @@ def test_every_row_is_kept_or_counted_under_one_reason() -> None:
     assert report["normalised"] == {"marks": 1}
 
 
-def test_a_band_of_difficulty() -> None:
+def test_rows_outside_the_pass_rate_range_are_removed() -> None:
     rows = [Row(f"{n}+{n}?", str(2 * n)) for n in range(6)]
     rates = {key_of(f"{n}+{n}?"): PassRate(8, 2.0 * n) for n in range(5)}
     settings = CurationSettings(pass_rate_low=0.2, pass_rate_high=0.8)

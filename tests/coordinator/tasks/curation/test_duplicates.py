@@ -32,7 +32,7 @@ def test_the_problem_itself_and_texts_around_it(texts: EvaluationTexts) -> None:
     assert (inside.set, inside.share) == ("trains", 1.0)
 
 
-def test_a_part_of_it(texts: EvaluationTexts) -> None:
+def test_partial_overlap_is_measured(texts: EvaluationTexts) -> None:
     half = found(texts, " ".join(TRAIN.split()[:12]) + " while somebody else walks home through the park slowly")
     assert half is not None
     assert 0.4 < half.share < 0.7
@@ -84,7 +84,7 @@ def test_other_numbers_are_other_problems() -> None:
     assert near.similar(["today", *words(3, 4).split()]) > 0.5
 
 
-def test_it_is_the_same_in_every_process() -> None:
+def test_signatures_are_the_same_in_every_process() -> None:
     near = NearDuplicates(0.5)
     assert (
         near._signature(["a", "b", "c", "d"])[:2].tolist() == NearDuplicates(0.9)._signature(list("abcd"))[:2].tolist()

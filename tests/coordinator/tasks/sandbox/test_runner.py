@@ -42,7 +42,7 @@ def test_a_program_runs(temporary: Path) -> None:
     assert ended.missing == {}
 
 
-def test_nothing_of_our_environment_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROLLCAST_SECRET", "hush")
     ended = run("import os; print(sorted(os.environ)); print(os.path.exists('/proc/self'))")
     assert b"SECRET" not in ended.stdout
@@ -169,7 +169,7 @@ def other_kernel(monkeypatch: pytest.MonkeyPatch, folder: Path, call: str, refus
     monkeypatch.setattr(runner, "CHILD", str(folder / "child.py"))
 
 
-def test_without_namespaces_it_still_holds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, temporary: Path) -> None:
+def test_confinement_holds_without_namespaces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, temporary: Path) -> None:
     other_kernel(monkeypatch, tmp_path, "_libc.unshare(flags)", "_libc.unshare(1 << 40)")
     ended = run("import os\nprint('ran')\nif os.fork() == 0:\n    os.close(1); os.close(2)\n    while True: pass")
     assert (ended.outcome, ended.stdout) == ("exited", b"ran\n")
