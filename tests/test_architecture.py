@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_house_keeps_its_rules(rule: Rule) -> None:
+def test_the_source_tree_keeps_the_rules(rule: Rule) -> None:
     assert list(rule(ROOT)) == []
 
 

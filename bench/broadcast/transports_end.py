@@ -104,7 +104,7 @@ def _transport(folder: Path, kind: str, host: str) -> ChunkTransport:
     return DirectTransport(LinkConfig(host=host), credentials, run_id, lambda _caller: "")
 
 
-def _tell(**figures: object) -> None:
+def _report(**figures: object) -> None:
     print(json.dumps(figures), flush=True)
 
 
@@ -117,11 +117,11 @@ async def _listen(folder: Path, kind: str, count: int, host: str) -> None:
         return taker
 
     transport = _transport(folder / "listen", kind, host)
-    _tell(address=await transport.start(accept))
+    _report(address=await transport.start(accept))
     taker = await takers.get()
     began_cpu_s = time.process_time()
     await taker.done.wait()
-    _tell(cpu_s=time.process_time() - began_cpu_s, steady_bytes_per_second=taker.steady.bytes_per_second)
+    _report(cpu_s=time.process_time() - began_cpu_s, steady_bytes_per_second=taker.steady.bytes_per_second)
     await transport.close()
 
 
@@ -134,7 +134,7 @@ async def _dial(folder: Path, kind: str, count: int, host: str, address: str) ->
     began_s, began_cpu_s = time.monotonic(), time.process_time()
     sender.begin()
     await sender.done.wait()
-    _tell(seconds=time.monotonic() - began_s, cpu_s=time.process_time() - began_cpu_s, rtt_s=link.measure().rtt_s)
+    _report(seconds=time.monotonic() - began_s, cpu_s=time.process_time() - began_cpu_s, rtt_s=link.measure().rtt_s)
     await transport.close()
 
 
@@ -147,12 +147,12 @@ async def _listen_raw(count: int, host: str) -> None:
             pass
         writer.write(b"!")
         await writer.drain()
-        _tell(cpu_s=time.process_time() - began_cpu_s, steady_bytes_per_second=steady.bytes_per_second)
+        _report(cpu_s=time.process_time() - began_cpu_s, steady_bytes_per_second=steady.bytes_per_second)
         writer.close()
         done.set()
 
     server = await asyncio.start_server(take, host, 0, limit=1 << 20)
-    _tell(address=f"{host}:{server.sockets[0].getsockname()[1]}")
+    _report(address=f"{host}:{server.sockets[0].getsockname()[1]}")
     await done.wait()
 
 
@@ -164,7 +164,7 @@ async def _dial_raw(count: int, address: str) -> None:
         writer.write(_PAYLOAD)
         await writer.drain()
     await reader.readexactly(1)
-    _tell(seconds=time.monotonic() - began_s, cpu_s=time.process_time() - began_cpu_s, rtt_s=0.0)
+    _report(seconds=time.monotonic() - began_s, cpu_s=time.process_time() - began_cpu_s, rtt_s=0.0)
     writer.close()
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import runs
-from bench.fleet.aftermath import look
+from bench.fleet.aftermath import check_run
 from bench.machine import Outcome
 from rollcast.cli.processes import Fleet
 
@@ -152,7 +152,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
         summary = runs.run(arguments.config, folder, settings, chaos)
         ended_s = time.monotonic()
         assert chaos.fleet is not None
-        aftermath = look(Path(summary["run_folder"]), sorted(folder.glob("peer-*.txt")), killed=KILLED)
+        aftermath = check_run(Path(summary["run_folder"]), sorted(folder.glob("peer-*.txt")), killed=KILLED)
     figures = {
         **aftermath,
         "finished": float(summary["phase"] == "finished" and aftermath["batches"] == arguments.steps),

@@ -209,7 +209,7 @@ class Load:
             await asyncio.sleep(max(0.0, left_s))
             fleet.counting = False
             took_s = time.monotonic() - began_s
-        self._watch.look()
+        self._watch.sample()
         self._figures |= {"cores": self._watch.cores, "rss_mb": self._watch.rss_mb, "connected": fleet.connected - 1}
         self._figures["heartbeats_s"] = fleet.answers.heartbeats / took_s
         self._seconds = took_s

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from bench.fleet.ledger_load import LedgerLoad, look
+from bench.fleet.ledger_load import LedgerLoad, check_rows
 from bench.machine import Outcome
 from coordinator.ledger.sqlite import Ledger
 from rollcast.runtime.errors import MissingExtra, StoreError
@@ -113,7 +113,7 @@ def _intact(connect: Callable[[Path], sqlite3.Connection], load: LedgerLoad, sum
             if not connection.execute("PRAGMA user_version").fetchone()[0]:
                 sums.lost += load.acked  # the ledger has no tables
                 return not load.acked
-            found = look(load, connection)
+            found = check_rows(load, connection)
         finally:
             connection.close()
     except sqlite3.Error:

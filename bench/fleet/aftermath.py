@@ -16,7 +16,7 @@ from rollcast.runtime.run_folder import RunFolder
 REPLAYING, AWAY = "replaying after a restart", "away"
 
 
-def look(run_folder: Path, journals: Sequence[Path], *, killed: str) -> dict[str, float]:
+def check_run(run_folder: Path, journals: Sequence[Path], *, killed: str) -> dict[str, float]:
     """Return the figures of a run that has ended; ``journals`` are the peers' records (bench.programs.journal_peer).
 
     ``killed`` is a peer that was killed, whose story must be on record.

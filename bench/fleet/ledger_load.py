@@ -110,7 +110,7 @@ class Found:
     damage: str  # the finding of SQLite's own check; empty if there is none
 
 
-def look(load: LedgerLoad, connection: sqlite3.Connection) -> Found:
+def check_rows(load: LedgerLoad, connection: sqlite3.Connection) -> Found:
     """Compare the rows with the acknowledged changes."""
     bodies = dict(connection.execute("SELECT rollout_id, body FROM rollouts"))
     scores = dict(connection.execute("SELECT rollout_id, reward FROM scores"))

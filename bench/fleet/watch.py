@@ -13,12 +13,12 @@ import psutil
 
 from bench.fleet.process import CoordinatorProcess
 
-LOOK_S = 0.5
+SAMPLE_S = 0.5
 MEGABYTE = 1e6
 
 
 class Watch:
-    """A watch that samples every LOOK_S seconds; processor time is summed over successive coordinator processes."""
+    """A watch that samples every SAMPLE_S seconds; processor time is summed over successive coordinator processes."""
 
     def __init__(self, coordinator: CoordinatorProcess, own: Collection[int], others: Collection[int]) -> None:
         """``own``: cores for the coordinator's threads. ``others``: cores for its verifiers."""
@@ -33,7 +33,7 @@ class Watch:
 
     def begin(self) -> None:
         """Restart the measurement from zero."""
-        self.look()
+        self.sample()
         self.cpu_s = self.rss_mb = 0.0
         self._began_s = time.monotonic()
 
@@ -45,10 +45,10 @@ class Watch:
     async def live(self) -> None:
         """Sample until cancelled."""
         while True:
-            self.look()
-            await asyncio.sleep(LOOK_S)
+            self.sample()
+            await asyncio.sleep(SAMPLE_S)
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Add the processor time since the last sample, and pin the processes that have started since."""
         pid = self._coordinator.pid
         if pid is None:

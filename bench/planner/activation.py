@@ -44,7 +44,7 @@ SLOTS = 8  # slots of a peer, which makes five rollouts a second of four tokens
 GROUPS, SAMPLES = 16, 4
 DWELL_S, INTERVAL_S, GATHER_S = 16.0, 32.0, 0.5
 KILL_AT, REPRICE_AT, STEPS = 12, 24, 38  # learner steps
-_LOOKED_EVERY_S = 0.25  # of virtual time
+_SAMPLED_EVERY_S = 0.25  # of virtual time
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +167,12 @@ class _Watched:
         oracle = self.fleet.ground.oracle
         while oracle.steps < step:
             done, before_s = oracle.steps, oracle.last_progress_s
-            self.fleet.run(_LOOKED_EVERY_S)
+            self.fleet.run(_SAMPLED_EVERY_S)
             if oracle.steps > done:
                 self.steps.append(Step(oracle.last_progress_s, oracle.last_progress_s - before_s, STEP_S))
-            self._look()
+            self._record_switches()
 
-    def _look(self) -> None:
+    def _record_switches(self) -> None:
         core = self.fleet.coordinator.core
         peers = [] if core is None else [one for one in core.status(self.now).peers if one.role == "peer"]
         here = {one.name: not one.standby for one in peers if one.state not in ("left", "lost")}

@@ -121,18 +121,18 @@ class NoiseLearner:
 
             async def announce(announcement: pb.VersionAnnouncement) -> bool:
                 sizes = [manifest.size_bytes for manifest in parse_announcement(announcement).manifests]
-                say(event="origin_holds", encoding_bytes=sizes)
+                print_json(event="origin_holds", encoding_bytes=sizes)
                 await commands.readline()
                 return await self._client.announce(announcement)
 
             publisher = await self.publisher(stack, http, peers, announce)
-            say(event="ready")
+            print_json(event="ready")
             version = 0
             while line := await commands.readline():
                 snapshot = await asyncio.to_thread(self._snapshot, line.decode().strip())
                 await publisher.publish(Version(version), snapshot)
                 status = await self._until_held(http, peers, version)
-                say(event="peers_hold", version=version, t_bcast_s=status["t_bcast_s"]["last"])
+                print_json(event="peers_hold", version=version, t_bcast_s=status["t_bcast_s"]["last"])
                 self.forget(version)
                 version += 1
 
@@ -198,7 +198,7 @@ class NoiseLearner:
             return status
 
 
-def say(**values: object) -> None:
+def print_json(**values: object) -> None:
     """Print one line of JSON."""
     print(json.dumps(values), flush=True)
 

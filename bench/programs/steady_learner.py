@@ -23,7 +23,7 @@ from typing import Any
 import aiohttp
 import numpy as np
 
-from bench.programs.noise_learner import NoiseLearner, run, say
+from bench.programs.noise_learner import NoiseLearner, print_json, run
 from learner.config import LearnerConfig
 from learner.coordinator.client import CoordinatorClient
 from rollcast.policy.snapshot import Snapshot
@@ -38,7 +38,7 @@ from rollcast.wire.versions.tensors import tensor_table
 
 _CHANGED_SHARE = 0.01
 _FIND_S = 5.0  # after this wait the last known address of the origin is used
-_UNTOLD_MOST = 1000
+_QUEUED_MOST = 1000
 
 
 class SteadyLearner(NoiseLearner):
@@ -53,7 +53,7 @@ class SteadyLearner(NoiseLearner):
         self._interval_s = interval_s
         self._state = bytearray()
         self._info: pb.RunInfo | None = None
-        self._untold: asyncio.Queue[pb.VersionAnnouncement] = asyncio.Queue(_UNTOLD_MOST)
+        self._queued: asyncio.Queue[pb.VersionAnnouncement] = asyncio.Queue(_QUEUED_MOST)
 
     async def live(self, peers: int, commands: asyncio.StreamReader) -> None:
         """Publish a version at each interval until stdin is closed.
@@ -63,23 +63,23 @@ class SteadyLearner(NoiseLearner):
         """
         async with AsyncExitStack() as stack:
             http = await stack.enter_async_context(aiohttp.ClientSession())
-            publisher = await self.publisher(stack, http, peers, self._tell_later)
-            say(event="ready")
+            publisher = await self.publisher(stack, http, peers, self._queue_announcement)
+            print_json(event="ready")
             await commands.readline()
-            telling = asyncio.create_task(self._tell())
+            announcing = asyncio.create_task(self._announce_queued())
             ended = asyncio.create_task(commands.read())
             version = 0
             while not ended.done():
                 begun_s = time.monotonic()
                 await publisher.publish(Version(version), self._next())
-                say(event="published", version=version, at_s=time.time())
+                print_json(event="published", version=version, at_s=time.time())
                 self.forget(version)
                 version += 1
-                if telling.done():
-                    telling.result()
+                if announcing.done():
+                    announcing.result()
                 await asyncio.wait([ended], timeout=max(0.0, begun_s + self._interval_s - time.monotonic()))
-            telling.cancel()
-            await asyncio.gather(telling, return_exceptions=True)
+            announcing.cancel()
+            await asyncio.gather(announcing, return_exceptions=True)
 
     def _next(self) -> Snapshot:
         size = self._size_bytes
@@ -89,13 +89,13 @@ class SteadyLearner(NoiseLearner):
         np.frombuffer(self._state, np.uint8)[places] += 1
         return Snapshot(tensor_table([("noise", "uint8", (size,))]), bytes(self._state))
 
-    async def _tell_later(self, announcement: pb.VersionAnnouncement) -> bool:
-        self._untold.put_nowait(announcement)
+    async def _queue_announcement(self, announcement: pb.VersionAnnouncement) -> bool:
+        self._queued.put_nowait(announcement)
         return True
 
-    async def _tell(self) -> None:
+    async def _announce_queued(self) -> None:
         while True:
-            await self._client.announce(await self._untold.get())
+            await self._client.announce(await self._queued.get())
 
     async def _find_origin(self) -> pb.RunInfo:
         """Return the run as the coordinator describes it now, or as it last did if it cannot be reached."""

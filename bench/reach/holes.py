@@ -134,14 +134,14 @@ class _Ends:
     def attempt(self, numbers: Sequence[int], tries: Tries) -> list[float]:
         """Make these tries concurrently; returns the later end's seconds for each that got through."""
         for number, end in itertools.product(numbers, _ENDS):
-            self._tell(end, {"try": number, "do": "observe", "protocol": tries.method})
+            self._send(end, {"try": number, "do": "observe", "protocol": tries.method})
         seen = self._answers(len(numbers), _READY_S)
         nonces = {number: secrets.token_hex(8) for number in numbers}
         for end in _ENDS:
             for number in numbers:
                 _, address, port = seen[end, number]
                 order = {"try": number, "do": "punch", "address": address, "port": int(port), "nonce": nonces[number]}
-                self._tell(_ENDS[0] + _ENDS[1] - end, order | {"deadline_s": tries.deadline_s})
+                self._send(_ENDS[0] + _ENDS[1] - end, order | {"deadline_s": tries.deadline_s})
             time.sleep(tries.skew_s if end == _ENDS[0] else 0.0)
         found = self._answers(len(numbers), tries.deadline_s + _READY_S)
         both = ([found[end, number] for end in _ENDS] for number in numbers)
@@ -157,7 +157,7 @@ class _Ends:
             found[end, int(number)] = [word, *rest]
         return found
 
-    def _tell(self, end: int, order: dict[str, Any]) -> None:
+    def _send(self, end: int, order: dict[str, Any]) -> None:
         stdin = self._processes[end].stdin
         assert stdin is not None
         stdin.write(json.dumps(order) + "\n")

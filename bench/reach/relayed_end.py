@@ -26,7 +26,7 @@ _WAIT_S = 300.0
 _CAPS = CircuitCaps(bytes_per_second=1e9)  # so high that the network's rate is the limit
 
 
-def _tell(**figures: object) -> None:
+def _report(**figures: object) -> None:
     print(json.dumps(figures), flush=True)
 
 
@@ -45,9 +45,9 @@ async def _relay(folder: Path, host: str) -> None:
     transport = _transport(folder, "relay", host)
     address = await transport.start(_refuse_links)
     peer_id = Identity.load(folder / "relay" / "identity.pem").peer_id
-    _tell(address=f"{address}/p2p/{peer_id}")
+    _report(address=f"{address}/p2p/{peer_id}")
     await asyncio.to_thread(sys.stdin.read)
-    _tell(cpu_s=time.process_time())
+    _report(cpu_s=time.process_time())
     await transport.close()
 
 
@@ -61,27 +61,27 @@ async def _answer(folder: Path, host: str, relay: str, mib: int) -> None:
     await transport.start(accept)
     transport.want_relays([relay])
     (address,) = await circuits.get()
-    _tell(address=address)
+    _report(address=address)
     await asyncio.to_thread(sys.stdin.read)
-    _tell(cpu_s=time.process_time())
+    _report(cpu_s=time.process_time())
     await transport.close()
 
 
-async def _ask(folder: Path, host: str, circuit: str, tries: int, mib: int) -> None:
+async def _dial(folder: Path, host: str, circuit: str, tries: int, mib: int) -> None:
     peer_id = Identity.load(folder / "answer" / "identity.pem").peer_id
     for left in range(tries - 1, -1, -1):
         transport = _transport(folder, "ask", host)  # a new host, which has no connection to the relay yet
         await transport.start(_refuse_links)
         began_s = time.monotonic()
         link = await transport.dial(peer_id, circuit)
-        _tell(dialled_s=time.monotonic() - began_s, transport=link.transport)
+        _report(dialled_s=time.monotonic() - began_s, transport=link.transport)
         if not left:
             sender = Sender(link, (mib << 20) // CHUNK_BYTES)
             link.start(sender)
             began_s, began_cpu_s = time.monotonic(), time.process_time()
             sender.begin()
             await sender.done.wait()
-            _tell(seconds=time.monotonic() - began_s, cpu_s=time.process_time() - began_cpu_s)
+            _report(seconds=time.monotonic() - began_s, cpu_s=time.process_time() - began_cpu_s)
         await transport.close()
 
 
@@ -93,7 +93,7 @@ async def _main(who: str, folder: Path, host: str, relay: str = "", tries: str =
             case "answer":
                 await _answer(folder, host, relay, int(mib))
             case _:
-                await _ask(folder, host, relay, int(tries), int(mib))
+                await _dial(folder, host, relay, int(tries), int(mib))
 
 
 if __name__ == "__main__":

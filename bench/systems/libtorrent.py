@@ -62,10 +62,10 @@ def _broadcast(network: Network, case: Case, profile: str) -> Broadcast:
         lines.follow(number, process)
     lines.count("ready", len(processes), _START_TIMEOUT_S)
     meter, started_s = Meter(network), time.monotonic()
-    _tell(processes, "go")
+    _send_command(processes, "go")
     done = lines.count("done", len(case.receivers), case.limit_s)
     cost = meter.read()
-    _tell(processes, "quit")
+    _send_command(processes, "quit")
     for process in processes:
         network.reap(process)
     check_copies({number: folders[number] / "payload" for number in case.receivers}, digest)
@@ -81,7 +81,7 @@ def _start(network: Network, number: int, folder: Path, torrent: Path, profile: 
     return network.spawn(number, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def _tell(processes: list[subprocess.Popen[Any]], command: str) -> None:
+def _send_command(processes: list[subprocess.Popen[Any]], command: str) -> None:
     for process in processes:
         assert process.stdin is not None
         process.stdin.write(f"{command}\n")

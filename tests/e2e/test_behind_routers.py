@@ -75,7 +75,7 @@ def test_two_peers_behind_routers_punch_a_hole_and_use_it(tmp_path: Path) -> Non
         assert set(publish("publish").seconds) == {1, 2}
 
 
-def test_two_peers_behind_symmetric_routers_can_be_reached_through_a_third_and_get_everything(tmp_path: Path) -> None:
+def test_two_peers_behind_symmetric_routers_get_every_version_through_a_third(tmp_path: Path) -> None:
     pytest.importorskip("libp2p")
 
     def reserved() -> bool:
@@ -115,7 +115,7 @@ class ChangingRouter(Daemons):
     def start_peer(self, number: int, *, waits: bool = False) -> None:
         if number == 3:
             told = {"seen from outside", "port for holes", "reachable through relays"}
-            until(lambda: told <= self._said("peer-2"), "peer 2 seen")
+            until(lambda: told <= self._logged_events("peer-2"), "peer 2 seen")
             self.network.set_nat(2, "symmetric")
         super().start_peer(number, waits=waits)
 
@@ -128,15 +128,15 @@ class ChangingRouter(Daemons):
         """Return the number of link ends by transport, as `rollcast broadcast status` shows them."""
         folder = str(self._folder_of_run / "run")
         command = [sys.executable, "-m", "rollcast.cli.main", "broadcast", "status", "--run-folder", folder, "--json"]
-        asking = self.network.spawn(0, command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-        assert asking.stdout is not None
-        with asking.stdout as stream:
+        asked = self.network.spawn(0, command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        assert asked.stdout is not None
+        with asked.stdout as stream:
             answer = json.loads(stream.read())
-        assert self.network.reap(asking) == 0
+        assert self.network.reap(asked) == 0
         ends: dict[str, int] = answer["reach"]["link_ends"]
         return ends
 
-    def _said(self, name: str) -> set[str]:
+    def _logged_events(self, name: str) -> set[str]:
         return {line["event"] for line in logged(self._folder_of_run).get(name, [])}
 
 

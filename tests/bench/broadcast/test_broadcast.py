@@ -83,7 +83,7 @@ def test_an_emulator_that_never_keeps_up_is_an_error(tmp_path: Path) -> None:
     assert system.closed
 
 
-def test_troubled_broadcasts_count_and_clean_ones_stand_beside_them(tmp_path: Path) -> None:
+def test_troubled_broadcasts_count_and_clean_ones_are_compared(tmp_path: Path) -> None:
     case = replace(_case(tmp_path), trouble=Trouble("joins", 1))
     bound = fluid_bound(SIZE_BYTES, case.nodes)
     system = Canned([_took(2.0), _took(3.0, troubled=True), _took(1.6), _took(2.4, troubled=True), _took(9.0)])
@@ -110,7 +110,7 @@ def test_several_systems_have_keys_of_their_own(tmp_path: Path, monkeypatch: pyt
     assert one.figures["t_bcast_median_s"] == both.figures["http-star.t_bcast_median_s"] == pytest.approx(6.0)
 
 
-def test_routers_count_and_the_open_network_stands_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broadcasts_with_routers_count_and_the_open_network_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[tuple[Node, ...]] = []
 
     class Recording(Canned):

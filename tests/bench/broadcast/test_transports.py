@@ -18,13 +18,13 @@ def _run(*words: str, mib: int = 2) -> dict[str, float]:
     return outcome.figures
 
 
-def test_every_way_that_is_installed_is_measured() -> None:
+def test_every_installed_transport_is_measured() -> None:
     figures = _run()
     assert min(figures.values()) > 0
     assert {"mb_s_raw", "mb_s_direct", "mb_s_steady_direct", "mb_per_core_s_direct"} <= figures.keys()
 
 
-def test_over_a_long_link_every_way_uses_it_and_none_is_faster_than_it() -> None:
+def test_every_transport_uses_a_long_link_and_none_exceeds_its_rate() -> None:
     try:
         build.require()
     except MissingExtra as missing:

@@ -37,7 +37,7 @@ def widest_by_trying(links: np.ndarray, source: int, target: int) -> float:
 
 
 @given(matrices())
-def test_each_way_is_the_widest(links: np.ndarray) -> None:
+def test_each_path_is_the_widest(links: np.ndarray) -> None:
     tree = widest_paths(links, 0)
     for node in range(1, len(links)):
         assert tree.bytes_per_second[node] == widest_by_trying(links, 0, node)

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from bench.durability import chaos
-from bench.fleet.aftermath import look
+from bench.fleet.aftermath import check_run
 from bench.programs.journal_peer import keep_journal
 from coordinator.core.members.learner_lives import LEARNER_LIVES, LearnerLives
 from coordinator.ledger.sqlite import Ledger
@@ -112,7 +112,7 @@ async def run_folder(tmp_path: Path) -> Path:
 
 
 def seen(folder: Path) -> dict[str, float]:
-    return look(folder, [folder / "journal"], killed="peer-3")
+    return check_run(folder, [folder / "journal"], killed="peer-3")
 
 
 async def test_an_intact_run_passes_the_check(run_folder: Path) -> None:

@@ -21,7 +21,7 @@ def test_a_planted_bug_is_hunted(capsys: pytest.CaptureFixture[str]) -> None:
     assert "announced-before-pushed: seed 0, I12" in capsys.readouterr().err
 
 
-def test_the_table_takes_its_place(tmp_path: Path) -> None:
+def test_the_table_replaces_the_old_one(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{mutants.BEGIN}\nold\n{mutants.END}\nafter\n")
     bug = next(one for one in mutants.MUTANTS if one.name == "no-fencing")

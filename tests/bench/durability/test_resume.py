@@ -27,7 +27,7 @@ def test_a_newer_version_counts_as_well_and_one_that_comes_too_late_does_not() -
     assert (late["held_by_all_share"], late["copies_share"], late["held_by_all_max_s"]) == (0.5, 0.5, 2.0)
 
 
-def test_where_nothing_came_there_are_no_times() -> None:
+def test_versions_that_never_arrive_have_no_times() -> None:
     figures = away.arrived(PUBLISHED, [[], []], 50.0)
     assert figures["held_by_all_share"] == 0.0
     assert math.isnan(figures["held_by_all_max_s"])

@@ -30,9 +30,7 @@ def test_settings_are_reported_with_the_figures() -> None:
 
 
 @pytest.mark.parametrize(("p2p", "first"), [(True, ("peer.link.p2p=true",)), (False, ())])
-def test_the_fleet_is_the_one_that_was_asked_for(
-    monkeypatch: pytest.MonkeyPatch, *, p2p: bool, first: tuple[str, ...]
-) -> None:
+def test_the_fleet_follows_its_options(monkeypatch: pytest.MonkeyPatch, *, p2p: bool, first: tuple[str, ...]) -> None:
     opened: list[tuple[int, dict[str, Any]]] = []
 
     @contextmanager

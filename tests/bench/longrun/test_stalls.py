@@ -27,7 +27,7 @@ def test_progress_begins_a_new_stall_where_more_is_missing() -> None:
     assert stalls(PUBLISHED, held, Span(0.0, 50.0)) == [Span(10.0, 35.0), Span(35.0, 40.0)]
 
 
-def test_only_the_time_in_which_the_peer_was_there_counts() -> None:
+def test_only_the_time_in_which_the_peer_was_present_counts() -> None:
     assert stalls(PUBLISHED, [Moment(36.0, 2)], Span(33.0, 50.0)) == [Span(33.0, 36.0)]
     assert stalls(PUBLISHED, [Moment(36.0, 2)], Span(33.0, 35.0)) == [Span(33.0, 35.0)]
     assert stalls(PUBLISHED, [Moment(31.0, 2)], Span(33.0, 50.0)) == []
@@ -45,7 +45,7 @@ def test_stalls_are_apart_and_within(held: list[tuple[float, int]], begin_s: flo
     assert all(span.seconds > 0 for span in found)
 
 
-def test_a_peer_is_there_from_its_first_session_after_a_start() -> None:
+def test_a_peer_is_present_from_its_first_session_after_a_start() -> None:
     presence = Presence()
     presence.started(0.0)
     presence.gone(50.0)
@@ -61,7 +61,7 @@ def test_a_frozen_peer_is_back_at_once() -> None:
     assert presence.spans([1.0, 31.0], 100.0) == [Span(1.0, 10.0), Span(30.0, 100.0)]
 
 
-def test_a_peer_that_never_had_a_session_was_not_there() -> None:
+def test_a_peer_without_a_session_was_never_present() -> None:
     presence = Presence()
     presence.started(0.0)
     presence.gone(10.0)
