@@ -18,7 +18,7 @@ OFFLINE_AFTER_S = 5.0
 class RelayHost(Protocol):
     """The relay, which otherwise follows the coordinator's relay plan."""
 
-    def coordinator_gone(self, gone: bool) -> None:
+    def set_offline(self, offline: bool) -> None:
         """Pass versions on without a relay plan (True), or follow the plan again (False)."""
 
 
@@ -35,7 +35,7 @@ class OfflineWatch:
         self._offline_after_s = offline_after_s
         self._connected = asyncio.Event()
         self._changed = asyncio.Event()
-        self.alone = False
+        self.offline = False
         """Whether the relay works without the coordinator."""
 
     async def run(self) -> None:
@@ -66,7 +66,7 @@ class OfflineWatch:
     def received(self, message: pb.CoordinatorMessage) -> None:
         """Ignore: it handles no message."""
 
-    def _set(self, alone: bool) -> None:
-        if alone != self.alone:
-            self.alone = alone
-            self._relay.coordinator_gone(alone)
+    def _set(self, offline: bool) -> None:
+        if offline != self.offline:
+            self.offline = offline
+            self._relay.set_offline(offline)

@@ -25,13 +25,13 @@ from peer.relay.core.catch_up import spared
 from peer.relay.core.core import RelayCore
 from peer.relay.core.events import (
     ChunkSent,
-    CoordinatorGone,
     DialFailed,
     Event,
     HoldersKnown,
     LinkDown,
     LinkId,
     LinkUp,
+    OfflineChanged,
     Tick,
 )
 from peer.relay.core.state import RelaySettings
@@ -161,13 +161,13 @@ class Relay:
             BadSignature: it was changed after it was signed.
             MalformedMessage: it is of another run or out of bounds, or another record of that version is here.
         """
-        return self._versions.heard(announcement, announced=True)
+        return self._versions.add_announcement(announcement, announced=True)
 
-    def coordinator_gone(self, gone: bool) -> None:
+    def set_offline(self, offline: bool) -> None:
         """Note whether the coordinator is unreachable: then the learner's signature is enough to receive a version, and
         every linked peer may be asked."""
-        self._versions.coordinator_gone(gone)
-        self._handle(CoordinatorGone(gone))
+        self._versions.set_offline(offline)
+        self._handle(OfflineChanged(offline))
 
     def know_holders(self, holders: tuple[Neighbour, ...]) -> None:
         """Set the peers to dial where the plan's neighbours and fallbacks do not help, the likeliest first."""
@@ -361,7 +361,7 @@ class Relay:
         """Take an announcement: the learner's begins a push to the origin, a relay's precedes the coordinator's."""
         from_learner = link.link.role == "learner"
         try:
-            self._versions.heard(announcement, announced=False, link=link.link_id, learner=from_learner)
+            self._versions.add_announcement(announcement, announced=False, link=link.link_id, learner=from_learner)
         except RollcastError as error:
             link.close(error.what, error.code)
 

@@ -77,7 +77,7 @@ class _Known:
     due: bool = False  # to be received completely: it is announced, or the coordinator is unreachable
     holder: LinkId | None = None
     from_learner: bool = False
-    told: dict[EncodingKey, tuple[bool, LinkId | None]] = field(default_factory=dict)  # as in the last Receive of each
+    sent: dict[EncodingKey, tuple[bool, LinkId | None]] = field(default_factory=dict)  # as in the last Receive of each
     reported: bool = False
     acknowledged_on: LinkId | None = None
     broadcast: bool = False
@@ -105,7 +105,7 @@ class VersionBook:
         self._making: set[EncodingKey] = set()
         self._failed: set[EncodingKey] = set()  # they lead to other bytes than were signed, or no source has them
         self._kept: EncodingKey | None = None  # the keyframe that took the place of a dropped one
-        self._alone = False
+        self._offline = False
 
     # ------------------------------------------------------------ facts
 
@@ -114,11 +114,13 @@ class VersionBook:
         known = self._known.get(Version(version))
         return None if known is None else known.verified
 
-    def heard(self, verified: VerifiedVersion, *, announced: bool, learner_link: LinkId | None = None) -> list[Command]:
+    def add_announcement(
+        self, verified: VerifiedVersion, *, announced: bool, learner_link: LinkId | None = None
+    ) -> list[Command]:
         """Take a verified announcement from the coordinator (``announced``), a relay, or the learner's link."""
         known = self._known.setdefault(verified.version, _Known(verified))
         known.announced |= announced
-        known.due |= announced or self._alone
+        known.due |= announced or self._offline
         if learner_link is not None:
             known.holder, known.from_learner = learner_link, True
             known.acknowledged_on = None
@@ -128,16 +130,16 @@ class VersionBook:
         self._failed = {key for key in self._failed if key.version in self._known}
         return self._settle()
 
-    def coordinator_gone(self, gone: bool) -> list[Command]:
+    def set_offline(self, offline: bool) -> list[Command]:
         """Note whether the coordinator is unreachable.
 
         Without it the learner's signature is enough to receive a version, and for an origin to broadcast it. The
         version is reported, and so used, only once the coordinator has announced it: the coordinator rejects rollouts
         generated with a version that it does not know.
         """
-        self._alone = gone
+        self._offline = offline
         for known in self._known.values():
-            known.due |= gone
+            known.due |= offline
         return self._settle()
 
     def with_signature(self, signature: bytes) -> VerifiedVersion | None:
@@ -190,7 +192,7 @@ class VersionBook:
         self._making.discard(key)
         known = self._known.get(key.version)
         if known is not None and not again:
-            known.told.pop(key, None)
+            known.sent.pop(key, None)
         if key == self._kept and not again:
             self._kept = None
 
@@ -272,9 +274,9 @@ class VersionBook:
         # An encoding that leads to an announced version counts as announced: its own announcement may have been missed.
         due = any(one.due for version, one in self._known.items() if version >= key.version)
         now_true = (due, known.holder)
-        if known.told.get(key) == now_true:
+        if known.sent.get(key) == now_true:
             return []
-        known.told[key] = now_true
+        known.sent[key] = now_true
         return [Receive(manifest, *now_true)]
 
     def _drop_others(self, wanted: Mapping[EncodingKey, Manifest]) -> list[Command]:
@@ -288,14 +290,14 @@ class VersionBook:
         newest = max(self._known, default=Version(0))
         unneeded: list[EncodingKey] = []
         for version, known in self._known.items():
-            for key in known.told:
+            for key in known.sent:
                 have, total = self._progress(key)
                 superseded = key not in wanted and key not in self._encodings and key != self._kept
                 if superseded and (have * 2 <= total or version == newest):
                     unneeded.append(key)
         commands: list[Command] = []
         for key in unneeded:
-            del self._known[key.version].told[key]
+            del self._known[key.version].sent[key]
             if key.version < newest and key.encoding_id == KEYFRAME_ID and self._kept is None:
                 asked = [one for one in wanted if one.encoding_id == KEYFRAME_ID and self._known[one.version].due]
                 self._kept = max(asked, default=None)

@@ -12,6 +12,7 @@ from peer.mirrors.publish import MirrorFolder
 from peer.relay.chunk_memory import EarlyChunks
 from peer.relay.core.actions import AbandonVersion, AnnounceHeld, BeginStore, FinishVersion, ListChunks, Verify
 from peer.relay.core.events import (
+    AnnouncementReceived,
     BroadcastStarted,
     ChunkArrived,
     ChunkCorrupt,
@@ -23,7 +24,6 @@ from peer.relay.core.events import (
     KeyframeMade,
     LinkId,
     StoreReady,
-    VersionHeard,
     VersionRestored,
     VersionsRemoved,
 )
@@ -115,10 +115,10 @@ class RelayVersions:
             self._carry_out(self._book.encoding_held(key))
         # Only now: what follows, such as a state to be computed from a delta, depends on all of them.
         for stored in ours:
-            self._carry_out(self._book.heard(stored.verified, announced=False))
-            self._tell(VersionHeard(key_of(broadcast_manifest(stored.verified))))
+            self._carry_out(self._book.add_announcement(stored.verified, announced=False))
+            self._tell(AnnouncementReceived(key_of(broadcast_manifest(stored.verified))))
 
-    def heard(
+    def add_announcement(
         self,
         announcement: pb.VersionAnnouncement,
         *,
@@ -142,8 +142,10 @@ class RelayVersions:
         known = self._book.verified(verified.version)
         if known is not None and known.record_hash != verified.record_hash:
             raise MalformedMessage(f"the learner signed two records of version {verified.version}")
-        self._carry_out(self._book.heard(verified, announced=announced, learner_link=link if learner else None))
-        self._tell(VersionHeard(key_of(broadcast_manifest(verified)), link))
+        self._carry_out(
+            self._book.add_announcement(verified, announced=announced, learner_link=link if learner else None)
+        )
+        self._tell(AnnouncementReceived(key_of(broadcast_manifest(verified)), link))
         return verified
 
     def _known_already(self, announcement: pb.VersionAnnouncement) -> VerifiedVersion | None:
@@ -152,9 +154,9 @@ class RelayVersions:
         known = self._book.with_signature(announcement.record.signature)
         return known if known is not None and known.announcement == announcement else None
 
-    def coordinator_gone(self, gone: bool) -> None:
-        """See VersionBook.coordinator_gone."""
-        self._carry_out(self._book.coordinator_gone(gone))
+    def set_offline(self, offline: bool) -> None:
+        """See VersionBook.set_offline."""
+        self._carry_out(self._book.set_offline(offline))
 
     def known(self, version: int) -> VerifiedVersion | None:
         """Return the verified announcement of a version; None if it is not known."""

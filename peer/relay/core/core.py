@@ -24,6 +24,7 @@ from typing import assert_never
 from peer.relay.core import catch_up, encodings, forwarding, gossip, links, origin, pulling, receiving
 from peer.relay.core.actions import Action
 from peer.relay.core.events import (
+    AnnouncementReceived,
     BroadcastStarted,
     CancelReceived,
     ChunkArrived,
@@ -31,7 +32,6 @@ from peer.relay.core.events import (
     ChunkListReceived,
     ChunkSent,
     ChunkVerified,
-    CoordinatorGone,
     CreditReceived,
     DialFailed,
     EncodingKnown,
@@ -42,13 +42,13 @@ from peer.relay.core.events import (
     KeyframeMade,
     LinkDown,
     LinkUp,
+    OfflineChanged,
     PlanChanged,
     RequestReceived,
     StoreFailed,
     StoreReady,
     Tick,
     VersionFinished,
-    VersionHeard,
     VersionRestored,
     VersionsRemoved,
     WantReceived,
@@ -57,8 +57,8 @@ from peer.relay.core.state import RelaySettings, RelayState
 
 _ChunkEvent = ChunkArrived | ChunkVerified | ChunkCorrupt | ChunkSent
 _Message = WantReceived | RequestReceived | CancelReceived | HaveReceived | ChunkListReceived | CreditReceived
-_LinkEvent = PlanChanged | CoordinatorGone | HoldersKnown | LinkUp | LinkDown | DialFailed
-_EncodingEvent = VersionHeard | EncodingKnown | BroadcastStarted | EncodingUnwanted
+_LinkEvent = PlanChanged | OfflineChanged | HoldersKnown | LinkUp | LinkDown | DialFailed
+_EncodingEvent = AnnouncementReceived | EncodingKnown | BroadcastStarted | EncodingUnwanted
 _StoreEvent = StoreReady | VersionFinished | StoreFailed | VersionRestored | KeyframeMade | VersionsRemoved
 
 
@@ -104,9 +104,9 @@ class RelayCore:
                 | CreditReceived()
             ):
                 self._apply_message(event, now)
-            case PlanChanged() | CoordinatorGone() | HoldersKnown() | LinkUp() | LinkDown() | DialFailed():
+            case PlanChanged() | OfflineChanged() | HoldersKnown() | LinkUp() | LinkDown() | DialFailed():
                 self._apply_link(event, now)
-            case VersionHeard() | EncodingKnown() | BroadcastStarted() | EncodingUnwanted():
+            case AnnouncementReceived() | EncodingKnown() | BroadcastStarted() | EncodingUnwanted():
                 self._apply_encoding(event, now)
             case (
                 StoreReady()
@@ -149,7 +149,7 @@ class RelayCore:
             case HaveReceived():
                 forwarding.note_theirs(self.state, event)
                 pulling.source_claims(self.state, event, now)
-                gossip.told_of(self.state, event.link, event.key, now)
+                gossip.follow_mention(self.state, event.link, event.key, now)
             case ChunkListReceived():
                 gossip.mentioned(self.state, event.link, event.key)
                 receiving.chunk_list_received(self.state, event, now)
@@ -161,8 +161,8 @@ class RelayCore:
         match event:
             case PlanChanged():
                 links.plan_changed(self.state, event, now)
-            case CoordinatorGone():
-                links.coordinator_gone(self.state, event, now)
+            case OfflineChanged():
+                links.set_offline(self.state, event, now)
             case HoldersKnown():
                 links.holders_known(self.state, event, now)
             case LinkUp():
@@ -174,8 +174,8 @@ class RelayCore:
 
     def _apply_encoding(self, event: _EncodingEvent, now: float) -> None:
         match event:
-            case VersionHeard():
-                gossip.version_heard(self.state, event, now)
+            case AnnouncementReceived():
+                gossip.announcement_received(self.state, event, now)
             case EncodingKnown():
                 encodings.encoding_known(self.state, event, now)
             case BroadcastStarted():

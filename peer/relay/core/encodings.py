@@ -41,7 +41,7 @@ def encoding_known(state: RelayState, event: EncodingKnown, now: float) -> None:
             pushed=event.pushed,
             pushed_at_s=now,
             came_at_s=now,
-            looked_at_s=now,
+            searched_at_s=now,
         )
         state.encodings[event.key] = encoding
         _bound(state)
@@ -49,7 +49,7 @@ def encoding_known(state: RelayState, event: EncodingKnown, now: float) -> None:
             return
     if event.announced and not encoding.announced:
         encoding.announced = True
-        encoding.announced_at_s = encoding.pushed_at_s = encoding.came_at_s = encoding.looked_at_s = now
+        encoding.announced_at_s = encoding.pushed_at_s = encoding.came_at_s = encoding.searched_at_s = now
     if event.listed:
         mark_listed(state, encoding)
     if event.holder in state.links and event.holder != encoding.holder and encoding.in_flight:
@@ -97,7 +97,7 @@ def give_up_in_vain(state: RelayState, now: float) -> None:
 
     Only a peer does: an origin gets what it lacks from the learner.
     """
-    newest = max(state.heard, default=Version(-1))
+    newest = max(state.known_versions, default=Version(-1))
     for encoding in state.in_flight() if state.settings.role == "peer" else []:
         if encoding.key.version < newest and _in_vain(state, encoding, now):
             abandon(state, encoding, "no source has it any more", in_vain=True)

@@ -47,10 +47,10 @@ class PlanChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class CoordinatorGone:
-    """The coordinator has been unreachable for a while (``gone``), or a session is open again."""
+class OfflineChanged:
+    """The coordinator has been unreachable for a while (``offline``), or a session is open again."""
 
-    gone: bool
+    offline: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class HoldersKnown:
 
 
 @dataclass(frozen=True, slots=True)
-class VersionHeard:
+class AnnouncementReceived:
     """A verified announcement came.
 
     Args:
@@ -292,9 +292,9 @@ class Tick:
 
 Event = (
     PlanChanged
-    | CoordinatorGone
+    | OfflineChanged
     | HoldersKnown
-    | VersionHeard
+    | AnnouncementReceived
     | EncodingKnown
     | BroadcastStarted
     | EncodingUnwanted

@@ -160,7 +160,7 @@ def _send(state: RelayState, link: LinkState, key: EncodingKey, index: int, push
     if encoding is None or index not in encoding.have or not state.theirs(link, encoding).add(index):
         return False
     link.in_transport.append(push)
-    link.handed_at_s, link.handed_after = state.now_s, state.chunks_left
+    link.given_at_s, link.given_after = state.now_s, state.chunks_left
     if push is None:
         _answers(encoding, link.peer_id).take(encoding.chunk_size_bytes, state.now_s)
     state.do(SendChunk(link.link, key, ChunkIndex(index), NO_STRIPE if push is None else push.stripe))
@@ -290,14 +290,14 @@ def report(state: RelayState, link: LinkState, encoding: EncodingState) -> None:
 def report_to_wanting(state: RelayState, now: float) -> None:
     """Report new chunks to the peers that want them, each at most every ``have_interval_s``."""
     for link in state.links.values():
-        for key, told in link.wants.items():
+        for key, reported in link.wants.items():
             encoding = state.encodings.get(key)
-            if encoding is None or encoding.have.count == told:
+            if encoding is None or encoding.have.count == reported:
                 continue
             settings = state.settings
             interval_s = settings.have_interval_s_at_end if encoding.ending else settings.have_interval_s
-            if now - link.told_at_s >= interval_s:
-                link.told_at_s = now
+            if now - link.reported_at_s >= interval_s:
+                link.reported_at_s = now
                 report(state, link, encoding)
 
 
@@ -332,7 +332,7 @@ def introduce(state: RelayState, link: LinkState, encoding: EncodingState) -> No
     if not encoding.listed or key in link.lists_sent or not (is_child or key in link.lists_due):
         return
     if is_child and all(sent.version != key.version for sent in link.lists_sent):
-        link.knows.add(key.version)
+        link.known_versions.add(key.version)
         state.do(SendAnnouncement(link.link, key.version))
     link.lists_due.discard(key)
     link.lists_sent.add(key)

@@ -11,12 +11,12 @@ from __future__ import annotations
 from peer.links.neighbours import EncodingKey
 from peer.relay.core import forwarding
 from peer.relay.core.actions import SendAnnouncement, SendHave, SendWant
-from peer.relay.core.events import LinkId, VersionHeard
-from peer.relay.core.state import Heard, LinkState, RelayState
+from peer.relay.core.events import AnnouncementReceived, LinkId
+from peer.relay.core.state import KnownVersion, LinkState, RelayState
 from rollcast.wire.ids import Version
 
 # Versions that are gossiped: the chain of deltas to the newest, for peers that missed a few.
-_HEARD_MOST = 4
+_KNOWN_MOST = 4
 # Announcements usually come from the coordinator or the plan's tree within this long.
 _PATIENCE_S = 0.5
 # A peer that knows a version has this long to send its announcement before another one is asked.
@@ -27,40 +27,40 @@ _ANSWERS_MOST = 2
 _ANSWERED_MOST = 16
 
 
-def version_heard(state: RelayState, event: VersionHeard, now: float) -> None:
+def announcement_received(state: RelayState, event: AnnouncementReceived, now: float) -> None:
     """Record a version whose announcement is verified, whichever peer sent it."""
     version = event.key.version
     link = state.links.get(event.link) if event.link is not None else None
-    if version not in state.heard:
-        state.heard[version] = Heard(event.key, now)
-        for old in sorted(state.heard)[:-_HEARD_MOST]:
-            del state.heard[old]
+    if version not in state.known_versions:
+        state.known_versions[version] = KnownVersion(event.key, now)
+        for old in sorted(state.known_versions)[:-_KNOWN_MOST]:
+            del state.known_versions[old]
     for other in state.links.values():
-        other.knows &= state.heard.keys()
-        if other.says is not None and other.says.version in state.heard:
-            other.knows.add(other.says.version)
-            other.says = None
-    if link is not None and version in state.heard:
-        link.knows.add(version)
+        other.known_versions &= state.known_versions.keys()
+        if other.mentioned is not None and other.mentioned.version in state.known_versions:
+            other.known_versions.add(other.mentioned.version)
+            other.mentioned = None
+    if link is not None and version in state.known_versions:
+        link.known_versions.add(version)
 
 
 def mentioned(state: RelayState, link_id: LinkId, key: EncodingKey) -> None:
     """Note that the other end of a link knows a version, because it mentioned it: it needs no Have."""
     link = state.links.get(link_id)
-    if link is not None and key.version in state.heard:
-        link.knows.add(key.version)
+    if link is not None and key.version in state.known_versions:
+        link.known_versions.add(key.version)
 
 
-def told_of(state: RelayState, link_id: LinkId, key: EncodingKey, now: float) -> None:
+def follow_mention(state: RelayState, link_id: LinkId, key: EncodingKey, now: float) -> None:
     """Request the announcement of a version that the other end mentions in a Have and that is news here."""
-    if key.version in state.heard:  # as nearly always: a Have comes many times a second
+    if key.version in state.known_versions:  # as nearly always: a Have comes many times a second
         mentioned(state, link_id, key)
         return
     link = state.links.get(link_id)
     if link is None or link.role not in ("peer", "origin") or key.version <= _newest(state):
         return
-    if link.says is None or link.says.version < key.version:
-        link.says, link.says_asked = key, 0
+    if link.mentioned is None or link.mentioned.version < key.version:
+        link.mentioned, link.mention_requests = key, 0
     _ask(state, key.version, now)
 
 
@@ -68,27 +68,27 @@ def announcement_wanted(state: RelayState, link_id: LinkId, key: EncodingKey) ->
     """Send the announcement that the other end requests, unless it has had it often enough."""
     link = state.links.get(link_id)
     version = key.version
-    known = version in state.heard or any(one.version == version for one in state.encodings)
+    known = version in state.known_versions or any(one.version == version for one in state.encodings)
     if link is None or not known or link.answered.get(version, 0) >= _ANSWERS_MOST:
         return
     link.answered[version] = link.answered.get(version, 0) + 1
     while len(link.answered) > _ANSWERED_MOST:
         del link.answered[min(link.answered)]
-    link.knows.add(version)
+    link.known_versions.add(version)
     state.do(SendAnnouncement(link.link, version))
 
 
 def gossip(state: RelayState, now: float) -> None:
     """Send a Have to neighbours that seem not to know a recent version, and retry requests for announcements."""
-    for version, heard in state.heard.items():
-        if now - heard.at_s < _PATIENCE_S:
+    for version, known in state.known_versions.items():
+        if now - known.at_s < _PATIENCE_S:
             continue
         for link in state.links.values():
             ready = link.role in ("peer", "origin") and now - link.opened_at_s >= _PATIENCE_S
-            if ready and version not in link.knows:
-                link.knows.add(version)
-                _mention(state, link, heard.key)
-    for version in {link.says.version for link in state.links.values() if link.says is not None}:
+            if ready and version not in link.known_versions:
+                link.known_versions.add(version)
+                _mention(state, link, known.key)
+    for version in {link.mentioned.version for link in state.links.values() if link.mentioned is not None}:
         _ask(state, version, now)
 
 
@@ -101,24 +101,26 @@ def _mention(state: RelayState, link: LinkState, key: EncodingKey) -> None:
 
 
 def _newest(state: RelayState) -> Version:
-    return max(state.newest_version(), max(state.heard, default=Version(-1)))
+    return max(state.newest_version(), max(state.known_versions, default=Version(-1)))
 
 
 def _ask(state: RelayState, version: Version, now: float) -> None:
     """Request an announcement from one peer that has it, unless a request is pending; drop peers that never answer."""
     if version <= _newest(state):  # it has come by now, or is obsolete
         for link in state.links.values():
-            if link.says is not None and link.says.version == version:
-                link.says = None
+            if link.mentioned is not None and link.mentioned.version == version:
+                link.mentioned = None
         return
-    knowing = [link for link in state.links.values() if link.says is not None and link.says.version == version]
-    if any(link.says_asked and now - link.says_asked_at_s < _ANSWER_S for link in knowing):
+    knowing = [
+        link for link in state.links.values() if link.mentioned is not None and link.mentioned.version == version
+    ]
+    if any(link.mention_requests and now - link.mention_requested_at_s < _ANSWER_S for link in knowing):
         return
-    for link in sorted(knowing, key=lambda one: one.says_asked):
-        if link.says is not None and link.says_asked >= _ASKED_OF_ONE_MOST:
-            link.says = None
+    for link in sorted(knowing, key=lambda one: one.mention_requests):
+        if link.mentioned is not None and link.mention_requests >= _ASKED_OF_ONE_MOST:
+            link.mentioned = None
             continue
-        if link.says is not None:
-            link.says_asked, link.says_asked_at_s = link.says_asked + 1, now
-            state.do(SendWant(link.link, link.says, False, announcement=True))
+        if link.mentioned is not None:
+            link.mention_requests, link.mention_requested_at_s = link.mention_requests + 1, now
+            state.do(SendWant(link.link, link.mentioned, False, announcement=True))
         return

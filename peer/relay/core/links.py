@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from peer.relay.core import forwarding, link_loss, origin, pulling
 from peer.relay.core.actions import CloseLink, Warn
-from peer.relay.core.events import CoordinatorGone, DialFailed, HoldersKnown, LinkDown, LinkUp, PlanChanged
+from peer.relay.core.events import DialFailed, HoldersKnown, LinkDown, LinkUp, OfflineChanged, PlanChanged
 from peer.relay.core.state import LinkState, RelayState
 from rollcast.runtime.errors import NotDialable
 from rollcast.wire.ids import PeerId
@@ -48,9 +48,9 @@ def _discard_strangers(state: RelayState, now: float) -> None:
     }
 
 
-def coordinator_gone(state: RelayState, event: CoordinatorGone, now: float) -> None:
+def set_offline(state: RelayState, event: OfflineChanged, now: float) -> None:
     """Note whether the coordinator is unreachable: then the plan stays as it was, and any linked peer may be asked."""
-    state.alone = event.gone
+    state.offline = event.offline
     dial_neighbours(state, now)
 
 
@@ -130,7 +130,7 @@ def dial_neighbours(state: RelayState, now: float) -> None:
     for neighbour in state.plan.neighbours:
         if neighbour.peer_id not in state.link_to and not state.penalised(neighbour.peer_id, now):
             pulling.dial(state, neighbour, now)
-    if state.alone:
+    if state.offline:
         _dial_further(state, now)
 
 

@@ -101,7 +101,7 @@ def _backlog(state: RelayState, now: float) -> int:
     return sum(
         len(link.copies())
         for link in state.links.values()
-        if not (state.is_stuck(link) or (link.in_transport and now - link.handed_at_s > _STUCK_S))
+        if not (state.is_stuck(link) or (link.in_transport and now - link.given_at_s > _STUCK_S))
     )
 
 

@@ -113,8 +113,8 @@ def watch(state: RelayState, encoding: EncodingState, now: float) -> None:
             return
         encoding.pulling = True
         want_from_all(state, encoding, now)
-    if now - encoding.looked_at_s >= state.settings.stall_timeout_s:
-        _look_further(state, encoding, now)
+    if now - encoding.searched_at_s >= state.settings.stall_timeout_s:
+        _search_further(state, encoding, now)
     elif _give_up_on_silent(state, encoding, now):
         ask_next(state, encoding, now)
     request_all(state, encoding, now)
@@ -126,7 +126,9 @@ def _give_up_on_silent(state: RelayState, encoding: EncodingState, now: float) -
     Chunks that come from elsewhere must not hide that a source is silent, so each source has its own clock.
     """
     silent_since_s = now - state.settings.stall_timeout_s
-    silent = [one for one, source in encoding.sources.items() if source.requested and source.heard_s <= silent_since_s]
+    silent = [
+        one for one, source in encoding.sources.items() if source.requested and source.answered_at_s <= silent_since_s
+    ]
     for link_id in silent:
         want(state, encoding, state.links[link_id], now)
     return bool(silent)
@@ -138,9 +140,9 @@ def _watch_list(state: RelayState, encoding: EncodingState, now: float) -> None:
         return
     patience_s = state.settings.list_patience_s if encoding.pushed and _expects_pushes(state) else 0.0
     first = not encoding.sources and now - encoding.announced_at_s >= patience_s
-    again = bool(encoding.sources) and now - encoding.looked_at_s >= state.settings.stall_timeout_s
+    again = bool(encoding.sources) and now - encoding.searched_at_s >= state.settings.stall_timeout_s
     if first or again:
-        encoding.looked_at_s = now
+        encoding.searched_at_s = now
         if not ask_next(state, encoding, now):
             _ask_again(state, encoding, now)
 
@@ -221,9 +223,9 @@ def want(state: RelayState, encoding: EncodingState, link: LinkState, now: float
     state.do(SendWant(link.link, encoding.key, not encoding.listed))
 
 
-def _look_further(state: RelayState, encoding: EncodingState, now: float) -> None:
+def _search_further(state: RelayState, encoding: EncodingState, now: float) -> None:
     """Discard all requests, because no chunk came for long, and ask every source again and one holder more."""
-    encoding.looked_at_s = now
+    encoding.searched_at_s = now
     encoding.awaited = None
     _ask_again(state, encoding, now)
     want_from_all(state, encoding, now)
@@ -298,7 +300,7 @@ def _choose(
         chosen += _hedges(state, encoding, source, mine & late, most - len(chosen))
     if chosen:
         if not source.requested:
-            source.heard_s = now
+            source.answered_at_s = now
         for index in chosen:
             source.requested[index] = now
         state.do(SendRequest(link_id, encoding.key, tuple(chosen)))
@@ -364,7 +366,7 @@ def pulled(state: RelayState, encoding: EncodingState, link_id: LinkId, index: i
     source = encoding.sources.get(link_id)
     asked_at_s = source.requested.pop(index, None) if source is not None else None
     if source is not None and asked_at_s is not None:
-        source.unanswered, source.heard_s = 0, now
+        source.unanswered, source.answered_at_s = 0, now
         source.window.observe(now - asked_at_s, len(source.requested) + 1)
     for other in encoding.sources.values():
         other.requested.pop(index, None)

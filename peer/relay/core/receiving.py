@@ -55,7 +55,7 @@ def chunk_verified(state: RelayState, event: ChunkVerified, now: float) -> None:
         return
     link.useful += 1
     _count(state, link, event.size_bytes)
-    encoding.came_at_s = encoding.looked_at_s = now
+    encoding.came_at_s = encoding.searched_at_s = now
     _pass_on(state, link, encoding, event, now)
     if encoding.pulling:
         pulling.pulled(state, encoding, event.link, event.index, now)

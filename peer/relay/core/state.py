@@ -120,20 +120,20 @@ class LinkState:
     pulls: dict[EncodingKey, deque[int]] = field(default_factory=dict)
     theirs: dict[EncodingKey, ChunkSet] = field(default_factory=dict)  # what the other end surely has
     wants: dict[EncodingKey, int] = field(default_factory=dict)  # to be reported -> chunks in the last report
-    told_at_s: float = 0.0  # when the last report was sent
+    reported_at_s: float = 0.0  # when the last report was sent
     lists_sent: set[EncodingKey] = field(default_factory=set)
     lists_due: set[EncodingKey] = field(default_factory=set)  # asked for before we had them
     in_transport: deque[Push | None] = field(default_factory=deque)  # chunks that have not left; None: an answer
-    handed_at_s: float = 0.0  # when the transport was given the newest of them
-    handed_after: int = 0  # chunks that had left on all links by then
+    given_at_s: float = 0.0  # when the transport was given the newest of them
+    given_after: int = 0  # chunks that had left on all links by then
     owned: deque[Owned] = field(default_factory=deque)
     account: Account = field(default_factory=Account)
     useful: int = 0
     useless: int = 0
-    knows: set[Version] = field(default_factory=set)  # versions announced here that the other end knows as well
-    says: EncodingKey | None = None  # the newest encoding that it mentioned and whose announcement is not here
-    says_asked: int = 0  # times that this announcement was requested
-    says_asked_at_s: float = 0.0
+    known_versions: set[Version] = field(default_factory=set)  # announced here, and known to the other end as well
+    mentioned: EncodingKey | None = None  # the newest encoding that it mentioned and whose announcement is not here
+    mention_requests: int = 0  # times that this announcement was requested
+    mention_requested_at_s: float = 0.0
     answered: dict[Version, int] = field(default_factory=dict)  # announcements that it requested -> times
 
     def copies(self) -> list[Push]:
@@ -149,7 +149,7 @@ class Source:
     window: ServiceWindow
     claimed: int | None = None  # the chunks it claims to hold, as by ChunkSet.as_int; None until it answers
     requested: dict[int, float] = field(default_factory=dict)  # chunk -> when it was requested, the longest ago first
-    heard_s: float = 0.0  # when it last sent a requested chunk, or was asked while no request was open
+    answered_at_s: float = 0.0  # when it last sent a requested chunk, or was asked while no request was open
     unanswered: int = 0  # times in a row that its requests were given up
 
 
@@ -172,7 +172,7 @@ class EncodingState:
     announced_at_s: float = 0.0
     pushed_at_s: float = 0.0  # when the last pushed chunk came, or the announcement
     came_at_s: float = 0.0  # when the last new chunk came, or the announcement
-    looked_at_s: float = 0.0  # when the last new chunk came, or further sources were last asked because none came
+    searched_at_s: float = 0.0  # when the last new chunk came, or further sources were last asked because none came
     pulling: bool = False
     sources: dict[LinkId, Source] = field(default_factory=dict)
     awaited: PeerId | None = None  # the holder that is being dialled for this encoding
@@ -240,7 +240,7 @@ class DialState:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class KnownVersion:
     """A version whose verified announcement is here."""
 
     key: EncodingKey  # the encoding that the origin broadcasts
@@ -289,9 +289,9 @@ class RelayState:
     neighbours: dict[PeerId, Neighbour] = field(default_factory=dict)
     links: dict[LinkId, LinkState] = field(default_factory=dict)
     link_to: dict[PeerId, LinkState] = field(default_factory=dict)  # the newest link: an older one may be half dead
-    alone: bool = False  # the coordinator is unreachable
+    offline: bool = False  # the coordinator is unreachable
     further: tuple[Neighbour, ...] = ()  # holders beyond the plan
-    heard: dict[Version, Heard] = field(default_factory=dict)  # the newest versions
+    known_versions: dict[Version, KnownVersion] = field(default_factory=dict)  # the newest versions
     encodings: dict[EncodingKey, EncodingState] = field(default_factory=dict)
     made: set[EncodingKey] = field(default_factory=set)  # keyframes of states made here, not cut up into chunks yet
     asked_at_s: dict[EncodingKey, float] = field(default_factory=dict)  # when a peer last asked for an encoding
@@ -324,7 +324,7 @@ class RelayState:
 
     def helps(self, link: LinkState) -> bool:
         """Return whether the other end may be asked: it is in the plan, or the coordinator is unreachable."""
-        return link.peer_id in self.neighbours or (self.alone and link.role in ("peer", "origin"))
+        return link.peer_id in self.neighbours or (self.offline and link.role in ("peer", "origin"))
 
     def penalised(self, peer_id: PeerId, now: float) -> bool:
         """Return whether a peer sent wrong bytes lately and is neither dialled nor asked."""
@@ -339,7 +339,7 @@ class RelayState:
 
     def is_stuck(self, link: LinkState) -> bool:
         """Return whether a chunk waits for the other end and not for the uplink: others left on each link since."""
-        behind = self.chunks_left - link.handed_after
+        behind = self.chunks_left - link.given_after
         return bool(link.in_transport) and behind > self.settings.stuck_after_chunks * len(self.links)
 
     def theirs(self, link: LinkState, encoding: EncodingState) -> ChunkSet:
@@ -358,7 +358,7 @@ class RelayState:
             assert sum(map(len, link.pulls.values())) <= settings.pulls_most, link
             assert len(link.wants) <= settings.wants_per_link_most, link
             assert link.lists_due <= link.wants.keys(), link
-            assert link.says is None or link.says.version not in self.heard, link
+            assert link.mentioned is None or link.mentioned.version not in self.known_versions, link
         assert {link.link for link in self.link_to.values()} <= self.links.keys()
         assert {link.peer_id for link in self.links.values()} == self.link_to.keys()
         assert self.asked_at_s.keys() <= self.encodings.keys() | self.made

@@ -102,8 +102,8 @@ class Relay:
             self.handle(events.VersionRestored(key, one.count, int(self._chunk_bytes)))
             self._carry_out(self.book.encoding_held(key))
         for one in whole:
-            self._carry_out(self.book.heard(one.verified, announced=False))
-            self.handle(events.VersionHeard(_key(one.verified.version)))
+            self._carry_out(self.book.add_announcement(one.verified, announced=False))
+            self.handle(events.AnnouncementReceived(_key(one.verified.version)))
         self._tick()
 
     def killed(self) -> None:
@@ -119,10 +119,10 @@ class Relay:
     def _look_for_coordinator(self, now: float) -> None:
         if self._has_session():
             self._heard_at = now
-        gone = now - self._heard_at >= OFFLINE_AFTER_S
-        if gone != self.core.state.alone:
-            self._carry_out(self.book.coordinator_gone(gone))
-            self.handle(events.CoordinatorGone(gone))
+        offline = now - self._heard_at >= OFFLINE_AFTER_S
+        if offline != self.core.state.offline:
+            self._carry_out(self.book.set_offline(offline))
+            self.handle(events.OfflineChanged(offline))
 
     # ---------------------------------------------------------------- inputs
 
@@ -140,8 +140,8 @@ class Relay:
         if known is not None and known.record_hash != verified.record_hash:
             return False
         learner_link = link if link == _LEARNER_LINK else None
-        self._carry_out(self.book.heard(verified, announced=announced, learner_link=learner_link))
-        self.handle(events.VersionHeard(_key(verified.version), link))
+        self._carry_out(self.book.add_announcement(verified, announced=announced, learner_link=learner_link))
+        self.handle(events.AnnouncementReceived(_key(verified.version), link))
         return True
 
     def pushed(self, published: Published) -> bool:

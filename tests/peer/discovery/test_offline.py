@@ -14,8 +14,8 @@ class Told:
     def __init__(self) -> None:
         self.said: asyncio.Queue[bool] = asyncio.Queue()
 
-    def coordinator_gone(self, gone: bool) -> None:
-        self.said.put_nowait(gone)
+    def set_offline(self, offline: bool) -> None:
+        self.said.put_nowait(offline)
 
     async def next(self) -> bool:
         async with asyncio.timeout(5.0):
@@ -40,10 +40,10 @@ async def test_the_relay_is_offline_after_a_while_without_a_session_until_the_ne
         assert await relay.next()
         part.opened(pb.Welcome())
         assert not await relay.next()
-        assert not part.alone
+        assert not part.offline
         part.lost()
         assert await relay.next()
-        assert part.alone
+        assert part.offline
 
 
 async def test_a_short_interruption_does_not_switch_to_offline() -> None:

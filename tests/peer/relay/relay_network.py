@@ -185,13 +185,13 @@ class RelayNetwork(Shells):
         origin.disk[key] = dict.fromkeys(range(count), True)
         origin.held_s[key] = self.agenda.now
         self.tell(origin, self.known(origin, key, announced=False))
-        self.tell(origin, events.VersionHeard(key))
+        self.tell(origin, events.AnnouncementReceived(key))
         self.tell(origin, events.VersionRestored(key, count, self.sizes[0]))
 
     def _announce(self, member: Member, key: EncodingKey) -> None:
         member.announced.add(key.version)
         self.tell(member, self.known(member, key, announced=True))
-        self.tell(member, events.VersionHeard(key))
+        self.tell(member, events.AnnouncementReceived(key))
         if member.number == ORIGIN:
             self.tell(member, events.BroadcastStarted(key))
 

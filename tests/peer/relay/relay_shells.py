@@ -224,7 +224,7 @@ class Shells:
             if action.version not in member.announced:
                 member.announced.add(action.version)
                 self.tell(member, self.known(member, key_of(action.version), announced=False))
-            self.tell(member, events.VersionHeard(key_of(action.version), end.link))
+            self.tell(member, events.AnnouncementReceived(key_of(action.version), end.link))
         elif isinstance(action, actions.SendChunkList):
             if action.key.version in member.announced:  # otherwise there is no manifest to check it with
                 member.listed.add(action.key)

@@ -8,9 +8,9 @@ from peer.links.neighbours import Neighbour
 from tests.peer.relay.relay_world import Member, World, relay_world, until
 
 
-def alone(*members: Member) -> None:
+def go_offline(*members: Member) -> None:
     for member in members:
-        member.relay.coordinator_gone(True)
+        member.relay.set_offline(True)
 
 
 def holder(member: Member) -> Neighbour:
@@ -35,7 +35,7 @@ async def test_versions_arrive_from_the_origin_and_are_used_once_they_are_announ
         first = world.published(0)
         await world.publish(first)
         await until(lambda: a.completed == b.completed == [0])
-        alone(origin, a, b)
+        go_offline(origin, a, b)
         second = world.published(1, first)
         await world.push(second)
         third = world.published(2, second)
@@ -44,7 +44,7 @@ async def test_versions_arrive_from_the_origin_and_are_used_once_they_are_announ
         assert a.state(2) == b.state(2) == third.state
         assert a.completed == b.completed == [0]
         for member in (origin, a, b):
-            member.relay.coordinator_gone(False)
+            member.relay.set_offline(False)
         world.announce(third)
         await until(lambda: a.completed == b.completed == [0, 2])  # its store tells a relay a little later
 
@@ -56,7 +56,7 @@ async def test_a_peer_without_the_announcement_gets_it_from_others(tmp_path: Pat
         first = world.published(0)
         await world.publish(first)
         await until(lambda: a.completed)
-        alone(late)
+        go_offline(late)
         late.relay.know_holders((holder(a),))
         await until(lambda: holds(0, late))
         assert late.state(0) == first.state
@@ -69,7 +69,7 @@ async def test_a_version_spreads_around_dead_relays(tmp_path: Path) -> None:
         await world.plan(origin, a)  # and nobody else: b knows a only, and c only b
         b.relay.know_holders((holder(a),))
         c.relay.know_holders((holder(b),))
-        alone(origin, a, b, c)
+        go_offline(origin, a, b, c)
         await until(lambda: b.peer_id in c.links and a.peer_id in b.links)
         await world.push(world.published(0))
         await until(lambda: holds(0, a, b, c))
@@ -80,6 +80,6 @@ async def test_a_restarted_origin_without_a_plan_serves_its_versions(tmp_path: P
         origin, a = await planned(world, "a")
         await world.push(world.published(0))
         await origin.restart()
-        alone(origin, a)
+        go_offline(origin, a)
         origin.relay.know_holders((holder(a),))  # from its own book: at its new address nobody would find it
         await until(lambda: holds(0, a))

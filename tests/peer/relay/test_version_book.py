@@ -35,8 +35,8 @@ class Story:
         self.progress: dict[EncodingKey, tuple[int, int]] = {}
         self.book = VersionBook(role, lambda key: self.progress.get(key, (0, 0)))
 
-    def heard(self, version: int, *, announced: bool = True, learner: LinkId | None = None) -> list[Command]:
-        return self.book.heard(KNOWN[Version(version)], announced=announced, learner_link=learner)
+    def announce(self, version: int, *, announced: bool = True, learner: LinkId | None = None) -> list[Command]:
+        return self.book.add_announcement(KNOWN[Version(version)], announced=announced, learner_link=learner)
 
     def held(self, version: int, encoding_id: int = 0) -> list[Command]:
         self.progress.pop(key_of(version, encoding_id), None)
@@ -62,17 +62,17 @@ def receive(version: int, encoding_id: int = 0, *, announced: bool = True, holde
 def test_a_first_version_without_deltas_is_received_and_reported() -> None:
     story = Story()
     first = announced(1, {0: (None, 1000)})
-    assert story.book.heard(first, announced=True) == [Receive(first.keyframe, True, None)]
-    assert story.book.heard(first, announced=True) == []
+    assert story.book.add_announcement(first, announced=True) == [Receive(first.keyframe, True, None)]
+    assert story.book.add_announcement(first, announced=True) == []
     assert story.held(1) == [Report(Version(1))]
-    assert story.book.heard(first, announced=True) == []
+    assert story.book.add_announcement(first, announced=True) == []
 
 
 def test_a_next_version_is_received_as_a_delta_and_computed() -> None:
     story = Story()
-    story.heard(4)
+    story.announce(4)
     story.held(4)
-    assert story.heard(5) == [receive(5, 1)]
+    assert story.announce(5) == [receive(5, 1)]
     assert story.held(5, 1) == [Materialise(key_of(5, 1))]
     assert story.made(5) == [Report(Version(5))]
 
@@ -80,45 +80,45 @@ def test_a_next_version_is_received_as_a_delta_and_computed() -> None:
 def test_a_version_ahead_of_its_announcement_is_received_but_not_reported() -> None:
     story = Story()
     story.held(4)
-    assert story.heard(5, announced=False) == [receive(5, 1, announced=False)]
+    assert story.announce(5, announced=False) == [receive(5, 1, announced=False)]
     assert story.held(5, 1) == [Materialise(key_of(5, 1))]
     assert story.made(5) == []
-    assert story.heard(5) == [Report(Version(5))]
+    assert story.announce(5) == [Report(Version(5))]
 
 
 def test_without_the_coordinator_a_version_is_received_and_reported_once_announced() -> None:
     story = Story()
     story.held(4)
-    story.heard(5, announced=False)
-    assert story.book.coordinator_gone(True) == [receive(5, 1)]
+    story.announce(5, announced=False)
+    assert story.book.set_offline(True) == [receive(5, 1)]
     story.held(5, 1)
     assert story.made(5) == []
     assert story.book.waits_for_announcement(5)
-    assert story.heard(6, announced=False) == [receive(6, 1)]
-    assert story.book.coordinator_gone(False) == []
-    assert story.heard(5) == [Report(Version(5))]
+    assert story.announce(6, announced=False) == [receive(6, 1)]
+    assert story.book.set_offline(False) == []
+    assert story.announce(5) == [Report(Version(5))]
     assert not story.book.waits_for_announcement(5)
 
 
 def test_without_the_coordinator_the_origin_broadcasts_the_learners_versions() -> None:
     story = Story("origin")
     first = announced(1, {0: (None, 1000)})
-    story.book.heard(first, announced=False, learner_link=LEARNER)
+    story.book.add_announcement(first, announced=False, learner_link=LEARNER)
     assert story.held(1) == [Acknowledge(Version(1), LEARNER)]
-    assert story.book.coordinator_gone(True) == [SendToAll(key_of(1))]
-    assert story.book.heard(first, announced=True) == [Report(Version(1))]
+    assert story.book.set_offline(True) == [SendToAll(key_of(1))]
+    assert story.book.add_announcement(first, announced=True) == [Report(Version(1))]
 
 
 def test_the_relay_gets_another_receive_when_the_version_is_announced() -> None:
     story = Story()
     story.held(4)
-    story.heard(5, announced=False)
-    assert story.heard(5) == [receive(5, 1)]
+    story.announce(5, announced=False)
+    assert story.announce(5) == [receive(5, 1)]
 
 
 def test_a_joiner_receives_the_keyframe_and_the_broadcast_delta() -> None:
     story = Story()
-    assert story.heard(5) == [receive(5, 1), receive(5, 0)]
+    assert story.announce(5) == [receive(5, 1), receive(5, 0)]
     assert story.held(5) == [
         Drop(key_of(5, 1), "another encoding is cheaper, or a newer version is available"),
         Report(Version(5)),
@@ -127,9 +127,9 @@ def test_a_joiner_receives_the_keyframe_and_the_broadcast_delta() -> None:
 
 def test_a_keyframe_half_way_is_finished_and_the_delta_added_to_it() -> None:
     story = Story()
-    story.heard(5)
+    story.announce(5)
     story.progress[key_of(5, 0)] = (300, 1000)
-    assert receive(6, 0) not in story.heard(6)
+    assert receive(6, 0) not in story.announce(6)
     story.held(5)
     assert story.held(6, 1) == [Materialise(key_of(6, 1))]
     assert story.made(6) == [Report(Version(6))]
@@ -138,12 +138,12 @@ def test_a_keyframe_half_way_is_finished_and_the_delta_added_to_it() -> None:
 def test_a_superseded_encoding_is_dropped_unless_most_of_it_is_here() -> None:
     story = Story()
     story.held(4)
-    story.heard(5)
+    story.announce(5)
     story.progress[key_of(5, 1)] = (6, 10)
     assert story.held(13) == []
-    assert Drop(key_of(5, 1), "another encoding is cheaper, or a newer version is available") not in story.heard(13)
+    assert Drop(key_of(5, 1), "another encoding is cheaper, or a newer version is available") not in story.announce(13)
     story.progress[key_of(5, 1)] = (4, 10)
-    assert story.heard(14) == [
+    assert story.announce(14) == [
         receive(14, 1),
         Drop(key_of(5, 1), "another encoding is cheaper, or a newer version is available"),
     ]
@@ -152,8 +152,8 @@ def test_a_superseded_encoding_is_dropped_unless_most_of_it_is_here() -> None:
 def test_a_step_whose_announcement_was_missed_is_fetched_as_well() -> None:
     story = Story()
     story.held(4)
-    assert story.heard(5, announced=False) == [receive(5, 1, announced=False)]
-    assert story.heard(6) == [receive(6, 1), receive(5, 1)]
+    assert story.announce(5, announced=False) == [receive(5, 1, announced=False)]
+    assert story.announce(6) == [receive(6, 1), receive(5, 1)]
     story.held(6, 1)
     assert story.held(5, 1) == [Materialise(key_of(5, 1))]
     assert story.made(5) == [Materialise(key_of(6, 1))]
@@ -163,7 +163,7 @@ def test_a_step_whose_announcement_was_missed_is_fetched_as_well() -> None:
 def test_a_delta_that_gives_other_bytes_is_replaced_by_the_keyframe() -> None:
     story = Story()
     story.held(4)
-    story.heard(5)
+    story.announce(5)
     story.held(5, 1)
     drop = Drop(key_of(5, 1), "another encoding is cheaper, or a newer version is available")
     assert story.book.not_made(key_of(5, 1)) == [receive(5, 0), drop]
@@ -174,49 +174,49 @@ def test_a_delta_that_is_lost_is_received_and_applied_again() -> None:
     """Check a disk that was full when the state was computed: the relay abandons the delta and receives it again."""
     story = Story()
     story.held(4)
-    story.heard(5)
+    story.announce(5)
     assert story.held(5, 1) == [Materialise(key_of(5, 1))]
     story.book.given_up(key_of(5, 1), again=True)
-    assert story.heard(5) == []
+    assert story.announce(5) == []
     assert story.held(5, 1) == [Materialise(key_of(5, 1))]
 
 
 def test_an_encoding_that_waits_for_its_retry_is_dropped_once_it_is_useless() -> None:
     story = Story()
-    story.heard(5)
+    story.announce(5)
     story.book.given_up(key_of(5, 0), again=True)
     story.held(12)
-    commands = story.heard(13)
+    commands = story.announce(13)
     assert Drop(key_of(5, 0), "another encoding is cheaper, or a newer version is available") in commands
 
 
 def test_an_abandoned_encoding_gets_another_receive() -> None:
     story = Story()
     story.held(4)
-    story.heard(5)
+    story.announce(5)
     story.book.given_up(key_of(5, 1), again=False)
-    assert story.heard(5) == [receive(5, 1)]
+    assert story.announce(5) == [receive(5, 1)]
 
 
 def test_a_removed_version_is_no_longer_a_base() -> None:
     story = Story()
     story.held(4)
     story.book.removed(frozenset({key_of(4, 0)}))
-    assert receive(5, 0) in story.heard(5)
+    assert receive(5, 0) in story.announce(5)
 
 
 def behind() -> Story:
     """Return a joiner that had nothing of version 10's keyframe when version 11 came, whose keyframe it receives."""
     story = Story()
-    story.heard(10)
-    assert story.heard(11) == [receive(11, 1), receive(11, 0), dropped(10, 1), dropped(10, 0)]
+    story.announce(10)
+    assert story.announce(11) == [receive(11, 1), receive(11, 0), dropped(10, 1), dropped(10, 0)]
     return story
 
 
 def test_a_peer_that_is_behind_completes_one_keyframe_and_receives_the_deltas_meanwhile() -> None:
     story = behind()
-    assert story.heard(12) == [receive(12, 1), dropped(11, 1)]
-    assert story.heard(13) == [receive(13, 1)]
+    assert story.announce(12) == [receive(12, 1), dropped(11, 1)]
+    assert story.announce(13) == [receive(13, 1)]
     assert story.held(13, 1) == []
     assert story.held(12, 1) == []
     assert story.held(11) == [Materialise(key_of(12, 1)), Report(Version(11))]
@@ -224,18 +224,22 @@ def test_a_peer_that_is_behind_completes_one_keyframe_and_receives_the_deltas_me
 
 def test_a_peer_that_is_behind_completes_its_keyframe_however_many_versions_come() -> None:
     story = behind()
-    received = [one for version in range(12, 61) for one in story.book.heard(LONGER[Version(version)], announced=True)]
+    received = [
+        one
+        for version in range(12, 61)
+        for one in story.book.add_announcement(LONGER[Version(version)], announced=True)
+    ]
     assert not any(isinstance(one, Receive) and one.manifest.kind == "keyframe" for one in received)
     commands = story.held(11)
     assert Report(Version(11)) in commands
     assert Receive(LONGER[Version(60)].keyframe, True, None) in commands, "what leads on from it is forgotten"
-    story.book.heard(LONGER[Version(61)], announced=True)
+    story.book.add_announcement(LONGER[Version(61)], announced=True)
     assert story.book.verified(11) is None
 
 
 def test_a_keyframe_without_a_source_is_replaced_by_the_newest() -> None:
     story = behind()
-    story.heard(12)
+    story.announce(12)
     story.book.given_up(key_of(11), again=False)
     assert story.book.not_to_be_had(key_of(11)) == [receive(12, 0)]
     assert story.held(12) == [dropped(12, 1), Report(Version(12))]
@@ -244,8 +248,8 @@ def test_a_keyframe_without_a_source_is_replaced_by_the_newest() -> None:
 def test_a_delta_without_a_source_costs_a_keyframe() -> None:
     story = Story()
     story.held(4)
-    story.heard(5)
-    story.heard(6)
+    story.announce(5)
+    story.announce(6)
     story.book.given_up(key_of(5, 1), again=False)
     assert story.book.not_to_be_had(key_of(5, 1)) == [receive(6, 0)]
     assert story.held(6) == [dropped(6, 1), Report(Version(6))]
@@ -255,9 +259,9 @@ def test_known_announcements_are_bounded() -> None:
     story = Story()
     story.held(1)
     for version in range(1, 41):
-        story.heard(version)
+        story.announce(version)
     assert [version for version in range(1, 41) if story.book.verified(version) is not None] == list(range(9, 41))
-    assert story.heard(1) == []
+    assert story.announce(1) == []
     assert story.book.verified(1) is None
 
 
@@ -267,21 +271,21 @@ def test_known_announcements_are_bounded() -> None:
 def test_an_origin_receives_every_encoding_acknowledges_and_broadcasts_the_delta() -> None:
     story = Story("origin")
     story.held(9)
-    assert story.heard(10, announced=False, learner=LEARNER) == [
+    assert story.announce(10, announced=False, learner=LEARNER) == [
         receive(10, 1, announced=False, holder=LEARNER),
         receive(10, 2, announced=False, holder=LEARNER),
     ]
     assert story.held(10, 1) == [Materialise(key_of(10, 1))]
     assert story.made(10) == []
     assert story.held(10, 2) == [Acknowledge(Version(10), LEARNER)]
-    assert story.heard(10) == [Report(Version(10)), SendToAll(key_of(10, 1))]
-    assert story.heard(10) == []
+    assert story.announce(10) == [Report(Version(10)), SendToAll(key_of(10, 1))]
+    assert story.announce(10) == []
 
 
 def test_a_first_version_is_sent_to_all_as_its_keyframe() -> None:
     story = Story("origin")
     first = announced(1, {0: (None, 1000)})
-    story.book.heard(first, announced=True, learner_link=LEARNER)
+    story.book.add_announcement(first, announced=True, learner_link=LEARNER)
     assert story.held(1) == [Report(Version(1)), Acknowledge(Version(1), LEARNER), SendToAll(key_of(1))]
 
 
@@ -291,10 +295,12 @@ def broadcasts_of(announced_versions: list[int], base_of_3: int | None) -> list[
     deltas = {0: (None, 1000)} | ({} if base_of_3 is None else {1: (base_of_3, 10)})
     known = {2: announced(2, {0: (None, 1000)}), 3: announced(3, deltas)}
     for verified in known.values():
-        story.book.heard(verified, announced=False, learner_link=LEARNER)
+        story.book.add_announcement(verified, announced=False, learner_link=LEARNER)
         for manifest in verified.manifests:
             story.held(verified.version, manifest.encoding_id)
-    commands = [one for version in announced_versions for one in story.book.heard(known[version], announced=True)]
+    commands = [
+        one for version in announced_versions for one in story.book.add_announcement(known[version], announced=True)
+    ]
     return [one for one in commands if isinstance(one, SendToAll)]
 
 
@@ -310,25 +316,29 @@ def test_an_older_version_that_the_newer_one_starts_from_is_sent_to_all_even_lat
 def test_a_learner_that_comes_back_is_acknowledged_again() -> None:
     story, again = Story("origin"), LinkId(8)
     first = announced(1, {0: (None, 1000)})
-    story.book.heard(first, announced=False, learner_link=LEARNER)
+    story.book.add_announcement(first, announced=False, learner_link=LEARNER)
     story.held(1)
     story.book.link_lost(LEARNER)
-    assert story.book.heard(first, announced=False, learner_link=again) == [Acknowledge(Version(1), again)]
+    assert story.book.add_announcement(first, announced=False, learner_link=again) == [Acknowledge(Version(1), again)]
 
 
 def test_a_learner_that_comes_back_is_asked_for_the_rest() -> None:
     story, again = Story("origin"), LinkId(8)
     first = announced(1, {0: (None, 1000)})
-    assert story.book.heard(first, announced=False, learner_link=LEARNER) == [Receive(first.keyframe, False, LEARNER)]
+    assert story.book.add_announcement(first, announced=False, learner_link=LEARNER) == [
+        Receive(first.keyframe, False, LEARNER)
+    ]
     story.book.link_lost(LEARNER)
-    assert story.book.heard(first, announced=False, learner_link=again) == [Receive(first.keyframe, False, again)]
+    assert story.book.add_announcement(first, announced=False, learner_link=again) == [
+        Receive(first.keyframe, False, again)
+    ]
 
 
 def test_a_version_broadcast_before_a_restart_is_not_broadcast_again() -> None:
     story = Story("origin")
     story.held(1)
-    story.heard(1, announced=False)
-    assert story.heard(1) == [receive(1, 1), Report(Version(1))]
+    story.announce(1, announced=False)
+    assert story.announce(1) == [receive(1, 1), Report(Version(1))]
     assert broadcast_manifest(KNOWN[Version(10)]).encoding_id == 1
 
 
@@ -406,7 +416,7 @@ class Life:
                 if key.version < self.newest and self.random.random() < 0.5:
                     self.carry_out(self.book.not_to_be_had(key))
                     return
-                self.carry_out(self.book.heard(KNOWN[key.version], announced=False))
+                self.carry_out(self.book.add_announcement(KNOWN[key.version], announced=False))
         elif have < total:
             self.receiving[key] = (have, total)
         else:
@@ -447,7 +457,7 @@ def test_in_the_end_the_newest_announced_state_is_held(
         life.carry_out(life.book.encoding_held(key_of(version)))
     for version, is_announced in [*announcements, (announcements[-1][0], True)]:
         life.newest = max(life.newest, version if is_announced else -1)
-        life.carry_out(life.book.heard(KNOWN[Version(version)], announced=is_announced))
+        life.carry_out(life.book.add_announcement(KNOWN[Version(version)], announced=is_announced))
         for _ in range(life.random.randrange(4)):
             life.step()
     steps = 0
@@ -467,7 +477,7 @@ def test_a_long_run_of_steps_receives_every_delta_once(seed: int) -> None:
     life.held.add(key_of(1))
     life.carry_out(life.book.encoding_held(key_of(1)))
     for version in range(2, 41):
-        life.carry_out(life.book.heard(KNOWN[Version(version)], announced=True))
+        life.carry_out(life.book.add_announcement(KNOWN[Version(version)], announced=True))
         while life.step():
             pass
     assert life.reported == list(range(2, 41))
@@ -480,7 +490,7 @@ def test_a_peer_that_receives_slower_than_versions_come_still_gets_some(deltas: 
     keyframes: set[EncodingKey] = set()
     for version in range(10, 20):
         verified = KNOWN[Version(version)] if deltas else announced(version, {0: (None, 1000)})
-        for command in story.book.heard(verified, announced=True):
+        for command in story.book.add_announcement(verified, announced=True):
             match command:
                 case Receive(manifest=manifest):
                     key = key_of(manifest.version, manifest.encoding_id)

@@ -14,6 +14,7 @@ from peer.links.neighbours import EncodingKey
 from peer.relay.core.actions import AbandonVersion, AnnounceHeld, BeginStore, FinishVersion, ListChunks, Verify
 from peer.relay.core.chunk_set import ChunkSet
 from peer.relay.core.events import (
+    AnnouncementReceived,
     BroadcastStarted,
     ChunkArrived,
     ChunkCorrupt,
@@ -26,7 +27,6 @@ from peer.relay.core.events import (
     LinkId,
     StoreReady,
     VersionFinished,
-    VersionHeard,
     VersionRestored,
     VersionsRemoved,
 )
@@ -54,7 +54,7 @@ class Setup:
     def __init__(self, folder: Path, role: str) -> None:
         self.store = ChunkStore(folder / "store", keep_versions=2)
         self.told: list[Event] = []
-        self.spoken_of: list[VersionHeard] = []
+        self.spoken_of: list[AnnouncementReceived] = []
         self.posted: list[tuple[LinkId, pb.LinkMessage]] = []
         self.completed: list[Version] = []
         self.progress: dict[EncodingKey, tuple[int, int]] = {}
@@ -73,7 +73,7 @@ class Setup:
         self._changed = asyncio.Event()
 
     def _tell(self, event: Event) -> None:
-        if isinstance(event, VersionHeard):
+        if isinstance(event, AnnouncementReceived):
             self.spoken_of.append(event)
             return
         self.told.append(event)
@@ -95,8 +95,10 @@ class Setup:
                 await self._changed.wait()
         return self.news()
 
-    def heard(self, published: Published, *, announced: bool = True, learner: LinkId | None = None) -> list[Event]:
-        self.versions.heard(published.announcement, announced=announced, link=learner, learner=learner is not None)
+    def announce(self, published: Published, *, announced: bool = True, learner: LinkId | None = None) -> list[Event]:
+        self.versions.add_announcement(
+            published.announcement, announced=announced, link=learner, learner=learner is not None
+        )
         return self.news()
 
     def list_comes(self, published: Published, encoding_id: EncodingId = KEYFRAME_ID) -> list[Event]:
@@ -166,7 +168,7 @@ def finished(setup: Setup) -> list[tuple[int, int]]:
 
 async def test_a_version_from_announcement_and_list_to_the_disk(tmp_path: Path) -> None:
     async with working(tmp_path) as setup:
-        assert setup.heard(FIRST) == [known(KEY, CHUNKS)]
+        assert setup.announce(FIRST) == [known(KEY, CHUNKS)]
         assert setup.list_comes(FIRST) == [ChunkListReceived(LINK, KEY, True)]
         setup.versions.carry_out(BeginStore(KEY))
         assert await setup.next() == [StoreReady(KEY, ChunkSet(CHUNKS).bitmap)]
@@ -182,7 +184,7 @@ async def test_the_next_version_is_computed_from_its_delta(tmp_path: Path) -> No
     put(tmp_path, (FIRST, KEYFRAME_ID))
     async with working(tmp_path, restore=True) as setup:
         assert setup.news() == [VersionRestored(KEY, CHUNKS, CHUNK_BYTES)]
-        assert setup.heard(SECOND) == [known(STEP, STEP_CHUNKS)]
+        assert setup.announce(SECOND) == [known(STEP, STEP_CHUNKS)]
         await setup.receive(SECOND, PREVIOUS_ID)
         assert await setup.next() == [KeyframeMade(key_of(2))]
         assert setup.completed == [2]
@@ -196,7 +198,7 @@ async def test_a_delta_that_leads_elsewhere_costs_a_keyframe(tmp_path: Path) -> 
     put(tmp_path, (FIRST, KEYFRAME_ID))
     broken = Published(RUN_ID, LEARNER, 2, base=FIRST, broken=True)
     async with working(tmp_path, restore=True) as setup:
-        setup.heard(broken)
+        setup.announce(broken)
         await setup.receive(broken, PREVIOUS_ID)
         events = await setup.next(2)
         assert events[0] == known(key_of(2), CHUNKS, pushed=False)
@@ -208,46 +210,46 @@ async def test_a_delta_that_leads_elsewhere_costs_a_keyframe(tmp_path: Path) -> 
 async def test_an_announcement_of_another_learner_or_record_is_refused(tmp_path: Path) -> None:
     async with working(tmp_path) as setup:
         with pytest.raises(WrongKey):
-            setup.heard(Published(RUN_ID, Identity.generate(), 1))
-        setup.heard(FIRST)
+            setup.announce(Published(RUN_ID, Identity.generate(), 1))
+        setup.announce(FIRST)
         with pytest.raises(MalformedMessage, match="two records"):
-            setup.heard(Published(RUN_ID, LEARNER, 1, base=Published(RUN_ID, LEARNER, 0)))
+            setup.announce(Published(RUN_ID, LEARNER, 1, base=Published(RUN_ID, LEARNER, 0)))
         assert setup.news() == []
 
 
 async def test_the_core_gets_a_known_version_and_its_link(tmp_path: Path) -> None:
     put(tmp_path, (FIRST, KEYFRAME_ID))
     async with working(tmp_path, restore=True) as setup:
-        setup.versions.heard(SECOND.announcement, announced=False, link=LINK)
-        assert setup.spoken_of == [VersionHeard(KEY), VersionHeard(STEP, LINK)]
+        setup.versions.add_announcement(SECOND.announcement, announced=False, link=LINK)
+        assert setup.spoken_of == [AnnouncementReceived(KEY), AnnouncementReceived(STEP, LINK)]
 
 
 async def test_a_known_announcement_is_not_verified_again(tmp_path: Path) -> None:
     async with working(tmp_path) as setup:
-        verified = setup.versions.heard(FIRST.announcement, announced=False)
-        assert setup.versions.heard(FIRST.announcement, announced=True) is verified
+        verified = setup.versions.add_announcement(FIRST.announcement, announced=False)
+        assert setup.versions.add_announcement(FIRST.announcement, announced=True) is verified
         changed = pb.VersionAnnouncement()
         changed.CopyFrom(FIRST.announcement)
         changed.manifests[0].signature = bytes(64)
         with pytest.raises(BadSignature):
-            setup.versions.heard(changed, announced=False)
+            setup.versions.add_announcement(changed, announced=False)
 
 
 async def test_without_the_coordinator_versions_are_received_but_not_reported(tmp_path: Path) -> None:
     async with working(tmp_path) as setup:
-        setup.heard(FIRST, announced=False)
-        setup.versions.coordinator_gone(True)
+        setup.announce(FIRST, announced=False)
+        setup.versions.set_offline(True)
         assert setup.news() == [known(KEY, CHUNKS)]
         await setup.receive(FIRST)
         assert setup.completed == []
-        setup.heard(FIRST)
+        setup.announce(FIRST)
         assert setup.completed == [1]
 
 
 async def test_a_wrong_list_is_reported_and_an_unannounced_one_dropped(tmp_path: Path) -> None:
     async with working(tmp_path) as setup:
         assert setup.list_comes(FIRST) == []
-        setup.heard(FIRST)
+        setup.announce(FIRST)
         setup.versions.list_received(LINK, KEY, bytes(32 * CHUNKS))
         setup.versions.list_received(LINK, key_of(1, 5), bytes(32))
         assert setup.news() == [ChunkListReceived(LINK, KEY, False)]
@@ -258,9 +260,9 @@ async def test_unused_lists_are_bounded_and_never_displace_a_used_one(tmp_path: 
     async with working(tmp_path) as setup:
         published = [Published(RUN_ID, LEARNER, version) for version in range(1, 33)]
         for one in published[1:]:
-            setup.heard(one)
+            setup.announce(one)
             setup.list_comes(one)
-        setup.heard(published[0])
+        setup.announce(published[0])
         assert setup.list_comes(published[0]) == [ChunkListReceived(LINK, KEY, True)]
         setup.versions.carry_out(BeginStore(KEY))
         setup.list_comes(published[5])
@@ -271,12 +273,12 @@ async def test_unused_lists_are_bounded_and_never_displace_a_used_one(tmp_path: 
 
 async def test_an_abandoned_encoding_needs_its_list_again(tmp_path: Path) -> None:
     async with working(tmp_path) as setup:
-        setup.heard(FIRST)
+        setup.announce(FIRST)
         setup.list_comes(FIRST)
         setup.versions.carry_out(BeginStore(KEY))
         await setup.next()
         setup.versions.carry_out(AbandonVersion(KEY, "superseded"))
-        assert setup.heard(FIRST) == [known(KEY, CHUNKS, listed=True)], "the store has not let go of it yet"
+        assert setup.announce(FIRST) == [known(KEY, CHUNKS, listed=True)], "the store has not let go of it yet"
         setup.versions.carry_out(BeginStore(KEY))
         assert await setup.next() == [StoreReady(KEY, ChunkSet(CHUNKS).bitmap)]
 
@@ -292,7 +294,7 @@ async def test_a_list_that_the_store_is_about_to_discard_is_kept(
         answers = iter([leftover])
         with monkeypatch.context() as discarding:
             discarding.setattr(setup.store, "get", lambda version, encoding_id=KEYFRAME_ID: next(answers, None))
-            (known,) = setup.heard(FIRST)
+            (known,) = setup.announce(FIRST)
             assert isinstance(known, EncodingKnown)
             assert known.listed
             setup.versions.carry_out(BeginStore(KEY))
@@ -302,7 +304,7 @@ async def test_a_list_that_the_store_is_about_to_discard_is_kept(
 async def test_chunks_that_overtake_their_list_wait_for_it(tmp_path: Path) -> None:
     async with working(tmp_path) as setup:
         assert setup.chunk_comes(FIRST, 3) == []
-        setup.heard(FIRST)
+        setup.announce(FIRST)
         assert setup.chunk_comes(FIRST, 5) == []
         assert setup.list_comes(FIRST) == [
             ChunkListReceived(LINK, KEY, True),
@@ -322,7 +324,7 @@ class Verifying(Setup):
 
 async def test_a_chunk_is_verified_while_it_arrives_and_is_in_memory_from_then_on(tmp_path: Path) -> None:
     setup = Verifying(tmp_path, "peer")
-    setup.heard(FIRST)
+    setup.announce(FIRST)
     setup.list_comes(FIRST)
     where = (LINK, KEY, ChunkIndex(3))
     assert setup.chunk_comes(FIRST, 3) == [
@@ -343,21 +345,21 @@ async def test_a_chunk_is_verified_while_it_arrives_and_is_in_memory_from_then_o
 
 async def test_an_origin_acknowledges_and_then_sends_to_all(tmp_path: Path) -> None:
     async with working(tmp_path, "origin") as setup:
-        assert setup.heard(FIRST, announced=False, learner=LEARNERS) == [known(KEY, CHUNKS, holder=LEARNERS)]
+        assert setup.announce(FIRST, announced=False, learner=LEARNERS) == [known(KEY, CHUNKS, holder=LEARNERS)]
         await setup.receive(FIRST)
         held = pb.LinkMessage(held=pb.VersionHeld(epoch=0, version=1))
         assert setup.posted == [(LEARNERS, held)]
         assert setup.completed == []
-        assert setup.heard(FIRST) == [BroadcastStarted(KEY)]
+        assert setup.announce(FIRST) == [BroadcastStarted(KEY)]
         assert setup.completed == [1]
 
 
 async def test_an_origin_that_lost_the_learner_receives_from_its_next_link(tmp_path: Path) -> None:
     async with working(tmp_path, "origin") as setup:
-        setup.heard(FIRST, announced=False, learner=LEARNERS)
+        setup.announce(FIRST, announced=False, learner=LEARNERS)
         setup.versions.link_lost(LEARNERS)
         again = LinkId(8)
-        assert setup.heard(FIRST, announced=False, learner=again) == [known(KEY, CHUNKS, holder=again)]
+        assert setup.announce(FIRST, announced=False, learner=again) == [known(KEY, CHUNKS, holder=again)]
 
 
 # ---------------------------------------------------------------- a new life
@@ -375,7 +377,7 @@ async def test_held_versions_are_offered_and_reported_once_announced(
         assert [(key.version, key.encoding_id) for key in offered] == finished(setup)
         assert setup.completed == []
         newest = stored[-1][0]
-        assert setup.heard(newest) == []
+        assert setup.announce(newest) == []
         assert setup.completed == [newest.version]
 
 
@@ -388,7 +390,7 @@ async def test_a_state_not_computed_yet_is_computed_after_a_restart(tmp_path: Pa
             KeyframeMade(key_of(2)),
             VersionRestored(key_of(2), CHUNKS, CHUNK_BYTES),
         ]
-        setup.heard(SECOND)
+        setup.announce(SECOND)
         assert setup.completed == [2]
 
 
@@ -401,10 +403,10 @@ async def test_versions_of_another_learner_are_removed(tmp_path: Path) -> None:
 
 async def test_an_encoding_without_a_source_is_replaced(tmp_path: Path) -> None:
     async with working(tmp_path) as setup:
-        assert setup.heard(SECOND) == [known(STEP, STEP_CHUNKS), known(key_of(2), CHUNKS, pushed=False)]
+        assert setup.announce(SECOND) == [known(STEP, STEP_CHUNKS), known(key_of(2), CHUNKS, pushed=False)]
         setup.progress[key_of(2)] = (20, CHUNKS)
         third = Published(RUN_ID, LEARNER, 3, base=SECOND)
-        assert known(key_of(3), CHUNKS, pushed=False) not in setup.heard(third)
+        assert known(key_of(3), CHUNKS, pushed=False) not in setup.announce(third)
         setup.progress.clear()
         setup.versions.carry_out(AbandonVersion(key_of(2), "no source has it any more", in_vain=True))
         assert setup.news() == [known(key_of(3), CHUNKS, pushed=False)]
@@ -415,7 +417,7 @@ async def test_retention_spares_keyframes_in_transfer(tmp_path: Path) -> None:
         setup.spared.add(KEY)
         for version in (1, 2, 3, 4):
             published = Published(RUN_ID, LEARNER, version)
-            setup.heard(published)
+            setup.announce(published)
             await setup.receive(published)
         assert await setup.next() == [VersionsRemoved((key_of(2),))]
         assert finished(setup) == [(1, 0), (3, 0), (4, 0)]
@@ -425,7 +427,7 @@ async def test_versions_removed_by_retention_are_discarded(tmp_path: Path) -> No
     async with working(tmp_path) as setup:
         for version in (1, 2, 3):
             published = Published(RUN_ID, LEARNER, version)
-            setup.heard(published)
+            setup.announce(published)
             await setup.receive(published)
         assert await setup.next() == [VersionsRemoved((KEY,))]
         assert setup.versions.chunk_list(KEY) is None

@@ -29,6 +29,7 @@ from peer.relay.core.actions import (
 )
 from peer.relay.core.core import RelayCore
 from peer.relay.core.events import (
+    AnnouncementReceived,
     BroadcastStarted,
     CancelReceived,
     ChunkArrived,
@@ -47,7 +48,6 @@ from peer.relay.core.events import (
     StoreReady,
     Tick,
     VersionFinished,
-    VersionHeard,
     VersionRestored,
     WantReceived,
 )
@@ -238,7 +238,7 @@ def assert_bounded(core: RelayCore) -> None:
         assert len(link.theirs) <= 1
         assert len(link.lists_sent) <= 1
         assert len(link.account.copies) <= 2000
-        assert link.knows <= {KEY.version}
+        assert link.known_versions <= {KEY.version}
         assert len(link.answered) <= 1
         assert len(link.owned) <= CHUNKS
 
@@ -253,7 +253,7 @@ def test_one_honest_holder_is_enough(seed: int, lies: float, pushed: bool) -> No
     world.tell(LinkUp(HONEST, PeerId("origin"), "origin", False))
     world.pass_time(2.0, 5)
     world.tell(EncodingKnown(KEY, CHUNKS, CHUNK_BYTES))
-    world.tell(VersionHeard(KEY))
+    world.tell(AnnouncementReceived(KEY))
     for _ in range(80):
         world.pass_time(1.0, 5)
         if world.held:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from peer.relay.core.actions import Action, Dial, SendAnnouncement, SendHave, SendWant
 from peer.relay.core.events import (
-    CoordinatorGone,
+    AnnouncementReceived,
     DialFailed,
     EncodingKnown,
     Event,
@@ -18,8 +18,8 @@ from peer.relay.core.events import (
     LinkDown,
     LinkId,
     LinkUp,
+    OfflineChanged,
     StoreReady,
-    VersionHeard,
     WantReceived,
 )
 from rollcast.sim.nodes.relay import as_received
@@ -58,7 +58,7 @@ def linked(*names: str) -> Steps:
 def test_a_peer_that_seems_not_to_know_a_version_gets_one_have() -> None:
     steps = linked("a", "b")
     steps.receive(CHUNKS, announced=False)
-    steps.tell(VersionHeard(KEY, LinkId(A)))
+    steps.tell(AnnouncementReceived(KEY, LinkId(A)))
     assert steps.wait(0.4) == []
     assert steps.wait(0.2) == [told(B)]
     assert steps.ticks(5.0) == []
@@ -66,7 +66,7 @@ def test_a_peer_that_seems_not_to_know_a_version_gets_one_have() -> None:
 
 def test_a_peer_that_mentioned_a_version_gets_no_have() -> None:
     steps = linked("a", "b", "c")
-    steps.tell(VersionHeard(KEY))
+    steps.tell(AnnouncementReceived(KEY))
     steps.tell(WantReceived(LinkId(A), KEY), HaveReceived(LinkId(B), KEY, CHUNKS, bitmap(CHUNKS, 1), False))
     actions = steps.wait(1.0)
     assert [action.link for action in actions if isinstance(action, SendHave)] == [C]
@@ -77,13 +77,13 @@ def test_list_children_have_the_announcement_already() -> None:
     steps.tell(plan(neighbour("a"), lists=["a"]))
     steps.up(A, "a")
     steps.receive(CHUNKS, announced=False)
-    steps.tell(VersionHeard(KEY))
+    steps.tell(AnnouncementReceived(KEY))
     assert not any(isinstance(action, SendHave) for action in steps.wait(1.0))
 
 
 def test_a_new_link_gets_a_have_unless_it_is_a_learner_or_mirror() -> None:
     steps = linked("a")
-    steps.tell(VersionHeard(KEY, LinkId(A)))
+    steps.tell(AnnouncementReceived(KEY, LinkId(A)))
     steps.wait(1.0)
     steps.up(B, "b")
     steps.up(C, "learner", "learner")
@@ -93,9 +93,9 @@ def test_a_new_link_gets_a_have_unless_it_is_a_learner_or_mirror() -> None:
 def test_only_the_newest_versions_are_mentioned() -> None:
     steps = linked("a")
     for version in range(1, 10):
-        steps.tell(VersionHeard(key_of(version)))
+        steps.tell(AnnouncementReceived(key_of(version)))
     assert [action.key.version for action in steps.wait(1.0) if isinstance(action, SendHave)] == [6, 7, 8, 9]
-    assert steps.link(A).knows == {6, 7, 8, 9}
+    assert steps.link(A).known_versions == {6, 7, 8, 9}
 
 
 # ---------------------------------------------------------------- asking
@@ -108,7 +108,7 @@ def test_one_peer_that_knows_a_version_is_asked_and_then_another() -> None:
     assert says(steps, A) == []
     assert steps.wait(1.0) == []
     assert steps.wait(1.1) == [ask(B)]
-    steps.tell(VersionHeard(NEWER, LinkId(B)))
+    steps.tell(AnnouncementReceived(NEWER, LinkId(B)))
     assert steps.ticks(10.0) == []
 
 
@@ -116,12 +116,12 @@ def test_a_peer_that_never_answers_is_no_longer_asked() -> None:
     steps = linked("a")
     says(steps, A)
     assert [action for action in steps.ticks(60.0, 0.5) if isinstance(action, SendWant)] == [ask(A)] * 2
-    assert steps.link(A).says is None
+    assert steps.link(A).mentioned is None
 
 
 def test_a_known_version_is_not_requested() -> None:
     steps = linked("a")
-    steps.tell(VersionHeard(NEWER))
+    steps.tell(AnnouncementReceived(NEWER))
     assert says(steps, A, 1) == says(steps, A, 2) == []
 
 
@@ -130,7 +130,7 @@ def test_a_peer_that_mentions_many_versions_is_asked_for_one_at_a_time() -> None
     assert says(steps, A, 5) == [ask(A, 5)]
     assert says(steps, A, 7) == [ask(A, 7)]
     assert says(steps, A, 6) == []
-    assert steps.link(A).says == key_of(7)
+    assert steps.link(A).mentioned == key_of(7)
 
 
 # ---------------------------------------------------------------- answering
@@ -140,7 +140,7 @@ def test_a_link_gets_an_announcement_twice_at_most() -> None:
     steps = linked("a")
     asked = WantReceived(LinkId(A), KEY, announcement=True)
     assert steps.tell(asked) == []
-    steps.tell(VersionHeard(KEY))
+    steps.tell(AnnouncementReceived(KEY))
     assert steps.tell(asked, asked, asked) == [SendAnnouncement(LinkId(A), KEY.version)] * 2
     assert KEY not in steps.link(A).wants
 
@@ -164,18 +164,18 @@ def test_without_the_coordinator_a_few_links_are_kept() -> None:
     steps = linked("a")
     holders = tuple(neighbour(name, we_dial=True) for name in "bcdefg")
     assert dials(steps.tell(HoldersKnown(holders))) == []
-    assert dials(steps.tell(CoordinatorGone(True))) == ["b", "c", "d"]
+    assert dials(steps.tell(OfflineChanged(True))) == ["b", "c", "d"]
     for link, name in enumerate("bcd", start=2):
         steps.up(link, name, dialled=True)
     assert dials(steps.ticks(20.0)) == []
-    assert steps.tell(CoordinatorGone(False)) == []
+    assert steps.tell(OfflineChanged(False)) == []
     closed = steps.ticks(20.0)
     assert len(closed) == 3  # the plan is followed again, and knows nothing of them
 
 
 def test_without_the_coordinator_every_linked_peer_is_asked() -> None:
     steps = linked("a", "b")
-    steps.tell(CoordinatorGone(True))
+    steps.tell(OfflineChanged(True))
     steps.receive(CHUNKS)
     wants = [action.link for action in steps.ticks(3.5) if isinstance(action, SendWant)]
     assert set(wants) == {A, B}
@@ -210,7 +210,7 @@ class Network:
         self.announcements = [0] * size  # that each got
         self.pairs = set[tuple[int, int]]()
         for steps in self.cores:
-            steps.tell(CoordinatorGone(True))  # otherwise links that no plan needs are closed
+            steps.tell(OfflineChanged(True))  # otherwise links that no plan needs are closed
         for one, other in pairs:
             self.join(one, other)
 
@@ -238,7 +238,7 @@ class Network:
         match action:
             case SendAnnouncement(version=version):
                 self.announcements[link] += 1
-                event: Event = VersionHeard(key_of(version), back)
+                event: Event = AnnouncementReceived(key_of(version), back)
             case SendHave() | SendWant():
                 event = as_received(action, back)
             case _:
@@ -254,7 +254,7 @@ class Network:
         return seen
 
     def knowing(self, version: int) -> set[int]:
-        return {node for node, steps in enumerate(self.cores) if version in steps.state.heard}
+        return {node for node, steps in enumerate(self.cores) if version in steps.state.known_versions}
 
 
 NODES = 12
@@ -267,12 +267,12 @@ PAIRS = st.sets(
 @given(PAIRS, st.sets(st.integers(1, NODES - 1), max_size=4))
 def test_every_linked_node_gets_each_announcement_once(pairs: set[tuple[int, int]], dying: set[int]) -> None:
     network = Network(NODES, pairs)
-    network.cores[0].tell(VersionHeard(key_of(1)))
+    network.cores[0].tell(AnnouncementReceived(key_of(1)))
     network.wait(12.0)
     assert network.knowing(1) == network.reached(0)
     for node in dying:
         network.kill(node)
-    network.cores[0].tell(VersionHeard(key_of(2)))
+    network.cores[0].tell(AnnouncementReceived(key_of(2)))
     network.wait(12.0)
     assert network.knowing(2) == network.reached(0)
     for node in range(1, NODES):
@@ -283,7 +283,7 @@ def test_every_linked_node_gets_each_announcement_once(pairs: set[tuple[int, int
 @given(PAIRS)
 def test_a_node_that_joins_later_gets_the_announcement_too(pairs: set[tuple[int, int]]) -> None:
     network = Network(NODES + 1, pairs)
-    network.cores[0].tell(VersionHeard(key_of(1)))
+    network.cores[0].tell(AnnouncementReceived(key_of(1)))
     network.wait(12.0)
     network.join(0, NODES)
     network.wait(2.0)

@@ -19,6 +19,7 @@ from peer.relay.core.actions import (
     Verify,
 )
 from peer.relay.core.events import (
+    AnnouncementReceived,
     CancelReceived,
     ChunkArrived,
     ChunkCorrupt,
@@ -30,7 +31,6 @@ from peer.relay.core.events import (
     StoreFailed,
     StoreReady,
     VersionFinished,
-    VersionHeard,
     VersionRestored,
     VersionsRemoved,
     WantReceived,
@@ -149,7 +149,7 @@ def refused(role: str = "peer") -> Steps:
     steps.tell(EncodingKnown(KEY, 3, CHUNK_BYTES, listed=True, pushed=False), StoreReady(KEY, bitmap(3)))
     steps.chunk(A, 1)
     steps.tell(*(CancelReceived(LinkId(link), KEY, "no longer kept") for link in (ORIGIN, A)))
-    steps.tell(VersionHeard(key_of(9, 1)))
+    steps.tell(AnnouncementReceived(key_of(9, 1)))
     return steps
 
 
@@ -176,7 +176,7 @@ def test_an_encoding_without_a_source_is_abandoned_for_a_newer_version() -> None
 
 def test_a_keyframe_that_all_sources_refuse_is_abandoned_at_once_if_none_of_it_came() -> None:
     steps = linked()
-    steps.tell(EncodingKnown(KEY, 3, CHUNK_BYTES, pushed=False), VersionHeard(key_of(9, 1)))
+    steps.tell(EncodingKnown(KEY, 3, CHUNK_BYTES, pushed=False), AnnouncementReceived(key_of(9, 1)))
     steps.tell(CancelReceived(LinkId(ORIGIN), KEY, "no longer kept"))
     assert given_up(steps.wait(0.05)) == [], "the other one was asked"
     steps.tell(CancelReceived(LinkId(A), KEY, "no longer kept"))
@@ -186,7 +186,7 @@ def test_a_keyframe_that_all_sources_refuse_is_abandoned_at_once_if_none_of_it_c
 def test_two_peers_without_a_keyframe_do_not_wait_long_for_each_other() -> None:
     steps = linked()
     steps.tell(EncodingKnown(KEY, 3, CHUNK_BYTES, listed=True, pushed=False), StoreReady(KEY, bitmap(3)))
-    steps.tell(CancelReceived(LinkId(ORIGIN), KEY, "no longer kept"), VersionHeard(key_of(9, 1)))
+    steps.tell(CancelReceived(LinkId(ORIGIN), KEY, "no longer kept"), AnnouncementReceived(key_of(9, 1)))
     steps.tell(HaveReceived(LinkId(A), KEY, 3, bitmap(3), False))
     assert given_up(steps.wait(2.5)) == []
     assert given_up(steps.wait(1.0)) == [AbandonVersion(KEY, "no source has it any more", in_vain=True)]
@@ -194,7 +194,7 @@ def test_two_peers_without_a_keyframe_do_not_wait_long_for_each_other() -> None:
 
 def test_a_delta_that_may_still_be_pushed_is_abandoned_later() -> None:
     steps, delta = linked(), key_of(1, 1)
-    steps.tell(known(delta), VersionHeard(key_of(9, 1)))
+    steps.tell(known(delta), AnnouncementReceived(key_of(9, 1)))
     assert given_up(cancelled(steps, 9.5)) == []
     assert [one.key for one in given_up(cancelled(steps, 1.0))] == [delta]
 
@@ -208,13 +208,13 @@ def test_chunks_that_a_source_still_claims_are_waited_for() -> None:
 
 def test_a_source_that_did_not_answer_yet_is_waited_for() -> None:
     steps = linked()
-    steps.tell(EncodingKnown(KEY, 3, CHUNK_BYTES, pushed=False), VersionHeard(key_of(9, 1)))
+    steps.tell(EncodingKnown(KEY, 3, CHUNK_BYTES, pushed=False), AnnouncementReceived(key_of(9, 1)))
     assert given_up(steps.ticks(15.0)) == []
 
 
 def test_the_newest_version_is_not_abandoned() -> None:
     steps = linked()
-    steps.tell(EncodingKnown(KEY, 3, CHUNK_BYTES, pushed=False), VersionHeard(KEY))
+    steps.tell(EncodingKnown(KEY, 3, CHUNK_BYTES, pushed=False), AnnouncementReceived(KEY))
     assert given_up(cancelled(steps, 15.0)) == []
 
 
