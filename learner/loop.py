@@ -361,14 +361,14 @@ class TrainingLoop:
         stopped = asyncio.ensure_future(self._parts.stop.wait())
         try:
             while True:
-                beside = (self._parts.publications, self._parts.saves)
-                watched = {asked, stopped} | {one.under_way for one in beside if one.under_way is not None}
+                background = (self._parts.publications, self._parts.saves)
+                watched = {asked, stopped} | {one.under_way for one in background if one.under_way is not None}
                 await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
                 if asked.done():
                     return asked.result()
                 if stopped.done():
                     return None
-                for one in beside:
+                for one in background:
                     if one.under_way is not None and one.under_way.done():
                         await one.finish()  # raises the error of the task, if it failed
         finally:

@@ -51,7 +51,7 @@ def workers_of(rows: Sequence[PoolRow], rollouts: Rollouts) -> Pool:
     """Return workers with their speeds; skip rows whose hardware is unknown, or too small for the model."""
     workers: list[Worker] = []
     skipped: list[Skipped] = []
-    reckoned: dict[tuple[str, int], tuple[Speed, ...] | Skipped] = {}
+    estimated: dict[tuple[str, int], tuple[Speed, ...] | Skipped] = {}
     measured = 0
     for row in rows:
         found: tuple[Speed, ...] | Skipped
@@ -60,9 +60,9 @@ def workers_of(rows: Sequence[PoolRow], rollouts: Rollouts) -> Pool:
             measured += row.count
         else:
             kind = row.hardware, row.gpus
-            if kind not in reckoned:
-                reckoned[kind] = _reckoned(row, rollouts)
-            found = reckoned[kind]
+            if kind not in estimated:
+                estimated[kind] = _estimated(row, rollouts)
+            found = estimated[kind]
         if isinstance(found, Skipped):
             skipped.append(Skipped(row.where, row.worker_id, found.reason, found.column, found.value, found.detail))
         else:
@@ -86,7 +86,7 @@ def _measured(row: PoolRow, lengths: LengthDistribution) -> Speed:
     return Speed(row.concurrency, rate, p90_s, mean_s)
 
 
-def _reckoned(row: PoolRow, rollouts: Rollouts) -> tuple[Speed, ...] | Skipped:
+def _estimated(row: PoolRow, rollouts: Rollouts) -> tuple[Speed, ...] | Skipped:
     gpu = gpu_named(row.hardware)
     if gpu is None:
         known = f"the catalogue has {', '.join(sorted(gpus()))}; or give a measured speed"

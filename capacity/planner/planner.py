@@ -48,7 +48,7 @@ class PlanOptions:
             one that is cheaper by more than that.
         time_limit_s: for the mixed-integer programme of one split, or of all of them in a pool beyond 250.
         splits: how many splits of the staleness budget are tried at most.
-        remedies: whether to look for changes that help where no set will do; that takes as long as many plans.
+        remedies: whether to look for changes that help where no set is feasible; that takes as long as many plans.
         clock: seconds; for ``Plan.solve_s``.
     """
 

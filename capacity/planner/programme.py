@@ -47,7 +47,7 @@ class Programme:
         origin_copy_usd: the same for the origin.
         rate_needed: R / T_train, or more where workers pause; None where no rate is enough.
         rate_bought: phi times that.
-        variance: of its useful rate: it is there with probability 1 - q.
+        variance: variance of its useful rate, which it has with probability 1 - q.
         deviation: at which the chance row is linearised; rollouts/s.
     """
 

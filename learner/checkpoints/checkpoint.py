@@ -101,11 +101,13 @@ class Checkpoints:
         again = host.step in self.steps()
         self._writing = host.step
         try:
-            said = asdict(host) | {"state_digest": digest_of(state)}
+            host_values = asdict(host) | {"state_digest": digest_of(state)}
             kill_point("checkpoint_begun")
             with self._context:
                 path = self._folder / str(host.step)
-                response = ocp.save_checkpointables_async(path, {"state": dict(state), "host": said}, overwrite=again)
+                response = ocp.save_checkpointables_async(
+                    path, {"state": dict(state), "host": host_values}, overwrite=again
+                )
                 kill_point("checkpoint_writing")
                 response.result()
             kill_point("checkpoint_renamed")
@@ -143,11 +145,11 @@ class Checkpoints:
         return None
 
     def _read(self, step: int, like: Callable[[HostState], Any]) -> Restored:
-        said = self._load(step, {"host": None})["host"]
-        if not isinstance(said, dict):
+        host_values = self._load(step, {"host": None})["host"]
+        if not isinstance(host_values, dict):
             raise _Torn("its host state is not an object")
-        digest = said.pop("state_digest", "")
-        host = _host_state(said, self._folder)
+        digest = host_values.pop("state_digest", "")
+        host = _host_state(host_values, self._folder)
         state = self._load(step, {"state": like(host)})["state"]
         if digest_of(state) != digest:
             raise _Torn("its arrays are not those that were saved")

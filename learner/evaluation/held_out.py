@@ -121,7 +121,7 @@ class HeldOut:
     ) -> list[pb.Completion]:
         part = self._problems[start : start + size]
         prompts = [tuple(problem.prompt_token_ids) for problem in part]
-        drawn = complete_prompts(
+        sampled = complete_prompts(
             self._sampler,
             params,
             prompts,
@@ -138,7 +138,7 @@ class HeldOut:
                 keep=version is not None and start + number < KEPT_PROBLEMS,
                 version=version or 0,
             )
-            for number, (problem, completed) in enumerate(zip(part, drawn, strict=True))
+            for number, (problem, completed) in enumerate(zip(part, sampled, strict=True))
             for index, completion in enumerate(completed)
         ]
 

@@ -67,11 +67,11 @@ class Engine:
 
     def generate(self, tokens_max: int) -> tuple[SliceTokens, ...]:
         """Generate the next slice of every row; finished rows leave the batch."""
-        drawn = tuple(self._draw_row(row, tokens_max) for row in self._rows)
+        generated = tuple(self._generate_row(row, tokens_max) for row in self._rows)
         self._rows = [row for row in self._rows if row.position < row.length]
-        return drawn
+        return generated
 
-    def _draw_row(self, row: _Row, tokens_max: int) -> SliceTokens:
+    def _generate_row(self, row: _Row, tokens_max: int) -> SliceTokens:
         assert self._weights is not None
         end = min(row.length, row.position + tokens_max)
         ended, stops = end == row.length, row.length < self._lengths.most

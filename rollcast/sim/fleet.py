@@ -61,11 +61,11 @@ class Fleet:
                 ground, origin, "origin", origin.disk, hosts, _ignore, _ignore, lambda: origin.has_session
             )
         speeds = chance.of("speeds")
-        drawn = (
+        sampled = (
             EngineSettings(speeds.lognormvariate(0.0, settings.speed_sigma), settings.concurrent_rollouts)
             for _ in range(settings.peers)
         )
-        engines = settings.engines or tuple(drawn)
+        engines = settings.engines or tuple(sampled)
         self.peers = [self._new_peer(number, engines[number % len(engines)]) for number in range(settings.peers)]
         if settings.operator_every_s:
             Operator(ground, self.coordinator)

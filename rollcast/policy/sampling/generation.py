@@ -195,8 +195,8 @@ class Generation:
     def _admit(self) -> None:
         """Give waiting requests free rows, in their order, as long as there are pages for the next."""
         new: list[_Sequence] = []
-        for row, there in enumerate(self._rows):
-            if there is not None or not self._waiting:
+        for row, sequence in enumerate(self._rows):
+            if sequence is not None or not self._waiting:
                 continue
             item = self._waiting[0]
             item.pages = self._pool.reserve(item.prompt, self._tokens_max(item))

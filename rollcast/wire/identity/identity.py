@@ -121,7 +121,7 @@ def public_key_of(peer_id: str) -> bytes:
     Raises:
         WrongKey: the text is no peer id.
     """
-    # Check the length first: decoding base58 takes time quadratic in it, and the text may come from a stranger.
+    # Check the length first: decoding base58 takes time quadratic in it, and the text may be hostile.
     try:
         raw = base58.b58decode(peer_id) if len(peer_id) == 52 else b""
     except ValueError:

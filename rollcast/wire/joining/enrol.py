@@ -100,7 +100,7 @@ async def enrol(
     loop = asyncio.get_running_loop()
     gives_up_at_s = float("inf") if timeout_s is None else loop.time() + timeout_s
     problems: dict[str, str] = {}
-    strangers: dict[str, RollcastError] = {}
+    unproven: dict[str, RollcastError] = {}
     for place, delay_s in zip(cycle(places), backoff_delays_s(random.Random(), most_s=_DELAY_MOST_S), strict=False):
         try:
             async with asyncio.timeout(min(gives_up_at_s - loop.time(), _ATTEMPT_TIMEOUT_S)):
@@ -108,13 +108,13 @@ async def enrol(
             await asyncio.to_thread(enrolment.credentials.save, state_folder)
             log.info("joined", run_id=invite.run_id, peer_id=identity.peer_id)
             return enrolment
-        except _Stranger as error:
-            strangers[place.http_url] = error.said
-            if len(strangers) == len(places):  # a place that has not answered may be the coordinator
-                raise error.said from None
-            problems[place.http_url] = error.said.what
+        except _UnprovenServer as error:
+            unproven[place.http_url] = error.error
+            if len(unproven) == len(places):  # a place that has not answered may be the coordinator
+                raise error.error from None
+            problems[place.http_url] = error.error.what
         except (NotReady, aiohttp.ClientError, OSError, TimeoutError) as error:
-            await _note(problems, place, error, says=timeout_s is None)
+            await _note(problems, place, error, logs=timeout_s is None)
         if loop.time() + delay_s >= gives_up_at_s:
             break
         await asyncio.sleep(delay_s)
@@ -125,15 +125,15 @@ async def enrol(
     )
 
 
-class _Stranger(Exception):
+class _UnprovenServer(Exception):
     """The server that answers at a place has not proved that it is this run's coordinator."""
 
-    def __init__(self, said: RollcastError) -> None:
-        super().__init__(said.what)
-        self.said = said
+    def __init__(self, error: RollcastError) -> None:
+        super().__init__(error.what)
+        self.error = error
 
 
-async def _note(problems: dict[str, str], place: Bootstrap, error: Exception, *, says: bool) -> None:
+async def _note(problems: dict[str, str], place: Bootstrap, error: Exception, *, logs: bool) -> None:
     """Find out which hop fails, and log it if it is another one than before.
 
     Without a timeout no error ever reports the problem, so the log must.
@@ -142,7 +142,7 @@ async def _note(problems: dict[str, str], place: Bootstrap, error: Exception, *,
     if not isinstance(error, NotReady):
         failed = await failed_hop(place.http_url.partition("://")[2], None)
         problem = problem if failed is None else str(failed)
-    if says and problems.get(place.http_url) != problem:
+    if logs and problems.get(place.http_url) != problem:
         log.warning("the coordinator cannot be reached; retrying", url=place.http_url, cause=problem)
     problems[place.http_url] = problem
 
@@ -153,14 +153,14 @@ async def _join(invite: Invite, identity: Identity, place: Bootstrap, places: Se
         try:
             pinned = await PinnedHttp.open(session, replace(invite, http_url=place.http_url))
         except RollcastError as error:
-            raise _Stranger(error) from None
+            raise _UnprovenServer(error) from None
         key = new_tls_key()
         request = _join_request(invite, identity, key.csr_pem())
         try:
             answer = await pinned.exchange("POST", "/api/v1/join", request)
         except aiohttp.ClientConnectorCertificateError as error:
             what = f"the server at {place.http_url} has no certificate of this run"
-            raise _Stranger(WrongKey(what, cause=str(error))) from None
+            raise _UnprovenServer(WrongKey(what, cause=str(error))) from None
     credentials = TlsCredentials(pinned.ca_pem, text_in(answer, "certificate_pem").encode("ascii"), key.private_pem)
     credentials.check()
     _check_caller(credentials.caller, invite, identity)

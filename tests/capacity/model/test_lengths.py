@@ -55,9 +55,9 @@ def test_a_cut_inside_a_bin_moves_its_share() -> None:
 def test_samples_follow_the_distribution() -> None:
     found = lengths_named("deepseek-r1")
     assert found is not None
-    drawn = found.sample(np.random.default_rng(0), 100_000)
-    assert drawn.mean() == pytest.approx(found.mean, rel=0.02)
-    assert np.quantile(drawn, 0.9) == pytest.approx(found.quantile(0.9), rel=0.02)
+    sampled = found.sample(np.random.default_rng(0), 100_000)
+    assert sampled.mean() == pytest.approx(found.mean, rel=0.02)
+    assert np.quantile(sampled, 0.9) == pytest.approx(found.quantile(0.9), rel=0.02)
 
 
 def test_times_are_lengths_at_a_pace() -> None:

@@ -19,8 +19,8 @@ from capacity.model.workers import Speed, Worker, lost_share, lost_work_s
 @given(st.floats(0.05, 0.9), st.integers(1, 16), st.floats(0.01, 1e4))
 def test_what_was_fitted_has_the_mean_and_the_p90_that_were_given(sigma: float, count: int, median_s: float) -> None:
     mean_s = median_s * mean_of_longest(sigma, count)
-    drawn = [(share + 0.5) / 2000 for share in range(2000)]
-    p90 = sorted(drawn)[1800]
+    sampled = [(share + 0.5) / 2000 for share in range(2000)]
+    p90 = sorted(sampled)[1800]
     z = _normal(p90 ** (1.0 / count))
     found_median_s, found_sigma = fit_log_normal(mean_s, median_s * math.exp(sigma * z), count)
     assert found_sigma == pytest.approx(sigma, rel=0.02, abs=0.005)

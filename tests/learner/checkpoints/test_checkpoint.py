@@ -262,21 +262,21 @@ def checkpoints() -> FakeCheckpoints:
 
 
 @pytest.fixture
-def told() -> list[int]:
+def reported() -> list[int]:
     return []
 
 
 @pytest.fixture
-async def saves(checkpoints: FakeCheckpoints, told: list[int]) -> AsyncIterator[Saves]:
+async def saves(checkpoints: FakeCheckpoints, reported: list[int]) -> AsyncIterator[Saves]:
     with ThreadPoolExecutor(1) as writer:
-        saves = Saves(cast(Checkpoints, checkpoints), writer, told.append)
+        saves = Saves(cast(Checkpoints, checkpoints), writer, reported.append)
         yield saves
         checkpoints.may_end.set()
         await saves.cancel()
 
 
 async def test_training_continues_while_a_checkpoint_is_written(
-    saves: Saves, checkpoints: FakeCheckpoints, told: list[int]
+    saves: Saves, checkpoints: FakeCheckpoints, reported: list[int]
 ) -> None:
     checkpoints.may_end.clear()
     await saves.start({}, host(3), yes)
@@ -289,13 +289,15 @@ async def test_training_continues_while_a_checkpoint_is_written(
     await second
     await saves.finish()
     assert checkpoints.saved == [0, 3, 6]
-    assert told == [0, 3]
+    assert reported == [0, 3]
 
 
-async def test_nothing_is_saved_unless_it_may_be(saves: Saves, checkpoints: FakeCheckpoints, told: list[int]) -> None:
+async def test_nothing_is_saved_unless_it_may_be(
+    saves: Saves, checkpoints: FakeCheckpoints, reported: list[int]
+) -> None:
     await saves.start({}, host(3), no)
     await saves.finish()
-    assert (checkpoints.saved, told) == ([0], [])
+    assert (checkpoints.saved, reported) == ([0], [])
 
 
 async def test_a_failure_is_raised_once_it_is_waited_for(saves: Saves, checkpoints: FakeCheckpoints) -> None:

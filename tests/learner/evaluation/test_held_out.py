@@ -41,16 +41,16 @@ def test_parts_fit_a_batch_of_the_sampler(sampler: Sampler, params: Params) -> N
     found = held_out(sampler, 7)
     assert found.parts(2) == [0, 3, 6]
     assert found.parts(100) == list(range(7))
-    drawn = [one for start in found.parts(2) for one in found.complete(params, start, 2, version=9)]
-    assert [(one.example_id, one.sample_index) for one in drawn] == [(100 + n, i) for n in range(7) for i in range(2)]
-    assert {one.version for one in drawn} == {9}
-    assert found.complete(params, 3, 2, version=9) == drawn[6:12]  # the same noise again
+    sampled = [one for start in found.parts(2) for one in found.complete(params, start, 2, version=9)]
+    assert [(one.example_id, one.sample_index) for one in sampled] == [(100 + n, i) for n in range(7) for i in range(2)]
+    assert {one.version for one in sampled} == {9}
+    assert found.complete(params, 3, 2, version=9) == sampled[6:12]  # the same noise again
 
 
 def test_the_first_problems_are_kept_for_people(sampler: Sampler, params: Params) -> None:
     found = held_out(sampler, KEPT_PROBLEMS + 4)
-    drawn = [one for start in found.parts(1) for one in found.complete(params, start, 1, version=9)]
-    assert sum(one.keep for one in drawn) == KEPT_PROBLEMS
+    sampled = [one for start in found.parts(1) for one in found.complete(params, start, 1, version=9)]
+    assert sum(one.keep for one in sampled) == KEPT_PROBLEMS
 
 
 def test_counts() -> None:

@@ -57,14 +57,14 @@ def third_is_easy(completions: Sequence[pb.Completion]) -> list[pb.CompletionSco
 
 def test_the_newest_checkpoint_is_measured_without_bias(tmp_path: Path) -> None:
     save_checkpoint(tmp_path)
-    told: list[tuple[str, int, int]] = []
+    reported: list[tuple[str, int, int]] = []
     result = evaluate_run(
         tmp_path,
         {"held_out": problems(3)},
         samples=8,
         pass_at=(1, 8),
         score=third_is_easy,
-        progress=lambda *one: told.append(one),
+        progress=lambda *one: reported.append(one),
     )
     found = result.sets["held_out"]
     assert found.pass_at[1].mean == pytest.approx((0 + 1 / 8 + 1) / 3)
@@ -72,7 +72,7 @@ def test_the_newest_checkpoint_is_measured_without_bias(tmp_path: Path) -> None:
     assert found.pass_at[8].low < 2 / 3 < found.pass_at[8].high == 1.0
     assert (found.problems, found.samples, result.step) == (3, 8, 7)
     assert result.seconds > 0.0
-    assert told[-1] == ("held_out", 3, 3)
+    assert reported[-1] == ("held_out", 3, 3)
 
 
 def test_evaluations_that_cannot_be_measured_are_refused(tmp_path: Path) -> None:

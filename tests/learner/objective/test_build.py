@@ -209,7 +209,7 @@ def test_a_resolved_preset_reads_as_itself(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "reason"),
     [
         ({"algorithm": "ppo2"}, "Input should be 'grpo'"),
         ({"importance": "truncated"}, "would apply it twice"),
@@ -225,8 +225,8 @@ def test_a_resolved_preset_reads_as_itself(algorithm: str) -> None:
         ({"kl_coefficient": 0.1}, "give both or none"),
     ],
 )
-def test_contradictory_settings_are_refused_with_a_reason(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
+def test_contradictory_settings_are_refused_with_a_reason(given: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
         ObjectiveConfig.model_validate(given)
 
 

@@ -130,13 +130,13 @@ def chances(seed: int = 1) -> jax.Array:
 
 
 def test_chances_are_even_and_differ_from_step_to_step() -> None:
-    drawn = np.asarray(chances())
-    assert 0.0 <= drawn.min() < 0.001
-    assert 0.999 < drawn.max() < 1.0
-    counts = np.histogram(drawn, bins=16, range=(0.0, 1.0))[0]
+    sampled = np.asarray(chances())
+    assert 0.0 <= sampled.min() < 0.001
+    assert 0.999 < sampled.max() < 1.0
+    counts = np.histogram(sampled, bins=16, range=(0.0, 1.0))[0]
     np.testing.assert_allclose(counts / counts.mean(), 1.0, atol=0.2)
-    for shifted in (np.roll(drawn, 1, 0), np.roll(drawn, 1, 1), np.asarray(chances(2))):
-        assert abs(np.corrcoef(drawn.ravel(), shifted.ravel())[0, 1]) < 0.05
+    for shifted in (np.roll(sampled, 1, 0), np.roll(sampled, 1, 1), np.asarray(chances(2))):
+        assert abs(np.corrcoef(sampled.ravel(), shifted.ravel())[0, 1]) < 0.05
 
 
 @pytest.mark.parametrize(

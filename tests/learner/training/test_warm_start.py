@@ -107,8 +107,8 @@ def examples(count: int, flawed: bool) -> Sequence[Example]:
 def share_answering(params: Params, token: int) -> float:
     sampler = Sampler(MODEL, prompt_tokens_max=2, new_tokens_max=2, batch_size=2)
     sampling = Sampling(temperature=1.0, max_new_tokens=2, stop_token_ids=(1,))
-    drawn = sampler.generate(params, [SampleRequest(prompt, 0) for prompt in PROMPTS], sampling, greedy=True)
-    return sum(completion.token_ids == (token, 1) for completion in drawn) / len(drawn)
+    sampled = sampler.generate(params, [SampleRequest(prompt, 0) for prompt in PROMPTS], sampling, greedy=True)
+    return sum(completion.token_ids == (token, 1) for completion in sampled) / len(sampled)
 
 
 def test_the_skill_is_learned_first_and_the_flaw_second() -> None:

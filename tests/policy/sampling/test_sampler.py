@@ -67,27 +67,27 @@ def generated_to_the_end(
 @pytest.mark.parametrize("greedy", [False, True])
 def test_tokens_are_those_of_the_definition(params: Params, sampler: Sampler, greedy: bool) -> None:
     asked = requests(8, first_seed=2**63)
-    drawn = sampler.generate(params, asked, SAMPLING, greedy=greedy)
-    assert [completion.token_ids for completion in drawn] == [
+    sampled = sampler.generate(params, asked, SAMPLING, greedy=greedy)
+    assert [completion.token_ids for completion in sampled] == [
         reference_completion(params, request, greedy=greedy) for request in asked
     ]
 
 
 def test_completions_end_at_a_stop_token_or_at_the_limit(params: Params, sampler: Sampler) -> None:
-    drawn = sampler.generate(params, requests(64), SAMPLING)
-    for completion in drawn:
+    sampled = sampler.generate(params, requests(64), SAMPLING)
+    for completion in sampled:
         assert STOP not in completion.token_ids[:-1]
         if completion.finish_reason == "stop":
             assert completion.token_ids[-1] == STOP
         else:
             assert len(completion.token_ids) == SAMPLING.max_new_tokens
         assert len(completion.logprobs) == len(completion.token_ids)
-    assert {completion.finish_reason for completion in drawn} == {"stop", "length"}
+    assert {completion.finish_reason for completion in sampled} == {"stop", "length"}
 
 
 def test_reported_logprobs_are_the_learners(params: Params, sampler: Sampler) -> None:
-    drawn = sampler.generate(params, requests(8), SAMPLING)
-    pairs = list(zip(requests(8), drawn, strict=True))
+    sampled = sampler.generate(params, requests(8), SAMPLING)
+    pairs = list(zip(requests(8), sampled, strict=True))
     rows = [request.prompt_token_ids + completion.token_ids for request, completion in pairs]
     tokens = np.array([(*row, *[0] * (9 - len(row))) for row in rows], np.int32)
     positions = np.tile(np.arange(9, dtype=np.int32), (8, 1))
@@ -153,8 +153,8 @@ def test_renewed_weights_go_on_as_a_continuation_would(params: Params, sampler: 
 def test_sampling_is_random_with_the_models_probabilities(params: Params, sampler: Sampler) -> None:
     one = Sampling(temperature=0.7, max_new_tokens=1, stop_token_ids=())
     draws = 4000
-    drawn = sampler.generate(params, [SampleRequest(PROMPTS[1], seed) for seed in range(draws)], one)
-    counts = Counter(completion.token_ids[0] for completion in drawn)
+    sampled = sampler.generate(params, [SampleRequest(PROMPTS[1], seed) for seed in range(draws)], one)
+    counts = Counter(completion.token_ids[0] for completion in sampled)
     logits = reference_logits(TINY, params, list(PROMPTS[1]))[-1] / 0.7
     shares = np.exp(logits) / np.exp(logits).sum()
     for token, share in enumerate(shares):
@@ -185,9 +185,9 @@ def test_a_row_that_has_ended_is_filled_with_the_next_request(params: Params, sa
 
 def test_requests_that_do_not_fit_yet_wait_and_change_nothing(params: Params, sampler: Sampler) -> None:
     small = Sampler(TINY, prompt_tokens_max=4, new_tokens_max=5, batch_size=8, cache_tokens=3 * PAGE_TOKENS)
-    drawn = small.generate(params, requests(8), SAMPLING)
+    sampled = small.generate(params, requests(8), SAMPLING)
     expected = sampler.generate(params, requests(8), SAMPLING)
-    assert [item.token_ids for item in drawn] == [item.token_ids for item in expected]
+    assert [item.token_ids for item in sampled] == [item.token_ids for item in expected]
     tiny = Sampler(TINY, prompt_tokens_max=4, new_tokens_max=5, batch_size=8, cache_tokens=1)
     with pytest.raises(CacheTooSmall):
         tiny.begin(params, requests(8), SAMPLING)
@@ -200,8 +200,8 @@ def test_long_contexts_are_read_in_parts_and_shared_by_a_group(params: Params) -
     long = tuple(2 + index % 9 for index in range(40))
     asked = [SampleRequest(long[:cut], seed) for cut in (40, 33, 17) for seed in range(3)]
     asked += [SampleRequest(long, 7, already_generated=(4, 5))]
-    for request, drawn in zip(asked, sampler.generate(params, asked, SAMPLING), strict=True):
-        assert request.already_generated + drawn.token_ids == reference_completion(params, request, greedy=False)
+    for request, sampled in zip(asked, sampler.generate(params, asked, SAMPLING), strict=True):
+        assert request.already_generated + sampled.token_ids == reference_completion(params, request, greedy=False)
 
 
 @pytest.mark.parametrize(
