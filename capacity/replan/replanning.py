@@ -59,7 +59,7 @@ class _Known:
 
 
 class Replanner:
-    """Decides which workers are on. Times come from one monotonic clock, in seconds."""
+    """A replanner that decides which workers are on; times come from one monotonic clock, in seconds."""
 
     def __init__(self, settings: ReplanSettings) -> None:
         self.settings = settings

@@ -104,7 +104,7 @@ def test_a_run_resumes_from_its_checkpoint_when_a_learner_process_is_killed(tmp_
     for name in ("learner", "follower"):
         lines = [line for line in fleet.log_path(name).read_text().splitlines() if line.startswith("{")]
         events = [json.loads(line)["event"] for line in lines]
-        assert events.count("a learner process was lost; starting again") >= 2
+        assert events.count("a learner process was lost; restarting it") >= 2
     resumed = [json.loads(line) for line in fleet.log_path("learner").read_text().splitlines() if '"resumed"' in line]
     assert len(resumed) >= 2
     assert [one["step"] for one in resumed] == sorted(one["step"] for one in resumed)
