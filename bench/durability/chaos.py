@@ -95,7 +95,7 @@ class Chaos(runs.Story):
             self._signal(SUSPENDED, signal.SIGCONT)
         for name in (DRAINED, KILLED):
             if name in ended and int(status["step"]) < int(status["steps"]):
-                self.fleet.start_again(name)
+                self.fleet.restart(name)
         for fault in list(self.faults):
             if int(status["step"]) >= fault.step and fault.act(status):
                 print(f"step {status['step']}: {fault.what}", file=sys.stderr)

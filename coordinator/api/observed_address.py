@@ -22,7 +22,7 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coordinator.api.invite_auth import check_invited, member_in
-from coordinator.api.speed_test import Allowance, says_nonce
+from coordinator.api.speed_test import Allowance, sends_nonce
 from coordinator.core.traversal.rate_limit import Turns
 from coordinator.http.requests import read_body
 from coordinator.http.routes import Caller, RawRoute
@@ -90,7 +90,7 @@ class ObservedAddressRoutes:
             response = web.StreamResponse(headers={"Content-Type": _CONTENT_TYPE})
             await response.prepare(request)
             await response.write(_line({"address": address, "port": port, "second_port": expected.port}))
-            second, reached = await asyncio.gather(expected.seen(), says_nonce(address, port, asked.nonce))
+            second, reached = await asyncio.gather(expected.seen(), sends_nonce(address, port, asked.nonce))
             await response.write(_line({"second": second, "reached": reached}))
             await response.write_eof()
         return response

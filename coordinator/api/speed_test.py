@@ -135,11 +135,11 @@ class Speed:
             raise MalformedMessage("the body is not {port, nonce}") from None
         address = request.remote or ""
         async with self._allowance.one(0):
-            reached = await says_nonce(address, asked.port, asked.nonce)
+            reached = await sends_nonce(address, asked.port, asked.nonce)
         return web.json_response({"address": address, "reached": reached})
 
 
-async def says_nonce(host: str, port: int, nonce: str) -> bool:
+async def sends_nonce(host: str, port: int, nonce: str) -> bool:
     """Decide whether the listener there sends this nonce first; nothing is sent to it."""
     writer = None
     try:

@@ -184,11 +184,11 @@ class ProviderFleet:
 
     async def _tick(self) -> None:
         while True:
-            self._look_for_peers()
+            self._check_peers()
             self.submit(Tick())
             await asyncio.sleep(TICK_S)
 
-    def _look_for_peers(self) -> None:
+    def _check_peers(self) -> None:
         here = self._coordinator.here()
         ours = {peer_id for peer_id in self._peers if peer_id in here}
         for peer_id in ours - self._here:
@@ -207,7 +207,7 @@ class ProviderFleet:
             case RecordOpened() | RecordClosed() | RecordMark():
                 await self._write(row_of(action))
                 if isinstance(action, RecordClosed):
-                    self._forget(action.tag)
+                    self._discard(action.tag)
             case Note():
                 log.info("provider", kind=action.kind, subject=action.subject, detail=action.detail)
                 self._coordinator.note(action.kind, action.subject, action.detail)
@@ -220,7 +220,7 @@ class ProviderFleet:
             case ListWorkers():
                 self._begin(self._list(action.provider))
             case AskOffers():
-                self._begin(self._ask_offers(action.provider))
+                self._begin(self._list_offers(action.provider))
             case _:
                 assert_never(action)
 
@@ -240,7 +240,7 @@ class ProviderFleet:
         for peer_id in [peer_id for peer_id, tag in self._peers.items() if tag == action.tag]:
             self._coordinator.dismiss(peer_id, action.reason)
 
-    def _forget(self, tag: WorkerTag) -> None:
+    def _discard(self, tag: WorkerTag) -> None:
         for peer_id in [peer_id for peer_id, one in self._peers.items() if one == tag]:
             del self._peers[peer_id]
         for digest in [digest for digest, one in self._tags.items() if one == tag]:
@@ -283,7 +283,7 @@ class ProviderFleet:
         except RollcastError as error:
             self.submit(ListFailed(provider, _in_words(error)))
 
-    async def _ask_offers(self, provider: str) -> None:
+    async def _list_offers(self, provider: str) -> None:
         try:
             offers = await self._provider(provider).offers(deadline_s=self._deadlines.ask_s)
             self.submit(OffersSeen(provider, offers))

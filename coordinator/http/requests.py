@@ -60,7 +60,7 @@ def _query(route: Route, request: web.Request) -> BaseModel | None:
     try:
         return route.query.model_validate(dict(given))
     except ValidationError as error:
-        raise _not_as_asked("query", error) from None
+        raise _invalid("query", error) from None
 
 
 async def _body(route: Route, request: web.Request) -> BaseModel | None:
@@ -74,10 +74,10 @@ async def _body(route: Route, request: web.Request) -> BaseModel | None:
     try:
         return route.body.model_validate_json(body)
     except ValidationError as error:
-        raise _not_as_asked("body", error) from None
+        raise _invalid("body", error) from None
 
 
-def _not_as_asked(where: str, error: ValidationError) -> MalformedMessage:
+def _invalid(where: str, error: ValidationError) -> MalformedMessage:
     """Describe the first problem that validation found, without what was sent."""
     first: Any = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = ".".join(str(part) for part in first["loc"])[:128]

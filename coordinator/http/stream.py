@@ -43,7 +43,7 @@ class _Reader:
     gzip: bool
     waiting: asyncio.Queue[bytes] = field(default_factory=lambda: asyncio.Queue(WAITING_MAX))
     quiet_ticks: int = 0
-    gone: bool = False
+    has_ended: bool = False
 
 
 @dataclass(slots=True)
@@ -127,7 +127,7 @@ class Hub:
                 await self._ticker
 
     async def _write_on(self, reader: _Reader, response: web.StreamResponse) -> None:
-        while not reader.gone:
+        while not reader.has_ended:
             if body := await reader.waiting.get():
                 async with asyncio.timeout(WRITE_DEADLINE_S):
                     await response.write(body)
@@ -200,7 +200,7 @@ class Hub:
 
 def _end(reader: _Reader) -> None:
     """End the stream after the current write; an empty body wakes a reader that has nothing else to write."""
-    reader.gone = True
+    reader.has_ended = True
     with contextlib.suppress(asyncio.QueueFull):
         reader.waiting.put_nowait(b"")
 

@@ -14,7 +14,7 @@ from coordinator.core.events.events import Prompt
 from coordinator.ledger.store import ProblemReward
 from coordinator.prompts.loading import Loaded, load
 from coordinator.prompts.samples import SampleBook, sample_of
-from coordinator.prompts.tokenizers import check_stop_strings, kept_tokenizer
+from coordinator.prompts.tokenizers import check_stop_strings, stored_tokenizer
 from coordinator.tasks.build import EVALUATION, task_config_to_json, with_evaluation
 from coordinator.tasks.checks.task import Problem
 from coordinator.tasks.evaluation_sets import HELD_OUT
@@ -98,7 +98,7 @@ class Problems:
             if tokenizer_json is None:
                 tokenizer = (await loading).mixture.tokenizer
             else:
-                tokenizer = await asyncio.to_thread(kept_tokenizer, config.tokenizer, tokenizer_json)
+                tokenizer = await asyncio.to_thread(stored_tokenizer, config.tokenizer, tokenizer_json)
             check_stop_strings(tokenizer, config.sampling.stop_strings)
         except BaseException:
             loading.cancel()

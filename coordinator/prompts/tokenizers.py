@@ -22,7 +22,7 @@ def run_tokenizer(config: TokenizerConfig, small: Callable[[], Tokenizer]) -> Te
     return HubTokenizer(config.folder, ChatSettings(config.chat_template, config.system_prompt, config.arguments))
 
 
-def kept_tokenizer(config: TokenizerConfig, kept_json: str) -> TextTokenizer:
+def stored_tokenizer(config: TokenizerConfig, kept_json: str) -> TextTokenizer:
     """Return the tokenizer of a resumed run, from what its ledger kept.
 
     Raises:

@@ -115,7 +115,7 @@ class PeerCalls:
                 return
             joined = joined_of(caller, first, site_of(context.peer()), host_of(context.peer()))
             instance_id = text(first.hello.instance_id, INSTANCE_ID_LENGTH_MAX)
-            if not self._may_come(caller.peer_id, instance_id, context.peer()):
+            if not self._may_open(caller.peer_id, instance_id, context.peer()):
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "another session of this identity is still open")
             # UNAVAILABLE makes the peer retry, for the coordinator that resumes the run.
             if self._shell.ended_because and not self._shell.ended_for_good:
@@ -146,7 +146,7 @@ class PeerCalls:
                 self._shell.apply(PeerLeft(caller.peer_id, channel.ended_because, finished=channel.said_goodbye))
             log.info("session ended", peer_id=caller.peer_id, reason=channel.ended_because)
 
-    def _may_come(self, peer_id: PeerId, instance_id: str, address: str) -> bool:
+    def _may_open(self, peer_id: PeerId, instance_id: str, address: str) -> bool:
         """Decide whether this instance of an identity may open a session; False means that the peer must retry.
 
         Raises:
@@ -202,12 +202,12 @@ class PeerCalls:
                 break
             if len(answers) + len(upload.rollouts) > limits.ROLLOUTS_PER_UPLOAD_MAX:
                 raise MalformedMessage(f"an upload has at most {limits.ROLLOUTS_PER_UPLOAD_MAX} rollouts")
-            answers += [self._take(peer_id, rollout) for rollout in upload.rollouts]
+            answers += [self._receive_rollout(peer_id, rollout) for rollout in upload.rollouts]
         async with deadline(VERDICT_DEADLINE_S, "the ledger to store an upload"):
             verdicts = [_verdict(await answer) for answer in answers]
         return pb.UploadReply(verdicts=verdicts)
 
-    def _take(self, peer_id: PeerId, message: pb.Rollout) -> asyncio.Future[AnswerUpload]:
+    def _receive_rollout(self, peer_id: PeerId, message: pb.Rollout) -> asyncio.Future[AnswerUpload]:
         try:
             rollout = received_rollout(message)
         except MalformedMessage as error:

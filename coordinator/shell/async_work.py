@@ -36,11 +36,11 @@ class AsyncWork:
         Raises:
             StoreError, WaitTimedOut: the ledger cannot store it.
         """
-        self.kept(change)
+        self.when_durable(change)
         async with deadline(LEDGER_DEADLINE_S, f"the ledger to store {what}"):
             await asyncio.shield(change)
 
-    def kept(self, change: asyncio.Future[Any], then: Event | None = None) -> None:
+    def when_durable(self, change: asyncio.Future[Any], then: Event | None = None) -> None:
         """Apply ``then`` once a change is durable. A change that the ledger refuses is a bug and ends the run."""
 
         def done(future: asyncio.Future[Any]) -> None:

@@ -28,15 +28,15 @@ class _BatchRead:
     def __init__(self, ledger: RunStore, step: Step) -> None:
         self._ledger = ledger
         self._step = step
-        self._asked = 0  # rollouts
+        self._requested = 0  # rollouts
         self._size = ledger.batch_size(step)
         self._parts: deque[asyncio.Future[list[BatchEntry]]] = deque()
         while len(self._parts) < PARTS_AHEAD:
-            self._ask()
+            self._request_part()
 
-    def _ask(self) -> None:
-        self._parts.append(self._ledger.batch(self._step, self._asked, ROLLOUTS_AT_ONCE))
-        self._asked += ROLLOUTS_AT_ONCE
+    def _request_part(self) -> None:
+        self._parts.append(self._ledger.batch(self._step, self._requested, ROLLOUTS_AT_ONCE))
+        self._requested += ROLLOUTS_AT_ONCE
 
     async def size(self) -> int:
         async with deadline(LEDGER_DEADLINE_S, "the ledger to count a batch"):
@@ -47,11 +47,11 @@ class _BatchRead:
         for first in range(0, size, ROLLOUTS_AT_ONCE):
             began_s = time.monotonic()
             if not self._parts:
-                self._ask()
+                self._request_part()
             async with deadline(LEDGER_DEADLINE_S, "the ledger to read a part of a batch"):
                 entries = await self._parts.popleft()
-            while len(self._parts) < PARTS_AHEAD and self._asked < min(size, ROLLOUTS_UNPACED):
-                self._ask()
+            while len(self._parts) < PARTS_AHEAD and self._requested < min(size, ROLLOUTS_UNPACED):
+                self._request_part()
             yield entries
             if first >= ROLLOUTS_UNPACED:
                 await asyncio.sleep(time.monotonic() - began_s)
@@ -62,11 +62,11 @@ class BatchReader:
 
     def __init__(self, ledger: RunStore) -> None:
         self._ledger = ledger
-        self._begun: dict[Step, _BatchRead] = {}  # the batch that was recorded last, until it is requested
+        self._reads: dict[Step, _BatchRead] = {}  # the batch that was recorded last, until it is requested
 
     def recording(self, step: Step) -> None:
         """Start reading a batch right after its record was queued in the ledger: both share a transaction."""
-        self._begun = {step: _BatchRead(self._ledger, step)}
+        self._reads = {step: _BatchRead(self._ledger, step)}
 
     async def read(self, step: Step) -> tuple[int, AsyncIterator[list[BatchEntry]]]:
         """Return the number of rollouts of a recorded batch, and the rollouts in order, in small parts.
@@ -75,5 +75,5 @@ class BatchReader:
             StoreError: the batch was compacted.
             WaitTimedOut: the ledger takes too long.
         """
-        reading = self._begun.pop(step, None) or _BatchRead(self._ledger, step)
+        reading = self._reads.pop(step, None) or _BatchRead(self._ledger, step)
         return await reading.size(), reading.parts()

@@ -52,11 +52,11 @@ class PendingCalls:
         self._uploads[upload_id] = answer
         arrived_at = self._clock()
 
-        def forget(_: asyncio.Future[AnswerUpload]) -> None:
+        def discard(_: asyncio.Future[AnswerUpload]) -> None:
             del self._uploads[upload_id]
             self._observe_answer_s(self._clock() - arrived_at)
 
-        answer.add_done_callback(forget)
+        answer.add_done_callback(discard)
         self._apply(event_of(upload_id))
         return answer
 

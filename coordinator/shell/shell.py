@@ -123,7 +123,7 @@ class Shell:
         self._announcements = Announcements(ledger)
         self._planner = ActivationPlanner()
         self.batches = BatchReader(ledger)
-        self._rows = EventRows(ledger, clock, self._async.kept)
+        self._rows = EventRows(ledger, clock, self._async.when_durable)
         self._refuses_uploads = refuses_uploads
         self._learner_values = dict(learner_values or {})
         self._learner_lives = learner_lives or LearnerLives()
@@ -246,9 +246,9 @@ class Shell:
         log.info("learner", phase=event.phase, detail=event.detail)
         if event.values:
             self._learner_values.update(event.values)
-            self._async.kept(self._ledger.set_meta(LEARNER_VALUES, json.dumps(self._learner_values)))
+            self._async.when_durable(self._ledger.set_meta(LEARNER_VALUES, json.dumps(self._learner_values)))
             if self._learner_lives.observe(event.values):
-                self._async.kept(self._ledger.set_meta(LEARNER_LIVES, self._learner_lives.to_json()))
+                self._async.when_durable(self._ledger.set_meta(LEARNER_LIVES, self._learner_lives.to_json()))
         if event.phase == "finished":
             await self._async.durable(self._ledger.set_meta(LEARNER_FINISHED, "yes"), "that the learner has finished")
             self.finished.set()
@@ -263,8 +263,8 @@ class Shell:
 
     def keep_sums(self) -> None:
         """Store sums that no table holds, so that a restarted coordinator continues them."""
-        self._async.kept(self._ledger.set_meta(ELAPSED_S, f"{self._core.elapsed_s(self.clock()):.3f}"))
-        self._async.kept(self._ledger.set_meta(AGE_SPLIT, json.dumps(self._core.age_split.to_json())))
+        self._async.when_durable(self._ledger.set_meta(ELAPSED_S, f"{self._core.elapsed_s(self.clock()):.3f}"))
+        self._async.when_durable(self._ledger.set_meta(AGE_SPLIT, json.dumps(self._core.age_split.to_json())))
         self._rows.write_left_out()
 
     def end_run(self, reason: str, *, final: bool) -> None:
@@ -301,9 +301,9 @@ class Shell:
             return
         match action:  # the most frequent ones first
             case RecordAttempt():
-                self._async.kept(self._ledger.record_attempt(action))
+                self._async.when_durable(self._ledger.record_attempt(action))
             case StoreRollout():
-                self._async.kept(self._ledger.store_rollouts([action]), RolloutStored(action.rollout_id))
+                self._async.when_durable(self._ledger.store_rollouts([action]), RolloutStored(action.rollout_id))
             case AnswerUpload() | ServeBatch() | AnswerEpoch():
                 self._calls.answer(action)
             case ScoreRollout():
@@ -311,7 +311,7 @@ class Shell:
             case SendAnnouncement():
                 self._send_announcement(action)
             case CloseAttempt():
-                self._async.kept(self._ledger.close_attempt(action))
+                self._async.when_durable(self._ledger.close_attempt(action))
             case WantWorker():
                 self.on_want(action)
             case SetBudget():
@@ -324,14 +324,14 @@ class Shell:
                 self._async.start(self._supply_prompts(action))
             case RecordGroup():
                 problem = self._problems.sampled(action.problem_id)
-                self._async.kept(self._ledger.record_group(action, problem.to_json()))
+                self._async.when_durable(self._ledger.record_group(action, problem.to_json()))
             case CloseGroup():
-                self._async.kept(self._ledger.close_group(action))
+                self._async.when_durable(self._ledger.close_group(action))
             case RecordBatch():
-                self._async.kept(self._ledger.record_batch(action), BatchRecorded(action.step))
+                self._async.when_durable(self._ledger.record_batch(action), BatchRecorded(action.step))
                 self.batches.recording(action.step)
             case RecordEpoch():
-                self._async.kept(self._ledger.record_epoch(action), EpochRecorded(action.epoch))
+                self._async.when_durable(self._ledger.record_epoch(action), EpochRecorded(action.epoch))
             case Penalise():
                 self._rows.write(action.kind, action.peer_id, action.reason, self._cause)
             case Note():
@@ -366,7 +366,7 @@ class Shell:
         kept = self._ledger.record_score(
             action.rollout_id, verdict.reward, exact=verdict.exact, error=verdict.error, problem=problem
         )
-        self._async.kept(kept)
+        self._async.when_durable(kept)
         self.apply(RolloutScored(action.rollout_id, verdict.reward, verdict.error))
 
     async def close(self) -> None:

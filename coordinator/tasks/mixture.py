@@ -104,7 +104,7 @@ class PromptMixture:
         Raises:
             TaskError: the task has no more usable problems.
         """
-        return [self._draw_one(step) for step in (*steps, *[0] * (count - len(steps)))]
+        return [self._sample_one(step) for step in (*steps, *[0] * (count - len(steps)))]
 
     def position(self) -> str:
         """Return the position of the stream as JSON."""
@@ -173,7 +173,7 @@ class PromptMixture:
                 found.append(Example(example_id, problem, prompt, answer_ids))
         raise self._dry()
 
-    def _draw_one(self, step: int) -> TrainingPrompt:
+    def _sample_one(self, step: int) -> TrainingPrompt:
         stream = self._stream("draw", self._sampled, step)
         for _ in range(DRY_MAX):
             found = stream.next_problem(self._kept_out)

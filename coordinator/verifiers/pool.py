@@ -143,10 +143,10 @@ class VerifierPool:
         if len(item.completion_text) > COMPLETION_LENGTH_MAX:
             job.finish(0.0, False, "the completion is too long")
         self._unfinished.add(future)
-        future.add_done_callback(self._forget)
+        future.add_done_callback(self._discard)
         return job
 
-    def _forget(self, future: asyncio.Future[Verdict]) -> None:
+    def _discard(self, future: asyncio.Future[Verdict]) -> None:
         self._unfinished.discard(future)
         if not future.cancelled():
             future.exception()  # marks the exception as retrieved, also when no caller waits any more
@@ -174,7 +174,7 @@ class VerifierPool:
                     jobs = await self._work(process, jobs)
                     barren = barren + 1 if len(jobs) == before else 0
                     if barren == STARTS_MAX:
-                        raise TaskError("verifier processes die before they score", cause=process.last_words)
+                        raise TaskError("verifier processes die before they score", cause=process.stderr_end)
                     if process.alive:
                         delays = self._new_delays()
         except RollcastError as error:
@@ -230,4 +230,4 @@ class VerifierPool:
 
     async def _bury(self, process: VerifierProcess, death: Exception) -> None:
         await process.kill()
-        _log.warning("verifier replaced", why=str(death), last_words=process.last_words)
+        _log.warning("verifier replaced", why=str(death), last_words=process.stderr_end)

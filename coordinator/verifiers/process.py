@@ -58,7 +58,7 @@ class VerifierProcess:
         return self._process is not None and self._process.returncode is None
 
     @property
-    def last_words(self) -> str:
+    def stderr_end(self) -> str:
         """Return the end of what the process wrote to stderr."""
         return self._stderr_tail.decode(errors="replace").strip()
 
@@ -76,7 +76,7 @@ class VerifierProcess:
             await self.kill()
             raise TaskError(
                 "a verifier process did not start",
-                cause=self.last_words or str(error),
+                cause=self.stderr_end or str(error),
                 fix="run the coordinator with the extra packages of its role; see the cause",
             ) from None
         except BaseException:

@@ -147,7 +147,7 @@ class Fleet:
         self._write_peer(name)
         self._spawn(name, "peer")
 
-    def start_again(self, name: str) -> None:
+    def restart(self, name: str) -> None:
         """Restart a process that has ended, with the same configuration and folder."""
         self._spawn(name, name if name in ("coordinator", "learner") else "peer")
 
@@ -185,7 +185,7 @@ class Fleet:
             elif name in ESSENTIAL:
                 raise self._failure(name, status, is_bound=may_restart)
         for name in [name for name, at_s in self._restart_at_s.items() if time.monotonic() >= at_s]:
-            self.start_again(name)
+            self.restart(name)
 
     def _plan_restart(self, name: str, status: int) -> None:
         delay_s = next(self._delays.setdefault(name, self.restart_delays_s()))
@@ -198,7 +198,7 @@ class Fleet:
         bound = f" after {self.restarts[name]} restarts (restarts_max = {self.config.restarts_max})" if is_bound else ""
         return ProcessFailed(
             f"the {name} ended with status {status}{bound}",
-            cause=self._last_words(name) or f"it printed nothing; its status means {meanings_of(status) or 'a crash'}",
+            cause=self._output_end(name) or f"it printed nothing; its status means {meanings_of(status) or 'a crash'}",
             fix=f"see its log {self.log_path(name)}",
         )
 
@@ -274,7 +274,7 @@ class Fleet:
                 env=os.environ | {"PYTHONUNBUFFERED": "1"},
             )
 
-    def _last_words(self, name: str) -> str:
+    def _output_end(self, name: str) -> str:
         """Return the last lines that a process printed, without its JSON log lines."""
         lines = self.log_path(name).read_text(errors="replace").splitlines()
         return "\n".join([line for line in lines if not line.startswith("{")][-_TAIL_LINES:])

@@ -113,7 +113,7 @@ async def test_crashed_process_is_restarted_after_a_delay(fleet: Fleet, name: st
     program = fleet.programs[name]
     fleet.programs[name] = [sys.executable, "-c", "raise KeyError"]
     fleet.kill(name)
-    fleet.start_again(name)
+    fleet.restart(name)
     fleet.programs[name] = program
     crashed = fleet.processes[name]
     assert crashed.wait() == 1

@@ -161,7 +161,7 @@ def demand_file(options: DemandOptions, live: LiveRun | None = None) -> tuple[De
     measured = dict(live.demand) if live is not None else {}
     if live is not None:
         source += f" with measurements of run {live.run_name}"
-    changes = _given(options)
+    changes = _set_options(options)
     section = dict(values.get("demand", {})) | measured | changes
     if "model" in changes or "encoding" in changes:
         section.pop("update_bytes", None)  # its value belongs to another model or encoding
@@ -171,7 +171,7 @@ def demand_file(options: DemandOptions, live: LiveRun | None = None) -> tuple[De
     return parse_config(values, DemandFile, source=source), source
 
 
-def _given(options: DemandOptions) -> dict[str, Any]:
+def _set_options(options: DemandOptions) -> dict[str, Any]:
     given = {
         "model": options.model,
         "staleness_limit": options.staleness,
@@ -188,7 +188,7 @@ def _live(options: PoolOptions) -> LiveRun | None:
     if options.coordinator and options.from_run is not None:
         raise ConfigError("--coordinator and --from-run cannot be used together", fix="leave out one of them")
     if options.coordinator:
-        return asked_live(options.coordinator, options.ca_file)
+        return fetch_live(options.coordinator, options.ca_file)
     if options.from_run is not None:
         return recorded(options.from_run)
     return None
@@ -199,7 +199,7 @@ def _hardware(name: str) -> str:
     return found.name if found is not None else name.lower()
 
 
-def asked_live(url: str, ca_file: Path | None) -> LiveRun:
+def fetch_live(url: str, ca_file: Path | None) -> LiveRun:
     """Fetch demand and workers from a coordinator over its HTTP API.
 
     Raises:

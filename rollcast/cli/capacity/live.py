@@ -65,7 +65,7 @@ def price(
         "usd_per_hour": usd_per_hour,
         "egress_usd_per_gb": egress_usd_per_gb,
     }
-    return _given(Target.of(run), "/api/v1/acts/price", values)
+    return _post_and_print(Target.of(run), "/api/v1/acts/price", values)
 
 
 def lines_of(activation: Mapping[str, Any], peers: list[Mapping[str, Any]]) -> list[str]:
@@ -91,7 +91,7 @@ def lines_of(activation: Mapping[str, Any], peers: list[Mapping[str, Any]]) -> l
     return lines
 
 
-def _given(target: Target, path: str, values: Mapping[str, Any]) -> int:
+def _post_and_print(target: Target, path: str, values: Mapping[str, Any]) -> int:
     answer = post_sync(target, path, values)
     print(json.dumps(answer))
     return 0 if not answer.get("failed") else MalformedMessage.exit_code

@@ -45,13 +45,13 @@ def print_sheets(sheets: Sequence[Sheet], form: Format, *, title: str, main: int
             console = Console(width=_WIDTH_ELSEWHERE)
         for sheet in sheets:
             console.print(Text(sheet.title, style="bold"), soft_wrap=True)
-            console.print(drawn(sheet))
+            console.print(to_table(sheet))
             for line in sheet.lines:
                 console.print(Text(line, style="bold" if line.startswith(TICK) else ""), soft_wrap=True)
             console.print()
 
 
-def drawn(sheet: Sheet) -> Table:
+def to_table(sheet: Sheet) -> Table:
     """Return a sheet as a table for the terminal."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for place, column in enumerate(sheet.columns):

@@ -75,7 +75,7 @@ def plan(
         whole = _forecast(document, steps, seed, deadline_hours, budget_usd)
     show(replace(document, forecast=whole), form, all_rows=all_rows)
     if plot is not None:
-        draw_utilisation(plot, document.plan)
+        plot_utilisation(plot, document.plan)
     return FEASIBLE if document.plan.feasible else INFEASIBLE
 
 
@@ -129,7 +129,7 @@ _BEYOND = 1.5  # the curve continues to this multiple of the plan's workers
 _WARM_UP_STEPS, _STEPS = 10, 20
 
 
-def draw_utilisation(path: Path, made: Plan) -> None:
+def plot_utilisation(path: Path, made: Plan) -> None:
     """Plot the predicted utilisation with the first k workers of the plan's order, and some beyond the plan."""
     usable = [(one.worker, one.speed) for one in in_order(made.candidates) if one.speed is not None and not one.barred]
     chosen = len(made.chosen)

@@ -74,7 +74,7 @@ def replan(
         )
     if plot is not None:
         raise ConfigError("--plot needs a replay to plot", fix="add --events FILE")
-    after = _again(document, pool, demand, discount)
+    after = _plan_again(document, pool, demand, discount)
     diff = difference(document, after)
     if form == "json":
         print_json({"schema": SCHEMA, "set_changed": diff.set_changed, "diff": asdict(diff)} | _plan_json(after))
@@ -88,7 +88,7 @@ def replan(
     return CHANGED if diff.set_changed else FEASIBLE
 
 
-def _again(
+def _plan_again(
     document: PlanDocument, pool: PoolOptions | None, demand: DemandOptions | None, discount: float
 ) -> PlanDocument:
     """Plan again with the pool and demand that the options name, or with those of the plan."""
@@ -136,8 +136,8 @@ def follow_events(
     demand, workers = document.plan.demand, [one.worker for one in document.plan.candidates]
     until_s = hours * SECONDS_PER_HOUR if hours is not None else (lines[-1].at_s if lines else 0.0) + SECONDS_PER_HOUR
     settings = ReplanSettings(incumbent_discount=discount, dwell_s=dwell_s)
-    told = list(pool_events(demand, workers, lines, str(events)))
-    followed = follow(told, settings, start_s=start_s, until_s=until_s)
+    listed = list(pool_events(demand, workers, lines, str(events)))
+    followed = follow(listed, settings, start_s=start_s, until_s=until_s)
     gone = [(line.at_s, line.worker_id) for line in lines if isinstance(line, Gone) and line.at_s <= until_s]
     sheet = switch_sheet(followed, gone)
     if form == "json":
@@ -145,11 +145,11 @@ def follow_events(
     else:
         print_sheets([sheet], form, title="replay")
     if plot is not None:
-        _draw(plot, document, followed)
+        _plot(plot, document, followed)
     return CHANGED if followed.switches_later else FEASIBLE
 
 
-def _draw(plot: Path, document: PlanDocument, followed: Followed) -> None:
+def _plot(plot: Path, document: PlanDocument, followed: Followed) -> None:
     from capacity.reports.plots import timeline
 
     timeline(plot, followed.moments, subtitle(document.plan.demand, followed))

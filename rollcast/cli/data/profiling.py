@@ -28,7 +28,7 @@ from rollcast.wire.text.tokenizer import TextTokenizer
 START_DEADLINE_S = 180.0
 
 #: Runs a coroutine on the loop of the other thread; the number is its timeout in seconds.
-RunThere = Callable[[Coroutine[Any, Any, Any], float], Any]
+RunOnLoop = Callable[[Coroutine[Any, Any, Any], float], Any]
 
 
 @contextmanager
@@ -49,35 +49,35 @@ def profiling(run: Path, learner_folder: Path, task: RowsTask, samples: int, kep
         "check": task.check.model_dump(mode="json"),
     }
     file = ProfileFile(kept, settings)
-    with _loop() as run_there:
+    with _loop() as run_on_loop:
         verifier = config.verifier
         pool = VerifierPool(
             task_config_to_json(task), config.run.seed, verifier.processes, verifier.timeout_s, verifier.queue_max
         )
-        run_there(pool.start(), START_DEADLINE_S)
+        run_on_loop(pool.start(), START_DEADLINE_S)
         try:
-            scores = _Scores(pool, tokenizer, config.sampling.stop_strings, run_there)
+            scores = _Scores(pool, tokenizer, config.sampling.stop_strings, run_on_loop)
             limits = TokenLimits(tokenizer, config.sampling.prompt_tokens_max, config.sampling.new_tokens_max)
             sampler = CheckpointSampler(host, params, CHUNK_ROWS * samples, scores.score, config.run.seed)
             yield _Profiler(file, limits, sampler, scores, samples).profile
         finally:
-            run_there(pool.close(), START_DEADLINE_S)
+            run_on_loop(pool.close(), START_DEADLINE_S)
 
 
 class _Scores:
     """Verifies completions of one chunk of rows; a row's index in the chunk is its example_id."""
 
     def __init__(
-        self, pool: VerifierPool, tokenizer: TextTokenizer, stop_strings: Sequence[str], run_there: RunThere
+        self, pool: VerifierPool, tokenizer: TextTokenizer, stop_strings: Sequence[str], run_on_loop: RunOnLoop
     ) -> None:
         self._pool = pool
         self._ends = StopStrings(stop_strings, tokenizer.decode)
         self._tokenizer = tokenizer
-        self._run_there = run_there
+        self._run_on_loop = run_on_loop
         self.problems: dict[int, Problem] = {}
 
     def score(self, completions: Sequence[pb.Completion]) -> list[pb.CompletionScore]:
-        scores: list[pb.CompletionScore] = self._run_there(self._score_all(completions), SCORE_DEADLINE_S)
+        scores: list[pb.CompletionScore] = self._run_on_loop(self._score_all(completions), SCORE_DEADLINE_S)
         return scores
 
     async def _score_all(self, completions: Sequence[pb.Completion]) -> list[pb.CompletionScore]:
@@ -120,17 +120,17 @@ class _Profiler:
 
 
 @contextmanager
-def _loop() -> Iterator[RunThere]:
+def _loop() -> Iterator[RunOnLoop]:
     """Run an event loop on another thread, for the verifier processes while this thread samples."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="verifiers", daemon=True)
     thread.start()
 
-    def run_there(work: Coroutine[Any, Any, Any], timeout_s: float) -> Any:
+    def run_on_loop(work: Coroutine[Any, Any, Any], timeout_s: float) -> Any:
         return asyncio.run_coroutine_threadsafe(work, loop).result(timeout_s)
 
     try:
-        yield run_there
+        yield run_on_loop
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(START_DEADLINE_S)

@@ -73,7 +73,7 @@ def check(
         decode=decode,
         link=link,
     )
-    checked = asyncio.run(check_machine(asked, _say))
+    checked = asyncio.run(check_machine(asked, _print_note))
     print(json.dumps(_as_json(checked)) if json_output else _screen(checked))
     return checked.exit_status
 
@@ -99,7 +99,7 @@ def _saved_invite(settings: PeerConfig) -> str:
         return ""
 
 
-def _say(text: str) -> None:
+def _print_note(text: str) -> None:
     print(f"  {text}", file=sys.stderr, flush=True)
 
 

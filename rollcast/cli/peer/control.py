@@ -56,20 +56,20 @@ def status(*, state: StateFolder = None, json_output: Json = False, watch: bool 
 
 def pause(*, for_: For = None, state: StateFolder = None, json_output: Json = False) -> int:
     """Pause at once: generate nothing and relay nothing. Unfinished work goes to other machines."""
-    return _tell("pause", for_, state, json_output)
+    return _control("pause", for_, state, json_output)
 
 
 def resume(*, state: StateFolder = None, json_output: Json = False) -> int:
     """Resume work after a pause."""
-    return _tell("resume", None, state, json_output)
+    return _control("resume", None, state, json_output)
 
 
 def finish(*, for_: For = None, state: StateFolder = None, json_output: Json = False) -> int:
     """Finish the current work, hand relaying over, and stop. With --for, pause for that time instead of stopping."""
-    return _tell("finish", for_, state, json_output)
+    return _control("finish", for_, state, json_output)
 
 
-def _tell(do: str, for_: str | None, state: Path | None, json_output: bool) -> int:
+def _control(do: str, for_: str | None, state: Path | None, json_output: bool) -> int:
     values = {} if for_ is None else {"for_s": seconds_of(for_)}
     reply = ask(do, state, **values)
     print(json.dumps(reply) if json_output else " - ".join(filter(None, (reply["state"], reply["reason"]))))

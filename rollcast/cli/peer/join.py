@@ -62,7 +62,7 @@ def join(
     text = read_invite_argument(invite)
     decoded = joining.peer_invite(text)
     places = joining.peer_paths(config or config_file(), state or state_folder(), state_given=state is not None)
-    _say(f"Joining {decoded.run_id} at {decoded.http_url} ...")
+    _print_note(f"Joining {decoded.run_id} at {decoded.http_url} ...")
     peer_id = asyncio.run(_enrol(decoded, places))
     is_new = not places.config_file.exists()
     listening = asyncio.run(listening_for(decoded)) if is_new else joining.ListenSettings()
@@ -76,12 +76,12 @@ def join(
         "advertise": written.link.advertise,
     }
     if foreground:
-        _say(f"Joined as {written.name} ({peer_id}). The peer runs here until Ctrl-C.")
+        _print_note(f"Joined as {written.name} ({peer_id}). The peer runs here until Ctrl-C.")
         _stop_running(places)
         return run_peer(places.config_file, options=RoleOptions())
     started = _start(places) if start else {"started": "no"}
     answer = {**joined, **started}
-    print(json.dumps(answer) if json_output else _what_next(answer))
+    print(json.dumps(answer) if json_output else _next_steps(answer))
     return 0
 
 
@@ -116,7 +116,7 @@ def _stop_running(places: Any) -> None:
     if manager is not None and manager.kind != "system" and manager.is_there() and manager.is_active():
         manager.stop()
     if running.stop(places.state_folder):
-        _say("Stopped the running peer; its work was returned.")
+        _print_note("Stopped the running peer; its work was returned.")
 
 
 def _start(places: Any) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def _start(places: Any) -> dict[str, Any]:
         started = running.Started(lambda: None, places.log_file)
     else:
         started = running.start_in_background(places.config_file, places.state_folder, places.log_file)
-    report = running.wait_until_answers(places.state_folder, started, _ANSWER_DEADLINE_S, _Waiting().told)
+    report = running.wait_until_answers(places.state_folder, started, _ANSWER_DEADLINE_S, _Waiting().report)
     return {
         "started": manager.kind if by_manager else "background",
         "unit": str(manager.unit_file) if by_manager else None,
@@ -159,19 +159,19 @@ class _Waiting:
     """Reports every five seconds that the peer has not answered yet."""
 
     def __init__(self) -> None:
-        self._said_s = 0.0
+        self._printed_s = 0.0
 
-    def told(self, waited_s: float) -> None:
-        if waited_s >= self._said_s + 5.0:
-            self._said_s = waited_s
-            _say(f"Waiting for the peer to answer ({waited_s:.0f} s so far).")
+    def report(self, waited_s: float) -> None:
+        if waited_s >= self._printed_s + 5.0:
+            self._printed_s = waited_s
+            _print_note(f"Waiting for the peer to answer ({waited_s:.0f} s so far).")
 
 
-def _say(text: str) -> None:
+def _print_note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _what_next(answer: dict[str, Any]) -> str:
+def _next_steps(answer: dict[str, Any]) -> str:
     lines = [f"joined     {answer['run_id']} as {answer['name']}", f"identity   {answer['peer_id']}"]
     lines.append(f"settings   {answer['config']}")
     if answer["advertise"] == "none":

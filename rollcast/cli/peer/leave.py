@@ -66,7 +66,7 @@ def leave(
     unit = _remove_service()
     gone = clear_up(places, forget_identity=forget_identity)
     answer = {"ended": ended, "unit_removed": unit, "removed": gone, "identity_kept": not forget_identity}
-    print(json.dumps(answer) if json_output else _said(answer))
+    print(json.dumps(answer) if json_output else _outcome_text(answer))
     return 0
 
 
@@ -101,7 +101,7 @@ def _remove_service() -> str | None:
     return str(manager.unit_file)
 
 
-def _said(answer: dict[str, Any]) -> str:
+def _outcome_text(answer: dict[str, Any]) -> str:
     lines = [f"The peer {answer['ended']}."]
     if answer["unit_removed"]:
         lines.append(f"Removed {answer['unit_removed']}")

@@ -21,7 +21,7 @@ app = App(name="limits", help="Show, set or reset limits on what this machine is
 @app.default
 def show(*, state: StateFolder = None, config: ConfigFile = None, json_output: Json = False) -> int:
     """Show every limit with its meaning and whether it was set here or comes from peer.toml."""
-    return _tell({}, state, config, json_output)
+    return _change_and_print({}, state, config, json_output)
 
 
 app.command(show, name="show")
@@ -38,7 +38,7 @@ def set_(*assignments: str, state: StateFolder = None, config: ConfigFile = None
     """
     if not assignments:
         raise ConfigError("no limit is given", fix="write KEY=VALUE; `rollcast peer limits` lists the keys")
-    return _tell(
+    return _change_and_print(
         {"set": {key: _or_none(value) for key, value in override({}, map(_bare, assignments)).items()}},
         state,
         config,
@@ -49,7 +49,7 @@ def set_(*assignments: str, state: StateFolder = None, config: ConfigFile = None
 @app.command
 def reset(*keys: str, state: StateFolder = None, config: ConfigFile = None, json_output: Json = False) -> int:
     """Reset these limits, or all of them if no key is given, to those of peer.toml."""
-    return _tell({"reset": list(map(_bare, keys)) if keys else True}, state, config, json_output)
+    return _change_and_print({"reset": list(map(_bare, keys)) if keys else True}, state, config, json_output)
 
 
 def _bare(assignment: str) -> str:
@@ -64,7 +64,7 @@ def _or_none(value: Any) -> Any:
     return None if value == "none" else value
 
 
-def _tell(change: dict[str, Any], state: Path | None, config: Path | None, json_output: bool) -> int:
+def _change_and_print(change: dict[str, Any], state: Path | None, config: Path | None, json_output: bool) -> int:
     folder, path = _places(state, config)
     try:
         reply = request(folder, {"do": "limits", **change})

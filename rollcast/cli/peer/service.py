@@ -44,7 +44,7 @@ def install(
     system
         Install it for the whole machine, as a user of its own and with /etc/rollcast/peer.toml. Needs root.
     """
-    manager, service, path = _asked("system" if system else _own_kind(), state, config, memory_max)
+    manager, service, path = _service("system" if system else _own_kind(), state, config, memory_max)
     if not path.exists():
         fix = f"create it with `rollcast peer join INVITE --no-start --config {path}`"
         raise ConfigError(f"no configuration file at {path}", fix=fix)
@@ -97,7 +97,7 @@ def show(
     """
     from peer.donor.install.units import unit_of
 
-    manager, service, _ = _asked(kind or _own_kind(), state, config, memory_max)
+    manager, service, _ = _service(kind or _own_kind(), state, config, memory_max)
     text = unit_of(service, manager.kind)
     if json_output:
         unit = manager.unit_file
@@ -111,7 +111,7 @@ def _own_kind() -> Kind:
     return "launchd" if sys.platform == "darwin" else "user"
 
 
-def _asked(kind: Kind, state: Path | None, config: Path | None, memory_max: str) -> tuple[Manager, Service, Path]:
+def _service(kind: Kind, state: Path | None, config: Path | None, memory_max: str) -> tuple[Manager, Service, Path]:
     from peer.donor.install import join, running
     from peer.donor.install.manager import Manager
     from peer.donor.install.units import Service

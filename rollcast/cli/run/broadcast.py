@@ -55,13 +55,13 @@ async def _status(target: Target, *, watch: bool, json_output: bool) -> None:
             if json_output:
                 print(json.dumps(found, indent=2), flush=True)
             else:
-                console.print(_drawn(console, found))
+                console.print(_screen(console, found))
         elif json_output or not console.is_terminal:
             await follow(session, target, _print_json if json_output else _print_line)
         else:
             with Live(console=console, auto_refresh=False) as live:
                 await follow(
-                    session, target, lambda found, lost: live.update(_drawn(console, found, lost), refresh=True)
+                    session, target, lambda found, lost: live.update(_screen(console, found, lost), refresh=True)
                 )
 
 
@@ -74,7 +74,7 @@ def _print_line(found: dict[str, Any], lost: str) -> None:
     print(lost or line(found), flush=True)
 
 
-def _drawn(console: Console, found: dict[str, Any], lost: str = "") -> RenderableType:
+def _screen(console: Console, found: dict[str, Any], lost: str = "") -> RenderableType:
     """Return the screen, cut to the terminal's height; in full if the output is not a terminal.
 
     Raises:

@@ -72,12 +72,12 @@ def heat_line(heat_map: str, share_held: float, width: int) -> str:
         share_held: share of all chunks that is held, 0 to 1.
     """
     cells = bytes.fromhex(heat_map) or bytes([255 if share_held >= 1.0 else min(254, round(255 * share_held))])
-    drawn = []
+    blocks = []
     for column in range(width):
         first = column * len(cells) // width
         run = cells[first : max(first + 1, (column + 1) * len(cells) // width)]
-        drawn.append(_block(sum(run) / len(run)))
-    return "".join(drawn)
+        blocks.append(_block(sum(run) / len(run)))
+    return "".join(blocks)
 
 
 def _block(level: float) -> str:

@@ -97,13 +97,13 @@ def plan_of(path: Path, settings: tuple[str, ...] = (), *, fused: bool = True) -
         fused_attention=fused,
     )
     engine = up.peer.engine
-    drawn = PeerShape(engine.concurrent_rollouts, row_tokens, engine.cache_tokens)
+    peer_shape = PeerShape(engine.concurrent_rollouts, row_tokens, engine.cache_tokens)
     return MemoryPlan(
         model,
         learner_memory(model, shape),
-        peer_memory(model, drawn),
+        peer_memory(model, peer_shape),
         learner_fits(model, shape),
-        peer_fits(model, drawn),
+        peer_fits(model, peer_shape),
         shape.devices,
         engine.concurrent_rollouts,
     )

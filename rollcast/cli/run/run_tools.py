@@ -48,7 +48,7 @@ def run_tokenizer(config: CoordinatorConfig, folder: RunFolder) -> TextTokenizer
     """
     from coordinator.ledger.sql_facts import get_meta
     from coordinator.ledger.story import reading
-    from coordinator.prompts.tokenizers import kept_tokenizer
+    from coordinator.prompts.tokenizers import stored_tokenizer
     from coordinator.recovery.resume import TOKENIZER
 
     with reading(folder.ledger) as connection:
@@ -60,7 +60,7 @@ def run_tokenizer(config: CoordinatorConfig, folder: RunFolder) -> TextTokenizer
         raise StoreError(
             f"the run in {folder.root} has no tokenizer yet", fix="wait until the coordinator has loaded its task"
         )
-    return kept_tokenizer(config.tokenizer, kept)
+    return stored_tokenizer(config.tokenizer, kept)
 
 
 def scorer(

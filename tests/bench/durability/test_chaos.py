@@ -49,7 +49,7 @@ class OneFleet:
         names = ("coordinator", "learner", "origin", "peer-1", "peer-2", "peer-3")
         self.processes = {name: Process(self.sent, name) for name in names}
 
-    def start_again(self, name: str) -> None:
+    def restart(self, name: str) -> None:
         self.processes[name] = Process(self.sent, name)
 
 
@@ -69,7 +69,7 @@ def test_faults_happen_once_and_stopped_processes_are_resumed(tmp_path: Path, mo
             phase = {0: "warm_start", 40: "finished"}.get(step, "training")
             story.on_status(sample_status(step=step, steps=40, peers=peers, learner_phase=phase), ended)
             for name in {"coordinator", "learner", "origin"} & set(ended):
-                fleet.start_again(name)
+                fleet.restart(name)
     assert story.faults == []
     kills = [name for name, number in fleet.sent if number == signal.SIGKILL]
     assert sorted(kills) == ["coordinator"] * 5 + ["learner", "origin", "peer-3"]

@@ -64,7 +64,7 @@ def test_another_model_has_versions_of_another_size(tmp_path: Path) -> None:
 
 def test_measurements_override_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_pool(tmp_path)
-    monkeypatch.setattr(inputs, "asked_live", lambda url, ca_file: LIVE)
+    monkeypatch.setattr(inputs, "fetch_live", lambda url, ca_file: LIVE)
     options = PoolOptions(pool=tmp_path / "pool.csv", coordinator="http://127.0.0.1:1")
     asked = scenario(options, DemandOptions(demand=tmp_path / "demand.toml", staleness=5))
     assert (asked.demand.t_train_s, asked.demand.staleness_limit) == (33.0, 5)

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from coordinator.config.config import CoordinatorConfig, TokenizerConfig
 from coordinator.prompts.loading import SkipLog
 from coordinator.prompts.problems import Problems
-from coordinator.prompts.tokenizers import check_stop_strings, kept_tokenizer, run_tokenizer
+from coordinator.prompts.tokenizers import check_stop_strings, run_tokenizer, stored_tokenizer
 from coordinator.tasks.mixture import PromptMixture
 from coordinator.tasks.reasoning_gym import ReasoningGym
 from coordinator.tasks.rows import Rows
@@ -128,17 +128,17 @@ SMALL = Tokenizer(("+",), "12")
 
 def test_without_a_folder_the_tokenizer_is_built_from_the_wording() -> None:
     assert run_tokenizer(TokenizerConfig(), lambda: SMALL) is SMALL
-    assert kept_tokenizer(TokenizerConfig(), SMALL.to_json()) == SMALL
+    assert stored_tokenizer(TokenizerConfig(), SMALL.to_json()) == SMALL
 
 
 def test_resumed_run_keeps_its_tokenizer(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     config = TokenizerConfig(folder=tokenizer_folder(tmp_path / "model"), arguments={"enable_thinking": False})
     kept = run_tokenizer(config, lambda: SMALL).to_json()
-    assert kept_tokenizer(config, kept).to_json() == kept
+    assert stored_tokenizer(config, kept).to_json() == kept
     for changed in (config.model_copy(update={"system_prompt": "Be brief."}), TokenizerConfig(folder=config.folder)):
         with pytest.raises(TaskError, match="differs from the one at the run's start"):
-            kept_tokenizer(changed, kept)
+            stored_tokenizer(changed, kept)
 
 
 def test_a_stop_string_that_no_completion_can_hold_is_refused(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ class Shell:
 
 async def test_an_event_follows_a_change_that_is_kept() -> None:
     shell, change = Shell(), asyncio.get_running_loop().create_future()
-    shell.work.kept(change, Tick())
+    shell.work.when_durable(change, Tick())
     assert shell.told == []
     change.set_result(None)
     await asyncio.sleep(0)
@@ -34,7 +34,7 @@ async def test_an_event_follows_a_change_that_is_kept() -> None:
 
 async def test_a_change_that_is_refused_ends_the_run() -> None:
     shell, change = Shell(), asyncio.get_running_loop().create_future()
-    shell.work.kept(change, Tick())
+    shell.work.when_durable(change, Tick())
     change.set_exception(StoreError("the disk is full"))
     await asyncio.sleep(0)
     assert shell.told == []
