@@ -21,7 +21,8 @@ from rollcast.wire.limits import HEAT_MAP_CELLS_MAX
 
 PEERS_SHOWN_MAX = 512
 """Most peers that are listed one by one; those furthest behind are among them."""
-_SILENT_S = 2.5  # heartbeats come every second
+SILENT_S = 2.5
+"""Seconds without a heartbeat after which a member is shown as silent; heartbeats come every second."""
 _PACE_KNOWN_SHARE = 0.05  # share of a version below which the pace so far says little
 
 
@@ -334,7 +335,7 @@ def _waiting(state: CoreState, taking_part: Sequence[Member], missing: Sequence[
     others = len(missing) - 1
     rest = f", and {others} more peer{'s' if others > 1 else ''}" if others else ""
     silent_s = now - slowest.last_seen
-    if silent_s > _SILENT_S:
+    if silent_s > SILENT_S:
         following = f"it counts as lost after {state.settings.heartbeat_timeout_s:g} s of silence"
         return f"{slowest.name}, which has been silent for {silent_s:.0f} s{rest}", following
     return (

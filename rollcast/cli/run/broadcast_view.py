@@ -12,13 +12,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from coordinator.core.status.broadcast import SILENT_S
+
 Broadcast = Mapping[str, Any]
 _LEVELS = "▁▂▃▄▅▆▇"  # of a range of chunks that is held in part
 _NONE, _FULL = "·", "█"
 _COLUMNS = ("peer", "state", "held", "chunks", "last s", "p95 s", "up MB/s", "down", "from", "was last")
 _NARROW_COLUMNS = ("peer", "state", "held", "chunks", "last s", "up MB/s")
 _HEAT_COLUMN = _COLUMNS.index("chunks")
-_SILENT_S = 2.5
 _HOPS_SHOWN = 5
 _ROWS_WITH_HOPS = 30  # lines of a terminal; a smaller one has room for the peers only
 _WIDE, _NARROW = 100, 76  # widths of a terminal that fit all columns of the peers, and most of them
@@ -204,7 +205,7 @@ def _peer_heat(peer: Mapping[str, Any], cells: int) -> Text:
 
 def _peer_row(peer: Mapping[str, Any], names: Sequence[str]) -> list[Text]:
     """Return a row without its heat map, which is rendered last in the width that the other cells leave."""
-    silent, is_origin = peer["last_seen_s"] > _SILENT_S, peer["role"] == "origin"
+    silent, is_origin = peer["last_seen_s"] > SILENT_S, peer["role"] == "origin"
     complete = is_origin or peer["share_held"] >= 1.0
     style = "red" if silent else "" if complete else "yellow"
     state = f"silent {peer['last_seen_s']:.0f} s" if silent else peer["state"]
