@@ -24,7 +24,7 @@ from rollcast.wire.links.raw_tls import shrink
 PATH = "/api/v1/reach/seen"
 INTERVAL_S = 15.0
 """Seconds between two lines; the worst routers drop a silent connection within minutes."""
-WATCHED_MOST = 2048
+WATCHED_MOST = 2048  # members at once; further ones are refused and retry
 WRITE_DEADLINE_S = 10.0
 _CONTENT_TYPE = "application/x-ndjson"
 

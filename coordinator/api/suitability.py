@@ -40,7 +40,7 @@ log = structlog.get_logger()
 
 LEDGER_DEADLINE_S = 10.0
 PLAN_DEADLINE_S = 8.0
-PLANNED_WORKERS_MAX = 2000
+PLANNED_WORKERS_MAX = 2000  # in larger runs the answer has no verdict of the planner
 _BODY_BYTES_MAX = 4096
 _SUITABILITY = TypeAdapter(Suitability)
 

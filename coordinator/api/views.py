@@ -31,8 +31,8 @@ MEMBERS_SENT_PER_SECOND = 2000  # with more members, tables are sent every few s
 CAPACITY_S = 3.0  # plans and prices change by the minute
 KEPT_S = 0.5  # a view's text is made at most twice a second
 EVENTS_AT_ONCE = 200
-CLONES_LOOKED_AT = 32
-_TICK_JITTER_S = 0.2
+NEWEST_CLONES_READ = 32
+_TICK_JITTER_S = 0.2  # a tick that comes this much early still counts as due
 AWAY_S = 5.0  # without a listener; what happened meanwhile is read from /api/v1/events
 
 T = TypeVar("T")
@@ -335,7 +335,7 @@ class ViewRoutes:
         return self._newest(DECISIONS, DECISIONS_SHOWN)
 
     def _newest_clones(self) -> tuple[EventView, ...]:
-        return self._newest(("identity_cloned",), CLONES_LOOKED_AT)
+        return self._newest(("identity_cloned",), NEWEST_CLONES_READ)
 
     def _newest(self, kinds: tuple[str, ...], count: int) -> tuple[EventView, ...]:
         """Return the newest events of these kinds; empty if the ledger cannot be read."""

@@ -20,7 +20,7 @@ from coordinator.metrics.families import activation_families, staleness_families
 from rollcast.runtime import metrics
 
 SHEDS_ABOVE_S = 1.0  # a peer's heartbeat must be read within its timeout, which is a few seconds
-TAKES_BELOW_S = 0.25
+TAKES_BELOW_S = 0.25  # well below SHEDS_ABOVE_S: hysteresis against flapping
 
 
 LATENCY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

@@ -47,10 +47,10 @@ MANIFEST_BYTES_MAX = 64 << 20
 #: number of so many bits.
 INCARNATION_BITS = 24
 STEPS_EXAMINED = 100  # newest steps; the fastest of them bounds how many there can have been
-STEPS_SPARE = 16
-STEPS_LOST_MAX = 1_000_000
+STEPS_SPARE = 16  # safety margin on the estimated number of steps lost
+STEPS_LOST_MAX = 1_000_000  # upper bound on that estimate
 _STEP_S_UNKNOWN = 1.0  # assumed seconds per step before two steps are done
-_STEP_S_LEAST = 0.05
+_STEP_S_LEAST = 0.05  # lower bound on the seconds per step that the estimate uses
 _NAMES = re.compile(
     r"store\.sqlite|metrics\.jsonl|config/coordinator\.json|secrets/[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}"
     r"|events/[0-9]{20}\.jsonl\.zst"

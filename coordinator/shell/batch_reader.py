@@ -17,7 +17,7 @@ from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import Step
 
 ROLLOUTS_AT_ONCE = 32  # read at once; few enough that uploads waiting for the ledger are not delayed
-PARTS_AHEAD = 8
+PARTS_AHEAD = 8  # parts requested ahead of the one being sent, so that the learner does not wait for each commit
 ROLLOUTS_UNPACED = 512  # the rest of a larger batch is read with pauses, in half of the time only
 LEDGER_DEADLINE_S = 60.0
 

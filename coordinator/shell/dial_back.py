@@ -20,7 +20,7 @@ from rollcast.wire.ids import RunId
 from rollcast.wire.links.probe import probe_link, problem_in
 
 _RESOLVE_S = 2.0
-_RESOLVED_AT_ONCE = 4
+_RESOLVED_AT_ONCE = 4  # names resolved at once, each in a thread
 
 
 class BackDialer:

@@ -33,7 +33,7 @@ from rollcast.runtime.errors import RollcastError, TaskError
 
 LINE_BYTES_MAX = 32 << 20
 ADDRESS_SPACE_BYTES = 4 << 30  # sympy and numpy reserve much more than they use
-LINES_AHEAD_MAX = 2
+LINES_AHEAD_MAX = 2  # lines read ahead while an item is scored
 ERROR_LENGTH_MAX = 300
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 

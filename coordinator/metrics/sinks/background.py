@@ -13,7 +13,7 @@ from coordinator.metrics.sinks.sink import Sink
 
 log = structlog.get_logger()
 
-STEPS_QUEUED_MAX = 1024
+STEPS_QUEUED_MAX = 1024  # steps that may wait for a slow sink; further ones are left out
 FAILURES_MAX = 20  # failures in a row, after which the sink is given up
 CLOSE_DEADLINE_S = 10.0
 
