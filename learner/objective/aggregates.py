@@ -15,17 +15,21 @@ from learner.objective.config import ObjectiveConfig
 Array = np.ndarray[Any, Any]
 
 
-def token_weights(config: ObjectiveConfig, lengths: Array, advantages: Array, completion_tokens_max: int) -> Array:
+def token_weights(
+    config: ObjectiveConfig, lengths: Array, advantages: Array, group_ids: Array, completion_tokens_max: int
+) -> Array:
     """Return the token weights f64 [sequences] of the configured kind.
 
     Args:
-        advantages: [sequences]; with dynamic sampling, sequences whose advantage is 0 count as absent (DAPO, section
-            3.2).
+        advantages: [sequences]; with dynamic sampling, a group whose advantages are all 0 counts as absent. A sequence
+            that happens to have its group's mean reward counts all the same: its tokens are in the denominator of DAPO
+            (equation 8), which leaves out whole groups only (section 3.2).
+        group_ids: i64 [sequences], the prompt group of each.
         completion_tokens_max: length of the longest possible completion.
     """
     counted = lengths > 0
     if config.dynamic_sampling:
-        counted &= advantages != 0.0
+        counted &= np.isin(group_ids, group_ids[advantages != 0.0])
     kept = np.where(counted, lengths, 0)
     match config.aggregate:
         case "token-mean":

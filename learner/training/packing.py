@@ -179,7 +179,7 @@ def score(
     groups = np.array([row.group_id for row in rows], np.int64)
     rewards = shaped_rewards(raw, lengths, completion_tokens_max, objective.overlong_share)
     values = advantages(objective, rewards, groups)
-    return Scored(rewards, values, token_weights(objective, lengths, values, completion_tokens_max))
+    return Scored(rewards, values, token_weights(objective, lengths, values, groups, completion_tokens_max))
 
 
 def _pack_segments(row: TrainingRow, tokens: Array, loss_mask: Array, versions: Array) -> None:

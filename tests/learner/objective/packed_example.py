@@ -75,7 +75,7 @@ def terms_of(config: ObjectiveConfig, sequences: list[Sequence]) -> Terms:
     groups = np.array([one.group for one in sequences])
     rewards = shaped_rewards(rewards, lengths, LENGTH_LIMIT, config.overlong_share)
     worth = advantages(config, rewards, groups)
-    weights = token_weights(config, lengths, worth, LENGTH_LIMIT)
+    weights = token_weights(config, lengths, worth, groups, LENGTH_LIMIT)
     by_token = [np.full(length, one) for length, one in zip(lengths, worth, strict=True)]
     if config.advantage == "critic":
         by_token = [one.token_advantages for one in sequences]

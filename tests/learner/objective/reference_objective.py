@@ -82,7 +82,8 @@ def dapo(sequences: list[Sequence]) -> float:
         for s in sequences
     ]
     worth = group_advantages(shaped, divide=True)
-    parts = [surrogate(s.ratio, a, 0.2, 0.28) for s, a in zip(shaped, worth, strict=True) if a != 0.0]
+    kept = {one.group for one in shaped if len({other.reward for other in shaped if other.group == one.group}) > 1}
+    parts = [surrogate(s.ratio, a, 0.2, 0.28) for s, a in zip(shaped, worth, strict=True) if s.group in kept]
     return over_tokens(parts)
 
 
