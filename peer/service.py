@@ -258,7 +258,7 @@ class PeerProcess:
     def _request_work(self, welcome: pb.Welcome) -> None:
         if self._worker is not None:
             held = welcome.prefetch_batches or 2.0
-            self._worker.tell(SessionOpened(held, welcome.partial_interval_s, welcome.continue_across_versions))
+            self._worker.handle(SessionOpened(held, welcome.partial_interval_s, welcome.continue_across_versions))
 
     def lost(self, reason: str) -> None:
         """Pass the loss of the session on; the worker continues under the leases that it holds."""
@@ -266,7 +266,7 @@ class PeerProcess:
         if self._tokenizer_fetch is not None:
             self._tokenizer_fetch.cancel()
         if self._worker is not None:
-            self._worker.tell(SessionLost(reason))
+            self._worker.handle(SessionLost(reason))
 
     def received(self, message: pb.CoordinatorMessage) -> None:
         """Handle one message of the coordinator. A message that fails verification is logged and changes nothing."""
@@ -278,10 +278,10 @@ class PeerProcess:
     def _take(self, message: pb.CoordinatorMessage) -> None:
         match message.WhichOneof("body"):
             case "leases":
-                self._tell_worker(LeasesGranted(tuple(lease_from_pb(lease) for lease in message.leases.leases)))
+                self._notify_worker(LeasesGranted(tuple(lease_from_pb(lease) for lease in message.leases.leases)))
             case "lease_revoke":
                 lease_ids = tuple(LeaseId(lease_id) for lease_id in message.lease_revoke.lease_ids)
-                self._tell_worker(LeasesRevoked(lease_ids, message.lease_revoke.reason))
+                self._notify_worker(LeasesRevoked(lease_ids, message.lease_revoke.reason))
             case "relay_plan":
                 self._relay.apply_plan(message.relay_plan)
             case "probe":
@@ -289,7 +289,7 @@ class PeerProcess:
             case "announcement":
                 if self._announcements.came(message.announcement):
                     # A version that the store holds already is reported by this call.
-                    self._tell_worker(VersionAnnounced(_key(self._relay.announce(message.announcement))))
+                    self._notify_worker(VersionAnnounced(_key(self._relay.announce(message.announcement))))
             case "activation":
                 self._activation_changed(message.activation)
             case "certificate":
@@ -304,20 +304,20 @@ class PeerProcess:
     def _activation_changed(self, activation: pb.Activation) -> None:
         reason = activation.reason[:TEXT_LENGTH_MAX]
         log.info("switched on" if activation.active else "on standby", reason=reason)
-        self._tell_worker(ActivationChanged(activation.active, reason))
+        self._notify_worker(ActivationChanged(activation.active, reason))
 
-    def _tell_worker(self, event: Event) -> None:
+    def _notify_worker(self, event: Event) -> None:
         if self._worker is not None:
-            self._worker.tell(event)
+            self._worker.handle(event)
 
     # ------------------------------------------------------------ requests of the owner (see DonorHost)
 
     def rest(self, event: Rest) -> None:
-        self._tell_worker(event)
+        self._notify_worker(event)
 
     def finish(self, event: FinishRequested) -> None:
         if self._worker is not None:
-            self._worker.tell(event)
+            self._worker.handle(event)
         elif event.ends and not self._stop_reason.done():
             self._stop_reason.set_result(event.reason)
 
@@ -354,7 +354,7 @@ class PeerProcess:
 
     def _version_held(self, verified: VerifiedVersion, _: StoredEncoding) -> None:
         if self._worker is not None:
-            self._worker.tell(VersionVerified(_key(verified)))
+            self._worker.handle(VersionVerified(_key(verified)))
         else:
             held = pb.VersionHeld(epoch=verified.record.epoch, version=verified.version)
             self._send(pb.PeerMessage(version_held=held))

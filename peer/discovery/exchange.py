@@ -24,7 +24,7 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 
 log = structlog.get_logger()
 
-TOLD_EVERY_S = 300.0
+SEND_EVERY_S = 300.0
 """Seconds between two messages on each link; a change of this peer's own record is sent at once."""
 RECORDS_SENT = 16
 """Records of others in one message."""
@@ -49,7 +49,7 @@ class RelayHost(Protocol):
 class _Linked:
     link: Link
     due_s: float
-    told_own: pb.Signed | None = None
+    sent_own: pb.Signed | None = None
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ class Exchange:
             self._learn(record.peer_id, self._book.addresses(record.peer_id))
         try:
             while True:
-                self.look()
+                self.refresh()
                 if self._changed and self._loop.time() - self._kept_at_s >= _KEPT_EVERY_S:
                     self._changed, self._kept_at_s = False, self._loop.time()
                     await asyncio.to_thread(self._file.write, self._book.to_keep())
@@ -131,7 +131,7 @@ class Exchange:
     def opened(self, welcome: pb.Welcome) -> None:
         """Send this peer's record to the coordinator, which passes it on to others."""
         self._renew()
-        self._give()
+        self._send_own()
 
     def lost(self) -> None:
         """Keep everything that was learnt."""
@@ -192,15 +192,15 @@ class Exchange:
 
     # ------------------------------------------------------------ inside
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Discard expired records, and send and offer what is due."""
         now = self._loop.time()
         if self._book.discard_expired(self._unix_time()):
             self._changed = True
         if self._renew():
-            self._give()
+            self._send_own()
         for linked in list(self._links.values()):
-            if now >= linked.due_s or (linked.told_own is not None and linked.told_own is not self._own.signed):
+            if now >= linked.due_s or (linked.sent_own is not None and linked.sent_own is not self._own.signed):
                 self._send_records(linked, now)
         if now - self._offered_at_s >= _HOLDERS_EVERY_S:
             self._offered_at_s = now
@@ -209,13 +209,13 @@ class Exchange:
     def _renew(self) -> bool:
         return self._own.update(self._addresses(), self._unix_time())
 
-    def _give(self) -> None:
+    def _send_own(self) -> None:
         if self._own.signed is not None:
             self._send(pb.PeerMessage(peer_records=pb.PeerRecords(records=[self._own.signed])))
 
     def _send_records(self, linked: _Linked, now: float) -> None:
-        linked.due_s = now + TOLD_EVERY_S * self._random.uniform(0.75, 1.25)
-        linked.told_own = self._own.signed
+        linked.due_s = now + SEND_EVERY_S * self._random.uniform(0.75, 1.25)
+        linked.sent_own = self._own.signed
         records = self._book.to_send(self._random, RECORDS_SENT, besides={linked.link.peer_id})
         own = [] if self._own.signed is None else [self._own.signed]
         linked.link.send(pb.LinkMessage(peer_records=pb.PeerRecords(records=[*own, *records])))

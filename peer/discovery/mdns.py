@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import structlog
 
-from peer.discovery.mdns_record import SERVICE, Nearby, heard, instance_name, properties_of
+from peer.discovery.mdns_record import SERVICE, Nearby, instance_name, parse_nearby, properties_of
 from peer.links.traffic import is_lan_address
 from rollcast.runtime.errors import MissingExtra, Unreachable
 from rollcast.runtime.process import is_loopback
@@ -141,7 +141,7 @@ class Mdns:
                 if self._names.get(name) is None:  # invented or gone: it must not take the place of others
                     self._names.pop(name, None)
                 continue
-            near = heard(
+            near = parse_nearby(
                 info.properties,
                 info.parsed_addresses(),
                 info.port or 0,

@@ -49,7 +49,7 @@ def instance_name(peer_id: PeerId) -> str:
     return f"{peer_id}.{SERVICE}"
 
 
-def heard(
+def parse_nearby(
     properties: Mapping[bytes, bytes | None], addresses: Iterable[str], port: int, *, run_id: str, loopback: bool
 ) -> Nearby | None:
     """Parse a service's announcement; None: it is no peer of this run at addresses of a local network.

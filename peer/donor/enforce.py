@@ -108,13 +108,13 @@ class LimitsEnforcer:
         """
         try:
             while True:
-                self.readings = await asyncio.to_thread(self._sensors.look)
-                self.look(self.readings)
+                self.readings = await asyncio.to_thread(self._sensors.read)
+                self.apply_readings(self.readings)
                 await asyncio.sleep(LOOK_S)
         finally:
             self._save()
 
-    def look(self, readings: Readings) -> None:
+    def apply_readings(self, readings: Readings) -> None:
         """Apply the limits to these readings and to the traffic since the last call."""
         sent, received = self._moved()
         sent_before, received_before = self._moved_before

@@ -151,7 +151,7 @@ class P2pStream:
         self._frames.clear()
         self._buffers.finish()
         self._watch.cancel()
-        self._loop.call_soon(self._tell_ended)
+        self._loop.call_soon(self._notify_ended)
 
     def give_up(self, reason: str) -> None:
         """End the link because the libp2p thread has ended."""
@@ -187,7 +187,7 @@ class P2pStream:
         """Deliver one batch of what came; after the last one, end the link if there is a reason to."""
         if self._ended is not None:
             self._drop()
-            self._tell_ended()
+            self._notify_ended()
             return
         if self._receiver is None:
             if self._first is not None:
@@ -235,9 +235,9 @@ class P2pStream:
             return
         for frame in frames:
             if isinstance(frame, LinkMessageFrame) and frame.message.HasField("error"):
-                error_told = frame.message.error
-                what = error_told.what or "the other end gave no reason"
-                self._problem = LinkClosed(what, error_told.code or "unknown")
+                reported = frame.message.error
+                what = reported.what or "the other end gave no reason"
+                self._problem = LinkClosed(what, reported.code or "unknown")
                 return
             self._frames.append(frame)
 
@@ -257,7 +257,7 @@ class P2pStream:
         while (data := self._buffers.take()) is not None:
             self._buffers.consumed(len(data))
 
-    def _tell_ended(self) -> None:
+    def _notify_ended(self) -> None:
         if self._first is not None and not self._first.done():
             self._first.set_result(None)
         receiver, self._receiver = self._receiver, None

@@ -138,32 +138,32 @@ class HostThread:
     def expect(self, peer_ids: Iterable[PeerId]) -> None:
         """Replace the peers that count as members because the coordinator or a verified record names them."""
         named = frozenset(peer_ids)
-        self._tell_host(lambda host: host.gate.policy.expect(named))
+        self._run_on_host(lambda host: host.gate.policy.expect(named))
 
     def keep_out(self, banned: frozenset[PeerId]) -> None:
         """Replace the banned peers, which are no members whatever certificate they show."""
-        self._tell_host(lambda host: host.gate.policy.keep_out(banned))
+        self._run_on_host(lambda host: host.gate.policy.keep_out(banned))
 
     def member(self, peer_id: PeerId) -> None:
         """Accept a peer that has shown a certificate of the run."""
-        self._tell_host(lambda host: host.gate.member(peer_id))
+        self._run_on_host(lambda host: host.gate.member(peer_id))
 
     def refuse(self, peer_id: PeerId) -> None:
         """Refuse a peer that has shown something else than a certificate of the run."""
-        self._tell_host(lambda host: host.gate.refuse(peer_id))
+        self._run_on_host(lambda host: host.gate.refuse(peer_id))
 
     def want_relays(self, relays: tuple[P2pAddress, ...]) -> None:
         """Keep reservations at some of these relays."""
-        self._tell_host(lambda host: host.reservations.want(relays))
+        self._run_on_host(lambda host: host.reservations.want(relays))
 
     def seek(self, seeds: Iterable[str], own: Iterable[str]) -> None:
         """Search for members, see Dht.seek; does nothing where no table is kept."""
         named = tuple(seeds), tuple(own)
-        self._tell_host(lambda host: host.dht.seek(*named) if host.dht is not None else None)
+        self._run_on_host(lambda host: host.dht.seek(*named) if host.dht is not None else None)
 
     def allow_relaying(self, *, allowed: bool) -> None:
         """Set whether anything may be passed on for others."""
-        self._tell_host(lambda host: host.relay.allow(allowed=allowed) if host.relay is not None else None)
+        self._run_on_host(lambda host: host.relay.allow(allowed=allowed) if host.relay is not None else None)
 
     async def stop(self) -> None:
         """End the thread, and wait for its end at most _STOP_S."""
@@ -268,10 +268,10 @@ class HostThread:
         with contextlib.suppress(trio.RunFinishedError):
             self._token.run_sync_soon(call, idempotent=True)
 
-    def _tell_host(self, tell: Callable[[Host], None]) -> None:
+    def _run_on_host(self, act: Callable[[Host], None]) -> None:
         host = self._host
         if host is not None:
-            self._call_host(lambda: tell(host))
+            self._call_host(lambda: act(host))
 
     def _call_host(self, call: Callable[[], None]) -> bool:
         if self._token is None:

@@ -41,7 +41,7 @@ class ReachabilityCheck:
     Create it inside a running event loop.
 
     Args:
-        look: returns how a port of this machine is seen from outside; raises RollcastError if the check fails.
+        probe: returns how a port of this machine is seen from outside; raises RollcastError if the check fails.
         local_address: returns this machine's address on the way to the internet; empty: there is no route.
     """
 
@@ -49,7 +49,7 @@ class ReachabilityCheck:
 
     def __init__(
         self,
-        look: Callable[[], Awaitable[Seen]],
+        probe: Callable[[], Awaitable[Seen]],
         *,
         summary: ReachabilitySummary,
         reachability: AdvertisedReachability,
@@ -59,13 +59,13 @@ class ReachabilityCheck:
         random: Random,
         local_address: Callable[[], str] | None = None,
     ) -> None:
-        self._look = look
+        self._probe = probe
         self._summary, self._reachability, self._send = summary, reachability, send
         self._credentials, self._run_id = credentials, run_id
         self._random = random
         self._local_address = local_address or address_on_the_way_out
         self._session = asyncio.Event()
-        self._look_again = asyncio.Event()
+        self._check_again = asyncio.Event()
         self._dials: set[asyncio.Task[None]] = set()
         self._dialled_at_s: deque[float] = deque(maxlen=_DIALS_A_MINUTE)
 
@@ -77,9 +77,9 @@ class ReachabilityCheck:
             while True:
                 await self._session.wait()
                 await asyncio.sleep(self._random.uniform(0.0, _SPREAD_S))
-                self._look_again.clear()
+                self._check_again.clear()
                 address = self._local_address()
-                await self._look_until_seen()
+                await self._probe_until_seen()
                 await self._wait(address)
         finally:
             for task in self._dials:
@@ -89,7 +89,7 @@ class ReachabilityCheck:
     def opened(self, welcome: pb.Welcome) -> None:
         """Check again: the coordinator may see this machine at another address now."""
         self._session.set()
-        self._look_again.set()
+        self._check_again.set()
 
     def lost(self) -> None:
         """Pause checks: they need the coordinator."""
@@ -98,16 +98,16 @@ class ReachabilityCheck:
     def received(self, message: pb.CoordinatorMessage) -> None:
         """Dial another peer back, or take the verdict about this one."""
         if message.WhichOneof("body") == "dial_verdict":
-            self._told(message.dial_verdict)
+            self._verdict_received(message.dial_verdict)
         else:
             self._asked(message.dial_back)
 
     # ------------------------------------------------------------ how this machine is seen
 
-    async def _look_until_seen(self) -> None:
+    async def _probe_until_seen(self) -> None:
         for delay_s in backoff_delays_s(self._random, first_s=_FIRST_RETRY_S, most_s=_MOST_RETRY_S):
             try:
-                seen = await self._look()
+                seen = await self._probe()
             except RollcastError as error:
                 log.info("reachability check failed", code=error.code, reason=error.what)
             else:
@@ -118,25 +118,25 @@ class ReachabilityCheck:
                 return
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay_s):
-                    await self._look_again.wait()  # a new session ends the backoff
-            self._look_again.clear()
+                    await self._check_again.wait()  # a new session ends the backoff
+            self._check_again.clear()
             await self._session.wait()
 
     async def _wait(self, address: str) -> None:
         """Wait until the next check is due, or this machine's address has changed from ``address``."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + AGAIN_AFTER_S * self._random.uniform(0.9, 1.1)
-        while (left_s := until_s - loop.time()) > 0.0 and not self._look_again.is_set():
+        while (left_s := until_s - loop.time()) > 0.0 and not self._check_again.is_set():
             try:
                 async with asyncio.timeout(min(left_s, _ADDRESS_LOOKED_AT_S)):
-                    await self._look_again.wait()
+                    await self._check_again.wait()
             except TimeoutError:
                 if self._local_address() != address:
                     return
 
     # ------------------------------------------------------------ verdicts about this machine
 
-    def _told(self, verdict: pb.DialVerdict) -> None:
+    def _verdict_received(self, verdict: pb.DialVerdict) -> None:
         if len(verdict.address) > TEXT_LENGTH_MAX or len(verdict.problem) > TEXT_LENGTH_MAX:
             raise MalformedMessage("the coordinator's dial-back verdict has too long a text")
         before = self._summary.verdict

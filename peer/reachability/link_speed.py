@@ -127,23 +127,23 @@ class InviteHttp:
         """Return the hop to the control port that fails; None: the port is reached, and belongs to this run."""
         return await failed_hop(self._invite.grpc_address, self._opened.trusting())
 
-    async def download(self, said: Progress = lambda _: None) -> float:
+    async def download(self, progress: Progress = lambda _: None) -> float:
         """Return the download rate from the coordinator in bytes per second.
 
         Raises:
             Unreachable: the coordinator does not answer in time.
             RollcastError: the error that the coordinator answers.
         """
-        return await _by_doubling(self._down, said, "download")
+        return await _by_doubling(self._down, progress, "download")
 
-    async def upload(self, said: Progress = lambda _: None) -> float:
+    async def upload(self, progress: Progress = lambda _: None) -> float:
         """Return the upload rate to the coordinator in bytes per second.
 
         Raises:
             Unreachable: the coordinator does not answer in time.
             RollcastError: the error that the coordinator answers.
         """
-        return await _by_doubling(self._up, said, "upload")
+        return await _by_doubling(self._up, progress, "upload")
 
     @property
     def _opened(self) -> PinnedHttp:
@@ -199,13 +199,13 @@ class InviteHttp:
         )
 
 
-async def _by_doubling(once: Callable[[int], Awaitable[tuple[int, float]]], said: Progress, what: str) -> float:
+async def _by_doubling(once: Callable[[int], Awaitable[tuple[int, float]]], progress: Progress, what: str) -> float:
     """Return the rate of the last and largest of several transfers; the others only find out how large it may be."""
     size = FIRST_BYTES
     while True:
         moved, seconds = await once(size)
         rate = moved / max(seconds, 1e-4)
-        said(f"{what}: {rate * 8e-6:.3g} Mbit/s over {moved / 1e6:.2g} MB")
+        progress(f"{what}: {rate * 8e-6:.3g} Mbit/s over {moved / 1e6:.2g} MB")
         if seconds >= WANTED_S / 2 or size >= BYTES_MAX:
             return rate
         size = int(min(BYTES_MAX, size * min(_GROWTH_MAX, max(2.0, WANTED_S / max(seconds, 1e-3)))))
@@ -249,18 +249,18 @@ async def control_port(door: InviteHttp) -> dict[str, Any]:
     return {"control_port": failed is None, "control_failed": failed}
 
 
-async def measure_link(invite: Invite, said: Progress = lambda _: None) -> LinkMeasured:
+async def measure_link(invite: Invite, progress: Progress = lambda _: None) -> LinkMeasured:
     """Measure everything about the link; a measurement that fails becomes a problem, and the others continue."""
     problems: list[RollcastError] = []
     values: dict[str, Any] = {}
     try:
         async with InviteHttp(invite) as door:
-            said(f"{invite.http_url} answers")
+            progress(f"{invite.http_url} answers")
             values["rtt_s"], values["skew_s"] = await door.clock()
             values |= await control_port(door)
             for name, measure in (("download", door.download), ("upload", door.upload)):
                 try:
-                    values[f"{name}_bytes_per_s"] = await measure(said)
+                    values[f"{name}_bytes_per_s"] = await measure(progress)
                 except RollcastError as error:
                     problems.append(error)
     except RollcastError as error:

@@ -42,16 +42,16 @@ class LocalAddress:
         self._reachability = reachability
         self._coordinator = coordinator
         self._look_now = asyncio.Event()
-        self._told = ""
+        self._reported = ""
 
     async def run(self) -> None:
         """Check the address every _LOOK_S seconds, and in each new session, until cancelled."""
         while True:
             self._look_now.clear()
             found = local_address(await self._own_host(), self._port())
-            if found != self._told:
+            if found != self._reported:
                 log.info("address for peers of the local network", address=found or "none")
-                self._told = found
+                self._reported = found
                 self._reachability.set_local_address(found)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S):

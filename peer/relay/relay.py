@@ -99,7 +99,7 @@ class Relay:
             store,
             role,
             verify=self._verified,
-            tell=self._handle,
+            handle=self._handle,
             post=self._post,
             progress=self._progress,
             spared=lambda: spared(self._core.state),

@@ -62,7 +62,7 @@ class RelayVersions:
 
     Args:
         verify: checks an announcement's signatures and bounds.
-        tell: gives the core an event.
+        handle: passes an event to the core.
         post: sends a message on a link.
         progress: returns the chunks held and all chunks of an encoding that is being received.
         spared: returns the keyframes that peers fetch from this process and that retention must keep.
@@ -76,7 +76,7 @@ class RelayVersions:
         role: str,
         *,
         verify: Callable[[pb.VersionAnnouncement], VerifiedVersion],
-        tell: Callable[[Event], None],
+        handle: Callable[[Event], None],
         post: Callable[[LinkId, pb.LinkMessage], None],
         progress: Callable[[EncodingKey], tuple[int, int]],
         spared: Callable[[], frozenset[EncodingKey]],
@@ -86,7 +86,7 @@ class RelayVersions:
         self.worker = StoreWorker(store, self._stored, durable_first=role == "origin", mirror_folder=mirror_folder)
         self._store = store
         self._verify = verify
-        self._tell = tell
+        self._handle = handle
         self._post = post
         self._spared = spared
         self._on_complete = on_complete
@@ -111,12 +111,12 @@ class RelayVersions:
             if not stored.listed:
                 stored.list_chunks()
             manifest = stored.manifest
-            self._tell(VersionRestored(key, manifest.chunk_count, manifest.chunk_size_bytes))
+            self._handle(VersionRestored(key, manifest.chunk_count, manifest.chunk_size_bytes))
             self._carry_out(self._book.encoding_held(key))
         # Only now: what follows, such as a state to be computed from a delta, depends on all of them.
         for stored in ours:
             self._carry_out(self._book.add_announcement(stored.verified, announced=False))
-            self._tell(AnnouncementReceived(key_of(broadcast_manifest(stored.verified))))
+            self._handle(AnnouncementReceived(key_of(broadcast_manifest(stored.verified))))
 
     def add_announcement(
         self,
@@ -145,7 +145,7 @@ class RelayVersions:
         self._carry_out(
             self._book.add_announcement(verified, announced=announced, learner_link=link if learner else None)
         )
-        self._tell(AnnouncementReceived(key_of(broadcast_manifest(verified)), link))
+        self._handle(AnnouncementReceived(key_of(broadcast_manifest(verified)), link))
         return verified
 
     def _known_already(self, announcement: pb.VersionAnnouncement) -> VerifiedVersion | None:
@@ -177,12 +177,12 @@ class RelayVersions:
             try:
                 manifest.check_chunk_list(hashes)
             except MalformedMessage:
-                self._tell(ChunkListReceived(link, key, False))
+                self._handle(ChunkListReceived(link, key, False))
                 return
             self._lists[key] = hashes
             while len(self._lists) > _LISTS_MOST:
                 del self._lists[min(one for one in self._lists if one != key)]
-        self._tell(ChunkListReceived(link, key, True))
+        self._handle(ChunkListReceived(link, key, True))
         for early_link, frame in self._early.take(key):
             self.chunk_arrived(early_link, frame)
 
@@ -206,7 +206,7 @@ class RelayVersions:
             self._early.keep(link, frame, now)
             return
         self._arriving = frame.payload
-        self._tell(ChunkArrived(link, key, frame.index, frame.stripe, len(frame.payload)))
+        self._handle(ChunkArrived(link, key, frame.index, frame.stripe, len(frame.payload)))
         self._arriving = b""
 
     def verify(self, action: Verify) -> None:
@@ -217,10 +217,10 @@ class RelayVersions:
         try:
             check_chunk(hashes, action.index, payload)
         except CorruptChunk:
-            self._tell(ChunkCorrupt(action.link, action.key, action.index))
+            self._handle(ChunkCorrupt(action.link, action.key, action.index))
             return
         self.worker.write(action.key, action.index, payload)
-        self._tell(ChunkVerified(action.link, action.key, action.index, action.stripe, len(payload)))
+        self._handle(ChunkVerified(action.link, action.key, action.index, action.stripe, len(payload)))
 
     def chunk(self, key: EncodingKey, index: ChunkIndex) -> BytesLike | None:
         """Return a chunk's bytes; None if they are not in memory."""
@@ -265,7 +265,7 @@ class RelayVersions:
             case StateMade(key=key):
                 self._count_saved(key)
                 self._carry_out(self._book.made(key))
-                self._tell(KeyframeMade(EncodingKey(key.version, KEYFRAME_ID)))
+                self._handle(KeyframeMade(EncodingKey(key.version, KEYFRAME_ID)))
                 self._log_if_unannounced(key)
                 self.worker.prune(self._spared())
             case StateNotMade(key=key, reason=reason):
@@ -276,12 +276,12 @@ class RelayVersions:
                 self.worker.memory.discard(keys)
                 for key in keys:
                     self._discard_list(key)
-                self._tell(VersionsRemoved(keys))
+                self._handle(VersionsRemoved(keys))
             case StoreReady(key=key):
                 self._discard_list(key)  # from now on the store has it
-                self._tell(event)
+                self._handle(event)
             case _:
-                self._tell(event)
+                self._handle(event)
 
     def _log_if_unannounced(self, key: EncodingKey) -> None:
         if self._book.waits_for_announcement(key.version):
@@ -314,9 +314,9 @@ class RelayVersions:
                 verified = self._book.verified(key.version)
                 pushed = verified is not None and manifest == broadcast_manifest(verified)
                 sizes = (manifest.chunk_count, manifest.chunk_size_bytes)
-                self._tell(EncodingKnown(key, *sizes, announced, hashes is not None, holder, pushed))
+                self._handle(EncodingKnown(key, *sizes, announced, hashes is not None, holder, pushed))
             case Drop(key=key, reason=reason):
-                self._tell(EncodingUnwanted(key, reason))
+                self._handle(EncodingUnwanted(key, reason))
             case Materialise(key=key):
                 self.worker.materialise(key)
             case Report(version=version):
@@ -326,7 +326,7 @@ class RelayVersions:
                 epoch = verified.record.epoch if verified is not None else 0
                 self._post(holder, pb.LinkMessage(held=pb.VersionHeld(epoch=epoch, version=version)))
             case SendToAll(key=key):
-                self._tell(BroadcastStarted(key))
+                self._handle(BroadcastStarted(key))
             case _:
                 assert_never(command)
 

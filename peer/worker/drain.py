@@ -24,7 +24,7 @@ RELAY_CLOSE_TIMEOUT_S = 0.4  # for links to close
 class EndingWorker(Protocol):
     """See peer.worker.worker.Worker."""
 
-    def tell(self, event: Event) -> None: ...
+    def handle(self, event: Event) -> None: ...
 
 
 class EndingSession(Protocol):
@@ -46,7 +46,7 @@ async def finish(worker: EndingWorker, parts: Mapping[str, asyncio.Task[Any]], r
         parts: tasks by name, of which "worker" ends when it holds no lease, and "signal" has ended already.
     """
     log.info("peer finishes its work", reason=reason, most_s=seconds)
-    worker.tell(FinishRequested(reason))
+    worker.handle(FinishRequested(reason))
     waited = [task for name, task in parts.items() if name != "signal"]
     await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
@@ -62,7 +62,7 @@ async def end(
     """Upload finished rollouts, return the other leases, close the session and the relay; within 2 s."""
     log.info("peer stops", reason=reason)
     if worker is not None and not parts["worker"].done():
-        worker.tell(StopRequested(reason))
+        worker.handle(StopRequested(reason))
         await asyncio.wait((parts["worker"],), timeout=DRAIN_TIMEOUT_S)
     if not parts["session"].done():
         await session.close(reason)

@@ -95,7 +95,7 @@ class Worker:
         self._wake: asyncio.TimerHandle | None = None
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    def tell(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         """Feed an event to the core and begin its actions. Never blocks."""
         loop = asyncio.get_running_loop()
         for action in self._core.handle(event, loop.time()):
@@ -105,7 +105,7 @@ class Worker:
             self._wake = None
         wake_s = self._core.next_wake_s()
         if wake_s is not None:
-            self._wake = loop.call_at(max(wake_s, loop.time() + TICK_MIN_S), self.tell, Tick())
+            self._wake = loop.call_at(max(wake_s, loop.time() + TICK_MIN_S), self.handle, Tick())
 
     @property
     def held_leases(self) -> list[LeaseId]:
@@ -196,12 +196,12 @@ class Worker:
                 fix="check this machine's memory; the peer does not generate with weights that it cannot vouch for",
             )
         log.info("version loaded", version=key.version)
-        self.tell(VersionLoaded(key))
+        self.handle(VersionLoaded(key))
 
     async def _activate(self, key: VersionKey) -> None:
         await self._engine.activate(key.version)
         log.info("version active", version=key.version)
-        self.tell(VersionActivated(key))
+        self.handle(VersionActivated(key))
 
     async def _generate(self, batch_id: int, work: tuple[SlotWork, ...], slice_tokens: int) -> None:
         self._generation = self._engine.begin([_request(item) for item in work])
@@ -222,7 +222,7 @@ class Worker:
             work.update(enumerate(more, start=self._requests))
             self._requests += len(more)
         slices = await generation.next_slice(slice_tokens)
-        self.tell(SliceGenerated(batch_id, tuple(self._news(work, new) for new in slices)))
+        self.handle(SliceGenerated(batch_id, tuple(self._news(work, new) for new in slices)))
 
     def _news(self, work: dict[int, SlotWork], new: CompletionSlice) -> SliceTokens:
         item = work[new.request] if new.finish_reason is None else work.pop(new.request)
@@ -244,12 +244,12 @@ class Worker:
             verdicts = await self._uploads.upload(action.rollouts)
         except RollcastError as error:
             log.warning("upload failed", rollouts=len(action.rollouts), cause=error.cause or error.what)
-            self.tell(UploadFailed(action.upload_id, error.what, next(self._retry_delays)))
+            self.handle(UploadFailed(action.upload_id, error.what, next(self._retry_delays)))
             return
         self._judged(action.rollouts, verdicts)
         if len(verdicts) == len(action.rollouts):
             self._retry_delays = self._delays()
-        self.tell(UploadAnswered(action.upload_id, verdicts, next(self._retry_delays)))
+        self.handle(UploadAnswered(action.upload_id, verdicts, next(self._retry_delays)))
 
     def _delays(self) -> Iterator[float]:
         return backoff_delays_s(self._random, first_s=0.2, most_s=5.0)

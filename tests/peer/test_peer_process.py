@@ -80,7 +80,7 @@ async def generating_peer(folder: Path) -> AsyncIterator[PeerProcess]:
             await process.wait()
 
 
-def tokens_told(session: ScriptedSession) -> dict[int, list[int]]:
+def tokens_reported(session: ScriptedSession) -> dict[int, list[int]]:
     """Return each sample's tokens from its partial results, and assert that these follow each other without a gap."""
     told: dict[int, list[int]] = {}
     for message in session.received:
@@ -119,7 +119,7 @@ async def test_stopped_continued_and_told_to_stop(tmp_path: Path) -> None:
         assert time.monotonic() - begun_s < 2.0
         assert session.kinds()[-1] == "goodbye"
         assert (await session.expect("lease_return")).lease_ids == [2]
-        told, uploaded = tokens_told(session), peer.coordinator.uploaded
+        told, uploaded = tokens_reported(session), peer.coordinator.uploaded
         assert sorted((item.lease_id, item.sample_index) for item in uploaded) == [(1, index) for index in range(4)]
         for item in uploaded:
             tokens = item.completion_token_ids
@@ -133,7 +133,7 @@ async def test_reported_tokens_of_a_killed_peer_are_not_lost(tmp_path: Path) -> 
         peer.process.kill()
         assert await peer.ended() == -signal.SIGKILL
         await asyncio.wait_for(peer.session.ended.wait(), 10.0)
-        told = tokens_told(peer.session)
+        told = tokens_reported(peer.session)
         assert set(told) == {0, 1, 2, 3}
         for index, tokens in told.items():
             assert tuple(tokens) == whole(RUNNING, index, len(tokens))

@@ -107,25 +107,25 @@ def _error_classes() -> list[type[RollcastError]]:
 
 
 async def check_machine(
-    asked: CheckRequest, said: Progress, *, engine_factory: Callable[[PeerConfig], Engine] = make_engine
+    asked: CheckRequest, progress: Progress, *, engine_factory: Callable[[PeerConfig], Engine] = make_engine
 ) -> CheckResult:
     """Measure everything that the request allows.
 
     Args:
-        said: called with a line of progress.
+        progress: called with a line of progress.
 
     Raises:
         ConfigError: the requested model is unknown.
     """
     model = _named_model(asked.model) if asked.model else None
     config, runs = asked.config, holder_of(asked.state_folder) is not None
-    said("checking this machine")
+    progress("checking this machine")
     machine = await asyncio.to_thread(
         machine_facts, asked.state_folder, link_host=config.link.host, link_port=0 if runs else config.link.port
     )
     checked = CheckResult(machine, checking.machine_findings(machine, config, runs=runs))
     if asked.invite is not None:
-        await _ask_coordinator(asked, asked.invite, checked, said, runs=runs)
+        await _ask_coordinator(asked, asked.invite, checked, progress, runs=runs)
     model = model or _run_model(checked.needs)
     if model is None:
         checked.findings += checking.bare_room_findings(machine)
@@ -135,23 +135,23 @@ async def check_machine(
     if asked.decode and runs:
         checked.findings.append(_running_speed(asked.state_folder))
     elif asked.decode and fits:
-        await _decode(asked, model or _default_model(machine), checked, said, engine_factory)
+        await _decode(asked, model or _default_model(machine), checked, progress, engine_factory)
     if asked.invite is not None and checked.needs is not None:
-        await _judge(asked, asked.invite, checked, said)
+        await _judge(asked, asked.invite, checked, progress)
     checked.findings = checking.ordered(checked.findings)
     return checked
 
 
 async def _ask_coordinator(
-    asked: CheckRequest, invite: Invite, checked: CheckResult, said: Progress, *, runs: bool
+    asked: CheckRequest, invite: Invite, checked: CheckResult, progress: Progress, *, runs: bool
 ) -> None:
     found, failures = await first_reached(invite, asked.config.coordinators)
     checked.findings += checking.place_findings(failures, reached=found is not None)
     if found is None:
         return
     invite = found
-    said(f"asking {invite.http_url}")
-    checked.link = await measure_link(invite, said) if asked.link else await _quick_link(invite)
+    progress(f"asking {invite.http_url}")
+    checked.link = await measure_link(invite, progress) if asked.link else await _quick_link(invite)
     checked.findings += checking.link_findings(checked.link)
     if checked.link.rtt_s is None:
         return
@@ -159,7 +159,7 @@ async def _ask_coordinator(
         async with InviteHttp(invite) as door:
             checked.needs = await door.ask("GET", "/api/v1/worth")
             if asked.link:
-                said(
+                progress(
                     "asking the peer that runs here who can dial it" if runs else "asking the coordinator to dial back"
                 )
                 await _reach(door, asked, checked, runs=runs)
@@ -206,7 +206,7 @@ async def _decode(
     asked: CheckRequest,
     model: ModelConfig,
     checked: CheckResult,
-    said: Progress,
+    progress: Progress,
     engine_factory: Callable[[PeerConfig], Engine],
 ) -> None:
     engine: Engine | None = None
@@ -217,7 +217,7 @@ async def _decode(
             model,
             concurrent_rollouts=asked.config.engine.concurrent_rollouts,
             new_tokens=min(_NEW_TOKENS_MAX, int((checked.needs or {}).get("new_tokens_max") or _NEW_TOKENS_MAX)),
-            said=said,
+            progress=progress,
         )
         checked.findings += checking.speed_findings(checked.decoded, checked.machine)
     except RollcastError as error:
@@ -227,7 +227,7 @@ async def _decode(
             await engine.close()
 
 
-async def _judge(asked: CheckRequest, invite: Invite, checked: CheckResult, said: Progress) -> None:
+async def _judge(asked: CheckRequest, invite: Invite, checked: CheckResult, progress: Progress) -> None:
     if checked.decoded is None:
         return
     link = checked.link or LinkMeasured()
@@ -239,7 +239,7 @@ async def _judge(asked: CheckRequest, invite: Invite, checked: CheckResult, said
         "download_bytes_per_s": _capped(link.download_bytes_per_s, caps.download_mbit_s_max),
         "memory_bytes": float(checked.machine.compute_memory_bytes),
     }
-    said("asking the planner what this machine would contribute")
+    progress("asking the planner what this machine would contribute")
     try:
         async with InviteHttp(invite) as door:
             checked.worth = await door.ask("POST", "/api/v1/worth", measured)

@@ -92,7 +92,7 @@ async def timed_decode(
     concurrent_rollouts: int,
     new_tokens: int,
     seconds: float = SECONDS,
-    said: Progress = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> Decoded:
     """Generate rollouts for about ``seconds``, and return the speed.
 
@@ -100,7 +100,7 @@ async def timed_decode(
         concurrent_rollouts: rollouts generated at once.
         new_tokens: tokens of each rollout at most.
         seconds: seconds of generation that are timed.
-        said: called with each step as text.
+        progress: called with each step as text.
 
     Raises:
         WaitTimedOut: loading, compiling and generating took longer than DEADLINE_S.
@@ -111,14 +111,14 @@ async def timed_decode(
     async with deadline(DEADLINE_S, "a short decode", fix="try a smaller model, or fewer concurrent rollouts"):
         begun_s = time.monotonic()
         engine.expect(WarmUp(PROMPT_TOKENS, sampling))
-        said(f"loading and compiling a model of {parameter_count(model):,} parameters")
+        progress(f"loading and compiling a model of {parameter_count(model):,} parameters")
         await engine.load(record, memoryview(state))
         await engine.activate(record.version)
         asked = [GenerateRequest((_TOKEN,) * PROMPT_TOKENS, seed, sampling) for seed in range(concurrent_rollouts)]
         generation = engine.begin(asked)
         await generation.next_slice(1)
         ready_s = time.monotonic() - begun_s
-        said(f"generating {concurrent_rollouts} rollouts at once for about {seconds:g} s")
+        progress(f"generating {concurrent_rollouts} rollouts at once for about {seconds:g} s")
         tokens, took_s = await _generated(generation, concurrent_rollouts, new_tokens, seconds)
     return Decoded(
         tokens / max(took_s, 1e-9),

@@ -25,7 +25,7 @@ _FAMILY_LOOK_S = 10.0  # between two searches for child processes, because they 
 
 
 class Sensors:
-    """The sensors of this machine. Call ``look`` from time to time, always from the same thread.
+    """The sensors of this machine. Call ``read`` from time to time, always from the same thread.
 
     Shares are of the time since the last call.
 
@@ -55,7 +55,7 @@ class Sensors:
         self._family_looked_s = float("-inf")
         self._cpu_before: tuple[float, float, float] | None = None  # seconds: all cores, busy, this peer
 
-    def look(self) -> Readings:
+    def read(self) -> Readings:
         """Return the readings of this moment. A missing sensor is no error."""
         family = self._family()
         battery = _battery()

@@ -65,7 +65,7 @@ class Dht:
         self._host = _MembersHost(host, connection_to, self._serve)
         self._kad = KadDHT(self._host, DHTMode.SERVER, max_peers_per_subnet=0)
         self._seeds: tuple[P2pAddress, ...] = ()
-        self._told: frozenset[tuple[PeerId, tuple[str, ...]]] = frozenset()
+        self._reported: frozenset[tuple[PeerId, tuple[str, ...]]] = frozenset()
         self._woken = trio.Event()
 
     def seek(self, seeds: Iterable[str], own: Iterable[str]) -> None:
@@ -90,7 +90,7 @@ class Dht:
                 # libp2p raises many kinds, and a lookup that fails must not end the host.
                 with trio.move_on_after(_ROUND_TIMEOUT_S), contextlib.suppress(Exception):
                     await self.round()
-                wait_s = ROUND_S if self._told else min(ROUND_S, 2.0 * wait_s)
+                wait_s = ROUND_S if self._reported else min(ROUND_S, 2.0 * wait_s)
             with trio.move_on_after(wait_s):
                 await self._woken.wait()
                 await trio.sleep(FIRST_ROUND_S)  # what changes once often changes again at once
@@ -107,15 +107,15 @@ class Dht:
             providers = await store.find_providers(self._key, _FOUND_MOST)
         finally:
             store.providers[self._key] = {**held, **store.providers.get(self._key, {})}
-        self._tell([*providers, *store.get_providers(self._key)])
+        self._report_found([*providers, *store.get_providers(self._key)])
         if self._host.own:
             await store.provide(self._key)
         self._prune()
 
-    def _tell(self, providers: Iterable[PeerInfo]) -> None:
+    def _report_found(self, providers: Iterable[PeerInfo]) -> None:
         found = _readable(providers, str(self._host.get_id()))
         if found:
-            self._told = frozenset(found)
+            self._reported = frozenset(found)
             self._found(found)
 
     async def _serve(self, handler: Callable[[Any], Any], stream: Any) -> None:
@@ -125,9 +125,9 @@ class Dht:
                 with trio.move_on_after(_SERVED_S):
                     await handler(stream)
                 self._prune()
-                said = self._kad.provider_store.get_providers(self._key)
-                if not self._told.issuperset(_readable(said, str(self._host.get_id()))):
-                    self._tell(said)
+                stored = self._kad.provider_store.get_providers(self._key)
+                if not self._reported.issuperset(_readable(stored, str(self._host.get_id()))):
+                    self._report_found(stored)
         except Exception:  # libp2p raises many kinds; another's stream must not end the host, and is closed
             return
         finally:

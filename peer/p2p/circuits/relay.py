@@ -91,13 +91,13 @@ class CircuitRelay:
             with trio.fail_after(self._opening_timeout_s):
                 request = await read_message(stream, HopMessage)
             if not self._is_member(peer_id):
-                await self._say(stream, Answer.PERMISSION_DENIED)
+                await self._reply(stream, Answer.PERMISSION_DENIED)
             elif request.type == HopMessage.RESERVE:
                 await self._reserve(stream, peer_id)
             elif request.type == HopMessage.CONNECT:
                 await self._connect(stream, peer_id, request.peer.id)
             else:
-                await self._say(stream, Answer.UNEXPECTED_MESSAGE)
+                await self._reply(stream, Answer.UNEXPECTED_MESSAGE)
         except Exception:  # libp2p raises many kinds; a request must not end the host, and is closed
             return
         finally:
@@ -106,11 +106,11 @@ class CircuitRelay:
     async def _reserve(self, stream: Any, peer_id: PeerId) -> None:
         answer = self.book.reserve(peer_id, trio.current_time())
         if answer is not Answer.OK:
-            await self._say(stream, answer)
+            await self._reply(stream, answer)
             return
         self._reserved[peer_id] = stream.swarm_conn
         granted = Reservation(expire=int(time.time() + RESERVATION_S))
-        await self._say(stream, answer, reservation=granted, limit=self._limit())
+        await self._reply(stream, answer, reservation=granted, limit=self._limit())
 
     async def _connect(self, stream: Any, source: PeerId, target_id: bytes) -> None:
         target = PeerId(str(ID(target_id)))
@@ -118,15 +118,15 @@ class CircuitRelay:
         connection = self._reserved.get(target)
         answer = self.book.connect(source, target, trio.current_time())
         if answer is not Answer.OK:
-            await self._say(stream, answer)
+            await self._reply(stream, answer)
             return
         try:
             onward = await self._stop(connection, stream.muxed_conn.peer_id)
             if onward is None:  # the stream is closed, not reset, so the answer arrives
-                await self._say(stream, Answer.CONNECTION_FAILED)
+                await self._reply(stream, Answer.CONNECTION_FAILED)
                 return
             try:
-                await self._say(stream, Answer.OK, limit=self._limit())
+                await self._reply(stream, Answer.OK, limit=self._limit())
                 await self._join(stream, onward)
             finally:
                 await close_quietly(stream.reset, onward.reset)
@@ -149,7 +149,7 @@ class CircuitRelay:
             await close_quietly(onward.reset)
         return None
 
-    async def _say(self, stream: Any, answer: Answer, **more: Any) -> None:
+    async def _reply(self, stream: Any, answer: Answer, **more: Any) -> None:
         message = HopMessage(type=HopMessage.STATUS, status=wire_status(answer))
         for name, value in more.items():
             getattr(message, name).CopyFrom(value)

@@ -66,7 +66,7 @@ class Reservations:
         def held() -> None:
             self._failures.pop(relay, None)
             self._held.add(relay)
-            self._tell()
+            self._notify()
 
         with scope:
             try:
@@ -76,7 +76,7 @@ class Reservations:
         del self._tried[relay]
         if relay in self._held:
             self._held.discard(relay)
-            self._tell()
+            self._notify()
         if relay in self._named:
             self._resting.add(relay)
             self._nursery.start_soon(self._rest, relay)
@@ -90,5 +90,5 @@ class Reservations:
         self._resting.discard(relay)
         self._fill()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._changed(tuple(relay for relay in self._named if relay in self._held))

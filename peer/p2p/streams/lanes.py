@@ -58,7 +58,7 @@ class Lanes:
         self._wake = wake
         self._changed = trio.Event()  # there are bytes to send, or the link is finishing
         self._grant_due = trio.Event()
-        self._heard = False
+        self._alive = False
         self._to_grant = 0
         self._sent_all = trio.Event()
         self._received_all = trio.Event()
@@ -133,16 +133,16 @@ class Lanes:
     async def _read_signs_of_life(self) -> None:
         """Read the other end's signs of life."""
         while await self._sends.read(_SIGNS_READ_MOST):
-            self._heard = True
+            self._alive = True
         raise _Over("the link was closed")
 
     async def _watch(self) -> None:
         """End the link if the other end is silent. The read is not cancelled, because a read of libp2p also writes."""
         silent_parts = 0
         while silent_parts < _SILENCE_PARTS:
-            self._heard = False
+            self._alive = False
             await trio.sleep(self._silence_timeout_s / _SILENCE_PARTS)
-            silent_parts = 0 if self._heard else silent_parts + 1
+            silent_parts = 0 if self._alive else silent_parts + 1
         raise _Over(f"the other end sent nothing for {self._silence_timeout_s:g} s")
 
     # ------------------------------------------------------------- the lane that carries the other end's frames

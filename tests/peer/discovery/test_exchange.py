@@ -76,9 +76,9 @@ class Around:
         self.exchange.linked(cast(Link, link))
         return link
 
-    def look(self, seconds: float = 3.0) -> None:
+    def refresh(self, seconds: float = 3.0) -> None:
         self.clock += seconds
-        self.exchange.look()
+        self.exchange.refresh()
 
     def hears(self, link: PlayedLink, *records: pb.Signed) -> None:
         self.exchange.records_received(cast(Link, link), pb.PeerRecords(records=records))
@@ -97,11 +97,11 @@ async def test_the_own_record_is_sent_in_every_session_and_on_every_change(tmp_p
     around = Around(tmp_path)
     around.exchange.opened(pb.Welcome())
     around.exchange.opened(pb.Welcome())
-    around.look()
+    around.refresh()
     assert [one.addresses for one in around.given] == [("own:1",)] * 2
     around.addresses = ("own:2",)
-    around.look()
-    around.look()
+    around.refresh()
+    around.refresh()
     assert [one.addresses for one in around.given[2:]] == [("own:2",)]
 
 
@@ -110,18 +110,18 @@ async def test_a_new_link_is_sent_the_own_record_and_others_and_again_later(tmp_
     other = Identity.generate()
     around.exchange.received(pb.CoordinatorMessage(peer_records=pb.PeerRecords(records=[record(other)])))
     link, learner = around.link(), around.link("learner")
-    around.look()
+    around.refresh()
     assert link.told == [{around.identity.peer_id, other.peer_id}]
     assert learner.sent == []
-    around.look(60.0)
+    around.refresh(60.0)
     assert len(link.told) == 1
-    around.look(400.0)
+    around.refresh(400.0)
     assert len(link.told) == 2
     around.addresses = ("own:2",)
-    around.look()
+    around.refresh()
     assert len(link.told) == 3
     around.exchange.unlinked(cast(Link, link))
-    around.look(400.0)
+    around.refresh(400.0)
     assert len(link.told) == 3
 
 
@@ -129,7 +129,7 @@ async def test_received_records_can_be_dialled(tmp_path: Path) -> None:
     around = Around(tmp_path)
     link, third = around.link(), Identity.generate()
     around.hears(link, record(link.identity), record(third, "t:1", "/ip4/192.0.2.1/tcp/1"))
-    around.look()
+    around.refresh()
     assert around.dialable == {link.peer_id, third.peer_id}
     (neighbour,) = [one for one in around.holders[-1] if one.peer_id == third.peer_id]
     assert around.learned[third.peer_id] == ("t:1", "/ip4/192.0.2.1/tcp/1")
@@ -142,7 +142,7 @@ async def test_a_record_that_does_not_verify_is_dropped_alone(tmp_path: Path) ->
     forged = record(Identity.generate())
     forged.signature = bytes(64)
     around.hears(link, forged, record(other_run, run_id=RunId("run-2")), record(good))
-    around.look()
+    around.refresh()
     assert around.dialable == {good.peer_id}
     assert link.closed == ""
 
@@ -160,11 +160,11 @@ async def test_a_peer_that_sends_too_often_is_ignored(tmp_path: Path) -> None:
     others = [Identity.generate() for _ in range(12)]
     for other in others:
         around.hears(link, record(other))
-    around.look()
+    around.refresh()
     assert 3 <= len(around.dialable) <= 6
     around.clock += 120.0
     around.hears(link, record(others[-1]))
-    around.look()
+    around.refresh()
     assert others[-1].peer_id in around.dialable
 
 
@@ -174,7 +174,7 @@ async def test_a_message_has_a_bounded_number_of_records(tmp_path: Path) -> None
         records = [record(Identity.generate()) for _ in range(PEER_RECORDS_MAX)]
         around.exchange.received(pb.CoordinatorMessage(peer_records=pb.PeerRecords(records=records)))
     link = around.link()
-    around.look()
+    around.refresh()
     assert len(link.told[0]) == 1 + RECORDS_SENT
 
 
@@ -199,9 +199,9 @@ async def test_a_restarted_peer_loads_the_peers_that_it_met(tmp_path: Path) -> N
 
 async def test_a_nearby_peer_is_offered_at_once(tmp_path: Path) -> None:
     around = Around(tmp_path)
-    around.look()
+    around.refresh()
     around.exchange.found_nearby(PeerId("near"), "peer", ("192.168.0.2:1",))
-    around.look(0.0)
+    around.refresh(0.0)
     assert around.dialable == {"near"}
     assert around.holders[-1][0].lan
     assert around.learned == {"near": ("192.168.0.2:1",)}
@@ -211,6 +211,6 @@ async def test_hints_are_offered_as_far_away_and_last(tmp_path: Path) -> None:
     around = Around(tmp_path)
     around.exchange.found_nearby(PeerId("near"), "peer", ("192.168.0.2:1",))
     around.exchange.hinted(PeerId("far"), ("/ip4/192.0.2.1/tcp/4001",))
-    around.look()
+    around.refresh()
     assert [(one.peer_id, one.lan) for one in around.holders[-1]] == [("near", True), ("far", False)]
     assert around.exchange.known(9) == [("near", "192.168.0.2:1"), ("far", "/ip4/192.0.2.1/tcp/4001")]

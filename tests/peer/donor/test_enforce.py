@@ -46,18 +46,18 @@ class World:
 
 async def test_a_machine_without_limits_is_allowed_everything_once(tmp_path: Path) -> None:
     world = World(tmp_path)
-    world.enforcer.look(Readings())
-    world.enforcer.look(Readings())
+    world.enforcer.apply_readings(Readings())
+    world.enforcer.apply_readings(Readings())
     assert world.applied == [ALL]
 
 
 async def test_a_pause_survives_a_restart(tmp_path: Path) -> None:
     assert World(tmp_path).enforcer.ask("pause", 3600.0).state == "paused"
     again = World(tmp_path)
-    again.enforcer.look(Readings())
+    again.enforcer.apply_readings(Readings())
     assert [allowed.state for allowed in again.applied] == ["paused"]
     again.local += timedelta(hours=1)
-    again.enforcer.look(Readings())
+    again.enforcer.apply_readings(Readings())
     assert again.applied[-1] == ALL
     assert SavedState(tmp_path).asked == OwnerRequest()
 
@@ -66,10 +66,10 @@ async def test_bytes_count_once_and_are_saved(tmp_path: Path) -> None:
     world = World(tmp_path, quota=Quota(upload_bytes=100))
     for sent in (60, 60, 99):
         world.moved = sent, 7
-        world.enforcer.look(Readings())
+        world.enforcer.apply_readings(Readings())
     assert world.applied[-1].send
     world.moved = 100, 7
-    world.enforcer.look(Readings())
+    world.enforcer.apply_readings(Readings())
     assert not world.applied[-1].send
     world.enforcer.ask("run")
     assert SavedState(tmp_path).use == MonthUse("2026-11", 100, 7)
@@ -79,11 +79,11 @@ async def test_finishing_until_a_time_becomes_a_pause_once_no_work_is_held(tmp_p
     world = World(tmp_path)
     world.holds = True
     world.enforcer.ask("finish", 7200.0)
-    world.enforcer.look(Readings())
+    world.enforcer.apply_readings(Readings())
     assert world.finished == [NOON + timedelta(hours=2)]
     assert world.applied[-1].state == "finishing"
     world.holds, world.local = False, NOON + timedelta(hours=1)
-    world.enforcer.look(Readings())
+    world.enforcer.apply_readings(Readings())
     assert world.applied[-1].state == "paused"
     assert world.memory.asked == OwnerRequest("pause", NOON + timedelta(hours=2))
 
@@ -104,12 +104,12 @@ async def test_the_real_machine_is_read_and_its_traffic_saved_at_the_end(tmp_pat
 async def test_new_limits_apply_at_once_and_keep_the_months_count(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.moved = 100, 7
-    world.enforcer.look(Readings())
+    world.enforcer.apply_readings(Readings())
     world.enforcer.change(Rules(), Quota(upload_bytes=100, use=world.enforcer.used))
-    world.enforcer.look(Readings())
+    world.enforcer.apply_readings(Readings())
     assert world.applied == [ALL, Allowed(True, False, True, "on", world.applied[-1].reason)]
     world.enforcer.change(Rules(ceilings=Ceilings(cpu_celsius_max=60.0)), Quota(use=world.enforcer.used))
-    world.enforcer.look(Readings(cpu_celsius=70.0))
+    world.enforcer.apply_readings(Readings(cpu_celsius=70.0))
     assert world.applied[-1].state == "resting"
     world.enforcer.change(Rules(), Quota(use=world.enforcer.used))
     assert world.applied[-1] == ALL, "a limit that is gone holds nothing back"

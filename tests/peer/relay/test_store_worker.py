@@ -153,11 +153,11 @@ async def test_an_answer_does_not_wait_for_later_jobs(tmp_path: Path, monkeypatc
     may_finish = threading.Event()
     finish = StoredEncoding.finish
 
-    def finish_when_told(encoding: StoredEncoding) -> None:
+    def finish_when_released(encoding: StoredEncoding) -> None:
         assert may_finish.wait(5.0)
         finish(encoding)
 
-    monkeypatch.setattr(StoredEncoding, "finish", finish_when_told)
+    monkeypatch.setattr(StoredEncoding, "finish", finish_when_released)
     async with working(tmp_path) as setup:
         setup.begin(FIRST)
         setup.write(FIRST, KEY)

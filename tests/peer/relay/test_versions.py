@@ -63,7 +63,7 @@ class Setup:
             self.store,
             role,
             verify=lambda one: verify_announcement(one, run_id=RUN_ID, learner_public_key=LEARNER.public_key),
-            tell=self._tell,
+            handle=self._handle,
             post=lambda link, message: self.posted.append((link, message)),
             progress=lambda key: self.progress.get(key, (0, 0)),
             spared=lambda: frozenset(self.spared),
@@ -72,7 +72,7 @@ class Setup:
         self._seen = 0
         self._changed = asyncio.Event()
 
-    def _tell(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         if isinstance(event, AnnouncementReceived):
             self.spoken_of.append(event)
             return
@@ -316,8 +316,8 @@ async def test_chunks_that_overtake_their_list_wait_for_it(tmp_path: Path) -> No
 class Verifying(Setup):
     """Has every arriving chunk verified, as the core does."""
 
-    def _tell(self, event: Event) -> None:
-        super()._tell(event)
+    def _handle(self, event: Event) -> None:
+        super()._handle(event)
         if isinstance(event, ChunkArrived):
             self.versions.verify(Verify(event.link, event.key, event.index, event.stripe))
 

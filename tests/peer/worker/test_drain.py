@@ -19,7 +19,7 @@ class Part:
         self.closed: list[str] = []
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    def tell(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         self.told.append(event)
         if isinstance(event, StopRequested) and not self.ended.done():
             self.ended.set_result(event.reason)

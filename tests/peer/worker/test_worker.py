@@ -77,7 +77,7 @@ class Fixture:
 
     def start_version(self, version: int) -> None:
         stored_version(self.store, version)
-        self.worker.tell(VersionVerified(key(version)))
+        self.worker.handle(VersionVerified(key(version)))
 
 
 @asynccontextmanager
@@ -85,7 +85,7 @@ async def a_worker(
     folder: Path, engine: FakeEngine | None = None, uploads: Uploads | None = None, **settings: Any
 ) -> AsyncIterator[Fixture]:
     fixture = Fixture(folder, engine or FakeEngine(), uploads or Uploads(), **settings)
-    fixture.worker.tell(SessionOpened())
+    fixture.worker.handle(SessionOpened())
     try:
         yield fixture
     finally:
@@ -100,7 +100,7 @@ async def test_from_a_version_on_disk_to_an_accepted_rollout(tmp_path: Path) -> 
         fixture.start_version(3)
         await fixture.until(lambda: "work_request" in fixture.kinds(), "the worker to be ready")
         lease = grant(1, 4)
-        fixture.worker.tell(LeasesGranted((lease,)))
+        fixture.worker.handle(LeasesGranted((lease,)))
         await fixture.until(lambda: len(fixture.uploads.accepted) == 4, "four uploads")
         first = fixture.uploads.accepted[0]
         assert (first.lease_id, first.sample_index, first.group_id) == (1, 0, lease.group_id)
@@ -114,7 +114,7 @@ async def test_a_lease_shorter_than_a_batch_is_generated_without_another_event(t
     async with a_worker(tmp_path) as fixture:
         fixture.start_version(0)
         await fixture.until(lambda: "work_request" in fixture.kinds(), "the worker to be ready")
-        fixture.worker.tell(LeasesGranted((grant(1, 1),)))
+        fixture.worker.handle(LeasesGranted((grant(1, 1),)))
         await fixture.until(lambda: len(fixture.uploads.accepted) == 1, "an upload")
 
 
@@ -123,7 +123,7 @@ async def test_a_version_that_comes_while_generating_is_used_by_the_next_batch(t
         fixture.start_version(0)
         await fixture.until(lambda: "work_request" in fixture.kinds(), "the worker to be ready")
         fixture.engine.released.clear()
-        fixture.worker.tell(LeasesGranted((grant(1, 4), grant(2, 4))))
+        fixture.worker.handle(LeasesGranted((grant(1, 4), grant(2, 4))))
         await fixture.until(lambda: fixture.engine.batches, "the first batch")
         fixture.start_version(1)
         await fixture.until(lambda: fixture.engine.loads == [0, 1], "the second load")
@@ -136,7 +136,7 @@ async def test_a_version_that_comes_while_generating_is_used_by_the_next_batch(t
 async def test_failed_uploads_are_retried(tmp_path: Path) -> None:
     async with a_worker(tmp_path, uploads=Uploads(failures=3)) as fixture:
         fixture.start_version(0)
-        fixture.worker.tell(LeasesGranted((grant(1, 4),)))
+        fixture.worker.handle(LeasesGranted((grant(1, 4),)))
         await fixture.until(lambda: len(fixture.uploads.accepted) == 4, "four uploads")
 
 
@@ -145,8 +145,8 @@ async def test_draining_ends_the_worker(tmp_path: Path) -> None:
         fixture.start_version(0)
         await fixture.until(lambda: "work_request" in fixture.kinds(), "the worker to be ready")
         fixture.engine.released.clear()
-        fixture.worker.tell(LeasesGranted((grant(1, 8),)))
-        fixture.worker.tell(StopRequested("stopped by a signal"))
+        fixture.worker.handle(LeasesGranted((grant(1, 8),)))
+        fixture.worker.handle(StopRequested("stopped by a signal"))
         assert await asyncio.wait_for(fixture.running, 2.0) == "stopped by a signal"
         assert fixture.engine.closed
         assert fixture.sent[-1].lease_return.lease_ids == [1]
@@ -156,9 +156,9 @@ async def test_a_stopped_worker_uploads_the_tokens_of_its_slices(tmp_path: Path)
     async with a_worker(tmp_path, FakeEngine(token_s=0.001), slice_tokens=1) as fixture:
         fixture.start_version(0)
         endless = grant(1, 4, max_new_tokens=100_000, stop_token_ids=())
-        fixture.worker.tell(LeasesGranted((endless,)))
+        fixture.worker.handle(LeasesGranted((endless,)))
         await fixture.until(lambda: fixture.status().tokens_generated > 20, "some tokens")
-        fixture.worker.tell(StopRequested("stopped by a signal"))
+        fixture.worker.handle(StopRequested("stopped by a signal"))
         await asyncio.wait_for(fixture.running, 2.0)
         assert {item.finish_reason for item in fixture.uploads.accepted} == {"interrupted"}
         tokens = sum(len(item.completion_token_ids) for item in fixture.uploads.accepted)
@@ -167,10 +167,10 @@ async def test_a_stopped_worker_uploads_the_tokens_of_its_slices(tmp_path: Path)
 
 async def test_running_rollouts_are_reported_and_continue_with_a_new_version(tmp_path: Path) -> None:
     async with a_worker(tmp_path, FakeEngine(token_s=0.001), slice_tokens=1) as fixture:
-        fixture.worker.tell(SessionOpened(partial_interval_s=0.01, continue_across_versions=True))
+        fixture.worker.handle(SessionOpened(partial_interval_s=0.01, continue_across_versions=True))
         fixture.start_version(0)
         lease = grant(1, 1, max_new_tokens=200, stop_token_ids=())
-        fixture.worker.tell(LeasesGranted((lease,)))
+        fixture.worker.handle(LeasesGranted((lease,)))
         await fixture.until(lambda: "partial_rollout" in fixture.kinds(), "a partial result")
         fixture.start_version(1)
         await fixture.until(lambda: fixture.uploads.accepted, "the rollout")
@@ -185,12 +185,12 @@ async def test_an_attempt_continues_where_another_was_lost(tmp_path: Path) -> No
     async with a_worker(tmp_path) as fixture:
         fixture.start_version(0)
         whole = grant(1, 1, max_new_tokens=30, stop_token_ids=())
-        fixture.worker.tell(LeasesGranted((whole,)))
+        fixture.worker.handle(LeasesGranted((whole,)))
         await fixture.until(lambda: fixture.uploads.accepted, "the whole")
         tokens = fixture.uploads.accepted[0].completion_token_ids
         prefix = segment(tokens[:12], peer=PeerId("12D3KooWlost"))
         slot = replace(whole.slots[0], prefix=(prefix,))
-        fixture.worker.tell(LeasesGranted((replace(whole, lease_id=LeaseId(2), slots=(slot,)),)))
+        fixture.worker.handle(LeasesGranted((replace(whole, lease_id=LeaseId(2), slots=(slot,)),)))
         await fixture.until(lambda: len(fixture.uploads.accepted) == 2, "the continued one")
         continued = fixture.uploads.accepted[1]
         assert continued.segments[0] == prefix
@@ -215,7 +215,7 @@ async def test_an_engine_that_fails_ends_the_peer_with_one_clear_error(tmp_path:
 
     async with a_worker(tmp_path, Broken()) as fixture:
         fixture.start_version(0)
-        fixture.worker.tell(LeasesGranted((grant(1, 4),)))
+        fixture.worker.handle(LeasesGranted((grant(1, 4),)))
         with pytest.raises(ProcessFailed, match="failed while generating rollouts") as caught:
             await asyncio.wait_for(fixture.running, 2.0)
         assert "out of memory" in caught.value.cause

@@ -36,7 +36,9 @@ async def test_the_peers_own_engine_is_measured() -> None:
     engine = make_engine(PeerConfig(engine=EngineConfig(kind="jax", concurrent_rollouts=2)))
     said: list[str] = []
     try:
-        found = await timed_decode(engine, MODEL, concurrent_rollouts=2, new_tokens=24, seconds=0.05, said=said.append)
+        found = await timed_decode(
+            engine, MODEL, concurrent_rollouts=2, new_tokens=24, seconds=0.05, progress=said.append
+        )
     finally:
         await engine.close()
     assert found.tokens_per_s == pytest.approx(found.tokens / found.seconds)

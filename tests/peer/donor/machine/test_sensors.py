@@ -19,7 +19,7 @@ from tests.peer.donor.check.test_findings import MACHINE
 
 def test_sensors_of_this_machine_can_be_read(tmp_path: Path) -> None:
     sensors = Sensors(tmp_path, GpuSensors(None), find_idle_s=lambda: 12.0)
-    first = sensors.look()
+    first = sensors.read()
     assert first.others_cpu_share is None, "nothing to compare with"
     assert first.idle_s == 12.0
     assert first.memory_used_bytes is not None
@@ -44,8 +44,8 @@ def test_use_by_others_excludes_this_process(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("peer.donor.machine.sensors._cpu_s", lambda _: next(ours))
     monkeypatch.setattr(Sensors, "_family", lambda self: [self._me])
     sensors = Sensors(tmp_path, GpuSensors(None), wants_idle=False)
-    sensors.look()
-    looked = sensors.look()
+    sensors.read()
+    looked = sensors.read()
     assert looked.others_cpu_share == pytest.approx(0.5), "8 s of 10 were busy, 3 of them with us"
     assert looked.idle_s is None
 

@@ -162,7 +162,7 @@ async def played_donor(
     def local_now() -> datetime:
         return begins + timedelta(seconds=loop.time() - begins_s)
 
-    with patch.object(Sensors, "look", lambda _: warm.look()):
+    with patch.object(Sensors, "read", lambda _: warm.look()):
         donor = Donor(
             OwnerLimitsBook(settings),
             host,
