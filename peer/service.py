@@ -190,7 +190,7 @@ class PeerProcess:
         """
         self._advertise = await self._relay.start()
         log.info("peer started", peer_role=self._config.role, advertise=self._advertise)
-        parts: dict[str, asyncio.Task[Any]] = {
+        tasks: dict[str, asyncio.Task[Any]] = {
             "session": asyncio.create_task(self._session.run()),
             "renewal": asyncio.create_task(self._renewal.run()),
             "donor": asyncio.create_task(self.donor.run()),
@@ -199,24 +199,24 @@ class PeerProcess:
             "stop": asyncio.create_task(_result_of(self._stop_reason)),
         }
         if self._worker is not None:
-            parts["worker"] = asyncio.create_task(self._worker.run())
+            tasks["worker"] = asyncio.create_task(self._worker.run())
         try:
-            done, _ = await asyncio.wait(parts.values(), return_when=asyncio.FIRST_COMPLETED)
-            if self._worker is not None and self._config.drain_s and done == {parts["signal"]}:
-                await finish(self._worker, parts, STOPPED_BY_SIGNAL, self._config.drain_s)
-                done = {task for task in parts.values() if task.done()}
+            done, _ = await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)
+            if self._worker is not None and self._config.drain_s and done == {tasks["signal"]}:
+                await finish(self._worker, tasks, STOPPED_BY_SIGNAL, self._config.drain_s)
+                done = {task for task in tasks.values() if task.done()}
             errors = [error for task in done if (error := task.exception()) is not None]
             if errors:
                 reason = str(errors[0]).splitlines()[0]
             else:
-                ended = [parts[name].result() for name in ("stop", "worker") if name in parts and parts[name].done()]
+                ended = [tasks[name].result() for name in ("stop", "worker") if name in tasks and tasks[name].done()]
                 reason = ended[0] if ended else STOPPED_BY_SIGNAL
-            await end(reason, parts, worker=self._worker, session=self._session, relay=self._relay)
+            await end(reason, tasks, worker=self._worker, session=self._session, relay=self._relay)
             if errors:
                 raise errors[0]
             return 0
         finally:
-            ending = [*parts.values(), *([self._tokenizer_fetch] if self._tokenizer_fetch is not None else [])]
+            ending = [*tasks.values(), *([self._tokenizer_fetch] if self._tokenizer_fetch is not None else [])]
             for task in ending:
                 task.cancel()
             await asyncio.gather(*ending, return_exceptions=True)

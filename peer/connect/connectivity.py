@@ -47,26 +47,26 @@ class Connectivity:
     A component that fails is logged and ends alone: each only adds ways to open links, and direct links work without.
     """
 
-    def __init__(self, parts: Sequence[ConnectivityComponent]) -> None:
-        self._parts = tuple(parts)
-        self._by_kind = {kind: part for part in self._parts for kind in part.kinds}
+    def __init__(self, components: Sequence[ConnectivityComponent]) -> None:
+        self._components = tuple(components)
+        self._by_kind = {kind: component for component in self._components for kind in component.kinds}
 
     async def run(self) -> None:
         """Run every component until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for part in self._parts:
-                group.create_task(self._run(part))
+            for component in self._components:
+                group.create_task(self._run(component))
             group.create_task(asyncio.Event().wait())  # the end of this method would end the peer
 
     def opened(self, welcome: pb.Welcome) -> None:
         """Notify every component that a session has opened."""
-        for part in self._parts:
-            part.opened(welcome)
+        for component in self._components:
+            component.opened(welcome)
 
     def lost(self) -> None:
         """Notify every component that the session has ended."""
-        for part in self._parts:
-            part.lost()
+        for component in self._components:
+            component.lost()
 
     def received(self, message: pb.CoordinatorMessage) -> bool:
         """Pass a message to the component that handles it. Return False if none does.
@@ -74,15 +74,17 @@ class Connectivity:
         Raises:
             RollcastError: the message is malformed.
         """
-        part = self._by_kind.get(message.WhichOneof("body") or "")
-        if part is not None:
-            part.received(message)
-        return part is not None
+        component = self._by_kind.get(message.WhichOneof("body") or "")
+        if component is not None:
+            component.received(message)
+        return component is not None
 
-    async def _run(self, part: ConnectivityComponent) -> None:
+    async def _run(self, component: ConnectivityComponent) -> None:
         try:
-            await part.run()
+            await component.run()
         except RollcastError as error:
-            log.error("connectivity component failed", part=type(part).__name__, code=error.code, reason=str(error))
+            log.error(
+                "connectivity component failed", part=type(component).__name__, code=error.code, reason=str(error)
+            )
         except Exception as error:  # a bug in a convenience must not cost the donor its rollouts
-            log.error("connectivity component failed", part=type(part).__name__, exc_info=error)
+            log.error("connectivity component failed", part=type(component).__name__, exc_info=error)

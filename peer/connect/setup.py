@@ -65,27 +65,29 @@ def connectivity_components(context: ConnectivityContext) -> list[ConnectivityCo
     """Build all connectivity components of one peer. Call it inside a running event loop."""
     exchange = _exchange(context)
     context.relay.watcher = exchange
-    parts: list[ConnectivityComponent] = [
+    components: list[ConnectivityComponent] = [
         context.reachability,
         _checking(context),
         exchange,
         OfflineWatch(context.relay),
     ]
-    parts.append(Bans(context.relay.keep_out, exchange.keep_out))
+    components.append(Bans(context.relay.keep_out, exchange.keep_out))
     if not is_loopback(context.config.link.host):
-        parts.append(_local_address(context))
+        components.append(_local_address(context))
     if context.config.link.map_port:
-        parts.append(PortMapping(context.config.link, context.reachability.set_advertise, random=Random()))
+        components.append(PortMapping(context.config.link, context.reachability.set_advertise, random=Random()))
     if context.config.link.mdns:
-        parts.append(_mdns(context, exchange))
+        components.append(_mdns(context, exchange))
     if context.relay.transports.punched is not None:
-        parts.append(_punching(context, context.relay.transports.punched))
+        components.append(_punching(context, context.relay.transports.punched))
     if context.relay.transports.p2p is not None and context.config.link.dht:
-        parts.append(_dht(context, context.relay.transports.p2p, exchange))
+        components.append(_dht(context, context.relay.transports.p2p, exchange))
     if context.relay.transports.p2p is not None:
         own_id = context.place.identity.peer_id
-        parts.append(CircuitsComponent(context.relay.transports.p2p, context.reachability, own_id, context.advertised))
-    return parts
+        components.append(
+            CircuitsComponent(context.relay.transports.p2p, context.reachability, own_id, context.advertised)
+        )
+    return components
 
 
 def _dht(context: ConnectivityContext, transport: P2pTransport, exchange: Exchange) -> DhtComponent:

@@ -39,21 +39,21 @@ class EndingRelay(Protocol):
     async def close(self) -> None: ...
 
 
-async def finish(worker: EndingWorker, parts: Mapping[str, asyncio.Task[Any]], reason: str, seconds: float) -> None:
+async def finish(worker: EndingWorker, tasks: Mapping[str, asyncio.Task[Any]], reason: str, seconds: float) -> None:
     """Let running rollouts finish; return once they have, after so many seconds, or when the process must end.
 
     Args:
-        parts: tasks by name, of which "worker" ends when it holds no lease, and "signal" has ended already.
+        tasks: tasks by name, of which "worker" ends when it holds no lease, and "signal" has ended already.
     """
     log.info("peer finishes its work", reason=reason, most_s=seconds)
     worker.handle(FinishRequested(reason))
-    waited = [task for name, task in parts.items() if name != "signal"]
+    waited = [task for name, task in tasks.items() if name != "signal"]
     await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
 
 async def end(
     reason: str,
-    parts: Mapping[str, asyncio.Task[Any]],
+    tasks: Mapping[str, asyncio.Task[Any]],
     *,
     worker: EndingWorker | None,
     session: EndingSession,
@@ -61,10 +61,10 @@ async def end(
 ) -> None:
     """Upload finished rollouts, return the other leases, close the session and the relay; within 2 s."""
     log.info("peer stops", reason=reason)
-    if worker is not None and not parts["worker"].done():
+    if worker is not None and not tasks["worker"].done():
         worker.handle(StopRequested(reason))
-        await asyncio.wait((parts["worker"],), timeout=DRAIN_TIMEOUT_S)
-    if not parts["session"].done():
+        await asyncio.wait((tasks["worker"],), timeout=DRAIN_TIMEOUT_S)
+    if not tasks["session"].done():
         await session.close(reason)
     with contextlib.suppress(WaitTimedOut):
         async with deadline(RELAY_CLOSE_TIMEOUT_S, "chunk links to close"):

@@ -10,7 +10,7 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 OFFLINE_AFTER_S = 0.05
 
 
-class Told:
+class RelayRecorder:
     def __init__(self) -> None:
         self.said: asyncio.Queue[bool] = asyncio.Queue()
 
@@ -23,7 +23,7 @@ class Told:
 
 
 @asynccontextmanager
-async def running(relay: Told) -> AsyncIterator[OfflineWatch]:
+async def running(relay: RelayRecorder) -> AsyncIterator[OfflineWatch]:
     part = OfflineWatch(relay, OFFLINE_AFTER_S)
     task = asyncio.create_task(part.run())
     try:
@@ -35,7 +35,7 @@ async def running(relay: Told) -> AsyncIterator[OfflineWatch]:
 
 
 async def test_the_relay_is_offline_after_a_while_without_a_session_until_the_next_one() -> None:
-    relay = Told()
+    relay = RelayRecorder()
     async with running(relay) as part:
         assert await relay.next()
         part.opened(pb.Welcome())
@@ -47,7 +47,7 @@ async def test_the_relay_is_offline_after_a_while_without_a_session_until_the_ne
 
 
 async def test_a_short_interruption_does_not_switch_to_offline() -> None:
-    relay = Told()
+    relay = RelayRecorder()
     async with running(relay) as part:
         part.opened(pb.Welcome())
         for _ in range(3):

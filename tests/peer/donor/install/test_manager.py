@@ -14,7 +14,7 @@ from rollcast.runtime.errors import ConfigError, ServiceManager
 SERVICE = Service(command=["/bin/true"], state_folder="/state")
 
 
-class Told:
+class CommandRecorder:
     """Records the commands that it is given; those that contain ``fails`` fail."""
 
     def __init__(self, fails: str = "") -> None:
@@ -27,7 +27,7 @@ class Told:
 
 
 def test_a_users_unit_is_written_enabled_and_started(tmp_path: Path) -> None:
-    told = Told()
+    told = CommandRecorder()
     manager = Manager("user", tmp_path, told)
     assert installed(tmp_path, told) is None
     manager.install(SERVICE)
@@ -43,7 +43,7 @@ def test_a_users_unit_is_written_enabled_and_started(tmp_path: Path) -> None:
 
 
 def test_it_is_removed_without_a_trace(tmp_path: Path) -> None:
-    told = Told()
+    told = CommandRecorder()
     manager = Manager("user", tmp_path, told)
     assert not manager.remove()
     manager.write(SERVICE)
@@ -56,31 +56,33 @@ def test_it_is_removed_without_a_trace(tmp_path: Path) -> None:
 
 
 def test_a_unit_is_removed_although_its_manager_is_missing(tmp_path: Path) -> None:
-    manager = Manager("user", tmp_path, Told("show-environment"))
+    manager = Manager("user", tmp_path, CommandRecorder("show-environment"))
     manager.write(SERVICE)
     assert manager.remove()
     assert not manager.unit_file.exists()
 
 
 def test_the_managers_error_is_passed_on(tmp_path: Path) -> None:
-    manager = Manager("user", tmp_path, Told("enable"))
+    manager = Manager("user", tmp_path, CommandRecorder("enable"))
     with pytest.raises(ServiceManager, match="enable") as raised:
         manager.install(SERVICE)
     assert raised.value.cause == "no such bus"
-    assert not Manager("user", tmp_path, Told("show-environment")).is_there()
-    assert not Manager("user", tmp_path, Told("is-active")).is_active()
+    assert not Manager("user", tmp_path, CommandRecorder("show-environment")).is_there()
+    assert not Manager("user", tmp_path, CommandRecorder("is-active")).is_active()
     with pytest.raises(ServiceManager):
-        Manager("user", tmp_path, Told("stop")).stop()
+        Manager("user", tmp_path, CommandRecorder("stop")).stop()
 
 
 def test_a_path_that_a_unit_cannot_hold_is_a_configuration_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="service"):
-        Manager("user", tmp_path, Told()).write(Service(command=["/bin/true", "a\nb"], state_folder="/state"))
+        Manager("user", tmp_path, CommandRecorder()).write(
+            Service(command=["/bin/true", "a\nb"], state_folder="/state")
+        )
 
 
 def test_launchd_takes_an_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
-    told = Told()
+    told = CommandRecorder()
     manager = Manager("launchd", tmp_path, told)
     manager.install(SERVICE)
     assert manager.unit_file == tmp_path / "Library" / "LaunchAgents" / "org.rollcast.peer.plist"
