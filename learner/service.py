@@ -19,7 +19,8 @@ from learner.coordinator.access import Access
 from learner.coordinator.client import CoordinatorClient, check_key
 from learner.coordinator.reporter import StatusReporter
 from learner.distributed.processes import TrainerOf, run_processes
-from learner.evaluation.held_out import EVALUATION_BATCH, HeldOut, Stopped
+from learner.evaluation.held_out import HeldOut, Stopped
+from learner.evaluation.own_sampler import cache_bytes_left, own_sampler
 from learner.evaluation.periodic import EvaluationPlan, Evaluations
 from learner.kill_points import arm_from_environment, kill_point
 from learner.loop import LoopParts, LoopSettings, Position, TrainingLoop
@@ -34,7 +35,6 @@ from learner.training.trained_ids import TrainedIds
 from learner.training.trainer import Trainer
 from learner.wall_time import Cause, WallTime
 from rollcast.policy.compilation import use_compilation_cache
-from rollcast.policy.sampling.sampler import Sampler
 from rollcast.runtime.process import EXIT_INTERRUPTED
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.identity.identity import Identity
@@ -214,10 +214,12 @@ class _Life:
             name: await self._client.held_out(config.evaluation_problems, name if number else "")
             for number, name in enumerate(names)
         }
-        batch = min(EVALUATION_BATCH, max(1, *map(len, problems.values())))
+        completions_most = max(map(len, problems.values()))
 
         def build() -> dict[str, HeldOut]:
-            sampler = Sampler(facts.model, facts.info.prompt_tokens_max, facts.sampling.max_new_tokens, batch)
+            left, prompt_tokens_max = cache_bytes_left(), facts.info.prompt_tokens_max
+            sampler = own_sampler(facts.model, prompt_tokens_max, facts.sampling.max_new_tokens, completions_most, left)
+            _log.info("the learner can sample evaluations", at_once=sampler.batch_size, cache_bytes_max=left)
             return {
                 name: HeldOut(
                     found, sampler, facts.sampling, seed=config.seed, score=self._score, stop=self._stop_worker

@@ -14,7 +14,6 @@ from rollcast.runtime.errors import TaskError
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import Sampling
 
-EVALUATION_BATCH = 128  # completions sampled at a time
 KEPT_PROBLEMS = 16  # problems of a set whose completions are kept for people to read
 
 ScoreCompletions = Callable[[Sequence[pb.Completion]], list[pb.CompletionScore]]
@@ -126,9 +125,9 @@ class HeldOut:
             params,
             prompts,
             self._sampling,
-            seed=self._seed + start if self._seeds is None else self._seed,
+            seed=self._seed,
             samples=samples,
-            numbers=None if self._seeds is None else self._seeds[start : start + size],
+            numbers=(range(len(self._problems)) if self._seeds is None else self._seeds)[start : start + size],
         )
         return [
             pb.Completion(

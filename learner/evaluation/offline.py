@@ -15,10 +15,10 @@ import jax.numpy as jnp
 from learner.checkpoints.checkpoint import Checkpoints, HostState
 from learner.config import LearnerConfig
 from learner.evaluation.evaluate import Estimate, estimate_pass_at_k
-from learner.evaluation.held_out import EVALUATION_BATCH, HeldOut, ScoreCompletions, exact_counts
+from learner.evaluation.held_out import HeldOut, ScoreCompletions, exact_counts
+from learner.evaluation.own_sampler import cache_bytes_left, own_sampler
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params
-from rollcast.policy.sampling.sampler import Sampler
 from rollcast.runtime.errors import CheckpointError, ConfigError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -107,9 +107,13 @@ class CheckpointSampler:
         self._sampling = sampling_of(host)
         self._score = score
         self._seed = seed
-        batch = max(1, min(EVALUATION_BATCH, completions_most))
-        model = ModelConfig.model_validate_json(host.model_json)
-        self._sampler = Sampler(model, host.prompt_tokens_max, self._sampling.max_new_tokens, batch)
+        self._sampler = own_sampler(
+            ModelConfig.model_validate_json(host.model_json),
+            host.prompt_tokens_max,
+            self._sampling.max_new_tokens,
+            completions_most,
+            cache_bytes_left(),
+        )
 
     def correct(
         self,

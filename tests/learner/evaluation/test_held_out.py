@@ -47,6 +47,14 @@ def test_parts_fit_a_batch_of_the_sampler(sampler: Sampler, params: Params) -> N
     assert found.complete(params, 3, 2, version=9) == sampled[6:12]  # the same noise again
 
 
+def test_the_noise_of_a_problem_does_not_depend_on_the_size_of_the_batch(params: Params) -> None:
+    sampled = []
+    for rows in (3, 6):
+        found = held_out(Sampler(MODEL, 4, 2, rows), 7)
+        sampled.append([one for start in found.parts(2) for one in found.complete(params, start, 2, version=9)])
+    assert sampled[0] == sampled[1]
+
+
 def test_the_first_problems_are_kept_for_people(sampler: Sampler, params: Params) -> None:
     found = held_out(sampler, KEPT_PROBLEMS + 4)
     sampled = [one for start in found.parts(1) for one in found.complete(params, start, 1, version=9)]
