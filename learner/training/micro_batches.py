@@ -45,7 +45,8 @@ class Gradients:
         self._mesh = mesh
         self._micro_batch_tokens = micro_batch_tokens
         self._gradient = jax.grad(loss, has_aux=True)
-        self._add = jax.jit(self._add_part, donate_argnums=1, static_argnums=3)
+        self.add = jax.jit(self._add_part, donate_argnums=1, static_argnums=3)
+        """(parameters, sums so far, micro-batch, sequences per row) -> sums with its gradients, and its metrics."""
         self._zeros = jax.jit(self._nothing)
 
     def of(self, params: Params, whole: Any, sequences_per_row: int) -> tuple[Params, dict[str, jax.Array]]:
@@ -60,7 +61,7 @@ class Gradients:
         vary = sequences_per_row > 1
         each = rows_each(rows, time, self._micro_batch_tokens, row_shards(self._mesh), vary=vary)
         for part in parts(whole, each):
-            total, values = self._add(params, total, part, sequences_per_row)
+            total, values = self.add(params, total, part, sequences_per_row)
             metrics.append(values)
         summed: dict[str, jax.Array] = jax.tree.map(lambda *leaves: jnp.sum(jnp.stack(leaves)), *metrics)
         return total, summed
@@ -86,13 +87,14 @@ class ForwardPasses:
         self._function = function
         self._mesh = mesh
         self._micro_batch_tokens = micro_batch_tokens
-        self._compiled = jax.jit(self._run)
+        self.one_pass = jax.jit(self._run)
+        """(parameters, `inputs` of one pass's rows) -> the function's values, on every device."""
 
     def __call__(self, params: Params, batch: PackedBatch) -> Any:
         rows, time = batch.tokens.shape
         shards = row_shards(self._mesh)
         each = -(-min(FORWARD_ROWS, max(1, self._micro_batch_tokens // time)) // shards) * shards
-        found = [self._compiled(params, part) for part in parts(inputs(batch), each)]
+        found = [self.one_pass(params, part) for part in parts(inputs(batch), each)]
         return jax.tree.map(lambda *leaves: np.concatenate([np.asarray(one) for one in leaves])[:rows], *found)
 
     def _run(self, params: Params, arrays: dict[str, Any]) -> Any:

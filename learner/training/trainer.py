@@ -4,42 +4,26 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from learner.config import LearnerConfig
-from learner.objective import build
-from learner.objective.objective import Terms
 from learner.training.critic import Critic, Judgement
 from learner.training.mesh import make_mesh, placed, placed_params
-from learner.training.micro_batches import FloatArray, ForwardPasses, Gradients, forward_of, inputs
-from learner.training.optimiser import updates
+from learner.training.micro_batches import FloatArray, inputs
 from learner.training.packing import PackedBatch
+from learner.training.programs import Factors, Programs
 from learner.training.sharded_tensors import freeze_into, gathered, pieces
 from learner.training.starting_model import starting_params
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.logprobs import TokenStatistics, completion_logprobs
+from rollcast.policy.logprobs import TokenStatistics
 from rollcast.policy.params import Params
 from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import CheckpointError
 from rollcast.wire.versions.tensors import TensorSpec
-
-
-class _Factors(NamedTuple):
-    """Inputs of the loss besides those of the forward pass; [rows, time] each."""
-
-    loss_mask: Any  # bool
-    advantages: Any  # f32
-    weights: Any  # f32
-    behaviour_logprobs: Any  # f32
-    proximal_logprobs: Any  # f32; None: those of the current policy
-    reference_logprobs: Any  # f32; None: no KL penalty
-
-    def select(self, rows: Any) -> _Factors:
-        return _Factors(*(None if leaf is None else leaf[rows] for leaf in self))
 
 
 class Trainer:
@@ -54,12 +38,7 @@ class Trainer:
         self.model_config = model_config
         self.mesh = make_mesh(learner_config.mesh, devices)
         self._config = learner_config
-        self._objective = build.objective(learner_config.objective)
-        self._forward = forward_of(learner_config, self.mesh)
-        micro_batch_tokens = learner_config.optimiser.micro_batch_tokens
-        self._updates = updates(learner_config.optimiser, learner_config.optimiser.learning_rate, self.mesh)
-        self._gradients = Gradients(self._loss, self.mesh, micro_batch_tokens)
-        self._statistics = ForwardPasses(self._score, self.mesh, micro_batch_tokens)
+        self._programs = Programs(model_config, learner_config, self.mesh)
         self.set_params(starting_params(learner_config, model_config, self._placed_one))
 
     def params(self) -> Params:
@@ -70,7 +49,7 @@ class Trainer:
         """Replace the parameters (float32) and reset the optimiser; reference and critic start from them too."""
         objective = self._config.objective
         self._params = placed_params(self.mesh, params)
-        self._optimiser_state = self._updates.init(self._params)
+        self._optimiser_state = self._programs.updates.init(self._params)
         self._reference = None if objective.kl == "none" else jax.tree.map(jnp.copy, self._params)
         self.critic: Critic | None = None
         if objective.advantage == "critic":
@@ -108,7 +87,7 @@ class Trainer:
         They are taken at each token's own sampling temperature. Values outside the loss mask belong to prompt or
         padding, and the loss ignores them.
         """
-        statistics: TokenStatistics = self._statistics(params, packed)
+        statistics: TokenStatistics = self._programs.statistics(params, packed)
         return statistics
 
     def placed(self, params: Params) -> Params:
@@ -187,52 +166,30 @@ class Trainer:
             tree["critic"] = self.critic.state
         return tree
 
-    def _factors(self, batch: PackedBatch, behaviour: FloatArray, judgement: Judgement | None) -> _Factors:
+    def _factors(self, batch: PackedBatch, behaviour: FloatArray, judgement: Judgement | None) -> Factors:
         objective = self._config.objective
         several = objective.proximal and objective.passes > 1
-        return _Factors(
+        return Factors(
             loss_mask=batch.loss_mask,
             advantages=batch.advantages if judgement is None else judgement.advantages,
             # The weights of a mini-batch add up to its share of the batch. Scaled up, each of its steps has the length
             # of a step on the whole batch.
             weights=batch.weights * np.float32(min(objective.mini_batches, len(batch.weights))),
             behaviour_logprobs=behaviour,
-            proximal_logprobs=self._statistics(self._params, batch).logprobs if several else None,
-            reference_logprobs=None if self._reference is None else self._statistics(self._reference, batch).logprobs,
+            proximal_logprobs=self._programs.statistics(self._params, batch).logprobs if several else None,
+            reference_logprobs=None
+            if self._reference is None
+            else self._programs.statistics(self._reference, batch).logprobs,
         )
 
-    def _step(self, batch: PackedBatch, factors: _Factors) -> dict[str, Any]:
+    def _step(self, batch: PackedBatch, factors: Factors) -> dict[str, Any]:
         shares = (batch.loss_mask / max(batch.loss_mask.sum(), 1)).astype(np.float32)
         whole = (inputs(batch), factors, shares)
-        gradients, values = self._gradients.of(self._params, whole, batch.sequences_per_row)
-        self._params, self._optimiser_state, norm = self._updates.apply(gradients, self._optimiser_state, self._params)
-        return values | {"grad_norm": norm}
-
-    def _score(self, params: Params, arrays: dict[str, jax.Array]) -> TokenStatistics:
-        return completion_logprobs(self.model_config, params, **arrays, forward=self._forward)
-
-    def _loss(self, params: Params, part: Any, sequences_per_row: int) -> tuple[jax.Array, dict[str, jax.Array]]:
-        read, given, token_weights = part
-        terms = self._terms(params, read, given, sequences_per_row)
-        value = -self._objective.value(terms)
-        return value, {"loss": value} | self._objective.metrics(terms, token_weights)
-
-    def _terms(self, params: Params, read: dict[str, jax.Array], given: _Factors, sequences_per_row: int) -> Terms:
-        statistics = completion_logprobs(self.model_config, params, **read, forward=self._forward)
-        segments = read["segments"]
-        first = jnp.arange(segments.shape[0], dtype=jnp.int32)[:, None] * sequences_per_row
-        return Terms(
-            logprobs=statistics.logprobs,
-            entropies=statistics.entropies,
-            behaviour_logprobs=given.behaviour_logprobs,
-            advantages=given.advantages,
-            loss_mask=given.loss_mask.astype(jnp.float32),
-            weights=given.weights,
-            sequence=jnp.where(segments > 0, first + segments - 1, -1),
-            sequences=segments.shape[0] * sequences_per_row,
-            proximal_logprobs=given.proximal_logprobs,
-            reference_logprobs=given.reference_logprobs,
+        gradients, values = self._programs.gradients.of(self._params, whole, batch.sequences_per_row)
+        self._params, self._optimiser_state, norm = self._programs.updates.apply(
+            gradients, self._optimiser_state, self._params
         )
+        return values | {"grad_norm": norm}
 
 
 def behaviour_by_version(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -11,12 +10,14 @@ import numpy as np
 import pytest
 from jax import export
 
-from learner.config import LearnerConfig
-from learner.training.trainer import Trainer
+from learner.config import LearnerConfig, MeshConfig
+from learner.training.mesh import make_mesh
+from learner.training.programs import Factors, Programs
 from rollcast.policy.attention import Kernel
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.logits import Tiles
-from rollcast.policy.params import abstract_snapshot
+from rollcast.policy.logprobs import Forward
+from rollcast.policy.params import abstract_params, abstract_snapshot
 from rollcast.policy.sampling.decoding import STOP_TOKENS_MAX, Controls
 from rollcast.policy.sampling.sampler import Sampler
 
@@ -34,42 +35,35 @@ MODEL = ModelConfig(
 ROWS, TIME = 2, 256
 
 
-@pytest.fixture(scope="module")
-def trainer() -> Trainer:
-    """Return a trainer that recomputes blocks and computes the logits a tile at a time."""
-    made = Trainer(MODEL, LearnerConfig(remat="blocks"))
-    made._forward = dataclasses.replace(made._forward, tiles=Tiles(elements=ROWS * TIME * 128))
-    return made
+def programs(kernel: Kernel | None = None) -> Programs:
+    """Return programs that recompute blocks and compute the logits a tile at a time."""
+    forward = Forward(remat=True, tiles=Tiles(elements=ROWS * TIME * 128), kernel=kernel)
+    return Programs(MODEL, LearnerConfig(), make_mesh(MeshConfig()), forward)
 
 
 def part() -> Any:
     """Return the shapes of a micro-batch: the forward pass's inputs, the factors, and shares."""
-    from learner.training.trainer import _Factors
 
     def rows(dtype: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((ROWS, TIME), dtype)
 
     read = {name: rows(jnp.int32) for name in ("tokens", "positions", "segments")} | {"temperature": rows(jnp.float32)}
     reals = [rows(jnp.float32) for _ in range(3)]
-    return read, _Factors(rows(jnp.bool_), *reals, None, None), rows(jnp.float32)
+    return read, Factors(rows(jnp.bool_), *reals, None, None), rows(jnp.float32)
 
 
 @pytest.mark.parametrize(("platform", "kernel"), [("tpu", "splash"), ("cuda", "blocks"), ("cpu", "dense")])
-def test_the_train_step_is_lowered(trainer: Trainer, platform: str, kernel: Kernel) -> None:
-    trainer._forward = dataclasses.replace(trainer._forward, kernel=kernel)
-    trainer._gradients._add.clear_cache()
-    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), trainer.params())
-    lowered = export.export(trainer._gradients._add, platforms=[platform])(shapes, shapes, part(), 1)
+def test_the_train_step_is_lowered(platform: str, kernel: Kernel) -> None:
+    params = abstract_params(MODEL)
+    lowered = export.export(programs(kernel).gradients.add, platforms=[platform])(params, params, part(), 1)
     assert lowered.platforms == (platform,)
     assert ("tpu_custom_call" in lowered.mlir_module()) == (kernel == "splash")
 
 
-def test_the_optimiser_is_lowered(trainer: Trainer) -> None:
-    def shapes(tree: Any) -> Any:
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
-
-    params, state = shapes(trainer.params()), shapes(trainer._optimiser_state)
-    lowered = export.export(jax.jit(trainer._updates.apply), platforms=PLATFORMS)(params, state, params)
+def test_the_optimiser_is_lowered() -> None:
+    params, updates = abstract_params(MODEL), programs().updates
+    state = jax.eval_shape(updates.init, params)
+    lowered = export.export(jax.jit(updates.apply), platforms=PLATFORMS)(params, state, params)
     assert lowered.platforms == PLATFORMS
 
 

@@ -1,0 +1,84 @@
+"""Define a trainer's compiled programs: pure functions of parameters and a batch, which hold no array themselves.
+
+A program can therefore be lowered from shapes and shardings alone, for devices that this machine does not have.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from learner.config import LearnerConfig
+from learner.objective import build
+from learner.objective.objective import Terms
+from learner.training.micro_batches import ForwardPasses, Gradients, forward_of
+from learner.training.optimiser import updates
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.logprobs import Forward, TokenStatistics, completion_logprobs
+from rollcast.policy.params import Params
+
+
+class Factors(NamedTuple):
+    """Inputs of the loss besides those of the forward pass; [rows, time] each."""
+
+    loss_mask: Any  # bool
+    advantages: Any  # f32
+    weights: Any  # f32
+    behaviour_logprobs: Any  # f32
+    proximal_logprobs: Any  # f32; None: those of the current policy
+    reference_logprobs: Any  # f32; None: no KL penalty
+
+    def select(self, rows: Any) -> Factors:
+        """Return the factors of some rows."""
+        return Factors(*(None if leaf is None else leaf[rows] for leaf in self))
+
+
+class Programs:
+    """Gradients, forward passes and optimiser steps of one model and configuration on one mesh.
+
+    Args:
+        forward: how a forward pass is computed; None: as the configuration and the mesh determine.
+    """
+
+    def __init__(
+        self, model_config: ModelConfig, config: LearnerConfig, mesh: Mesh, forward: Forward | None = None
+    ) -> None:
+        self._model_config = model_config
+        self._objective = build.objective(config.objective)
+        self._forward = forward or forward_of(config, mesh)
+        micro_batch_tokens = config.optimiser.micro_batch_tokens
+        self.gradients = Gradients(self._loss, mesh, micro_batch_tokens)
+        """Gradients of the loss; a micro-batch is (inputs, Factors, each token's share of the metrics)."""
+        self.statistics = ForwardPasses(self._score, mesh, micro_batch_tokens)
+        """TokenStatistics under any parameters or snapshot."""
+        self.updates = updates(config.optimiser, config.optimiser.learning_rate, mesh)
+        """Optimiser steps."""
+
+    def _score(self, params: Params, arrays: dict[str, jax.Array]) -> TokenStatistics:
+        return completion_logprobs(self._model_config, params, **arrays, forward=self._forward)
+
+    def _loss(self, params: Params, part: Any, sequences_per_row: int) -> tuple[jax.Array, dict[str, jax.Array]]:
+        read, given, token_weights = part
+        terms = self._terms(params, read, given, sequences_per_row)
+        value = -self._objective.value(terms)
+        return value, {"loss": value} | self._objective.metrics(terms, token_weights)
+
+    def _terms(self, params: Params, read: dict[str, jax.Array], given: Factors, sequences_per_row: int) -> Terms:
+        statistics = completion_logprobs(self._model_config, params, **read, forward=self._forward)
+        segments = read["segments"]
+        first = jnp.arange(segments.shape[0], dtype=jnp.int32)[:, None] * sequences_per_row
+        return Terms(
+            logprobs=statistics.logprobs,
+            entropies=statistics.entropies,
+            behaviour_logprobs=given.behaviour_logprobs,
+            advantages=given.advantages,
+            loss_mask=given.loss_mask.astype(jnp.float32),
+            weights=given.weights,
+            sequence=jnp.where(segments > 0, first + segments - 1, -1),
+            sequences=segments.shape[0] * sequences_per_row,
+            proximal_logprobs=given.proximal_logprobs,
+            reference_logprobs=given.reference_logprobs,
+        )
