@@ -133,7 +133,7 @@ class WorkerCore:
             wake_s = min(wake_s, self._halt.since_s + DRAIN_UPLOAD_S)
         active = self._swap.active
         if active is not None and self._can_begin():
-            for lease in self._book.servable(active)[:1]:
+            for lease in self._book.servable(active, only_evaluations=self._swap_is_near)[:1]:
                 wake_s = min(wake_s, self._patience.until_s(lease.received_s))
         return None if wake_s == math.inf else wake_s
 
@@ -216,7 +216,13 @@ class WorkerCore:
             return "more than requested"
         if self._swap.active is not None and grant.epoch < self._swap.active.epoch:
             return "their epoch is over"
+        if self._is_behind(grant, self._swap.active):
+            return "they evaluate a version that is not active any more"
         return "" if fits_prefixes(grant) else "their prefixes are of another epoch or too old"
+
+    def _is_behind(self, grant: LeaseGrant, active: VersionKey | None) -> bool:
+        """Whether the lease evaluates a version before the active one: versions only rise."""
+        return grant.kind == "evaluation" and active is not None and grant.oldest_useful_version < active.version
 
     def _add(self, grant: LeaseGrant, now: float) -> None:
         lease = self._book.add(grant, now)
@@ -232,7 +238,9 @@ class WorkerCore:
 
         def out_of_reach(lease: HeldLease) -> bool:
             grant = lease.grant
-            return grant.epoch < key.epoch or grant.oldest_useful_version > known.version
+            if grant.epoch < key.epoch or self._is_behind(grant, key):
+                return True
+            return grant.oldest_useful_version > known.version
 
         reason = f"no version here is useful for them: version {key.version} is active"
         return self._return_leases(self._book.ids_where(out_of_reach), reason)
@@ -299,7 +307,12 @@ class WorkerCore:
     def _swap_version(self) -> list[Action]:
         batch = self._batch
         between_slices = batch is not None and not batch.slice_running and batch.may_renew()
-        return self._swap.step(may_swap=self._at_rest or (self._continue_across_versions and between_slices))
+        may_swap = self._at_rest or (self._continue_across_versions and between_slices)
+        active, loaded = self._swap.active, self._swap.waiting
+        if active is None or loaded is None:
+            return self._swap.step(may_swap)
+        # A version that is to be evaluated here stays until that is done, or its leases expire.
+        return self._swap.step(may_swap and not self._book.evaluates(active), not self._book.evaluates(loaded))
 
     def _continue_batch(self, now: float) -> list[Action]:
         batch, active = self._batch, self._swap.active
@@ -309,11 +322,15 @@ class WorkerCore:
         if not len(batch):
             return self._end_batch(batch, now)
         renew = batch.key != active
-        # If versions are swapped only between two batches, this one must end before the swap, so it is not refilled.
-        fill = self._may_begin() and (self._continue_across_versions or not self._swap.waits)
-        more = self._book.take(active, self._batch_slots - len(batch)) if fill else ()
+        slots = self._batch_slots - len(batch)
+        more = self._book.take(active, slots, only_evaluations=self._swap_is_near) if self._may_begin() else ()
         batch.begin_slice(active, now, more)
         return [ContinueBatch(batch.batch_id, self._speed.next_slice_tokens(), renew, more)]
+
+    @property
+    def _swap_is_near(self) -> bool:
+        """Whether a version is loaded and the batch must end before its swap: then only evaluations may begin."""
+        return self._swap.waits and not self._continue_across_versions
 
     def _may_begin(self) -> bool:
         return self._halt.may_generate and not self._spool.is_full(self._spool_bytes_max)
@@ -335,12 +352,12 @@ class WorkerCore:
         active = self._swap.active
         if active is None or not self._can_begin():
             return []
-        servable = self._book.servable(active)
+        servable = self._book.servable(active, only_evaluations=self._swap_is_near)
         slots = sum(len(lease.waiting) for lease in servable)
         more_may_come = slots < self._batch_slots and self._halt.takes_work
         if not slots or (more_may_come and now < self._patience.until_s(servable[0].received_s)):
             return []
-        work = self._book.take(active, self._batch_slots)
+        work = self._book.take(active, self._batch_slots, only_evaluations=self._swap_is_near)
         self._batch_id += 1
         self._batch = RunningBatch(self._batch_id, work, active, now)
         self._partial_pace.began(now)

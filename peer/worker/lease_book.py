@@ -39,8 +39,14 @@ class HeldLease:
         return len(self.waiting) + len(self.generating)
 
     def servable_by(self, active: VersionKey) -> bool:
-        """Return whether the weights of ``active`` are of the lease's epoch and new enough for it."""
-        return self.grant.epoch == active.epoch and self.grant.oldest_useful_version <= active.version
+        """Return whether the weights of ``active`` are of the lease's epoch and new enough for it.
+
+        An evaluation measures one version: no other may serve it.
+        """
+        grant = self.grant
+        if grant.kind == "evaluation" and grant.oldest_useful_version != active.version:
+            return False
+        return grant.epoch == active.epoch and grant.oldest_useful_version <= active.version
 
 
 class LeaseBook:
@@ -77,9 +83,17 @@ class LeaseBook:
         lease = self._held.get(lease_id)
         return lease is not None and sample_index in lease.generating
 
-    def servable(self, active: VersionKey) -> list[HeldLease]:
-        """Return the leases with slots that ``active`` may generate, oldest first."""
-        return [lease for lease in self if lease.waiting and lease.servable_by(active)]
+    def servable(self, active: VersionKey, *, only_evaluations: bool = False) -> list[HeldLease]:
+        """Return the leases with slots that ``active`` may generate: evaluations, then the others, oldest first."""
+        found = [lease for lease in self if lease.waiting and lease.servable_by(active)]
+        evaluations = [lease for lease in found if lease.grant.kind == "evaluation"]
+        if only_evaluations or not evaluations:
+            return evaluations if only_evaluations else found
+        return evaluations + [lease for lease in found if lease.grant.kind != "evaluation"]
+
+    def evaluates(self, key: VersionKey) -> bool:
+        """Return whether a lease is held that this version alone may generate."""
+        return any(lease.grant.kind == "evaluation" and lease.servable_by(key) for lease in self)
 
     def why_not_servable(self, active: VersionKey) -> str:
         """Return in words which version the leases need that ``active`` may not serve; empty if there are none."""
@@ -88,10 +102,10 @@ class LeaseBook:
             return ""
         return f"{len(oldest)} leases need version {min(oldest)} or newer; version {active.version} is active"
 
-    def take(self, active: VersionKey, count: int) -> tuple[SlotWork, ...]:
+    def take(self, active: VersionKey, count: int, *, only_evaluations: bool = False) -> tuple[SlotWork, ...]:
         """Move up to ``count`` slots from waiting to generating, and return them."""
         work: list[SlotWork] = []
-        for lease in self.servable(active):
+        for lease in self.servable(active, only_evaluations=only_evaluations):
             for index in list(lease.waiting)[: count - len(work)]:
                 work.append(SlotWork(lease.grant, lease.waiting.pop(index)))
                 lease.generating.add(index)

@@ -26,6 +26,11 @@ class RunningRollout:
     tokens: int = 0  # tokens so far, the prefix included
 
     @property
+    def may_be_continued(self) -> bool:
+        """Return whether another peer may continue it: an evaluation's version may be nowhere else by then."""
+        return self.work.lease.kind == "training"
+
+    @property
     def segments(self) -> tuple[Segment, ...]:
         """Return the whole completion so far."""
         return (*self.work.slot.prefix, *joined(self.own))
@@ -104,8 +109,8 @@ class RunningBatch:
         return all(len(row.segments) < SEGMENTS_MAX for row in self._rollouts.values())
 
     def interrupted(self, now: float) -> list[Rollout]:
-        """Return the unfinished rollouts to which tokens were added here."""
-        return [row.rollout("interrupted", now) for row in self._rollouts.values() if row.own]
+        """Return the unfinished rollouts to which tokens were added here, and which another peer may continue."""
+        return [row.rollout("interrupted", now) for row in self._rollouts.values() if row.own and row.may_be_continued]
 
     def partials(self, most: int) -> tuple[PartialRollout, ...]:
         """Return about ``most`` partial results, of the rollouts reported longest ago; they count as reported."""
@@ -113,7 +118,8 @@ class RunningBatch:
         for key, row in list(self._rollouts.items()):
             if len(new) >= most:
                 break
-            new += row.partials()
+            if row.may_be_continued:
+                new += row.partials()
             row.reported = row.tokens
             self._rollouts[key] = self._rollouts.pop(key)
         return tuple(new)

@@ -15,7 +15,8 @@ class VersionSwap:
         """Whether an ActivateVersion is in progress."""
         self._newest_announced: VersionKey | None = None
         self._loading: VersionKey | None = None
-        self._loaded: VersionKey | None = None
+        self.waiting: VersionKey | None = None
+        """The version that is loaded besides the active one and waits for its swap."""
 
     @property
     def newest_known(self) -> VersionKey | None:
@@ -26,7 +27,7 @@ class VersionSwap:
     @property
     def waits(self) -> bool:
         """Return whether a newer version is loaded and waits for its swap."""
-        return self._loaded is not None
+        return self.waiting is not None
 
     def announced(self, key: VersionKey) -> None:
         """Note that a version's announcement came."""
@@ -38,22 +39,27 @@ class VersionSwap:
 
     def loaded(self, key: VersionKey) -> None:
         """Note that the engine has loaded a version besides the active one."""
-        self._loading, self._loaded = None, key
+        self._loading, self.waiting = None, key
 
     def activated(self, key: VersionKey) -> None:
         """Note that the engine swapped to a version."""
-        self.active, self._loaded, self.activating = key, None, False
+        self.active, self.waiting, self.activating = key, None, False
 
-    def step(self, may_swap: bool) -> list[Action]:
-        """Swap to the loaded version if ``may_swap``; otherwise load one newer than the active and loaded versions."""
+    def step(self, may_swap: bool, may_replace: bool = True) -> list[Action]:
+        """Swap to the loaded version if ``may_swap``; otherwise load one newer than the active and loaded versions.
+
+        ``may_replace``: whether a loaded version makes room for a newer one before its swap.
+        """
         newest = self.newest_verified
         if self.activating or self._loading is not None:
             return []
-        if self._loaded is not None and may_swap:
+        if self.waiting is not None and may_swap:
             self.activating = True
-            return [ActivateVersion(self._loaded)]
+            return [ActivateVersion(self.waiting)]
         # A batch may outlast several versions: the one that is loaded makes room for a newer one.
-        if newest is None or not self._above_active(newest) or (self._loaded is not None and newest <= self._loaded):
+        if newest is None or not self._above_active(newest):
+            return []
+        if self.waiting is not None and (newest <= self.waiting or not may_replace):
             return []
         self._loading = newest
         return [LoadVersion(newest)]

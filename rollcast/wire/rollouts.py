@@ -14,6 +14,7 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 
 SegmentRole = Literal["assistant", "tool", "user"]
 FinishReason = Literal["stop", "length", "interrupted"]
+LeaseKind = Literal["training", "evaluation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,10 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class LeaseGrant:
-    """A slice of one prompt group that is leased to one peer."""
+    """A slice of one prompt group, or of one held-out problem's samples, that is leased to one peer.
+
+    With ``kind`` "evaluation" exactly ``oldest_useful_version`` generates it, and nothing is trained on it.
+    """
 
     lease_id: LeaseId
     fencing_token: FencingToken
@@ -65,6 +69,7 @@ class LeaseGrant:
     deadline_s: float  # duration
     epoch: Epoch
     oldest_useful_version: Version
+    kind: LeaseKind = "training"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +148,7 @@ def lease_to_pb(lease: LeaseGrant) -> pb.Lease:
         deadline_s=lease.deadline_s,
         epoch=lease.epoch,
         oldest_useful_version=lease.oldest_useful_version,
+        kind=_KIND_TO_PB[lease.kind],
     )
 
 
@@ -218,8 +224,10 @@ def lease_from_pb(message: pb.Lease) -> LeaseGrant:
     """Convert a received lease, checking every bound.
 
     Raises:
-        MalformedMessage: a number is out of range, there is no prompt or no slot, or a slot appears twice.
+        MalformedMessage: a number is out of range, there is no prompt or no slot, a slot appears twice, or the kind is
+            unknown.
     """
+    require(message.kind in _KIND_FROM_PB, "unknown kind of lease")
     require(1 <= len(message.prompt_token_ids) <= limits.PROMPT_TOKENS_MAX, "prompt length out of range")
     require(1 <= len(message.slots) <= limits.SLOTS_PER_LEASE_MAX, "number of slots out of range")
     require(len({slot.sample_index for slot in message.slots}) == len(message.slots), "a slot occurs twice")
@@ -234,6 +242,7 @@ def lease_from_pb(message: pb.Lease) -> LeaseGrant:
         deadline_s=message.deadline_s,
         epoch=Epoch(_counter(message.epoch)),
         oldest_useful_version=Version(_counter(message.oldest_useful_version)),
+        kind=_KIND_FROM_PB[message.kind],
     )
 
 
@@ -358,6 +367,8 @@ _FINISH_TO_PB: dict[FinishReason, pb.FinishReason] = {
     "length": pb.LENGTH,
     "interrupted": pb.INTERRUPTED,
 }
+_KIND_TO_PB: dict[LeaseKind, pb.LeaseKind] = {"training": pb.TRAINING, "evaluation": pb.EVALUATION}
+_KIND_FROM_PB: dict[int, LeaseKind] = {value: kind for kind, value in _KIND_TO_PB.items()}
 _FINISH_FROM_PB: dict[int, FinishReason] = {value: reason for reason, value in _FINISH_TO_PB.items()}
 _PEER_ID = re.compile(rf"[A-Za-z0-9._-]{{1,{limits.PEER_ID_LENGTH_MAX}}}")
 

@@ -52,6 +52,7 @@ leases = st.builds(
     deadline_s=st.floats(0.001, limits.DURATION_S_MAX),
     epoch=counters,
     oldest_useful_version=counters,
+    kind=st.sampled_from(["training", "evaluation"]),
 )
 
 

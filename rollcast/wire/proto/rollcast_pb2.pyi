@@ -26,6 +26,12 @@ class SegmentRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ASSISTANT: _ClassVar[SegmentRole]
     TOOL: _ClassVar[SegmentRole]
     USER: _ClassVar[SegmentRole]
+
+class LeaseKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LEASE_KIND_UNSPECIFIED: _ClassVar[LeaseKind]
+    TRAINING: _ClassVar[LeaseKind]
+    EVALUATION: _ClassVar[LeaseKind]
 ENCODING_KIND_UNSPECIFIED: EncodingKind
 KEYFRAME: EncodingKind
 DELTA: EncodingKind
@@ -37,6 +43,9 @@ SEGMENT_ROLE_UNSPECIFIED: SegmentRole
 ASSISTANT: SegmentRole
 TOOL: SegmentRole
 USER: SegmentRole
+LEASE_KIND_UNSPECIFIED: LeaseKind
+TRAINING: LeaseKind
+EVALUATION: LeaseKind
 
 class Signed(_message.Message):
     __slots__ = ("payload", "signature", "public_key")
@@ -159,7 +168,7 @@ class Slot(_message.Message):
     def __init__(self, sample_index: _Optional[int] = ..., seed: _Optional[int] = ..., prefix: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ...) -> None: ...
 
 class Lease(_message.Message):
-    __slots__ = ("lease_id", "fencing_token", "group_id", "prompt_token_ids", "slots", "sampling", "deadline_s", "epoch", "oldest_useful_version")
+    __slots__ = ("lease_id", "fencing_token", "group_id", "prompt_token_ids", "slots", "sampling", "deadline_s", "epoch", "oldest_useful_version", "kind")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     FENCING_TOKEN_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
@@ -169,6 +178,7 @@ class Lease(_message.Message):
     DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     OLDEST_USEFUL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
     lease_id: int
     fencing_token: int
     group_id: int
@@ -178,7 +188,8 @@ class Lease(_message.Message):
     deadline_s: float
     epoch: int
     oldest_useful_version: int
-    def __init__(self, lease_id: _Optional[int] = ..., fencing_token: _Optional[int] = ..., group_id: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., slots: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., deadline_s: _Optional[float] = ..., epoch: _Optional[int] = ..., oldest_useful_version: _Optional[int] = ...) -> None: ...
+    kind: LeaseKind
+    def __init__(self, lease_id: _Optional[int] = ..., fencing_token: _Optional[int] = ..., group_id: _Optional[int] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., slots: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., deadline_s: _Optional[float] = ..., epoch: _Optional[int] = ..., oldest_useful_version: _Optional[int] = ..., kind: _Optional[_Union[LeaseKind, str]] = ...) -> None: ...
 
 class Rollout(_message.Message):
     __slots__ = ("lease_id", "fencing_token", "group_id", "sample_index", "segments", "finish_reason", "generate_s")

@@ -19,7 +19,7 @@ from peer.worker.events import (
     VersionVerified,
 )
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, Version
-from rollcast.wire.rollouts import FinishReason, LeaseGrant, Rollout, Sampling, Segment, Slot
+from rollcast.wire.rollouts import FinishReason, LeaseGrant, LeaseKind, Rollout, Sampling, Segment, Slot
 
 SAMPLING = Sampling(temperature=1.0, max_new_tokens=8, stop_token_ids=(1,))
 SLICE = 10  # tokens
@@ -38,6 +38,7 @@ def grant(
     deadline_s: float = 30.0,
     epoch: int = 0,
     prefix: tuple[Segment, ...] = (),
+    kind: LeaseKind = "training",
     **sampling: Any,
 ) -> LeaseGrant:
     return LeaseGrant(
@@ -50,6 +51,7 @@ def grant(
         deadline_s=deadline_s,
         epoch=Epoch(epoch),
         oldest_useful_version=Version(oldest_useful),
+        kind=kind,
     )
 
 
