@@ -6,10 +6,14 @@ sections 3 and 4), products are added up in float32, and a layer's output has th
 the identity in the backward pass (a straight-through estimate), so that the float32 master gets the gradient of the
 rounded kernel. A rollout's kernel consists of the codes that the same rounding made, so that its forward pass equals
 the learner's.
+
+Gradients of weights are float32 from the products on, in every flow, and so are their sums over devices: bfloat16 sums
+of thousands of tokens would lose the small terms (Micikevicius et al. 2018, "Mixed precision training", section 3.3).
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal
 
 import jax
@@ -56,13 +60,11 @@ class Linear(nnx.Module):  # type: ignore[misc]
 
     def __call__(self, x: jax.Array) -> jax.Array:
         product = self._product(x)
-        return product if self.bias is None else product + carried(self.bias[...], x.dtype)
+        return product if self.bias is None else product + carried_to(self.bias[...], product)
 
     def _product(self, x: jax.Array) -> jax.Array:
         if self.flow == "carrier":
-            # As one matrix: the kernel's gradient is then one product too, which on a CPU is a third faster.
-            product = _rows(x) @ carried(self.kernel[...], x.dtype)
-            return product.reshape(*x.shape[:-1], product.shape[1])
+            return carrier_matmul(x.dtype, x, self.kernel[...])
         if self.kernel_scale is None:
             return fp8_matmul(x, self.kernel[...])
         return _forward(x, Quantised(self.kernel[...], self.kernel_scale[...]))
@@ -83,6 +85,44 @@ def settled(weights: jax.Array, dtype: Any) -> jax.Array:
         return weights
     rounded_off = jax.lax.reduce_precision(weights, exponent_bits=8, mantissa_bits=7) - weights
     return weights + jax.lax.stop_gradient(rounded_off)
+
+
+def carried_to(vector: jax.Array, like: jax.Array) -> jax.Array:
+    """Return a vector [width], repeated to the shape of ``like`` [..., width] and in its dtype; see carried.
+
+    It is repeated before it is rounded, so that its gradient is added up over tokens and devices in the vector's dtype,
+    float32, and not in the carrier's.
+    """
+    return carried(jnp.broadcast_to(vector, like.shape), like.dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def carrier_matmul(dtype: Any, x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Return x [..., inputs] @ kernel [inputs, outputs] in ``dtype``, with both operands in x's dtype, the carrier's.
+
+    Only float32 masters have gradients, which are added up over tokens and over devices in float32. Automatic
+    differentiation would round each device's share to the carrier's dtype first.
+    """
+    return _carrier_forward(dtype, x, kernel)[0]
+
+
+def _carrier_forward(dtype: Any, x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    read = carried(kernel, x.dtype)
+    # As one matrix: the kernel's gradient is then one product too, which on a CPU is a third faster.
+    product = jnp.matmul(_rows(x), read, preferred_element_type=dtype)
+    return product.reshape(*x.shape[:-1], product.shape[1]), (x, read)
+
+
+def _carrier_backward(_dtype: Any, saved: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, read = saved
+    rows = _rows(dy.astype(x.dtype))
+    # Transposed operands would be gathered from their shards a second time.
+    dx = jnp.einsum("ro,io->ri", rows, read)
+    dkernel = jnp.einsum("ri,ro->io", _rows(x), rows, preferred_element_type=jnp.float32)
+    return dx.reshape(x.shape), dkernel
+
+
+carrier_matmul.defvjp(_carrier_forward, _carrier_backward)
 
 
 @jax.custom_vjp  # type: ignore[untyped-decorator]

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from rollcast.policy.linear import carrier_matmul
+
 # The start of a running maximum: below any logit, and finite so that differences with it are numbers.
 _LOWEST = -1e30
 # Columns are cut at multiples of this: the width of vector and matrix units.
@@ -88,7 +90,7 @@ def token_scores(
 
 
 def _scores_at_once(hidden: jax.Array, weights: jax.Array, targets: jax.Array, temperature: jax.Array) -> TokenScores:
-    logits = jnp.matmul(hidden, weights.astype(hidden.dtype), preferred_element_type=jnp.float32)
+    logits = carrier_matmul(jnp.float32, hidden, weights)
     distribution = jax.nn.log_softmax(logits / temperature[..., None], axis=-1)
     picked = jnp.take_along_axis(distribution, targets[..., None], axis=-1)[..., 0]
     p = jnp.exp(distribution)

@@ -22,7 +22,7 @@ from flax import nnx
 
 from rollcast.policy.attention import Attend
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.linear import Linear, carried, settled
+from rollcast.policy.linear import Linear, carried, carried_to, carrier_matmul, settled
 
 #: Takes a function of the residual stream [batch, time, width] and returns one that computes the same values.
 Around = Callable[[Callable[[jax.Array], jax.Array]], Callable[[jax.Array], jax.Array]]
@@ -39,7 +39,7 @@ class RMSNorm(nnx.Module):  # type: ignore[misc]
         wide = x.astype(jnp.float32)
         mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
         normal = (wide * jax.lax.rsqrt(mean_square + self.epsilon)).astype(x.dtype)
-        return normal * carried(self.scale[...], x.dtype)
+        return normal * carried_to(self.scale[...], normal)
 
 
 def rotary_frequencies(config: ModelConfig) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -147,7 +147,8 @@ class Decoder(nnx.Module):  # type: ignore[misc]
         rollcast.policy.attention; tokens that it masks may be anything. around: wraps each block's computation on the
         residual stream, for example to recompute in the backward pass instead of keeping activations.
         """
-        x = carried(self.embedding[...], self.compute_dtype)[tokens]
+        # Rounded after the lookup, so that the gradient of a frequent token's row is added up in float32.
+        x = carried(self.embedding[...][tokens], self.compute_dtype)
         rotary = rotary_angles(positions, rotary_frequencies(self.config))
         for layer, block in enumerate(self.layers):
             x = around(functools.partial(block, rotary=rotary, layer=layer, attend=attend))(x)
@@ -160,4 +161,4 @@ class Decoder(nnx.Module):  # type: ignore[misc]
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Return logits f32 [..., vocabulary] of the token after each hidden state [..., width]."""
-        return jnp.matmul(hidden, self.output_weights().astype(hidden.dtype), preferred_element_type=jnp.float32)
+        return carrier_matmul(jnp.float32, hidden, self.output_weights())

@@ -1,0 +1,75 @@
+"""Print how XLA partitions a gradient step over 8 virtual devices: its collectives, and the bytes that it needs.
+
+Run as a program, because the number of devices is fixed when jax starts:
+
+    python -m tests.learner.training.partitioned_step '{"mesh": {"fsdp": 8}, "model": {...}}'
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+DEVICES, TIME = 8, 128
+
+# One instruction of the partitioned program, such as "%x = f32[16,8]{1,0} all-reduce(...)"; a tuple has several shapes.
+_COLLECTIVE = re.compile(r"= (\(?[^=]*?) (all-gather|all-reduce|reduce-scatter|all-to-all)\(")
+_SHAPE = re.compile(r"(\w+)\[([\d,]*)\]")
+
+
+def main() -> None:
+    case = json.loads(sys.argv[1])
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XLA_FLAGS"] = (
+            f"--xla_force_host_platform_device_count={DEVICES} --xla_dump_to={folder} "
+            "--xla_dump_hlo_pass_re=spmd-partitioning"
+        )
+        compiled = compiled_step(case)
+        (dump,) = Path(folder).glob("*jit__add_part*after_spmd-partitioning*")
+        found = collectives(dump.read_text())
+    print(json.dumps({"temporary_bytes": compiled.memory_analysis().temp_size_in_bytes, "collectives": found}))
+
+
+def compiled_step(case: dict[str, Any]) -> Any:
+    """Compile the gradients of one micro-batch, without allocating a parameter."""
+    import jax
+    import jax.numpy as jnp
+
+    from learner.config import LearnerConfig
+    from learner.training.mesh import make_mesh
+    from learner.training.micro_batches import Gradients, forward_of
+    from rollcast.policy.config import ModelConfig
+    from rollcast.policy.logprobs import completion_logprobs
+    from rollcast.policy.params import abstract_params
+
+    jax.config.update("jax_enable_compilation_cache", False)  # a cached program is not partitioned, and dumps nothing
+    model = ModelConfig(vocabulary_size=4096, precision="bfloat16", **case["model"])
+    config = LearnerConfig(remat="blocks", mesh=case["mesh"])
+    mesh = make_mesh(config.mesh)
+    forward = forward_of(config, mesh)
+
+    def loss(params: Any, part: Any, _sequences: int) -> tuple[jax.Array, dict[str, jax.Array]]:
+        return jnp.sum(completion_logprobs(model, params, **part, forward=forward).logprobs), {}
+
+    params = abstract_params(model)
+    part = {name: jax.ShapeDtypeStruct((DEVICES, TIME), jnp.int32) for name in ("tokens", "positions", "segments")}
+    part["temperature"] = jax.ShapeDtypeStruct((DEVICES, TIME), jnp.float32)
+    return Gradients(loss, mesh, DEVICES * TIME)._add.lower(params, params, part, 1).compile()
+
+
+def collectives(text: str) -> list[tuple[str, str, list[int]]]:
+    """Return kind, dtype and shape of the result of each collective operation of a program."""
+    return [
+        (found[2], shape[1], [int(size) for size in shape[2].split(",") if size])
+        for found in _COLLECTIVE.finditer(text)
+        for shape in _SHAPE.finditer(found[1])
+    ]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""Test how XLA divides the step of a micro-batch among devices."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+UNTIED = {"tied_embeddings": False, "attention_bias": True}
+
+
+def partitioned(mesh: dict[str, int], model: dict[str, Any]) -> Any:
+    """Return what tests.learner.training.partitioned_step prints."""
+    command = [sys.executable, "-m", "tests.learner.training.partitioned_step"]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    case = json.dumps({"mesh": mesh, "model": model})
+    done = subprocess.run([*command, case], env=environment, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("model", [UNTIED, {"tied_embeddings": True}], ids=["untied", "tied"])
+def test_gradients_are_added_up_over_devices_in_float32(model: dict[str, Any]) -> None:
+    """Without a tensor axis no activation is added up over devices, so that every sum is one of gradients."""
+    found = partitioned({"data": 2, "fsdp": 4}, model)["collectives"]
+    sums = [(dtype, shape) for kind, dtype, shape in found if kind in ("all-reduce", "reduce-scatter")]
+    assert len(sums) >= 10
+    assert {dtype for dtype, _ in sums} == {"f32"}
