@@ -135,7 +135,8 @@ def forward_of(config: LearnerConfig, mesh: Mesh) -> Forward:
     """Return how this configuration computes a forward pass on this mesh."""
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     tiles = Tiles(_CPU_TILE if on_cpu else _TILE, vocabulary_shards=mesh.shape[TENSOR])
-    return Forward(config.remat == "blocks", tiles, rows_sharding(mesh) if mesh.size > 1 else None)
+    rows = rows_sharding(mesh) if mesh.size > 1 else None
+    return Forward(config.remat == "blocks", tiles, rows, packed=config.packed_row_tokens > 0)
 
 
 def inputs(batch: PackedBatch) -> dict[str, Any]:

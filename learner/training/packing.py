@@ -15,13 +15,15 @@ import numpy as np
 from learner.objective.advantages import advantages, shaped_rewards
 from learner.objective.aggregates import token_weights
 from learner.objective.config import ObjectiveConfig
+from rollcast.policy.kernels.cudnn import ROW_SEQUENCES_MAX
 from rollcast.wire.rollouts import Segment
 
 
 def share_rows(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     """Return the indices of the sequences of each row, by first fit in order of decreasing length.
 
-    First-fit decreasing needs at most 11/9 of the smallest possible number of rows, plus 6/9 (Dosa 2007).
+    First-fit decreasing needs at most 11/9 of the smallest possible number of rows, plus 6/9 (Dosa 2007). A row has at
+    most ROW_SEQUENCES_MAX sequences, because an attention kernel keeps sums for each.
 
     Raises:
         ValueError: a sequence is longer than ``capacity``.
@@ -31,7 +33,10 @@ def share_rows(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     rows: list[list[int]] = []
     left: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
-        place = next((row for row, room in enumerate(left) if room >= lengths[index]), None)
+        fitting = (
+            row for row, room in enumerate(left) if room >= lengths[index] and len(rows[row]) < ROW_SEQUENCES_MAX
+        )
+        place = next(fitting, None)
         if place is None:
             rows.append([])
             left.append(capacity)

@@ -7,106 +7,186 @@ key_value_heads, head_size]; the result has the shape of the queries.
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
-from rollcast.policy.flash import flash_attention
+from rollcast.policy.kernels.cudnn import cudnn_attention, refusal
+from rollcast.policy.kernels.dense import attend_where, within_segments
+from rollcast.policy.kernels.flash import flash_attention
+from rollcast.policy.kernels.splash import splash_attention, splash_block
 
 #: Takes the layer's index, queries, keys and values; returns the values mixed by attention, shaped like the queries.
 Attend = Callable[[int, jax.Array, jax.Array, jax.Array], jax.Array]
 
-#: dense computes the scores of whole rows, blocks is rollcast.policy.flash, cudnn is NVIDIA's fused kernel, and splash
-#: is jax's kernel for TPUs.
+#: dense computes the scores of whole rows and blocks a part of them at a time; cudnn is NVIDIA's fused kernel, and
+#: splash is jax's kernel for TPUs. Each is a module of rollcast.policy.kernels.
 Kernel = Literal["dense", "blocks", "cudnn", "splash"]
 
-_LANE = 128  # row lengths and head sizes must be multiples of this on a TPU
+_TILE = 128  # rows of the platforms' kernels are padded to a multiple of this many tokens
 _DENSE_TOKENS_MAX = 512  # up to this length the scores of whole rows are small, and faster than blocks
 
-# Score of a masked key: far below any real score, and finite so that rows without a single key stay finite.
-MASKED_SCORE = -1e30
+_CUDNN_CAPABILITY_MIN = 8.0  # Ampere is the first generation with the fused kernel,
+_PACKED_CAPABILITY_MIN = 9.0  # and Hopper the first with several sequences in a row and head sizes above 128
 
 
-def attend_where(queries: jax.Array, keys: jax.Array, values: jax.Array, allowed: jax.Array) -> jax.Array:
-    """Compute grouped-query attention with a mask bool [batch, time, slots]; scores and softmax are float32."""
-    batch, time, query_heads, head_size = queries.shape
-    key_value_heads = keys.shape[2]
-    grouped = queries.reshape(batch, time, key_value_heads, query_heads // key_value_heads, head_size)
-    scores = jnp.einsum("btkgh,bskh->bkgts", grouped, keys, preferred_element_type=jnp.float32)
-    scores = jnp.where(allowed[:, None, None], scores * head_size**-0.5, MASKED_SCORE)
-    weights = jax.nn.softmax(scores, axis=-1).astype(queries.dtype)
-    return jnp.einsum("bkgts,bskh->btkgh", weights, values).reshape(queries.shape)
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A kind of device, as far as the choice of a kernel depends on it."""
+
+    platform: str
+    """cpu, gpu or tpu."""
+    compute_capability: float = 0.0
+    """The generation of an NVIDIA GPU, for example 9.0 for an H100; 0 for all other devices."""
 
 
-def within_segments(segments: jax.Array) -> jax.Array:
-    """Return the mask bool [batch, time, time] in which each token sees itself and the earlier ones of its sequence.
+@dataclass(frozen=True, slots=True)
+class KernelChoice:
+    """A kernel, and why it is not a better one."""
 
-    segments: i32 [batch, time], 0 on padding, one number for each sequence in a row.
+    kernel: Kernel
+    reason: str = ""
+    """One clause; empty if the device has no better kernel."""
+
+
+def segment_attend(
+    segments: jax.Array, kernel: Kernel | None = None, mesh: Mesh | None = None, *, packed: bool = True
+) -> Attend:
+    """Return causal attention within each sequence of a row, for training and for reading prompts.
+
+    segments: see dense.within_segments. Sequences follow each other from the start of the row, numbered from 1, with
+    padding behind the last one. kernel: the kernel to use; None: the one that suits the device, the length and the
+    dtype. mesh: the devices that the rows are divided among, for kernels that need it. packed: whether a row may hold
+    several sequences; cuDNN takes at most cudnn.ROW_SEQUENCES_MAX.
     """
-    time = segments.shape[1]
-    same = (segments[:, :, None] == segments[:, None, :]) & (segments[:, None, :] > 0)
-    return jnp.tril(jnp.ones((time, time), bool))[None] & same
-
-
-def segment_attend(segments: jax.Array, kernel: Kernel | None = None, mesh: Mesh | None = None) -> Attend:
-    """Return causal attention within each sequence of a row (see within_segments), for training and reading prompts.
-
-    kernel: the kernel to use; None: the one that suits the device, the length and the dtype. mesh: the devices that
-    the rows are divided among, for kernels that need it.
-    """
-    allowed = within_segments(segments)
 
     def attend(_layer: int, queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
-        match kernel or kernel_for(jax.default_backend(), queries.shape[1], queries.shape[3], queries.dtype):
+        match kernel or kernel_here(queries.shape[1], queries.shape[3], queries.dtype, packed=packed).kernel:
             case "dense":
-                return attend_where(queries, keys, values, allowed)
+                return attend_where(queries, keys, values, within_segments(segments))
             case "blocks":
                 return flash_attention(queries, keys, values, segments)
             case "cudnn":
-                mask = allowed[:, None] | jnp.eye(allowed.shape[1], dtype=bool)  # a row without a key would be NaN
-                return jax.nn.dot_product_attention(queries, keys, values, mask=mask, implementation="cudnn")
+                compute = functools.partial(cudnn_attention, packed=packed)
+                return _on_mesh(_in_tiles(compute, _TILE), queries, keys, values, segments, mesh)
             case "splash":
-                return splash(queries, keys, values, segments, mesh)
+                block = splash_block(queries.shape[1])
+                compute = functools.partial(splash_attention, block=block)
+                return _on_mesh(_in_tiles(compute, block), queries, keys, values, segments, mesh)
 
     return attend
 
 
-def kernel_for(backend: str, time: int, head_size: int, dtype: Any) -> Kernel:
-    """Return the kernel that a backend ("cpu", "gpu", "tpu") uses for rows of ``time`` tokens."""
-    if backend == "gpu" and jnp.dtype(dtype) in (jnp.bfloat16, jnp.float16) and head_size % 8 == 0:
-        return "cudnn"
-    if backend == "tpu" and time % _LANE == 0 and head_size % _LANE == 0:
-        return "splash"
+def kernel_here(time: int, head_size: int, dtype: Any, *, packed: bool) -> KernelChoice:
+    """Return kernel_for of this process's devices; cuDNN's kernel only if it passes a check on the device."""
+    device = this_device()
+    choice = kernel_for(device, time, head_size, dtype, packed=packed)
+    reason = refusal(packed=packed) if choice.kernel == "cudnn" else ""
+    return KernelChoice(_xla_kernel(time), reason) if reason else choice
+
+
+def this_device() -> Device:
+    """Return the kind of this process's devices."""
+    platform = jax.default_backend()
+    capability = getattr(jax.local_devices()[0], "compute_capability", 0.0)  # a string such as "9.0"
+    return Device(platform, float(capability) if platform == "gpu" else 0.0)
+
+
+def kernel_for(device: Device, time: int, head_size: int, dtype: Any, *, packed: bool) -> KernelChoice:
+    """Return the kernel that a kind of device uses for rows of ``time`` tokens; packed: see segment_attend."""
+    match device.platform:
+        case "gpu":
+            reason = _cudnn_refusal(device.compute_capability, head_size, dtype, packed=packed)
+            best: Kernel = "cudnn"
+        case "tpu":
+            reason = _splash_refusal(time, head_size)
+            best = "splash"
+        case _:
+            return KernelChoice(_xla_kernel(time))
+    return KernelChoice(_xla_kernel(time), reason) if reason else KernelChoice(best)
+
+
+def _xla_kernel(time: int) -> Kernel:
     return "dense" if time <= _DENSE_TOKENS_MAX else "blocks"
 
 
-def splash(queries: jax.Array, keys: jax.Array, values: jax.Array, segments: jax.Array, mesh: Mesh | None) -> jax.Array:
-    """Call jax's TPU kernel once a row; on a mesh each device has its own rows and heads."""
-    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
+def _cudnn_refusal(capability: float, head_size: int, dtype: Any, *, packed: bool) -> str:
+    head_size_max = 256 if capability >= _PACKED_CAPABILITY_MIN else 128
+    if capability < _CUDNN_CAPABILITY_MIN:
+        return f"cuDNN's kernel needs compute capability {_CUDNN_CAPABILITY_MIN}, and this GPU has {capability}"
+    if jnp.dtype(dtype) not in (jnp.bfloat16, jnp.float16):
+        return f"cuDNN's kernel takes bfloat16 and float16, and these values are {jnp.dtype(dtype).name}"
+    if head_size % 8 or head_size > head_size_max:
+        return f"cuDNN's kernel takes head sizes up to {head_size_max} that 8 divides, and this one is {head_size}"
+    if packed and capability < _PACKED_CAPABILITY_MIN:
+        return (
+            f"cuDNN's kernel takes several sequences in a row from compute capability {_PACKED_CAPABILITY_MIN} on, "
+            f"and this GPU has {capability}"
+        )
+    return ""
+
+
+def _splash_refusal(time: int, head_size: int) -> str:
+    if head_size % 8:
+        return f"splash takes head sizes that 8 divides, and this one is {head_size}"
+    return f"a row of {time} tokens is shorter than a block of splash" if time < _TILE else ""
+
+
+#: Takes queries, keys, values and segments of rows; returns the values mixed by attention.
+_Rows = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
+
+
+def _in_tiles(compute: _Rows, tile: int) -> _Rows:
+    """Return ``compute`` for rows of any length: they are padded to a multiple of ``tile`` tokens."""
 
     def rows(queries: jax.Array, keys: jax.Array, values: jax.Array, segments: jax.Array) -> jax.Array:
-        time, heads, head_size = queries.shape[1:]
-        causal = splash_attention_mask.CausalMask((time, time))
-        kernel = splash_attention_kernel.make_splash_mha_single_device(
-            splash_attention_mask.MultiHeadMask([causal] * heads)
-        )
+        time = queries.shape[1]
+        spare = (0, -time % tile)
+        padded = (jnp.pad(array, ((0, 0), spare, (0, 0), (0, 0))) for array in (queries, keys, values))
+        return compute(*padded, jnp.pad(segments, ((0, 0), spare)))[:, :time]
 
-        def row(query: jax.Array, key: jax.Array, value: jax.Array, own: jax.Array) -> jax.Array:
-            mixed: jax.Array = kernel(query, key, value, splash_attention_kernel.SegmentIds(own, own))
-            return mixed
+    return rows
 
-        heads_first = (jnp.moveaxis(array, 1, 2) for array in (queries * head_size**-0.5, keys, values))
-        return jnp.moveaxis(jax.vmap(row)(*heads_first, segments), 1, 2)
 
+def _on_mesh(
+    compute: _Rows,
+    queries: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    segments: jax.Array,
+    mesh: Mesh | None,
+) -> jax.Array:
+    """Call ``compute``, on a mesh so that each device has its own rows and heads; the last axis divides the heads."""
     if mesh is None:
-        return rows(queries, keys, values, segments)
+        return compute(queries, keys, values, segments)
     *row_axes, head_axis = mesh.axis_names
-    by_head = PartitionSpec(tuple(row_axes), None, head_axis)
-    specs = (by_head, by_head, by_head, PartitionSpec(tuple(row_axes)))
-    mixed: jax.Array = jax.shard_map(rows, mesh=mesh, in_specs=specs, out_specs=by_head, check_vma=False)(
-        queries, keys, values, segments
-    )
+    query_heads, key_value_heads, shards = queries.shape[2], keys.shape[2], mesh.shape[head_axis]
+    rows, copies = tuple(row_axes), head_copies(query_heads, key_value_heads, shards)
+    # Heads that cannot be divided are computed by all devices of the axis.
+    by_head = PartitionSpec(rows, None, head_axis if copies else None)
+    keys, values = (jnp.repeat(array, copies or 1, axis=2) for array in (keys, values))
+    mixed: jax.Array = jax.shard_map(
+        compute,
+        mesh=mesh,
+        in_specs=(by_head, by_head, by_head, PartitionSpec(rows)),
+        out_specs=by_head,
+        check_vma=False,
+    )(queries, keys, values, segments)
     return mixed
+
+
+def head_copies(query_heads: int, key_value_heads: int, shards: int) -> int:
+    """Return how often each key head must be repeated so that every shard has whole groups; 0 if no number does.
+
+    Repeated heads keep the groups: query head q reads key head q // (query_heads / key_value_heads), whatever the
+    number of copies, as long as it divides the group.
+    """
+    copies = shards // math.gcd(key_value_heads, shards)
+    group = query_heads // key_value_heads
+    return next((count for count in range(copies, group + 1, copies) if group % count == 0), 0)

@@ -24,16 +24,19 @@ class Forward:
     tiles: the size of a tile of logits.
     rows: the sharding of the rows of activations; None: all are on one device.
     kernel: the attention kernel; see segment_attend.
+    packed: whether rows may hold several sequences; see segment_attend.
     """
 
     remat: bool = False
     tiles: Tiles = field(default_factory=Tiles)
     rows: NamedSharding | None = None
     kernel: Kernel | None = None
+    packed: bool = True
 
     def attend(self, segments: jax.Array) -> Attend:
         """Return the attention function for a batch's segments, with the configured kernel and sharding."""
-        return segment_attend(segments, self.kernel, None if self.rows is None else self.rows.mesh)
+        mesh = None if self.rows is None else self.rows.mesh
+        return segment_attend(segments, self.kernel, mesh, packed=self.packed)
 
     def around(self, run: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
         """Wrap a block's computation with the configured sharding and rematerialisation; for Decoder."""

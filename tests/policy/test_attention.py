@@ -1,61 +1,20 @@
-"""Test attention, written out and as a flash kernel."""
+"""Test the choice of an attention kernel, and kernels on a mesh of devices."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AbstractMesh, AxisType
 
-from rollcast.policy import flash
-from rollcast.policy.attention import attend_where, kernel_for, segment_attend, within_segments
+from rollcast.policy import attention
+from rollcast.policy.attention import Device, KernelChoice, head_copies, kernel_for, segment_attend
 
-SEGMENTS = [[1] * 5 + [2] * 4 + [0] * 2, [1] * 11]
-
-
-def test_values_and_gradients_equal_those_of_whole_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flash, "BLOCK", 4)  # three blocks, the last one filled up
-    random = np.random.default_rng(0)
-    segments = jnp.array(SEGMENTS, jnp.int32)
-    arrays = [jnp.asarray(random.normal(size=(2, 11, heads, 8)), jnp.float32) for heads in (4, 2, 2)]
-    given = jnp.asarray(random.normal(size=(2, 11, 4, 8)), jnp.float32)
-    given *= (segments > 0).astype(jnp.float32)[..., None, None]
-
-    def in_blocks(*arrays: jax.Array) -> jax.Array:
-        return jnp.sum(flash.flash_attention(*arrays, segments) * given)
-
-    def whole(*arrays: jax.Array) -> jax.Array:
-        return jnp.sum(attend_where(*arrays, within_segments(segments)) * given)
-
-    found, gradients = jax.jit(jax.value_and_grad(in_blocks, argnums=(0, 1, 2)))(*arrays)
-    expected, expected_gradients = jax.jit(jax.value_and_grad(whole, argnums=(0, 1, 2)))(*arrays)
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
-    for one, other in zip(gradients, expected_gradients, strict=True):
-        np.testing.assert_allclose(one, other, atol=2e-5)
-
-
-def test_scores_are_never_whole() -> None:
-    time = 2 * flash.BLOCK
-    queries = jax.ShapeDtypeStruct((1, time, 2, 8), jnp.bfloat16)
-    segments = jax.ShapeDtypeStruct((1, time), jnp.int32)
-
-    def total(queries: jax.Array, segments: jax.Array) -> jax.Array:
-        return jnp.sum(flash.flash_attention(queries, queries, queries, segments).astype(jnp.float32))
-
-    text = str(jax.make_jaxpr(jax.grad(total))(queries, segments))
-    assert f"{flash.BLOCK},{flash.BLOCK}]" in text
-    assert f"{time},{time}]" not in text
-
-
-def test_a_token_sees_itself_and_the_earlier_ones_of_its_sequence() -> None:
-    seen = within_segments(jnp.array([[1, 1, 2, 2, 0]], jnp.int32))[0]
-    assert np.asarray(seen).astype(int).tolist() == [
-        [1, 0, 0, 0, 0],
-        [1, 1, 0, 0, 0],
-        [0, 0, 1, 0, 0],
-        [0, 0, 1, 1, 0],
-        [0, 0, 0, 0, 0],
-    ]
+CPU, TPU = Device("cpu"), Device("tpu")
+HOPPER, AMPERE, TURING = (Device("gpu", capability) for capability in (9.0, 8.6, 7.5))
 
 
 def test_packed_sequences_mix_as_they_do_alone() -> None:
@@ -66,11 +25,85 @@ def test_packed_sequences_mix_as_they_do_alone() -> None:
     np.testing.assert_allclose(packed[:, 2:], alone, atol=1e-6)
 
 
-def test_each_device_gets_the_kernel_that_it_has() -> None:
-    assert kernel_for("cpu", 512, 64, jnp.float32) == "dense"
-    assert kernel_for("cpu", 513, 64, jnp.float32) == "blocks"
-    assert kernel_for("gpu", 4096, 128, jnp.bfloat16) == "cudnn"
-    assert kernel_for("gpu", 4096, 128, jnp.float32) == "blocks"
-    assert kernel_for("tpu", 4096, 128, jnp.bfloat16) == "splash"
-    assert kernel_for("tpu", 4097, 128, jnp.bfloat16) == "blocks"
-    assert kernel_for("tpu", 256, 64, jnp.bfloat16) == "dense"
+@pytest.mark.parametrize(
+    ("device", "time", "head_size", "dtype", "packed", "kernel", "reason"),
+    [
+        (CPU, 512, 64, jnp.float32, True, "dense", ""),
+        (CPU, 513, 64, jnp.float32, True, "blocks", ""),
+        (HOPPER, 4096, 128, jnp.bfloat16, True, "cudnn", ""),
+        (HOPPER, 4097, 256, jnp.bfloat16, True, "cudnn", ""),
+        (HOPPER, 4096, 128, jnp.float32, True, "blocks", "bfloat16 and float16"),
+        (HOPPER, 4096, 100, jnp.bfloat16, True, "blocks", "head sizes up to 256"),
+        (AMPERE, 4096, 128, jnp.bfloat16, False, "cudnn", ""),
+        (AMPERE, 4096, 128, jnp.bfloat16, True, "blocks", "several sequences in a row"),
+        (AMPERE, 4096, 256, jnp.bfloat16, False, "blocks", "head sizes up to 128"),
+        (TURING, 256, 128, jnp.float16, False, "dense", "compute capability 8.0"),
+        (TPU, 4096, 128, jnp.bfloat16, True, "splash", ""),
+        (TPU, 4097, 64, jnp.float32, True, "splash", ""),
+        (TPU, 100, 64, jnp.bfloat16, True, "dense", "100 tokens"),
+        (TPU, 4096, 20, jnp.bfloat16, True, "blocks", "head sizes that 8 divides"),
+    ],
+)
+def test_each_device_gets_its_best_kernel_or_the_reason_why_not(
+    device: Device, time: int, head_size: int, dtype: Any, packed: bool, kernel: str, reason: str
+) -> None:
+    choice = kernel_for(device, time, head_size, dtype, packed=packed)
+    assert choice.kernel == kernel
+    assert reason in choice.reason
+    assert bool(reason) == bool(choice.reason)
+
+
+def test_a_kernel_that_fails_its_check_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "this_device", lambda: HOPPER)
+    monkeypatch.setattr(attention, "refusal", lambda *, packed: "off")
+    found = attention.kernel_here(4096, 128, jnp.bfloat16, packed=True)
+    assert found == KernelChoice("blocks", "off")
+
+
+@pytest.mark.parametrize(
+    ("query_heads", "key_value_heads", "shards", "copies"),
+    [(32, 8, 1, 1), (32, 8, 8, 1), (32, 8, 16, 2), (16, 2, 4, 2), (64, 8, 32, 4), (12, 2, 3, 3), (8, 8, 16, 0)],
+)
+def test_key_heads_are_repeated_until_every_device_has_whole_groups(
+    query_heads: int, key_value_heads: int, shards: int, copies: int
+) -> None:
+    assert head_copies(query_heads, key_value_heads, shards) == copies
+    if copies:
+        assert query_heads % (key_value_heads * copies) == key_value_heads * copies % shards == 0
+
+
+@pytest.mark.parametrize("tensor", [1, 4, 8])
+@pytest.mark.parametrize("kernel", ["splash", "cudnn"])
+def test_kernels_are_lowered_for_key_heads_that_the_mesh_does_not_divide(
+    monkeypatch: pytest.MonkeyPatch, tensor: int, kernel: attention.Kernel
+) -> None:
+    heads_of_a_device = []
+
+    def plain(queries: jax.Array, keys: jax.Array, values: jax.Array, segments: jax.Array, **_: Any) -> jax.Array:
+        heads_of_a_device.append((queries.shape[2], keys.shape[2]))
+        assert queries.shape[1] % 128 == 0
+        return queries
+
+    monkeypatch.setattr(attention, "splash_attention", plain)
+    monkeypatch.setattr(attention, "cudnn_attention", plain)
+    mesh = AbstractMesh((2, 1, tensor), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
+    queries, keys = (jax.ShapeDtypeStruct((2, 300, heads, 64), jnp.bfloat16) for heads in (4, 2))
+    attend = segment_attend(jnp.ones((2, 300), jnp.int32), kernel, mesh)
+    found = jax.eval_shape(lambda queries, keys: attend(0, queries, keys, keys), queries, keys)
+    assert found.shape == queries.shape
+    assert heads_of_a_device == [{1: (4, 2), 4: (1, 1), 8: (4, 2)}[tensor]]
+
+
+def test_repeated_heads_change_nothing() -> None:
+    random = np.random.default_rng(2)
+    shapes = [(1, 6, heads, 4) for heads in (8, 2, 2)]
+    queries, keys, values = (jnp.asarray(random.normal(size=shape), jnp.float32) for shape in shapes)
+    expected = segment_attend(jnp.ones((1, 6), jnp.int32), "dense")(0, queries, keys, values)
+    keys, values = (jnp.repeat(array, head_copies(8, 2, 4), axis=2) for array in (keys, values))
+    shares = [
+        segment_attend(jnp.ones((1, 6), jnp.int32), "dense")(
+            0, queries[:, :, 2 * own : 2 * own + 2], keys[:, :, own : own + 1], values[:, :, own : own + 1]
+        )
+        for own in range(4)
+    ]
+    np.testing.assert_allclose(jnp.concatenate(shares, axis=2), expected, atol=1e-6)

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rollcast.policy.attention import MASKED_SCORE
 from rollcast.policy.config import ModelConfig
+from rollcast.policy.kernels.dense import MASKED_SCORE
 from rollcast.policy.model import Decoder
 
 # How many tokens of a sequence one turn of the attention loop reads. On a CPU the copied pages should fit into its

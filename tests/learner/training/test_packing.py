@@ -17,6 +17,7 @@ from learner.objective.config import ObjectiveConfig
 from learner.training.mesh import make_mesh
 from learner.training.micro_batches import FORWARD_ROWS, ForwardPasses, Gradients, inputs, parts, rows_each
 from learner.training.packing import NO_VERSION, TrainingRow, pack, pack_examples, share_rows
+from rollcast.policy.kernels.cudnn import ROW_SEQUENCES_MAX
 from rollcast.policy.params import Params
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.rollouts import Segment, SegmentRole
@@ -169,6 +170,11 @@ def test_long_sequences_come_first_and_short_ones_fill_up() -> None:
     assert share_rows([], 10) == []
     with pytest.raises(ValueError, match="11 tokens does not fit into a row of 10"):
         share_rows([11], 10)
+
+
+def test_a_row_has_no_more_sequences_than_attention_keeps_sums_for() -> None:
+    rows = share_rows([1] * (ROW_SEQUENCES_MAX + 1), 1000)
+    assert [len(row) for row in rows] == [ROW_SEQUENCES_MAX, 1]
 
 
 @given(st.lists(st.integers(1, 64), max_size=60))

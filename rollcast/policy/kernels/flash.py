@@ -18,7 +18,7 @@ _LOWEST = -1e30
 
 
 def flash_attention(queries: jax.Array, keys: jax.Array, values: jax.Array, segments: jax.Array) -> jax.Array:
-    """Compute causal attention within segments, like rollcast.policy.attention.segment_attend.
+    """Compute causal attention within segments, like rollcast.policy.kernels.dense.
 
     queries: [batch, time, query_heads, head_size]. keys, values: [batch, time, key_value_heads, head_size]. segments:
     i32 [batch, time]. ``time`` may be any length: it is padded to whole blocks. Scores and sums are float32. The result
