@@ -227,7 +227,7 @@ class TrainingLoop:
             await self._checkpoint(published)
         if not batch.replayed:  # the earlier life of this learner evaluated after replayed steps
             self._parts.evaluations.step_done(
-                self.step, self._at.newest_version, self._params_of, self._parts.publications.kept()
+                self.step, self._at.newest_version, self._evaluated_params, self._parts.publications.kept()
             )
         values |= self._parts.evaluations.take_figures()
         values |= {
@@ -265,6 +265,10 @@ class TrainingLoop:
         return values | mismatch | sampling | {"tokens": float(tokens)}
 
     def _params_of(self, version: int) -> Params:
+        return self._parts.retained.host_params(Version(version), self._parts.trainer.model_config)
+
+    def _evaluated_params(self, version: int) -> Params:
+        """Return an older version on the default device, where the learner's own sampler runs."""
         tensors, state = self._parts.retained.used(Version(version))
         return thaw(self._parts.trainer.model_config, tensors, state)
 

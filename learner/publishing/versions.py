@@ -22,7 +22,9 @@ from google.protobuf.message import DecodeError
 
 from learner.kill_points import kill_point
 from learner.publishing.mapped_files import hash_of, map_file
-from rollcast.policy.snapshot import Snapshot
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.params import Params
+from rollcast.policy.snapshot import Snapshot, views
 from rollcast.runtime.errors import CheckpointError, MalformedMessage
 from rollcast.runtime.run_folder import fsync_folder, run_folder_error, write_atomically
 from rollcast.wire.ids import EncodingId, Version
@@ -158,6 +160,15 @@ class RetainedVersions:
             return stand_in.tensors, stand_in.state_bytes
         record, state = self.state(version)
         return record.tensors, state
+
+    def host_params(self, version: Version, config: ModelConfig) -> Params:
+        """Return the tensors of `used` by name as views of the mapped file, which each device reads its slices from.
+
+        Raises:
+            CheckpointError: see state.
+            MalformedMessage: the version is not of this architecture.
+        """
+        return views(config, *self.used(version))
 
     def base(self, version: Version) -> tuple[VersionRecord, BytesLike]:
         """Return record and state of a version to make a delta from, without evicting another mapped version.

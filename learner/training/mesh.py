@@ -28,6 +28,9 @@ ROWS = (DATA, FSDP)
 # The kinds of placement whose compiled functions are cached; a model has some ten of them.
 _PLACEMENTS_MAX = 256
 
+PIECE_BYTES = 8 << 20
+"""Approximate limit on the bytes of a tensor that are sent to other processes, or gathered from them, at a time."""
+
 Axes = str | tuple[str, ...] | None  # the mesh axes that a dimension is divided among; None: it is not divided
 
 _INTO = (FSDP, TENSOR)  # axes of kernels [width, inner], which read the residual stream
@@ -119,10 +122,11 @@ def row_shards(mesh: Mesh) -> int:
 
 
 def placed(value: Any, sharding: NamedSharding) -> jax.Array:
-    """Copy a host array to devices; the result shares no memory with it.
+    """Copy a host array, or views of a file, to devices, each of which reads its own slice alone.
 
-    If the sharding spans several processes, all of them must call this; the leader's value is sent to the others, one
-    array at a time, and only shape and dtype of their own value are used.
+    The result shares no memory with the value. If the sharding spans several processes, all of them must call this; the
+    leader's value is sent to the others, about `PIECE_BYTES` at a time, and only shape and dtype of their own value are
+    used.
     """
     if len({device.process_index for device in sharding.device_set}) > 1:
         return _spread(value, sharding)
@@ -131,18 +135,46 @@ def placed(value: Any, sharding: NamedSharding) -> jax.Array:
 
 
 def _spread(value: Any, sharding: NamedSharding) -> jax.Array:
+    """Place the leader's value on the devices of all processes, without any device holding all of it."""
     # The values travel as unsigned integers: a collective that adds the others' zeros to them then changes no bit.
-    dtype = np.dtype(f"u{value.dtype.itemsize}")
+    dtype = np.dtype(value.dtype)
     lead = jax.process_index() == 0
-    own = np.asarray(value).view(dtype) if lead and value.ndim else np.zeros(value.shape, dtype)
-    if lead and not value.ndim:
-        own = np.asarray(value).reshape(1).view(dtype).reshape(())
+    bits = np.asarray(value).reshape(value.shape or (1,)).view(_bits_of(dtype)) if lead else None
+    if not value.ndim or value.nbytes <= PIECE_BYTES:
+        return _sent(bits, value.shape, sharding, dtype)
+    whole = _zeros(value.shape, _bits_of(dtype), sharding)
+    own_rows, take = rows_at_a_time(value, sharding)
+    shards = value.shape[0] // own_rows
+    for start in range(0, own_rows, take):
+        start = min(start, own_rows - take)
+        shape = (shards * take, *value.shape[1:])
+        piece = None
+        if bits is not None:
+            piece = bits.reshape(shards, own_rows, *value.shape[1:])[:, start : start + take].reshape(shape)
+        whole = _with_rows(whole, _sent(piece, shape, sharding, _bits_of(dtype)), start, sharding)
+    array: jax.Array = _as_dtype(whole, dtype)
+    return array
+
+
+def rows_at_a_time(array: Any, sharding: NamedSharding) -> tuple[int, int]:
+    """Return the rows of a shard, and how many of them to move at a time: `PIECE_BYTES` of all shards together."""
+    own_rows = sharding.shard_shape(array.shape)[0]
+    return own_rows, min(own_rows, max(1, PIECE_BYTES // (array.nbytes // own_rows)))
+
+
+def _bits_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(f"u{dtype.itemsize}")
+
+
+def _sent(bits: Any, shape: tuple[int, ...], sharding: NamedSharding, dtype: np.dtype[Any]) -> jax.Array:
+    """Place the leader's bits (None in the other processes) as an array of this shape and dtype on all devices."""
+    own = np.zeros(shape, _bits_of(dtype)) if bits is None else bits.reshape(shape)
     processes = jax.process_count()
     devices = np.array(sorted(jax.devices(), key=lambda device: (device.process_index, device.id)))
     by_process = Mesh(devices.reshape(processes, -1), ("process", "device"), axis_types=(AxisType.Auto,) * 2)
     pieces = NamedSharding(by_process, PartitionSpec("process"))
-    stacked = jax.make_array_from_process_local_data(pieces, own[None], (processes, *value.shape))
-    array: jax.Array = _first_piece(sharding, np.dtype(value.dtype))(stacked)
+    stacked = jax.make_array_from_process_local_data(pieces, own[None], (processes, *shape))
+    array: jax.Array = _first_piece(sharding, dtype)(stacked)
     return array
 
 
@@ -150,6 +182,27 @@ def _spread(value: Any, sharding: NamedSharding) -> jax.Array:
 @functools.lru_cache(maxsize=_PLACEMENTS_MAX)
 def _first_piece(sharding: NamedSharding, dtype: np.dtype[Any]) -> Any:
     return jax.jit(lambda leaf: jax.lax.bitcast_convert_type(leaf[0], dtype), out_shardings=sharding)
+
+
+def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any], sharding: NamedSharding) -> jax.Array:
+    nothing = np.zeros((), dtype)
+    return jax.make_array_from_callback(shape, sharding, lambda index: np.array(np.broadcast_to(nothing, shape)[index]))
+
+
+@functools.partial(jax.jit, static_argnums=3, donate_argnums=0)
+def _with_rows(whole: jax.Array, rows: jax.Array, start: int, where: NamedSharding) -> jax.Array:
+    """Replace rows [start, start + take) of every shard by those of ``rows``, each on the shard's own device."""
+
+    def replaced(shard: jax.Array, own: jax.Array, start: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_update_slice_in_dim(shard, own, start, 0)
+
+    specs = (where.spec, where.spec, PartitionSpec())
+    return jax.shard_map(replaced, mesh=where.mesh, in_specs=specs, out_specs=where.spec)(whole, rows, start)
+
+
+@functools.partial(jax.jit, static_argnums=1, donate_argnums=0)
+def _as_dtype(bits: jax.Array, dtype: np.dtype[Any]) -> jax.Array:
+    return jax.lax.bitcast_convert_type(bits, dtype)
 
 
 def placed_params(mesh: Mesh, params: Mapping[str, Any]) -> dict[str, jax.Array]:

@@ -15,13 +15,11 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from learner.kill_points import kill_point
-from learner.training.mesh import everywhere
+from learner.training import mesh
+from learner.training.mesh import everywhere, rows_at_a_time
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.snapshot import frozen_parts, tensor_specs
 from rollcast.wire.versions.tensors import TensorSpec
-
-PIECE_BYTES = 8 << 20
-"""Approximate limit on the bytes of a tensor that are gathered at a time."""
 
 Rows = np.ndarray[Any, Any]
 
@@ -77,12 +75,11 @@ def pieces(array: Any) -> Iterator[tuple[int, Rows]]:
         yield 0, np.asarray(array)
         return
     array = _on_device(array)
-    if array.nbytes <= PIECE_BYTES or not isinstance(array.sharding, NamedSharding):
+    if array.nbytes <= mesh.PIECE_BYTES or not isinstance(array.sharding, NamedSharding):
         yield 0, _here(array)
         return
-    own_rows = array.sharding.shard_shape(array.shape)[0]
+    own_rows, take = rows_at_a_time(array, array.sharding)
     shards = array.shape[0] // own_rows
-    take = min(own_rows, max(1, PIECE_BYTES // (array.nbytes // own_rows)))
     for start in range(0, own_rows, take):
         start = min(start, own_rows - take)
         gathered = _here(_cut(array, start, array.sharding, take))

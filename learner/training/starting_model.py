@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+import jax
+import numpy as np
+
 from learner.config import LearnerConfig
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.hub.load import Place, load_params, model_config
-from rollcast.policy.params import Params, initial_params
+from rollcast.policy.hub.load import load_params, model_config
+from rollcast.policy.params import Params, Place, abstract_params, initial_params
 from rollcast.runtime.errors import ModelError
 from rollcast.wire.text.model_folder import TOKENIZER, TOKENIZER_BYTES_MAX, ModelFolder
 from rollcast.wire.text.tokenizer import TokenizerRecord
@@ -42,14 +45,22 @@ def starting_model(config: LearnerConfig, tokenizer: TokenizerRecord) -> ModelCo
 def starting_params(config: LearnerConfig, model: ModelConfig, place: Place | None = None) -> Params:
     """Return float32 parameters: those of the folder in ``init_from``, or random ones from the seed.
 
+    The host holds one tensor at a time, in sorted order of their names.
+
     Args:
-        place: places each tensor of a folder on its devices as it is read; see load_params.
+        config: the learner's configuration.
+        model: the architecture of the parameters.
+        place: places each tensor on its devices as it is read or made; None: on the default device.
 
     Raises:
         ModelError: a tensor is missing, misshaped or damaged.
     """
+    if place is not None and jax.process_index() > 0:  # the leader's values are sent to this process as it places them
+        nothing = np.zeros((), np.float32)
+        leaves = sorted(abstract_params(model).items())
+        return {name: place(name, np.broadcast_to(nothing, leaf.shape)) for name, leaf in leaves}
     if config.init_from is None:
-        return initial_params(model, config.seed)
+        return initial_params(model, config.seed, place)
     return load_params(model, config.init_from, place)
 
 

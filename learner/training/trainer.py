@@ -152,11 +152,8 @@ class Trainer:
             )
 
     def _placed_one(self, name: str, leaf: Any) -> Any:
-        """Place a tensor on its devices as soon as it is read.
-
-        With several processes the tensor is returned as it is: they place all tensors together later.
-        """
-        return leaf if jax.process_count() > 1 else placed_params(self.mesh, {name: leaf})[name]
+        """Place a tensor on its devices as soon as it is read."""
+        return placed_params(self.mesh, {name: leaf})[name]
 
     def _state_tree(self) -> dict[str, Any]:
         tree: dict[str, Any] = {"parameters": self._params, "optimiser": self._optimiser_state}

@@ -7,6 +7,7 @@ in sorted order.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -28,18 +29,28 @@ EXPONENTS_SUFFIX = ".kernel_scale"
 EMBEDDING_DEVIATION = 0.02
 
 
-def initial_params(config: ModelConfig, seed: int) -> Params:
+#: Takes a name and its f32 host array in C order and returns the parameter, for example an array on several devices.
+Place = Callable[[str, np.ndarray[Any, np.dtype[np.float32]]], Any]
+
+
+def initial_params(config: ModelConfig, seed: int, place: Place | None = None) -> Params:
     """Return fresh float32 parameters by tensor name; the same seed gives the same bits on every platform.
 
     The embedding is normal with EMBEDDING_DEVIATION, kernels [inputs, outputs] are normal with variance 1 / inputs,
-    scales are 1 and biases 0.
+    scales are 1 and biases 0. Tensors are made one at a time, in sorted order of their names.
+
+    Args:
+        config: the architecture.
+        seed: seed of the random numbers.
+        place: places each tensor; None: on the default device.
 
     Raises:
         ValueError: the vocabulary size is not set, or the heads do not divide.
     """
     random = np.random.Generator(np.random.Philox(seed))
+    keep = place or (lambda _name, value: jnp.asarray(value))
     return {
-        name: jnp.asarray(_initial_value(name, leaf.shape, random))
+        name: keep(name, _initial_value(name, leaf.shape, random))
         for name, leaf in sorted(abstract_params(config).items())
     }
 

@@ -89,7 +89,18 @@ def tensor_specs(config: ModelConfig) -> tuple[TensorSpec, ...]:
 def thaw(config: ModelConfig, tensors: Sequence[TensorSpec], state_bytes: Any) -> Params:
     """Load parameters onto the default device from a state (bytes, memoryview or memory map).
 
-    On a CPU the result may share memory with ``state_bytes``, which must not change afterwards.
+    On a CPU the result may share memory with ``state_bytes``, which must not change afterwards. To divide parameters
+    among several devices, place the `views` of the state instead: then no device holds all of them.
+
+    Raises:
+        MalformedMessage: see views.
+    """
+    params: Params = jax.device_put(views(config, tensors, state_bytes))
+    return params
+
+
+def views(config: ModelConfig, tensors: Sequence[TensorSpec], state_bytes: Any) -> Params:
+    """Return a state's tensors by name as NumPy arrays that share its memory; of a memory map they read nothing yet.
 
     Raises:
         MalformedMessage: the tensors or the size are not those of this architecture.
@@ -104,9 +115,7 @@ def thaw(config: ModelConfig, tensors: Sequence[TensorSpec], state_bytes: Any) -
     buffer = memoryview(state_bytes).cast("B")
     if len(buffer) != size_bytes:
         raise MalformedMessage(f"a state of {len(buffer)} bytes, expected {size_bytes}")
-    views = {spec.name: _view(buffer, spec) for spec in tensors}
-    params: Params = jax.device_put(views)
-    return params
+    return {spec.name: _view(buffer, spec) for spec in tensors}
 
 
 def _view(buffer: memoryview, spec: TensorSpec) -> np.ndarray[Any, Any]:

@@ -7,7 +7,7 @@ released before the next one. The host never holds more than one tensor beyond t
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,10 @@ import numpy as np
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.hub.config import read_config
 from rollcast.policy.hub.names import hf_name, is_transposed, may_be_ignored
-from rollcast.policy.params import Params
+from rollcast.policy.params import Params, Place
 from rollcast.policy.shapes import parameter_shapes
 from rollcast.runtime.errors import ModelError
 from rollcast.wire.text.model_folder import CONFIG, ModelFolder, PlacedTensor
-
-#: Takes a name and its f32 array in C order and returns the parameter, for example an array sharded over devices.
-Place = Callable[[str, np.ndarray[Any, np.dtype[np.float32]]], Any]
 
 _DTYPES: dict[str, np.dtype[Any]] = {
     "float32": np.dtype("<f4"),
@@ -56,21 +53,16 @@ def load_params(config: ModelConfig, folder: Path, place: Place | None = None) -
     wanted = _wanted(config, ModelFolder(folder).tensors(), folder)
     keep = place or (lambda _name, value: jnp.asarray(value))
     params: Params = {}
-    # In the order of the files, so that each is mapped once and read from front to back.
-    in_order = sorted(wanted, key=lambda name: (wanted[name].path, wanted[name].tensor.start_bytes))
-    mapped: _Mapped | None = None
-    try:
-        for name in in_order:
+    files: dict[Path, _Mapped] = {}
+    with ExitStack() as stack:
+        # In the order of the names, in which all processes of a distributed learner place their tensors.
+        for name in sorted(wanted):
             placed = wanted[name]
-            if mapped is None or mapped.path != placed.path:
-                if mapped is not None:
-                    mapped.close()
-                mapped = _Mapped(placed.path)
-            params[name] = keep(name, mapped.tensor(name, placed))
-    finally:
-        if mapped is not None:
-            mapped.close()
-    return dict(sorted(params.items()))
+            if placed.path not in files:
+                files[placed.path] = _Mapped(placed.path)
+                stack.callback(files[placed.path].close)
+            params[name] = keep(name, files[placed.path].tensor(name, placed))
+    return params
 
 
 class _Mapped:

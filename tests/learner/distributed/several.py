@@ -21,6 +21,7 @@ from learner.checkpoints.checkpoint import Checkpoints, HostState, digest_of
 from learner.config import LearnerConfig, MeshConfig
 from learner.distributed.leader import Follower, LeadTrainer
 from learner.distributed.processes import join
+from learner.training import mesh as mesh_module
 from learner.training.trainer import Trainer, behaviour_by_version
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.snapshot import thaw
@@ -96,6 +97,7 @@ def main() -> None:
             found.append(course(Trainer(MODEL, config_for(mesh)), last, resume=True, steps=0))
         print(json.dumps(found))
         return
+    mesh_module.PIECE_BYTES = 500  # so that the larger tensors go from process to process in pieces
     team = join(arguments.address, arguments.processes, arguments.process_id, join_timeout_s=60, lost_s=10)
     if arguments.process_id:
         status = Follower(config_for(meshes[0]), team).follow()

@@ -19,6 +19,7 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from bench.learner.learner import sharded_publishing
 from learner.config import MeshConfig
+from learner.training import mesh as mesh_module
 from learner.training import sharded_tensors
 from learner.training.mesh import (
     everywhere,
@@ -35,6 +36,8 @@ from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import initial_params
 from rollcast.policy.snapshot import freeze, tensor_specs
 from rollcast.runtime.errors import ConfigError
+from tests.learner.training.largest_shares import MODEL as WIDE
+from tests.policy.hub.hub_files import model_folder, random_params
 
 LAYER = "layers.0."
 
@@ -94,20 +97,29 @@ def test_placed_parameters_stay_and_a_copy_shares_no_memory() -> None:
     assert np.all(np.asarray(everywhere(there["embedding"])) == 1.0)
 
 
+def on_eight_devices(module: str, *arguments: str) -> Any:
+    """Return what a program prints as JSON, run on 8 virtual devices; their number is fixed when jax starts."""
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=380, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_no_device_ever_holds_a_whole_tensor(tmp_path: Path) -> None:
+    params = random_params(WIDE)
+    folder = model_folder(tmp_path / "model", WIDE, params)
+    found = on_eight_devices("tests.learner.training.largest_shares", str(folder), str(tmp_path))
+    assert found["calls"] > 10
+    assert found["largest_share"] == 1 / 8
+    assert found["sums"] == pytest.approx({name: float(leaf.sum()) for name, leaf in params.items()}, rel=1e-4)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_every_mesh_has_the_same_loss_and_a_checkpoint_fits_another_one(tmp_path: Path) -> None:
-    """This runs on 8 virtual devices in a process of its own, because their number is fixed when jax starts."""
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
-
-    def run(*arguments: str) -> list[dict[str, Any]]:
-        command = [sys.executable, "-m", "tests.learner.distributed.several", str(tmp_path), *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=380, check=False)
-        assert done.returncode == 0, done.stderr
-        found: list[dict[str, Any]] = json.loads(done.stdout)
-        return found
-
-    one, many, again = run("--mesh", "1,1,1", "--mesh", "2,2,2", "--then", "1,1,1")
+    meshes = ("--mesh", "1,1,1", "--mesh", "2,2,2", "--then", "1,1,1")
+    one, many, again = on_eight_devices("tests.learner.distributed.several", str(tmp_path), *meshes)
     for mine, theirs in zip(one["metrics"], many["metrics"], strict=True):
         assert theirs == pytest.approx(mine, abs=1e-5)
     assert again["restored"] == many["digest"]
@@ -128,7 +140,7 @@ FORMS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("piece_bytes", [1, 50_000, 8 << 20])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_file_holds_the_bytes_of_freeze(form: str, piece_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharded_tensors, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(mesh_module, "PIECE_BYTES", piece_bytes)
     monkeypatch.setattr(sharded_tensors, "_on_cpu", lambda _: False)
     config = ModelConfig.model_validate(MODEL.model_dump() | FORMS[form])
     devices = jax.devices()[:2]
@@ -140,7 +152,7 @@ def test_a_file_holds_the_bytes_of_freeze(form: str, piece_bytes: int, monkeypat
 
 
 def test_pieces_are_small_and_make_up_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharded_tensors, "PIECE_BYTES", 3000)
+    monkeypatch.setattr(mesh_module, "PIECE_BYTES", 3000)
     monkeypatch.setattr(sharded_tensors, "_on_cpu", lambda _: False)
     devices = jax.devices()[:2]
     mesh = make_mesh(MeshConfig(fsdp=len(devices)), devices)
@@ -155,7 +167,7 @@ def test_pieces_are_small_and_make_up_the_whole(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("memory_kind", ["device", "pinned_host"])
 def test_a_gathered_copy_shares_no_memory(memory_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharded_tensors, "PIECE_BYTES", 3000)
+    monkeypatch.setattr(mesh_module, "PIECE_BYTES", 3000)
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     for shape in ((), (7,), (70, 32)):
         array = placed_params(mesh, {"embedding": np.ones(shape, np.float32)})["embedding"]
