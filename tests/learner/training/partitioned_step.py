@@ -59,7 +59,7 @@ def compiled_step(case: dict[str, Any]) -> Any:
     params = abstract_params(model)
     part = {name: jax.ShapeDtypeStruct((DEVICES, TIME), jnp.int32) for name in ("tokens", "positions", "segments")}
     part["temperature"] = jax.ShapeDtypeStruct((DEVICES, TIME), jnp.float32)
-    return Gradients(loss, mesh, DEVICES * TIME)._add.lower(params, params, part, 1).compile()
+    return Gradients(loss, mesh, DEVICES * TIME).add.lower(params, params, part, 1).compile()
 
 
 def collectives(text: str) -> list[tuple[str, str, list[int]]]:
