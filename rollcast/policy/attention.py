@@ -148,8 +148,9 @@ def _in_tiles(compute: _Rows, tile: int) -> _Rows:
     def rows(queries: jax.Array, keys: jax.Array, values: jax.Array, segments: jax.Array) -> jax.Array:
         time = queries.shape[1]
         spare = (0, -time % tile)
-        padded = (jnp.pad(array, ((0, 0), spare, (0, 0), (0, 0))) for array in (queries, keys, values))
-        return compute(*padded, jnp.pad(segments, ((0, 0), spare)))[:, :time]
+        by_head = ((0, 0), spare, (0, 0), (0, 0))
+        queries, keys, values = (jnp.pad(array, by_head) for array in (queries, keys, values))
+        return compute(queries, keys, values, jnp.pad(segments, ((0, 0), spare)))[:, :time]
 
     return rows
 

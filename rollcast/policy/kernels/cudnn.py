@@ -103,12 +103,13 @@ def _difference(*, packed: bool) -> float:
     arrays = [jnp.asarray(random.normal(size=(2, 128, heads, 64)), jnp.bfloat16) for heads in (4, 2, 2)]
     given = jnp.where((segments > 0)[..., None, None], jnp.asarray(random.normal(size=(2, 128, 4, 64))), 0.0)
 
-    def fused(*operands: jax.Array) -> jax.Array:
-        return jnp.sum(cudnn_attention(*operands, segments, packed=packed).astype(jnp.float32) * given)
+    def fused(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+        mixed = cudnn_attention(query, key, value, segments, packed=packed)
+        return jnp.sum(mixed.astype(jnp.float32) * given)
 
-    def whole(*operands: jax.Array) -> jax.Array:
-        wide = [operand.astype(jnp.float32) for operand in operands]
-        return jnp.sum(attend_where(*wide, within_segments(segments)) * given)
+    def whole(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+        query, key, value = (array.astype(jnp.float32) for array in (query, key, value))
+        return jnp.sum(attend_where(query, key, value, within_segments(segments)) * given)
 
     found = jax.jit(jax.value_and_grad(fused, argnums=(0, 1, 2)))(*arrays)
     expected = jax.jit(jax.value_and_grad(whole, argnums=(0, 1, 2)))(*arrays)
