@@ -32,6 +32,7 @@ from learner.publishing.publisher import Publisher
 from learner.publishing.versions import RetainedVersions, no_longer_needed
 from learner.training.batch_check import BatchRules, check_batch
 from learner.training.packing import TrainingRow, pack
+from learner.training.skipped_updates import SkippedUpdates
 from learner.training.trained_ids import TrainedIds
 from learner.training.trainer import Trainer, behaviour_by_version
 from learner.wall_time import StepTime, WallTime
@@ -92,6 +93,7 @@ class LoopParts:
     reporter: StatusReporter
     wall_time: WallTime
     evaluations: Evaluations
+    skipped: SkippedUpdates
     stop: asyncio.Event
 
 
@@ -142,6 +144,7 @@ class TrainingLoop:
 
         Raises:
             WaitTimedOut: no batch came in time.
+            NotFinite: several updates in a row were skipped.
             RollcastError: a batch breaks the rules, or publishing or saving failed.
         """
         self._time = StepTime()
@@ -221,6 +224,8 @@ class TrainingLoop:
             self._at.trained.add(row.rollout_id)
         self._at.step += 1
         kill_point("step_counted")
+        if skipped := self._parts.skipped.figures():  # as values of the status, they are in checkpoints too
+            self._parts.reporter.update("training", f"step {self.step} of {self._settings.steps}", **skipped)
         with self._time.part("publish_s"):
             published = await self._publish()
         with self._time.part("checkpoint_s"):
@@ -229,7 +234,7 @@ class TrainingLoop:
             self._parts.evaluations.step_done(
                 self.step, self._at.newest_version, self._evaluated_params, self._parts.publications.kept()
             )
-        values |= self._parts.evaluations.take_figures()
+        values |= self._parts.evaluations.take_figures() | skipped
         values |= {
             "reward_mean": sum(row.reward for row in rows) / len(rows),
             "published_in_s": self._parts.publications.last_s,
@@ -259,6 +264,7 @@ class TrainingLoop:
         kill_point("behaviour_done")
         with self._time.part("train_s"):
             values = self._parts.trainer.train_step(packed, behaviour.logprobs)
+        self._parts.skipped.step_done(self.step + 1, rows, packed, behaviour.logprobs, values)
         tokens = int(packed.loss_mask.sum())
         mismatch = figures(compare(rows, packed, behaviour.logprobs), tokens, self._settings.mismatch)
         sampling = self._sampling.figures(rows, packed, behaviour)

@@ -30,6 +30,7 @@ from learner.publishing.publications import Publications
 from learner.publishing.publisher import OriginPusher, Publisher
 from learner.publishing.versions import RetainedVersions
 from learner.run_facts import RunFacts
+from learner.training.skipped_updates import SkippedUpdates
 from learner.training.starting_model import keep_small_files
 from learner.training.trained_ids import TrainedIds
 from learner.training.trainer import Trainer
@@ -265,6 +266,7 @@ class _Life:
             self._reporter,
             self._wall_time,
             evaluations,
+            SkippedUpdates(self._folder.skipped_updates, self._reporter.values),
             self._stop,
         )
         loop = TrainingLoop(parts, self._settings(), self._host_state, position, replay)

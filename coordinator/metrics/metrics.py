@@ -43,6 +43,11 @@ GAUGES = (
     ("rollcast_tokens_per_second", "Tokens per second that all peers together generate.", "tokens_per_s"),
     ("rollcast_learner_utilisation_ratio", "Share of the learner's time spent computing.", "learner_utilisation"),
     ("rollcast_peer_byte_ratio", "Share of chunk bytes served by peers, not the origin.", "peer_byte_share"),
+    (
+        "rollcast_updates_skipped",
+        "Optimiser updates skipped because loss or gradient norm was not finite.",
+        "updates_skipped",
+    ),
     ("rollcast_run_elapsed_seconds", "Seconds since the coordinator started.", "elapsed_s"),
 )
 

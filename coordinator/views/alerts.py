@@ -24,6 +24,7 @@ LOST_SHARE = 0.1  # share of workers lost without signing off that makes it a wa
 BROADCAST_SLOW = 3.0  # multiple of the 95th percentile of T_bcast
 SILENT_SHARE = 0.5  # share of the heartbeat timeout after which a silent member is reported
 BUDGET_SHARE = 0.9
+SKIPPED_LATELY_STEPS = 100  # learner steps for which a skipped update is an alert
 _ORDER: dict[Severity, int] = {"critical": 0, "warning": 1, "info": 2}
 
 
@@ -101,7 +102,7 @@ def find_alerts(seen: Seen) -> Iterator[Found]:
     """Yield the present problems; none once the run is over."""
     if seen.state.ended:
         return
-    for check in (_missing_roles, _waiting, _staleness, _tokens, _members, _cloned, _broadcast, _capacity, _money):
+    for check in _CHECKS:
         yield from check(seen)
     if seen.health.refusing:
         fix = "Free space on the run folder's disk, or stop other programs on the coordinator's machine."
@@ -148,6 +149,18 @@ def _staleness(seen: Seen) -> Iterator[Found]:
         text = f"{lately.too_old / lately.ended:.0%} of the rollouts of the last minutes were too old to train on."
         fix = "Raise S, or look on the Workers page for workers with a large version lag."
         yield Found("too_old", "warning", text, fix, "run")
+
+
+def _updates(seen: Seen) -> Iterator[Found]:
+    status, last = seen.status, seen.status.updates_skipped_at
+    if last is None or status.step - last >= SKIPPED_LATELY_STEPS:
+        return
+    severity: Severity = "critical" if last == status.step else "warning"
+    count = status.updates_skipped
+    text = f"{count} update was" if count == 1 else f"{count} updates were"
+    text += f" skipped because loss or gradient norm was not finite, the last at step {last}."
+    fix = "Read the reports in skipped_updates/ of the learner's run folder. Three steps in a row end the run (RC605)."
+    yield Found("update_skipped", severity, text, fix, "run")
 
 
 def _tokens(seen: Seen) -> Iterator[Found]:
@@ -250,3 +263,17 @@ def _money(seen: Seen) -> Iterator[Found]:
         worker_id, why = next(iter(spending["held_back"].items()))
         text = f"{len(spending['held_back'])} workers are wanted but not started: {worker_id}, {why}."
         yield Found("held_back", "info", text, "Raise the budget to have them started.", "capacity", worker_id)
+
+
+_CHECKS = (
+    _missing_roles,
+    _waiting,
+    _staleness,
+    _updates,
+    _tokens,
+    _members,
+    _cloned,
+    _broadcast,
+    _capacity,
+    _money,
+)

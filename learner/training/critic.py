@@ -68,13 +68,17 @@ class Critic:
         return Judgement(normal.astype(np.float32), returns, values)
 
     def train_step(self, batch: PackedBatch, judgement: Judgement) -> dict[str, jax.Array]:
-        """Take one optimiser step towards the returns; return value_loss and value_error, on the device."""
+        """Take one optimiser step towards the returns; a step whose loss or gradient norm is not finite is skipped.
+
+        Returns value_loss, value_error and critic_skipped (bool), on the device.
+        """
         params, optimiser_state = self.state
         shares = (batch.loss_mask / max(batch.loss_mask.sum(), 1)).astype(np.float32)
         gradients, values = self._gradients.of(params, (inputs(batch), judgement, shares), batch.sequences_per_row)
-        params, optimiser_state, _ = self._updates.apply(gradients, optimiser_state, params)
+        sound = jnp.isfinite(values["value_loss"])
+        params, optimiser_state, norm = self._updates.apply(gradients, optimiser_state, params, sound)
         self.state = (params, optimiser_state)
-        return values
+        return values | {"critic_skipped": ~(sound & jnp.isfinite(norm))}
 
     def _estimates(self, params: Params, arrays: dict[str, jax.Array]) -> jax.Array:
         read = (arrays["tokens"], arrays["positions"], arrays["segments"])

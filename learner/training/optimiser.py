@@ -49,8 +49,11 @@ class Updates(Protocol):
     def init(self, params: Params) -> Any:
         """Return a fresh state."""
 
-    def apply(self, gradients: Params, state: Any, params: Params) -> tuple[Params, Any, jax.Array]:
+    def apply(self, gradients: Params, state: Any, params: Params, sound: jax.Array) -> tuple[Params, Any, jax.Array]:
         """Return parameters and state after a step, and the norm of the gradients before clipping.
+
+        The step changes nothing unless ``sound`` (bool, scalar) and the norm is finite. The devices decide, so that
+        no host has to wait for the gradients, and that a replayed step is skipped again.
 
         State and parameters are donated, and gradients are removed from their dictionary once used, to free memory.
         """
@@ -69,8 +72,8 @@ class _Adam:
         self._places: dict[str, tuple[Tensors, Tensors, Tensors]] = {}  # keyed by a group's first name
         self._begin = jax.jit(lambda: jnp.zeros((), jnp.int32), out_shardings=NamedSharding(mesh, PartitionSpec()))
         self._init = jax.jit(self._nothing, static_argnums=1)
-        self._measure = jax.jit(lambda gradients, count: (optax.tree.norm(gradients), count + 1))
-        self._step = jax.jit(self._stepped, donate_argnums=(1, 2, 3), static_argnums=7)
+        self._measure = jax.jit(_measured)
+        self._step = jax.jit(self._stepped, donate_argnums=(1, 2, 3), static_argnums=8)
 
     def init(self, params: Params) -> Moments:
         state = Moments(self._begin(), {}, {})
@@ -80,8 +83,10 @@ class _Adam:
             self._keep(state, names, first, second)
         return state
 
-    def apply(self, gradients: Params, state: Moments, params: Params) -> tuple[Params, Moments, jax.Array]:
-        norm, count = self._measure(gradients, state.count)
+    def apply(
+        self, gradients: Params, state: Moments, params: Params, sound: jax.Array
+    ) -> tuple[Params, Moments, jax.Array]:
+        norm, taken, count = self._measure(gradients, state.count, sound)
         stepped: Params = {}
         kept = Moments(count, {}, {})
         before: Any = None
@@ -91,7 +96,7 @@ class _Adam:
             where = self._where(names, own)
             if self._config.offload:
                 first, second = jax.device_put((first, second), where[1:])
-            own, first, second = self._step(own_gradients, own, first, second, count, norm, _seeds(names), where)
+            own, first, second = self._step(own_gradients, own, first, second, count, norm, taken, _seeds(names), where)
             stepped |= zip(names, own, strict=True)
             self._keep(kept, names, first, second)
             if self._config.offload:  # wait, so that the devices hold the moments of at most two groups
@@ -139,6 +144,7 @@ class _Adam:
         second: Tensors,
         count: jax.Array,
         norm: jax.Array,
+        taken: jax.Array,
         seeds: jax.Array,
         where: tuple[Tensors, Tensors, Tensors],
     ) -> tuple[Tensors, Tensors, Tensors]:
@@ -151,6 +157,7 @@ class _Adam:
             own = seeds[index] ^ count.astype(jnp.uint32) * jnp.uint32(0x9E3779B1)
             ends.append((param + change, _encode(mean, own[0], form), _encode(square, own[1], form, second=True)))
         turned = tuple(zip(*ends, strict=True))
+        turned = jax.tree.map(lambda new, old: jnp.where(taken, new, old), turned, (params, first, second))
         laid_out: tuple[Tensors, Tensors, Tensors] = jax.lax.with_sharding_constraint(turned, where)
         return laid_out
 
@@ -163,6 +170,13 @@ class _Adam:
         steps = count.astype(jnp.float32)
         root = jnp.sqrt(square / (1.0 - self._config.b2**steps))
         return -self._learning_rate * (mean / (1.0 - self._config.b1**steps) / (root + _EPSILON))
+
+
+def _measured(gradients: Params, count: jax.Array, sound: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the gradients' global norm, whether the step is taken, and the number of steps taken with it."""
+    norm = optax.tree.norm(gradients)
+    taken = sound & jnp.isfinite(norm)
+    return norm, taken, count + taken.astype(count.dtype)
 
 
 def _groups(params: Params) -> list[list[str]]:

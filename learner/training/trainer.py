@@ -22,7 +22,7 @@ from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import TokenStatistics
 from rollcast.policy.params import Params
 from rollcast.policy.snapshot import Snapshot
-from rollcast.runtime.errors import CheckpointError
+from rollcast.runtime.errors import CheckpointError, NotFinite
 from rollcast.wire.versions.tensors import TensorSpec
 
 
@@ -39,6 +39,7 @@ class Trainer:
         self.mesh = make_mesh(learner_config.mesh, devices)
         self._config = learner_config
         self._programs = Programs(model_config, learner_config, self.mesh)
+        self._all_finite = jax.jit(_all_finite)
         self.set_params(starting_params(learner_config, model_config, self._placed_one))
 
     def params(self) -> Params:
@@ -46,7 +47,11 @@ class Trainer:
         return self._params
 
     def set_params(self, params: Params) -> None:
-        """Replace the parameters (float32) and reset the optimiser; reference and critic start from them too."""
+        """Replace the parameters (float32) and reset the optimiser; reference and critic start from them too.
+
+        Raises:
+            NotFinite: the parameters are not finite.
+        """
         objective = self._config.objective
         self._params = placed_params(self.mesh, params)
         self._optimiser_state = self._programs.updates.init(self._params)
@@ -54,6 +59,10 @@ class Trainer:
         self.critic: Critic | None = None
         if objective.advantage == "critic":
             self.critic = Critic(self.model_config, self._config, self.mesh, self._params)
+        self._check_finite(
+            "the parameters that training starts from are not finite",
+            fix="lower warm_start.learning_rate, or copy the model of init_from again",
+        )
 
     def train_step(self, batch: PackedBatch, behaviour_logprobs: FloatArray) -> dict[str, float]:
         """Take the optimiser steps on a batch.
@@ -61,9 +70,15 @@ class Trainer:
         Args:
             behaviour_logprobs: f32 [rows, time].
 
+        A step whose loss or gradient norm is not finite changes neither parameters nor the optimiser's state.
+
         Returns:
-            Means over these steps: loss, grad_norm (before clipping), the gauges of learner.objective.build, and with a
-            critic value_loss and value_error (squared error of its estimates).
+            Means over the steps that were not skipped, or over all if every one was: loss, grad_norm (before clipping),
+            the gauges of learner.objective.build, and with a critic value_loss and value_error (squared error of its
+            estimates). Also updates_skipped, the number of skipped steps of policy and critic.
+
+        Raises:
+            NotFinite: a step left parameters that are not finite.
         """
         judgement = None if self.critic is None else self.critic.judge(batch)
         factors = self._factors(batch, behaviour_logprobs, judgement)
@@ -79,7 +94,8 @@ class Trainer:
                 values |= self.critic.train_step(chosen, Judgement(*(leaf[part] for leaf in judgement)))
             reports.append(values)
         fetched = jax.device_get(reports)
-        return {name: float(np.mean([report[name] for report in fetched])) for name in fetched[0]}
+        self._check_finite("an optimiser step overflowed", fix="lower the learning rate")
+        return _means(fetched)
 
     def behaviour(self, params: Params, packed: PackedBatch) -> TokenStatistics:
         """Return log-probability and entropy of every token under ``params`` (see `placed`), on the host.
@@ -155,6 +171,15 @@ class Trainer:
         """Place a tensor on its devices as soon as it is read."""
         return placed_params(self.mesh, {name: leaf})[name]
 
+    def _check_finite(self, cause: str, *, fix: str) -> None:
+        """Check the parameters, so that none that are not finite is ever published or saved.
+
+        Moments need no check: they are averages of clipped gradients, and only finite gradients enter them.
+        """
+        checked = [self._params] if self.critic is None else [self._params, self.critic.state[0]]
+        if not bool(self._all_finite(checked)):
+            raise NotFinite("the model's parameters are not finite", cause=cause, fix=fix)
+
     def _state_tree(self) -> dict[str, Any]:
         tree: dict[str, Any] = {"parameters": self._params, "optimiser": self._optimiser_state}
         if self._reference is not None:
@@ -183,10 +208,11 @@ class Trainer:
         shares = (batch.loss_mask / max(batch.loss_mask.sum(), 1)).astype(np.float32)
         whole = (inputs(batch), factors, shares)
         gradients, values = self._programs.gradients.of(self._params, whole, batch.sequences_per_row)
+        sound = jnp.isfinite(values["loss"])
         self._params, self._optimiser_state, norm = self._programs.updates.apply(
-            gradients, self._optimiser_state, self._params
+            gradients, self._optimiser_state, self._params, sound
         )
-        return values | {"grad_norm": norm}
+        return values | {"grad_norm": norm, "skipped": ~(sound & jnp.isfinite(norm))}
 
 
 def behaviour_by_version(
@@ -205,6 +231,20 @@ def behaviour_by_version(
         for whole, part in zip(result, found, strict=True):
             whole[rows] = np.where(made[rows], part, whole[rows])
     return result
+
+
+def _all_finite(tree: Any) -> jax.Array:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+
+
+def _means(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the means of the optimiser steps' reports, without those that were skipped if any was not."""
+    flags = ("skipped", "critic_skipped")
+    skipped = [[bool(report[flag]) for flag in flags if flag in report] for report in reports]
+    kept = [report for report, own in zip(reports, skipped, strict=True) if not any(own)] or reports
+    names = [name for name in reports[0] if name not in flags]
+    means = {name: float(np.mean([report[name] for report in kept])) for name in names}
+    return means | {"updates_skipped": float(sum(map(sum, skipped)))}
 
 
 def _named(tree: Any) -> dict[str, Any]:

@@ -28,6 +28,7 @@
     ├── EpochOver              RC602  exit 76   another learner has continued the run
     ├── ModelError             RC603  exit 65   a model's files or its architecture cannot be used
     ├── CacheTooSmall          RC604  exit 69   a rollout does not fit into the engine's memory for keys and values
+    ├── NotFinite              RC605  exit 65   training gives numbers that are not finite
     ├── ProcessFailed          RC701  exit 70   a process that we started has failed
     ├── DaemonAway             RC702  exit 69   no peer runs from this state folder
     ├── ServiceManager         RC703  exit 69   the system's service manager refuses, or is missing
@@ -187,6 +188,10 @@ class ModelError(RollcastError):
 
 class CacheTooSmall(RollcastError):
     code, exit_code = "RC604", 69
+
+
+class NotFinite(RollcastError):
+    code, exit_code = "RC605", 65
 
 
 class ProcessFailed(RollcastError):

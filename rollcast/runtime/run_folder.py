@@ -49,6 +49,11 @@ class RunFolder:
         return self.root / "versions"
 
     @property
+    def skipped_updates(self) -> Path:
+        """The learner's reports on batches whose update was skipped."""
+        return self.root / "skipped_updates"
+
+    @property
     def model(self) -> Path:
         """Configuration and tokenizer of the model that the learner started from, without its weights."""
         return self.root / "model"

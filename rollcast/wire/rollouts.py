@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -275,7 +276,8 @@ def partial_from_pb(message: pb.PartialRollout) -> PartialRollout:
 def segment_from_pb(message: pb.Segment, *, logprobs: bool = True) -> Segment:
     """Convert a received segment, checking every bound.
 
-    Reported log-probabilities may be any float, because they are only evidence; ``logprobs``: whether to keep them.
+    Reported log-probabilities may be any finite number, because they are only evidence by default; ``logprobs``:
+    whether to keep them.
 
     Raises:
         MalformedMessage: unknown role, no token, a mask that does not fit, or a number out of range.
@@ -289,6 +291,8 @@ def segment_from_pb(message: pb.Segment, *, logprobs: bool = True) -> Segment:
         len(message.reported_logprobs) in (0, count),
         "the number of log-probabilities is neither that of the tokens nor 0",
     )
+    # A sum is finite only if every number is: float32 cannot overflow a sum in float64. It is the fastest test of many.
+    require(math.isfinite(sum(message.reported_logprobs)), "a log-probability is not finite")
     require(_PEER_ID.fullmatch(message.peer_id) is not None, "a segment's peer id is malformed")
     return Segment(
         role=_ROLE_FROM_PB[message.role],

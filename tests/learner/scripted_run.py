@@ -276,7 +276,7 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
                 peer_id=self.authority.origin.peer_id,
                 token_ids=tokens,
                 loss_mask=b"\1" * len(tokens),
-                reported_logprobs=[float("nan")] * len(tokens),
+                reported_logprobs=[-1000.0] * len(tokens),
             )
             rollouts.append(
                 pb.TrainingRollout(

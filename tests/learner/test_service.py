@@ -12,7 +12,7 @@ import pytest
 
 from learner.config import LearnerConfig
 from learner.service import run
-from rollcast.runtime.errors import CheckpointError, MalformedMessage, TaskError, WaitTimedOut, WrongKey
+from rollcast.runtime.errors import CheckpointError, MalformedMessage, NotFinite, TaskError, WaitTimedOut, WrongKey
 from rollcast.runtime.process import EXIT_INTERRUPTED
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -180,6 +180,34 @@ async def test_a_coordinator_that_restarts_is_waited_for(world: World, script: S
         await world.coordinator.start(world.grpc_port)
         assert await learner == 0
     assert world.coordinator.announced[-1] == 4
+
+
+def far_too_good(step: int, rollouts: list[pb.TrainingRollout]) -> None:
+    """Give the second batch rewards with which the norm of its gradients overflows float32."""
+    if step == 1:
+        for number, rollout in enumerate(rollouts):
+            rollout.reward = 3e38 * (number % 2)
+
+
+async def test_an_update_that_is_not_finite_is_skipped_and_reported(world: World, script: Script) -> None:
+    script.steps, script.spoil = 3, far_too_good
+    assert await run(config(world, objective={"algorithm": "dr-grpo"}), asyncio.Event()) == 0
+    skipped = [report.values["updates_skipped"] for report in world.coordinator.step_reports]
+    assert skipped == [0.0, 1.0, 0.0]
+    assert world.coordinator.figure("updates_skipped_total") == 1.0
+    assert world.coordinator.figure("updates_skipped_at_step") == 2.0
+    states = [world.origin.versions[version].state for version in range(4)]
+    assert states[1] == states[2]
+    assert states[2] != states[3]
+    assert [path.name for path in (world.run_folder / "skipped_updates").iterdir()] == ["step-00000002.json"]
+
+
+async def test_three_skipped_steps_in_a_row_end_the_run(world: World, script: Script) -> None:
+    script.steps, script.spoil = 6, lambda step, rollouts: far_too_good(1, rollouts)
+    with pytest.raises(NotFinite, match="3 steps in a row"):
+        await run(config(world, objective={"algorithm": "dr-grpo"}), asyncio.Event())
+    assert len(list((world.run_folder / "skipped_updates").iterdir())) == 3
+    assert len(world.coordinator.step_reports) == 2
 
 
 def too_old(step: int, rollouts: list[pb.TrainingRollout]) -> None:

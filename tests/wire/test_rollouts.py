@@ -150,6 +150,8 @@ ROLLOUT_ATTACKS: dict[str, Callable[[pb.Rollout], object]] = {
     "short mask": lambda rollout: setattr(rollout.segments[0], "loss_mask", b"\1\1"),
     "odd mask": lambda rollout: setattr(rollout.segments[0], "loss_mask", b"\1\2\1"),
     "few logprobs": lambda rollout: rollout.segments[0].reported_logprobs.append(0.0),
+    "a log-probability NaN": lambda rollout: rollout.segments[0].reported_logprobs.extend([-1.0, math.nan, -1.0]),
+    "infinite logprobs": lambda rollout: rollout.segments[0].reported_logprobs.extend([math.inf, -math.inf, -1.0]),
     "no peer": lambda rollout: rollout.segments[0].ClearField("peer_id"),
     "a path as peer": lambda rollout: setattr(rollout.segments[0], "peer_id", "../../etc/passwd"),
     "long peer": lambda rollout: setattr(rollout.segments[0], "peer_id", "p" * 65),
@@ -184,8 +186,8 @@ def test_malformed_rollouts_are_refused(attack: str) -> None:
 
 def test_forged_logprobs_are_carried_as_evidence() -> None:
     rollout = a_rollout()
-    rollout.segments[0].reported_logprobs.extend([math.nan, math.inf, -1000.0])
-    assert rollout_from_pb(rollout).segments[0].reported_logprobs[1:] == (math.inf, -1000.0)
+    rollout.segments[0].reported_logprobs.extend([12.0, -3.4e38, -1000.0])
+    assert rollout_from_pb(rollout).segments[0].reported_logprobs[::2] == (12.0, -1000.0)
 
 
 def test_oldest_version_is_that_of_the_oldest_segment() -> None:

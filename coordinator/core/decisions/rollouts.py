@@ -197,9 +197,10 @@ class Rollouts:
         since = self._scoring_since.pop(event.rollout_id, None)
         if since is not None:
             self._state.forecast.scored(now - since)
-        if not self._state.book.mark_scored(event.rollout_id, event.reward):
+        finite = math.isfinite(event.reward)
+        if not self._state.book.mark_scored(event.rollout_id, event.reward if finite else 0.0):
             return []
-        if event.error or not math.isfinite(event.reward):
+        if event.error or not finite:
             return [Note("unscorable", f"rollout {event.rollout_id}", event.error or "the reward is not a number")]
         return []
 

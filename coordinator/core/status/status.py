@@ -103,6 +103,8 @@ class RunStatus:
     peer_byte_share: float | None
     learner_utilisation: float | None
     mismatch: MismatchStatus | None
+    updates_skipped: int  # optimiser updates that the learner skipped because they were not finite
+    updates_skipped_at: int | None  # the last learner step with one
     evaluations: dict[str, dict[str, float]]  # newest evaluation during training, by set
     reward_history: tuple[tuple[int, float], ...]
     elapsed_s: float
@@ -289,11 +291,17 @@ def build_run_status(
         peer_byte_share=state.traffic.peer_share,
         learner_utilisation=state.progress.utilisation,
         mismatch=mismatch_status(values, [(one.peer_id, one.name, one.hardware) for one in state.members]),
+        updates_skipped=int(values.get("updates_skipped_total", 0.0)),
+        updates_skipped_at=_step_of(values.get("updates_skipped_at_step")),
         evaluations=_evaluations(values),
         reward_history=tuple(state.progress.reward_history.points()),
         elapsed_s=elapsed_s,
         activation=activation,
     )
+
+
+def _step_of(value: float | None) -> int | None:
+    return None if value is None or not math.isfinite(value) else int(value)
 
 
 def _evaluations(values: Mapping[str, float]) -> dict[str, dict[str, float]]:

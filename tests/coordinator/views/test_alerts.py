@@ -7,7 +7,7 @@ from coordinator.core.activation.status import ActivationStatus, PlannedSet
 from coordinator.core.core import CoordinatorCore
 from coordinator.core.events.events import BatchRequested, PeerAccused, RunEnded
 from coordinator.core.members.mismatch import mismatch_status
-from coordinator.views.alerts import Alert, AlertBook, Found, Health, Lately, Seen, find_alerts
+from coordinator.views.alerts import SKIPPED_LATELY_STEPS, Alert, AlertBook, Found, Health, Lately, Seen, find_alerts
 from coordinator.views.event_rows import EventView
 from rollcast.wire.ids import PeerId, Step, Version
 from tests.coordinator.core_world import World, announced
@@ -60,6 +60,17 @@ def test_tokens_of_another_model_are_reported_by_name() -> None:
     found = core("a")
     alert = alerts(found, status=replace(status(found), mismatch=mismatch_status(values, [("a", "a", "cpu")])))
     assert "most for a (cpu)" in alert["mismatch"].text
+
+
+def test_a_skipped_update_is_critical_at_once_and_a_warning_for_a_while() -> None:
+    found = core("a")
+    now = replace(status(found), step=12, updates_skipped=1, updates_skipped_at=12)
+    alert = alerts(found, status=now)["update_skipped"]
+    assert (alert.severity, alert.page) == ("critical", "run")
+    assert alert.text == "1 update was skipped because loss or gradient norm was not finite, the last at step 12."
+    later = replace(now, step=100, updates_skipped=3, updates_skipped_at=99)
+    assert alerts(found, status=later)["update_skipped"].severity == "warning"
+    assert "update_skipped" not in alerts(found, status=replace(later, step=99 + SKIPPED_LATELY_STEPS))
 
 
 def test_members_that_are_quarantined_silent_or_lost() -> None:

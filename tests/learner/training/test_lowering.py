@@ -63,7 +63,9 @@ def test_the_train_step_is_lowered(platform: str, kernel: Kernel) -> None:
 def test_the_optimiser_is_lowered() -> None:
     params, updates = abstract_params(MODEL), programs().updates
     state = jax.eval_shape(updates.init, params)
-    lowered = export.export(jax.jit(updates.apply), platforms=PLATFORMS)(params, state, params)
+    lowered = export.export(jax.jit(updates.apply), platforms=PLATFORMS)(
+        params, state, params, jax.ShapeDtypeStruct((), jnp.bool_)
+    )
     assert lowered.platforms == PLATFORMS
 
 

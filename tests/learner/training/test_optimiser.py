@@ -46,7 +46,7 @@ def trained(adam: Updates, steps: int) -> tuple[Params, Any, float]:
     params, norm = start(), jnp.float32(0.0)
     state = adam.init(params)
     for _ in range(steps):
-        params, state, norm = adam.apply(gradients_of(params), state, params)
+        params, state, norm = adam.apply(gradients_of(params), state, params, jnp.bool_(True))
     return {name: np.asarray(leaf) for name, leaf in params.items()}, state, float(norm)
 
 
@@ -108,11 +108,24 @@ def test_a_tensor_alone_makes_the_same_steps(state_dtype: str, monkeypatch: pyte
         np.testing.assert_array_equal(alone[name], expected)
 
 
+@pytest.mark.parametrize("form", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize(("value", "sound"), [(np.nan, True), (np.inf, True), (1e30, True), (1.0, False)])
+def test_a_step_that_is_not_finite_changes_no_bit(form: str, value: float, sound: bool) -> None:
+    adam = updates(OptimiserConfig.model_validate({"state_dtype": form}), 0.1, MESH)
+    params = start()
+    params, state, _ = adam.apply(gradients_of(params), adam.init(params), params, jnp.bool_(True))
+    before = jax.tree.map(np.array, (params, state))
+    gradients = gradients_of(params)
+    gradients[KERNEL] = gradients[KERNEL].at[3, 5].set(value)  # the square of 1e30 overflows in float32
+    *after, _ = adam.apply(gradients, state, params, jnp.bool_(sound))
+    jax.tree.map(np.testing.assert_array_equal, before, tuple(after))
+
+
 def test_gradients_are_used_up() -> None:
     params = start()
     gradients = gradients_of(params)
     adam = updates(OptimiserConfig(), 0.1, MESH)
-    adam.apply(gradients, adam.init(params), params)
+    adam.apply(gradients, adam.init(params), params, jnp.bool_(True))
     assert not gradients
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +15,7 @@ from learner.training.trainer import Trainer, behaviour_by_version
 from rollcast.policy.logprobs import completion_logprobs
 from rollcast.policy.params import Params, initial_params
 from rollcast.policy.snapshot import thaw
-from rollcast.runtime.errors import CheckpointError
+from rollcast.runtime.errors import CheckpointError, NotFinite
 from tests.learner.tiny import CONFIG, MODEL, TIME, tiny_batch, tiny_row, tiny_trainer
 
 REWARDS = [1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0]
@@ -38,7 +40,7 @@ def copied(params: Params) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.
 def test_on_policy_ratios_are_one_and_the_loss_is_minus_the_mean_advantage(fresh: Trainer) -> None:
     batch = tiny_batch(REWARDS)
     values = fresh.train_step(batch, fresh.behaviour(fresh.params(), batch).logprobs)
-    assert set(values) == {"loss", "grad_norm", "ratio_mean", "clip_fraction", "kl_k3", "entropy"}
+    assert set(values) == {"loss", "grad_norm", "ratio_mean", "clip_fraction", "kl_k3", "entropy", "updates_skipped"}
     assert values["ratio_mean"] == pytest.approx(1.0, abs=1e-5)
     assert values["clip_fraction"] == 0.0
     assert values["kl_k3"] == pytest.approx(0.0, abs=1e-5)
@@ -87,6 +89,54 @@ def test_a_restored_state_continues_with_the_same_bits(fresh: Trainer) -> None:
     fresh.restore(state)
     fresh.train_step(batch, behaviour)
     assert all(np.array_equal(expected[name], value) for name, value in fresh.params().items())
+
+
+def test_a_loss_that_is_not_finite_changes_no_bit_and_is_counted(fresh: Trainer) -> None:
+    batch = tiny_batch(REWARDS)
+    behaviour = fresh.behaviour(fresh.params(), batch).logprobs
+    fresh.train_step(batch, behaviour)
+    before = fresh.state()
+    spoilt = behaviour.copy()
+    spoilt[tuple(np.argwhere(batch.loss_mask & (batch.advantages < 0.0))[0])] = -np.inf  # a ratio of infinity
+    values = fresh.train_step(batch, spoilt)
+    assert values["updates_skipped"] == 1.0
+    assert not np.isfinite(values["loss"])
+    after = fresh.state()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+    assert fresh.train_step(batch, behaviour)["updates_skipped"] == 0.0
+
+
+def test_figures_are_of_the_updates_that_were_not_skipped() -> None:
+    config = LearnerConfig.model_validate(CONFIG.model_dump() | {"objective": {"mini_batches": 2}})
+    trainer, batch = tiny_trainer(config), tiny_batch(REWARDS)
+    behaviour = trainer.behaviour(trainer.params(), batch).logprobs.copy()
+    behaviour[1][batch.loss_mask[1]] = -np.inf
+    before = copied(trainer.params())
+    values = trainer.train_step(batch, behaviour)
+    assert values["updates_skipped"] == 1.0
+    assert all(map(np.isfinite, values.values()))
+    assert not np.array_equal(before["embedding"], trainer.params()["embedding"])
+
+
+def test_parameters_that_are_not_finite_are_refused(fresh: Trainer) -> None:
+    params = initial_params(MODEL, 1)
+    params["embedding"] = params["embedding"].at[1, 2].set(jnp.nan)
+    with pytest.raises(NotFinite, match="parameters are not finite"):
+        fresh.set_params(params)
+
+
+def test_a_step_that_overflows_the_parameters_is_an_error(fresh: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = tiny_batch(REWARDS)
+    behaviour = fresh.behaviour(fresh.params(), batch).logprobs
+    apply = fresh._programs.updates.apply
+
+    def overflowing(*arguments: Any) -> tuple[Params, Any, jax.Array]:
+        params, state, norm = apply(*arguments)
+        return {name: leaf * jnp.float32(3e38) ** 2 for name, leaf in params.items()}, state, norm
+
+    monkeypatch.setattr(fresh._programs.updates, "apply", overflowing)
+    with pytest.raises(NotFinite, match="parameters are not finite"):
+        fresh.train_step(batch, behaviour)
 
 
 def test_a_foreign_checkpoint_is_refused(fresh: Trainer) -> None:

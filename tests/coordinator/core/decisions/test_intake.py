@@ -245,6 +245,7 @@ def test_a_rollout_that_cannot_be_scored_counts_and_is_noted(reward: float, erro
     assert handle(world, RolloutScored(RolloutId(1), reward, error)) == [
         Note("unscorable", "rollout 1", error or "the reward is not a number")
     ]
+    assert [filling.reward for group in world.core.state.book for filling in group.fillings()] == [0.0]
     assert handle(world, RolloutScored(RolloutId(1), 1.0, "")) == []
 
 

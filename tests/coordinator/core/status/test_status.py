@@ -135,6 +135,8 @@ def test_the_status_of_a_short_run() -> None:
         "peer_byte_share": 0.75,
         "learner_utilisation": None,
         "mismatch": None,
+        "updates_skipped": 0,
+        "updates_skipped_at": None,
         "evaluations": {},
         "reward_history": ((1, 0.5),),
         "elapsed_s": 24.0,
