@@ -121,7 +121,9 @@ class PeerCalls:
             if self._shell.ended_because and not self._shell.ended_for_good:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, f"the run is interrupted: {self._shell.ended_because}")
             if self._shell.ended_because:
-                raise WrongKey("the run is over", cause=self._shell.ended_because, fix="join another run")
+                # A peer that was away at the end learns of it like the connected ones did, and ends as they do.
+                await _write(context, pb.CoordinatorMessage(stop=pb.Stop(reason=self._shell.ended_because)))
+                return
         except RollcastError as error:
             log.info("session refused", peer_id=caller.peer_id, code=error.code, what=error.what)
             refused = pb.Refused(code=error.code, what=_one_line(error), fix=error.fix)

@@ -243,6 +243,10 @@ class Session:
             case "welcome":
                 self._check(message.welcome)
                 return cast(pb.Welcome, message.welcome)
+            case "stop":
+                self._stopped_by_coordinator = True
+                self._listener.received(message)
+                raise Unreachable("the run ended while this peer had no session")
             case other:
                 raise MalformedMessage(f"the coordinator's first message is {other!r}, not a welcome")
 

@@ -12,16 +12,16 @@ from peer.engines.base import CompletionSlice
 from rollcast.cli.main import main
 
 _SLICE_S = 0.3
-_draw = jax_engine.JaxGeneration._draw
+_generate = jax_engine.JaxGeneration._generate
 
 
 def be_slow(flag: Path) -> None:
-    def draw_slowly(generation: jax_engine.JaxGeneration, weights: Any, tokens_max: int) -> list[CompletionSlice]:
+    def generate_slowly(generation: jax_engine.JaxGeneration, weights: Any, tokens_max: int) -> list[CompletionSlice]:
         if flag.exists():
             time.sleep(_SLICE_S)
-        return _draw(generation, weights, tokens_max)
+        return _generate(generation, weights, tokens_max)
 
-    jax_engine.JaxGeneration._draw = draw_slowly  # type: ignore[method-assign]
+    jax_engine.JaxGeneration._generate = generate_slowly  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import grpc
@@ -310,6 +311,24 @@ def test_hello_fields_for_relay_plans_are_limited() -> None:
     joined = joined_of(Caller(RunId("run"), "peer", PeerId("alice")), pb.PeerMessage(hello=hello), "192.0.2.7")
     assert (joined.site, joined.metered, joined.upload_cap_bytes_per_second) == ("192.0.2.7", True, 0.0)
     assert joined.region == "eu-north" + "x" * 56
+
+
+async def test_a_peer_that_returns_after_the_end_is_stopped_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends like the peers that were connected then, and not with an error."""
+    caller = Caller(RunId("run"), "peer", PeerId("alice"))
+    monkeypatch.setattr(peers, "caller_of", lambda _context: caller)
+    shell = SimpleNamespace(ended_because="finished", ended_for_good=True)
+    calls = peers.PeerCalls(cast(Any, shell), cast(Any, None), cast(Any, None), cast(Any, None))
+    sent: list[pb.CoordinatorMessage] = []
+
+    async def write(message: pb.CoordinatorMessage) -> None:
+        sent.append(message)
+
+    async def messages() -> AsyncIterator[pb.PeerMessage]:
+        yield pb.PeerMessage(hello=pb.Hello(protocol=range_to_pb(), role="peer"))
+
+    await calls.Session(messages(), SimpleNamespace(peer=lambda: "ipv4:192.0.2.7:4000", write=write))
+    assert sent == [pb.CoordinatorMessage(stop=pb.Stop(reason="finished"))]
 
 
 class Context:

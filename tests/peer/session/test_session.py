@@ -217,6 +217,16 @@ async def test_a_coordinator_that_hangs_up_after_stop_is_not_dialled_again(tmp_p
         assert fixture.listener.events[-1][0] == "lost"
 
 
+async def test_a_peer_that_was_away_when_the_run_ended_stops_in_order(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (coordinator, fixture):
+        (await coordinator.next_session()).end()
+        again = await coordinator.next_session(pb.CoordinatorMessage(stop=pb.Stop(reason="the run is finished")))
+        again.end()
+        async with asyncio.timeout(5.0):
+            await fixture.running
+        assert fixture.listener.events[-1] == ("received", "stop")
+
+
 @pytest.mark.parametrize(
     ("first", "error"),
     [
@@ -226,7 +236,7 @@ async def test_a_coordinator_that_hangs_up_after_stop_is_not_dialled_again(tmp_p
         (welcome(learner_public_key=bytes(32)), WrongKey),
         (welcome(protocol=pb.ProtocolRange(min=90, max=91)), ProtocolMismatch),
         (welcome(heartbeat_interval_s=0.0), MalformedMessage),
-        (pb.CoordinatorMessage(stop=pb.Stop()), MalformedMessage),
+        (pb.CoordinatorMessage(leases=pb.Leases()), MalformedMessage),
     ],
     ids=["protocol", "revoked", "run", "learner-key", "range", "interval", "no-welcome"],
 )
