@@ -116,11 +116,14 @@ def attend_to_pages(
     grouped = queries.reshape(batch, time, heads, query_heads // heads, head_size).transpose(0, 2, 3, 1, 4)
     rows = grouped.reshape(batch, heads, -1, head_size)  # queries of a head: (group, time), time fastest
     last = jnp.tile(positions, (1, query_heads // heads))
-    turn_pages = _turn_pages(page_tokens, tables.shape[1])
-    turn_tokens = turn_pages * page_tokens
+    run_tokens = RUN_TOKENS.get(jax.default_backend(), RUN_TOKENS_ELSEWHERE)
+    taken = turn_pages(page_tokens, tables.shape[1], run_tokens)
+    turn_tokens = taken * page_tokens
+    # The last turn is whole too: beyond the table it reads page 0, and no query sees that.
+    tables = jnp.pad(tables, ((0, 0), (0, -tables.shape[1] % taken)))
 
     def turn(index: jax.Array, state: _Softmax) -> _Softmax:
-        chosen = jax.lax.dynamic_slice_in_dim(tables, index * turn_pages, turn_pages, axis=1)
+        chosen = jax.lax.dynamic_slice_in_dim(tables, index * taken, taken, axis=1)
         scores = jnp.einsum("bkqh,bnkhs->bkqns", rows, keys[chosen], preferred_element_type=jnp.float32)
         scores = scores.reshape(*scores.shape[:3], turn_tokens) * head_size**-0.5
         seen = index * turn_tokens + jnp.arange(turn_tokens, dtype=jnp.int32) <= last[..., None]
@@ -128,7 +131,7 @@ def attend_to_pages(
         highest = jnp.maximum(state.highest, scores.max(-1))
         weights = jnp.exp(scores - highest[..., None])
         kept = jnp.exp(state.highest - highest)
-        parts = weights.reshape(*weights.shape[:3], turn_pages, page_tokens).astype(values.dtype)
+        parts = weights.reshape(*weights.shape[:3], taken, page_tokens).astype(values.dtype)
         new = jnp.einsum("bkqns,bnksh->bkqh", parts, values[chosen], preferred_element_type=jnp.float32)
         return _Softmax(highest, state.total * kept + weights.sum(-1), state.mixed * kept[..., None] + new)
 
@@ -141,7 +144,10 @@ def attend_to_pages(
     return result.transpose(0, 3, 1, 2, 4).reshape(queries.shape)
 
 
-def _turn_pages(page_tokens: int, table_pages: int) -> int:
-    """Return how many pages one turn reads: a divisor of the table's length, so that the last slice is whole."""
-    most = max(1, RUN_TOKENS.get(jax.default_backend(), RUN_TOKENS_ELSEWHERE) // page_tokens)
-    return next(pages for pages in range(min(most, table_pages), 0, -1) if table_pages % pages == 0)
+def turn_pages(page_tokens: int, table_pages: int, run_tokens: int) -> int:
+    """Return how many pages one turn reads of a table's ``table_pages``: as even shares as can be of few turns.
+
+    A turn reads at most ``run_tokens``, and more than half of that where the table is longer.
+    """
+    turns = -(-table_pages // max(1, run_tokens // page_tokens))
+    return -(-table_pages // turns)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollcast.policy.params import Params, bind, initial_params
+from rollcast.policy.sampling import kv_cache
 from rollcast.policy.sampling.kv_cache import copy_pages, empty_pages, extend, page_bytes
 from rollcast.policy.sampling.page_pool import NULL_PAGE, PagePool, Reservation
 from rollcast.runtime.errors import CacheTooSmall
@@ -99,6 +100,29 @@ def test_tokens_read_in_pieces_give_the_training_forwards_logits(pad: int) -> No
     expected = reference_logits(TINY, params, TOKENS)
     found = logits_by_pieces(params, [TOKENS[:3], TOKENS[3:4], TOKENS[4:]], pad)
     np.testing.assert_allclose(np.stack(found), expected, atol=3e-6)
+
+
+def test_a_last_turn_that_reaches_beyond_the_table_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(kv_cache.RUN_TOKENS, "cpu", 3 * PAGE)  # four pages are two turns, five are three and two
+    random = np.random.default_rng(0)
+    keys, values = (jnp.asarray(random.normal(size=(9, 2, *rest)), jnp.float32) for rest in ((4, PAGE), (PAGE, 4)))
+    queries = jnp.asarray(random.normal(size=(2, 1, 4, 4)), jnp.float32)
+    positions = jnp.array([[7], [2]], jnp.int32)
+
+    def attended(*more: int) -> jax.Array:
+        tables = jnp.array([(*TABLE, *more), (1, 3, 6, 8, *more)], jnp.int32)
+        return jax.jit(kv_cache.attend_to_pages)(queries, keys, values, tables, positions)
+
+    np.testing.assert_allclose(attended(), attended(0), atol=1e-6)
+    np.testing.assert_allclose(attended(), attended(0, 0, 0), atol=1e-6)
+
+
+@pytest.mark.parametrize("run_tokens", [64, 1024])
+def test_every_turn_reads_a_good_number_of_tokens_at_every_length(run_tokens: int) -> None:
+    for pages in range(1, 3000):
+        taken = kv_cache.turn_pages(16, pages, run_tokens)
+        assert min(pages * 16, run_tokens // 2) <= taken * 16 <= run_tokens, pages
+        assert -(-pages // taken) == -(-pages * 16 // run_tokens), pages
 
 
 def test_longer_sequences_in_the_batch_change_no_bit() -> None:
