@@ -44,16 +44,26 @@ STRETCH = {
 }
 
 
+# YaRN at lengths that a test reaches, as Qwen3's model card describes it for long contexts.
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One model: a family, tied or not."""
+    """One model: a family, tied or not, and for Qwen3 with YaRN or without."""
 
     family: str
     tied: bool
+    yarn: bool = False
+
+    @property
+    def name(self) -> str:
+        """The beginning of the names of this model's figures."""
+        return f"{self.family}_{'tied' if self.tied else 'untied'}{'_yarn' if self.yarn else ''}"
 
     def settings(self, width: int, layers: int) -> dict[str, Any]:
         """Return the keyword arguments of the library's configuration."""
-        rope = STRETCH if self.family == "llama" else {"rope_type": "default"}
+        rope = YARN if self.yarn else STRETCH if self.family == "llama" else {"rope_type": "default"}
         return {
             "vocab_size": VOCABULARY,
             "hidden_size": width,
@@ -82,9 +92,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Outcome:
     figures: dict[str, float] = {}
     families = arguments.family or ["qwen3", "qwen2", "llama"]
-    for case in [Case(family, tied) for family in families for tied in (True, False)]:
-        name = f"{case.family}_{'tied' if case.tied else 'untied'}"
-        figures |= {f"{name}_{key}": value for key, value in compare(case, arguments).items()}
+    cases = [Case(family, tied) for family in families for tied in (True, False)]
+    for case in cases + ([Case("qwen3", tied=True, yarn=True)] if "qwen3" in families else []):
+        figures |= {f"{case.name}_{key}": value for key, value in compare(case, arguments).items()}
     worst = {
         key: max(value for name, value in figures.items() if name.endswith(f"_{ending}"))
         for key, ending in (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -12,9 +12,11 @@ from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.versions.records import VersionRecord
 
 
-class RopeScaling(ConfigModel):
+class Llama3Scaling(ConfigModel):
     """Rotary frequencies stretched for longer contexts, as in Llama 3.1 and later (The Llama 3 Herd, section 3.4)."""
 
+    kind: Literal["llama3"] = "llama3"
+    """The name of this way of stretching."""
     factor: float = Field(8.0, ge=1.0)
     """Factor by which the longest wavelengths are stretched: those above original_context / low_frequency_factor."""
     low_frequency_factor: float = Field(1.0, gt=0.0)
@@ -25,10 +27,38 @@ class RopeScaling(ConfigModel):
     """The context length of the model's first training, in tokens."""
 
     @model_validator(mode="after")
-    def _in_order(self) -> RopeScaling:
+    def _in_order(self) -> Llama3Scaling:
         if self.high_frequency_factor <= self.low_frequency_factor:
             raise ValueError("high_frequency_factor must be above low_frequency_factor")
         return self
+
+
+class YarnScaling(ConfigModel):
+    """Rotary frequencies stretched as in YaRN (Peng et al. 2023, section 3.2), the same for rows of every length."""
+
+    kind: Literal["yarn"] = "yarn"
+    """The name of this way of stretching."""
+    factor: float = Field(4.0, ge=1.0)
+    """Factor by which wavelengths are stretched that make fewer than turns_min turns in the original context."""
+    turns_max: float = Field(32.0, gt=0.0)
+    """Wavelengths with more turns in the original context are unchanged; those between the two are interpolated."""
+    turns_min: float = Field(1.0, gt=0.0)
+    """Wavelengths with fewer turns in the original context are stretched by ``factor``."""
+    original_context: int = Field(32_768, ge=1)
+    """The context length of the model's first training, in tokens."""
+    whole_dimensions: bool = True
+    """Whether the dimensions between which wavelengths are interpolated are rounded outwards to whole ones."""
+    attention_factor: float | None = Field(None, gt=0.0)
+    """Factor of rotated queries and of rotated keys; none: 0.1 ln(factor) + 1 (section 3.4)."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> YarnScaling:
+        if self.turns_max <= self.turns_min:
+            raise ValueError("turns_max must be above turns_min")
+        return self
+
+
+RopeScaling = Annotated[Llama3Scaling | YarnScaling, Field(discriminator="kind")]
 
 
 class ModelConfig(ConfigModel):
@@ -55,10 +85,10 @@ class ModelConfig(ConfigModel):
     """Size of one head."""
     feed_forward_width: int = Field(256, ge=8)
     """Inner size of SwiGLU."""
-    rope_base: float = Field(10_000.0, gt=0.0)
+    rope_base: float = Field(10_000.0, gt=1.0)
     """Base of the rotary position embedding."""
     rope_scaling: RopeScaling | None = None
-    """Stretching of rotary frequencies; none: they are not stretched."""
+    """Stretching of rotary frequencies by ``kind``, llama3 or yarn; none: they are not stretched."""
     qk_norm: bool = True
     """Whether queries and keys are RMS-normalised, each head separately."""
     attention_bias: bool = False

@@ -12,6 +12,7 @@ float32 throughout. The modules here only define tensors and how they are used; 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ import numpy as np
 from flax import nnx
 
 from rollcast.policy.attention import Attend
-from rollcast.policy.config import ModelConfig
+from rollcast.policy.config import ModelConfig, YarnScaling
 from rollcast.policy.linear import Linear, carried, carried_to, carrier_matmul, settled
 
 #: Takes a function of the residual stream [batch, time, width] and returns one that computes the same values.
@@ -48,23 +49,46 @@ def rotary_frequencies(config: ModelConfig) -> np.ndarray[Any, np.dtype[np.float
     NumPy computes them, because a float32 power on a device may be off by several units in the last place, and long
     positions multiply that error.
     """
-    frequencies = config.rope_base ** -(np.arange(0, config.head_size, 2) / config.head_size)
+    dimensions = np.arange(config.head_size // 2)
+    frequencies = config.rope_base ** -(2 * dimensions / config.head_size)
     scaling = config.rope_scaling
-    if scaling is not None:
-        # ``kept`` is where a wavelength lies between the two borders: 1 leaves it as it is, 0 stretches it by factor.
+    if scaling is None:
+        return frequencies.astype(np.float32)
+    # ``kept`` is where a wavelength lies between the two borders: 1 leaves it as it is, 0 stretches it by factor.
+    if scaling.kind == "llama3":
         turns = scaling.original_context * frequencies / (2.0 * np.pi)
         low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
         kept = np.clip((turns - low) / (high - low), 0.0, 1.0)
-        frequencies = frequencies * (kept + (1.0 - kept) / scaling.factor)
-    return frequencies.astype(np.float32)
+    else:
+        first, last = _yarn_borders(config.rope_base, config.head_size, scaling)
+        kept = 1.0 - np.clip((dimensions - first) / (last - first), 0.0, 1.0)
+    return (frequencies * (kept + (1.0 - kept) / scaling.factor)).astype(np.float32)
 
 
-def rotary_angles(
-    positions: jax.Array, frequencies: np.ndarray[Any, np.dtype[np.float32]]
-) -> tuple[jax.Array, jax.Array]:
-    """Return cosines and sines f32 [batch, time, head_size / 2] of positions [batch, time]; see rotary_frequencies."""
-    angles = positions.astype(jnp.float32)[..., None] * jnp.asarray(frequencies)[None, None, :]
-    return jnp.cos(angles), jnp.sin(angles)
+def _yarn_borders(base: float, head_size: int, scaling: YarnScaling) -> tuple[float, float]:
+    """Return the last dimension of unchanged wavelengths and the first of wavelengths stretched by the whole factor."""
+    first, last = (
+        head_size * math.log(scaling.original_context / (2.0 * math.pi * turns)) / (2.0 * math.log(base))
+        for turns in (scaling.turns_max, scaling.turns_min)
+    )
+    if scaling.whole_dimensions:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, head_size - 1)
+    return first, last if last > first else first + 0.001  # as transformers does; a step instead of a slope
+
+
+def rotary_angles(positions: jax.Array, config: ModelConfig) -> tuple[jax.Array, jax.Array]:
+    """Return cosines and sines f32 [batch, time, head_size / 2] of positions [batch, time]; see rotary_frequencies.
+
+    With YaRN they are multiplied by its attention factor, so that scores grow by its square.
+    """
+    angles = positions.astype(jnp.float32)[..., None] * jnp.asarray(rotary_frequencies(config))[None, None, :]
+    cosine, sine = jnp.cos(angles), jnp.sin(angles)
+    scaling = config.rope_scaling
+    if scaling is None or scaling.kind != "yarn":
+        return cosine, sine
+    factor = scaling.attention_factor or 0.1 * math.log(scaling.factor) + 1.0
+    return cosine * factor, sine * factor
 
 
 def rotate(x: jax.Array, rotary: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -149,7 +173,7 @@ class Decoder(nnx.Module):  # type: ignore[misc]
         """
         # Rounded after the lookup, so that the gradient of a frequent token's row is added up in float32.
         x = carried(self.embedding[...][tokens], self.compute_dtype)
-        rotary = rotary_angles(positions, rotary_frequencies(self.config))
+        rotary = rotary_angles(positions, self.config)
         for layer, block in enumerate(self.layers):
             x = around(functools.partial(block, rotary=rotary, layer=layer, attend=attend))(x)
         return self.final_norm(x)

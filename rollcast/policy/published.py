@@ -66,7 +66,7 @@ def _llama3(
     rope_factor: float | None,
 ) -> dict[str, Any]:
     """Return the values of a Llama 3 model (The Llama 3 Herd of Models, 2024, table 3; model cards of 3.1 to 3.3)."""
-    scaling = {"factor": rope_factor} if rope_factor is not None else None
+    scaling = {"kind": "llama3", "factor": rope_factor} if rope_factor is not None else None
     return {
         "vocabulary_size": 128_256,
         "layers": layers,

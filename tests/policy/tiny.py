@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rollcast.policy.config import ModelConfig
+from rollcast.policy.config import ModelConfig, YarnScaling
 from rollcast.policy.params import Params
 
 TINY = ModelConfig(
@@ -72,15 +72,24 @@ def _rotate(config: ModelConfig, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any
     """Multiply the pairs (i, i + size/2) as complex numbers by exp(i * position * frequency)."""
     half = config.head_size // 2
     frequencies = np.array([_frequency(config, config.rope_base ** (-2.0 * i / config.head_size)) for i in range(half)])
+    if isinstance(config.rope_scaling, YarnScaling):
+        x = x * (config.rope_scaling.attention_factor or 0.1 * np.log(config.rope_scaling.factor) + 1)
     turned = (x[:, :half] + 1j * x[:, half:]) * np.exp(1j * np.outer(np.arange(len(x)), frequencies))
     return np.concatenate([turned.real, turned.imag], -1)
 
 
 def _frequency(config: ModelConfig, plain: float) -> float:
-    """Stretch a frequency by cases, as the Llama 3.1 reference implementation does."""
+    """Stretch a frequency by cases, as the Llama 3.1 reference implementation does, or by YaRN."""
     scaling = config.rope_scaling
     if scaling is None:
         return plain
+    if isinstance(scaling, YarnScaling):
+        own, first, last = (
+            -np.log(frequency) / np.log(config.rope_base) * config.head_size / 2
+            for frequency in (plain, *(2 * np.pi * t / scaling.original_context for t in (scaling.turns_max, 1)))
+        )
+        stretched = float(np.clip((own - np.floor(first)) / (np.ceil(last) - np.floor(first)), 0, 1))
+        return plain * (1 - stretched) + plain / scaling.factor * stretched
     wavelength = 2 * np.pi / plain
     if wavelength < scaling.original_context / scaling.high_frequency_factor:
         return plain

@@ -5,12 +5,13 @@ transformers up to 4 writes `rope_theta` and `rope_scaling` at the top level, tr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
-from rollcast.policy.config import ModelConfig, RopeScaling
+from rollcast.policy.config import Llama3Scaling, ModelConfig, YarnScaling
 from rollcast.runtime.errors import ModelError
 
 #: The Hub's architecture by model_type.
@@ -27,7 +28,8 @@ _REQUIRED: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("attention_dropout", (0, 0.0, None)),
 )
 _ROPE_KEYS = {"rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor"}
-_ROPE_KEYS |= {"original_max_position_embeddings", "partial_rotary_factor"}
+_ROPE_KEYS |= {"original_max_position_embeddings", "partial_rotary_factor", "attention_factor", "beta_fast"}
+_ROPE_KEYS |= {"beta_slow", "mscale", "mscale_all_dim", "truncate"}
 
 
 def read_config(values: Mapping[str, Any], source: str, **precision: Any) -> ModelConfig:
@@ -69,7 +71,7 @@ def read_config(values: Mapping[str, Any], source: str, **precision: Any) -> Mod
         "tied_embeddings": values.get("tie_word_embeddings", False),
         "qk_norm": family == "qwen3",
         "attention_bias": family == "qwen2",
-        "context_tokens_max": values.get("max_position_embeddings", 32_768),
+        "context_tokens_max": _context(values, rope_scaling),
     }
     return _checked(fields | precision, source)
 
@@ -82,16 +84,6 @@ def write_config(config: ModelConfig, dtype: str, base: Mapping[str, Any] | None
     Raises:
         ModelError: no family has this combination of biases and normalised queries.
     """
-    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": config.rope_base}
-    if config.rope_scaling is not None:
-        scaling = config.rope_scaling
-        rope |= {
-            "rope_type": "llama3",
-            "factor": scaling.factor,
-            "low_freq_factor": scaling.low_frequency_factor,
-            "high_freq_factor": scaling.high_frequency_factor,
-            "original_max_position_embeddings": scaling.original_context,
-        }
     family = family_of(config)
     kept = {name: value for name, value in (base or {}).items() if name not in {"rope_scaling", "torch_dtype"}}
     return (
@@ -110,7 +102,7 @@ def write_config(config: ModelConfig, dtype: str, base: Mapping[str, Any] | None
             "max_position_embeddings": config.context_tokens_max,
             "rms_norm_eps": config.rms_epsilon,
             "rope_theta": config.rope_base,
-            "rope_parameters": rope,
+            "rope_parameters": {"rope_theta": config.rope_base, **_written_scaling(config.rope_scaling)},
             "tie_word_embeddings": config.tied_embeddings,
             "dtype": dtype,
         }
@@ -153,7 +145,7 @@ def _refuse_what_we_lack(values: Mapping[str, Any], family: str, source: str) ->
         raise ModelError(f"{source}: layers without full attention are not supported", fix="use a model without them")
 
 
-def _rope(values: Mapping[str, Any], source: str) -> tuple[Any, RopeScaling | None]:
+def _rope(values: Mapping[str, Any], source: str) -> tuple[Any, Llama3Scaling | YarnScaling | None]:
     parameters = values.get("rope_parameters") or {}
     scaling = values.get("rope_scaling") or {}
     if not isinstance(parameters, dict) or not isinstance(scaling, dict):
@@ -165,26 +157,81 @@ def _rope(values: Mapping[str, Any], source: str) -> tuple[Any, RopeScaling | No
     if len(set(map(str, map(_number, bases)))) > 1:
         raise ModelError(f"{source}: two different values of rope_theta, {bases[0]!r} and {bases[1]!r}")
     kind = found.get("rope_type", found.get("type", "default"))
-    if kind not in ("default", "llama3") or set(found) - _ROPE_KEYS or found.get("partial_rotary_factor", 1.0) != 1.0:
+    readers: dict[str, Callable[..., Llama3Scaling | YarnScaling | None]] = {
+        "default": lambda *_: None,
+        "llama3": _llama3,
+        "yarn": _yarn,
+    }
+    if str(kind) not in readers or set(found) - _ROPE_KEYS or found.get("partial_rotary_factor", 1.0) != 1.0:
         raise ModelError(
             f"{source}: rotary scaling {str(kind)[:60]!r} is not supported",
-            cause="only the plain one and that of Llama 3.1 are; YaRN and its like change nothing up to the original "
-            "context",
-            fix="set rope_scaling to null in a copy of config.json if that context is enough",
+            cause="only the plain one, that of Llama 3.1 and YaRN are",
+            fix="set rope_scaling to null in a copy of config.json if the original context is enough",
         )
-    base = bases[0] if bases else 10_000.0
-    if kind == "default":
-        return base, None
-    fields = {
-        "factor": _value(found, "factor", source),
-        "low_frequency_factor": _value(found, "low_freq_factor", source),
-        "high_frequency_factor": _value(found, "high_freq_factor", source),
-        "original_context": _value(found, "original_max_position_embeddings", source),
-    }
     try:
-        return base, RopeScaling.model_validate(fields)
+        return bases[0] if bases else 10_000.0, readers[str(kind)](found, source)
     except ValidationError as error:
         raise _out_of_range(source, error) from None
+
+
+def _llama3(found: Mapping[str, Any], source: str) -> Llama3Scaling:
+    return Llama3Scaling.model_validate(
+        {
+            "factor": _value(found, "factor", source),
+            "low_frequency_factor": _value(found, "low_freq_factor", source),
+            "high_frequency_factor": _value(found, "high_freq_factor", source),
+            "original_context": _value(found, "original_max_position_embeddings", source),
+        }
+    )
+
+
+def _yarn(found: Mapping[str, Any], source: str) -> YarnScaling:
+    names = {"beta_fast": "turns_max", "beta_slow": "turns_min", "truncate": "whole_dimensions"}
+    names |= {"attention_factor": "attention_factor"}
+    scaling = YarnScaling.model_validate(
+        {
+            "factor": _value(found, "factor", source),
+            "original_context": _value(found, "original_max_position_embeddings", source),
+            **{own: found[name] for name, own in names.items() if found.get(name) is not None},
+        }
+    )
+    scales = found.get("mscale"), found.get("mscale_all_dim")
+    if scaling.attention_factor is not None or not all(scales):
+        return scaling
+    above, below = (0.1 * _real(scale, source) * math.log(scaling.factor) + 1.0 for scale in scales)
+    return YarnScaling.model_validate(scaling.model_dump() | {"attention_factor": above / below})
+
+
+def _real(value: Any, source: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ModelError(f"{source}: {str(value)[:60]!r} is not a number", fix="take the model's own config.json")
+    return float(value)
+
+
+def _written_scaling(scaling: Llama3Scaling | YarnScaling | None) -> dict[str, Any]:
+    """Return the keys of rope_parameters that describe a scaling, for transformers."""
+    if scaling is None:
+        return {"rope_type": "default"}
+    written: dict[str, Any] = {
+        "rope_type": scaling.kind,
+        "factor": scaling.factor,
+        "original_max_position_embeddings": scaling.original_context,
+    }
+    if scaling.kind == "llama3":
+        return written | {
+            "low_freq_factor": scaling.low_frequency_factor,
+            "high_freq_factor": scaling.high_frequency_factor,
+        }
+    written |= {"beta_fast": scaling.turns_max, "beta_slow": scaling.turns_min, "truncate": scaling.whole_dimensions}
+    return written | ({} if scaling.attention_factor is None else {"attention_factor": scaling.attention_factor})
+
+
+def _context(values: Mapping[str, Any], scaling: Llama3Scaling | YarnScaling | None) -> Any:
+    """Return the longest context. Files with YaRN may give that of the training without it."""
+    given = values.get("max_position_embeddings", 32_768)
+    if scaling is None or scaling.kind != "yarn" or not isinstance(given, int):
+        return given
+    return max(given, int(scaling.factor * scaling.original_context))
 
 
 def _checked(fields: dict[str, Any], source: str) -> ModelConfig:

@@ -15,11 +15,12 @@ def arguments(*given: str) -> argparse.Namespace:
 
 
 @pytest.mark.slow
-def test_a_small_model_agrees_whole_and_through_the_cache() -> None:
+@pytest.mark.parametrize("case", [parity.Case("llama", tied=False), parity.Case("qwen3", tied=True, yarn=True)])
+def test_a_small_model_agrees_whole_and_through_the_cache(case: parity.Case) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    tiny = arguments("--width", "64", "--layers", "1", "--tokens", "24", "--prompt", "20")
-    figures = parity.compare(parity.Case("llama", tied=False), tiny)
+    tiny = arguments("--width", "64", "--layers", "1", "--tokens", "48", "--prompt", "44")
+    figures = parity.compare(case, tiny)
     assert 0 < figures["whole_f32"] <= 1e-4
     assert 0 < figures["cache_f32"] <= 1e-4
     assert figures["logit_deviation"] > 0.5

@@ -10,7 +10,7 @@ import pytest
 
 from peer.engines.base import Engine, GenerateRequest
 from peer.engines.jax_engine import JaxEngine
-from rollcast.policy.config import ModelConfig, RopeScaling
+from rollcast.policy.config import Llama3Scaling, ModelConfig
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.rollouts import Sampling
 from rollcast.wire.versions.records import VersionRecord
@@ -24,7 +24,7 @@ from peer.engines.torch_engine import TorchEngine  # noqa: E402
 
 torch.set_num_threads(1)  # tiny products: a second thread only waits
 
-SCALING = RopeScaling(factor=4.0, low_frequency_factor=1.0, high_frequency_factor=4.0, original_context=16)
+SCALING = Llama3Scaling(factor=4.0, low_frequency_factor=1.0, high_frequency_factor=4.0, original_context=16)
 LLAMA = MODEL.model_copy(update={"qk_norm": False, "tied_embeddings": False, "rope_scaling": SCALING})
 QWEN25 = MODEL.model_copy(update={"qk_norm": False, "attention_bias": True})
 

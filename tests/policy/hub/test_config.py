@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from rollcast.policy.config import ModelConfig, RopeScaling
+from rollcast.policy.config import Llama3Scaling, ModelConfig, YarnScaling
 from rollcast.policy.hub.config import family_of, read_config, write_config
 from rollcast.policy.hub.names import hf_name, is_transposed, may_be_ignored
 from rollcast.policy.published import ARCHITECTURES
@@ -44,6 +45,9 @@ STRETCH = {
     "rope_type": "llama3",
 }
 
+# As in the model card of Qwen3, which keeps max_position_embeddings at 40,960.
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}
+
 LLAMA = (QWEN3 | {"model_type": "llama", "rope_scaling": STRETCH, "mlp_bias": False}) | {"rms_norm_eps": 1e-5}
 
 
@@ -67,8 +71,25 @@ def test_rotary_settings_are_read_in_both_places() -> None:
     without = {name: value for name, value in LLAMA.items() if name not in {"rope_theta", "rope_scaling"}}
     after = read(without | {"rope_parameters": STRETCH | {"rope_theta": 1e6}})
     assert before == after
-    assert before.rope_scaling == RopeScaling()
+    assert before.rope_scaling == Llama3Scaling()
     assert read(QWEN3 | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}).rope_base == 1e6
+
+
+def test_yarn_is_read_and_written_again() -> None:
+    config = read(QWEN3 | {"rope_scaling": YARN})
+    assert config.rope_scaling == YarnScaling()
+    assert config.context_tokens_max == 131_072
+    assert read(write_config(config, "bfloat16")) == config
+    given = YARN | {"beta_fast": 16, "beta_slow": 2, "truncate": False, "attention_factor": 1.5, "mscale": None}
+    config = read(QWEN3 | {"rope_parameters": given | {"rope_theta": 1e6}})
+    assert config.rope_scaling == YarnScaling(turns_max=16, turns_min=2, whole_dimensions=False, attention_factor=1.5)
+    assert read(write_config(config, "bfloat16")) == config
+
+
+def test_the_scales_of_some_yarn_models_become_one_attention_factor() -> None:
+    scaling = read(QWEN3 | {"rope_scaling": YARN | {"mscale": 1.0, "mscale_all_dim": 0.5}}).rope_scaling
+    assert isinstance(scaling, YarnScaling)
+    assert scaling.attention_factor == pytest.approx((0.1 * np.log(4) + 1) / (0.05 * np.log(4) + 1))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +102,11 @@ def test_rotary_settings_are_read_in_both_places() -> None:
         ({"layer_types": ["sliding_attention"]}, "full attention"),
         ({"attention_bias": True}, "attention_bias"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rotary scaling 'yarn'"),
+        ({"rope_scaling": {"rope_type": "longrope", "factor": 4.0}}, "rotary scaling 'longrope'"),
+        ({"rope_scaling": {"rope_type": ["yarn"]}}, "rotary scaling \"\\['yarn'"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "original_max_position_embeddings is missing"),
+        ({"rope_scaling": YARN | {"beta_fast": 0.5}}, "turns_max must be above turns_min"),
+        ({"rope_scaling": YARN | {"mscale": "large", "mscale_all_dim": 1.0}}, "'large' is not a number"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "factor is missing"),
         ({"rope_scaling": STRETCH | {"factor": 0.1}}, "out of range"),
         ({"rope_scaling": []}, None),
