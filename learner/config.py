@@ -13,6 +13,8 @@ from rollcast.policy.sizing.memory import StateDtype
 from rollcast.runtime.config import ConfigModel
 from rollcast.wire.limits import CHUNK_SIZE_BYTES_MIN
 
+BehaviourSource = Literal["recompute", "reported"]
+
 
 class WarmStartConfig(ConfigModel):
     """A short supervised warm start that makes the reward nonzero before RL begins; it is reported apart from RL."""
@@ -194,6 +196,13 @@ class LearnerConfig(ConfigModel):
     """RL optimiser."""
     objective: ObjectiveConfig = ObjectiveConfig()
     """RL objective."""
+    behaviour: BehaviourSource = "recompute"
+    """Source of the log-probabilities that rollouts were generated with. "recompute": the learner computes them from
+    its own copy of each version. "reported": peers report them, which saves a forward pass and the reading of older
+    versions. It is for fleets under one owner, because the peers' numbers then enter the loss."""
+    audited_rollouts: int = Field(8, ge=0)
+    """With behaviour = "reported": rollouts of each batch, all of one version, that are recomputed all the same and
+    compared with what was reported; 0: none."""
     mismatch: MismatchConfig = MismatchConfig()
     """Alarms about log-probabilities that peers report."""
     sampling_check: SamplingCheckConfig = SamplingCheckConfig()

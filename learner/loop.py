@@ -14,13 +14,15 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+import numpy as np
 import structlog
 
+from learner.alignment.behaviour import BehaviourPlan, plan_behaviour
 from learner.alignment.mismatch import compare, figures
 from learner.alignment.sampling_check import SamplingWatch
 from learner.checkpoints.async_save import Saves
 from learner.checkpoints.checkpoint import HostState
-from learner.config import MismatchConfig, SamplingCheckConfig
+from learner.config import BehaviourSource, MismatchConfig, SamplingCheckConfig
 from learner.coordinator.client import LONG_POLL_S, Batch, NotReady
 from learner.coordinator.reporter import StatusReporter
 from learner.evaluation.periodic import Evaluations
@@ -31,11 +33,12 @@ from learner.publishing.publications import Publications
 from learner.publishing.publisher import Publisher
 from learner.publishing.versions import RetainedVersions, no_longer_needed
 from learner.training.batch_check import BatchRules, check_batch
-from learner.training.packing import TrainingRow, pack
+from learner.training.packing import PackedBatch, TrainingRow, pack
 from learner.training.skipped_updates import SkippedUpdates
 from learner.training.trained_ids import TrainedIds
 from learner.training.trainer import Trainer, behaviour_by_version
 from learner.wall_time import StepTime, WallTime
+from rollcast.policy.logprobs import TokenStatistics
 from rollcast.policy.params import Params
 from rollcast.policy.snapshot import Snapshot, thaw
 from rollcast.runtime.errors import WaitTimedOut
@@ -71,6 +74,8 @@ class LoopSettings:
     completion_tokens_max: int
     packed_row_tokens: int  # least length in tokens of rows that rollouts share; 0: one row per rollout
     rules: BatchRules
+    behaviour: BehaviourSource
+    audited_rollouts: int
     mismatch: MismatchConfig
     sampling_check: SamplingCheckConfig
 
@@ -250,25 +255,54 @@ class TrainingLoop:
         kill_point("reported")
 
     def _train(self, rows: list[TrainingRow]) -> dict[str, float]:
-        rules = self._settings.rules
+        trainer, packed = self._parts.trainer, self._packed(rows)
+        plan = self._plan(rows, packed)
+        with self._time.part("behaviour_s"):
+            recomputed = behaviour_by_version(trainer, packed, self._params_of, plan.recomputed)
+        kill_point("behaviour_done")
+        behaviour = plan.for_loss(recomputed)
+        with self._time.part("train_s"):
+            values = trainer.train_step(packed, behaviour, plan.on_policy)
+        self._parts.skipped.step_done(self.step + 1, rows, packed, behaviour, values)
+        own = trainer.step_statistics(packed) if plan.own.any() else None
+        return values | self._alignment(rows, packed, plan, plan.known(recomputed, own))
+
+    def _packed(self, rows: list[TrainingRow]) -> PackedBatch:
         shared = self._settings.packed_row_tokens
-        packed = pack(
+        return pack(
             rows,
-            time=max(rules.row_tokens, shared),
+            time=max(self._settings.rules.row_tokens, shared),
             objective=self._settings.objective,
             completion_tokens_max=self._settings.completion_tokens_max,
             shared=shared > 0,
         )
-        with self._time.part("behaviour_s"):
-            behaviour = behaviour_by_version(self._parts.trainer, packed, self._params_of)
-        kill_point("behaviour_done")
-        with self._time.part("train_s"):
-            values = self._parts.trainer.train_step(packed, behaviour.logprobs)
-        self._parts.skipped.step_done(self.step + 1, rows, packed, behaviour.logprobs, values)
-        tokens = int(packed.loss_mask.sum())
-        mismatch = figures(compare(rows, packed, behaviour.logprobs), tokens, self._settings.mismatch)
-        sampling = self._sampling.figures(rows, packed, behaviour)
-        return values | mismatch | sampling | {"tokens": float(tokens)}
+
+    def _plan(self, rows: list[TrainingRow], packed: PackedBatch) -> BehaviourPlan:
+        return plan_behaviour(
+            rows,
+            packed,
+            self._settings.behaviour,
+            own_version=self._own_version() if self._parts.trainer.scores_on_policy else None,
+            step=self.step,
+            audited_rollouts=self._settings.audited_rollouts,
+        )
+
+    def _alignment(
+        self, rows: list[TrainingRow], packed: PackedBatch, plan: BehaviourPlan, known: TokenStatistics
+    ) -> dict[str, float]:
+        """Return the figures about reports and sampling, of the tokens that the learner scored itself."""
+        compared = compare(rows, packed, np.asarray(known.logprobs), plan.own | plan.recomputed)
+        tokens, reported = (int(np.count_nonzero(leaf)) for leaf in (packed.loss_mask, plan.has_report))
+        mismatch = figures(compared, tokens=tokens, reported=reported, config=self._settings.mismatch)
+        return mismatch | self._sampling.figures(rows, packed, known) | {"tokens": float(tokens)}
+
+    def _own_version(self) -> int | None:
+        """Return the version whose parameters are being trained; None if the newest version is older.
+
+        Nor is there one where repeated training gave other weights than the run published under this number.
+        """
+        current = self._at.newest_version == self.step and not self._parts.publisher.diverged
+        return self._at.newest_version if current else None
 
     def _params_of(self, version: int) -> Params:
         return self._parts.retained.host_params(Version(version), self._parts.trainer.model_config)

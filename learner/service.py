@@ -330,6 +330,8 @@ class _Life:
             completion_tokens_max=self._facts.sampling.max_new_tokens,
             packed_row_tokens=config.packed_row_tokens,
             rules=self._facts.rules,
+            behaviour=config.behaviour,
+            audited_rollouts=config.audited_rollouts,
             mismatch=config.mismatch,
             sampling_check=config.sampling_check,
         )

@@ -10,6 +10,7 @@ own peak and the snapshot's size. ``sharded_publish_mib``: the most by which the
 four virtual devices each, over which the parameters are sharded, grows meanwhile, the snapshot included;
 ``sharded_snapshot_mib``: its size. ``mesh_loss_difference`` and ``two_process_loss_difference``: differences of the
 losses of two steps on 8 virtual devices, and of two processes over gloo, from those on one device.
+``recompute_rows_ratio`` and ``recompute_rows_ratio_8_devices``: see bench/learner/recompute_rows.py.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--precision", default="", help="default: float32 on a CPU, bfloat16 elsewhere")
     parser.add_argument("--remat", default="none", choices=["none", "blocks"])
-    parser.add_argument("--only", choices=["speed", "memory", "devices"], help="measure only this")
+    parser.add_argument("--only", choices=["speed", "memory", "devices", "rows"], help="measure only this")
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
@@ -68,6 +69,11 @@ def run(arguments: argparse.Namespace) -> Outcome:
             figures |= sharded_publishing()
         if arguments.only in (None, "devices"):
             figures |= devices()
+        if arguments.only in (None, "rows"):
+            from bench.learner.recompute_rows import recompute_rows_ratio
+
+            figures["recompute_rows_ratio"] = recompute_rows_ratio()
+            figures["recompute_rows_ratio_8_devices"] = recompute_rows_ratio(devices=8)
     settings = {name: getattr(arguments, name) for name in ("width", "layers", "vocabulary", "row_tokens", "rows")}
     settings |= {name: getattr(arguments, name) for name in ("micro_batch_tokens", "steps", "precision", "remat")}
     return Outcome(settings, figures, missing=() if "mfu" in figures else ("mfu",))

@@ -1,8 +1,8 @@
 """Measure how far reported log-probabilities are from those recomputed for the same tokens and version.
 
 The difference is zero up to rounding if an engine computes what the learner computes. An engine with another precision,
-stale or wrong weights, or another temperature shows up here, peer by peer. Reported values are evidence only: they
-never enter the loss.
+stale or wrong weights, or another temperature shows up here, peer by peer. By default reported values are evidence
+only; with ``learner.behaviour = "reported"`` they enter the loss, and those of audited rollouts are compared here.
 """
 
 from __future__ import annotations
@@ -51,40 +51,53 @@ class Mismatch:
 
 
 def compare(
-    rows: Sequence[TrainingRow], packed: PackedBatch, behaviour: np.ndarray[Any, Any]
+    rows: Sequence[TrainingRow],
+    packed: PackedBatch,
+    behaviour: np.ndarray[Any, Any],
+    scored: np.ndarray[Any, Any] | None = None,
 ) -> dict[PeerId, Mismatch]:
     """Compare reported with recomputed log-probabilities and return the mismatch by peer.
 
-    Peers that reported no log-probabilities are left out. behaviour: f32 [rows, time], recomputed log-probabilities in
-    the layout of ``packed``.
+    Peers without a reported token that was recomputed are left out.
+
+    Args:
+        behaviour: f32 [rows, time], recomputed log-probabilities in the layout of ``packed``.
+        scored: bool [rows, time], the tokens that were recomputed; None: all that are trained on.
     """
+    compared = packed.loss_mask if scored is None else scored
     differences: dict[PeerId, list[np.ndarray[Any, Any]]] = {}
     for row, (line, span) in zip(rows, packed.places, strict=True):
         at = span.start + len(row.prompt_token_ids)
         for segment in row.segments:
             end = at + len(segment.token_ids)
             if segment.reported_logprobs:
-                trained = np.frombuffer(segment.loss_mask, np.uint8) > 0
                 reported = np.array(segment.reported_logprobs, np.float64)
                 found = behaviour[line, at:end].astype(np.float64) - reported
-                differences.setdefault(segment.peer_id, []).append(found[trained])
+                differences.setdefault(segment.peer_id, []).append(found[compared[line, at:end]])
             at = end
     joined = {peer: np.concatenate(parts) for peer, parts in differences.items()}
     return {peer: _mismatch(found) for peer, found in joined.items() if found.size}
 
 
-def figures(by_peer: Mapping[PeerId, Mismatch], tokens: int, config: MismatchConfig) -> dict[str, float]:
-    """Return a step's figures for a batch of ``tokens`` trained tokens; empty if no peer reported log-probabilities."""
-    reported = sum(one.tokens for one in by_peer.values())
-    if not reported:
+def figures(
+    by_peer: Mapping[PeerId, Mismatch], *, tokens: int, reported: int, config: MismatchConfig
+) -> dict[str, float]:
+    """Return a step's figures; empty if no reported log-probability was compared.
+
+    Args:
+        tokens: the batch's trained tokens.
+        reported: how many of them were reported with a log-probability.
+    """
+    compared = sum(one.tokens for one in by_peer.values())
+    if not compared:
         return {}
 
     def mean(values: Sequence[float]) -> float:
         weights = [one.tokens for one in by_peer.values()]
-        return sum(value * weight for value, weight in zip(values, weights, strict=True)) / reported
+        return sum(value * weight for value, weight in zip(values, weights, strict=True)) / compared
 
     whole = Mismatch(
-        reported,
+        compared,
         mean([one.kl_k3 for one in by_peer.values()]),
         mean([one.ratio_mean for one in by_peer.values()]),
         mean([one.outside_share for one in by_peer.values()]),
@@ -96,6 +109,7 @@ def figures(by_peer: Mapping[PeerId, Mismatch], tokens: int, config: MismatchCon
         "mismatch_ratio_mean": whole.ratio_mean,
         "mismatch_outside_share": whole.outside_share,
         "mismatch_reported_share": reported / tokens,
+        "mismatch_compared_share": compared / tokens,
         "mismatch_peers_alarming": float(sum(one.alarms(config) for one in by_peer.values())),
         **{f"{PEER_KEY}{peer}": by_peer[peer].kl_k3 for peer in worst},
     }

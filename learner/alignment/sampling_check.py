@@ -105,7 +105,10 @@ class SamplingWatch:
 
 
 def surpluses(rows: Sequence[TrainingRow], packed: PackedBatch, statistics: TokenStatistics) -> dict[PeerId, Surplus]:
-    """Sum the surplus of each peer's trained tokens; tokens with a NaN or infinite value are left out."""
+    """Sum the surplus of each peer's trained tokens; tokens with a NaN or infinite value are left out.
+
+    NaN are the tokens that the learner did not score itself.
+    """
     found: dict[PeerId, Surplus] = {}
     for row, (line, span) in zip(rows, packed.places, strict=True):
         at = span.start + len(row.prompt_token_ids)

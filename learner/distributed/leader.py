@@ -17,7 +17,7 @@ import numpy as np
 
 from learner.config import LearnerConfig
 from learner.distributed.team import Order, Team
-from learner.training.micro_batches import FloatArray
+from learner.training.micro_batches import BoolArray, FloatArray
 from learner.training.packing import PackedBatch
 from learner.training.sharded_tensors import gathered, pieces
 from learner.training.trainer import Trainer
@@ -51,9 +51,12 @@ class LeadTrainer(Trainer):
             self._team.post(Order("set_params"))
         super().set_params(params)
 
-    def train_step(self, batch: PackedBatch, behaviour_logprobs: FloatArray) -> dict[str, float]:
-        self._team.post(_batch_order("train", batch, behaviour_logprobs))
-        return super().train_step(batch, behaviour_logprobs)
+    def train_step(
+        self, batch: PackedBatch, behaviour_logprobs: FloatArray, on_policy: BoolArray | None = None
+    ) -> dict[str, float]:
+        own = np.zeros(batch.tokens.shape, bool) if on_policy is None else on_policy
+        self._team.post(_batch_order("train", batch, behaviour_logprobs=behaviour_logprobs, on_policy=own))
+        return super().train_step(batch, behaviour_logprobs, own)
 
     def placed(self, params: Params) -> Params:
         tensors = {name: (str(leaf.dtype), leaf.shape) for name, leaf in params.items()}
@@ -119,7 +122,7 @@ class Follower:
         match order.name:
             case "train":
                 batch = _batch(order)
-                trainer.train_step(batch, order.arrays["behaviour_logprobs"])
+                trainer.train_step(batch, order.arrays["behaviour_logprobs"], order.arrays["on_policy"])
             case "score":
                 trainer.behaviour(self._older, _batch(order))
             case "place":
@@ -147,10 +150,8 @@ class Follower:
                 raise AssertionError(f"no order is called {order.name}")
 
 
-def _batch_order(name: str, batch: PackedBatch, behaviour: FloatArray | None = None) -> Order:
-    arrays = {key: getattr(batch, key) for key in _array_fields()}
-    if behaviour is not None:
-        arrays["behaviour_logprobs"] = behaviour
+def _batch_order(name: str, batch: PackedBatch, **more: np.ndarray[Any, Any]) -> Order:
+    arrays = {key: getattr(batch, key) for key in _array_fields()} | more
     return Order(name, arrays, str(batch.sequences_per_row))
 
 

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from learner.config import LearnerConfig
 from learner.objective.advantages import generalised_advantages, whitened
 from learner.training.mesh import placed_params
-from learner.training.micro_batches import FloatArray, ForwardPasses, Gradients, forward_of, inputs
+from learner.training.micro_batches import FloatArray, ForwardPasses, Gradients, Side, forward_of, inputs
 from learner.training.optimiser import updates
 from learner.training.packing import PackedBatch
 from rollcast.policy.config import ModelConfig
@@ -74,7 +74,7 @@ class Critic:
         """
         params, optimiser_state = self.state
         shares = (batch.loss_mask / max(batch.loss_mask.sum(), 1)).astype(np.float32)
-        gradients, values = self._gradients.of(params, (inputs(batch), judgement, shares), batch.sequences_per_row)
+        gradients, values, _ = self._gradients.of(params, (inputs(batch), judgement, shares), batch.sequences_per_row)
         sound = jnp.isfinite(values["value_loss"])
         params, optimiser_state, norm = self._updates.apply(gradients, optimiser_state, params, sound)
         self.state = (params, optimiser_state)
@@ -84,12 +84,12 @@ class Critic:
         read = (arrays["tokens"], arrays["positions"], arrays["segments"])
         return value_estimates(self._model_config, params, *read, self._forward)
 
-    def _loss(self, params: Params, part: Any, _sequences_per_row: int) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def _loss(self, params: Params, part: Any, _sequences_per_row: int) -> tuple[jax.Array, Side]:
         read, judgement, share = part
         estimates = self._estimates(params, read)
         value = jnp.sum(share * clipped_error(estimates, judgement, self._config.critic.value_clip))
         error = jnp.sum(share * jnp.square(jax.lax.stop_gradient(estimates) - judgement.returns))
-        return value, {"value_loss": value, "value_error": error}
+        return value, ({"value_loss": value, "value_error": error}, ())
 
 
 def initial_critic(policy: Params) -> Params:

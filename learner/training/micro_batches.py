@@ -7,7 +7,7 @@ last one is filled up with empty rows: segment 0, weight 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,14 +29,26 @@ FORWARD_ROWS = 32
 _TILE, _CPU_TILE = 1 << 24, 1 << 21
 
 FloatArray = np.ndarray[Any, np.dtype[np.float32]]
-Loss = Callable[[Params, Any, int], tuple[jax.Array, dict[str, jax.Array]]]
+BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
+# (metrics to be added up, tree of values f32 [rows, time] to be kept)
+Side = tuple[dict[str, jax.Array], Any]
+Loss = Callable[[Params, Any, int], tuple[jax.Array, Side]]
+
+
+class Sums(NamedTuple):
+    """What a loss gives over a batch."""
+
+    gradients: Params  # shaped like the parameters
+    metrics: dict[str, jax.Array]  # scalars
+    values: list[Any]  # of each micro-batch, the tree of values that the loss keeps; the last one has rows of padding
 
 
 class Gradients:
     """Gradients and metrics, over a batch of any size, of a loss that is a sum over rows.
 
     Args:
-        loss: (parameters, tree of arrays [rows, ...], sequences per row) -> the rows' share of the loss, and metrics.
+        loss: (parameters, tree of arrays [rows, ...], sequences per row) -> the rows' share of the loss, and the rows'
+            share of each metric with values of their tokens.
         mesh: the device mesh of parameters and rows.
         micro_batch_tokens: most tokens of a micro-batch, padding included.
     """
@@ -46,38 +58,39 @@ class Gradients:
         self._micro_batch_tokens = micro_batch_tokens
         self._gradient = jax.grad(loss, has_aux=True)
         self.add = jax.jit(self._add_part, donate_argnums=1, static_argnums=3)
-        """(parameters, sums so far, micro-batch, sequences per row) -> sums with its gradients, and its metrics."""
+        """(parameters, sums so far, micro-batch, sequences per row) -> sums with its gradients, and its side values."""
         self._zeros = jax.jit(self._nothing)
 
-    def of(self, params: Params, whole: Any, sequences_per_row: int) -> tuple[Params, dict[str, jax.Array]]:
-        """Return gradients, shaped like the parameters, and the sums of the metrics.
+    def of(self, params: Params, whole: Any, sequences_per_row: int) -> Sums:
+        """Return gradients and metrics of a batch, and the values that the loss keeps of each token.
 
         Args:
             whole: tree of host arrays [rows, ...] of the whole batch.
         """
         total: Params = self._zeros(params)
-        metrics: list[dict[str, jax.Array]] = []
+        sides: list[Side] = []
         rows, time = jax.tree.leaves(whole)[0].shape[:2]
         vary = sequences_per_row > 1
         each = rows_each(rows, time, self._micro_batch_tokens, row_shards(self._mesh), vary=vary)
         for part in parts(whole, each):
-            total, values = self.add(params, total, part, sequences_per_row)
-            metrics.append(values)
+            total, side = self.add(params, total, part, sequences_per_row)
+            sides.append(side)
+        metrics = [metrics for metrics, _ in sides]
         summed: dict[str, jax.Array] = jax.tree.map(lambda *leaves: jnp.sum(jnp.stack(leaves)), *metrics)
-        return total, summed
+        return Sums(total, summed, [values for _, values in sides])
 
     def _nothing(self, params: Params) -> Params:
         zeros = jax.tree.map(jnp.zeros_like, params)
         placed: Params = jax.lax.with_sharding_constraint(zeros, params_shardings(self._mesh, params))
         return placed
 
-    def _add_part(
-        self, params: Params, total: Params, part: Any, sequences_per_row: int
-    ) -> tuple[Params, dict[str, jax.Array]]:
+    def _add_part(self, params: Params, total: Params, part: Any, sequences_per_row: int) -> tuple[Params, Side]:
         rows = jax.lax.with_sharding_constraint(part, rows_sharding(self._mesh))
-        gradients, metrics = self._gradient(params, rows, sequences_per_row)
+        gradients, (metrics, values) = self._gradient(params, rows, sequences_per_row)
         added = jax.tree.map(jnp.add, total, gradients)
-        return jax.lax.with_sharding_constraint(added, params_shardings(self._mesh, params)), metrics
+        # Few numbers a token, and every process can read them where each device has them all.
+        kept = jax.lax.with_sharding_constraint(values, NamedSharding(self._mesh, PartitionSpec()))
+        return jax.lax.with_sharding_constraint(added, params_shardings(self._mesh, params)), (metrics, kept)
 
 
 class ForwardPasses:

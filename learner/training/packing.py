@@ -90,12 +90,36 @@ class PackedBatch:
         arrays: dict[str, Any] = {name: leaf[rows] for name, leaf in self._leaves() if isinstance(leaf, np.ndarray)}
         return replace(self, **arrays)
 
+    def prefixes(self, wanted: Array) -> PackedBatch:
+        """Return each rollout as far as its last wanted token, laid out anew in rows of the same length.
+
+        Rollouts without such a token are left out, with an empty place. Because attention is causal, a forward pass
+        scores the tokens as it does in the whole rollout. Rollouts share rows where they do in this batch. Only what
+        the forward pass reads is laid out.
+
+        Args:
+            wanted: bool [rows, time]; this must be the whole batch, in its own layout.
+        """
+        time = self.tokens.shape[1]
+        lengths = [int(np.max(np.flatnonzero(wanted[place]), initial=-1)) + 1 for place in self.places]
+        kept = [index for index, length in enumerate(lengths) if length]
+        members = _members([lengths[index] for index in kept], time, shared=self.sequences_per_row > 1)
+        batch = _empty(len(members), time, _sequences_per_row(members))
+        places: list[tuple[int, slice]] = [(0, slice(0, 0))] * len(lengths)
+        for line, own in enumerate(members):
+            start = 0
+            for number, index in enumerate(kept[one] for one in own):
+                row, span = self.places[index]
+                source = (row, slice(span.start, span.start + lengths[index]))
+                places[index] = (line, slice(start, start + lengths[index]))
+                for name in ("tokens", "positions", "temperature"):
+                    getattr(batch, name)[places[index]] = getattr(self, name)[source]
+                batch.segments[places[index]] = number + 1
+                start += lengths[index]
+        return replace(batch, places=tuple(places))
+
     def _leaves(self) -> list[tuple[str, Any]]:
         return [(field.name, getattr(self, field.name)) for field in fields(self)]
-
-    def versions(self) -> list[int]:
-        """Return the versions that generated the trained tokens, oldest first."""
-        return sorted(int(version) for version in np.unique(self.token_versions[self.loss_mask]))
 
 
 def pack(
@@ -118,10 +142,8 @@ def pack(
     for row in rows:
         if row.tokens > time:
             raise ValueError(f"rollout {row.rollout_id} has {row.tokens} tokens, more than {time}")
-    members = share_rows([row.tokens for row in rows], time) if shared else [[index] for index in range(len(rows))]
-    most = max((len(own) for own in members), default=1)
-    # A power of two, so that few different shapes are compiled.
-    batch = _empty(len(members), time, 1 << (most - 1).bit_length())
+    members = _members([row.tokens for row in rows], time, shared=shared)
+    batch = _empty(len(members), time, _sequences_per_row(members))
     places: list[tuple[int, slice]] = [(0, slice(0))] * len(rows)
     for line, own in enumerate(members):
         start = 0
@@ -138,6 +160,17 @@ def pack(
         batch.rewards[place] = reward * (mask & (np.cumsum(mask) == mask.sum()))
         batch.weights[place] = weight * mask
     return replace(batch, places=tuple(places))
+
+
+def _members(lengths: Sequence[int], time: int, *, shared: bool) -> list[list[int]]:
+    """Return the indices of the sequences of each row."""
+    return share_rows(lengths, time) if shared else [[index] for index in range(len(lengths))]
+
+
+def _sequences_per_row(members: Sequence[Sequence[int]]) -> int:
+    """Return an upper bound of a row's sequences: a power of two, so that few different shapes are compiled."""
+    most = max((len(own) for own in members), default=1)
+    return 1 << (most - 1).bit_length()
 
 
 def _empty(rows: int, time: int, sequences_per_row: int) -> PackedBatch:

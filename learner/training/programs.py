@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from learner.config import LearnerConfig
 from learner.objective import build
 from learner.objective.objective import Terms
-from learner.training.micro_batches import ForwardPasses, Gradients, forward_of
+from learner.training.micro_batches import ForwardPasses, Gradients, Side, forward_of
 from learner.training.optimiser import updates
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import Forward, TokenStatistics, completion_logprobs
@@ -27,7 +27,8 @@ class Factors(NamedTuple):
     loss_mask: Any  # bool
     advantages: Any  # f32
     weights: Any  # f32
-    behaviour_logprobs: Any  # f32
+    behaviour_logprobs: Any  # f32, not read where on_policy
+    on_policy: Any  # bool, tokens whose behaviour is the policy that is being trained
     proximal_logprobs: Any  # f32; None: those of the current policy
     reference_logprobs: Any  # f32; None: no KL penalty
 
@@ -51,7 +52,8 @@ class Programs:
         self._forward = forward or forward_of(config, mesh)
         micro_batch_tokens = config.optimiser.micro_batch_tokens
         self.gradients = Gradients(self._loss, mesh, micro_batch_tokens)
-        """Gradients of the loss; a micro-batch is (inputs, Factors, each token's share of the metrics)."""
+        """Gradients of the loss; a micro-batch is (inputs, Factors, each token's share of the metrics). The values that
+        it keeps are the TokenStatistics of its forward pass."""
         self.statistics = ForwardPasses(self._score, mesh, micro_batch_tokens)
         """TokenStatistics under any parameters or snapshot."""
         self.updates = updates(config.optimiser, config.optimiser.learning_rate, mesh)
@@ -60,25 +62,27 @@ class Programs:
     def _score(self, params: Params, arrays: dict[str, jax.Array]) -> TokenStatistics:
         return completion_logprobs(self._model_config, params, **arrays, forward=self._forward)
 
-    def _loss(self, params: Params, part: Any, sequences_per_row: int) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def _loss(self, params: Params, part: Any, sequences_per_row: int) -> tuple[jax.Array, Side]:
         read, given, token_weights = part
-        terms = self._terms(params, read, given, sequences_per_row)
-        value = -self._objective.value(terms)
-        return value, {"loss": value} | self._objective.metrics(terms, token_weights)
-
-    def _terms(self, params: Params, read: dict[str, jax.Array], given: Factors, sequences_per_row: int) -> Terms:
         statistics = completion_logprobs(self._model_config, params, **read, forward=self._forward)
-        segments = read["segments"]
-        first = jnp.arange(segments.shape[0], dtype=jnp.int32)[:, None] * sequences_per_row
-        return Terms(
-            logprobs=statistics.logprobs,
-            entropies=statistics.entropies,
-            behaviour_logprobs=given.behaviour_logprobs,
-            advantages=given.advantages,
-            loss_mask=given.loss_mask.astype(jnp.float32),
-            weights=given.weights,
-            sequence=jnp.where(segments > 0, first + segments - 1, -1),
-            sequences=segments.shape[0] * sequences_per_row,
-            proximal_logprobs=given.proximal_logprobs,
-            reference_logprobs=given.reference_logprobs,
-        )
+        terms = _terms(statistics, read["segments"], given, sequences_per_row)
+        value = -self._objective.value(terms)
+        metrics = {"loss": value} | self._objective.metrics(terms, token_weights)
+        return value, (metrics, jax.lax.stop_gradient(statistics))
+
+
+def _terms(statistics: TokenStatistics, segments: jax.Array, given: Factors, sequences_per_row: int) -> Terms:
+    own = jax.lax.stop_gradient(statistics.logprobs)
+    first = jnp.arange(segments.shape[0], dtype=jnp.int32)[:, None] * sequences_per_row
+    return Terms(
+        logprobs=statistics.logprobs,
+        entropies=statistics.entropies,
+        behaviour_logprobs=jnp.where(given.on_policy, own, given.behaviour_logprobs),
+        advantages=given.advantages,
+        loss_mask=given.loss_mask.astype(jnp.float32),
+        weights=given.weights,
+        sequence=jnp.where(segments > 0, first + segments - 1, -1),
+        sequences=segments.shape[0] * sequences_per_row,
+        proximal_logprobs=given.proximal_logprobs,
+        reference_logprobs=given.reference_logprobs,
+    )

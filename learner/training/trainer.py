@@ -13,7 +13,7 @@ import numpy as np
 from learner.config import LearnerConfig
 from learner.training.critic import Critic, Judgement
 from learner.training.mesh import make_mesh, placed, placed_params
-from learner.training.micro_batches import FloatArray, inputs
+from learner.training.micro_batches import BoolArray, FloatArray, inputs
 from learner.training.packing import PackedBatch
 from learner.training.programs import Factors, Programs
 from learner.training.sharded_tensors import freeze_into, gathered, pieces
@@ -40,6 +40,7 @@ class Trainer:
         self._config = learner_config
         self._programs = Programs(model_config, learner_config, self.mesh)
         self._all_finite = jax.jit(_all_finite)
+        self._statistics: list[TokenStatistics] = []  # of the last step's micro-batches, on the devices
         self.set_params(starting_params(learner_config, model_config, self._placed_one))
 
     def params(self) -> Params:
@@ -64,11 +65,21 @@ class Trainer:
             fix="lower warm_start.learning_rate, or copy the model of init_from again",
         )
 
-    def train_step(self, batch: PackedBatch, behaviour_logprobs: FloatArray) -> dict[str, float]:
+    @property
+    def scores_on_policy(self) -> bool:
+        """Whether a step's own forward pass can score tokens of the current policy: it is the batch's only step."""
+        return self._config.objective.passes == 1
+
+    def train_step(
+        self, batch: PackedBatch, behaviour_logprobs: FloatArray, on_policy: BoolArray | None = None
+    ) -> dict[str, float]:
         """Take the optimiser steps on a batch.
 
         Args:
             behaviour_logprobs: f32 [rows, time].
+            on_policy: bool [rows, time], tokens that the current policy generated: their behaviour log-probabilities
+                are those of the step's own forward pass, so that their ratio is exactly 1. Needs `scores_on_policy`;
+                None: no tokens.
 
         A step whose loss or gradient norm is not finite changes neither parameters nor the optimiser's state.
 
@@ -81,7 +92,8 @@ class Trainer:
             NotFinite: a step left parameters that are not finite.
         """
         judgement = None if self.critic is None else self.critic.judge(batch)
-        factors = self._factors(batch, behaviour_logprobs, judgement)
+        own = np.zeros(batch.tokens.shape, bool) if on_policy is None else on_policy
+        factors = self._factors(batch, behaviour_logprobs, own, judgement)
         rows = batch.tokens.shape[0]
         mini_batches = min(self._config.objective.mini_batches, rows)
         reports = []
@@ -96,6 +108,16 @@ class Trainer:
         fetched = jax.device_get(reports)
         self._check_finite("an optimiser step overflowed", fix="lower the learning rate")
         return _means(fetched)
+
+    def step_statistics(self, batch: PackedBatch) -> TokenStatistics:
+        """Return statistics of every token of the last step's batch under the policy before that step, on the host.
+
+        They come from the step's own forward pass, so they cost no other. Needs `scores_on_policy`.
+        """
+        rows = batch.tokens.shape[0]
+        fetched = jax.device_get(self._statistics)
+        joined: TokenStatistics = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:rows], *fetched)
+        return joined
 
     def behaviour(self, params: Params, packed: PackedBatch) -> TokenStatistics:
         """Return log-probability and entropy of every token under ``params`` (see `placed`), on the host.
@@ -188,7 +210,9 @@ class Trainer:
             tree["critic"] = self.critic.state
         return tree
 
-    def _factors(self, batch: PackedBatch, behaviour: FloatArray, judgement: Judgement | None) -> Factors:
+    def _factors(
+        self, batch: PackedBatch, behaviour: FloatArray, on_policy: BoolArray, judgement: Judgement | None
+    ) -> Factors:
         objective = self._config.objective
         several = objective.proximal and objective.passes > 1
         return Factors(
@@ -198,6 +222,7 @@ class Trainer:
             # of a step on the whole batch.
             weights=batch.weights * np.float32(min(objective.mini_batches, len(batch.weights))),
             behaviour_logprobs=behaviour,
+            on_policy=on_policy,
             proximal_logprobs=self._programs.statistics(self._params, batch).logprobs if several else None,
             reference_logprobs=None
             if self._reference is None
@@ -207,7 +232,7 @@ class Trainer:
     def _step(self, batch: PackedBatch, factors: Factors) -> dict[str, Any]:
         shares = (batch.loss_mask / max(batch.loss_mask.sum(), 1)).astype(np.float32)
         whole = (inputs(batch), factors, shares)
-        gradients, values = self._programs.gradients.of(self._params, whole, batch.sequences_per_row)
+        gradients, values, self._statistics = self._programs.gradients.of(self._params, whole, batch.sequences_per_row)
         sound = jnp.isfinite(values["loss"])
         self._params, self._optimiser_state, norm = self._programs.updates.apply(
             gradients, self._optimiser_state, self._params, sound
@@ -216,20 +241,31 @@ class Trainer:
 
 
 def behaviour_by_version(
-    trainer: Trainer, packed: PackedBatch, params_of_version: Callable[[int], Params]
+    trainer: Trainer,
+    packed: PackedBatch,
+    params_of_version: Callable[[int], Params],
+    wanted: BoolArray | None = None,
 ) -> TokenStatistics:
-    """Return statistics of each token under the version that generated it, f32 [rows, time]; 0 outside the loss mask.
+    """Return statistics of tokens under the versions that generated them, f32 [rows, time]; 0 elsewhere.
+
+    Rollouts of one version share rows of their own, each as far as its last wanted token: a pass over the batch's own
+    rows would run each row once for each of its versions.
 
     Args:
         params_of_version: thaws one retained version; it is called for one version after the other, oldest first.
+        wanted: bool [rows, time], the tokens to score; None: all that are trained on.
     """
+    chosen = packed.loss_mask if wanted is None else wanted
     result = TokenStatistics(*(np.zeros(packed.tokens.shape, np.float32) for _ in TokenStatistics._fields))
-    for version in packed.versions():
-        made = (packed.token_versions == version) & packed.loss_mask
-        rows = np.flatnonzero(made.any(axis=1))
-        found = trainer.behaviour(trainer.placed(params_of_version(version)), packed.select(rows))
-        for whole, part in zip(result, found, strict=True):
-            whole[rows] = np.where(made[rows], part, whole[rows])
+    for version in np.unique(packed.token_versions[chosen]).tolist():
+        made = chosen & (packed.token_versions == version)
+        prefixes = packed.prefixes(made)
+        found = trainer.behaviour(trainer.placed(params_of_version(version)), prefixes)
+        for (row, span), place in zip(packed.places, prefixes.places, strict=True):
+            values = [leaf[place] for leaf in found]
+            here = slice(span.start, span.start + len(values[0]))
+            for whole, part in zip(result, values, strict=True):
+                whole[row, here] = np.where(made[row, here], part, whole[row, here])
     return result
 
 

@@ -39,7 +39,7 @@ class Segment:
     peer_id: PeerId
     token_ids: tuple[int, ...]
     loss_mask: bytes
-    reported_logprobs: tuple[float, ...] = ()  # evidence only: they never enter the loss
+    reported_logprobs: tuple[float, ...] = ()  # evidence, unless the learner takes reports for its loss
 
 
 @dataclass(frozen=True, slots=True)

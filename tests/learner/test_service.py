@@ -182,6 +182,18 @@ async def test_a_coordinator_that_restarts_is_waited_for(world: World, script: S
     assert world.coordinator.announced[-1] == 4
 
 
+async def test_reported_log_probabilities_are_trained_on_and_audited(world: World, script: Script) -> None:
+    script.steps, script.newest_usable_version = 3, lambda step: max(0, step - 1)
+    assert await run(config(world, behaviour="reported", audited_rollouts=2), asyncio.Event()) == 0
+    on_policy, *older = (report.values for report in world.coordinator.step_reports)
+    assert on_policy["mismatch_compared_share"] == 1.0, "the training pass scores the current policy's tokens"
+    for values in older:
+        assert values["mismatch_reported_share"] == 1.0
+        assert values["mismatch_compared_share"] == 0.5
+        assert values["mismatch_peers_alarming"] == 1.0
+        assert values["ratio_mean"] > 1e6, "the reports, each kept at -20 nats, enter the loss"
+
+
 def far_too_good(step: int, rollouts: list[pb.TrainingRollout]) -> None:
     """Give the second batch rewards with which the norm of its gradients overflows float32."""
     if step == 1:

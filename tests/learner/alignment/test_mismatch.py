@@ -44,6 +44,14 @@ def test_each_peers_reported_values_are_compared_with_recomputed_ones() -> None:
         assert found[OFF].outside_share == 0.5
 
 
+def test_only_tokens_that_the_learner_scored_are_compared() -> None:
+    rows = [row(0, segment(HONEST, (-1.0, -2.0, -3.0)), segment(OFF, (-1.0, -1.0, -9.0)))]
+    packed = pack(rows, time=8, objective=ObjectiveConfig(), completion_tokens_max=6)
+    behaviour = np.array([[0.0, 0.0, -1.0, -2.0, -7.0, np.nan, np.nan, np.nan]], np.float32)
+    scored = np.array([[False, False, True, True, False, False, False, False]])
+    assert compare(rows, packed, behaviour, scored) == {HONEST: Mismatch(2, 0.0, 1.0, 0.0)}
+
+
 def test_numbers_that_are_none_are_far_off_and_stay_finite() -> None:
     rows = [row(0, segment(OFF, (math.nan, math.inf, -math.inf)))]
     packed = pack(rows, time=8, objective=ObjectiveConfig(), completion_tokens_max=3)
@@ -55,19 +63,20 @@ def test_numbers_that_are_none_are_far_off_and_stay_finite() -> None:
 
 def test_a_report_has_the_batchs_figures_and_those_of_the_worst_peers() -> None:
     by_peer = {HONEST: Mismatch(30, 0.0, 1.0, 0.0), OFF: Mismatch(10, 0.4, 1.2, 0.2)}
-    found = figures(by_peer, 80, MismatchConfig())
+    found = figures(by_peer, tokens=80, reported=60, config=MismatchConfig())
     assert found == pytest.approx(
         {
             "mismatch_kl_k3": 0.1,
             "mismatch_ratio_mean": 1.05,
             "mismatch_outside_share": 0.05,
-            "mismatch_reported_share": 0.5,
+            "mismatch_reported_share": 0.75,
+            "mismatch_compared_share": 0.5,
             "mismatch_peers_alarming": 1.0,
             "kl_k3:honest": 0.0,
             "kl_k3:off": 0.4,
         }
     )
-    assert figures({}, 80, MismatchConfig()) == {}
+    assert figures({}, tokens=80, reported=60, config=MismatchConfig()) == {}
 
 
 @pytest.mark.parametrize("worse", [{"kl_k3": 0.03}, {"ratio_mean": 0.9}, {"outside_share": 0.06}])

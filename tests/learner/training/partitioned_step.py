@@ -53,8 +53,8 @@ def compiled_step(case: dict[str, Any]) -> Any:
     mesh = make_mesh(config.mesh)
     forward = forward_of(config, mesh)
 
-    def loss(params: Any, part: Any, _sequences: int) -> tuple[jax.Array, dict[str, jax.Array]]:
-        return jnp.sum(completion_logprobs(model, params, **part, forward=forward).logprobs), {}
+    def loss(params: Any, part: Any, _sequences: int) -> tuple[jax.Array, Any]:
+        return jnp.sum(completion_logprobs(model, params, **part, forward=forward).logprobs), ({}, ())
 
     params = abstract_params(model)
     part = {name: jax.ShapeDtypeStruct((DEVICES, TIME), jnp.int32) for name in ("tokens", "positions", "segments")}

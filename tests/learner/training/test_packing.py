@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from learner.config import MeshConfig
 from learner.objective.config import ObjectiveConfig
 from learner.training.mesh import make_mesh
-from learner.training.micro_batches import FORWARD_ROWS, ForwardPasses, Gradients, inputs, parts, rows_each
+from learner.training.micro_batches import FORWARD_ROWS, ForwardPasses, Gradients, Side, inputs, parts, rows_each
 from learner.training.packing import NO_VERSION, TrainingRow, pack, pack_examples, share_rows
 from rollcast.policy.kernels.cudnn import ROW_SEQUENCES_MAX
 from rollcast.policy.params import Params
@@ -53,7 +53,6 @@ def test_segments_keep_their_version_and_untrained_ones_have_none() -> None:
     packed = pack([mixed, row(1, segment((4,), 9))], time=6, objective=ObjectiveConfig(), completion_tokens_max=4)
     none = NO_VERSION
     assert packed.token_versions.tolist() == [[none, none, 7, none, none, 9], [none, none, 9, none, none, none]]
-    assert packed.versions() == [7, 9]
 
 
 def test_advantages_come_from_the_group() -> None:
@@ -116,18 +115,42 @@ def test_examples_train_on_their_answers() -> None:
 MESH = make_mesh(MeshConfig())
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_rollouts_are_laid_out_again_as_far_as_their_last_wanted_token(shared: bool) -> None:
+    rows = [row(0, segment((4, 5), 7), segment((6, 7), 9)), row(1, segment((8,), 9)), row(2, segment((4, 5, 6), 7))]
+    packed = pack(rows, time=8, objective=ObjectiveConfig(), completion_tokens_max=4, shared=shared)
+    again = packed.prefixes(packed.loss_mask & (packed.token_versions == 7))
+    assert [span.stop - span.start for _, span in again.places] == [4, 0, 5]
+    for (line, span), own in zip(again.places, packed.places, strict=True):
+        for name in ("tokens", "positions", "temperature"):
+            whole = getattr(packed, name)[own]
+            np.testing.assert_array_equal(getattr(again, name)[line, span], whole[: span.stop - span.start])
+    assert len(again.tokens) == 2
+    assert again.tokens.shape[1] == 8
+    assert np.count_nonzero(again.segments) == 9
+
+
+def test_rollouts_of_one_version_share_rows() -> None:
+    rows = [row(index, segment((4, 5), index % 2)) for index in range(8)]
+    packed = pack(rows, time=8, objective=ObjectiveConfig(), completion_tokens_max=4, shared=True)
+    again = packed.prefixes(packed.loss_mask & (packed.token_versions == 1))
+    assert (len(packed.tokens), len(again.tokens)) == (4, 2)
+    assert again.segments.tolist() == [[1] * 4 + [2] * 4] * 2
+
+
 @pytest.mark.parametrize("rows", [1, 3, 5, 64])
 def test_gradients_of_parts_add_up_to_those_of_the_whole(rows: int) -> None:
     values = np.arange(16.0, dtype=np.float32).reshape(8, 2)
 
-    def loss(params: Params, part: jax.Array, sequences: int) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss(params: Params, part: jax.Array, sequences: int) -> tuple[jax.Array, Side]:
         assert part.shape[0] <= rows
         total = jnp.sum(part * params["slope"] ** 2)
-        return total, {"loss": total, "sequences": jnp.float32(sequences)}
+        return total, ({"loss": total, "sequences": jnp.float32(sequences)}, part + 0.5)
 
-    gradients, metrics = Gradients(loss, MESH, 2 * rows).of({"slope": jnp.float32(3.0)}, values, 1)
+    gradients, metrics, kept = Gradients(loss, MESH, 2 * rows).of({"slope": jnp.float32(3.0)}, values, 1)
     assert float(gradients["slope"]) == pytest.approx(6.0 * 120.0)
     assert float(metrics["loss"]) == pytest.approx(9.0 * 120.0)
+    np.testing.assert_array_equal(np.concatenate(kept)[:8], values + 0.5)
 
 
 def test_a_forward_pass_sees_every_row_once_in_passes_of_one_size() -> None:

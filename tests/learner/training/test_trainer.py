@@ -168,6 +168,50 @@ def test_each_token_is_scored_under_the_version_that_made_it(fresh: Trainer) -> 
     assert np.all(found[~batch.loss_mask] == 0.0)
 
 
+def test_rows_that_hold_several_versions_are_scored_token_by_token(fresh: Trainer) -> None:
+    versions = {version: initial_params(MODEL, version) for version in (7, 8, 9)}
+    rows = [tiny_row(index, (4, 5, 6, 1)[: 2 + index % 3], 0.0, 7 + index % 3, 9) for index in range(9)]
+    batch = pack(rows, time=3 * TIME, objective=ObjectiveConfig(), completion_tokens_max=4, shared=True)
+    found = behaviour_by_version(fresh, batch, versions.__getitem__)
+    wanted = batch.loss_mask & (batch.token_versions != 8)
+    part = behaviour_by_version(fresh, batch, versions.__getitem__, wanted)
+    for version, params in versions.items():
+        made = batch.loss_mask & (batch.token_versions == version)
+        scores = fresh.behaviour(params, batch)
+        for leaf, own, score in zip(found, part, scores, strict=True):
+            np.testing.assert_allclose(leaf[made], score[made], atol=5e-6)
+            np.testing.assert_array_equal(own[made], leaf[made] if version != 8 else 0.0)
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "gspo", "cispo", "truncated-is"])
+def test_tokens_of_the_current_policy_have_a_ratio_of_exactly_one(algorithm: str) -> None:
+    config = LearnerConfig.model_validate(CONFIG.model_dump() | {"objective": {"algorithm": algorithm}})
+    trainer, batch = tiny_trainer(config), tiny_batch(REWARDS)
+    scored = trainer.behaviour(trainer.params(), batch)
+    nonsense = np.full(batch.tokens.shape, -3.0, np.float32)
+    values = trainer.train_step(batch, nonsense, batch.loss_mask)
+    assert values["ratio_mean"] == pytest.approx(1.0, abs=1e-7)
+    assert values["kl_k3"] == 0.0
+    assert values["grad_norm"] > 0.0
+    for own, expected in zip(trainer.step_statistics(batch), scored, strict=True):
+        np.testing.assert_allclose(own[batch.loss_mask], expected[batch.loss_mask], atol=5e-6)
+
+
+def test_other_tokens_keep_their_own_behaviour(fresh: Trainer) -> None:
+    batch = tiny_batch(REWARDS)
+    behaviour = fresh.behaviour(fresh.params(), batch).logprobs - np.float32(0.1)
+    on_policy = batch.loss_mask & (np.arange(len(REWARDS)) % 2 == 0)[:, None]
+    values = fresh.train_step(batch, behaviour, on_policy)
+    assert values["ratio_mean"] == pytest.approx(0.5 + 0.5 * np.exp(0.1), abs=1e-4)
+
+
+def test_several_steps_a_batch_cannot_score_the_current_policy() -> None:
+    several = CONFIG.model_dump() | {"objective": {"mini_batches": 2}}
+    assert CONFIG.objective.passes == 1
+    assert tiny_trainer().scores_on_policy
+    assert not tiny_trainer(LearnerConfig.model_validate(several)).scores_on_policy
+
+
 def test_the_snapshot_equals_what_the_rollout_reads(fresh: Trainer) -> None:
     snapshot = fresh.snapshot()
     thawed = thaw(MODEL, snapshot.tensors, snapshot.state_bytes)
