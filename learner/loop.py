@@ -32,6 +32,7 @@ from learner.publishing.epochs import Replay
 from learner.publishing.publications import Publications
 from learner.publishing.publisher import Publisher
 from learner.publishing.versions import RetainedVersions, no_longer_needed
+from learner.throughput import Throughput
 from learner.training.batch_check import BatchRules, check_batch
 from learner.training.packing import PackedBatch, TrainingRow, pack
 from learner.training.skipped_updates import SkippedUpdates
@@ -137,6 +138,7 @@ class TrainingLoop:
         self._unsaved_s = 0.0  # seconds of training since then
         self._kappa = settings.publish_every_steps
         self._time = StepTime()
+        self._throughput = Throughput(parts.trainer.model_config, list(parts.trainer.mesh.devices.flat))
         self._sampling = SamplingWatch(settings.sampling_check)
 
     @property
@@ -248,6 +250,9 @@ class TrainingLoop:
             "replayed": float(batch.replayed),
         }
         values |= self._time.end()
+        lengths = [row.tokens for row in rows]
+        passes = self._settings.objective.epochs_per_batch
+        values |= self._throughput.figures(lengths, values["train_s"], passes=passes)
         self._parts.wall_time.spent("replay" if batch.replayed else "steps")
         self._parts.reporter.note(**self._parts.wall_time.figures())
         kill_point("before_report")

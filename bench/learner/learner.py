@@ -27,23 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import Outcome, alone
+from rollcast.policy.sizing.flops import training_flops
+from rollcast.policy.sizing.hardware import peak_flops
 from rollcast.runtime.errors import ProcessFailed
 
 PROGRAM_TIMEOUT_S = 900.0
 MATMUL_SIZE = 2048
-
-#: Dense bfloat16 peak in FLOP/s by a part of jax's device kind, without sparsity (the vendors' data sheets).
-PEAKS = {
-    "H100": 989e12,
-    "H200": 989e12,
-    "A100": 312e12,
-    "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5e": 197e12,
-    "TPU v5p": 459e12,
-    "TPU v5": 459e12,
-    "TPU v6": 918e12,
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +75,7 @@ def speed(arguments: argparse.Namespace) -> dict[str, float]:
     """Measure the share of the roofline, and of the processor's peak where it is known."""
     import jax
 
-    from bench.learner.learner_step import Step, matmul_seconds, model_flops, parameters
+    from bench.learner.learner_step import Step, matmul_seconds, parameters
 
     on_cpu = jax.default_backend() == "cpu"
     precision = arguments.precision or ("float32" if on_cpu else "bfloat16")
@@ -99,7 +88,7 @@ def speed(arguments: argparse.Namespace) -> dict[str, float]:
         step_s.append(time.perf_counter() - started_s)
         matmul_s.append(matmul_seconds(MATMUL_SIZE, precision))
     roofline = 2.0 * MATMUL_SIZE**3 / min(matmul_s)
-    achieved = model_flops(step.model, arguments.rows, arguments.row_tokens) / min(step_s)
+    achieved = training_flops(step.model, [arguments.row_tokens] * arguments.rows) / min(step_s)
     figures = {
         "roofline_share": achieved / roofline,
         "parameters_million": parameters(step.model) / 1e6,
@@ -108,8 +97,7 @@ def speed(arguments: argparse.Namespace) -> dict[str, float]:
         "achieved_gflop_s": achieved / 1e9,
         "roofline_gflop_s": roofline / 1e9,
     }
-    kind = jax.devices()[0].device_kind
-    peak = next((value for name, value in PEAKS.items() if name in kind), None)
+    peak = peak_flops(jax.devices()[0].device_kind)
     return figures if on_cpu or peak is None else figures | {"mfu": achieved / peak}
 
 

@@ -1,4 +1,4 @@
-"""Run a whole train step on random rollouts, count its model FLOPs, and time a matrix product to compare with."""
+"""Run a whole train step on random rollouts, and time a matrix product to compare with."""
 
 from __future__ import annotations
 
@@ -75,17 +75,6 @@ def random_batch(rows: int, row_tokens: int, vocabulary: int) -> PackedBatch:
 def parameters(model: ModelConfig) -> int:
     """Return the number of the model's parameters."""
     return sum(math.prod(leaf.shape) for leaf in abstract_params(model).values())
-
-
-def model_flops(model: ModelConfig, rows: int, row_tokens: int) -> float:
-    """Return the FLOPs of a forward and a backward pass over full rows; the embedding's look-up has none."""
-    weights = sum(
-        math.prod(leaf.shape) for name, leaf in abstract_params(model).items() if name.endswith(".kernel")
-    ) + (model.vocabulary_size * model.width if model.tied_embeddings else 0)
-    pairs = rows * row_tokens * row_tokens / 2
-    attention = 12.0 * model.layers * model.query_heads * model.head_size * pairs
-    dense: float = 6.0 * weights * rows * row_tokens
-    return dense + attention
 
 
 def matmul_seconds(size: int, precision: str) -> float:

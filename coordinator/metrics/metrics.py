@@ -42,6 +42,16 @@ GAUGES = (
     ("rollcast_reward_after", "Reward on held-out problems after RL.", "reward_after"),
     ("rollcast_tokens_per_second", "Tokens per second that all peers together generate.", "tokens_per_s"),
     ("rollcast_learner_utilisation_ratio", "Share of the learner's time spent computing.", "learner_utilisation"),
+    (
+        "rollcast_learner_mfu_ratio",
+        "Model FLOPs of a step / the published peak of the learner's devices.",
+        "learner_mfu",
+    ),
+    (
+        "rollcast_learner_memory_peak_ratio",
+        "High-water mark of the learner's fullest device / what its runtime may use.",
+        "learner_memory_peak_share",
+    ),
     ("rollcast_peer_byte_ratio", "Share of chunk bytes served by peers, not the origin.", "peer_byte_share"),
     (
         "rollcast_updates_skipped",

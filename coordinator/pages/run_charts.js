@@ -21,6 +21,9 @@ export const FIGURES = [
   { name: "clip_fraction", title: "Clip fraction", note: "tokens outside the clip range", format: (value) => percent(value), fromZero: true },
   { name: "value_loss", title: "Value loss", note: "of the critic", fromZero: true },
   { name: "tokens_per_s", title: "Tokens per second", note: "of all workers", format: compact, fromZero: true },
+  { name: "train_tokens_per_s", title: "Trained tokens per second", note: "of the learner, prompts included", format: compact, fromZero: true },
+  { name: "mfu", title: "Model FLOPs utilisation", note: "of the learner's published peak, while training", format: (value) => percent(value), fromZero: true },
+  { name: "device_memory_peak_gib", title: "Device memory", note: "high-water mark of the learner's fullest device, GiB", fromZero: true },
 ];
 
 /** One figure by learner step; nothing where the run has none. */

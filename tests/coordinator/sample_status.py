@@ -163,6 +163,8 @@ def sample_status(**changes: Any) -> dict[str, Any]:
         },
         "peer_byte_share": 0.783,
         "learner_utilisation": 0.712,
+        "learner_mfu": None,
+        "learner_memory_peak_share": None,
         "updates_skipped": 0,
         "updates_skipped_at": None,
         "reward_history": [[step + 1, reward] for step, reward in enumerate(rewards)],

@@ -102,6 +102,8 @@ class RunStatus:
     rollouts: RolloutCounts
     peer_byte_share: float | None
     learner_utilisation: float | None
+    learner_mfu: float | None  # model FLOPs of a step / published peak of the learner's devices; None: not known
+    learner_memory_peak_share: float | None  # of what the runtime may use on the learner's fullest device
     mismatch: MismatchStatus | None
     updates_skipped: int  # optimiser updates that the learner skipped because they were not finite
     updates_skipped_at: int | None  # the last learner step with one
@@ -290,6 +292,8 @@ def build_run_status(
         rollouts=_rollout_counts(state),
         peer_byte_share=state.traffic.peer_share,
         learner_utilisation=state.progress.utilisation,
+        learner_mfu=values.get("mfu"),
+        learner_memory_peak_share=values.get("device_memory_peak_share"),
         mismatch=mismatch_status(values, [(one.peer_id, one.name, one.hardware) for one in state.members]),
         updates_skipped=int(values.get("updates_skipped_total", 0.0)),
         updates_skipped_at=_step_of(values.get("updates_skipped_at_step")),

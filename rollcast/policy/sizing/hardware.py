@@ -46,3 +46,22 @@ CATALOGUE = (
     Hardware("TPU v5p", "tpu", 95, 8960),
     Hardware("TPU v6e", "tpu", 32, 256),
 )
+
+#: Dense bfloat16 peak of a device in FLOP/s, without sparsity (the vendors' data sheets), by a part of the name that
+#: jax has for its kind; the first part that fits counts.
+PEAK_FLOPS = {
+    "H100": 989e12,
+    "H200": 989e12,
+    "A100": 312e12,
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5e": 197e12,
+    "TPU v5p": 459e12,
+    "TPU v5": 459e12,
+    "TPU v6": 918e12,
+}
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """Return the dense bfloat16 peak of a kind of device, as jax names it, in FLOP/s; None if it is not known."""
+    return next((peak for part, peak in PEAK_FLOPS.items() if part in device_kind), None)

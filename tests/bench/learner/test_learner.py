@@ -5,8 +5,7 @@ import argparse
 import pytest
 
 from bench.learner import learner
-from bench.learner.learner_step import Step, model_flops, parameters, random_batch
-from rollcast.policy.config import ModelConfig
+from bench.learner.learner_step import Step, parameters, random_batch
 
 TINY = argparse.Namespace(
     width=64,
@@ -19,21 +18,6 @@ TINY = argparse.Namespace(
     precision="",
     remat="blocks",
 )
-
-
-def test_flops_are_counted_by_hand() -> None:
-    model = ModelConfig(
-        vocabulary_size=10,
-        layers=1,
-        width=8,
-        query_heads=2,
-        key_value_heads=1,
-        head_size=4,
-        feed_forward_width=16,
-    )
-    block = 8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16
-    assert parameters(model) == block + 10 * 8 + 3 * 8 + 2 * 4
-    assert model_flops(model, rows=2, row_tokens=4) == 6 * (block + 10 * 8) * 8 + 12 * 8 * (2 * 4 * 4 / 2)
 
 
 def test_the_batch_fills_its_rows() -> None:

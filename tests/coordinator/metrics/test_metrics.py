@@ -41,6 +41,14 @@ def test_metrics_match_the_status() -> None:
     assert {key: found.get(key) for key in expected} == expected
 
 
+def test_the_learners_use_of_its_devices_is_shown_where_it_is_known() -> None:
+    known = sample_status(learner_mfu=0.41, learner_memory_peak_share=0.87)
+    text = CoordinatorMetrics(lambda: known, sample_broadcast).render().decode()
+    assert "rollcast_learner_mfu_ratio 0.41" in text
+    assert "rollcast_learner_memory_peak_ratio 0.87" in text
+    assert "rollcast_learner_mfu_ratio" not in CoordinatorMetrics(sample_status, sample_broadcast).render().decode()
+
+
 def test_unknown_values_are_left_out() -> None:
     unknown = sample_status(newest_version=None, reward_train=None, t_bcast_s={}, peers=[])
     found = samples(CoordinatorMetrics(lambda: unknown, sample_broadcast))

@@ -134,6 +134,8 @@ def test_the_status_of_a_short_run() -> None:
         "rollouts": {"issued": 2, "accepted": 2, "trained": 2, "open": 0, "dropped": {}, "uploads_refused": {}},
         "peer_byte_share": 0.75,
         "learner_utilisation": None,
+        "learner_mfu": None,
+        "learner_memory_peak_share": None,
         "mismatch": None,
         "updates_skipped": 0,
         "updates_skipped_at": None,
