@@ -41,8 +41,10 @@ class WarmStartConfig(ConfigModel):
 class OptimiserConfig(ConfigModel):
     """Adam for the RL steps."""
 
-    learning_rate: float = Field(5e-4, gt=0.0)
-    """Learning rate, constant over the run."""
+    learning_rate: float = Field(1e-6, gt=0.0)
+    """Learning rate, constant over the run. The default is that of published recipes for models of 7 to 32 billion
+    parameters (DeepSeekMath, 2402.03300, section 4.2; DAPO, 2503.14476, section 4.1). Small models that start from
+    random parameters need a higher one."""
     b1: float = Field(0.9, ge=0.0, lt=1.0)
     """Decay of the first moment."""
     b2: float = Field(0.95, ge=0.0, lt=1.0)

@@ -29,6 +29,7 @@ DEFAULT_ALGORITHMS = ("grpo", "truncated-is", "uncorrected", "decoupled-ppo", "t
 #: Name -> what it gives as learner.objective.
 OBJECTIVES: dict[str, dict[str, Any]] = {
     **{name: {"algorithm": name} for name in ALGORITHMS},
+    "ppo": {"algorithm": "ppo", "critic": {"learning_rate": 1e-3}},  # as in configs/local.toml
     "uncorrected": {"surrogate": "log-probability"},
     # The preset's clip is for answers of thousands of tokens, whose mean log-ratio hardly moves.
     "gspo-wide": {"algorithm": "gspo", "clip_low": 0.1, "clip_high": 0.15},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from pathlib import Path
 
 import jax
@@ -15,6 +16,40 @@ from rollcast.policy.params import Params, Place, abstract_params, initial_param
 from rollcast.runtime.errors import ModelError
 from rollcast.wire.text.model_folder import TOKENIZER, TOKENIZER_BYTES_MAX, ModelFolder
 from rollcast.wire.text.tokenizer import TokenizerRecord
+
+# Ten times the rate of the published recipes for RL that OptimiserConfig names.
+PUBLISHED_RATE_MAX = 1e-5
+
+
+def usual_rate_max(parameters: int) -> float:
+    """Return the highest usual learning rate of Adam for a model of this many parameters, trained from random ones.
+
+    Kaplan et al. 2020 (2001.08361), equation D.1, which holds up to 10 billion parameters.
+    """
+    return 0.003239 - 0.0001395 * math.log(min(max(parameters, 1), 10**10))
+
+
+def rate_warnings(config: LearnerConfig, model: ModelConfig) -> list[str]:
+    """Return a sentence for each learning rate that is unusually high for the model; empty if there is none."""
+    parameters = sum(math.prod(leaf.shape) for leaf in abstract_params(model).values())
+    published = config.init_from is not None
+    most = min(usual_rate_max(parameters), PUBLISHED_RATE_MAX if published else math.inf)
+    kind = "published model" if published else "model"
+    rates = {"optimiser.learning_rate": config.optimiser.learning_rate}
+    if config.objective.advantage == "critic":
+        rates["objective.critic.learning_rate"] = config.objective.critic.learning_rate
+    found = [
+        f"{name} = {rate:g} is high for a {kind} of {parameters / 1e6:,.1f} million parameters, which usually takes at "
+        f"most {most:.1g}: training may unlearn what it can do."
+        for name, rate in rates.items()
+        if rate > most
+    ]
+    if published and config.warm_start.steps_max:
+        found.append(
+            f"warm_start.steps_max = {config.warm_start.steps_max} trains the published model on the task's own "
+            f"answers first, at {config.warm_start.learning_rate:g}: set it to 0 unless the model cannot do the task."
+        )
+    return found
 
 
 def starting_model(config: LearnerConfig, tokenizer: TokenizerRecord) -> ModelConfig:

@@ -13,9 +13,18 @@ import numpy as np
 import pytest
 
 from learner.config import LearnerConfig, WarmStartConfig
-from learner.training.starting_model import keep_small_files, starting_model, starting_params
+from learner.training.starting_model import (
+    keep_small_files,
+    rate_warnings,
+    starting_model,
+    starting_params,
+    usual_rate_max,
+)
 from learner.training.trainer import Trainer
 from learner.training.warm_start import Example, warm_start
+from rollcast.cli.files import load
+from rollcast.cli.up_config import UpConfig
+from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params, initial_params
 from rollcast.policy.sampling.sampler import Sampler, SampleRequest
 from rollcast.runtime.errors import ModelError
@@ -64,6 +73,45 @@ def test_another_tokenizer_than_the_coordinators_is_refused(folder: Path, record
     with pytest.raises(ModelError, match="another tokenizer") as caught:
         starting_model(config(init_from=folder), record)
     assert cause.replace("\\", "") in caught.value.cause
+
+
+def rates(learning_rate: float, **values: Any) -> LearnerConfig:
+    return config(optimiser={"learning_rate": learning_rate}, **({"warm_start": {"steps_max": 0}} | values))
+
+
+def test_the_default_rates_suit_published_models(folder: Path) -> None:
+    plain = config(init_from=folder, warm_start={"steps_max": 0}, objective={"algorithm": "ppo"})
+    assert rate_warnings(plain, ModelConfig.model_validate({"preset": "qwen3-32b"})) == []
+
+
+def test_the_demonstrations_rates_are_high_for_a_published_model(folder: Path) -> None:
+    model = ModelConfig.model_validate({"preset": "qwen3-4b", "vocabulary_size": 151_936})
+    first, critic, warm = rate_warnings(
+        rates(5e-4, init_from=folder, objective={"algorithm": "ppo", "critic": {"learning_rate": 1e-3}}, warm_start={}),
+        model,
+    )
+    assert first.startswith("optimiser.learning_rate = 0.0005 is high for a published model of 4,022")
+    assert "at most 1e-05" in first
+    assert critic.startswith("objective.critic.learning_rate = 0.001")
+    assert warm.startswith("warm_start.steps_max = 800 trains the published model")
+
+
+def test_small_models_take_higher_rates() -> None:
+    assert usual_rate_max(300_000) > 5e-4 > usual_rate_max(10**9)
+    assert usual_rate_max(10**13) == usual_rate_max(10**10) > 0.0
+    assert rate_warnings(rates(5e-4), MODEL) == []
+    assert len(rate_warnings(rates(5e-3), MODEL)) == 1
+    large = ModelConfig.model_validate({"preset": "qwen3-4b", "vocabulary_size": 151_936})
+    assert "for a model of" in rate_warnings(rates(5e-4), large)[0]
+
+
+def test_shipped_configurations_set_rates_that_suit_their_models() -> None:
+    for file in ("local", "qwen3-4b-math"):
+        up = load(Path(f"configs/{file}.toml"), "up", [])
+        assert isinstance(up, UpConfig)
+        model = up.learner.model.model_copy(update={"vocabulary_size": up.learner.model.vocabulary_size or 64})
+        assert rate_warnings(up.learner, model) == []
+        assert up.learner.optimiser.learning_rate == {"local": 5e-4, "qwen3-4b-math": 1e-6}[file]
 
 
 def test_training_starts_from_the_folders_weights(folder: Path) -> None:
