@@ -1,4 +1,4 @@
-"""`rollcast plan-memory CONFIG`: estimate the memory of learner and peers by component, and which hardware fits it."""
+"""`rollcast plan-memory CONFIG`: estimate memory and disk of learner and peers, and which hardware fits them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from rich.console import Console
 from rich.table import Table
@@ -14,6 +14,7 @@ from rich.table import Table
 from rollcast.cli.files import guess_role, load
 from rollcast.cli.options import Json, Settings
 from rollcast.policy.config import ModelConfig
+from rollcast.policy.sizing.disk import LearnerRetention, StoreRetention, learner_disk, store_disk
 from rollcast.policy.sizing.fitting import LearnerFit, PeerFit, learner_fits, peer_fits
 from rollcast.policy.sizing.hardware import GIB
 from rollcast.policy.sizing.memory import (
@@ -27,6 +28,10 @@ from rollcast.policy.sizing.memory import (
 )
 from rollcast.runtime.errors import ConfigError
 
+if TYPE_CHECKING:
+    from learner.config import LearnerConfig
+    from rollcast.cli.up_config import UpConfig
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
@@ -39,6 +44,7 @@ class MemoryPlan:
     peer_fits: list[PeerFit]
     devices: int  # of the configured mesh
     rollouts: int  # that a peer generates at once, as configured
+    disks: Mapping[str, Bytes]  # bytes by component of learner, origin and each peer
 
 
 def plan_memory(
@@ -49,7 +55,7 @@ def plan_memory(
     setting: Settings = (),
     json_output: Json = False,
 ) -> int:
-    """Print the memory of learner and peer by component, and the hardware that fits it.
+    """Print memory and disk of learner and peer by component, and the hardware that fits.
 
     Parameters
     ----------
@@ -82,8 +88,30 @@ def plan_of(path: Path, settings: tuple[str, ...] = (), *, fused: bool = True) -
     learner, sampling = up.learner, up.coordinator.sampling
     row_tokens = sampling.prompt_tokens_max + sampling.new_tokens_max
     model = _model(learner)
+    shape = learner_shape(learner, row_tokens, fused=fused)
+    engine = up.peer.engine
+    peer_shape = PeerShape(engine.concurrent_rollouts, row_tokens, engine.cache_tokens, up.peer.spool_bytes_max)
+    return MemoryPlan(
+        model,
+        learner_memory(model, shape),
+        peer_memory(model, peer_shape),
+        learner_fits(model, shape),
+        peer_fits(model, peer_shape),
+        shape.devices,
+        engine.concurrent_rollouts,
+        _disks(up, model, shape),
+    )
+
+
+def learner_shape(learner: LearnerConfig, row_tokens: int, *, fused: bool = True) -> LearnerShape:
+    """Return the settings of a learner that determine its memory.
+
+    Args:
+        row_tokens: the longest prompt and completion.
+        fused: whether the attention kernel never materialises the scores of whole rows.
+    """
     optimiser, mesh, objective = learner.optimiser, learner.mesh, learner.objective
-    shape = LearnerShape(
+    return LearnerShape(
         row_tokens=max(row_tokens, learner.packed_row_tokens),
         micro_batch_tokens=optimiser.micro_batch_tokens,
         state_dtype=optimiser.state_dtype,
@@ -96,17 +124,17 @@ def plan_of(path: Path, settings: tuple[str, ...] = (), *, fused: bool = True) -
         tensor=mesh.tensor,
         fused_attention=fused,
     )
-    engine = up.peer.engine
-    peer_shape = PeerShape(engine.concurrent_rollouts, row_tokens, engine.cache_tokens)
-    return MemoryPlan(
-        model,
-        learner_memory(model, shape),
-        peer_memory(model, peer_shape),
-        learner_fits(model, shape),
-        peer_fits(model, peer_shape),
-        shape.devices,
-        engine.concurrent_rollouts,
-    )
+
+
+def _disks(up: UpConfig, model: ModelConfig, shape: LearnerShape) -> dict[str, Bytes]:
+    publish, staleness = up.learner.publish, up.coordinator.run.age_max
+    newest = max(publish.keep_versions, staleness + 2, publish.squash_versions)
+    retention = LearnerRetention(newest, up.learner.checkpoint.keep, staleness)
+    found = {"learner": learner_disk(model, shape, retention)}
+    for name, store in (("origin", up.origin.store), ("peer", up.peer.store)):
+        kept = StoreRetention(store.keep_versions, store.keep_deltas, store.keep_bytes)
+        found[name] = store_disk(model, kept)
+    return found
 
 
 def as_json(plan: MemoryPlan) -> dict[str, Any]:
@@ -123,6 +151,7 @@ def as_json(plan: MemoryPlan) -> dict[str, Any]:
             fit.hardware.name: {"as_configured": fit.as_configured, "rollouts_max": fit.rollouts_max}
             for fit in plan.peer_fits
         },
+        "disk": {name: dict(parts) for name, parts in plan.disks.items()},
     }
 
 
@@ -148,6 +177,8 @@ def summary(plan: MemoryPlan) -> list[str]:
     lines.append(
         f"host memory: learner {plan.learner.host_peak / GIB:.0f} GiB, peer {plan.peer.host_peak / GIB:.0f} GiB"
     )
+    sizes = ", ".join(f"{name} {sum(parts.values()) / GIB:.0f} GiB" for name, parts in plan.disks.items())
+    lines.append(f"disk: {sizes}")
     return lines
 
 
@@ -195,8 +226,17 @@ def _show(plan: MemoryPlan) -> None:
     console.print(f"{parameter_bytes(plan.model, 1) / 1e9:.2f} billion parameters, precision {plan.model.precision}")
     for title, estimate in (("learner, each device", plan.learner), ("peer", plan.peer)):
         console.print(_table(title, estimate))
+    console.print(_disk_table(plan.disks))
     for line in summary(plan):
         console.print(line, soft_wrap=True)
+
+
+def _disk_table(disks: Mapping[str, Bytes]) -> Table:
+    table = Table("where", "what", "GiB", title="disk")
+    for name, parts in disks.items():
+        for what, size in parts.items():
+            table.add_row(name, what, f"{size / GIB:.2f}")
+    return table
 
 
 def _table(title: str, estimate: Estimate) -> Table:

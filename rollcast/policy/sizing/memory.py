@@ -68,6 +68,7 @@ class PeerShape:
     concurrent_rollouts: int
     row_tokens: int  # longest prompt and completion
     cache_tokens: int = 0  # as configured; 0: enough for all rollouts
+    spool_bytes: int = 0  # finished rollouts that wait for the coordinator
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,7 @@ def peer_memory(model: ModelConfig, shape: PeerShape) -> Estimate:
         "drawing": {"logits": _SAMPLED_COPIES * 4 * shape.concurrent_rollouts * model.vocabulary_size},
         "new version": {"weights that come": snapshot},
     }
-    return Estimate(resident, phases, {"state and delta": 2 * snapshot})
+    return Estimate(resident, phases, {"state and delta": 2 * snapshot, "finished rollouts": shape.spool_bytes})
 
 
 def _layer_bytes(model: ModelConfig, shape: LearnerShape) -> int:

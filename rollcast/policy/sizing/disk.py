@@ -1,0 +1,60 @@
+"""Estimate the bytes that a run takes on the disks of its learner, its origin and its peers.
+
+The module does arithmetic only. Versions and checkpoints are counted exactly; deltas are an upper estimate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.sizing.memory import Bytes, LearnerShape, moment_bytes, parameter_bytes, snapshot_bytes
+
+DELTA_SHARE = 0.1
+"""Bytes of all deltas of a version / bytes of the version. One delta has 0.002 to 0.008 at the learning rates of RL
+(docs/figures.md); larger learning rates change more bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerRetention:
+    """What a learner keeps on its disk."""
+
+    newest_versions: int  # versions that coming batches and deltas need
+    checkpoints: int
+    staleness_limit: int  # a checkpoint's replay needs the versions that were this many steps old at most
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRetention:
+    """What the store of an origin or peer keeps; see peer.config.StoreConfig."""
+
+    versions: int
+    deltas: int
+    bytes_max: int  # 0: no limit
+
+
+def learner_disk(model: ModelConfig, shape: LearnerShape, keeps: LearnerRetention) -> Bytes:
+    """Return the most bytes of a learner's run folder, by component.
+
+    A version and a checkpoint that are being written exist besides the kept ones. The versions that a checkpoint needs
+    are counted for all checkpoints but the newest, whose versions are among the newest ones.
+    """
+    version = snapshot_bytes(model)
+    versions = keeps.newest_versions + (keeps.checkpoints - 1) * (keeps.staleness_limit + 1)
+    state = parameter_bytes(model) * (1 + shape.reference + shape.critic)
+    state += moment_bytes(model, shape.state_dtype) * (1 + shape.critic)
+    return {
+        "versions": (versions + 1) * version,
+        "their deltas": int(versions * version * DELTA_SHARE),
+        "checkpoints": (keeps.checkpoints + 1) * state,
+    }
+
+
+def store_disk(model: ModelConfig, keeps: StoreRetention) -> Bytes:
+    """Return the most bytes of the store of an origin or peer, by component; a version that arrives is one more."""
+    version = snapshot_bytes(model)
+    versions, deltas = keeps.versions * version, int(keeps.deltas * version * DELTA_SHARE)
+    if keeps.bytes_max:
+        versions = max(version, min(versions, keeps.bytes_max))
+        deltas = max(0, min(deltas, keeps.bytes_max - versions))
+    return {"versions": versions + version, "their deltas": deltas}

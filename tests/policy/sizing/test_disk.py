@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.sizing.disk import LearnerRetention, StoreRetention, learner_disk, store_disk
+from rollcast.policy.sizing.memory import LearnerShape, moment_bytes, parameter_bytes, snapshot_bytes
+from tests.policy.tiny import TINY
+
+SHAPE = LearnerShape(row_tokens=64, micro_batch_tokens=64)
+
+
+def test_a_learner_keeps_versions_for_coming_batches_and_for_the_replay_of_checkpoints() -> None:
+    found = learner_disk(TINY, SHAPE, LearnerRetention(newest_versions=16, checkpoints=2, staleness_limit=3))
+    assert found["versions"] == (16 + 4 + 1) * snapshot_bytes(TINY)
+    assert 0 < found["their deltas"] < found["versions"] / 4
+    state = parameter_bytes(TINY) + moment_bytes(TINY, "float32")
+    assert found["checkpoints"] == 3 * state, "a third one is being written before the oldest is removed"
+
+
+def test_reference_and_critic_are_in_checkpoints() -> None:
+    retention = LearnerRetention(newest_versions=4, checkpoints=2, staleness_limit=1)
+    more = LearnerShape(row_tokens=64, micro_batch_tokens=64, reference=True, critic=True)
+    found = learner_disk(TINY, more, retention)["checkpoints"]
+    assert found == 3 * (3 * parameter_bytes(TINY) + 2 * moment_bytes(TINY, "float32"))
+
+
+def test_kept_versions_of_a_32b_model_take_more_than_a_terabyte() -> None:
+    found = learner_disk(ModelConfig(preset="qwen3-32b"), SHAPE, LearnerRetention(16, 2, 4))
+    assert found["versions"] > 1e12
+
+
+def test_a_store_is_bounded_by_its_limit_but_keeps_one_version() -> None:
+    version = snapshot_bytes(TINY)
+    assert store_disk(TINY, StoreRetention(8, 16, 0))["versions"] == 9 * version
+    assert sum(store_disk(TINY, StoreRetention(8, 16, 3 * version)).values()) == 4 * version
+    small = store_disk(TINY, StoreRetention(8, 16, version // 2))
+    assert small == {"versions": 2 * version, "their deltas": 0}
