@@ -24,6 +24,7 @@ BENCHES = {
         "parity": "Compare logits with Hugging Face transformers: three families, with cache, tied and untied.",
         "precision": "Compare log-probabilities of learner and rollout by precision; train with naive fp8.",
         "sampler": "Compare tokens per second with transformers' generate at batch 1 to 256, and with the roofline.",
+        "fits": "Compile the whole step of 4B to 32B models for H100s and TPU slices; compare with plan-memory.",
         "learner": "Compare the learner's step with the matmul roofline; measure memory and multi-device loss.",
         "roofline": "Estimate milliseconds per token from one timed decode; compare with published ones.",
     },
@@ -103,7 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
         }
         print(json.dumps(document, indent=2))
     else:
-        width = max(map(len, outcome.figures))
+        width = max(map(len, outcome.figures), default=0)
         for key, value in outcome.figures.items():
             print(f"{key:<{width}}  {value:g}")
     return 0

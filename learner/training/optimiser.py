@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -58,6 +59,12 @@ class Updates(Protocol):
         State and parameters are donated, and gradients are removed from their dictionary once used, to free memory.
         """
 
+    def abstract_state(self, params: Params) -> Any:
+        """Return shapes and shardings of a state, for parameters of which only these are given too."""
+
+    def lowered(self, params: Params) -> Iterator[jax.stages.Lowered]:
+        """Lower each program of ``apply`` once, for parameters of which only shapes and shardings are given."""
+
 
 def updates(config: OptimiserConfig, learning_rate: float, mesh: Mesh) -> Updates:
     """Return an optimiser that clips gradients to the global norm and applies Adam (Kingma and Ba 2015)."""
@@ -103,6 +110,32 @@ class _Adam:
                 jax.block_until_ready(before)
                 before = [kept.first[name] for name in names]
         return {name: stepped[name] for name in params}, kept, norm
+
+    def abstract_state(self, params: Params) -> Moments:
+        everywhere = NamedSharding(self._mesh, PartitionSpec())
+        state = Moments(jax.ShapeDtypeStruct((), jnp.int32, sharding=everywhere), {}, {})
+        for names in _groups(params):
+            own = tuple(params[name] for name in names)
+            for kept, leaves, where in zip(
+                state[1:], jax.eval_shape(self._empty, own), self._where(names, own)[1:], strict=True
+            ):
+                kept.update(zip(names, _at(leaves, where), strict=True))
+        return state
+
+    def lowered(self, params: Params) -> Iterator[jax.stages.Lowered]:
+        state = self.abstract_state(params)
+        everywhere = state.count.sharding
+        sound = jax.ShapeDtypeStruct((), jnp.bool_, sharding=everywhere)
+        norm = jax.ShapeDtypeStruct((), jnp.float32, sharding=everywhere)
+        yield self._measure.lower(params, state.count, sound)
+        seen = set()
+        for names in _groups(params):
+            own, first, second = (tuple(tree[name] for name in names) for tree in (params, state.first, state.second))
+            where = self._where(names, own)
+            kind = (tuple(leaf.shape for leaf in own), where)
+            if kind not in seen:
+                seen.add(kind)
+                yield self._step.lower(own, own, first, second, state.count, norm, sound, _seeds(names), where)
 
     def _where(self, names: list[str], params: Tensors) -> tuple[Tensors, Tensors, Tensors]:
         """Return the shardings of a group's parameters, first and second moments."""
@@ -177,6 +210,12 @@ def _measured(gradients: Params, count: jax.Array, sound: jax.Array) -> tuple[ja
     norm = optax.tree.norm(gradients)
     taken = sound & jnp.isfinite(norm)
     return norm, taken, count + taken.astype(count.dtype)
+
+
+def _at(tree: Any, shardings: Any) -> Any:
+    return jax.tree.map(
+        lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where), tree, shardings
+    )
 
 
 def _groups(params: Params) -> list[list[str]]:

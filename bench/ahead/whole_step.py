@@ -1,0 +1,108 @@
+"""Lower every program of a learner's step for devices that need not exist, from shapes and shardings alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+
+from bench.ahead.accelerators import Accelerators
+from learner.config import LearnerConfig
+from learner.training.mesh import make_mesh, params_shardings, rows_sharding
+from learner.training.micro_batches import forward_of
+from learner.training.programs import Factors, Programs
+from rollcast.policy.attention import Device, kernel_for
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.params import abstract_params, abstract_snapshot
+
+SEQUENCES_PER_ROW = 8
+"""Rollouts that share a row of a packed batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program of the step."""
+
+    phase: str
+    lowered: jax.stages.Lowered
+    alive_bytes: int
+    """Bytes on each device of all arrays in memory when the program starts, those of its arguments included."""
+
+
+def learner_config(accelerators: Accelerators, row_tokens: int) -> LearnerConfig:
+    """Return the configuration of configs/qwen3-4b-math.toml on more devices, each with one row of a micro-batch."""
+    return LearnerConfig.model_validate(
+        {
+            "remat": "blocks",
+            "packed_row_tokens": row_tokens,
+            "mesh": {"data": accelerators.data, "fsdp": accelerators.fsdp},
+            "objective": {"algorithm": "dapo"},
+            "optimiser": {"micro_batch_tokens": row_tokens * accelerators.count, "state_dtype": "bfloat16"},
+        }
+    )
+
+
+def step_programs(
+    model: ModelConfig, accelerators: Accelerators, devices: list[Any], row_tokens: int
+) -> Iterator[Program]:
+    """Yield the programs of a whole step: behaviour under an older version, gradients, optimiser and publishing.
+
+    Args:
+        devices: the accelerators' devices; see accelerators.devices_of.
+        row_tokens: tokens of a row; each device has one row of a micro-batch.
+    """
+    config = learner_config(accelerators, row_tokens)
+    mesh = make_mesh(config.mesh, devices)
+    device = Device(accelerators.platform, accelerators.compute_capability)
+    kernel = kernel_for(device, row_tokens, model.head_size, model.carrier_dtype, packed=True).kernel
+    programs = Programs(model, config, mesh, replace(forward_of(config, mesh), kernel=kernel))
+    masters, older = _placed(mesh, abstract_params(model)), _placed(mesh, abstract_snapshot(model))
+    state = programs.updates.abstract_state(masters)
+    read, part = _micro_batch(mesh, row_tokens)
+    resident = bytes_per_device((masters, state))
+    behaviour = programs.statistics.one_pass.lower(older, read)
+    yield Program("behaviour", behaviour, resident + bytes_per_device((older, read)))
+    gradients = programs.gradients.add.lower(masters, masters, part, SEQUENCES_PER_ROW)
+    yield Program("gradients", gradients, resident + bytes_per_device((masters, part)))
+    for lowered in programs.updates.lowered(masters):
+        yield Program("optimiser step", lowered, resident + bytes_per_device(masters))
+
+
+def bytes_per_device(tree: Any) -> int:
+    """Return the bytes that a tree of placed shapes takes on each device."""
+    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def _placed(mesh: Mesh, tensors: dict[str, jax.ShapeDtypeStruct]) -> dict[str, jax.ShapeDtypeStruct]:
+    where = params_shardings(mesh, tensors)
+    return {name: _at(leaf.shape, leaf.dtype, where[name]) for name, leaf in tensors.items()}
+
+
+def _at(shape: tuple[int, ...], dtype: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+
+def _micro_batch(mesh: Mesh, row_tokens: int) -> tuple[dict[str, Any], Any]:
+    """Return the inputs of a forward pass, and a whole micro-batch as learner.training.programs describes it."""
+
+    def rows(dtype: Any) -> jax.ShapeDtypeStruct:
+        return _at((mesh.size, row_tokens), dtype, rows_sharding(mesh))
+
+    read = {name: rows(jnp.int32) for name in ("tokens", "positions", "segments")}
+    read["temperature"] = rows(jnp.float32)
+    flags, reals = rows(jnp.bool_), rows(jnp.float32)
+    factors = Factors(
+        loss_mask=flags,
+        advantages=reals,
+        weights=reals,
+        behaviour_logprobs=reals,
+        on_policy=flags,
+        proximal_logprobs=None,
+        reference_logprobs=None,
+    )
+    return read, (read, factors, reals)

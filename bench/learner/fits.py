@@ -1,0 +1,153 @@
+"""Compile the whole step of published models for real accelerators, and compare its memory with plan-memory's.
+
+``MODEL.DEVICES.total_gib``: GiB of each device at the worst moment of a step, by XLA's own figures: gradients of a
+micro-batch, the optimiser's step, the pass under an older version and publishing, each with all arrays that stay in
+memory meanwhile. ``MODEL.DEVICES.planned_gib``: what `rollcast plan-memory` says of the same configuration;
+``planned_error_max``: the largest relative difference. ``MODEL.DEVICES.compile_s``: seconds in which all these programs
+are traced and compiled, and ``MODEL.DEVICES.compile_cpu_s`` the processor's seconds; ``compile_s_h100_max``, ``compile_s_tpu_max``: the longest. ``fullest_share``: the largest
+total / memory of the device.
+
+It needs the compilers of the extra ``ahead``. Results are kept in --cache for the present sources, so that the table
+can be made a piece at a time: --model qwen3-4b --devices h100x8.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bench.ahead.accelerators import ACCELERATORS, Accelerators, environment, why_not
+from bench.machine import Outcome
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.sizing.hardware import GIB
+from rollcast.policy.sizing.memory import Estimate
+from rollcast.runtime.errors import ProcessFailed
+
+MODELS = ("qwen3-4b", "qwen3-8b", "qwen3-32b")
+ROW_TOKENS = 8192
+COMPILE_TIMEOUT_S = 7200.0
+
+_ROOT = Path(__file__).parents[2]
+#: Folders whose modules determine the compiled programs.
+_SOURCES = (
+    "bench/ahead",
+    "learner",
+    "learner/objective",
+    "learner/training",
+    "rollcast/policy",
+    "rollcast/policy/kernels",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", action="append", choices=MODELS, help="only this model; may be repeated")
+    parser.add_argument("--devices", action="append", choices=ACCELERATORS, help="only these; may be repeated")
+    parser.add_argument("--row-tokens", type=int, default=ROW_TOKENS, help="tokens of a row, one row a device")
+    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "rollcast-fits")
+
+
+def run(arguments: argparse.Namespace) -> Outcome:
+    figures: dict[str, float] = {}
+    missing: list[str] = []
+    for model, name in table(arguments.model, arguments.devices):
+        reason = why_not(ACCELERATORS[name])
+        if reason:
+            print(f"{model} on {name}: {reason}", file=sys.stderr)
+            missing.append(f"{model}.{name}.total_gib")
+            continue
+        compiled = _compiled(model, name, arguments.row_tokens, arguments.cache)
+        figures |= cell(model, name, compiled, planned(model, ACCELERATORS[name], arguments.row_tokens))
+    settings = {"row_tokens": arguments.row_tokens}
+    return Outcome(settings, figures | worst(figures), tuple(missing))
+
+
+def table(models: list[str] | None, devices: list[str] | None) -> list[tuple[str, str]]:
+    """Return the chosen pairs of model and devices; the largest slice is only for the largest model."""
+    return [
+        (model, name)
+        for model in models or MODELS
+        for name in devices or ACCELERATORS
+        if model == MODELS[-1] or ACCELERATORS[name].count < 1024
+    ]
+
+
+def planned(model: str, accelerators: Accelerators, row_tokens: int) -> Estimate:
+    """Return plan-memory's estimate for the configuration that is compiled."""
+    from bench.ahead.whole_step import learner_config
+    from rollcast.cli.run.plan_memory import learner_shape
+    from rollcast.policy.sizing.memory import learner_memory
+
+    shape = learner_shape(learner_config(accelerators, row_tokens), row_tokens)
+    return learner_memory(ModelConfig(preset=model), shape)
+
+
+def cell(model: str, name: str, compiled: dict[str, Any], estimate: Estimate) -> dict[str, float]:
+    """Return the figures of one model on one kind of devices, of the whole step and of each phase."""
+    key, hardware = f"{model}.{name}", ACCELERATORS[name].hardware
+    resident = sum(estimate.resident.values())
+    phases: dict[str, int] = {}
+    for program in compiled["programs"]:
+        phases[program["phase"]] = max(phases.get(program["phase"], 0), program["bytes"])
+    figures = {
+        f"{key}.total_gib": max(phases.values()) / GIB,
+        f"{key}.planned_gib": estimate.peak / GIB,
+        f"{key}.compile_s": compiled["compile_s"],
+        f"{key}.compile_cpu_s": compiled["compile_cpu_s"],
+        f"{key}.device_share": max(phases.values()) / GIB / hardware.memory_gib,
+    }
+    for phase, size in phases.items():
+        phase_key = f"{key}.{phase.replace(' ', '_')}"
+        figures[f"{phase_key}_gib"] = size / GIB
+        figures[f"{phase_key}_planned_gib"] = (resident + sum(estimate.phases[phase].values())) / GIB
+    return figures
+
+
+def worst(figures: dict[str, float]) -> dict[str, float]:
+    """Return the summary over all cells."""
+    cells = [key.removesuffix(".total_gib") for key in figures if key.endswith(".total_gib")]
+    if not cells:
+        return {}
+    errors = [abs(figures[f"{one}.planned_gib"] / figures[f"{one}.total_gib"] - 1.0) for one in cells]
+    found = {"planned_error_max": max(errors), "fullest_share": max(figures[f"{one}.device_share"] for one in cells)}
+    for kind, key in (("h100", "compile_s_h100_max"), ("v5p", "compile_s_tpu_max")):
+        seconds = [figures[f"{one}.compile_s"] for one in cells if one.split(".")[-1].startswith(kind)]
+        found |= {key: max(seconds)} if seconds else {}
+    return found
+
+
+def _compiled(model: str, name: str, row_tokens: int, cache: Path) -> dict[str, Any]:
+    """Compile in a process of its own, because the compilers' environment is fixed once jax starts."""
+    path = cache / f"{model}-{name}-{row_tokens}-{_digest()}.json"
+    if not path.exists():
+        command = [sys.executable, "-m", "bench.ahead.compile_step", model, name, "--row-tokens", str(row_tokens)]
+        result = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=COMPILE_TIMEOUT_S,
+            cwd=_ROOT,
+            env=os.environ | environment(ACCELERATORS[name]),
+        )
+        if result.returncode:
+            raise ProcessFailed(f"compiling {model} for {name} failed", cause=f"exit status {result.returncode}")
+        cache.mkdir(parents=True, exist_ok=True)
+        path.write_text(result.stdout.splitlines()[-1])
+    compiled: dict[str, Any] = json.loads(path.read_text())
+    return compiled
+
+
+def _digest() -> str:
+    """Return a digest of everything that determines the programs: the sources, and jax's version."""
+    digest = hashlib.blake2b(importlib.metadata.version("jax").encode(), digest_size=8)
+    for folder in _SOURCES:
+        for source in sorted((_ROOT / folder).glob("*.py")):
+            digest.update(source.read_bytes())
+    return digest.hexdigest()
