@@ -4,8 +4,8 @@
 micro-batch, the optimiser's step, the pass under an older version and publishing, each with all arrays that stay in
 memory meanwhile. ``MODEL.DEVICES.planned_gib``: what `rollcast plan-memory` says of the same configuration;
 ``planned_error_max``: the largest relative difference. ``MODEL.DEVICES.compile_s``: seconds in which all these programs
-are traced and compiled, and ``MODEL.DEVICES.compile_cpu_s`` the processor's seconds; ``compile_s_h100_max``, ``compile_s_tpu_max``: the longest. ``fullest_share``: the largest
-total / memory of the device.
+are traced and compiled, and ``MODEL.DEVICES.compile_cpu_s`` the processor's seconds; ``compile_s_h100_max``,
+``compile_s_tpu_max``: the longest. ``fullest_share``: the largest total / memory of the device.
 
 It needs the compilers of the extra ``ahead``. Results are kept in --cache for the present sources, so that the table
 can be made a piece at a time: --model qwen3-4b --devices h100x8.
