@@ -109,7 +109,7 @@ def value_estimates(
 ) -> jax.Array:
     """Return the value f32 [rows, time] before each token, from the tokens before it; 0 for the first of a row."""
     model = bind(config, params)
-    hidden = model(tokens, positions, forward.attend(segments), forward.around).astype(jnp.float32)
+    hidden = model(tokens, positions, forward.attend(segments), forward.around, forward.look_up).astype(jnp.float32)
     after = (hidden @ params[HEAD] + params[BIAS])[..., 0]
     return jnp.pad(after[:, :-1], ((0, 0), (1, 0)))
 

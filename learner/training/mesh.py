@@ -31,17 +31,14 @@ _PLACEMENTS_MAX = 256
 PIECE_BYTES = 8 << 20
 """Approximate limit on the bytes of a tensor that are sent to other processes, or gathered from them, at a time."""
 
-Axes = str | tuple[str, ...] | None  # the mesh axes that a dimension is divided among; None: it is not divided
+Axis = str | None  # the mesh axis that a dimension is divided among; None: it is not divided
 
 _INTO = (FSDP, TENSOR)  # axes of kernels [width, inner], which read the residual stream
 _BACK = (TENSOR, FSDP)  # axes of kernels [inner, width], which write to it
 #: The axes of a tensor's dimensions by the end of its name; a tensor without an entry is copied to every device.
-RULES: dict[str, tuple[Axes, ...]] = {
-    "embedding": (
-        (TENSOR, FSDP),
-        None,
-    ),  # by tokens only, because activations are divided by rows (fsdp), never by width
-    "head.kernel": (None, (TENSOR, FSDP)),
+RULES: dict[str, tuple[Axis, ...]] = {
+    "embedding": (TENSOR, FSDP),
+    "head.kernel": _INTO,
     "attention.query.kernel": _INTO,
     "attention.key.kernel": _INTO,
     "attention.value.kernel": _INTO,
@@ -85,11 +82,9 @@ def sharding_of(mesh: Mesh, name: str, shape: tuple[int, ...]) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(*fitting) if len(fitting) == len(shape) else PartitionSpec())
 
 
-def _fitting(mesh: Mesh, axes: Axes, size: int) -> Axes:
-    """Return as many of the axes, from the first on, as divide the dimension evenly; None if none does."""
-    own = (axes,) if isinstance(axes, str) else axes or ()
-    kept = next(own[:count] for count in range(len(own), -1, -1) if size % _size(mesh, own[:count]) == 0)
-    return kept or None
+def _fitting(mesh: Mesh, axis: Axis, size: int) -> Axis:
+    """Return the axis if it divides the dimension evenly."""
+    return axis if axis is not None and size % mesh.shape[axis] == 0 else None
 
 
 def _size(mesh: Mesh, axes: Sequence[str]) -> int:

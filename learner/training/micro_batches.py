@@ -25,7 +25,8 @@ from rollcast.policy.params import Params
 # compile once, and waste half a pass per version on average.
 FORWARD_ROWS = 32
 
-# Logits computed at a time: 64 MiB of float32; on a CPU 8 MiB, which fit into its caches (a fifth faster than 64).
+# Logits computed at a time on a device: 64 MiB of float32; on a CPU 8 MiB, which fit into its caches (a fifth faster
+# than 64).
 _TILE, _CPU_TILE = 1 << 24, 1 << 21
 
 FloatArray = np.ndarray[Any, np.dtype[np.float32]]
@@ -147,9 +148,11 @@ def rows_each(rows: int, time: int, micro_batch_tokens: int, shards: int, *, var
 def forward_of(config: LearnerConfig, mesh: Mesh) -> Forward:
     """Return how this configuration computes a forward pass on this mesh."""
     on_cpu = mesh.devices.flat[0].platform == "cpu"
-    tiles = Tiles(_CPU_TILE if on_cpu else _TILE, vocabulary_shards=mesh.shape[TENSOR])
-    rows = rows_sharding(mesh) if mesh.size > 1 else None
-    return Forward(config.remat == "blocks", tiles, rows, packed=config.packed_row_tokens > 0)
+    elements, remat, packed = _CPU_TILE if on_cpu else _TILE, config.remat == "blocks", config.packed_row_tokens > 0
+    if mesh.size == 1:
+        return Forward(remat, Tiles(elements), packed=packed)
+    tiles = Tiles(elements, vocabulary_shards=mesh.shape[TENSOR], mesh=mesh)
+    return Forward(remat, tiles, rows_sharding(mesh), packed=packed)
 
 
 def inputs(batch: PackedBatch) -> dict[str, Any]:

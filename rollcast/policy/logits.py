@@ -8,13 +8,15 @@ normalizer calculation for softmax"), so each tile is computed, summed and disca
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from rollcast.policy.linear import carrier_matmul
+from rollcast.policy.linear import carried, carrier_matmul
 
 # The start of a running maximum: below any logit, and finite so that differences with it are numbers.
 _LOWEST = -1e30
@@ -24,24 +26,73 @@ _LANE = 128
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """The size of a tile.
+    """The size of a tile, and how the output head is divided among devices.
 
-    elements: about how many logits (float32) exist at a time at most.
+    elements: about how many logits (float32) exist at a time at most, on each device.
     vocabulary_shards: devices that the vocabulary is divided among; each works on its own columns.
+    mesh: the devices, with axes as in learner.training.mesh: rows of tokens are divided among the first two, the head's
+    width is divided among the second and its vocabulary among the third. The head is gathered a tile at a time, in the
+    carrier's dtype, and its gradient is added up and divided again a tile at a time. None: all are on one device.
     """
 
     elements: int = 1 << 24
     vocabulary_shards: int = 1
+    mesh: Mesh | None = None
+
+    def shape(self, tokens: int, vocabulary: int) -> _Shape:
+        """Return the shape of the tiles for this many tokens on all devices together."""
+        # A vocabulary that the shards do not divide evenly lies whole on each of them.
+        shards = self.vocabulary_shards if vocabulary % self.vocabulary_shards == 0 else 1
+        if self.mesh is not None:
+            tokens //= math.prod(self.mesh.devices.shape[:2])
+        columns = max(_LANE, self.elements // max(1, tokens) // _LANE * _LANE)
+        return _Shape(min(columns, vocabulary // shards), shards, self.mesh)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """Tiles [tokens, shards, columns] of logits, and the mesh that the head is divided among."""
+
+    columns: int
+    shards: int
+    mesh: Mesh | None
+
+    def gathered(self, kernel: jax.Array) -> jax.Array:
+        """Place a tile's weights [width, shards, columns] where tokens are multiplied with them: with whole columns."""
+        return self._placed(kernel, by_width=False)
+
+    def divided(self, gradient: jax.Array) -> jax.Array:
+        """Place weights' gradients [width, shards, columns] where the weights lie."""
+        return self._placed(gradient, by_width=True)
+
+    def _placed(self, array: jax.Array, *, by_width: bool) -> jax.Array:
+        if self.mesh is None:
+            return array
+        _, fsdp, tensor = self.mesh.axis_names
+        spec = PartitionSpec(fsdp if by_width else None, tensor if self.shards > 1 else None, None)
+        return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, spec))
 
 
 class _Sums(NamedTuple):
-    """Running sums over the vocabulary, f32 [rows, time]; x is logit / temperature."""
+    """Running sums over the columns of each shard, f32 [rows, time, shards]; x is logit / temperature."""
 
     highest: jax.Array  # m, the highest x so far
     total: jax.Array  # sum of exp(x - m)
     spread: jax.Array  # sum of exp(x - m) * (x - m)
     squares: jax.Array  # sum of exp(x - m) * (x - m)^2
     picked: jax.Array  # x of the target
+
+    def above(self, highest: jax.Array) -> _Sums:
+        """Return the sums in terms of another, higher maximum, which has their shape or one shard."""
+        lower = self.highest - highest
+        kept = jnp.exp(lower)
+        return _Sums(
+            jnp.broadcast_to(highest, self.highest.shape),
+            kept * self.total,
+            kept * (self.spread + self.total * lower),
+            kept * (self.squares + lower * (2.0 * self.spread + self.total * lower)),
+            self.picked,
+        )
 
 
 class TokenScores(NamedTuple):
@@ -60,33 +111,11 @@ def token_scores(
     hidden: [rows, time, width]. weights: [width, vocabulary], read in hidden's dtype. targets: i32 [rows, time].
     temperature: f32 [rows, time], not differentiated. Logits are float32.
     """
-    rows, time, _ = hidden.shape
-    vocabulary = weights.shape[1]
-    if rows * time * vocabulary <= tiles.elements:
+    tokens, vocabulary = targets.size, weights.shape[1]
+    if tiles.mesh is None and tokens * vocabulary <= tiles.elements:
         return _scores_at_once(hidden, weights, targets, temperature)
-    shard = vocabulary // tiles.vocabulary_shards
-    # Wide tiles of few tokens would read all weights often; a tile of some thousand columns is wide enough.
-    length = min(time, max(1, tiles.elements // (rows * min(vocabulary, 32 * _LANE))))
-    parts = -(-time // length)
-    per_shard = tiles.elements // (rows * length * tiles.vocabulary_shards)
-    columns = min(shard, max(_LANE, per_shard // _LANE * _LANE))
-    shape = (columns, tiles.vocabulary_shards)
-    if parts == 1:
-        scores: TokenScores = _tiled_scores(shape, hidden, weights, targets, temperature)
-        return scores
-    spare = parts * length - time
-
-    def cut(array: jax.Array, fill: float) -> jax.Array:
-        widths = ((0, 0), (0, spare)) + ((0, 0),) * (array.ndim - 2)
-        padded = jnp.pad(array, widths, constant_values=jnp.asarray(fill, array.dtype))
-        return jnp.moveaxis(padded.reshape(rows, parts, length, *array.shape[2:]), 1, 0)
-
-    def part(pieces: tuple[jax.Array, ...]) -> TokenScores:
-        scores: TokenScores = _tiled_scores(shape, pieces[0], weights, *pieces[1:])
-        return scores
-
-    found = jax.lax.map(part, (cut(hidden, 0.0), cut(targets, 0), cut(temperature, 1.0)))
-    return TokenScores(*(jnp.moveaxis(one, 0, 1).reshape(rows, -1)[:, :time] for one in found))
+    scores: TokenScores = _tiled_scores(tiles.shape(tokens, vocabulary), hidden, weights, targets, temperature)
+    return scores
 
 
 def _scores_at_once(hidden: jax.Array, weights: jax.Array, targets: jax.Array, temperature: jax.Array) -> TokenScores:
@@ -103,7 +132,7 @@ def _scores_at_once(hidden: jax.Array, weights: jax.Array, targets: jax.Array, t
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _tiled_scores(
-    shape: tuple[int, int], hidden: jax.Array, weights: jax.Array, targets: jax.Array, temperature: jax.Array
+    shape: _Shape, hidden: jax.Array, weights: jax.Array, targets: jax.Array, temperature: jax.Array
 ) -> TokenScores:
     return _forward(shape, hidden, weights, targets, temperature)[0]
 
@@ -120,18 +149,18 @@ class _Tile(NamedTuple):
 
 def _tile(
     index: Any,
-    shape: tuple[int, int],
+    shape: _Shape,
     hidden: jax.Array,
     weights: jax.Array,
     targets: jax.Array,
     temperature: jax.Array,
 ) -> _Tile:
     """Compute a tile. The last one begins early enough to be whole, so some of its columns are not fresh."""
-    columns, shards = shape
+    columns, shards = shape.columns, shape.shards
     size = weights.shape[1] // shards
     start = jnp.minimum(index * columns, size - columns).astype(jnp.int32)
     by_shard = weights.reshape(weights.shape[0], shards, size)
-    kernel = jax.lax.dynamic_slice_in_dim(by_shard, start, columns, axis=2).astype(hidden.dtype)
+    kernel = shape.gathered(carried(jax.lax.dynamic_slice_in_dim(by_shard, start, columns, axis=2), hidden.dtype))
     logits = jnp.einsum("btw,wsv->btsv", hidden, kernel, preferred_element_type=jnp.float32)
     within = start + jnp.arange(columns, dtype=jnp.int32)
     names = jnp.arange(shards, dtype=jnp.int32)[:, None] * size + within[None, :]
@@ -140,34 +169,33 @@ def _tile(
     return _Tile(start, kernel, logits / temperature[..., None, None], fresh, chosen)
 
 
-def _count(shape: tuple[int, int], weights: jax.Array) -> int:
-    columns, shards = shape
-    count: int = -(-(weights.shape[1] // shards) // columns)
+def _count(shape: _Shape, weights: jax.Array) -> int:
+    count: int = -(-(weights.shape[1] // shape.shards) // shape.columns)
     return count
 
 
 def _forward(
-    shape: tuple[int, int], hidden: jax.Array, weights: jax.Array, targets: jax.Array, temperature: jax.Array
+    shape: _Shape, hidden: jax.Array, weights: jax.Array, targets: jax.Array, temperature: jax.Array
 ) -> tuple[TokenScores, Any]:
     def add(index: Any, sums: _Sums) -> _Sums:
         tile = _tile(index, shape, hidden, weights, targets, temperature)
-        highest = jnp.maximum(sums.highest, jnp.max(jnp.where(tile.fresh, tile.x, _LOWEST), axis=(-2, -1)))
-        above = tile.x - highest[..., None, None]
+        old = sums.above(jnp.maximum(sums.highest, jnp.max(jnp.where(tile.fresh, tile.x, _LOWEST), axis=-1)))
+        above = tile.x - old.highest[..., None]
         shares = jnp.where(tile.fresh, jnp.exp(above), 0.0)
-        lower = sums.highest - highest
-        kept = jnp.exp(lower)
         return _Sums(
-            highest,
-            kept * sums.total + jnp.sum(shares, axis=(-2, -1)),
-            kept * (sums.spread + sums.total * lower) + jnp.sum(shares * above, axis=(-2, -1)),
-            kept * (sums.squares + lower * (2.0 * sums.spread + sums.total * lower))
-            + jnp.sum(shares * jnp.square(above), axis=(-2, -1)),
-            sums.picked + jnp.sum(jnp.where(tile.targets, tile.x, 0.0), axis=(-2, -1)),
+            old.highest,
+            old.total + jnp.sum(shares, axis=-1),
+            old.spread + jnp.sum(shares * above, axis=-1),
+            old.squares + jnp.sum(shares * jnp.square(above), axis=-1),
+            old.picked + jnp.sum(jnp.where(tile.targets, tile.x, 0.0), axis=-1),
         )
 
-    zeros = jnp.zeros(targets.shape, jnp.float32)
-    nothing = _Sums(jnp.full(targets.shape, _LOWEST, jnp.float32), zeros, zeros, zeros, zeros)
-    sums: _Sums = jax.lax.fori_loop(0, _count(shape, weights), add, nothing)
+    zeros = jnp.zeros((*targets.shape, shape.shards), jnp.float32)
+    nothing = _Sums(jnp.full(zeros.shape, _LOWEST, jnp.float32), zeros, zeros, zeros, zeros)
+    of_shards: _Sums = jax.lax.fori_loop(0, _count(shape, weights), add, nothing)
+    highest = jnp.max(of_shards.highest, axis=-1, keepdims=True)
+    _, *added = (jnp.sum(one, axis=-1) for one in of_shards.above(highest))
+    sums = _Sums(highest[..., 0], *added)
     log_total = jnp.log(sums.total)
     mean = sums.spread / sums.total  # mean of x - m
     variances = jnp.maximum(sums.squares / sums.total - jnp.square(mean), 0.0)
@@ -175,11 +203,10 @@ def _forward(
     return scores, (hidden, weights, targets, temperature, sums.highest + log_total, sums.highest + mean)
 
 
-def _backward(shape: tuple[int, int], residuals: Any, cotangents: TokenScores) -> tuple[Any, ...]:
+def _backward(shape: _Shape, residuals: Any, cotangents: TokenScores) -> tuple[Any, ...]:
     """Compute gradients by d log p / dx = [target] - p and d entropy / dx = -p (x - E[x])."""
     hidden, weights, targets, temperature, log_normaliser, mean = residuals
     of_logprob, of_entropy = (one[..., None, None] for one in (cotangents.logprobs, cotangents.entropies))
-    columns, shards = shape
 
     def add(index: Any, gradients: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         tile = _tile(index, shape, hidden, weights, targets, temperature)
@@ -188,15 +215,19 @@ def _backward(shape: tuple[int, int], residuals: Any, cotangents: TokenScores) -
         by_x = jnp.where(tile.fresh, by_x, 0.0) + jnp.where(tile.targets, of_logprob, 0.0)
         by_logits = (by_x / temperature[..., None, None]).astype(hidden.dtype)
         by_hidden, by_weights = gradients
-        by_hidden += jnp.einsum("btsv,wsv->btw", by_logits, tile.kernel, preferred_element_type=jnp.float32)
+        by_hidden += jnp.einsum("btsv,wsv->btsw", by_logits, tile.kernel, preferred_element_type=jnp.float32)
         here = jnp.einsum("btw,btsv->wsv", hidden, by_logits, preferred_element_type=jnp.float32)
-        old = jax.lax.dynamic_slice_in_dim(by_weights, tile.start, columns, axis=2)
-        return by_hidden, jax.lax.dynamic_update_slice_in_dim(by_weights, old + here, tile.start, axis=2)
+        old = jax.lax.dynamic_slice_in_dim(by_weights, tile.start, shape.columns, axis=2)
+        new = old + shape.divided(here)
+        return by_hidden, shape.divided(jax.lax.dynamic_update_slice_in_dim(by_weights, new, tile.start, axis=2))
 
-    by_shard = (weights.shape[0], shards, weights.shape[1] // shards)
-    nothing = (jnp.zeros(hidden.shape, jnp.float32), jnp.zeros(by_shard, jnp.float32))
-    by_hidden, by_weights = jax.lax.fori_loop(0, _count(shape, weights), add, nothing)
-    return by_hidden.astype(hidden.dtype), by_weights.reshape(weights.shape).astype(weights.dtype), None, None
+    rows, time, width = hidden.shape
+    # Each shard adds up its own columns' part of the gradient of the hidden states; the parts meet once, at the end.
+    by_shards = jnp.zeros((rows, time, shape.shards, width), jnp.float32)
+    by_weights = shape.divided(jnp.zeros((width, shape.shards, weights.shape[1] // shape.shards), jnp.float32))
+    by_shards, by_weights = jax.lax.fori_loop(0, _count(shape, weights), add, (by_shards, by_weights))
+    by_hidden = jnp.sum(by_shards, axis=2).astype(hidden.dtype)
+    return by_hidden, by_weights.reshape(weights.shape).astype(weights.dtype), None, None
 
 
 _tiled_scores.defvjp(_forward, _backward)

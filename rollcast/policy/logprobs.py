@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, PartitionSpec
 
 from rollcast.policy.attention import Attend, Kernel, segment_attend
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.logits import Tiles, token_scores
+from rollcast.policy.model import looked_up
 from rollcast.policy.params import Params, bind
 
 
@@ -46,6 +47,23 @@ class Forward:
 
         return jax.checkpoint(placed) if self.remat else placed
 
+    def look_up(self, embedding: jax.Array, tokens: jax.Array, dtype: Any) -> jax.Array:
+        """Look up tokens in an embedding whose width is divided among the devices that rows are divided among.
+
+        Each device looks up its part of the width for the tokens of all, and the parts are exchanged; so neither the
+        embedding nor its gradient is ever whole on a device, and no sum crosses devices.
+        """
+        if self.rows is None:
+            return looked_up(embedding, tokens, dtype)
+        data, fsdp, _ = self.rows.mesh.axis_names
+        of_all = self._constrained(tokens, data)
+        parts = self._constrained(looked_up(embedding, of_all, dtype), data, None, fsdp)
+        return self._placed(parts)
+
+    def _constrained(self, x: jax.Array, *axes: str | None) -> jax.Array:
+        assert self.rows is not None
+        return jax.lax.with_sharding_constraint(x, NamedSharding(self.rows.mesh, PartitionSpec(*axes)))
+
     def _placed(self, x: jax.Array) -> jax.Array:
         return x if self.rows is None else jax.lax.with_sharding_constraint(x, self.rows)
 
@@ -76,7 +94,7 @@ def completion_logprobs(
     have any temperature.
     """
     model = bind(config, params)
-    hidden = model(tokens, positions, forward.attend(segments), forward.around)
+    hidden = model(tokens, positions, forward.attend(segments), forward.around, forward.look_up)
     per_token = jnp.where(segments > 0, temperature if temperature.ndim == 2 else temperature[:, None], 1.0)
     # The hidden state at t predicts the token at t + 1; the last column predicts nothing and only keeps the shape.
     following = ((0, 0), (0, 1))

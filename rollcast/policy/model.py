@@ -23,10 +23,20 @@ from flax import nnx
 
 from rollcast.policy.attention import Attend
 from rollcast.policy.config import ModelConfig, YarnScaling
-from rollcast.policy.linear import Linear, carried, carried_to, carrier_matmul, settled
+from rollcast.policy.linear import Linear, carried, carried_to, carrier_matmul
 
 #: Takes a function of the residual stream [batch, time, width] and returns one that computes the same values.
 Around = Callable[[Callable[[jax.Array], jax.Array]], Callable[[jax.Array], jax.Array]]
+#: Takes the embedding [vocabulary, width], tokens i32 [batch, time] and the carrier's dtype; see looked_up.
+LookUp = Callable[[jax.Array, jax.Array, Any], jax.Array]
+
+
+def looked_up(embedding: jax.Array, tokens: jax.Array, dtype: Any) -> jax.Array:
+    """Return the rows [batch, time, width] of the tokens in ``dtype``.
+
+    They are rounded after the lookup, so that the gradient of a frequent token's row is added up in float32.
+    """
+    return carried(embedding[tokens], dtype)
 
 
 class RMSNorm(nnx.Module):  # type: ignore[misc]
@@ -163,16 +173,21 @@ class Decoder(nnx.Module):  # type: ignore[misc]
         self.head = None if config.tied_embeddings else Linear(config.width, config.vocabulary_size)
 
     def __call__(
-        self, tokens: jax.Array, positions: jax.Array, attend: Attend, around: Around = lambda run: run
+        self,
+        tokens: jax.Array,
+        positions: jax.Array,
+        attend: Attend,
+        around: Around = lambda run: run,
+        look_up: LookUp = looked_up,
     ) -> jax.Array:
         """Return hidden states [batch, time, width] after the last norm.
 
         tokens: i32 [batch, time]. positions: i32 [batch, time], index in the sequence without padding. attend: see
         rollcast.policy.attention; tokens that it masks may be anything. around: wraps each block's computation on the
         residual stream, for example to recompute in the backward pass instead of keeping activations.
+        look_up: see LookUp.
         """
-        # Rounded after the lookup, so that the gradient of a frequent token's row is added up in float32.
-        x = carried(self.embedding[...][tokens], self.compute_dtype)
+        x = look_up(self.embedding[...], tokens, self.compute_dtype)
         rotary = rotary_angles(positions, self.config)
         for layer, block in enumerate(self.layers):
             x = around(functools.partial(block, rotary=rotary, layer=layer, attend=attend))(x)
@@ -181,7 +196,7 @@ class Decoder(nnx.Module):  # type: ignore[misc]
     def output_weights(self) -> jax.Array:
         """Return the output head's weights [width, vocabulary], in the dtype in which they are stored."""
         weights: jax.Array = self.embedding[...].T if self.head is None else self.head.kernel[...]
-        return settled(weights, self.compute_dtype)
+        return weights
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Return logits f32 [..., vocabulary] of the token after each hidden state [..., width]."""

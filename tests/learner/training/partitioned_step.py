@@ -7,6 +7,7 @@ Run as a program, because the number of devices is fixed when jax starts:
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 DEVICES, TIME = 8, 128
+VOCABULARY, TILE_COLUMNS = 4096, 512
 
 # One instruction of the partitioned program, such as "%x = f32[16,8]{1,0} all-reduce(...)"; a tuple has several shapes.
 _COLLECTIVE = re.compile(r"= (\(?[^=]*?) (all-gather|all-reduce|reduce-scatter|all-to-all)\(")
@@ -41,22 +43,26 @@ def compiled_step(case: dict[str, Any]) -> Any:
     import jax.numpy as jnp
 
     from learner.config import LearnerConfig
-    from learner.training.mesh import make_mesh
+    from learner.training.mesh import make_mesh, params_shardings
     from learner.training.micro_batches import Gradients, forward_of
     from rollcast.policy.config import ModelConfig
     from rollcast.policy.logprobs import completion_logprobs
     from rollcast.policy.params import abstract_params
 
     jax.config.update("jax_enable_compilation_cache", False)  # a cached program is not partitioned, and dumps nothing
-    model = ModelConfig(vocabulary_size=4096, precision="bfloat16", **case["model"])
+    model = ModelConfig(vocabulary_size=VOCABULARY, precision="bfloat16", **case["model"])
     config = LearnerConfig(remat="blocks", mesh=case["mesh"])
     mesh = make_mesh(config.mesh)
     forward = forward_of(config, mesh)
+    # The logits of one micro-batch need several tiles of the vocabulary.
+    forward = dataclasses.replace(forward, tiles=dataclasses.replace(forward.tiles, elements=TIME * TILE_COLUMNS))
 
     def loss(params: Any, part: Any, _sequences: int) -> tuple[jax.Array, Any]:
         return jnp.sum(completion_logprobs(model, params, **part, forward=forward).logprobs), ({}, ())
 
-    params = abstract_params(model)
+    shapes = abstract_params(model)
+    where = params_shardings(mesh, shapes)
+    params = {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where[name]) for name, leaf in shapes.items()}
     part = {name: jax.ShapeDtypeStruct((DEVICES, TIME), jnp.int32) for name in ("tokens", "positions", "segments")}
     part["temperature"] = jax.ShapeDtypeStruct((DEVICES, TIME), jnp.float32)
     return Gradients(loss, mesh, DEVICES * TIME).add.lower(params, params, part, 1).compile()

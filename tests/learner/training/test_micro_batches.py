@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 from typing import Any
 
 import pytest
+
+from rollcast.policy.config import ModelConfig
+from tests.learner.training.partitioned_step import VOCABULARY
 
 UNTIED = {"tied_embeddings": False, "attention_bias": True}
 
@@ -23,10 +27,21 @@ def partitioned(mesh: dict[str, int], model: dict[str, Any]) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("model", [UNTIED, {"tied_embeddings": True}], ids=["untied", "tied"])
+MODELS = pytest.mark.parametrize("model", [UNTIED, {"tied_embeddings": True}], ids=["untied", "tied"])
+
+
+@MODELS
 def test_gradients_are_added_up_over_devices_in_float32(model: dict[str, Any]) -> None:
     """Without a tensor axis no activation is added up over devices, so that every sum is one of gradients."""
     found = partitioned({"data": 2, "fsdp": 4}, model)["collectives"]
     sums = [(dtype, shape) for kind, dtype, shape in found if kind in ("all-reduce", "reduce-scatter")]
     assert len(sums) >= 10
     assert {dtype for dtype, _ in sums} == {"f32"}
+
+
+@MODELS
+@pytest.mark.parametrize("mesh", [{"fsdp": 8}, {"data": 2, "fsdp": 2, "tensor": 2}], ids=["fsdp", "all-axes"])
+def test_neither_the_head_nor_its_gradient_is_whole_on_a_device(model: dict[str, Any], mesh: dict[str, int]) -> None:
+    found = partitioned(mesh, model)["collectives"]
+    head = ModelConfig().width * VOCABULARY
+    assert max(math.prod(shape) for _, _, shape in found) <= head // 4  # the largest is a device's share of a gradient
