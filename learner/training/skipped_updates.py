@@ -65,8 +65,11 @@ class SkippedUpdates:
             behaviour: f32 [rows, time], the behaviour log-probabilities that the step used.
             values: the step's figures, of which updates_skipped is the number of skipped updates.
 
+        A learner that starts again replays the same batches and skips the same updates. It does not end a second time
+        for steps that it has a report on: starting it again is the operator's decision to go on after them.
+
         Raises:
-            NotFinite: updates were skipped in IN_A_ROW_MAX steps in a row.
+            NotFinite: updates were skipped in IN_A_ROW_MAX steps in a row, and the last of them is new.
         """
         skipped = int(values["updates_skipped"])
         if not skipped:
@@ -74,14 +77,18 @@ class SkippedUpdates:
             return
         self._skipped, self._in_a_row, self._last_step = self._skipped + skipped, self._in_a_row + 1, step
         path = self._folder / f"step-{step:08}.json"
+        is_new = not path.exists()
         self._write(path, report(step, rows, packed, behaviour, values))
         _log.error("update skipped: loss or gradient norm is not finite", step=step, skipped=skipped, report=str(path))
-        if self._in_a_row >= IN_A_ROW_MAX:
+        if self._in_a_row < IN_A_ROW_MAX:
+            return
+        self._in_a_row = 0
+        if is_new:
             raise NotFinite(
-                f"loss or gradient norm was not finite in {self._in_a_row} steps in a row, the last being step {step}",
+                f"loss or gradient norm was not finite in {IN_A_ROW_MAX} steps in a row, the last being step {step}",
                 cause=f"{path} names the rollouts and their figures",
-                fix="lower optimiser.learning_rate, or ban the peers whose rollouts it names; the run continues from "
-                "its newest checkpoint",
+                fix="lower optimiser.learning_rate, or ban the peers whose rollouts it names, and start the learner "
+                "again: it skips these updates and goes on",
             )
 
     def _write(self, path: Path, content: Mapping[str, Any]) -> None:

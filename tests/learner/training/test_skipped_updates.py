@@ -62,6 +62,20 @@ def test_several_in_a_row_end_the_run_and_a_sound_step_starts_the_count_again(tm
     assert watch.figures()["updates_skipped_total"] == 3 * (IN_A_ROW_MAX - 1) + 1
 
 
+def test_a_learner_that_is_started_again_goes_on_after_the_steps_that_ended_it(tmp_path: Path) -> None:
+    for life in range(2):
+        watch = SkippedUpdates(tmp_path, {})
+        for number in range(1, IN_A_ROW_MAX):
+            step(watch, number, 1.0)
+        if life == 0:
+            with pytest.raises(NotFinite):
+                step(watch, IN_A_ROW_MAX, 1.0)
+    for number in range(IN_A_ROW_MAX, 2 * IN_A_ROW_MAX):
+        step(watch, number, 1.0)
+    with pytest.raises(NotFinite):
+        step(watch, 2 * IN_A_ROW_MAX, 1.0)
+
+
 def test_a_resumed_learner_goes_on_counting(tmp_path: Path) -> None:
     first = SkippedUpdates(tmp_path, {})
     for number in range(1, IN_A_ROW_MAX):
