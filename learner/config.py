@@ -211,6 +211,12 @@ class LearnerConfig(ConfigModel):
     """Alarms about peers whose tokens are not sampled at random."""
     mesh: MeshConfig = MeshConfig()
     """Devices."""
+    matmul_precision: Literal["highest", "high", "default"] = "highest"
+    """Precision of products of float32 matrices, for models that compute or carry float32. highest: float32's own; high
+    and default are faster and coarser (docs/precision.md)."""
+    deterministic: bool = True
+    """Whether a GPU uses only operations that give the same bits in every process. Without it GPUs are faster, and a
+    learner that resumes may compute other weights than were published, which starts a new epoch."""
     remat: Literal["none", "blocks"] = "none"
     """Rematerialisation. "blocks" keeps only the input of each transformer block and recomputes its activations in the
     backward pass, which takes less memory and more time."""

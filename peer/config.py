@@ -30,6 +30,8 @@ class EngineConfig(ConfigModel):
     cache_tokens: int = Field(0, ge=0)
     """Size of the key-value cache in tokens; rollouts that do not fit wait. 0 makes room for concurrent_rollouts of the
     greatest length in the run. Used by the jax engine only."""
+    matmul_precision: Literal["highest", "high", "default"] = "highest"
+    """Precision of products of float32 matrices, by the jax engine; as in the learner's configuration."""
     compilation_cache: Path | None = None
     """Folder of jax's persistent compilation cache; without one jax's own setting holds (JAX_COMPILATION_CACHE_DIR)."""
 

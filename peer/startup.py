@@ -149,6 +149,7 @@ def _jax_engine(config: EngineConfig, memory_share: float | None) -> Engine:
     return JaxEngine(
         concurrent_rollouts=config.concurrent_rollouts,
         compilation_cache=config.compilation_cache,
+        matmul_precision=config.matmul_precision,
         cache_tokens=config.cache_tokens,
         memory_share=memory_share,
     )

@@ -38,6 +38,17 @@ def restored_compilation_cache() -> Iterator[None]:
     use_compilation_cache(COMPILATION_CACHE)
 
 
+@pytest.fixture
+def restored_numerics(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Return to the former precision and flags of XLA after a test that chose others for its process."""
+    import jax
+
+    before = jax.config.jax_default_matmul_precision
+    monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))
+    yield
+    jax.config.update("jax_default_matmul_precision", before)
+
+
 def is_long(item: pytest.Item, timeout_s: float) -> bool:
     """Return whether a test is marked as long, or may take longer than the common timeout."""
     own = item.get_closest_marker("timeout")

@@ -20,7 +20,7 @@ from learner.distributed.leader import Follower, LeadTrainer
 from learner.distributed.supervisor import is_worker, supervise
 from learner.distributed.team import Team, lost
 from learner.training.trainer import Trainer
-from rollcast.policy.compilation import use_compilation_cache
+from rollcast.policy.compilation import use_compilation_cache, use_matmul_precision, use_repeatable_operations
 from rollcast.policy.config import ModelConfig
 from rollcast.runtime.errors import ProcessFailed, RollcastError
 from rollcast.runtime.process import EXIT_INTERRUPTED, die_with_parent
@@ -43,6 +43,9 @@ async def run_processes(config: LearnerConfig, stop: asyncio.Event, life: Life) 
     Raises:
         RollcastError: something failed that a person can act on.
     """
+    use_matmul_precision(config.matmul_precision, config.model.carrier_dtype)
+    if config.deterministic:
+        use_repeatable_operations()
     if config.distributed.processes == 1:
         return await life(lambda model: Trainer(model, config))
     if not is_worker():

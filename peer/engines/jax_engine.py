@@ -11,7 +11,7 @@ import jax
 
 from peer.engines.base import CompletionSlice, GenerateRequest, WarmUp
 from peer.engines.held_versions import HeldVersions, LoadedVersion
-from rollcast.policy.compilation import use_compilation_cache
+from rollcast.policy.compilation import MatmulPrecision, use_compilation_cache, use_matmul_precision
 from rollcast.policy.config import ModelConfig, described_model
 from rollcast.policy.params import Params
 from rollcast.policy.sampling.sampler import Sampler, SampleRequest
@@ -36,6 +36,7 @@ class JaxEngine:
 
     Args:
         concurrent_rollouts: rows that are generated at a time.
+        matmul_precision: precision of products of float32 matrices, for models with that carrier.
         compilation_cache: folder of jax's persistent compilation cache; None: jax's own setting holds.
         cache_tokens: size of the key-value cache in tokens (see Sampler).
         memory_share: largest share of an accelerator's memory (0 to 1) that this process takes. It counts only if jax
@@ -47,6 +48,7 @@ class JaxEngine:
         *,
         concurrent_rollouts: int,
         compilation_cache: Path | None = None,
+        matmul_precision: MatmulPrecision = "highest",
         cache_tokens: int = 0,
         memory_share: float | None = None,
     ) -> None:
@@ -54,6 +56,7 @@ class JaxEngine:
             # docs.jax.dev/en/latest/gpu_memory_allocation.html; jax reads it when it looks for its first device.
             os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{memory_share:.3f}"
         use_compilation_cache(compilation_cache)
+        self._matmul_precision = matmul_precision
         self._rows = concurrent_rollouts
         self._cache_tokens = cache_tokens
         self._work: WarmUp | None = None
@@ -96,6 +99,7 @@ class JaxEngine:
 
     def _load(self, record: VersionRecord, state: memoryview, work: WarmUp | None) -> tuple[_Loaded, bytes]:
         config = described_model(record)
+        use_matmul_precision(self._matmul_precision, config.carrier_dtype)
         # A copy: the store may drop its file while the device arrays still share the memory they came from.
         params = thaw(config, record.tensors, bytes(state))
         loaded = LoadedVersion(record.epoch, record.version, config, params)

@@ -88,7 +88,8 @@ def _tile(left: Any, left_scales: Any, right: Any, right_scales: Any, out: Any, 
 
     def step(index: jax.Array, total: jax.Array) -> jax.Array:
         inner = pl.ds(index * GROUP, GROUP)
-        part = jnp.dot(left[:, inner], right[inner, :], preferred_element_type=jnp.float32)
+        codes = left[:, inner], right[inner, :]
+        part = jnp.dot(*codes, precision=jax.lax.Precision.DEFAULT, preferred_element_type=jnp.float32)
         return total + part * left_scales[index, :][:, None] * right_scales[index, :][None, :]
 
     out[...] = jax.lax.fori_loop(0, steps, step, jnp.zeros((GROUP, GROUP), jnp.float32))
