@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +37,7 @@ from learner.training.trained_ids import TrainedIds
 from learner.training.trainer import Trainer
 from learner.wall_time import Cause, WallTime
 from rollcast.policy.compilation import use_compilation_cache
+from rollcast.policy.sizing.computation import training_computation
 from rollcast.runtime.process import EXIT_INTERRUPTED
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.identity.identity import Identity
@@ -150,6 +152,7 @@ class _Life:
             saves = Saves(checkpoints, writer, lambda oldest: self._reporter.note(oldest_checkpoint_step=oldest))
             stack.push_async_callback(saves.cancel)
             trainer = await self._on_worker(lambda: self._make_trainer(self._facts.model))
+            await self._on_worker(self._log_computation)
             sets = await self._held_out()
             held_out = next(iter(sets.values()))
             host = await self._begin(trainer, checkpoints, held_out)
@@ -167,6 +170,17 @@ class _Life:
             return done
 
     # ---------------------------------------------------------------- before training
+
+    def _log_computation(self) -> None:
+        """Log on which devices, by which kernels and in which precision the learner trains, and why not better."""
+        config, packed_tokens = self._config, self._config.packed_row_tokens
+        how = training_computation(
+            self._facts.model,
+            max(self._facts.row_tokens, packed_tokens),
+            packed=packed_tokens > 0,
+            matmul_precision=config.matmul_precision,
+        )
+        _log.info("the learner " + str(how), **dataclasses.asdict(how))
 
     async def _begin(self, trainer: Trainer, checkpoints: Checkpoints, held_out: HeldOut) -> HostState:
         """Resume from the newest checkpoint; without one, warm-start, evaluate and save the first checkpoint."""

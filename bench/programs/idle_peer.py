@@ -15,6 +15,7 @@ from pathlib import Path
 from peer.config import PeerConfig
 from peer.engines.base import CompletionSlice, GenerateRequest, WarmUp
 from peer.service import run
+from rollcast.policy.config import ModelConfig
 from rollcast.runtime.config import load_config
 from rollcast.runtime.errors import ProcessFailed
 from rollcast.runtime.logs import configure_logging
@@ -29,6 +30,10 @@ class IdleEngine:
     """An engine without a model; see peer.engines.base.Engine. The relay has verified the state, which is not read."""
 
     hardware = "no engine"
+
+    def computation(self, model: ModelConfig) -> str:
+        """Return how a model is computed (see Engine.computation)."""
+        return f"computes none of {model.layers} layers"
 
     def __init__(self) -> None:
         self.active_version: Version | None = None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from rollcast.policy.config import ModelConfig
 from rollcast.wire.ids import Epoch, Version
 from rollcast.wire.rollouts import FinishReason, Sampling
 from rollcast.wire.text.stop_strings import Decode
@@ -118,6 +119,10 @@ class Engine(Protocol):
     @property
     def hardware(self) -> str:
         """A description of the hardware for the operator."""
+        ...
+
+    def computation(self, model: ModelConfig) -> str:
+        """Return how a model is computed: the device, the kernel and the precision, and why not better ones."""
         ...
 
     @property

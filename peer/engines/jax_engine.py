@@ -15,6 +15,7 @@ from rollcast.policy.compilation import MatmulPrecision, use_compilation_cache, 
 from rollcast.policy.config import ModelConfig, described_model
 from rollcast.policy.params import Params
 from rollcast.policy.sampling.sampler import Sampler, SampleRequest
+from rollcast.policy.sizing.computation import sampling_computation
 from rollcast.policy.snapshot import freeze, thaw
 from rollcast.wire.ids import Version
 from rollcast.wire.rollouts import Sampling
@@ -87,6 +88,10 @@ class JaxEngine:
         """The release of jax, and the number and kind of its devices."""
         devices = jax.devices()
         return f"jax {jax.__version__}, {len(devices)} x {devices[0].device_kind} ({devices[0].platform})"
+
+    def computation(self, model: ModelConfig) -> str:
+        """Return how a model is sampled here (see Engine.computation)."""
+        return str(sampling_computation(model, self._matmul_precision))
 
     @property
     def active_version(self) -> Version | None:

@@ -16,6 +16,7 @@ from peer.engines.base import CompletionSlice, GenerateRequest, WarmUp
 from peer.engines.held_versions import HeldVersions, LoadedVersion
 from peer.engines.torch_model import TorchModel, Weights, read_model, weights_of
 from peer.engines.torch_rows import Batch, Row
+from rollcast.policy.config import ModelConfig
 from rollcast.wire.ids import Version
 from rollcast.wire.text.stop_strings import Decode, stop_strings
 from rollcast.wire.versions.records import VersionRecord, state_hash
@@ -63,6 +64,10 @@ class TorchEngine:
         """The release of torch, and its device."""
         name = torch.cuda.get_device_name() if self._device.type == "cuda" else "cpu"
         return f"torch {torch.__version__} ({name})"
+
+    def computation(self, model: ModelConfig) -> str:
+        """Return how a model is sampled here (see Engine.computation)."""
+        return f"computes on {self.hardware}, attention by transformers, precision {model.precision}"
 
     @property
     def active_version(self) -> Version | None:

@@ -28,26 +28,33 @@ _CHECK_DIFFERENCE_MAX = 1e-3  # relative to the largest value; a Hopper unit add
 
 @functools.cache
 def is_available() -> bool:
-    """Return whether this process has exactly one GPU, with an FP8 unit on which `multiply` gives correct products.
+    """Return whether `multiply` can be used, and log the reason if a GPU that should be able to cannot."""
+    reason = refusal()
+    if reason and jax.local_devices()[0].platform == "gpu":
+        _log.warning("fp8_unit_unused", cause=reason)
+    return not reason
+
+
+@functools.cache
+def refusal() -> str:
+    """Return why products of E4M3 codes are not computed by an FP8 unit; empty if they are.
 
     With several devices arrays are sharded and a kernel of our own would gather them, so bfloat16 units do the work.
     """
-    devices = jax.local_devices()
-    if jax.device_count() != 1 or devices[0].platform != "gpu":
-        return False
-    if float(devices[0].compute_capability) < _COMPUTE_CAPABILITY_MIN:
-        return False
+    device = jax.local_devices()[0]
+    if device.platform != "gpu":
+        return f"a {device.platform} has no FP8 unit that is used"
+    capability = float(device.compute_capability)
+    if capability < _COMPUTE_CAPABILITY_MIN:
+        return f"FP8 units need compute capability {_COMPUTE_CAPABILITY_MIN}, and this GPU has {capability}"
+    if jax.device_count() != 1:
+        return f"FP8 units are used with one device only, and there are {jax.device_count()}"
     try:
         difference = _difference()
-    except (
-        Exception
-    ) as error:  # compilers raise many kinds of errors; after any of them training continues without the unit
-        _log.warning("fp8_unit_unused", cause=f"{type(error).__name__}: {error}"[:500])
-        return False
-    right = difference <= _CHECK_DIFFERENCE_MAX
-    if not right:
-        _log.warning("fp8_unit_unused", cause=f"products are {difference:.2g} off")
-    return right
+    except Exception as error:  # compilers raise many kinds of errors; after any of them another unit does the work
+        return f"the FP8 kernel failed its check: {type(error).__name__}: {error}"[:500]
+    right = difference <= _CHECK_DIFFERENCE_MAX  # not so for NaN
+    return "" if right else f"the FP8 kernel's products are {difference:.2g} off"
 
 
 def multiply(left: Quantised, right: Quantised, *, interpret: bool = False) -> jax.Array:

@@ -33,7 +33,20 @@ def test_images_use_only_files_and_extras_that_exist() -> None:
         assert f"!{source}" in ignored, f"{source} is left out of what is sent to the builder"
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for names in re.findall(r"\.whl\)\[([^\]]+)\]", CONTAINERFILE):
-        assert set(names.split(",")) <= set(extras)
+        own, _, accelerator = names.partition("${ACCELERATOR:+,")
+        assert set(own.split(",")) <= set(extras)
+        assert accelerator in ("", "$ACCELERATOR}")
+
+
+def test_images_for_accelerators_install_an_extra_of_that_name() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for role in ("learner", "peer"):
+        assert re.search(
+            rf"AS {role}\nARG ACCELERATOR=\n.*\[{role}\$\{{ACCELERATOR:\+,\$ACCELERATOR\}}\]", CONTAINERFILE
+        )
+    for name in ("cuda12", "cuda13", "tpu"):
+        assert extras[name] == [line.replace("jax>", f"jax[{name}]>") for line in extras["learner"] if "jax>" in line]
+        assert not any(name in line for line in (*extras["all"], *extras["dev"]))
 
 
 def test_images_run_as_a_user_of_their_own() -> None:

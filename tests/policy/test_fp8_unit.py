@@ -54,3 +54,33 @@ def test_a_linear_layer_uses_an_available_unit(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(fp8_unit, "multiply", functools.partial(fp8_unit.multiply, interpret=True))
     taken = jax.jit(lambda: run())()
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), taken, emulated)
+
+
+class Gpu:
+    platform = "gpu"
+
+    def __init__(self, compute_capability: str) -> None:
+        self.compute_capability = compute_capability
+
+
+@pytest.mark.parametrize(
+    ("capability", "devices", "difference", "reason"),
+    [
+        ("9.0", 1, 1e-5, ""),
+        ("8.6", 1, 1e-5, "compute capability 8.9, and this GPU has 8.6"),
+        ("9.0", 8, 1e-5, "one device only, and there are 8"),
+        ("9.0", 1, 0.2, "products are 0.2 off"),
+        ("9.0", 1, float("nan"), "off"),
+    ],
+)
+def test_a_unit_that_is_not_used_says_why(
+    monkeypatch: pytest.MonkeyPatch, capability: str, devices: int, difference: float, reason: str
+) -> None:
+    monkeypatch.setattr(jax, "local_devices", lambda: [Gpu(capability)])
+    monkeypatch.setattr(jax, "device_count", lambda: devices)
+    monkeypatch.setattr(fp8_unit, "_difference", lambda: difference)
+    fp8_unit.refusal.cache_clear()
+    found = fp8_unit.refusal()
+    fp8_unit.refusal.cache_clear()
+    assert reason in found
+    assert bool(found) == bool(reason)

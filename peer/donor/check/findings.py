@@ -237,8 +237,10 @@ def speed_findings(decoded: Decoded, machine: MachineFacts) -> list[Finding]:
             f"{decoded.parameters:,} parameters, {decoded.hardware}; first token after {decoded.ready_s:.1f} s",
         )
     ]
+    if decoded.computation:
+        found.append(Finding("ok", "engine", decoded.computation))
     if machine.accelerators and "(cpu)" in decoded.hardware:
-        fix = "install jax for its driver: pip install 'jax[cuda12]', or use engine.kind = \"torch\""
+        fix = "install jax for its driver: pip install 'rollcast[peer,cuda12]', or use engine.kind = \"torch\""
         text = "there is a GPU, but the engine computes on the processor"
         found.append(Finding("warning", "gpu", text, MissingExtra.code, fix))
     return found

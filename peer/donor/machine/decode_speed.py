@@ -42,6 +42,7 @@ class Decoded:
         ready_s: seconds until the first token: loading, compiling, reading prompts.
         seconds, tokens: the time and the tokens from which ``tokens_per_s`` is computed.
         hardware: the hardware as the engine names it.
+        computation: how the engine computes the model; see Engine.computation.
     """
 
     tokens_per_s: float
@@ -51,6 +52,7 @@ class Decoded:
     seconds: float
     tokens: int
     hardware: str
+    computation: str = ""
 
 
 def decode_record(model: ModelConfig) -> tuple[VersionRecord, bytes]:
@@ -128,6 +130,7 @@ async def timed_decode(
         took_s,
         tokens,
         engine.hardware,
+        await asyncio.to_thread(engine.computation, model),
     )
 
 

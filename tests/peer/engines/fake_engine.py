@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from blake3 import blake3
 
 from peer.engines.base import CompletionSlice, GenerateRequest, WarmUp
+from rollcast.policy.config import ModelConfig
 from rollcast.wire.ids import Version
 from rollcast.wire.rollouts import FinishReason
 from rollcast.wire.text.stop_strings import Decode, stop_strings
@@ -62,6 +63,9 @@ class FakeEngine:
     @property
     def hardware(self) -> str:
         return "none"
+
+    def computation(self, model: ModelConfig) -> str:
+        return f"computes nothing in {model.precision}"
 
     @property
     def active_version(self) -> Version | None:

@@ -1,0 +1,79 @@
+"""Say how this process computes a model: on which device, by which kernels, how exactly, and why not better."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+
+from rollcast.policy import fp8_unit
+from rollcast.policy.attention import KernelChoice, kernel_here
+from rollcast.policy.compilation import MatmulPrecision
+from rollcast.policy.config import ModelConfig
+
+#: Device files of accelerators that jax may have been installed without -> what the accelerator is, and the extra.
+_ACCELERATORS = {"/dev/nvidiactl": ("an NVIDIA GPU", "cuda12 or cuda13"), "/dev/accel0": ("a TPU", "tpu")}
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """How a model is computed."""
+
+    device: str
+    """For example "8 x NVIDIA H100 80GB HBM3 (gpu)"."""
+    attention: str
+    """The attention kernel's name."""
+    precision: str
+    """The number format, and the unit that multiplies where that is not the same."""
+    reasons: tuple[str, ...] = ()
+    """Why the device, the kernel or the unit is not a better one; a clause each."""
+
+    def __str__(self) -> str:
+        how = f"computes on {self.device}, attention by {self.attention}, precision {self.precision}"
+        return "; ".join((how, *self.reasons))
+
+
+def training_computation(
+    config: ModelConfig, row_tokens: int, *, packed: bool, matmul_precision: MatmulPrecision
+) -> Computation:
+    """Return how the learner computes rows of ``row_tokens`` tokens; packed: see attention.segment_attend."""
+    return _computation(
+        config, kernel_here(row_tokens, config.head_size, config.carrier_dtype, packed=packed), matmul_precision
+    )
+
+
+def sampling_computation(config: ModelConfig, matmul_precision: MatmulPrecision) -> Computation:
+    """Return how a peer samples: its attention reads pages in plain XLA on every device."""
+    return _computation(config, KernelChoice("blocks"), matmul_precision)
+
+
+def _computation(config: ModelConfig, choice: KernelChoice, matmul_precision: MatmulPrecision) -> Computation:
+    devices = jax.devices()
+    platform = devices[0].platform
+    precision, unit_reason = _precision(config, matmul_precision)
+    reasons = (missing_accelerator() if platform == "cpu" else "", choice.reason, unit_reason)
+    return Computation(
+        f"{len(devices)} x {devices[0].device_kind} ({platform})",
+        choice.kernel,
+        precision,
+        tuple(reason for reason in reasons if reason),
+    )
+
+
+def _precision(config: ModelConfig, matmul_precision: MatmulPrecision) -> tuple[str, str]:
+    """Return the number format, and why products of FP8 codes are not computed by a unit for them."""
+    carrier = f"float32 (products {matmul_precision})" if config.carrier_dtype == "float32" else config.carrier_dtype
+    if not config.precision.startswith("fp8"):
+        return carrier, ""
+    reason = fp8_unit.refusal()
+    unit = "float32 and bfloat16 units" if reason else "FP8 units"
+    return f"{config.precision} in {unit}, carrier {carrier}", reason
+
+
+def missing_accelerator(root: Path = Path("/")) -> str:
+    """Return which accelerator of this machine jax cannot use for want of a plugin; empty if there is none."""
+    for device, (what, extra) in _ACCELERATORS.items():
+        if (root / device.lstrip("/")).exists():
+            return f"this machine has {what}, but jax was installed without its plugin: install the extra {extra}"
+    return ""

@@ -1,0 +1,37 @@
+"""Test what a process says of the device, the kernel and the precision that it computes with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.sizing.computation import missing_accelerator, sampling_computation, training_computation
+from tests.policy.tiny import TINY
+
+
+def test_a_learner_says_which_kernel_its_rows_get() -> None:
+    short = training_computation(TINY, 512, packed=False, matmul_precision="highest")
+    assert (short.attention, short.precision) == ("dense", "float32 (products highest)")
+    assert training_computation(TINY, 4096, packed=False, matmul_precision="high").attention == "blocks"
+    assert short.device.endswith("(cpu)")
+    assert str(short).startswith(f"computes on {short.device}, attention by dense, precision float32")
+
+
+def test_fp8_without_a_unit_for_it_says_why() -> None:
+    fp8 = TINY.model_copy(update={"precision": "fp8", "carrier": "bfloat16"})
+    found = sampling_computation(fp8, "highest")
+    assert found.precision == "fp8 in float32 and bfloat16 units, carrier bfloat16"
+    assert found.reasons[-1] == "a cpu has no FP8 unit that is used"
+    assert found.reasons[-1] in str(found)
+    assert sampling_computation(ModelConfig(precision="bfloat16"), "highest").precision == "bfloat16"
+
+
+def test_an_accelerator_without_its_plugin_is_named(tmp_path: Path) -> None:
+    assert missing_accelerator(tmp_path) == ""
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "accel0").touch()
+    assert "a TPU" in missing_accelerator(tmp_path)
+    (tmp_path / "dev" / "nvidiactl").touch()
+    assert "an NVIDIA GPU, but jax was installed without its plugin: install the extra cuda12" in missing_accelerator(
+        tmp_path
+    )
