@@ -83,7 +83,6 @@ RUN_BY = {
     "rollcast/cli/run/backup.py": "tests/coordinator/recovery/test_backup.py",
     "rollcast/cli/run/evaluate.py": "tests/e2e/test_run.py",
     "rollcast/cli/run/export.py": "tests/cli/run/test_export.py",
-    "rollcast/policy/compilation.py": "tests/peer/engines/test_jax_engine.py",
     "rollcast/runtime/metrics.py": "tests/coordinator/metrics/test_metrics.py",
     "rollcast/runtime/version.py": "tests/cli/test_main.py",
     "rollcast/wire/links/dialler.py": "tests/peer/links/test_direct.py",
