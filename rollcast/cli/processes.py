@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -19,7 +19,9 @@ from typing import Any
 import tomli_w
 from pydantic import BaseModel
 
+from peer.donor.machine.gpu_sensors import GpuSensors
 from rollcast.cli.up_config import UpConfig
+from rollcast.policy.sizing.device_shares import Accelerators, DeviceShare, share_devices
 from rollcast.runtime.errors import ProcessFailed, RollcastError, meanings_of
 from rollcast.runtime.run_folder import RunFolder, write_atomically, write_json
 from rollcast.runtime.waits import backoff_delays_s, deadline
@@ -78,6 +80,8 @@ class Fleet:
     config: UpConfig
     folder: RunFolder
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    #: The devices of the learner and of each peer by name; a process without any sees what this one sees.
+    shares: Mapping[str, DeviceShare] = field(default_factory=dict)
     #: Programs to start instead of our own command line, by process name.
     programs: dict[str, list[str]] = field(default_factory=dict)
     #: Whether peers are restarted too. The run can do without them, and some callers kill them on purpose.
@@ -245,14 +249,16 @@ class Fleet:
         return self.folder.secrets / f"invite-{role}.txt"
 
     def _write_peer(self, name: str) -> None:
-        engine = self.config.peer.engine
+        engine, own = self.config.peer.engine, self.shares.get(name)
+        share = self.config.peer.limits.vram_share_max or (None if own is None else own.memory_share)
         cache = engine.compilation_cache or self._compilation_cache
         changes: dict[str, Any] = {
             "name": name,
             "invite_file": self._invite("peer"),
             "state_folder": self.folder.root / "peers" / name,
             "engine": engine.model_copy(update={"compilation_cache": cache}),
-            "limits": self.config.peer.limits.model_copy(update={"polite": False}),  # the learner waits for it here
+            # Polite peers give way to other programs; here the learner waits for them.
+            "limits": self.config.peer.limits.model_copy(update={"polite": False, "vram_share_max": share}),
         }
         self._write_config(name, self.config.peer.model_copy(update=changes))
 
@@ -264,6 +270,7 @@ class Fleet:
         self._restart_at_s.pop(name, None)
         config, log = self.folder.config / f"{name}.toml", self.log_path(name)
         program = self.programs.get(name, [sys.executable, "-m", "rollcast.cli.main"])
+        devices = self.shares[name].environment if name in self.shares else {}
         with log.open("ab") as output:
             self.processes[name] = subprocess.Popen(
                 [*program, *_COMMANDS.get(role, (role,)), str(config), "--log-file", str(log), "--with-parent"],
@@ -271,13 +278,35 @@ class Fleet:
                 stdout=output,
                 stderr=output,
                 process_group=0,
-                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+                env=os.environ | {"PYTHONUNBUFFERED": "1"} | devices,
             )
 
     def _output_end(self, name: str) -> str:
         """Return the last lines that a process printed, without its JSON log lines."""
         lines = self.log_path(name).read_text(errors="replace").splitlines()
         return "\n".join([line for line in lines if not line.startswith("{")][-_TAIL_LINES:])
+
+
+def device_shares(config: UpConfig, found: Accelerators | None) -> dict[str, DeviceShare]:
+    """Return the devices of the learner and of each peer by name; empty if there are none to divide."""
+    if found is None or not config.devices.assign:
+        return {}
+    mesh = config.learner.mesh
+    peers = [f"peer-{number}" for number in range(1, config.peers + 1)]
+    return share_devices(found, mesh.data * mesh.fsdp * mesh.tensor, peers, config.devices.learner_memory_share)
+
+
+def accelerators_here(environment: Mapping[str, str] = os.environ, devices: Path = Path("/dev")) -> Accelerators | None:
+    """Return the GPUs or TPU chips that processes on this machine may use; None if there are none."""
+    if environment.get("JAX_PLATFORMS") == "cpu":
+        return None
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    gpus = range(len(GpuSensors.here().devices())) if visible is None else filter(None, visible.split(","))
+    if numbers := tuple(str(one).strip() for one in gpus):
+        return Accelerators("gpu", numbers)
+    chips = {path.name.removeprefix("accel") for path in devices.glob("accel[0-9]*")}
+    chips |= {path.name for path in devices.glob("vfio/[0-9]*")}
+    return Accelerators("tpu", tuple(sorted(chips, key=int))) if chips else None
 
 
 def _send(process: subprocess.Popen[bytes], number: signal.Signals) -> None:

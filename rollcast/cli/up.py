@@ -14,7 +14,7 @@ from rich.console import Console
 from rollcast.cli.coordinator_api import Target, page_link
 from rollcast.cli.files import load
 from rollcast.cli.options import Json, Settings
-from rollcast.cli.processes import Endpoints, Fleet, Restart
+from rollcast.cli.processes import Endpoints, Fleet, Restart, accelerators_here, device_shares
 from rollcast.cli.up_config import UpConfig
 from rollcast.cli.view import LiveView, PlainView, summary_table
 from rollcast.cli.watch import run_fleet
@@ -56,7 +56,8 @@ def up(
         return 0
     console = Console(stderr=json_output)
     live = console.is_terminal and not plain and not json_output
-    fleet = Fleet(parsed, new_run_folder(parsed))
+    shares = device_shares(parsed, accelerators_here())
+    fleet = Fleet(parsed, new_run_folder(parsed), shares=shares)
     try:
         status = asyncio.run(_run(fleet, console, live=live))
     finally:
@@ -92,6 +93,8 @@ def page_address(console: Console, folder: RunFolder, endpoints: Endpoints) -> s
 
 async def _run(fleet: Fleet, console: Console, *, live: bool) -> int:
     console.print(f"run folder  {fleet.folder.root}", soft_wrap=True)
+    for name, share in fleet.shares.items():
+        console.print(f"{name:<11} {share.text}", soft_wrap=True, highlight=False)
     view = LiveView(console) if live else PlainView(console)
 
     def kill() -> None:

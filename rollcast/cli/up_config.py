@@ -12,6 +12,16 @@ from peer.config import PeerConfig
 from rollcast.runtime.config import ConfigModel
 
 
+class DevicesConfig(ConfigModel):
+    """Division of this machine's GPUs or TPU chips among the learner and the peers."""
+
+    assign: bool = True
+    """Whether `up` gives each process devices of its own, or a share of a GPU's memory. Otherwise every process sees
+    all devices, as CUDA_VISIBLE_DEVICES and the like leave it."""
+    learner_memory_share: float = Field(0.5, gt=0.0, lt=0.95)
+    """Share of a GPU's memory that the learner takes where peers use the same GPU; they divide the rest."""
+
+
 class UpConfig(ConfigModel):
     """One coordinator, one learner, one origin and some peers, as processes on loopback."""
 
@@ -26,6 +36,8 @@ class UpConfig(ConfigModel):
     restarts_max: int = Field(10, ge=0)
     """Most restarts of each process after it was killed or crashed. After that the run ends, or continues without the
     process if it is a peer."""
+    devices: DevicesConfig = DevicesConfig()
+    """Devices of the learner and the peers."""
     coordinator: CoordinatorConfig = CoordinatorConfig()
     """Settings of the coordinator."""
     learner: LearnerConfig = LearnerConfig()

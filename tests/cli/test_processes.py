@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from peer.config import PeerConfig
+from rollcast.cli import processes
 from rollcast.cli.files import load
-from rollcast.cli.processes import Fleet, Restart
+from rollcast.cli.processes import Fleet, Restart, accelerators_here, device_shares
 from rollcast.cli.up import new_run_folder
-from rollcast.cli.up_config import UpConfig
+from rollcast.cli.up_config import DevicesConfig, UpConfig
+from rollcast.policy.sizing.device_shares import Accelerators
 from rollcast.runtime.config import load_config
 from rollcast.runtime.errors import ProcessFailed, WaitTimedOut
 
@@ -206,3 +208,39 @@ async def test_dead_peer_does_not_fail_the_run(fleet: Fleet) -> None:
     fleet.check()
     assert fleet.ended() == {"peer-1": -9}
     await fleet.stop()
+
+
+def test_the_devices_of_this_machine_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class TwoGpus:
+        def devices(self) -> list[tuple[str, int, int]]:
+            return [("L4", 1, 1)] * 2
+
+    monkeypatch.setattr(processes.GpuSensors, "here", TwoGpus)
+    assert accelerators_here({}, tmp_path) == Accelerators("gpu", ("0", "1"))
+    assert accelerators_here({"CUDA_VISIBLE_DEVICES": "3, 5"}, tmp_path) == Accelerators("gpu", ("3", "5"))
+    assert accelerators_here({"JAX_PLATFORMS": "cpu"}, tmp_path) is None
+    for name in ("accel10", "accel2", "accel_other"):
+        (tmp_path / name).touch()
+    assert accelerators_here({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == Accelerators("tpu", ("2", "10"))
+    assert accelerators_here({"CUDA_VISIBLE_DEVICES": ""}, tmp_path / "none") is None
+
+
+async def test_each_process_sees_its_own_devices(fleet: Fleet) -> None:
+    fleet.shares = device_shares(fleet.config, Accelerators("gpu", ("0", "1")))
+    show = "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES'), os.environ.get('XLA_PYTHON_CLIENT_MEM_FRACTION'))"
+    for name in ("learner", "origin", "peer-1"):
+        fleet.programs[name] = [sys.executable, "-c", show]
+    fleet.prepare()
+    await fleet.start(asyncio.Event())
+    assert await fleet.wait(["learner", "peer-1", "origin"], 10.0) == []
+    await fleet.stop()
+    logs = [fleet.log_path(name).read_text().strip() for name in ("learner", "peer-1")]
+    assert logs == ["0 0.950", "1 0.950"]
+    peer = load_config(fleet.folder.config / "peer-1.toml", PeerConfig)
+    assert peer.limits.vram_share_max == 0.95
+
+
+def test_devices_are_left_alone_where_that_is_asked_for(fleet: Fleet) -> None:
+    alone = fleet.config.model_copy(update={"devices": DevicesConfig(assign=False)})
+    assert device_shares(alone, Accelerators("gpu", ("0",))) == {}
+    assert device_shares(fleet.config, None) == {}
