@@ -78,6 +78,9 @@ class DistributedConfig(ConfigModel):
     """Number of processes. Several are each supervised, and restarted when one of them is lost."""
     process_id: int = Field(0, ge=0)
     """Index of this process. Process 0 leads: it alone connects to coordinator and origin and writes the run folder."""
+    shared_run_folder: bool = False
+    """Whether every process sees run_folder under the same path, on a shared file system. Each then writes its own part
+    of a version while training goes on. Otherwise process 0 gathers versions and writes them, and training waits."""
     coordinator_address: str = ""
     """Address of process 0 for the other processes, as host:port. Use a private network: this service has no
     authentication."""

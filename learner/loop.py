@@ -31,7 +31,7 @@ from learner.objective.config import ObjectiveConfig
 from learner.publishing.epochs import Replay
 from learner.publishing.publications import Publications
 from learner.publishing.publisher import Publisher
-from learner.publishing.versions import RetainedVersions, no_longer_needed
+from learner.publishing.versions import Freezing, RetainedVersions, no_longer_needed
 from learner.throughput import Throughput
 from learner.training.batch_check import BatchRules, check_batch
 from learner.training.packing import PackedBatch, TrainingRow, pack
@@ -41,7 +41,7 @@ from learner.training.trainer import Trainer, behaviour_by_version
 from learner.wall_time import StepTime, WallTime
 from rollcast.policy.logprobs import TokenStatistics
 from rollcast.policy.params import Params
-from rollcast.policy.snapshot import Snapshot, thaw
+from rollcast.policy.snapshot import thaw
 from rollcast.runtime.errors import WaitTimedOut
 from rollcast.wire.ids import Epoch, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -329,14 +329,15 @@ class TrainingLoop:
     async def _publish(self) -> bool:
         if not self._publishes():
             return False
+        await self._parts.publications.finish()  # at most one copy of the parameters is on the devices
         snapshot = await self._on_worker(lambda: self._freeze(Version(self.step)))
         kill_point("snapshot_taken")
         await self._parts.publications.start(Version(self.step), snapshot)
         self._at.newest_version = Version(self.step)
         return True
 
-    def _freeze(self, version: Version) -> Snapshot:
-        return self._parts.retained.freeze(version, self._parts.trainer.freeze_into)
+    def _freeze(self, version: Version) -> Freezing:
+        return self._parts.retained.freeze(version, self._parts.trainer.begin_freeze)
 
     async def _checkpoint(self, published: bool) -> None:
         if self._settings.checkpoints(self.step, self._unsaved_s):

@@ -328,7 +328,7 @@ class _Life:
         await publisher.publish_kept(until=host.step)
         if host.newest_version == host.step:
             version = Version(host.step)
-            snapshot = await self._on_worker(lambda: retained.freeze(version, trainer.freeze_into))
+            snapshot = await self._on_worker(lambda: retained.freeze(version, trainer.begin_freeze))
             await publications.start(version, snapshot)
             await publications.finish()
         return True

@@ -8,8 +8,11 @@ the processor's own peak, for GPUs and TPUs whose peak is known. Model FLOPs: 6 
 ``publish_over_mib``: peak memory while a version is frozen, hashed, encoded and kept during training, beyond training's
 own peak and the snapshot's size. ``sharded_publish_mib``: the most by which the memory of either of two processes of
 four virtual devices each, over which the parameters are sharded, grows meanwhile, the snapshot included;
-``sharded_snapshot_mib``: its size. ``mesh_loss_difference`` and ``two_process_loss_difference``: differences of the
-losses of two steps on 8 virtual devices, and of two processes over gloo, from those on one device.
+``sharded_snapshot_mib``: its size. ``freeze_gb_s`` and ``freeze_stop_share``: how fast a version is written from 8
+virtual devices, and for which share of that time training waits (bench.programs.state_writer).
+
+``mesh_loss_difference`` and ``two_process_loss_difference``: differences of the losses of two steps on 8 virtual
+devices, and of two processes over gloo, from those on one device.
 ``recompute_rows_ratio`` and ``recompute_rows_ratio_8_devices``: see bench/learner/recompute_rows.py.
 """
 
@@ -45,7 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--precision", default="", help="default: float32 on a CPU, bfloat16 elsewhere")
     parser.add_argument("--remat", default="none", choices=["none", "blocks"])
-    parser.add_argument("--only", choices=["speed", "memory", "devices", "rows"], help="measure only this")
+    only = ["speed", "memory", "writing", "devices", "rows"]
+    parser.add_argument("--only", choices=only, help="measure only this")
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
@@ -56,6 +60,8 @@ def run(arguments: argparse.Namespace) -> Outcome:
         if arguments.only in (None, "memory"):
             figures |= _program("bench.programs.publishing_learner", [])
             figures |= sharded_publishing()
+        if arguments.only in (None, "writing"):
+            figures |= writing()
         if arguments.only in (None, "devices"):
             figures |= devices()
         if arguments.only in (None, "rows"):
@@ -140,6 +146,14 @@ def sharded_publishing() -> dict[str, float]:
         "sharded_publish_mib": max(leader["grown_mib"], follower["grown_mib"]),
         "sharded_snapshot_mib": leader["snapshot_mib"],
     }
+
+
+def writing() -> dict[str, float]:
+    """Measure how fast a version is written from 8 virtual devices, and how long training waits for it."""
+    virtual = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    with tempfile.TemporaryDirectory() as folder:
+        figures: dict[str, float] = _program_json("bench.programs.state_writer", [folder], virtual)
+    return figures
 
 
 def _leader_and_follower(module: str, arguments: list[str], devices: int) -> tuple[Any, str]:

@@ -52,13 +52,13 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, float]:
     retained = RetainedVersions(folder, mapped=1)
     publisher = make_publisher(folder, step.model, retained)
     step.run()
-    publisher.prepare(Version(1), retained.freeze(Version(1), step.trainer.freeze_into))
+    publisher.prepare(Version(1), retained.freeze(Version(1), step.trainer.begin_freeze).finish())
     reset_peak()
     for _ in range(STEPS):
         step.run()
     training = peak_bytes()
     reset_peak()
-    snapshot = retained.freeze(Version(2), step.trainer.freeze_into)
+    snapshot = retained.freeze(Version(2), step.trainer.begin_freeze).finish()
     publish_while_training(publisher, snapshot, step)
     publishing, size = peak_bytes(), len(snapshot.state_bytes)
     return {

@@ -75,7 +75,7 @@ def lead(config: LearnerConfig, team: Team, folder: Path) -> dict[str, float]:
     grown, size = 0, 0
     for version in (Version(1), Version(2)):
         before = _start()
-        snapshot = retained.freeze(version, trainer.freeze_into)
+        snapshot = retained.freeze(version, trainer.begin_freeze).finish()
         publisher.prepare(version, snapshot)
         grown, size = peak_bytes() - before, len(snapshot.state_bytes)
     trainer.end(0)

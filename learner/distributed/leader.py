@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import fields, replace
-from typing import Any, BinaryIO
+from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from learner.config import LearnerConfig
 from learner.distributed.team import Order, Team
+from learner.training.freezing import Write, gather_into
 from learner.training.micro_batches import BoolArray, FloatArray
 from learner.training.packing import PackedBatch
 from learner.training.sharded_tensors import gathered, pieces
@@ -36,6 +39,8 @@ class LeadTrainer(Trainer):
     def __init__(self, model_config: ModelConfig, learner_config: LearnerConfig, team: Team) -> None:
         self._team = team
         self._built = False
+        self._shared_run_folder = learner_config.distributed.shared_run_folder
+        self._frozen = 0  # versions that all processes wrote together
         shared = learner_config.model_dump(mode="json", include=set(SHARED))
         team.post(Order("build", text=json.dumps({"model": model_config.model_dump(mode="json"), "shared": shared})))
         super().__init__(model_config, learner_config)
@@ -68,9 +73,25 @@ class LeadTrainer(Trainer):
         self._team.post(_batch_order("score", packed))
         return super().behaviour(params, packed)
 
-    def freeze_into(self, file: BinaryIO | None) -> tuple[TensorSpec, ...]:
-        self._team.post(Order("freeze"))
-        return super().freeze_into(file)
+    def begin_freeze(self, path: Path) -> Write:
+        """Begin to freeze into a file that all processes write if they share the folder; otherwise write it now."""
+        if not self._shared_run_folder:
+            self._team.post(Order("freeze"))
+            with path.open("r+b") as file:
+                tensors = gather_into(self.model_config, self._params, file)
+            return lambda: tensors
+        path = path.absolute()
+        self._team.post(Order("freeze", text=str(path)))
+        write = super().begin_freeze(path)
+        self._frozen += 1
+        number = self._frozen
+
+        def write_with_the_others() -> tuple[TensorSpec, ...]:
+            tensors = write()
+            self._team.meet(f"frozen/{number}")
+            return tensors
+
+        return write_with_the_others
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
         self._team.post(Order("gather_state"))
@@ -98,6 +119,9 @@ class Follower:
         self._team = team
         self._trainer: Trainer | None = None
         self._older: Params = {}
+        self._frozen = 0  # versions that all processes wrote together
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="freeze")
+        self._written: Future[None] | None = None
 
     def follow(self) -> int:
         """Carry out orders until the order to end, and return its exit status.
@@ -106,12 +130,24 @@ class Follower:
             ProcessFailed: another process was lost.
         """
         while (order := self._team.take()).name != "end":
+            if self._written is not None and self._written.done():
+                self._written.result()  # raises what went wrong
             if order.name == "build":
                 self._trainer = self._build(json.loads(order.text))
             else:
                 assert self._trainer is not None
                 self._carry_out(self._trainer, order)
         return int(order.text)
+
+    def _write_in_background(self, write: Write, number: int) -> None:
+        if self._written is not None:
+            self._written.result()
+
+        def write_with_the_others() -> None:
+            write()
+            self._team.meet(f"frozen/{number}")
+
+        self._written = self._writer.submit(write_with_the_others)
 
     def _build(self, settings: dict[str, Any]) -> Trainer:
         # Only the leader reads the model of init_from; its values arrive when it places them.
@@ -140,8 +176,12 @@ class Follower:
                 for name in sorted(params):
                     for _ in pieces(params[name]):
                         pass
+            case "freeze" if order.text:
+                self._frozen += 1
+                write = trainer.begin_freeze(Path(order.text))
+                self._write_in_background(write, self._frozen)
             case "freeze":
-                trainer.freeze_into(None)
+                gather_into(trainer.model_config, trainer.params(), None)
             case "gather_state":
                 trainer.help_gather_state()
             case "restore":

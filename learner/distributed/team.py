@@ -28,6 +28,7 @@ ORDER_BYTES_MAX = 1 << 30
 _POLL_MS = 2_000
 _PREFIX = "rollcast/order"
 _STOP = "rollcast/stop"
+_MEETING = "rollcast/meeting"
 
 Array = np.ndarray[Any, Any]
 
@@ -101,6 +102,13 @@ class Team:
             raise lost(error) from None
         self._number += 1
         return decode(b"".join(parts))
+
+    def meet(self, place: str) -> None:
+        """Wait until every process calls this with the same name, which is used once; on any thread."""
+        try:
+            self._store.wait_at_barrier(f"{_MEETING}/{place}", int(1000 * self._timeout_s))
+        except RuntimeError as error:
+            raise lost(error) from None
 
     def ask_to_stop(self) -> None:
         """Ask the leader, from any process, to stop in order."""

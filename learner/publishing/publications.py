@@ -6,12 +6,16 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from learner.publishing.publisher import Publisher
+from learner.publishing.versions import Freezing
 from rollcast.policy.snapshot import Snapshot
 from rollcast.wire.ids import Version
 
 
 class Publications:
-    """A background publisher with at most one publication in flight; starting the next one waits for it."""
+    """A background publisher with at most one publication in flight; starting the next one waits for it.
+
+    A publication writes its snapshot first, if that is still to be written.
+    """
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
@@ -24,7 +28,7 @@ class Publications:
         """Return the publication in flight; None if there is none."""
         return self._task
 
-    async def start(self, version: Version, snapshot: Snapshot) -> None:
+    async def start(self, version: Version, snapshot: Snapshot | Freezing) -> None:
         """Start to publish, after waiting for the publication in flight.
 
         Raises:
@@ -71,5 +75,7 @@ class Publications:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
-    async def _publish(self, version: Version, snapshot: Snapshot) -> None:
+    async def _publish(self, version: Version, snapshot: Snapshot | Freezing) -> None:
+        if isinstance(snapshot, Freezing):
+            snapshot = await asyncio.to_thread(snapshot.finish)
         self.last_s = await self._publisher.publish(version, snapshot, on_kept=self._kept.set)

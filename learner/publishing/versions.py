@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from google.protobuf.message import DecodeError
 
@@ -43,6 +42,28 @@ class SnapshotFile(Snapshot):
     path: Path
 
 
+class Freezing:
+    """A snapshot whose parameters are copied, and whose file is not written yet."""
+
+    def __init__(self, path: Path, write: Callable[[], tuple[TensorSpec, ...]]) -> None:
+        self._path = path
+        self._write = write
+
+    def finish(self) -> SnapshotFile:
+        """Write the file and return the snapshot. It blocks, may run on any thread, and is called once.
+
+        Raises:
+            RunFolderError: the disk is full or read-only.
+        """
+        try:
+            tensors = self._write()
+            kill_point("version_written")
+            return SnapshotFile(tensors, map_file(self._path), self._path)
+        except OSError as error:
+            self._path.unlink(missing_ok=True)
+            raise run_folder_error(self._path.parent, error) from None
+
+
 class RetainedVersions:
     """Published versions on disk, of which the last few used are mapped into memory.
 
@@ -63,18 +84,21 @@ class RetainedVersions:
         self._number = itertools.count()
         self._lock = threading.Lock()  # guards _states and _stand_ins
 
-    def freeze(self, version: Version, write: Callable[[BinaryIO], tuple[TensorSpec, ...]]) -> SnapshotFile:
-        """Return a snapshot that ``write`` writes to our disk; it takes no memory except the page cache.
+    def freeze(self, version: Version, begin: Callable[[Path], Callable[[], tuple[TensorSpec, ...]]]) -> Freezing:
+        """Begin a snapshot in a file on our disk; it takes no memory of the host except the page cache.
+
+        Args:
+            version: the version that the snapshot is to become.
+            begin: copies the parameters and returns the function that writes them to the empty file at a path, which
+                may be called on another thread while training goes on (learner.training.freezing).
 
         Raises:
             RunFolderError: the disk is full or read-only.
         """
         path = self._folder / f".{version:012d}.state.{next(self._number)}.{os.getpid()}.tmp"
         try:
-            with path.open("wb") as file:
-                tensors = write(file)
-            kill_point("version_written")
-            return SnapshotFile(tensors, map_file(path), path)
+            path.touch()
+            return Freezing(path, begin(path))
         except OSError as error:
             path.unlink(missing_ok=True)
             raise run_folder_error(self._folder, error) from None

@@ -1,54 +1,23 @@
-"""Copy tensors from devices to this host's memory piece by piece, and freeze them into a file that way.
+"""Copy tensors from devices to this host's memory piece by piece.
 
 A tensor may be divided among the devices of many hosts, none of which could hold all of it: some rows of each shard
-are gathered at a time and written to their places in the file.
+are gathered at a time.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from learner.kill_points import kill_point
 from learner.training import mesh
 from learner.training.mesh import everywhere, rows_at_a_time
-from rollcast.policy.config import ModelConfig
-from rollcast.policy.snapshot import frozen_parts, tensor_specs
-from rollcast.wire.versions.tensors import TensorSpec
 
 Rows = np.ndarray[Any, Any]
-
-
-def freeze_into(config: ModelConfig, params: Mapping[str, Any], file: BinaryIO | None) -> tuple[TensorSpec, ...]:
-    """Write the bits that `rollcast.policy.snapshot.freeze` makes of parameters into a file, from its start on.
-
-    Beyond the parameters this takes memory for a copy of one of them on its devices and for one piece of it on the
-    host. If the parameters are on devices of several processes, all of these must call this; those without a file to
-    write pass None. Returns the specs of the tensors in the order of the bytes.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    specs = {spec.name: spec for spec in tensor_specs(config)}
-    for number, master in enumerate(sorted(params)):
-        if number == len(params) // 2:
-            kill_point("version_half_written")
-        for name, part in frozen_parts(config, master, params[master]):
-            for first_row, rows in pieces(part.value):
-                if file is not None:
-                    _write(file, specs[name], first_row, rows.astype(part.dtype, copy=False))
-    return tuple(specs.values())
-
-
-def _write(file: BinaryIO, spec: TensorSpec, first_row: int, rows: Rows) -> None:
-    row_bytes = spec.size_bytes // spec.shape[0] if spec.shape else 0
-    file.seek(spec.offset_bytes + first_row * row_bytes)
-    file.write(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
 
 
 def gathered(array: jax.Array) -> Rows:

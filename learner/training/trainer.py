@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import io
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, BinaryIO
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,18 +13,18 @@ import numpy as np
 
 from learner.config import LearnerConfig
 from learner.training.critic import Critic, Judgement
+from learner.training.freezing import Write, begin_freeze
 from learner.training.mesh import make_mesh, placed, placed_params
 from learner.training.micro_batches import BoolArray, FloatArray, inputs
 from learner.training.packing import PackedBatch
 from learner.training.programs import Factors, Programs
-from learner.training.sharded_tensors import freeze_into, gathered, pieces
+from learner.training.sharded_tensors import gathered, pieces
 from learner.training.starting_model import starting_params
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import TokenStatistics
 from rollcast.policy.params import Params
 from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import CheckpointError, NotFinite
-from rollcast.wire.versions.tensors import TensorSpec
 
 
 class Trainer:
@@ -132,14 +133,18 @@ class Trainer:
         """Return parameters of another version, placed on the devices as the trained ones are."""
         return placed_params(self.mesh, params)
 
-    def freeze_into(self, file: BinaryIO | None) -> tuple[TensorSpec, ...]:
-        """Write the current parameters as the rollout reads them (learner.training.sharded_tensors)."""
-        return freeze_into(self.model_config, self._params, file)
+    def begin_freeze(self, path: Path) -> Write:
+        """Copy the current parameters as the rollout reads them, and return the function that writes them to a file.
+
+        The next step may be taken before the function is called (see learner.training.freezing).
+        """
+        return begin_freeze(self.model_config, self._params, path)
 
     def snapshot(self) -> Snapshot:
         """Return the current parameters as the rollout reads them, in memory."""
-        state = io.BytesIO()
-        return Snapshot(self.freeze_into(state), state.getvalue())
+        with tempfile.NamedTemporaryFile(prefix="rollcast-snapshot-") as file:
+            tensors = self.begin_freeze(Path(file.name))()
+            return Snapshot(tensors, file.read())
 
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
         """Return the arrays of a checkpoint by name, as host copies: the next step reuses the originals' memory."""

@@ -12,9 +12,10 @@ import functools
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
@@ -33,8 +34,6 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "int8": np.dtype(np.int8),
 }
 
-_quantise = jax.jit(functools.partial(quantise, block=WEIGHT_BLOCK))
-
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -44,41 +43,61 @@ class Snapshot:
     state_bytes: BytesLike
 
 
-class FrozenPart(NamedTuple):
-    """A tensor of a snapshot before its cast, which the host does because devices may flush subnormal numbers."""
-
-    value: Any
-    dtype: Any
-
-
 def freeze(config: ModelConfig, params: Mapping[str, Any]) -> Snapshot:
     """Copy parameters (masters or a thawed snapshot, on any device) into a snapshot in the configured precision.
 
     Tensors are copied one after the other, so that memory holds the snapshot and a copy of one tensor.
     """
-    specs: list[TensorSpec] = []
     state = io.BytesIO()  # it grows in place, and getvalue does not copy the bytes
     for master in sorted(params):
-        for name, part in frozen_parts(config, master, params[master]):
-            value = np.asarray(jax.device_get(part.value)).astype(part.dtype, copy=False)
-            start = state.tell()
-            state.write(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
-            specs.append(TensorSpec(name, value.dtype.name, value.shape, start, state.tell() - start))
-    return Snapshot(tuple(specs), state.getvalue())
+        for bits in frozen_bits(config, master, params[master]).values():
+            state.write(np.ascontiguousarray(bits).reshape(-1).view(np.uint8).data)
+    return Snapshot(tensor_specs(config), state.getvalue())
 
 
-def frozen_parts(config: ModelConfig, name: str, value: Any) -> list[tuple[str, FrozenPart]]:
-    """Return one parameter as the tensors of a snapshot, by name and in order: codes and exponents, or the value.
+def frozen_bits(config: ModelConfig, name: str, value: Any) -> dict[str, jax.Array]:
+    """Return the tensors of a snapshot that one parameter becomes, by name and in order, as unsigned integers.
 
-    The tensors stay on the parameter's device. A parameter that is a snapshot's tensor already stays as it is.
+    They are a kernel's codes and exponents, or the rounded value. They are copies on the parameter's devices. Integers
+    keep each bit on any device, where a conversion between floating-point types may flush subnormal numbers to zero. A
+    parameter that is a snapshot's tensor already keeps its bits.
     """
-    dtype = abstract_snapshot(config)[name].dtype
+    dtype = np.dtype(abstract_snapshot(config)[name].dtype)
     if dtype == CODE and value.dtype != CODE:
         # The naive flow quantises the learner's copy in the carrier's dtype, because its learner computes with that.
-        master = value if config.precision == "fp8" else value.astype(config.carrier_dtype)
-        codes, exponents = _quantise(master)
-        return [(name, FrozenPart(codes, CODE)), (f"{name}_scale", FrozenPart(exponents, np.int8))]
-    return [(name, FrozenPart(value, dtype))]
+        codes, exponents = _quantised_bits(value if config.precision == "fp8" else value.astype(config.carrier_dtype))
+        return {name: codes, f"{name}_scale": exponents}
+    return {name: _rounded_bits(value, dtype)}
+
+
+def _quantise_to_bits(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
+    codes, exponents = quantise(matrix, WEIGHT_BLOCK)
+    return jax.lax.bitcast_convert_type(codes, jnp.uint8), jax.lax.bitcast_convert_type(exponents, jnp.uint8)
+
+
+_quantised_bits = jax.jit(_quantise_to_bits)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _rounded_bits(value: jax.Array, dtype: np.dtype[Any]) -> jax.Array:
+    if value.dtype == dtype:
+        return jax.lax.bitcast_convert_type(value, f"u{dtype.itemsize}")
+    if (value.dtype, dtype) != (jnp.float32, jnp.bfloat16):
+        raise TypeError(f"a parameter in {value.dtype} cannot be frozen as {dtype}")
+    return _bfloat16_bits(jax.lax.bitcast_convert_type(value, jnp.uint32))
+
+
+def _bfloat16_bits(bits: jax.Array) -> jax.Array:
+    """Return the bits u16 of the bfloat16 nearest to each float32 with these bits u32, ties to even; NaN becomes quiet.
+
+    Adding 0x7FFF and the lowest bit that stays carries into the upper half exactly where rounding goes up, from
+    mantissa to exponent too, subnormal numbers and overflow to infinity included.
+    """
+    upper = bits >> 16
+    nearest = (bits + jnp.uint32(0x7FFF) + (upper & 1)) >> 16
+    quiet_nan = (upper & 0x8000) | 0x7FC0
+    is_nan = (bits & 0x7FFFFFFF) > 0x7F800000
+    return jnp.where(is_nan, quiet_nan, nearest).astype(jnp.uint16)
 
 
 def tensor_specs(config: ModelConfig) -> tuple[TensorSpec, ...]:

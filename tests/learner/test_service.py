@@ -353,9 +353,11 @@ async def test_kappa_may_follow_the_coordinator(world: World, script: Script) ->
 
 
 async def interrupted(world: World, *, after: int, **changes: Any) -> None:
-    """Run a life that is lost once the report of a step has arrived."""
+    """Run a life that is lost once a step's report has arrived and its version is announced."""
+    coordinator = world.coordinator
     life = asyncio.create_task(run(config(world, **changes), asyncio.Event()))
-    await world.coordinator.until(lambda: any(report.step == after for report in world.coordinator.step_reports))
+    await coordinator.until(lambda: after in coordinator.announcements)
+    await coordinator.until(lambda: any(report.step == after for report in coordinator.step_reports))
     life.cancel()
     await asyncio.gather(life, return_exceptions=True)
 

@@ -18,7 +18,7 @@ from rollcast.policy.params import initial_params
 from rollcast.policy.published import ARCHITECTURES
 from rollcast.policy.quantise import WEIGHT_BLOCK, quantise
 from rollcast.policy.shapes import parameter_count
-from rollcast.policy.snapshot import Snapshot, freeze, tensor_specs, thaw
+from rollcast.policy.snapshot import Snapshot, freeze, frozen_bits, tensor_specs, thaw
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.versions.delta import DeltaDecoder, InPlace, encode_delta
 from rollcast.wire.versions.tensors import TensorSpec
@@ -67,6 +67,20 @@ def test_bfloat16_is_rounded_once() -> None:
         assert thawed[name].dtype == jnp.bfloat16
         np.testing.assert_array_equal(thawed[name], np.asarray(value).astype(ml_dtypes.bfloat16))
     assert freeze(HALF, thawed) == snapshot
+
+
+def test_every_bfloat16_comes_from_the_nearest_float32_subnormal_numbers_and_nan_included() -> None:
+    upper = np.arange(1 << 16, dtype=np.uint32) << 16
+    lower = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)
+    values = (upper[:, None] | lower).view(np.float32)
+    with np.errstate(all="ignore"):
+        expected = values.astype(ml_dtypes.bfloat16).view(np.uint16)
+    np.testing.assert_array_equal(frozen_bits(HALF, "embedding", jnp.asarray(values))["embedding"], expected)
+
+
+def test_a_parameter_of_another_type_is_not_frozen() -> None:
+    with pytest.raises(TypeError, match="float16 cannot be frozen as bfloat16"):
+        frozen_bits(HALF, "embedding", jnp.zeros((2, 2), jnp.float16))
 
 
 @pytest.mark.parametrize("config", [EIGHTH, EIGHTH_BF16])

@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 
 from learner.checkpoints.checkpoint import Checkpoints, HostState, digest_of
-from learner.config import LearnerConfig, MeshConfig
+from learner.config import DistributedConfig, LearnerConfig, MeshConfig
 from learner.distributed.leader import Follower, LeadTrainer
 from learner.distributed.processes import join
 from learner.training import mesh as mesh_module
 from learner.training.trainer import Trainer, behaviour_by_version
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.snapshot import thaw
+from rollcast.policy.snapshot import freeze, thaw
 from tests.learner.tiny import CONFIG, tiny_batch
 
 MODEL = ModelConfig(
@@ -54,6 +54,7 @@ def course(trainer: Trainer, folder: Path, *, resume: bool, steps: int = 2) -> d
     for number in range(steps):
         print(f"step {number}", file=sys.stderr, flush=True)
         snapshot = trainer.snapshot()
+        assert snapshot == freeze(MODEL, trainer.params())
         params = thaw(MODEL, snapshot.tensors, snapshot.state_bytes)
         behaviour = behaviour_by_version(trainer, batch, lambda _, params=params: params).logprobs  # type: ignore[misc]
         metrics.append(trainer.train_step(batch, behaviour - apart))
@@ -76,6 +77,7 @@ def main() -> None:
     parser.add_argument("--process-id", type=int, default=0)
     parser.add_argument("--address", default="")
     parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--shared", action="store_true", help="both processes write the versions' files")
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--init-from", type=Path, help="a model's folder, which only the leader receives")
     parser.add_argument("--then", help="one more mesh, which resumes from the last one's checkpoint")
@@ -102,7 +104,9 @@ def main() -> None:
     if arguments.process_id:
         status = Follower(config_for(meshes[0]), team).follow()
     else:
-        trainer = LeadTrainer(MODEL, config_for(meshes[0]).model_copy(update=from_folder), team)
+        distributed = {"distributed": DistributedConfig(shared_run_folder=arguments.shared)}
+        config = config_for(meshes[0]).model_copy(update=from_folder | distributed)
+        trainer = LeadTrainer(MODEL, config, team)
         print(json.dumps([course(trainer, arguments.folder / "0", resume=arguments.resume, steps=arguments.steps)]))
         status = 0
         trainer.end(status)

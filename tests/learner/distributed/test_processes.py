@@ -99,7 +99,7 @@ def test_settings_of_several_processes_must_be_complete() -> None:
 
 @pytest.mark.slow
 def test_two_processes_are_as_one_and_checkpoints_go_both_ways(tmp_path: Path) -> None:
-    two, one = pair(tmp_path / "two"), alone(tmp_path / "one")
+    two, one = pair(tmp_path / "two", "--shared"), alone(tmp_path / "one")
     for mine, theirs in zip(one["metrics"], two["metrics"], strict=True):
         assert theirs == pytest.approx(mine, abs=1e-5)
     further_two, further_one = pair(tmp_path / "one", "--resume"), alone(tmp_path / "two", "--resume")

@@ -89,3 +89,12 @@ def test_any_process_may_ask_to_stop() -> None:
     follower.ask_to_stop()
     follower.ask_to_stop()
     assert leader.asked_to_stop()
+
+
+def test_processes_meet_and_a_missing_one_is_an_error() -> None:
+    store = FakeStore()
+    teams = [Team(store, timeout_s=5.0) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda team: team.meet("frozen/1"), teams))
+    with pytest.raises(ProcessFailed, match="lost"):
+        Team(store, timeout_s=0.01).meet("frozen/2")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -11,9 +13,11 @@ import pytest
 from learner.publishing.epochs import EpochStart, Replay
 from learner.publishing.publications import Publications
 from learner.publishing.publisher import Publisher
+from learner.publishing.versions import Freezing
 from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import RunFolderError
 from rollcast.wire.ids import Version
+from rollcast.wire.versions.tensors import TensorSpec
 
 SNAPSHOT = Snapshot((), b"")
 
@@ -26,9 +30,11 @@ class ScriptedPublisher:
         self.may_keep = asyncio.Event()
         self.may_finish = asyncio.Event()
         self.error: Exception | None = None
+        self.snapshot = SNAPSHOT
 
     async def publish(self, version: Version, snapshot: Snapshot, *, on_kept: Callable[[], None]) -> float:
         self.story.append(f"start {version}")
+        self.snapshot = snapshot
         await self.may_keep.wait()
         if self.error is not None:
             raise self.error
@@ -67,6 +73,27 @@ async def test_starting_does_not_wait_for_the_origin() -> None:
     assert running.under_way is not None
     await running.cancel()
     assert publisher.story == ["start 0"]
+
+
+async def test_a_snapshot_is_written_in_the_background(tmp_path: Path) -> None:
+    running, publisher = publications()
+    publisher.may_keep.set()
+    publisher.may_finish.set()
+    may_write = threading.Event()
+    path = tmp_path / "state"
+    path.write_bytes(b"bytes")
+
+    def write() -> tuple[TensorSpec, ...]:
+        may_write.wait()
+        return ()
+
+    await running.start(Version(0), Freezing(path, write))
+    assert running.under_way is not None
+    assert publisher.story == []
+    may_write.set()
+    await running.finish()
+    assert publisher.story == ["start 0", "end 0"]
+    assert publisher.snapshot.state_bytes == b"bytes"
 
 
 async def test_waiting_until_kept_is_about_the_version_of_that_moment() -> None:

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 from hypothesis import given, settings
@@ -156,21 +156,23 @@ def test_a_frozen_snapshot_becomes_a_version_where_it_lies(tmp_path: Path) -> No
     retained = RetainedVersions(tmp_path, mapped=2)
     data = state(1)
 
-    def write(file: BinaryIO) -> tuple[TensorSpec, ...]:
-        file.seek(1000)
-        file.write(data[1000:])
-        file.seek(0)
-        file.write(data[:1000])
-        return signed(1).record.tensors
+    def begin(path: Path) -> Callable[[], tuple[TensorSpec, ...]]:
+        assert path.read_bytes() == b""
 
-    frozen = retained.freeze(Version(1), write)
+        def write() -> tuple[TensorSpec, ...]:
+            path.write_bytes(data)
+            return signed(1).record.tensors
+
+        return write
+
+    frozen = retained.freeze(Version(1), begin).finish()
     inode = frozen.path.stat().st_ino
     assert (retained.versions(), frozen.state_bytes) == ([], data)
     retained.retain(signed(1), frozen, {})
     retained.discard(frozen)
     assert (tmp_path / "000000000001.state").stat().st_ino == inode
     assert retained.state(Version(1))[1] == data
-    unused = retained.freeze(Version(1), write)
+    unused = retained.freeze(Version(1), begin).finish()
     retained.discard(unused)
     assert unused.state_bytes == data, "a stand-in reads it on"
     assert not list(tmp_path.glob(".*"))
@@ -179,12 +181,12 @@ def test_a_frozen_snapshot_becomes_a_version_where_it_lies(tmp_path: Path) -> No
 def test_a_full_disk_leaves_no_half_of_a_snapshot(tmp_path: Path) -> None:
     retained = RetainedVersions(tmp_path, mapped=2)
 
-    def write(file: BinaryIO) -> tuple[TensorSpec, ...]:
-        file.write(b"half")
+    def fail() -> tuple[TensorSpec, ...]:
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    freezing = retained.freeze(Version(1), lambda _: fail)
     with pytest.raises(RunFolderError, match="full"):
-        retained.freeze(Version(1), write)
+        freezing.finish()
     assert not list(tmp_path.iterdir())
 
 

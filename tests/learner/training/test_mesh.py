@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
@@ -21,6 +20,7 @@ from bench.learner.learner import sharded_publishing
 from learner.config import MeshConfig
 from learner.training import mesh as mesh_module
 from learner.training import sharded_tensors
+from learner.training.freezing import gather_into
 from learner.training.mesh import (
     everywhere,
     make_mesh,
@@ -31,12 +31,12 @@ from learner.training.mesh import (
     sharding_of,
     state_shardings,
 )
-from learner.training.sharded_tensors import freeze_into
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import initial_params
 from rollcast.policy.snapshot import freeze, tensor_specs
 from rollcast.runtime.errors import ConfigError
-from tests.learner.training.largest_shares import MODEL as WIDE
+from tests.learner.training.eight_devices import FORMS
+from tests.learner.training.eight_devices import MODEL as WIDE
 from tests.policy.hub.hub_files import model_folder, random_params
 
 LAYER = "layers.0."
@@ -104,12 +104,13 @@ def on_eight_devices(module: str, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_no_device_ever_holds_a_whole_tensor(tmp_path: Path) -> None:
+def test_no_device_ever_holds_a_whole_tensor_and_files_are_exact(tmp_path: Path) -> None:
     params = random_params(WIDE)
     folder = model_folder(tmp_path / "model", WIDE, params)
-    found = on_eight_devices("tests.learner.training.largest_shares", str(folder), str(tmp_path))
+    found = on_eight_devices("tests.learner.training.eight_devices", str(folder), str(tmp_path))
     assert found["calls"] > 10
     assert found["largest_share"] == 1 / 8
+    assert found["wrong_files"] == []
     assert found["sums"] == pytest.approx({name: float(leaf.sum()) for name, leaf in params.items()}, rel=1e-4)
 
 
@@ -127,26 +128,21 @@ MODEL = ModelConfig(
     vocabulary_size=96, layers=1, width=256, query_heads=4, key_value_heads=2, head_size=32, feed_forward_width=160
 )
 
-FORMS: dict[str, dict[str, Any]] = {
-    "float32": {},
-    "bfloat16": {"precision": "bfloat16"},
-    "fp8": {"precision": "fp8"},
-    "naive": {"precision": "fp8-naive"},
-}
-
 
 @pytest.mark.parametrize("piece_bytes", [1, 50_000, 8 << 20])
 @pytest.mark.parametrize("form", FORMS)
-def test_a_file_holds_the_bytes_of_freeze(form: str, piece_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gathered_file_holds_the_bytes_of_freeze(
+    form: str, piece_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(mesh_module, "PIECE_BYTES", piece_bytes)
     monkeypatch.setattr(sharded_tensors, "_on_cpu", lambda _: False)
     config = ModelConfig.model_validate(MODEL.model_dump() | FORMS[form])
     devices = jax.devices()[:2]
     mesh = make_mesh(MeshConfig(fsdp=len(devices)), devices)
     params = placed_params(mesh, initial_params(config, 0))
-    file = io.BytesIO()
-    assert freeze_into(config, params, file) == tensor_specs(config)
-    assert file.getvalue() == freeze(config, initial_params(config, 0)).state_bytes
+    with (tmp_path / "state").open("w+b") as file:
+        assert gather_into(config, params, file) == tensor_specs(config)
+        assert file.read() == freeze(config, initial_params(config, 0)).state_bytes
 
 
 def test_pieces_are_small_and_make_up_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +175,7 @@ def test_a_gathered_copy_shares_no_memory(memory_kind: str, monkeypatch: pytest.
 
 
 def test_nothing_is_written_without_a_file() -> None:
-    assert freeze_into(MODEL, initial_params(MODEL, 0), None) == tensor_specs(MODEL)
+    assert gather_into(MODEL, initial_params(MODEL, 0), None) == tensor_specs(MODEL)
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from learner.training.packing import pack
 from learner.training.trainer import Trainer, behaviour_by_version
 from rollcast.policy.logprobs import completion_logprobs
 from rollcast.policy.params import Params, initial_params
-from rollcast.policy.snapshot import thaw
+from rollcast.policy.snapshot import freeze, thaw
 from rollcast.runtime.errors import CheckpointError, NotFinite
 from tests.learner.tiny import CONFIG, MODEL, TIME, tiny_batch, tiny_row, tiny_trainer
 
@@ -210,6 +211,17 @@ def test_several_steps_a_batch_cannot_score_the_current_policy() -> None:
     assert CONFIG.objective.passes == 1
     assert tiny_trainer().scores_on_policy
     assert not tiny_trainer(LearnerConfig.model_validate(several)).scores_on_policy
+
+
+def test_a_version_holds_the_parameters_of_its_step_though_training_went_on(fresh: Trainer, tmp_path: Path) -> None:
+    expected = freeze(MODEL, fresh.params())
+    path = tmp_path / "state"
+    path.touch()
+    write = fresh.begin_freeze(path)
+    batch = tiny_batch(REWARDS)
+    fresh.train_step(batch, fresh.behaviour(fresh.params(), batch).logprobs)
+    assert write() == expected.tensors
+    assert path.read_bytes() == expected.state_bytes != fresh.snapshot().state_bytes
 
 
 def test_the_snapshot_equals_what_the_rollout_reads(fresh: Trainer) -> None:

@@ -1,0 +1,16 @@
+"""Test the program that measures how fast a version is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.programs.state_writer import freezing
+from tests.learner.tiny import MODEL
+
+
+def test_a_small_model_gives_every_figure_and_leaves_no_file(tmp_path: Path) -> None:
+    found = freezing(MODEL.model_copy(update={"precision": "bfloat16"}), tmp_path)
+    assert found.keys() >= {"freeze_gb_s", "freeze_stop_share", "page_cache_gb_s"}
+    assert all(value >= 0.0 for value in found.values())
+    assert found["freeze_gb_s"] > 0.0
+    assert not list(tmp_path.iterdir())

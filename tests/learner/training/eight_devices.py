@@ -1,0 +1,97 @@
+"""Check on 8 virtual devices where tensors lie, and what a version's file holds.
+
+    python -m tests.learner.training.eight_devices MODEL_FOLDER RUN_FOLDER
+
+It prints one JSON object. The number of virtual devices is fixed when jax starts, so this is a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from learner.config import LearnerConfig, MeshConfig
+from learner.publishing.versions import RetainedVersions
+from learner.training import freezing
+from learner.training import trainer as trainer_module
+from learner.training.freezing import begin_freeze
+from learner.training.mesh import make_mesh, placed_params
+from learner.training.trainer import Trainer, behaviour_by_version
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.params import initial_params
+from rollcast.policy.snapshot import freeze, tensor_specs
+from rollcast.wire.ids import Version
+from tests.learner.tiny import tiny_batch
+
+MODEL = ModelConfig(
+    vocabulary_size=512, layers=1, width=64, query_heads=8, key_value_heads=8, head_size=16, feed_forward_width=512
+)
+FORMS: dict[str, dict[str, Any]] = {
+    "float32": {},
+    "bfloat16": {"precision": "bfloat16"},
+    "fp8": {"precision": "fp8"},
+    "naive": {"precision": "fp8-naive"},
+}
+LARGE_BYTES = 32 << 10  # every kernel is, and neither a shard of one nor a scale of a norm, which is on every device
+
+
+def largest_share() -> float:
+    """Return the largest share of a large live array that lies on one device."""
+    arrays = [array for array in jax.live_arrays() if array.nbytes >= LARGE_BYTES]
+    return max((math.prod(array.sharding.shard_shape(array.shape)) / array.size for array in arrays), default=0.0)
+
+
+def load_publish_and_read_back(model_folder: Path, run_folder: Path) -> dict[str, Any]:
+    """Return the loaded model's sums, and the largest share of a tensor that a device held before or after placing."""
+    shares: list[float] = []
+    place = trainer_module.placed_params
+
+    def watched(*arguments: Any) -> Any:
+        shares.append(largest_share())
+        params = place(*arguments)
+        shares.append(largest_share())
+        return params
+
+    trainer_module.placed_params = watched
+    mesh = MeshConfig(data=1, fsdp=4, tensor=2)
+    loaded = Trainer(MODEL, LearnerConfig(mesh=mesh, init_from=model_folder)).params()
+    sums = {name: float(np.asarray(leaf).sum()) for name, leaf in loaded.items()}
+    del loaded
+    trainer = Trainer(MODEL, LearnerConfig(mesh=mesh))
+    retained = RetainedVersions(run_folder, mapped=2)
+    retained.stand_in(Version(0), retained.freeze(Version(0), trainer.begin_freeze).finish())
+    behaviour_by_version(trainer, tiny_batch([1.0, 0.0]), lambda version: retained.host_params(Version(version), MODEL))
+    return {"sums": sums, "calls": len(shares), "largest_share": max(shares)}
+
+
+def wrong_files(folder: Path) -> list[str]:
+    """Return the precisions and meshes whose frozen file does not hold the bytes of `freeze`."""
+    freezing.BAND_BYTES = 1500  # so that shards are joined in several bands
+    wrong = []
+    for form, settings in FORMS.items():
+        config = ModelConfig.model_validate(MODEL.model_dump() | settings)
+        params = initial_params(config, 0)
+        for sizes in ((1, 8, 1), (2, 2, 2), (1, 1, 1)):
+            mesh = make_mesh(MeshConfig(data=sizes[0], fsdp=sizes[1], tensor=sizes[2]))
+            path = folder / f"{form}-{sizes}"
+            path.touch()
+            specs = begin_freeze(config, placed_params(mesh, params), path)()
+            if specs != tensor_specs(config) or path.read_bytes() != freeze(config, params).state_bytes:
+                wrong.append(path.name)
+    return wrong
+
+
+def main() -> None:
+    model_folder, run_folder = map(Path, sys.argv[1:])
+    found = load_publish_and_read_back(model_folder, run_folder)
+    print(json.dumps(found | {"wrong_files": wrong_files(run_folder)}))
+
+
+if __name__ == "__main__":
+    main()
