@@ -30,10 +30,19 @@ class EngineConfig(ConfigModel):
     cache_tokens: int = Field(0, ge=0)
     """Size of the key-value cache in tokens; rollouts that do not fit wait. 0 makes room for concurrent_rollouts of the
     greatest length in the run. Used by the jax engine only."""
+    versions_on_device: Literal["auto", "one", "two"] = "auto"
+    """Versions whose weights are on the device at a time. two: the next version is loaded while the active one
+    generates. one: it waits in host memory until the active one is freed, and generation stops while it is copied to
+    the device. auto: two where the device's memory suffices. Used by the jax engine only."""
     matmul_precision: Literal["highest", "high", "default"] = "highest"
     """Precision of products of float32 matrices, by the jax engine; as in the learner's configuration."""
     compilation_cache: Path | None = None
     """Folder of jax's persistent compilation cache; without one jax's own setting holds (JAX_COMPILATION_CACHE_DIR)."""
+
+    @property
+    def versions_on_device_min(self) -> int:
+        """Return how many versions the device must have room for."""
+        return 2 if self.versions_on_device == "two" else 1
 
 
 class LinkConfig(ConfigModel):

@@ -150,6 +150,7 @@ def _jax_engine(config: EngineConfig, memory_share: float | None) -> Engine:
         concurrent_rollouts=config.concurrent_rollouts,
         compilation_cache=config.compilation_cache,
         matmul_precision=config.matmul_precision,
+        versions_on_device=config.versions_on_device,
         cache_tokens=config.cache_tokens,
         memory_share=memory_share,
     )

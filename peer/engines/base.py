@@ -79,8 +79,8 @@ class Generation(Protocol):
 class Engine(Protocol):
     """A rollout engine, which generates under one active version at a time.
 
-    Two versions may be in memory: the active one and one loaded beside it. One generation runs at a time, and ``load``
-    may run meanwhile.
+    Two versions may be in memory, on the device or on the host: the active one and one loaded beside it. One generation
+    runs at a time, and ``load`` may run meanwhile.
     """
 
     def expect(self, work: WarmUp) -> None:

@@ -10,13 +10,14 @@ from pathlib import Path
 import jax
 
 from peer.engines.base import CompletionSlice, GenerateRequest, WarmUp
+from peer.engines.device_weights import DeviceRoom, DeviceWeights, VersionsOnDevice
 from peer.engines.held_versions import HeldVersions, LoadedVersion
 from rollcast.policy.compilation import MatmulPrecision, use_compilation_cache, use_matmul_precision
 from rollcast.policy.config import ModelConfig, described_model
-from rollcast.policy.params import Params
 from rollcast.policy.sampling.sampler import Sampler, SampleRequest
 from rollcast.policy.sizing.computation import sampling_computation
-from rollcast.policy.snapshot import freeze, thaw
+from rollcast.policy.sizing.memory import PeerShape, peer_memory
+from rollcast.policy.snapshot import freeze, views
 from rollcast.wire.ids import Version
 from rollcast.wire.rollouts import Sampling
 from rollcast.wire.versions.records import VersionRecord, state_hash
@@ -29,7 +30,7 @@ _SHAPES_MAX = 16
 _NO_SAMPLING = Sampling(1.0, 1, ())
 
 
-_Loaded = LoadedVersion[Params]
+_Loaded = LoadedVersion[DeviceWeights]
 
 
 class JaxEngine:
@@ -39,6 +40,7 @@ class JaxEngine:
         concurrent_rollouts: rows that are generated at a time.
         matmul_precision: precision of products of float32 matrices, for models with that carrier.
         compilation_cache: folder of jax's persistent compilation cache; None: jax's own setting holds.
+        versions_on_device: see peer.config.EngineConfig.
         cache_tokens: size of the key-value cache in tokens (see Sampler).
         memory_share: largest share of an accelerator's memory (0 to 1) that this process takes. It counts only if jax
             was not used before in this process; None: jax's default.
@@ -50,6 +52,7 @@ class JaxEngine:
         concurrent_rollouts: int,
         compilation_cache: Path | None = None,
         matmul_precision: MatmulPrecision = "highest",
+        versions_on_device: VersionsOnDevice = "auto",
         cache_tokens: int = 0,
         memory_share: float | None = None,
     ) -> None:
@@ -61,7 +64,8 @@ class JaxEngine:
         self._rows = concurrent_rollouts
         self._cache_tokens = cache_tokens
         self._work: WarmUp | None = None
-        self._held: HeldVersions[Params] = HeldVersions()
+        self._held: HeldVersions[DeviceWeights] = HeldVersions()
+        self._device = DeviceRoom(versions_on_device)
         self._compiled: set[Sampler] = set()
 
     def expect(self, work: WarmUp) -> None:
@@ -105,17 +109,24 @@ class JaxEngine:
     def _load(self, record: VersionRecord, state: memoryview, work: WarmUp | None) -> tuple[_Loaded, bytes]:
         config = described_model(record)
         use_matmul_precision(self._matmul_precision, config.carrier_dtype)
-        # A copy: the store may drop its file while the device arrays still share the memory they came from.
-        params = thaw(config, record.tensors, bytes(state))
-        loaded = LoadedVersion(record.epoch, record.version, config, params)
-        if work is not None:
-            self._compile(loaded, work)
-        return loaded, state_hash(freeze(config, params).state_bytes)
+        # A copy: the store may drop its file while the arrays still share the memory they came from.
+        weights = DeviceWeights(views(config, record.tensors, bytes(state)))
+        loaded = LoadedVersion(record.epoch, record.version, config, weights)
+        if self._device.takes_beside(self._peak_bytes(config, work)):
+            self._device.place(weights)
+            if work is not None:
+                self._compile(loaded, work)
+        return loaded, state_hash(freeze(config, weights.tensors).state_bytes)
+
+    def _peak_bytes(self, config: ModelConfig, work: WarmUp | None) -> int:
+        """Return the bytes of the device that two versions and the expected work need."""
+        tokens = _LENGTH_MIN if work is None else work.prompt_tokens_max + work.sampling.max_new_tokens
+        return peer_memory(config, PeerShape(self._rows, tokens, self._cache_tokens)).peak
 
     def _compile(self, loaded: _Loaded, work: WarmUp) -> None:
         sampler = self._sampler(loaded.config, work.prompt_tokens_max, work.sampling.max_new_tokens)
         if sampler not in self._compiled:
-            sampler.compile(loaded.weights)
+            sampler.compile(loaded.weights.tensors)
             self._compiled.add(sampler)
 
     def _sampler(self, config: ModelConfig, prompt_tokens: int, new_tokens: int) -> Sampler:
@@ -138,8 +149,8 @@ class JaxGeneration:
         sampler = engine._sampler(weights.config, longest, most_new)
         decode = None if engine._work is None else engine._work.decode
         asked = [_sample_request(item) for item in requests]
-        self._generation = sampler.begin(weights.weights, asked, _NO_SAMPLING, decode=decode)
-        self._generated_with = weights
+        self._generation = sampler.begin({}, asked, _NO_SAMPLING, decode=decode)  # the first slice gives it weights
+        self._generated_with: _Loaded | None = None
 
     def add(self, requests: Sequence[GenerateRequest]) -> None:
         """Queue requests for rows that become free (see Generation.add)."""
@@ -155,7 +166,7 @@ class JaxGeneration:
 
     def _generate(self, weights: _Loaded, tokens_max: int) -> list[CompletionSlice]:
         if self._generated_with is not weights:
-            self._generation.renew(weights.weights)
+            self._generation.renew(self._engine._device.use(weights.weights))
         self._generated_with = weights
         return [
             CompletionSlice(number, weights.epoch, weights.version, made.token_ids, made.logprobs, made.finish_reason)

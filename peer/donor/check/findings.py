@@ -127,7 +127,13 @@ def room_findings(
         runs: whether a peer runs here already: then total instead of free memory is compared.
     """
     engine = config.engine
-    needed = peer_memory(model, PeerShape(engine.concurrent_rollouts, row_tokens, engine.cache_tokens))
+    shape = PeerShape(
+        engine.concurrent_rollouts,
+        row_tokens,
+        engine.cache_tokens,
+        versions_on_device=engine.versions_on_device_min,
+    )
+    needed = peer_memory(model, shape)
     memory = needed.peak + (0 if machine.accelerators else needed.host_peak)
     have = machine.compute_memory_bytes if runs else machine.compute_memory_free_bytes
     what = "GPU memory" if machine.accelerators else "memory"

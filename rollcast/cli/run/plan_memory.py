@@ -90,7 +90,13 @@ def plan_of(path: Path, settings: tuple[str, ...] = (), *, fused: bool = True) -
     model = _model(learner)
     shape = learner_shape(learner, row_tokens, fused=fused)
     engine = up.peer.engine
-    peer_shape = PeerShape(engine.concurrent_rollouts, row_tokens, engine.cache_tokens, up.peer.spool_bytes_max)
+    peer_shape = PeerShape(
+        engine.concurrent_rollouts,
+        row_tokens,
+        engine.cache_tokens,
+        up.peer.spool_bytes_max,
+        engine.versions_on_device_min,
+    )
     return MemoryPlan(
         model,
         learner_memory(model, shape),

@@ -69,6 +69,7 @@ class PeerShape:
     row_tokens: int  # longest prompt and completion
     cache_tokens: int = 0  # as configured; 0: enough for all rollouts
     spool_bytes: int = 0  # finished rollouts that wait for the coordinator
+    versions_on_device: int = 2  # 2: the next version is loaded while the active one generates; 1: after it is freed
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +196,13 @@ def peer_memory(model: ModelConfig, shape: PeerShape) -> Estimate:
     phases = {
         "reading prompts": {"activations": read * _layer_bytes(model, reading)},
         "drawing": {"logits": _SAMPLED_COPIES * 4 * shape.concurrent_rollouts * model.vocabulary_size},
-        "new version": {"weights that come": snapshot},
     }
-    return Estimate(resident, phases, {"state and delta": 2 * snapshot, "finished rollouts": shape.spool_bytes})
+    host = {"state and delta": 2 * snapshot, "finished rollouts": shape.spool_bytes}
+    if shape.versions_on_device > 1:
+        phases["new version"] = {"weights that come": snapshot}
+    else:
+        host["version that waits for the device"] = snapshot
+    return Estimate(resident, phases, host)
 
 
 def _layer_bytes(model: ModelConfig, shape: LearnerShape) -> int:

@@ -58,6 +58,11 @@ class TestJaxEngine(EngineConformance, RefusesNonsense):
         assert len({item.token_ids[0] for item in drawn}) > 4
 
 
+class TestJaxEngineWithOneVersionOnItsDevice(TestJaxEngine):
+    def make_engine(self) -> Engine:
+        return JaxEngine(concurrent_rollouts=4, versions_on_device="one")
+
+
 async def test_the_first_batch_compiles_nothing_after_a_warm_up() -> None:
     engine = JaxEngine(concurrent_rollouts=5)  # a shape that no other test has compiled
     engine.expect(WarmUp(prompt_tokens_max=16, sampling=SAMPLING))

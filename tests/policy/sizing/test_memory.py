@@ -117,5 +117,8 @@ def test_a_peer_holds_weights_keys_and_values_and_the_version_that_comes() -> No
         "keys and values": 4 * 4 * 16 * cache_bytes_per_token(TINY),
     }
     assert estimate.phases["new version"] == {"weights that come": snapshot_bytes(TINY)}
+    single = peer_memory(TINY, PeerShape(concurrent_rollouts=4, row_tokens=40, versions_on_device=1))
+    assert "new version" not in single.phases
+    assert single.host_peak == estimate.host_peak + snapshot_bytes(TINY)
     small = peer_memory(TINY, PeerShape(concurrent_rollouts=4, row_tokens=40, cache_tokens=64))
     assert small.resident["keys and values"] == 64 * cache_bytes_per_token(TINY)
