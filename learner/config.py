@@ -9,7 +9,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from learner.objective.config import ObjectiveConfig
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.sizing.memory import StateDtype
+from rollcast.policy.sizing.memory import OptimiserName, StateDtype
 from rollcast.runtime.config import ConfigModel
 from rollcast.wire.limits import CHUNK_SIZE_BYTES_MIN
 
@@ -39,25 +39,50 @@ class WarmStartConfig(ConfigModel):
 
 
 class OptimiserConfig(ConfigModel):
-    """Adam for the RL steps."""
+    """The optimiser of the RL steps."""
 
+    name: OptimiserName = "adamw"
+    """"adamw": AdamW for every tensor. "muon": Muon for the kernels of the layers, which keeps one moment of them
+    instead of two, and AdamW for all other tensors; the same learning rate and weight decay suit both."""
     learning_rate: float = Field(1e-6, gt=0.0)
-    """Learning rate, constant over the run. The default is that of published recipes for models of 7 to 32 billion
-    parameters (DeepSeekMath, 2402.03300, section 4.2; DAPO, 2503.14476, section 4.1). Small models that start from
-    random parameters need a higher one."""
+    """Highest learning rate; constant over the run unless a schedule is set. The default is that of published recipes
+    for models of 7 to 32 billion parameters (DeepSeekMath, 2402.03300, section 4.2; DAPO, 2503.14476, section 4.1).
+    Small models that start from random parameters need a higher one."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Course of the learning rate after the warm-up: constant, or falling to end_share by a line or half a cosine."""
+    warmup_steps: int = Field(0, ge=0)
+    """Learner steps over which the learning rate rises linearly to learning_rate."""
+    decay_steps: int = Field(0, ge=0)
+    """Learner steps, warm-up included, after which a falling learning rate has reached its end and stays there; most
+    often the steps of the run. Required unless the schedule is "constant"."""
+    end_share: float = Field(0.1, ge=0.0, le=1.0)
+    """Share of learning_rate that is left at the end of a falling schedule."""
+    weight_decay: float = Field(0.0, ge=0.0)
+    """Share of each kernel, times the learning rate, that a step subtracts. Norms, biases, embeddings do not decay."""
     b1: float = Field(0.9, ge=0.0, lt=1.0)
-    """Decay of the first moment."""
+    """Decay of AdamW's first moment."""
     b2: float = Field(0.95, ge=0.0, lt=1.0)
-    """Decay of the second moment."""
+    """Decay of AdamW's second moment."""
+    epsilon: float = Field(1e-8, gt=0.0)
+    """Number added to what updates are divided by: AdamW's root of the second moment, Muon's norm of a matrix."""
     max_grad_norm: float = Field(1.0, gt=0.0)
     """Global norm to which larger gradients are scaled down."""
     micro_batch_tokens: int = Field(2048, ge=1)
     """Tokens, padding included, whose activations are in memory at a time; never less than one row per device.
     Gradients of a batch's micro-batches are summed."""
     state_dtype: StateDtype = "float32"
-    """Type of Adam's two moments, which take 8, 4 or about 2 bytes per parameter together."""
+    """Type of the moments, of which AdamW has two: together 8, 4 or about 2 bytes per parameter."""
     offload: bool = False
     """Keep the moments in host memory; each step then moves them to the device and back."""
+
+    @model_validator(mode="after")
+    def _schedule_ends(self) -> OptimiserConfig:
+        if self.schedule != "constant" and self.decay_steps <= self.warmup_steps:
+            raise ValueError(
+                f'schedule = "{self.schedule}" must fall after the warm-up: set decay_steps above warmup_steps = '
+                f"{self.warmup_steps}, most often to the steps of the run"
+            )
+        return self
 
 
 class MeshConfig(ConfigModel):

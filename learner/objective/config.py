@@ -74,8 +74,8 @@ class CriticConfig(ConfigModel):
     """The critic of PPO: a model of the policy's shape with one output, initialised from the policy."""
 
     learning_rate: float = Field(2e-6, gt=0.0)
-    """Constant learning rate of Adam; moment decays and gradient norm are those of the policy's optimiser. The default
-    is that of VAPO (2504.05118, section 5.1) for a model of 32 billion parameters."""
+    """Highest learning rate; all other settings, schedule included, are those of the policy's optimiser. The default is
+    that of VAPO (2504.05118, section 5.1) for a model of 32 billion parameters."""
     discount: float = Field(1.0, gt=0.0, le=1.0)
     """Discount per token (gamma of GAE)."""
     gae_lambda: float = Field(0.95, ge=0.0, le=1.0)

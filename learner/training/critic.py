@@ -18,6 +18,7 @@ from learner.training.mesh import placed_params
 from learner.training.micro_batches import FloatArray, ForwardPasses, Gradients, Side, forward_of, inputs
 from learner.training.optimiser import updates
 from learner.training.packing import PackedBatch
+from learner.training.transformations import schedule_of
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import Forward
 from rollcast.policy.params import Params, bind
@@ -49,7 +50,8 @@ class Critic:
         self._config = config.objective
         self._forward = forward_of(config, mesh)
         micro_batch_tokens = config.optimiser.micro_batch_tokens
-        self._updates = updates(config.optimiser, config.objective.critic.learning_rate, mesh)
+        schedule = schedule_of(config.optimiser, config.objective.critic.learning_rate, config.objective.passes)
+        self._updates = updates(config.optimiser, schedule, mesh)
         self._values = ForwardPasses(self._estimates, mesh, micro_batch_tokens)
         self._gradients = Gradients(self._loss, mesh, micro_batch_tokens)
         params = placed_params(mesh, initial_critic(policy))

@@ -1,4 +1,4 @@
-"""Store Adam's moments in fewer bits: bfloat16, or 8 bits with a scale for each block.
+"""Store an optimiser's moments in fewer bits: bfloat16, or 8 bits with a scale for each block.
 
 A moving average changes by little at a time, often by less than the step between two numbers of such a format: rounded
 to the nearest number it would never change. Stochastic rounding, up or down with odds that make the mean right, lets it
@@ -12,10 +12,13 @@ code is the square root of the first moment's size, and the fourth root of the s
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import optax
+
+from rollcast.policy.sizing.memory import StateDtype
 
 BLOCK = 256
 """The most elements that share a scale; the largest divisor of the last axis up to this is used."""
@@ -28,6 +31,86 @@ class Coded(NamedTuple):
 
     codes: jax.Array
     scales: jax.Array  # f32 [..., last axis / block]
+
+
+class Stored(NamedTuple):
+    """The moments of one tensor between steps, each in a `StateDtype`; None where the optimiser has no such moment."""
+
+    first: Any
+    second: Any
+
+
+class Transformation(Protocol):
+    """An optax transformation of a single tensor whose state is `Stored`."""
+
+    def init(self, param: jax.Array) -> Stored:
+        """Return the moments before the first step."""
+
+    def update(
+        self, gradient: jax.Array, moments: Stored, param: jax.Array, *, count: jax.Array, seeds: jax.Array
+    ) -> tuple[jax.Array, Stored]:
+        """Return the change of the parameter (f32) and the moments after the step.
+
+        Args:
+            count: steps taken before this one, i32 scalar.
+            seeds: the tensor's own seeds for the stochastic rounding of its moments, u32 [2].
+        """
+
+
+def stored(inner: optax.GradientTransformation, form: StateDtype) -> Transformation:
+    """Return a transformation that keeps only the moments of ``inner``, in fewer bits.
+
+    Transformations of optax call their moments mu and nu and the steps taken count; all else in the states of those
+    that are used here is constant. A state is therefore made anew in each step from the stored moments and from one
+    count for all tensors.
+    """
+
+    def init(param: jax.Array) -> Stored:
+        fresh = jax.eval_shape(lambda: _stored(inner.init(param), jnp.zeros(2, jnp.uint32), form))
+        # Not encoded zeros: compilers would compute these at length. Codes of 0 with a scale of 0 are 0 as well.
+        zeros: Stored = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), fresh)
+        return zeros
+
+    def update(
+        gradient: jax.Array, moments: Stored, param: jax.Array, *, count: jax.Array, seeds: jax.Array
+    ) -> tuple[jax.Array, Stored]:
+        known = {"count": count, "mu": _decode(moments.first), "nu": _decode(moments.second, second=True)}
+        state = jax.tree_util.tree_map_with_path(lambda path, leaf: known.get(_field(path), leaf), inner.init(param))
+        change, state = inner.update(gradient, state, param)
+        return change, _stored(state, seeds ^ (count + 1).astype(jnp.uint32) * jnp.uint32(0x9E3779B1), form)
+
+    transformation: Transformation = optax.GradientTransformationExtraArgs(init, update)
+    return transformation
+
+
+def _stored(state: Any, seeds: jax.Array, form: StateDtype) -> Stored:
+    found = {_field(path): leaf for path, leaf in jax.tree.leaves_with_path(state)}
+    first, second = found.get("mu"), found.get("nu")
+    return Stored(
+        None if first is None else _encode(first, seeds[0], form),
+        None if second is None else _encode(second, seeds[1], form, second=True),
+    )
+
+
+def _field(path: tuple[Any, ...]) -> str:
+    """Return the field of an optax state that a leaf is the value of; "" if it is in none."""
+    return path[-1].name if isinstance(path[-1], jax.tree_util.GetAttrKey) else ""
+
+
+def _encode(values: jax.Array, seed: jax.Array, form: StateDtype, *, second: bool = False) -> Any:
+    """Encode a moment as it is stored. Vectors take little memory and stay float32."""
+    if values.ndim < 2 or form == "float32":
+        return values
+    chances = chance(values.shape, seed)
+    if form == "bfloat16":
+        return to_bfloat16(values, chances)
+    return encode_second(values, chances) if second else encode_first(values, chances)
+
+
+def _decode(moment: Any, *, second: bool = False) -> Any:
+    if isinstance(moment, Coded):
+        return decode_second(moment) if second else decode_first(moment)
+    return None if moment is None else moment.astype(jnp.float32)
 
 
 def chance(shape: tuple[int, ...], seed: jax.Array) -> jax.Array:

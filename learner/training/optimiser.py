@@ -1,4 +1,4 @@
-"""Update parameters by Adam with gradient clipping, with moments in 32, 16 or 8 bits, on devices or in host memory.
+"""Update parameters on a mesh by optax transformations: clipped gradients, moments on the devices or in host memory.
 
 Large tensors are updated one after the other, so that the temporary memory of a step is that of one tensor.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,39 +18,78 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from learner.config import OptimiserConfig
 from learner.training.mesh import sharding_of, state_shardings
-from learner.training.moments import (
-    Coded,
-    chance,
-    decode_first,
-    decode_second,
-    encode_first,
-    encode_second,
-    to_bfloat16,
-)
+from learner.training.moments import Stored, Transformation
+from learner.training.transformations import ByName, Schedule, transformations_of
 from rollcast.policy.params import Params
 
 ALONE_ELEMENTS = 1 << 18
 """Tensors of at least this many elements are updated alone, smaller ones together: each call has a fixed cost."""
-_EPSILON = 1e-8
 
 Tensors = tuple[Any, ...]  # arrays of a group, in the order of its names
 
 
-class Moments(NamedTuple):
-    """The state of Adam: the number of steps (i32), and both moments by tensor name, in the form of state_dtype."""
+class State(NamedTuple):
+    """The state of an optimiser: the number of steps taken (i32), and the moments of each tensor by its name."""
 
     count: jax.Array
-    first: dict[str, Any]
-    second: dict[str, Any]
+    moments: dict[str, Stored]
 
 
-class Updates(Protocol):
-    """An optimiser."""
+class _Step(NamedTuple):
+    """What the updates of all tensors in one step share; scalars."""
 
-    def init(self, params: Params) -> Any:
+    count: jax.Array  # steps taken before, i32
+    norm: jax.Array  # of all gradients before clipping, f32
+    taken: jax.Array  # whether the step changes anything, bool
+
+
+class _Plan(NamedTuple):
+    """How a group of tensors is updated. It is part of the key of the compiled program, so equal groups share one."""
+
+    transformations: tuple[Transformation, ...]
+    params: tuple[NamedSharding, ...]
+    moments: tuple[Stored, ...]  # of jax.ShapeDtypeStruct with shardings
+
+
+def updates(config: OptimiserConfig, learning_rate: float | Schedule, mesh: Mesh) -> Updates:
+    """Return the configured optimiser with this learning rate."""
+    chosen = transformations_of(config, learning_rate)
+    return Updates(chosen, mesh, max_grad_norm=config.max_grad_norm, offload=config.offload)
+
+
+class Updates:
+    """An optimiser on a mesh.
+
+    Args:
+        chosen: returns a tensor's transformation by the tensor's name.
+        max_grad_norm: global norm to which larger gradients are scaled down.
+        offload: keep the moments in the memory of the devices' hosts.
+    """
+
+    def __init__(self, chosen: ByName, mesh: Mesh, *, max_grad_norm: float = math.inf, offload: bool = False) -> None:
+        self._chosen = chosen
+        self._mesh = mesh
+        self._max_grad_norm = max_grad_norm
+        self._offload = offload
+        self._plans: dict[str, _Plan] = {}  # keyed by a group's first name
+        self._everywhere = NamedSharding(mesh, PartitionSpec())
+        self._begin = jax.jit(lambda: jnp.zeros((), jnp.int32), out_shardings=self._everywhere)
+        self._init = jax.jit(_fresh, static_argnums=1)
+        self._measure = jax.jit(_measured)
+        self._update = jax.jit(self._updated, donate_argnums=(1, 2), static_argnums=5)
+
+    def init(self, params: Params) -> State:
         """Return a fresh state."""
+        state = State(self._begin(), {})
+        for names in _groups(params):
+            own = tuple(params[name] for name in names)
+            moments = self._init(own, self._plan(names, own))
+            state.moments.update(zip(names, self._kept(moments), strict=True))
+        return state
 
-    def apply(self, gradients: Params, state: Any, params: Params, sound: jax.Array) -> tuple[Params, Any, jax.Array]:
+    def apply(
+        self, gradients: Params, state: State, params: Params, sound: jax.Array
+    ) -> tuple[Params, State, jax.Array]:
         """Return parameters and state after a step, and the norm of the gradients before clipping.
 
         The step changes nothing unless ``sound`` (bool, scalar) and the norm is finite. The devices decide, so that
@@ -58,164 +97,103 @@ class Updates(Protocol):
 
         State and parameters are donated, and gradients are removed from their dictionary once used, to free memory.
         """
-
-    def abstract_state(self, params: Params) -> Any:
-        """Return shapes and shardings of a state, for parameters of which only these are given too."""
-
-    def lowered(self, params: Params) -> Iterator[jax.stages.Lowered]:
-        """Lower each program of ``apply`` once, for parameters of which only shapes and shardings are given."""
-
-
-def updates(config: OptimiserConfig, learning_rate: float, mesh: Mesh) -> Updates:
-    """Return an optimiser that clips gradients to the global norm and applies Adam (Kingma and Ba 2015)."""
-    return _Adam(config, learning_rate, mesh)
-
-
-class _Adam:
-    def __init__(self, config: OptimiserConfig, learning_rate: float, mesh: Mesh) -> None:
-        self._config = config
-        self._learning_rate = learning_rate
-        self._mesh = mesh
-        self._places: dict[str, tuple[Tensors, Tensors, Tensors]] = {}  # keyed by a group's first name
-        self._begin = jax.jit(lambda: jnp.zeros((), jnp.int32), out_shardings=NamedSharding(mesh, PartitionSpec()))
-        self._init = jax.jit(self._nothing, static_argnums=1)
-        self._measure = jax.jit(_measured)
-        self._step = jax.jit(self._stepped, donate_argnums=(1, 2, 3), static_argnums=8)
-
-    def init(self, params: Params) -> Moments:
-        state = Moments(self._begin(), {}, {})
-        for names in _groups(params):
-            own = tuple(params[name] for name in names)
-            first, second = self._init(own, self._where(names, own)[1:])
-            self._keep(state, names, first, second)
-        return state
-
-    def apply(
-        self, gradients: Params, state: Moments, params: Params, sound: jax.Array
-    ) -> tuple[Params, Moments, jax.Array]:
-        norm, taken, count = self._measure(gradients, state.count, sound)
+        step, count = self._measure(gradients, state.count, sound)
         stepped: Params = {}
-        kept = Moments(count, {}, {})
+        kept = State(count, {})
         before: Any = None
         for names in _groups(params):
-            own, first, second = (tuple(tree[name] for name in names) for tree in (params, state.first, state.second))
+            own, moments = (tuple(tree[name] for name in names) for tree in (params, state.moments))
             own_gradients = tuple(gradients.pop(name) for name in names)
-            where = self._where(names, own)
-            if self._config.offload:
-                first, second = jax.device_put((first, second), where[1:])
-            own, first, second = self._step(own_gradients, own, first, second, count, norm, taken, _seeds(names), where)
+            plan = self._plan(names, own)
+            if self._offload:
+                moments = jax.device_put(moments, _shardings(plan.moments))
+            own, moments = self._update(own_gradients, own, moments, step, _seeds(names), plan)
+            moments = self._kept(moments)
             stepped |= zip(names, own, strict=True)
-            self._keep(kept, names, first, second)
-            if self._config.offload:  # wait, so that the devices hold the moments of at most two groups
+            kept.moments.update(zip(names, moments, strict=True))
+            if self._offload:  # wait, so that the devices hold the moments of at most two groups
                 jax.block_until_ready(before)
-                before = [kept.first[name] for name in names]
-        return {name: stepped[name] for name in params}, kept, norm
+                before = moments
+        return {name: stepped[name] for name in params}, kept, step.norm
 
-    def abstract_state(self, params: Params) -> Moments:
-        everywhere = NamedSharding(self._mesh, PartitionSpec())
-        state = Moments(jax.ShapeDtypeStruct((), jnp.int32, sharding=everywhere), {}, {})
+    def abstract_state(self, params: Params) -> State:
+        """Return shapes and shardings of a state during a step, for parameters of which only these are given."""
+        state = State(jax.ShapeDtypeStruct((), jnp.int32, sharding=self._everywhere), {})
         for names in _groups(params):
-            own = tuple(params[name] for name in names)
-            for kept, leaves, where in zip(
-                state[1:], jax.eval_shape(self._empty, own), self._where(names, own)[1:], strict=True
-            ):
-                kept.update(zip(names, _at(leaves, where), strict=True))
+            plan = self._plan(names, tuple(params[name] for name in names))
+            state.moments.update(zip(names, plan.moments, strict=True))
         return state
 
     def lowered(self, params: Params) -> Iterator[jax.stages.Lowered]:
-        state = self.abstract_state(params)
-        everywhere = state.count.sharding
-        sound = jax.ShapeDtypeStruct((), jnp.bool_, sharding=everywhere)
-        norm = jax.ShapeDtypeStruct((), jnp.float32, sharding=everywhere)
-        yield self._measure.lower(params, state.count, sound)
+        """Lower each program of `apply` once, for parameters of which only shapes and shardings are given."""
+        count = self.abstract_state(params).count
+        sound = jax.ShapeDtypeStruct((), jnp.bool_, sharding=self._everywhere)
+        yield self._measure.lower(params, count, sound)
+        step = _Step(count, jax.ShapeDtypeStruct((), jnp.float32, sharding=self._everywhere), sound)
         seen = set()
         for names in _groups(params):
-            own, first, second = (tuple(tree[name] for name in names) for tree in (params, state.first, state.second))
-            where = self._where(names, own)
-            kind = (tuple(leaf.shape for leaf in own), where)
-            if kind not in seen:
+            own = tuple(params[name] for name in names)
+            plan = self._plan(names, own)
+            if (kind := (plan, tuple(leaf.shape for leaf in own))) not in seen:
                 seen.add(kind)
-                yield self._step.lower(own, own, first, second, state.count, norm, sound, _seeds(names), where)
+                yield self._update.lower(own, own, plan.moments, step, _seeds(names), plan)
 
-    def _where(self, names: list[str], params: Tensors) -> tuple[Tensors, Tensors, Tensors]:
-        """Return the shardings of a group's parameters, first and second moments."""
-        if names[0] not in self._places:
-            self._places[names[0]] = self._placed(names, params)
-        return self._places[names[0]]
+    def _plan(self, names: Sequence[str], params: Tensors) -> _Plan:
+        if names[0] not in self._plans:
+            chosen = tuple(map(self._chosen, names))
+            moments = map(jax.eval_shape, [one.init for one in chosen], params)
+            fresh = dict(zip(names, moments, strict=True))
+            placed = jax.tree.map(_at, fresh, state_shardings(self._mesh, fresh))
+            own = (sharding_of(self._mesh, name, leaf.shape) for name, leaf in zip(names, params, strict=True))
+            self._plans[names[0]] = _Plan(chosen, tuple(own), tuple(placed[name] for name in names))
+        return self._plans[names[0]]
 
-    def _placed(self, names: list[str], params: Tensors) -> tuple[Tensors, Tensors, Tensors]:
-        own = tuple(sharding_of(self._mesh, name, leaf.shape) for name, leaf in zip(names, params, strict=True))
-        moments = jax.eval_shape(self._empty, params)
-        first, second = (
-            tuple(state_shardings(self._mesh, {name: leaf})[name] for name, leaf in zip(names, of_kind, strict=True))
-            for of_kind in moments
-        )
-        return own, first, second
+    def _kept(self, moments: Tensors) -> Tensors:
+        """Move the moments to where they stay between steps."""
+        if not self._offload:
+            return moments
+        where = jax.tree.map(lambda sharding: sharding.with_memory_kind("pinned_host"), _shardings(moments))
+        moved: Tensors = jax.device_put(moments, where)
+        return moved
 
-    def _empty(self, params: Tensors) -> tuple[Tensors, Tensors]:
-        zeros = [jnp.zeros(leaf.shape, jnp.float32) for leaf in params]
-        seed, form = jnp.uint32(0), self._config.state_dtype
-        first = tuple(_encode(leaf, seed, form) for leaf in zeros)
-        return first, tuple(_encode(leaf, seed, form, second=True) for leaf in zeros)
-
-    def _nothing(self, params: Tensors, where: tuple[Tensors, Tensors]) -> tuple[Tensors, Tensors]:
-        laid_out: tuple[Tensors, Tensors] = jax.lax.with_sharding_constraint(self._empty(params), where)
-        return laid_out
-
-    def _keep(self, state: Moments, names: list[str], first: Tensors, second: Tensors) -> None:
-        if self._config.offload:
-            where = jax.tree.map(lambda leaf: leaf.sharding.with_memory_kind("pinned_host"), (first, second))
-            first, second = jax.device_put((first, second), where)
-        state.first.update(zip(names, first, strict=True))
-        state.second.update(zip(names, second, strict=True))
-
-    def _stepped(
-        self,
-        gradients: Tensors,
-        params: Tensors,
-        first: Tensors,
-        second: Tensors,
-        count: jax.Array,
-        norm: jax.Array,
-        taken: jax.Array,
-        seeds: jax.Array,
-        where: tuple[Tensors, Tensors, Tensors],
-    ) -> tuple[Tensors, Tensors, Tensors]:
-        most, form = self._config.max_grad_norm, self._config.state_dtype
+    def _updated(
+        self, gradients: Tensors, params: Tensors, moments: Tensors, step: _Step, seeds: jax.Array, plan: _Plan
+    ) -> tuple[Tensors, Tensors]:
+        most, norm = self._max_grad_norm, step.norm
         ends = []
         for index, (gradient, param) in enumerate(zip(gradients, params, strict=True)):
             clipped = jnp.where(norm < most, gradient, gradient / norm * most)
-            mean, square = self._averaged(clipped, first[index], second[index])
-            change = self._change(mean, square, count)
-            own = seeds[index] ^ count.astype(jnp.uint32) * jnp.uint32(0x9E3779B1)
-            ends.append((param + change, _encode(mean, own[0], form), _encode(square, own[1], form, second=True)))
+            change, after = plan.transformations[index].update(
+                clipped, moments[index], param, count=step.count, seeds=seeds[index]
+            )
+            ends.append((optax.apply_updates(param, change), after))
         turned = tuple(zip(*ends, strict=True))
-        turned = jax.tree.map(lambda new, old: jnp.where(taken, new, old), turned, (params, first, second))
-        laid_out: tuple[Tensors, Tensors, Tensors] = jax.lax.with_sharding_constraint(turned, where)
+        turned = jax.tree.map(lambda new, old: jnp.where(step.taken, new, old), turned, (params, moments))
+        where = (plan.params, _shardings(plan.moments))
+        laid_out: tuple[Tensors, Tensors] = jax.lax.with_sharding_constraint(turned, where)
         return laid_out
 
-    def _averaged(self, gradient: jax.Array, first: Any, second: Any) -> tuple[jax.Array, jax.Array]:
-        b1, b2 = self._config.b1, self._config.b2
-        mean = b1 * _decode(first) + (1.0 - b1) * gradient
-        return mean, b2 * _decode(second, second=True) + (1.0 - b2) * jnp.square(gradient)
 
-    def _change(self, mean: jax.Array, square: jax.Array, count: jax.Array) -> jax.Array:
-        steps = count.astype(jnp.float32)
-        root = jnp.sqrt(square / (1.0 - self._config.b2**steps))
-        return -self._learning_rate * (mean / (1.0 - self._config.b1**steps) / (root + _EPSILON))
+def _fresh(params: Tensors, plan: _Plan) -> Tensors:
+    """Return a group's moments before the first step."""
+    moments = tuple(one.init(param) for one, param in zip(plan.transformations, params, strict=True))
+    laid_out: Tensors = jax.lax.with_sharding_constraint(moments, _shardings(plan.moments))
+    return laid_out
 
 
-def _measured(gradients: Params, count: jax.Array, sound: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the gradients' global norm, whether the step is taken, and the number of steps taken with it."""
+def _at(leaf: Any, where: NamedSharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
+
+
+def _shardings(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf.sharding, tree)
+
+
+def _measured(gradients: Params, count: jax.Array, sound: jax.Array) -> tuple[_Step, jax.Array]:
+    """Return the step, and the number of steps taken after it."""
     norm = optax.tree.norm(gradients)
     taken = sound & jnp.isfinite(norm)
-    return norm, taken, count + taken.astype(count.dtype)
-
-
-def _at(tree: Any, shardings: Any) -> Any:
-    return jax.tree.map(
-        lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where), tree, shardings
-    )
+    return _Step(count, norm, taken), count + taken.astype(count.dtype)
 
 
 def _groups(params: Params) -> list[list[str]]:
@@ -224,22 +202,6 @@ def _groups(params: Params) -> list[list[str]]:
     return [[name] for name in params if name not in set(small)] + ([small] if small else [])
 
 
-def _seeds(names: list[str]) -> np.ndarray[Any, np.dtype[np.uint32]]:
+def _seeds(names: Sequence[str]) -> np.ndarray[Any, np.dtype[np.uint32]]:
     """Return seeds, u32 [names, 2], for the stochastic rounding of both moments."""
     return np.array([[zlib.crc32(f"{name}/{kind}".encode()) for kind in ("first", "second")] for name in names], "u4")
-
-
-def _encode(values: jax.Array, seed: jax.Array, form: str, *, second: bool = False) -> Any:
-    """Encode a moment as it is stored. Vectors take little memory and stay float32."""
-    if values.ndim < 2 or form == "float32":
-        return values
-    chances = chance(values.shape, seed)
-    if form == "bfloat16":
-        return to_bfloat16(values, chances)
-    return encode_second(values, chances) if second else encode_first(values, chances)
-
-
-def _decode(moment: Any, *, second: bool = False) -> jax.Array:
-    if isinstance(moment, Coded):
-        return decode_second(moment) if second else decode_first(moment)
-    return moment.astype(jnp.float32)

@@ -16,6 +16,7 @@ from learner.objective import build
 from learner.objective.objective import Terms
 from learner.training.micro_batches import ForwardPasses, Gradients, Side, forward_of
 from learner.training.optimiser import updates
+from learner.training.transformations import schedule_of
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import Forward, TokenStatistics, completion_logprobs
 from rollcast.policy.params import Params
@@ -56,7 +57,10 @@ class Programs:
         it keeps are the TokenStatistics of its forward pass."""
         self.statistics = ForwardPasses(self._score, mesh, micro_batch_tokens)
         """TokenStatistics under any parameters or snapshot."""
-        self.updates = updates(config.optimiser, config.optimiser.learning_rate, mesh)
+        schedule = schedule_of(config.optimiser, config.optimiser.learning_rate, config.objective.passes)
+        self.learning_rate = jax.jit(schedule)
+        """Number of optimiser steps taken -> learning rate of the next one."""
+        self.updates = updates(config.optimiser, schedule, mesh)
         """Optimiser steps."""
 
     def _score(self, params: Params, arrays: dict[str, jax.Array]) -> TokenStatistics:

@@ -20,6 +20,11 @@ def parameter_shapes(config: ModelConfig) -> Shapes:
     return dict(sorted(shapes.items()))
 
 
+def is_hidden_kernel(name: str) -> bool:
+    """Return whether a parameter is a matrix between two layers, neither of the vocabulary nor of a norm."""
+    return name.startswith("layers.") and name.endswith(".kernel")
+
+
 def parameter_count(config: ModelConfig) -> int:
     """Return the count of numbers in all parameters."""
     return sum(math.prod(shape) for shape in parameter_shapes(config).values())

@@ -17,6 +17,7 @@ from rollcast.policy.shapes import parameter_shapes
 
 Bytes = dict[str, int]  # bytes by component
 StateDtype = Literal["float32", "bfloat16", "int8"]
+OptimiserName = Literal["adamw", "muon"]
 
 ACTIVATION_MARGIN = 0.25
 """Largest relative error of the activation estimate against XLA's own report."""

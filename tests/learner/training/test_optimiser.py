@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import optax.contrib
 import pytest
 
 from learner.config import MeshConfig, OptimiserConfig
@@ -22,10 +27,12 @@ from learner.training.moments import (
     decode_second,
     encode_first,
     encode_second,
+    stored,
     to_bfloat16,
 )
 from learner.training.optimiser import Updates, updates
 from rollcast.policy.params import Params
+from rollcast.policy.sizing.memory import StateDtype
 
 MESH = make_mesh(MeshConfig())
 
@@ -50,33 +57,71 @@ def trained(adam: Updates, steps: int) -> tuple[Params, Any, float]:
     return {name: np.asarray(leaf) for name, leaf in params.items()}, state, float(norm)
 
 
-def test_float32_is_adam_with_clipping() -> None:
+def adam_of_the_paper(config: OptimiserConfig, learning_rate: float, steps: int) -> tuple[Params, float]:
+    """Return the parameters and the last norm of Kingma and Ba 2015, algorithm 1, on clipped gradients, in float64."""
+    params, norm = {name: np.asarray(leaf, np.float64) for name, leaf in start().items()}, 0.0
+    first, second = ({name: np.zeros_like(leaf) for name, leaf in params.items()} for _ in range(2))
+    for step in range(1, steps + 1):
+        gradients = {name: np.asarray(leaf, np.float64) for name, leaf in gradients_of(params).items()}
+        norm = float(np.sqrt(sum(np.square(leaf).sum() for leaf in gradients.values())))
+        for name, whole in gradients.items():
+            gradient = whole * min(1.0, config.max_grad_norm / norm)
+            first[name] = config.b1 * first[name] + (1.0 - config.b1) * gradient
+            second[name] = config.b2 * second[name] + (1.0 - config.b2) * gradient**2
+            root = np.sqrt(second[name] / (1.0 - config.b2**step)) + config.epsilon
+            params[name] = params[name] - learning_rate * first[name] / (1.0 - config.b1**step) / root
+    return params, norm
+
+
+def test_without_decay_and_at_a_constant_rate_it_is_the_papers_adam() -> None:
     config = OptimiserConfig(max_grad_norm=0.5)
-    found, _, norm = trained(updates(config, 0.1, MESH), 3)
-    reference = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(0.1, b1=config.b1, b2=config.b2))
-    params, expected_norm = start(), 0.0
-    state = reference.init(params)
-    for _ in range(3):
-        gradients = gradients_of(params)
-        expected_norm = float(optax.tree.norm(gradients))
-        changes, state = reference.update(gradients, state, params)
-        params = optax.apply_updates(params, changes)
-    for name, expected in params.items():
-        np.testing.assert_allclose(found[name], expected, atol=1e-6)
+    found, state, norm = trained(updates(config, 0.1, MESH), 5)
+    expected, expected_norm = adam_of_the_paper(config, 0.1, 5)
+    for name, leaf in expected.items():
+        np.testing.assert_allclose(found[name], leaf, atol=1e-6)
     assert norm == pytest.approx(expected_norm, rel=1e-5)
+    assert int(state.count) == 5
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        optax.contrib.muon(optax.linear_schedule(0.02, 0.002, 5), adam_learning_rate=0.01, weight_decay=0.1),
+        optax.adamw(optax.cosine_decay_schedule(0.02, 5), weight_decay=0.1),
+    ],
+)
+def test_tensor_by_tensor_the_steps_are_those_of_optax_on_the_whole(whole: optax.GradientTransformation) -> None:
+    transformation = stored(whole, "float32")
+    found, _, _ = trained(Updates(lambda _name: transformation, MESH), 5)
+    params = start()
+    state = whole.init(params)
+    for _ in range(5):
+        changes, state = whole.update(gradients_of(params), state, params)
+        params = optax.apply_updates(params, changes)
+    for name, leaf in params.items():
+        np.testing.assert_allclose(found[name], leaf, atol=1e-6)
+
+
+SMALL = [
+    ("adamw", "bfloat16", {"bfloat16": 1024}),
+    ("adamw", "int8", {"int8": 512, "uint8": 512}),
+    ("muon", "bfloat16", {"bfloat16": 1024}),
+    ("muon", "int8", {"int8": 512}),
+]
 
 
 @pytest.mark.parametrize("b2", [0.95, 0.999])
-@pytest.mark.parametrize("state_dtype", ["bfloat16", "int8"])
-def test_small_states_reach_the_result_of_float32(state_dtype: str, b2: float) -> None:
-    values: dict[str, Any] = {"max_grad_norm": 100.0, "b2": b2}
+@pytest.mark.parametrize(("name", "state_dtype", "sizes"), SMALL)
+def test_small_states_reach_the_result_of_float32(
+    name: str, state_dtype: str, sizes: dict[str, int], b2: float
+) -> None:
+    values: dict[str, Any] = {"name": name, "max_grad_norm": 100.0, "b2": b2}
     small, state, _ = trained(updates(OptimiserConfig(state_dtype=state_dtype, **values), 0.02, MESH), 150)
     large, _, _ = trained(updates(OptimiserConfig(**values), 0.02, MESH), 150)
     error = np.abs(small[KERNEL] - TARGET)
     assert error.mean() < np.abs(large[KERNEL] - TARGET).mean() + 0.02
     assert error.max() < np.abs(large[KERNEL] - TARGET).max() + 0.1
-    sizes = {str(leaf.dtype): leaf.nbytes for leaf in jax.tree.leaves(state) if leaf.size == TARGET.size}
-    assert sizes == ({"bfloat16": 1024} if state_dtype == "bfloat16" else {"int8": 512, "uint8": 512})
+    assert {str(leaf.dtype): leaf.nbytes for leaf in jax.tree.leaves(state) if leaf.size == TARGET.size} == sizes
 
 
 def test_small_states_give_reproducible_bits() -> None:
@@ -86,16 +131,16 @@ def test_small_states_give_reproducible_bits() -> None:
     assert all(np.array_equal(first[name], second[name]) for name in first)
 
 
-@pytest.mark.parametrize("state_dtype", ["float32", "int8"])
-def test_moments_on_the_host_make_the_same_steps(state_dtype: str) -> None:
-    config = OptimiserConfig(state_dtype=state_dtype, max_grad_norm=0.5)
+@pytest.mark.parametrize(("name", "state_dtype"), [("adamw", "float32"), ("adamw", "int8"), ("muon", "float32")])
+def test_moments_on_the_host_make_the_same_steps(name: str, state_dtype: str) -> None:
+    config = OptimiserConfig.model_validate({"name": name, "state_dtype": state_dtype, "max_grad_norm": 0.5})
     here, _, norm = trained(updates(config, 0.1, MESH), 3)
     config = config.model_copy(update={"offload": True})
     there, state, host_norm = trained(updates(config, 0.1, MESH), 3)
     for name, expected in here.items():
         np.testing.assert_allclose(there[name], expected, atol=1e-6)
     assert host_norm == pytest.approx(norm)
-    assert {leaf.sharding.memory_kind for leaf in jax.tree.leaves(state[1:])} == {"pinned_host"}
+    assert {leaf.sharding.memory_kind for leaf in jax.tree.leaves(state.moments)} == {"pinned_host"}
 
 
 @pytest.mark.parametrize("state_dtype", ["float32", "bfloat16", "int8"])
@@ -127,6 +172,46 @@ def test_gradients_are_used_up() -> None:
     adam = updates(OptimiserConfig(), 0.1, MESH)
     adam.apply(gradients, adam.init(params), params, jnp.bool_(True))
     assert not gradients
+
+
+@pytest.mark.parametrize("state_dtype", ["float32", "bfloat16", "int8"])
+def test_a_step_takes_the_memory_of_one_tensor_whatever_their_number(state_dtype: StateDtype) -> None:
+    """A CPU needs up to 3.3 copies of the tensor; the compiler for H100s makes one kernel that needs none."""
+    side, layers = 512, 3
+    square = jax.ShapeDtypeStruct((side, side), jnp.float32)
+    params: Params = {f"layers.{layer}.attention.query.kernel": square for layer in range(layers)}
+    adamw = updates(OptimiserConfig(state_dtype=state_dtype, weight_decay=0.1), 0.1, MESH)
+    state = adamw.abstract_state(params)
+    _, *lowered = adamw.lowered(params)
+    assert len(lowered) == 1, "the layers share one program"
+    memory = lowered[0].compile().memory_analysis()
+    assert memory.temp_size_in_bytes < 3.5 * 4 * side**2
+    moments = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state.moments)) // layers
+    assert memory.alias_size_in_bytes == 4 * side**2 + moments
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_the_abstract_state_is_that_of_a_fresh_one(name: str) -> None:
+    made = updates(OptimiserConfig.model_validate({"name": name, "state_dtype": "int8"}), 0.1, MESH)
+    params = start() | {"layers.0.feed_forward.up.kernel": jnp.zeros((512, 512))}
+    shapes = {leaf: jax.ShapeDtypeStruct(value.shape, value.dtype) for leaf, value in params.items()}
+
+    def described(leaf: Any) -> tuple[Any, ...]:
+        return leaf.shape, leaf.dtype
+
+    fresh, abstract = (jax.tree.map(described, state) for state in (made.init(params), made.abstract_state(shapes)))
+    assert fresh == abstract
+
+
+def test_steps_on_a_mesh_are_those_on_one_device() -> None:
+    """This runs on 8 virtual devices in a process of its own, because their number is fixed when jax starts."""
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-m", "tests.learner.training.optimiser_on_mesh"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr
+    differences = json.loads(done.stdout)
+    assert len(differences) == 4
+    assert max(differences.values()) < 2e-6, differences
 
 
 SHAPE = (16, 512)
