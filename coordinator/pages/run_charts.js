@@ -17,6 +17,7 @@ export const FIGURES = [
   { name: "reference_kl", title: "KL to the reference", note: "nats per token", fromZero: true },
   { name: "entropy", title: "Entropy", note: "of the policy, nats per token", fromZero: true },
   { name: "grad_norm", title: "Gradient norm", note: "before clipping", fromZero: true },
+  { name: "learning_rate", title: "Learning rate", note: "of each step", fromZero: true },
   { name: "ratio_mean", title: "Importance ratio", note: "learner to behaviour, mean", format: (value) => fixed(value, 3), lines: [{ value: 1, label: "", colour: "line-strong" }] },
   { name: "clip_fraction", title: "Clip fraction", note: "tokens outside the clip range", format: (value) => percent(value), fromZero: true },
   { name: "value_loss", title: "Value loss", note: "of the critic", fromZero: true },

@@ -101,6 +101,7 @@ def _training(facts: Facts) -> str:
         curves("KL(learner, behaviour), nats per token", [_curve(facts, "k3 estimate", "kl_k3")], least=0.0),
         curves("Entropy, nats per token", [_curve(facts, "entropy", "entropy")], least=0.0),
         curves("Gradient norm before clipping", [_curve(facts, "gradient norm", "grad_norm")], least=0.0),
+        curves("Learning rate", [_curve(facts, "learning rate", "learning_rate")], least=0.0),
         curves("Importance ratio", [_curve(facts, "mean", "ratio_mean")]),
         curves("Clipped tokens, share", [_curve(facts, "clipped", "clip_fraction", "worst")], least=0.0),
         curves(

@@ -86,8 +86,8 @@ class Trainer:
 
         Returns:
             Means over the steps that were not skipped, or over all if every one was: loss, grad_norm (before clipping),
-            the gauges of learner.objective.build, and with a critic value_loss and value_error (squared error of its
-            estimates). Also updates_skipped, the number of skipped steps of policy and critic.
+            learning_rate, the gauges of learner.objective.build, and with a critic value_loss and value_error (squared
+            error of its estimates). Also updates_skipped, the number of skipped steps of policy and critic.
 
         Raises:
             NotFinite: a step left parameters that are not finite.
@@ -239,10 +239,11 @@ class Trainer:
         whole = (inputs(batch), factors, shares)
         gradients, values, self._statistics = self._programs.gradients.of(self._params, whole, batch.sequences_per_row)
         sound = jnp.isfinite(values["loss"])
+        rate = self._programs.learning_rate(self._optimiser_state.count)
         self._params, self._optimiser_state, norm = self._programs.updates.apply(
             gradients, self._optimiser_state, self._params, sound
         )
-        return values | {"grad_norm": norm, "skipped": ~(sound & jnp.isfinite(norm))}
+        return values | {"grad_norm": norm, "learning_rate": rate, "skipped": ~(sound & jnp.isfinite(norm))}
 
 
 def behaviour_by_version(

@@ -101,7 +101,7 @@ STEP_COLUMNS = (
     *("step", "version", "newest_version", "loss", "reward", "reward_mean", "grad_norm", "ratio_mean", "clip_fraction"),
     *("kl_k3", "reference_kl", "entropy", "mismatch_kl_k3", "kl_k3_worst", "kl_k3_worst_peer", "tokens"),
     *("train_s", "behaviour_s", "compile_s", "wait_s", "publish_s", "checkpoint_s", "other_s", "step_s", "epoch"),
-    *("staleness_max_trained", "age_split", "t_bcast_last_s", "tokens_per_s", "peers", "elapsed_s"),
+    *("learning_rate", "staleness_max_trained", "age_split", "t_bcast_last_s", "tokens_per_s", "peers", "elapsed_s"),
     *("eval_held_out_pass_at_1", "eval_held_out_pass_at_1_low", "eval_held_out_pass_at_1_high"),
     *("eval_held_out_pass_at_8", "eval_held_out_pass_at_8_low", "eval_held_out_pass_at_8_high"),
 )
@@ -130,6 +130,7 @@ def _step_row(step: int, source: random.Random, best: float) -> dict[str, Any]:
         "reward": reward,
         "reward_mean": reward,
         "grad_norm": 0.4 + 0.4 * math.exp(-step / 30) + 0.06 * abs(source.gauss(0, 1)),
+        "learning_rate": 1e-6 * min(1.0, step / 20),
         "ratio_mean": 1 + 0.004 * source.gauss(0, 1),
         "clip_fraction": 0.02 + 0.01 * abs(source.gauss(0, 1)),
         "kl_k3": 0.002 + 0.001 * abs(source.gauss(0, 1)),

@@ -41,7 +41,8 @@ def copied(params: Params) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.
 def test_on_policy_ratios_are_one_and_the_loss_is_minus_the_mean_advantage(fresh: Trainer) -> None:
     batch = tiny_batch(REWARDS)
     values = fresh.train_step(batch, fresh.behaviour(fresh.params(), batch).logprobs)
-    assert set(values) == {"loss", "grad_norm", "ratio_mean", "clip_fraction", "kl_k3", "entropy", "updates_skipped"}
+    gauges = {"ratio_mean", "clip_fraction", "kl_k3", "entropy"}
+    assert set(values) == {"loss", "grad_norm", "learning_rate", "updates_skipped"} | gauges
     assert values["ratio_mean"] == pytest.approx(1.0, abs=1e-5)
     assert values["clip_fraction"] == 0.0
     assert values["kl_k3"] == pytest.approx(0.0, abs=1e-5)
@@ -138,6 +139,21 @@ def test_a_step_that_overflows_the_parameters_is_an_error(fresh: Trainer, monkey
     monkeypatch.setattr(fresh._programs.updates, "apply", overflowing)
     with pytest.raises(NotFinite, match="parameters are not finite"):
         fresh.train_step(batch, behaviour)
+
+
+def test_a_restored_state_continues_the_schedule_of_learning_rates() -> None:
+    falling = {"learning_rate": 1e-3, "schedule": "linear", "warmup_steps": 1, "decay_steps": 4, "end_share": 0.1}
+    optimiser = OptimiserConfig.model_validate(CONFIG.optimiser.model_dump() | falling)
+    trainer = tiny_trainer(CONFIG.model_copy(update={"optimiser": optimiser}))
+    batch = tiny_batch(REWARDS)
+    behaviour = trainer.behaviour(trainer.params(), batch).logprobs
+    rates, states = [], []
+    for _ in range(4):
+        states.append(trainer.state())
+        rates.append(trainer.train_step(batch, behaviour)["learning_rate"])
+    assert rates == pytest.approx([5e-4, 1e-3, 7e-4, 4e-4])
+    trainer.restore(states[2])
+    assert trainer.train_step(batch, behaviour)["learning_rate"] == rates[2]
 
 
 def test_a_foreign_checkpoint_is_refused(fresh: Trainer) -> None:
