@@ -17,8 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import optax.contrib
+from jax.sharding import Mesh, NamedSharding
 
-from learner.config import WarmStartConfig
+from learner.config import MeshConfig, WarmStartConfig
+from learner.training.mesh import make_mesh, placed_params
+from learner.training.moments import stored
+from learner.training.optimiser import Updates
 from learner.training.packing import PackedBatch, pack_examples
 from learner.training.trainer import Trainer
 from rollcast.policy.config import ModelConfig
@@ -80,7 +84,7 @@ def warm_start(
     return WarmStartFigures(correct_steps, config.flawed_steps, reached, time.perf_counter() - started_s)
 
 
-def _skill_optimiser(config: WarmStartConfig) -> Any:
+def _skill_optimiser(config: WarmStartConfig) -> optax.GradientTransformation:
     """Return Muon for matrices and Adam for the rest, with learning rates that fall linearly to a tenth.
 
     Muon (Jordan et al. 2024) needs less than half of Adam's steps for two-digit sums. It also trains the embedding,
@@ -99,14 +103,19 @@ def _skill_optimiser(config: WarmStartConfig) -> Any:
 class _Supervised:
     """A trainer of examples with cross-entropy on the answers."""
 
-    def __init__(self, model_config: ModelConfig, batch_size: int, optimiser: Any, params: Params) -> None:
-        self.params = params
+    def __init__(
+        self, model_config: ModelConfig, batch_size: int, optimiser: optax.GradientTransformation, params: Params
+    ) -> None:
+        mesh = _mesh_of(params)
+        # Copied, because each step donates them, and those of the trainer must stay.
+        self.params = jax.tree.map(jnp.copy, placed_params(mesh, params))
         self._steps = 0
         self._model_config = model_config
         self._batch_size = batch_size
-        self._optimiser = optimiser
-        self._optimiser_state = optimiser.init(params)
-        self._step = jax.jit(self._train)
+        transformation = stored(optimiser, "float32")
+        self._updates = Updates(lambda _name: transformation, mesh)
+        self._state = self._updates.init(self.params)
+        self._gradient = jax.jit(jax.value_and_grad(self._loss))
 
     def train(self, pool: PackedBatch, steps: int, random: np.random.Generator, on_step: OnStep) -> None:
         """Take steps on batches sampled from the pool with replacement."""
@@ -115,15 +124,17 @@ class _Supervised:
             self._steps += 1
             batch = pool.select(random.integers(0, len(pool.tokens), self._batch_size))
             arrays = (batch.tokens, batch.positions, batch.segments, batch.temperature, batch.loss_mask)
-            self.params, self._optimiser_state = self._step(self.params, self._optimiser_state, arrays)
+            loss, gradients = self._gradient(self.params, arrays)
+            self.params, self._state, _ = self._updates.apply(gradients, self._state, self.params, jnp.isfinite(loss))
 
-    def _train(self, params: Params, optimiser_state: Any, arrays: tuple[jax.Array, ...]) -> tuple[Params, Any]:
+    def _loss(self, params: Params, arrays: tuple[jax.Array, ...]) -> jax.Array:
         *inputs, loss_mask = arrays
+        logprobs = completion_logprobs(self._model_config, params, *inputs).logprobs
+        mask = loss_mask.astype(jnp.float32)
+        return -jnp.sum(logprobs * mask) / jnp.sum(mask)
 
-        def loss(candidate: Params) -> jax.Array:
-            logprobs = completion_logprobs(self._model_config, candidate, *inputs).logprobs
-            mask = loss_mask.astype(jnp.float32)
-            return -jnp.sum(logprobs * mask) / jnp.sum(mask)
 
-        updates, optimiser_state = self._optimiser.update(jax.grad(loss)(params), optimiser_state, params)
-        return optax.apply_updates(params, updates), optimiser_state
+def _mesh_of(params: Params) -> Mesh:
+    """Return the mesh that parameters lie on; those of a leader of several processes are on its first device."""
+    sharding = next(iter(params.values())).sharding
+    return sharding.mesh if isinstance(sharding, NamedSharding) else make_mesh(MeshConfig(), list(sharding.device_set))
