@@ -122,6 +122,7 @@ def learner_shape(learner: LearnerConfig, row_tokens: int, *, fused: bool = True
         micro_batch_tokens=optimiser.micro_batch_tokens,
         state_dtype=optimiser.state_dtype,
         offload=optimiser.offload,
+        optimiser=optimiser.name,
         remat=learner.remat == "blocks",
         reference=objective.kl not in (None, "none"),
         critic=objective.advantage == "critic",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.shapes import parameter_shapes
+from rollcast.policy.shapes import is_hidden_kernel, parameter_shapes
 
 Bytes = dict[str, int]  # bytes by component
 StateDtype = Literal["float32", "bfloat16", "int8"]
@@ -38,6 +38,9 @@ _WIDTHS_UNDER_WAY = 11  # further float32 numbers per token and width at the pea
 # Copies of the largest tensor in float32 that an optimiser step makes besides gradients, moments and results.
 _STEP_COPIES: Mapping[StateDtype, float] = {"float32": 1.05, "bfloat16": 1.6, "int8": 3.4}
 _OFFLOADED_STEP_COPIES = 8
+# Copies of a layer's largest kernel in float32 that Muon's iteration makes on every device, which all gather it whole;
+# by XLA's compiler for 1 to 8 H100s.
+_MUON_COPIES = 3.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class LearnerShape:
     micro_batch_tokens: int
     state_dtype: StateDtype = "float32"
     offload: bool = False
+    optimiser: OptimiserName = "adamw"
     remat: bool = False
     reference: bool = False  # a second copy of the parameters, for a KL term
     critic: bool = False
@@ -115,18 +119,22 @@ def snapshot_bytes(model: ModelConfig) -> int:
     return total
 
 
-def moment_bytes(model: ModelConfig, dtype: StateDtype) -> int:
-    """Return the bytes of Adam's two moments and its counter. Vectors are float32 whatever the dtype."""
+def moment_bytes(model: ModelConfig, dtype: StateDtype, optimiser: OptimiserName = "adamw") -> int:
+    """Return the bytes of the optimiser's moments and its counter. Vectors are float32 whatever the dtype.
+
+    AdamW has two moments of each parameter; Muon has only one of each kernel of the layers.
+    """
     total = 4
-    for shape in parameter_shapes(model).values():
+    for name, shape in parameter_shapes(model).items():
         size = math.prod(shape)
+        moments = 1 if optimiser == "muon" and is_hidden_kernel(name) else 2
         if len(shape) < 2 or dtype == "float32":
-            total += 8 * size
+            total += moments * 4 * size
         elif dtype == "bfloat16":
-            total += 4 * size
+            total += moments * 2 * size
         else:
             block = next(one for one in range(min(_MOMENT_BLOCK, shape[-1]), 0, -1) if shape[-1] % one == 0)
-            total += 2 * (size + 4 * (size // block))
+            total += moments * (size + 4 * (size // block))
     return total
 
 
@@ -158,7 +166,7 @@ def cache_bytes_per_token(model: ModelConfig) -> int:
 def learner_memory(model: ModelConfig, shape: LearnerShape) -> Estimate:
     """Estimate the memory of a learner, for each device of its mesh and for the host."""
     shards = shape.fsdp * shape.tensor
-    masters, moments = _shared(parameter_bytes(model), shards), moment_bytes(model, shape.state_dtype)
+    masters, moments = _shared(parameter_bytes(model), shards), moment_bytes(model, shape.state_dtype, shape.optimiser)
     snapshot = snapshot_bytes(model)
     resident = {"parameters (float32)": masters}
     if not shape.offload:
@@ -168,14 +176,13 @@ def learner_memory(model: ModelConfig, shape: LearnerShape) -> Estimate:
     if shape.critic:
         resident["critic and its states"] = masters + _shared(moments, shards)
     largest = max(map(math.prod, parameter_shapes(model).values()))
-    copies = 4 * largest * (_OFFLOADED_STEP_COPIES if shape.offload else _STEP_COPIES[shape.state_dtype])
     passes = {"activations": activation_bytes(model, shape), "tiles of logits": _tile_bytes(model, shape)}
     if shards > 1:
         passes["layers gathered"] = 2 * 4 * _layer_parameters(model)
     phases = {
         "behaviour": {"an older version": _shared(snapshot, shards), **_without_backward(model, shape, passes)},
         "gradients": {"gradients (float32)": masters, **passes},
-        "optimiser step": {"gradients (float32)": masters, "the step's own": _shared(int(copies), shards)},
+        "optimiser step": {"gradients (float32)": masters, "the step's own": _step_bytes(model, shape)},
         "publishing": {"a tensor's codes": _shared(largest * 4, shards)},
     }
     # Versions are not counted: they are files, which the page cache holds only as far as memory is free.
@@ -228,6 +235,16 @@ def _without_backward(model: ModelConfig, shape: LearnerShape, passes: Bytes) ->
 def _tile_bytes(model: ModelConfig, shape: LearnerShape) -> int:
     logits = min(_LOGIT_TILE, tokens_per_device(shape) * model.vocabulary_size)
     return _TILE_COPIES * 4 * -(-logits // shape.tensor)
+
+
+def _step_bytes(model: ModelConfig, shape: LearnerShape) -> int:
+    """Return the bytes on a device that the optimiser's step of one tensor needs at most, besides what it updates."""
+    sizes = {name: 4 * math.prod(dimensions) for name, dimensions in parameter_shapes(model).items()}
+    copies = _OFFLOADED_STEP_COPIES if shape.offload else _STEP_COPIES[shape.state_dtype]
+    own = _shared(int(copies * max(sizes.values())), shape.fsdp * shape.tensor)
+    if shape.optimiser == "adamw":
+        return own
+    return max(own, int(_MUON_COPIES * max(size for name, size in sizes.items() if is_hidden_kernel(name))))
 
 
 def _layer_parameters(model: ModelConfig) -> int:

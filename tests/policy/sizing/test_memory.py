@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -15,9 +16,11 @@ from learner.training.optimiser import updates
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import abstract_params, initial_params
 from rollcast.policy.sampling.kv_cache import page_bytes
+from rollcast.policy.shapes import is_hidden_kernel, parameter_shapes
 from rollcast.policy.sizing.memory import (
     ACTIVATION_MARGIN,
     LearnerShape,
+    OptimiserName,
     PeerShape,
     StateDtype,
     activation_bytes,
@@ -49,11 +52,14 @@ def test_snapshots_are_counted_exactly(precision: str) -> None:
     assert snapshot_bytes(config) == len(freeze(config, initial_params(config, 0)).state_bytes)
 
 
+@pytest.mark.parametrize("optimiser", ["adamw", "muon"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-def test_moments_are_counted_exactly(dtype: StateDtype) -> None:
-    made = updates(OptimiserConfig(state_dtype=dtype), 1e-3, make_mesh(LearnerConfig().mesh))
+def test_moments_are_counted_exactly(dtype: StateDtype, optimiser: OptimiserName) -> None:
+    made = updates(OptimiserConfig(name=optimiser, state_dtype=dtype), 1e-3, make_mesh(LearnerConfig().mesh))
     state = jax.eval_shape(made.init, abstract_params(UNTIED))
-    assert moment_bytes(UNTIED, dtype) == sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    assert moment_bytes(UNTIED, dtype, optimiser) == sum(
+        leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)
+    )
 
 
 def test_the_cache_is_counted_exactly() -> None:
@@ -108,6 +114,19 @@ def test_sharding_offloading_and_rematerialisation_save_memory() -> None:
     assert activation_bytes(model, LearnerShape(4096, 16_384, fused_attention=True)) < kept[0] / 2
     more = LearnerShape(4096, 16_384, reference=True, critic=True)
     assert learner_memory(model, more).peak > whole.peak + 3 * parameter_bytes(model)
+
+
+def test_muon_keeps_one_moment_of_a_kernel_and_gathers_it_whole() -> None:
+    model = ModelConfig(preset="qwen3-0.6b")
+    adamw, muon = (
+        learner_memory(model, LearnerShape(4096, 16_384, fsdp=64, optimiser=name)) for name in ("adamw", "muon")
+    )
+    kernels = sum(math.prod(shape) for name, shape in parameter_shapes(model).items() if is_hidden_kernel(name))
+    states = "optimiser states (float32)"
+    assert adamw.resident[states] - muon.resident[states] == pytest.approx(4 * kernels / 64, rel=1e-6)
+    largest = 4 * model.width * model.feed_forward_width
+    assert muon.phases["optimiser step"]["the step's own"] > 3 * largest
+    assert adamw.phases["optimiser step"]["the step's own"] < largest
 
 
 def test_a_peer_holds_weights_keys_and_values_and_the_version_that_comes() -> None:
