@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from learner.training.programs import Factors, Programs
 from rollcast.policy.attention import Device, kernel_for
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import abstract_params, abstract_snapshot
+from rollcast.policy.snapshot import frozen_bits
 
 SEQUENCES_PER_ROW = 8
 """Rollouts that share a row of a packed batch."""
@@ -52,6 +54,8 @@ def step_programs(
 ) -> Iterator[Program]:
     """Yield the programs of a whole step: behaviour under an older version, gradients, optimiser and publishing.
 
+    The copy of a published version stays in memory until it is written, which may take as long as the next step.
+
     Args:
         devices: the accelerators' devices; see accelerators.devices_of.
         row_tokens: tokens of a row; each device has one row of a micro-batch.
@@ -64,13 +68,22 @@ def step_programs(
     masters, older = _placed(mesh, abstract_params(model)), _placed(mesh, abstract_snapshot(model))
     state = programs.updates.abstract_state(masters)
     read, part = _micro_batch(mesh, row_tokens)
-    resident = bytes_per_device((masters, state))
+    resident = bytes_per_device((masters, state, older))  # with the copy of a version of the same shapes
     behaviour = programs.statistics.one_pass.lower(older, read)
     yield Program("behaviour", behaviour, resident + bytes_per_device((older, read)))
     gradients = programs.gradients.add.lower(masters, masters, part, SEQUENCES_PER_ROW)
     yield Program("gradients", gradients, resident + bytes_per_device((masters, part)))
     for lowered in programs.updates.lowered(masters):
         yield Program("optimiser step", lowered, resident + bytes_per_device(masters))
+    for name, leaf in _one_of_each_kind(masters):
+        frozen = jax.jit(functools.partial(frozen_bits, model, name)).lower(leaf)
+        yield Program("publishing", frozen, resident)
+
+
+def _one_of_each_kind(tensors: dict[str, jax.ShapeDtypeStruct]) -> list[tuple[str, jax.ShapeDtypeStruct]]:
+    """Return one tensor of each shape and sharding, by name."""
+    kinds = {(leaf.shape, leaf.sharding): (name, leaf) for name, leaf in tensors.items()}
+    return list(kinds.values())
 
 
 def bytes_per_device(tree: Any) -> int:

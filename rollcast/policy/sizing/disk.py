@@ -42,7 +42,7 @@ def learner_disk(model: ModelConfig, shape: LearnerShape, keeps: LearnerRetentio
     version = snapshot_bytes(model)
     versions = keeps.newest_versions + (keeps.checkpoints - 1) * (keeps.staleness_limit + 1)
     state = parameter_bytes(model) * (1 + shape.reference + shape.critic)
-    state += moment_bytes(model, shape.state_dtype) * (1 + shape.critic)
+    state += moment_bytes(model, shape.state_dtype, shape.optimiser) * (1 + shape.critic)
     return {
         "versions": (versions + 1) * version,
         "their deltas": int(versions * version * DELTA_SHARE),

@@ -35,13 +35,14 @@ def test_every_program_of_the_step_is_lowered_once_with_all_that_stays_in_memory
     for program in programs:
         alive[program.phase].append(program.alive_bytes)
     masters = parameter_bytes(MODEL)
-    resident = masters + moment_bytes(MODEL, "bfloat16")
+    resident = masters + moment_bytes(MODEL, "bfloat16") + snapshot_bytes(MODEL)  # the last version is being written
     batch = ROW_TOKENS * 4 * 10
     assert alive["behaviour"] == [pytest.approx(resident + snapshot_bytes(MODEL), abs=batch)]
     assert alive["gradients"] == [pytest.approx(resident + masters, abs=batch)]
     # The norm; then the embedding, the small tensors, and kernels that read the residual stream or write to it: they
     # have one shape, but are divided among devices along different dimensions.
     assert alive["optimiser step"] == [resident + masters] * 5
+    assert set(alive["publishing"]) == {resident}
 
 
 def test_bytes_per_device_are_those_of_a_shard() -> None:
