@@ -24,6 +24,7 @@ BENCHES = {
         "parity": "Compare logits with Hugging Face transformers: three families, with cache, tied and untied.",
         "precision": "Compare log-probabilities of learner and rollout by precision; train with naive fp8.",
         "sampler": "Compare tokens per second with transformers' generate at batch 1 to 256, and with the roofline.",
+        "attention": "Compile attention at 512 to 32,768 tokens for H100s and TPU slices; memory per token.",
         "fits": "Compile the whole step of 4B to 32B models for H100s and TPU slices; compare with plan-memory.",
         "learner": "Compare the learner's step with the matmul roofline; measure memory and multi-device loss.",
         "roofline": "Estimate milliseconds per token from one timed decode; compare with published ones.",
