@@ -151,6 +151,8 @@ class LeaseConfig(ConfigModel):
     """Prompt groups to keep open beyond one batch and the work in progress meanwhile, in batches."""
     duplicate_share: float = Field(0.05, ge=0.0, le=1.0)
     """Most attempts, as a share of all, that may be second attempts at slots of slow peers."""
+    evaluation_share: float = Field(0.25, gt=0.0, le=1.0)
+    """Share of the fleet, by slots, that may evaluate instead of generating for training; at least one peer."""
     on_new_version: Literal["finish", "continue"] = "finish"
     """Whether a peer finishes its running rollouts with the old version or continues them with the new one."""
     partial_interval_s: float = Field(10.0, ge=0.0)

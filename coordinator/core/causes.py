@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from coordinator.core.events.evaluation_events import EvaluationRequested, EvaluationScored
 from coordinator.core.events.events import (
     ActivationPlanFailed,
     ActivationPlanned,
@@ -81,6 +82,8 @@ def cause_of(event: Event) -> str:
             return f"step {event.step}"
         case VersionAnnounced():
             return f"version {event.version}"
+        case EvaluationRequested() | EvaluationScored():
+            return f"version {event.key.version}"
         case EpochRecorded():
             return f"epoch {event.epoch}"
         case LearnerStatusChanged():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from coordinator.core.activation.activation import Activation
 from coordinator.core.activation.preview import Question, question_of
 from coordinator.core.activation.status import ActivationStatus
-from coordinator.core.decisions import epoch_change, lifecycle, rollouts
+from coordinator.core.decisions import epoch_change, evaluating, lifecycle, rollouts
 from coordinator.core.decisions.broadcasts import Broadcasts
 from coordinator.core.decisions.issuing import issue
 from coordinator.core.decisions.settings import CoreSettings
@@ -20,6 +20,7 @@ from coordinator.core.decisions.state import CoreState, Restored
 from coordinator.core.decisions.wait_causes import WaitCauses
 from coordinator.core.decisions.work_requests import WorkRequests
 from coordinator.core.events.actions import Action, Note
+from coordinator.core.events.evaluation_events import EvaluationKey, EvaluationRequested, EvaluationScored
 from coordinator.core.events.events import (
     ActivationPlanFailed,
     ActivationPlanned,
@@ -61,6 +62,7 @@ from coordinator.core.events.reach_events import (
     RecordGiven,
     SeenAt,
 )
+from coordinator.core.leases.evaluation_book import Evaluation
 from coordinator.core.members.membership import Member
 from coordinator.core.members.standby import standby_of
 from coordinator.core.operator import Operator
@@ -162,6 +164,10 @@ class CoordinatorCore:
         """Return why this identity is banned; empty if it is not."""
         return self._state.members.banned_because(peer_id)
 
+    def evaluation(self, key: EvaluationKey) -> Evaluation | None:
+        """Return an evaluation with its scores so far; None if it is not known, so that it has to be requested."""
+        return self._state.evaluations.get(key)
+
     @property
     def has_peers(self) -> bool:
         """Whether any peer has a session."""
@@ -242,6 +248,8 @@ class CoordinatorCore:
                 return self._presence.heartbeat(event, now)
             case RolloutReceived():
                 self._state.members.seen(event.peer_id, now)
+                if evaluating.concerns(self._state, (event.rollout.lease_id, event.rollout.sample_index)):
+                    return evaluating.received(self._state, event, now)
                 return self._rollouts.received(event, now) + issue(self._state, now)
             case RolloutStored():
                 return self._rollouts.stored(event, now)
@@ -274,7 +282,13 @@ class CoordinatorCore:
                 return issue(self._state, now)
             case MalformedRollout():
                 self._state.members.seen(event.peer_id, now)
+                if evaluating.concerns(self._state, (event.lease_id, event.sample_index)):
+                    return evaluating.malformed(self._state, event)
                 return self._rollouts.malformed(event) + issue(self._state, now)
+            case EvaluationRequested():
+                return evaluating.requested(self._state, event, now)
+            case EvaluationScored():
+                return evaluating.scored(self._state, event, now)
             case BatchRequested():
                 return self._learner_moves(rollouts.batch_requested(self._state, event, now), now)
             case BatchRecorded():
@@ -324,7 +338,7 @@ class CoordinatorCore:
             actions += rollouts.form_batch(state, now)
         actions += self._traversal.tick(now)
         actions += self._broadcasts.replan(now) if state.members.end_demotions(now) else self._broadcasts.tick(now)
-        actions += self._work_requests.tick(now) + self._activation.tick(now)
+        actions += self._work_requests.tick(now) + evaluating.tick(state, now) + self._activation.tick(now)
         overdue = self._stalls.overdue(now)
         actions += issue(state, now) + self._speculation.tick(now)
         return actions + ([] if overdue is None else [overdue])

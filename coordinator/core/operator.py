@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from coordinator.core.activation.activation import Activation
+from coordinator.core.decisions import evaluating
 from coordinator.core.decisions.broadcasts import Broadcasts
 from coordinator.core.decisions.issuing import issue
 from coordinator.core.decisions.rollouts import drop_stale
@@ -92,6 +93,7 @@ class Operator:
         actions: list[Action] = [Note("banned", order.peer_id, reason)]
         state.partials.discard(order.peer_id)
         actions += state.close_attempts(state.book.held_by(order.peer_id), "revoked", notify_peers=member is not None)
+        actions += evaluating.dismissed(state, order.peer_id)
         if member is not None:
             actions += self._presence.dismissed(order.peer_id, reason, now)
             actions.append(refused(order.peer_id, reason))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from coordinator.core.decisions import evaluating
 from coordinator.core.decisions.broadcasts import Broadcasts
 from coordinator.core.decisions.issuing import issue
 from coordinator.core.decisions.state import CoreState
@@ -37,6 +38,7 @@ class Presence:
             actions.append(Note("session_replaced", event.peer_id, "the same identity opened a second session"))
         member = self._state.members.join(event, now)
         self._state.book.reconnected(event.peer_id)
+        evaluating.joined(self._state, event.peer_id, event.held_leases)
         actions += self._end_unheld(event)
         actions.append(Note("peer_joined", event.peer_id, f"{event.name} as {event.role}"))
         actions += self._traversal.joined(member, now) + self._broadcasts.joined(member, now)
@@ -59,6 +61,7 @@ class Presence:
             return []
         actions: list[Action] = []
         if event.finished:
+            evaluating.left(self._state, event.peer_id, finished=True)
             held = self._state.book.held_by(event.peer_id)
             actions += self._state.close_attempts(held, "peer_left", notify_peers=False)
         return actions + self._end_membership(event.peer_id, "left", event.reason, now) + issue(self._state, now)
@@ -79,6 +82,7 @@ class Presence:
     def _end_membership(self, peer_id: PeerId, how: Literal["left", "lost"], reason: str, now: float) -> list[Action]:
         """Remove a member whose session is over; it keeps its leases until their deadline, as it may reconnect."""
         self._state.book.left(peer_id, now + self._state.settings.reconnect_grace_s)
+        evaluating.left(self._state, peer_id, finished=False)
         actions = self._remove_member(peer_id, how, reason, now)
         return [Note("peer_left", peer_id, reason), *actions, *self._broadcasts.left(peer_id, now)]
 
@@ -166,6 +170,7 @@ class Presence:
         self._state.dissemination.left(event.culprit)
         self._state.partials.discard(event.culprit)
         actions += self._state.close_attempts(self._state.book.held_by(event.culprit), "revoked", notify_peers=True)
+        actions += evaluating.dismissed(self._state, event.culprit)
         return actions + self._broadcasts.replan(now) + issue(self._state, now)
 
     def _doubt(self, event: PeerAccused, accuser: Member) -> str:

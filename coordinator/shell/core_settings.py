@@ -40,6 +40,7 @@ def core_settings(
         pacing=config.lease.pacing,
         lead_margin_steps=config.lease.lead_margin_steps,
         duplicate_share=config.lease.duplicate_share,
+        evaluation_share=config.lease.evaluation_share,
         partial_tokens_max=config.lease.partial_tokens_max,
         heartbeat_timeout_s=config.membership.heartbeat_timeout_s,
         no_peer_timeout_s=config.membership.no_peer_timeout_s,

@@ -30,6 +30,7 @@ from coordinator.core.events.actions import (
     RecordBatch,
     RecordEpoch,
     RecordGroup,
+    ScoreEvaluation,
     ScoreRollout,
     SendAnnouncement,
     ServeBatch,
@@ -39,6 +40,7 @@ from coordinator.core.events.actions import (
     TryAddress,
     WantWorker,
 )
+from coordinator.core.events.evaluation_events import EvaluationScored
 from coordinator.core.events.events import (
     AnnouncedEncoding,
     BatchRecorded,
@@ -60,6 +62,7 @@ from coordinator.ledger.event_log import EventRows
 from coordinator.ledger.store import RunStore
 from coordinator.metrics.sinks.sink import Sink
 from coordinator.prompts.problems import Problems
+from coordinator.prompts.samples import SampleBook
 from coordinator.recovery.resume import AGE_SPLIT, ELAPSED_S, LEARNER_FINISHED, LEARNER_VALUES
 from coordinator.report.summary import step_metrics
 from coordinator.shell.activation_solver import ActivationPlanner
@@ -68,7 +71,7 @@ from coordinator.shell.batch_reader import BatchReader
 from coordinator.shell.peer_sender import Announcements, PeerSender, ToPeer, announcement_message
 from coordinator.shell.pending_calls import PendingCalls, answered
 from coordinator.shell.sessions import Sessions
-from rollcast.runtime.errors import EpochOver, RollcastError
+from rollcast.runtime.errors import EpochOver, RollcastError, RunFolderError
 from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import FencingToken, LeaseId, PeerId, Step, UploadId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -98,6 +101,7 @@ class Shell:
         learner_values: Mapping[str, float] | None = None,
         learner_lives: LearnerLives | None = None,
         record: Callable[[float, Event, Sequence[Action]], None] = lambda now, event, actions: None,
+        samples: SampleBook | None = None,
     ) -> None:
         """Create a shell; its owner must ``close`` it.
 
@@ -108,6 +112,7 @@ class Shell:
             refuses_uploads: whether uploads are refused now, because the disk is almost full or the loop is late.
             learner_values, learner_lives: what the learner reported before this coordinator started.
             record: writes an event and its actions to the flight record.
+            samples: keeps completions of evaluations for people to read.
         """
         self._core = core
         self._ledger = ledger
@@ -128,6 +133,7 @@ class Shell:
         self._learner_values = dict(learner_values or {})
         self._learner_lives = learner_lives or LearnerLives()
         self._record = record
+        self.samples = samples
         self.on_want: Callable[[WantWorker], None] = lambda action: None
         self.on_budget: Callable[[SetBudget], None] = lambda action: None
         self.on_try: Callable[[TryAddress], None] = lambda action: None
@@ -308,6 +314,8 @@ class Shell:
                 self._calls.answer(action)
             case ScoreRollout():
                 self._async.start(self._score(action))
+            case ScoreEvaluation():
+                self._async.start(self._score_evaluation(action))
             case SendAnnouncement():
                 self._send_announcement(action)
             case CloseAttempt():
@@ -368,6 +376,21 @@ class Shell:
         )
         self._async.when_durable(kept)
         self.apply(RolloutScored(action.rollout_id, verdict.reward, verdict.error))
+
+    async def _score_evaluation(self, action: ScoreEvaluation) -> None:
+        completion = pb.Completion(
+            example_id=action.example_id,
+            token_ids=action.completion_token_ids,
+            sample_index=action.sample_index,
+            keep=action.keep,
+            version=action.key.version,
+        )
+        try:
+            score = await self._problems.score_completion(completion, self.samples)
+        except RunFolderError as error:  # people may read one sample less; the score counts all the same
+            log.warning("sample not kept", version=action.key.version, cause=error.cause or error.what)
+            score = await self._problems.score_completion(completion, None)
+        self.apply(EvaluationScored(action.key, action.problem, action.sample_index, score.reward, score.exact))
 
     async def close(self) -> None:
         """Cancel the work that is still in progress."""

@@ -133,7 +133,7 @@ class WorkerCore:
             wake_s = min(wake_s, self._halt.since_s + DRAIN_UPLOAD_S)
         active = self._swap.active
         if active is not None and self._can_begin():
-            for lease in self._book.servable(active, only_evaluations=self._swap_is_near)[:1]:
+            for lease in self._book.servable(active)[:1]:
                 wake_s = min(wake_s, self._patience.until_s(lease.received_s))
         return None if wake_s == math.inf else wake_s
 
@@ -322,15 +322,12 @@ class WorkerCore:
         if not len(batch):
             return self._end_batch(batch, now)
         renew = batch.key != active
-        slots = self._batch_slots - len(batch)
-        more = self._book.take(active, slots, only_evaluations=self._swap_is_near) if self._may_begin() else ()
+        # If versions are swapped only between two batches, this one must end before the swap, so it is not refilled.
+        swap_is_near = self._swap.waits and not self._book.evaluates(active)
+        fill = self._may_begin() and (self._continue_across_versions or not swap_is_near)
+        more = self._book.take(active, self._batch_slots - len(batch)) if fill else ()
         batch.begin_slice(active, now, more)
         return [ContinueBatch(batch.batch_id, self._speed.next_slice_tokens(), renew, more)]
-
-    @property
-    def _swap_is_near(self) -> bool:
-        """Whether a version is loaded and the batch must end before its swap: then only evaluations may begin."""
-        return self._swap.waits and not self._continue_across_versions
 
     def _may_begin(self) -> bool:
         return self._halt.may_generate and not self._spool.is_full(self._spool_bytes_max)
@@ -352,12 +349,12 @@ class WorkerCore:
         active = self._swap.active
         if active is None or not self._can_begin():
             return []
-        servable = self._book.servable(active, only_evaluations=self._swap_is_near)
+        servable = self._book.servable(active)
         slots = sum(len(lease.waiting) for lease in servable)
         more_may_come = slots < self._batch_slots and self._halt.takes_work
         if not slots or (more_may_come and now < self._patience.until_s(servable[0].received_s)):
             return []
-        work = self._book.take(active, self._batch_slots, only_evaluations=self._swap_is_near)
+        work = self._book.take(active, self._batch_slots)
         self._batch_id += 1
         self._batch = RunningBatch(self._batch_id, work, active, now)
         self._partial_pace.began(now)

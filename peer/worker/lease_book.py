@@ -83,13 +83,9 @@ class LeaseBook:
         lease = self._held.get(lease_id)
         return lease is not None and sample_index in lease.generating
 
-    def servable(self, active: VersionKey, *, only_evaluations: bool = False) -> list[HeldLease]:
-        """Return the leases with slots that ``active`` may generate: evaluations, then the others, oldest first."""
-        found = [lease for lease in self if lease.waiting and lease.servable_by(active)]
-        evaluations = [lease for lease in found if lease.grant.kind == "evaluation"]
-        if only_evaluations or not evaluations:
-            return evaluations if only_evaluations else found
-        return evaluations + [lease for lease in found if lease.grant.kind != "evaluation"]
+    def servable(self, active: VersionKey) -> list[HeldLease]:
+        """Return the leases with slots that ``active`` may generate, oldest first."""
+        return [lease for lease in self if lease.waiting and lease.servable_by(active)]
 
     def evaluates(self, key: VersionKey) -> bool:
         """Return whether a lease is held that this version alone may generate."""
@@ -102,10 +98,10 @@ class LeaseBook:
             return ""
         return f"{len(oldest)} leases need version {min(oldest)} or newer; version {active.version} is active"
 
-    def take(self, active: VersionKey, count: int, *, only_evaluations: bool = False) -> tuple[SlotWork, ...]:
+    def take(self, active: VersionKey, count: int) -> tuple[SlotWork, ...]:
         """Move up to ``count`` slots from waiting to generating, and return them."""
         work: list[SlotWork] = []
-        for lease in self.servable(active, only_evaluations=only_evaluations):
+        for lease in self.servable(active):
             for index in list(lease.waiting)[: count - len(work)]:
                 work.append(SlotWork(lease.grant, lease.waiting.pop(index)))
                 lease.generating.add(index)

@@ -41,6 +41,7 @@ def core_settings(settings: FleetSettings, seed: int) -> CoreSettings:
         lead_margin_steps=settings.lead_margin_steps,
         duplicate_share=settings.duplicate_share,
         partial_tokens_max=settings.partial_tokens_max,
+        evaluation_share=settings.evaluation_share,
         demotion_s=settings.demotion_s,
         quarantine_chunks=settings.quarantine_chunks,
         quarantine_accusers=settings.quarantine_accusers,

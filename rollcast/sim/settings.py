@@ -66,6 +66,11 @@ class FleetSettings:
     lead_margin_steps: float = 0.5
     duplicate_share: float = 0.05
     partial_tokens_max: int = 100_000
+    evaluation_share: float = 0.25
+    evaluate_every_steps: int = 0  # 0: no evaluation is asked for
+    evaluation_problems: int = 6
+    evaluation_samples: int = 2
+    evaluation_deadline_s: float = 30.0
     drop_without_advantage: bool = False
     groups_per_step: int = 2
     samples_per_group: int = 2

@@ -38,6 +38,8 @@ class Outcome:
     core_events: int
     cpu_s: float
     digest: str
+    evaluations_done: int
+    evaluations_given_up: int
     t_bcast_s: float  # from a version's announcement to the last peer's copy: the median; below the 95th percentile
     t_bcast_p95_s: float
     violations: tuple[Violation, ...]
@@ -110,6 +112,8 @@ def simulate(
         core_events=fleet.coordinator.events,
         cpu_s=time.process_time() - started_s,
         digest=fleet.ground.trace.digest(),
+        evaluations_done=oracle.evaluation.done,
+        evaluations_given_up=oracle.evaluation.given_up,
         t_bcast_s=bcast.percentile(50) or 0.0 if bcast else 0.0,
         t_bcast_p95_s=bcast.percentile(95) or 0.0 if bcast else 0.0,
         violations=tuple(oracle.violations),
@@ -167,6 +171,7 @@ def _end(fleet: Fleet) -> None:
         oracle.failed("the coordinator does not run at the end of the run", now)
         return
     oracle.coordinator_counts(coordinator.core, now)
+    oracle.evaluation.over(coordinator.core, now)
     counts = coordinator.tables.counts()
     if counts.open:
         oracle.blame("I11", f"{counts.open} attempts are open after the end of the run", now)

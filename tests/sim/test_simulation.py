@@ -106,3 +106,28 @@ def test_peers_that_are_switched_on_and_off_break_no_invariant(seed: int) -> Non
     outcome = clean(simulate(priced(seed), seed, seconds=60.0, faults=()))
     assert outcome.steps > 5
     assert outcome.issued == outcome.trained + sum(outcome.dropped.values())
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("seed", range(4))
+def test_evaluations_among_faults_end_and_break_no_invariant(seed: int) -> None:
+    outcome = clean(simulate(replace(standard(seed), evaluate_every_steps=2), seed, seconds=90.0, faults=()))
+    assert outcome.steps > 5
+    assert outcome.evaluations_done + outcome.evaluations_given_up > 0
+
+
+@pytest.mark.sim
+def test_evaluations_neither_age_rollouts_nor_stop_the_learner() -> None:
+    fleet = realistic(16)
+    plain = clean(simulate(fleet, 1, seconds=1800.0))
+    asked = replace(fleet, evaluate_every_steps=10, evaluation_problems=48, evaluation_samples=1)
+    outcome = clean(simulate(replace(asked, evaluation_deadline_s=1800.0), 1, seconds=1800.0))
+    assert outcome.evaluations_done > 0
+    assert outcome.evaluations_given_up == 0
+    assert max(outcome.ages) <= fleet.staleness_limit
+    assert _mean_age(outcome) <= _mean_age(plain) + 0.1
+    assert outcome.utilisation > 0.85 * plain.utilisation
+
+
+def _mean_age(outcome: Outcome) -> float:
+    return sum(age * count for age, count in outcome.ages.items()) / sum(outcome.ages.values())

@@ -6,6 +6,7 @@ repaired at the next start: rollouts of orphaned versions that the ledger still 
 
 from __future__ import annotations
 
+from coordinator.core.decisions import evaluating
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, AnswerEpoch, Note, RecordEpoch
 from coordinator.core.events.events import EpochRecorded, EpochRequested
@@ -63,8 +64,10 @@ def _open(state: CoreState, opened: RecordEpoch) -> list[Action]:
             state.members.changed([member.peer_id])
     state.dissemination.withdrawn(state.epochs.is_orphan)
     # Every attempt in flight may be generating with an orphan, and its lease names the epoch before.
+    evaluations = evaluating.give_up_all(state, f"epoch {opened.epoch} was opened", state.now)
     live = [attempt for group in state.book for attempt in group.live()]
-    return [*state.close_attempts(live, "rolled_back", notify_peers=True), *drop_orphans(state)]
+    closed = state.close_attempts(live, "rolled_back", notify_peers=True)
+    return [*evaluations, *closed, *drop_orphans(state)]
 
 
 def _drop_orphans_of(state: CoreState, group: Group) -> list[Action]:

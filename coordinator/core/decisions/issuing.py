@@ -141,7 +141,8 @@ class Round:
 
     def _queue(self, member: Member) -> None:
         shares = self._state.members.shares
-        if member.version is None or member.free_slots <= 0 or not member.may_work or self._room(member) <= 0:
+        may_work = member.may_work and not self._state.evaluations.occupies(member.peer_id)
+        if member.version is None or member.free_slots <= 0 or not may_work or self._room(member) <= 0:
             shares.leave(member.peer_id)
             return
         busy = self._load(member).held_now >= member.concurrent_rollouts

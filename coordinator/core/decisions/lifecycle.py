@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.core.decisions import epoch_change, rollouts
+from coordinator.core.decisions import epoch_change, evaluating, rollouts
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, FailRun, Note, ScoreRollout, SendAnnouncement
 from coordinator.core.events.events import RunEnded, VersionAnnounced
@@ -19,7 +19,8 @@ def run_ended(state: CoreState, event: RunEnded) -> list[Action]:
         return []
     state.ended, state.ended_for_good = event.reason or "the run ended", event.final
     state.batches.wanted = None
-    dropped = _drop_all(state) if event.final else []
+    dropped = evaluating.give_up_all(state, state.ended, state.now)
+    dropped += _drop_all(state) if event.final else []
     dismissed = [state.dismiss(member.peer_id) for member in state.members]
     return [*dropped, *dismissed, Note("run_ended", "run", state.ended)]
 

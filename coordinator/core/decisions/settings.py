@@ -67,6 +67,8 @@ class CoreSettings:
     """Prompt groups kept open beyond a batch and those in flight, in batches."""
     duplicate_share: float = 0.05
     """The most attempts, as a share of all, that are given to a second peer because the first is slow."""
+    evaluation_share: float = 0.25
+    """The share of the fleet, by slots, that may evaluate while batches are still to be formed; at least one peer."""
     partial_tokens_max: int = 1_000_000
     """The most tokens of unfinished rollouts that are kept, in memory."""
     heartbeat_timeout_s: float = 5.0

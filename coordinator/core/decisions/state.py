@@ -20,6 +20,7 @@ from coordinator.core.events.actions import (
 from coordinator.core.events.restored import Restored, RestoredAttempt, RestoredGroup, RestoredRollout
 from coordinator.core.leases.batches import Batches, Usefulness
 from coordinator.core.leases.drop_counts import TOO_SLOW, ChunkTraffic, DropReason, RolloutAccounts
+from coordinator.core.leases.evaluation_book import EvaluationBook
 from coordinator.core.leases.forecast import Forecast
 from coordinator.core.leases.groups import Attempt, Group
 from coordinator.core.leases.lease_book import LeaseBook
@@ -59,6 +60,7 @@ class CoreState:
             ids_before=restored.ids_before,
             finished=restored.finished[-settings.finished_attempts_kept :],
         )
+        self.evaluations = EvaluationBook(settings.finished_attempts_kept)
         self.batches = Batches(
             groups_per_step=settings.groups_per_step,
             recorded=restored.recorded_batches,
@@ -144,6 +146,7 @@ class CoreState:
     def validate(self) -> None:
         """Raise AssertionError when an invariant of the threat model is broken (I2, I3, I6, I11)."""
         self.book.validate()
+        self.evaluations.validate()
         self.batches.validate()
         self.relay.validate()
         self.partials.validate()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coordinator.core.decisions import evaluating
 from coordinator.core.decisions.issuing import issue
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action
@@ -43,7 +44,7 @@ class WorkRequests:
             rest.free_slots = event.free_slots
             return []
         state.members.set_free_slots(member, event.free_slots)
-        return issue(state, now)
+        return evaluating.give(state, member, now) + issue(state, now)
 
     def returned(self, event: LeasesReturned, now: float) -> list[Action]:
         """Close the leases that a peer will not work on; one that keeps returning leases rests longer each time."""
@@ -52,6 +53,7 @@ class WorkRequests:
         if member is None:
             return []
         state.members.set_free_slots(member, 0)  # no work until its next request: this was too much for it
+        evaluating.returned(state, event.peer_id, event.lease_ids, now)
         leases = {*event.lease_ids}
         returned = [one for one in state.book.held_by(event.peer_id) if one.lease_id in leases]
         if returned:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from capacity.replan.events import Problem
+from coordinator.core.events.evaluation_events import EvaluationKey
 from rollcast.wire.ids import (
     Epoch,
     FencingToken,
@@ -263,6 +264,21 @@ class ScoreRollout:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoreEvaluation:
+    """Verify a completion of a held-out problem; answered by EvaluationScored.
+
+    ``keep``: whether people may want to read it.
+    """
+
+    key: EvaluationKey
+    problem: int  # index in the evaluation's problems
+    sample_index: int
+    example_id: int
+    completion_token_ids: tuple[int, ...]
+    keep: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RecordBatch:
     """Record durably that this step trains on these rollouts, then answer BatchRecorded."""
 
@@ -359,6 +375,7 @@ Action = (
     | StoreRollout
     | AnswerUpload
     | ScoreRollout
+    | ScoreEvaluation
     | RecordBatch
     | ServeBatch
     | RecordEpoch

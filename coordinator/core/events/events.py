@@ -10,6 +10,7 @@ import msgspec
 
 from capacity.model.workers import Worker
 from capacity.replan.events import Solved
+from coordinator.core.events.evaluation_events import EvaluationRequested, EvaluationScored
 from coordinator.core.events.operator_events import Order
 from coordinator.core.events.reach_events import ReachEvent
 from rollcast.wire.ids import EncodingId, Epoch, FencingToken, LeaseId, PeerId, RolloutId, Step, UploadId, Version
@@ -365,6 +366,8 @@ Event = (
     | PartialReceived
     | RolloutStored
     | RolloutScored
+    | EvaluationRequested
+    | EvaluationScored
     | BatchRequested
     | BatchRecorded
     | VersionAnnounced

@@ -217,8 +217,7 @@ class LeaseBook:
         Raises:
             ValueError: a slot is filled, or has the most live attempts that it may have.
         """
-        self._last_lease += 1
-        lease_id, token = LeaseId(self._last_lease), FencingToken(self._last_lease)
+        lease_id, token = self.next_lease()
         attempts = [
             Attempt(
                 *(lease_id, token, group.group_id, index, peer_id, deadline),
@@ -235,6 +234,11 @@ class LeaseBook:
             self._make_live(group, attempt)
         self._index(group)
         return attempts
+
+    def next_lease(self) -> tuple[LeaseId, FencingToken]:
+        """Return the id and the fencing token of a new lease; both are above all that this run ever used."""
+        self._last_lease += 1
+        return LeaseId(self._last_lease), FencingToken(self._last_lease)
 
     def _make_live(self, group: Group, attempt: Attempt) -> None:
         slot = group.slots[attempt.sample_index]

@@ -32,6 +32,7 @@ class Reputation:
     quarantined: str = ""  # why it is quarantined; empty if it is not
     returns: int = 0  # how often it returned leases since a rollout of it was accepted
     resting: str = ""  # why it gets no work for a while; empty if it may
+    evaluates_from: float = 0.0  # when it may evaluate again after it returned a lease, on the core's clock
     standby: str = ""  # why the capacity model switched it off; empty if it is on
     dark: bool = False  # on standby, and not even sent new versions
     switched: str = ""  # why it is on, or what the capacity model would do with it; for people

@@ -238,6 +238,8 @@ class LedgerJudge:
 
     def _leases(self, action: act.SendLeases) -> None:
         for lease in action.leases:
+            if lease.kind == "evaluation":  # those have a judge of their own
+                continue
             for slot in lease.slots:
                 issued = self.books.attempts.get((lease.lease_id, slot.sample_index))
                 if issued is None or issued.peer_id != action.peer_id:

@@ -11,6 +11,7 @@ from coordinator.core.events import events as ev
 from coordinator.core.events.operator_events import PeerBanned, PeerDrained, PeerEnabled
 from coordinator.core.events.restored import Restored
 from rollcast.sim.judge.control_plane import LedgerJudge
+from rollcast.sim.judge.evaluations import EvaluationJudge
 from rollcast.sim.judge.verdicts import Verdicts, Violation
 from rollcast.sim.kernel.trace import Trace
 from rollcast.sim.settings import RESUME_S, FleetSettings
@@ -26,6 +27,7 @@ class Oracle:
         self._trace = trace
         self._verdicts = Verdicts(trace)
         self.ledger = LedgerJudge(settings, self._verdicts)
+        self.evaluation = EvaluationJudge(settings, self._verdicts, self.ledger.liars)
         self._active: dict[str, int] = {}
         self._spool_max = (16 + 2) * settings.concurrent_rollouts_max
         self._trained_at: dict[int, int] = {}
@@ -60,12 +62,14 @@ class Oracle:
     def coordinator_started(self, incarnation: int, restored: Restored, now: float) -> None:
         self._trace.add(now, "coordinator", incarnation, restored.recorded_batches, len(restored.groups))
         self.ledger.started(restored, now)
+        self.evaluation.coordinator_started()
         self._standby.clear()
         self._kept_out.clear()
 
     def coordinator_handled(self, event: ev.Event, actions: Sequence[act.Action], now: float) -> None:
         self._trace.add(now, type(event).__name__, getattr(event, "peer_id", None), len(actions))
         self.ledger.see(event, actions, now)
+        self.evaluation.see(event, actions, now)
         if isinstance(event, PeerDrained | PeerBanned):
             self._kept_out.add(event.peer_id)
         elif isinstance(event, PeerEnabled):
@@ -131,6 +135,7 @@ class Oracle:
     def learner_resumed(self, step: int, trained: int, now: float) -> None:
         """Check I2: a checkpoint names exactly the rollouts that were trained on before its step."""
         self._trace.add(now, "resumed", step, trained)
+        self.evaluation.learner_started()
         self._strayed = None
         self._verdicts.checks += 1
         expected = self.ledger.trained_before.get(step)

@@ -12,8 +12,10 @@ from capacity.replan.deciding import decide
 from coordinator.core.causes import cause_of
 from coordinator.core.core import CoordinatorCore
 from coordinator.core.events import actions as act
+from coordinator.core.events import evaluation_events as evaluations
 from coordinator.core.events import events as ev
 from coordinator.core.events.operator_events import Order
+from coordinator.core.leases.evaluation_book import Evaluation
 from coordinator.core.members import standby
 from coordinator.ledger.saved_orders import ORDERS, Orders
 from coordinator.recovery import resume
@@ -276,6 +278,16 @@ class CoordinatorNode(Server):
         self._epochs[self._last_upload] = reply
         self.apply(ev.EpochRequested(self._last_upload, *request))
 
+    def evaluate(self, request: evaluations.EvaluationRequested, reply: Reply) -> None:
+        """Answer the state of an evaluation, which begins with the first request for it."""
+        if self.core is None:
+            reply.send(Failed("not listening yet"))
+            return
+        if self.core.evaluation(request.key) is None:
+            self.apply(request)
+        found: Evaluation | None = None if self.core is None else self.core.evaluation(request.key)
+        reply.send(Failed("the process ended") if found is None else (found.done, found.given_up, tuple(found.exact)))
+
     def step_done(self, step: Step, reply: Reply) -> None:
         """Record a step that the learner reports as finished."""
         if self.core is not None and self.store is not None:
@@ -298,6 +310,8 @@ class CoordinatorNode(Server):
                 self._answer_upload(action)
             case act.ScoreRollout():
                 self.verifiers.score(action, self._verified)
+            case act.ScoreEvaluation():
+                self.later(self.ground.settings.verify_s, self._evaluated, action)
             case act.SendLeases():
                 self._send(action.peer_id, "leases", action.leases)
             case act.SendAnnouncement():
@@ -393,6 +407,10 @@ class CoordinatorNode(Server):
         for reply in self._batches.pop(action.step, ()):
             self.closed(reply)
             reply.send((kappa, self.tables.trained_in(action.step)))
+
+    def _evaluated(self, item: act.ScoreEvaluation) -> None:
+        reward = float(sum(item.completion_token_ids) % 2)
+        self.apply(evaluations.EvaluationScored(item.key, item.problem, item.sample_index, reward, reward == 1.0))
 
     def _verified(self, item: act.ScoreRollout, reward: float) -> None:
         if self.store is not None:

@@ -10,6 +10,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
+from coordinator.core.events.evaluation_events import EvaluationKey, EvaluationProblem, EvaluationRequested
 from learner.publishing.epochs import Replay
 from learner.training.trained_ids import TrainedIds
 from rollcast.runtime.waits import backoff_delays_s
@@ -26,6 +27,7 @@ from rollcast.wire.ids import Epoch, RolloutId, Step, Version
 NAME = "learner"
 CALL_TIMEOUT_S = 10.0  # seconds of each call; a request for a batch that takes longer is repeated
 PUSH_TIMEOUT_S = 60.0
+EVALUATION_POLL_S = 1.0
 HASH_S = 0.05
 RECORDS_KEPT = 64
 
@@ -71,7 +73,7 @@ class LearnerNode(Process):
         self._common: int | None = None
         self._diverged = False
         self._kappa = 1  # the publish period, which comes with every batch
-        self._published = self._kept = self._saved = _set()
+        self._published = self._kept = self._saved = self._evaluated = _set()
 
     # ---------------------------------------------------------------- lives
 
@@ -150,6 +152,7 @@ class LearnerNode(Process):
             self.newest_version = self.step
         if self.step % settings.checkpoint_every_steps == 0:
             yield from self._start_checkpoint()
+        self._start_evaluation()
         yield from self._ask(self.coordinator, self.coordinator.step_done, Step(self.step))
 
     def _publishes(self, replay: Replay) -> bool:
@@ -163,6 +166,33 @@ class LearnerNode(Process):
         self._kappa, batch = answer
         found: Batch = batch
         return found
+
+    # ---------------------------------------------------------------- evaluations
+
+    def _start_evaluation(self) -> None:
+        """Start the evaluation that is due after this step, unless the one before is still in progress."""
+        every_steps = self.ground.settings.evaluate_every_steps
+        if every_steps and self.step % every_steps == 0 and self._evaluated.is_set:
+            self._evaluated = Latch()
+            self.follow(self._evaluate(self.newest_version, self._published, self._evaluated))
+
+    def _evaluate(self, version: int, published: Latch, evaluated: Latch) -> Script:
+        """Ask the peers to evaluate a version, beside training, until that is done or given up."""
+        yield published.wait()
+        settings, oracle = self.ground.settings, self.ground.oracle
+        key = EvaluationKey(
+            "held_out", Version(version), settings.evaluation_problems, settings.evaluation_samples, seed=7
+        )
+        problems = tuple(EvaluationProblem(number, (3, number)) for number in range(settings.evaluation_problems))
+        request = EvaluationRequested(key, problems, settings.evaluation_deadline_s)
+        oracle.evaluation.asked(key, self.agenda.now)
+        while True:
+            done, given_up, exact = yield from self._ask(self.coordinator, self.coordinator.evaluate, request)
+            if done or given_up:
+                oracle.evaluation.ended(key, exact, given_up, self.agenda.now)
+                evaluated.set()
+                return
+            yield self.sleep(EVALUATION_POLL_S)
 
     # ---------------------------------------------------------------- checkpoints
 

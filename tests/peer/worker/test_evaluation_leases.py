@@ -9,7 +9,6 @@ from peer.worker.events import (
     Action,
     ActivateVersion,
     ContinueBatch,
-    GenerateBatch,
     LeasesGranted,
     LeasesRevoked,
     LoadVersion,
@@ -49,22 +48,14 @@ def test_a_newer_version_waits_until_the_evaluation_is_done(continues: bool) -> 
     assert of_type(core.handle(finished(1, work(measured)), 2.0), ActivateVersion) == [ActivateVersion(key(1))]
 
 
-def test_its_slots_refill_the_batch_before_training_and_while_a_version_waits() -> None:
+def test_the_batch_is_refilled_while_a_version_waits_for_an_evaluation() -> None:
     core = ready_core()
     first, training, second = evaluation(1, 4), grant(2, 2), evaluation(3, 2)
     core.handle(LeasesGranted((first, training, second)), 1.0)
     load(core, 1, 1.1)
     (more,) = of_type(core.handle(finished(1, work(first)[:3]), 2.0), ContinueBatch)
     assert isinstance(more, ContinueBatch)
-    assert more.more == work(second)  # the training lease waits for version 1
-
-
-def test_evaluations_are_generated_before_training() -> None:
-    core = ready_core()
-    training, measured = grant(1, 4), evaluation(2, 2)
-    (batch,) = core.handle(LeasesGranted((training, measured)), 1.0)
-    assert isinstance(batch, GenerateBatch)
-    assert batch.work == work(measured) + work(training)[:2]
+    assert more.more == work(training, second)[:3]
 
 
 def test_a_version_that_is_to_be_evaluated_is_not_passed_over() -> None:

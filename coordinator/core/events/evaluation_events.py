@@ -1,0 +1,46 @@
+"""The events of evaluations: problems that are never trained on, completed by peers with one version, and scored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rollcast.wire.ids import Version
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationKey:
+    """What is measured. Two requests with the same key ask for the same scores."""
+
+    set_name: str
+    version: Version
+    problems: int  # the set's first ones; all of them if it has fewer
+    samples: int  # completions of each problem
+    seed: int  # of the noise
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationProblem:
+    """One held-out problem."""
+
+    example_id: int
+    prompt_token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRequested:
+    """Someone asks for an evaluation by the peers, within ``deadline_s`` seconds. The request may repeat."""
+
+    key: EvaluationKey
+    problems: tuple[EvaluationProblem, ...]
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationScored:
+    """The answer to a ScoreEvaluation. A completion that could not be scored counts with reward 0 and as wrong."""
+
+    key: EvaluationKey
+    problem: int  # index in the request's problems
+    sample_index: int
+    reward: float
+    exact: bool

@@ -1,0 +1,387 @@
+"""Test evaluations by peers: who gets the leases, which rollouts count, and how an evaluation ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from coordinator.core.decisions.evaluating import HOPELESS_S
+from coordinator.core.events.actions import (
+    Action,
+    AnswerUpload,
+    Note,
+    Penalise,
+    RecordAttempt,
+    RevokeLeases,
+    ScoreEvaluation,
+    StoreRollout,
+)
+from coordinator.core.events.evaluation_events import (
+    EvaluationKey,
+    EvaluationProblem,
+    EvaluationRequested,
+    EvaluationScored,
+)
+from coordinator.core.events.events import (
+    EpochRequested,
+    Event,
+    LeasesReturned,
+    MalformedRollout,
+    PeerLeft,
+    RunEnded,
+    Tick,
+)
+from coordinator.core.events.operator_events import PeerBanned
+from coordinator.core.leases.evaluation_book import SAMPLES_MAX, Evaluation
+from rollcast.wire.evaluation import evaluation_seed
+from rollcast.wire.ids import FencingToken, LeaseId, PeerId, Step, UploadId, Version
+from rollcast.wire.rollouts import LeaseGrant
+from tests.coordinator.core_world import World, announced, heartbeat, held, joined, only, received, rollout, wants
+
+A, B = PeerId("a"), PeerId("b")
+
+
+def asked(version: int = 0, problems: int = 4, samples: int = 1, deadline_s: float = 600.0) -> EvaluationRequested:
+    key = EvaluationKey("held_out", Version(version), problems, samples, seed=3)
+    return EvaluationRequested(
+        key, tuple(EvaluationProblem(100 + one, (20, one)) for one in range(problems)), deadline_s
+    )
+
+
+class Evaluated(World):
+    """A world whose verifiers find every completion right; evaluation leases are collected beside the others."""
+
+    def handle(self, event: Event) -> list[Action]:
+        done = super().handle(event)
+        for action in only(done, ScoreEvaluation):
+            done += super().handle(EvaluationScored(action.key, action.problem, action.sample_index, 0.5, True))
+        return done
+
+    def leases(self, peer: str) -> list[LeaseGrant]:
+        """Return the evaluation leases sent to this peer since the last call."""
+        found = [grant for grant in self.grants.get(peer, []) if grant.kind == "evaluation"]
+        self.grants[peer] = [grant for grant in self.grants.get(peer, []) if grant.kind != "evaluation"]
+        return found
+
+    def send(self, peer: str, lease: LeaseGrant, *, version: int = 0, **changes: Any) -> list[Action]:
+        done: list[Action] = []
+        for slot in lease.slots:
+            self.uploads += 1
+            item = rollout(lease, slot.sample_index, version=version, peer=peer, **changes)
+            done += self.handle(received(peer, self.uploads, item))
+        return done
+
+    def of(self, request: EvaluationRequested) -> Evaluation:
+        found = self.core.evaluation(request.key)
+        assert found is not None
+        return found
+
+    def passes(self, seconds: float, *here: str) -> list[Action]:
+        self.now += seconds
+        for name in ("origin", *here):
+            self.handle(heartbeat(name))
+        return self.handle(Tick())
+
+
+def world(*peers: str, **changes: Any) -> Evaluated:
+    made = Evaluated(**{"heartbeat_timeout_s": 1e6, "prefetch_batches": 2.0, "evaluation_share": 1.0} | changes)
+    made.start(*peers)
+    return made
+
+
+def test_held_out_problems_are_leased_scored_and_never_stored() -> None:
+    made, request = world("a"), asked(problems=3, samples=2)
+    made.handle(request)
+    done = made.handle(wants("a", 4))
+    first, second = made.leases("a")
+    assert [(one.kind, one.oldest_useful_version, one.group_id) for one in (first, second)] == [
+        ("evaluation", 0, 0)
+    ] * 2
+    assert [one.prompt_token_ids for one in (first, second)] == [(20, 0), (20, 1)]
+    assert [slot.seed for slot in second.slots] == [evaluation_seed(3, 1, sample) for sample in (0, 1)]
+    done += made.send("a", first) + made.send("a", second)
+    while leases := made.leases("a"):
+        for lease in leases:
+            done += made.send("a", lease)
+    evaluation = made.of(request)
+    assert (evaluation.done, evaluation.exact, evaluation.rewards) == (True, [2, 2, 2], [1.0, 1.0, 1.0])
+    assert only(done, StoreRollout) == only(done, RecordAttempt) == []
+    scored = only(done, ScoreEvaluation)
+    assert [(one.example_id, one.sample_index) for one in scored] == [(100 + n, i) for n in range(3) for i in range(2)]
+    assert made.core.state.accounts.issued == 0
+
+
+def test_a_repeated_request_changes_nothing_and_a_repeated_upload_gets_the_same_answer() -> None:
+    made, request = world("a"), asked()
+    made.handle(request)
+    assert made.handle(request) == []
+    made.handle(wants("a", 1))
+    lease, *_ = made.leases("a")
+    for _ in range(2):
+        (answer,) = only(made.send("a", lease), AnswerUpload)
+        assert answer.accepted
+    assert made.of(request).scored == 1
+
+
+def test_only_members_with_the_version_get_its_problems() -> None:
+    made = world("a", "b")
+    made.handle(announced(1))
+    made.handle(held("b", 1))
+    made.handle(asked(version=1))
+    made.handle(wants("a", 2))
+    made.handle(wants("b", 2))
+    assert made.leases("a") == []
+    assert len(made.leases("b")) == 4
+
+
+def test_a_member_that_evaluates_goes_on_although_it_has_a_newer_version_too() -> None:
+    made = world("a")
+    made.handle(asked(problems=8))
+    made.handle(wants("a", 2))
+    first = made.leases("a")
+    made.handle(announced(1))
+    made.handle(held("a", 1))
+    made.send("a", first[0])
+    made.handle(wants("a", 1))
+    assert len(made.leases("a")) == 1
+
+
+def test_a_share_of_the_fleet_evaluates_and_gets_no_other_work_meanwhile() -> None:
+    made, request = world("a", "b", "c", "d", evaluation_share=0.25), asked(problems=5)
+    made.handle(request)
+    for name in ("b", "a", "c", "d"):
+        made.handle(wants(name, 4))
+    counts = [len(made.leases(name)) for name in ("a", "c", "d")]
+    assert counts == [0, 0, 0]
+    leases = made.leases("b")
+    assert len(leases) == 4  # the two batches that a member may hold
+    assert made.grants["a"]
+    made.handle(wants("b", 2))
+    assert not made.grants["b"]
+    made.send("b", leases[0])
+    assert len(made.leases("b")) == 1  # the last one
+
+
+def test_a_member_that_evaluates_never_runs_out_of_samples() -> None:
+    made = world("a")
+    made.handle(asked(problems=64))
+    made.handle(wants("a", 1))
+    for _ in range(3):
+        (lease, *_) = made.leases("a")
+        made.send("a", lease)  # without a request for work
+        assert len(made.core.state.evaluations.held_by(A)) == 4
+
+
+def test_a_member_larger_than_the_share_evaluates_alone() -> None:
+    made = world("a", "b", evaluation_share=0.1)
+    made.handle(asked(problems=64))
+    made.handle(wants("a", 4))
+    made.handle(wants("b", 4))
+    assert [len(made.leases(name)) for name in ("a", "b")] == [4, 0]
+
+
+def test_members_may_train_again_after_an_evaluation_was_given_up() -> None:
+    made = world("a")
+    made.handle(asked(problems=64, deadline_s=10.0))
+    made.handle(wants("a", 9))
+    assert len(made.leases("a")) == 4
+    assert not made.grants["a"]
+    made.passes(10.0, "a")
+    assert made.grants["a"]
+
+
+def test_all_slots_may_evaluate_once_every_batch_was_formed() -> None:
+    made = world("a", "b", evaluation_share=0.25, steps=0)
+    made.handle(asked(problems=64))
+    for name in ("a", "b"):
+        made.handle(wants(name, 4))
+    assert [len(made.leases(name)) for name in ("a", "b")] == [4, 4]
+
+
+def test_an_expired_lease_is_revoked_and_issued_again() -> None:
+    made, request = world("a", "b", lease_deadline_s=30.0), asked(problems=1)
+    made.handle(request)
+    made.handle(wants("a", 1))
+    (lease,) = made.leases("a")
+    revoked = only(made.passes(30.0, "a", "b"), RevokeLeases)
+    assert revoked == [RevokeLeases(A, (lease.lease_id,), "lease_expired")]
+    made.handle(wants("b", 1))
+    (again,) = made.leases("b")
+    assert (again.prompt_token_ids, again.slots) == (lease.prompt_token_ids, lease.slots)
+    (refused,) = only(made.send("a", lease), AnswerUpload)
+    assert (refused.accepted, refused.reason) == (False, "fenced")
+    made.send("b", again)
+    assert made.of(request).done
+
+
+def test_a_returned_lease_goes_to_another_member_first() -> None:
+    made = world("a", "b")
+    made.handle(asked(problems=1))
+    made.handle(wants("a", 1))
+    (lease,) = made.leases("a")
+    made.handle(LeasesReturned(A, (lease.lease_id,), "version 1 is active"))
+    made.handle(wants("a", 1))
+    assert made.leases("a") == []
+    made.handle(wants("b", 1))
+    assert len(made.leases("b")) == 1
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_the_samples_of_a_member_that_left_are_issued_again_at_once(finished: bool) -> None:
+    made, request = world("a", "b"), asked(problems=1)
+    made.handle(request)
+    made.handle(wants("a", 1))
+    (lease,) = made.leases("a")
+    made.handle(PeerLeft(A, "bye", finished))
+    made.handle(wants("b", 1))
+    (again,) = made.leases("b")
+    made.handle(joined("a"))
+    (answer,) = only(made.send("a", lease), AnswerUpload)
+    assert answer.accepted is not finished
+    assert made.of(request).done is not finished
+    made.send("b", again)
+    assert made.of(request).done
+
+
+def test_a_member_that_reconnects_without_the_lease_opens_its_samples() -> None:
+    made = world("a")
+    made.handle(asked(problems=1))
+    made.handle(wants("a", 1))
+    made.leases("a")
+    made.handle(PeerLeft(A, "connection reset"))
+    made.handle(replace(joined("a"), held_leases=()))
+    made.handle(held("a", 0))
+    made.handle(wants("a", 1))
+    assert len(made.leases("a")) == 1
+
+
+def test_a_banned_member_loses_its_leases() -> None:
+    made = world("a", "b")
+    made.handle(asked(problems=1))
+    made.handle(wants("a", 1))
+    (lease,) = made.leases("a")
+    assert only(made.handle(PeerBanned(A, "", "a")), RevokeLeases) == [RevokeLeases(A, (lease.lease_id,), "revoked")]
+    made.handle(wants("b", 1))
+    assert len(made.leases("b")) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "blamed"),
+    [
+        ({"version": 1}, "that version 1 generated"),
+        ({"fencing_token": FencingToken(99)}, "wrong fencing token"),
+        ({"segments": ()}, "without segments"),
+    ],
+)
+def test_what_no_honest_member_sends_is_refused(changes: dict[str, Any], blamed: str) -> None:
+    made, request = world("a"), asked(problems=1)
+    made.handle(announced(1))
+    made.handle(request)
+    made.handle(wants("a", 1))
+    (lease,) = made.leases("a")
+    actions = made.send("a", lease, **changes)
+    assert [blamed in one.reason for one in only(actions, Penalise)] == [True]
+    assert not any(one.accepted for one in only(actions, AnswerUpload))
+    assert made.of(request).scored == 0
+
+
+def test_another_members_lease_and_what_cannot_be_parsed_are_refused() -> None:
+    made, request = world("a", "b"), asked(problems=1)
+    made.handle(request)
+    made.handle(wants("a", 1))
+    (lease,) = made.leases("a")
+    assert only(made.send("b", lease), Penalise) != []
+    made.handle(MalformedRollout(UploadId(50), B, lease.lease_id, lease.fencing_token, 0, "no rollout"))
+    assert not made.of(request).open
+    made.handle(MalformedRollout(UploadId(51), A, lease.lease_id, lease.fencing_token, 0, "no rollout"))
+    assert made.of(request).open
+
+
+def test_an_interrupted_rollout_is_issued_again() -> None:
+    made, request = world("a"), asked(problems=1)
+    made.handle(request)
+    made.handle(wants("a", 1))
+    (lease,) = made.leases("a")
+    (answer,) = only(made.send("a", lease, finish_reason="interrupted"), AnswerUpload)
+    assert (answer.accepted, answer.reason) == (False, "returned")
+    assert made.of(request).open
+
+
+def test_uploads_wait_while_the_verifiers_are_behind() -> None:
+    made = world("a", scoring_queue_max=0)
+    made.handle(asked(problems=1))
+    made.handle(wants("a", 1))
+    (lease,) = made.leases("a")
+    assert [one.reason for one in only(made.send("a", lease), AnswerUpload)] == ["busy"]
+
+
+def given_up(actions: list[Action]) -> list[str]:
+    return [one.detail for one in only(actions, Note) if one.kind == "evaluation_given_up"]
+
+
+def test_an_evaluation_is_given_up_at_its_deadline() -> None:
+    made, request = world("a"), asked(problems=1, deadline_s=60.0)
+    made.handle(request)
+    made.handle(wants("a", 1))
+    (lease,) = made.leases("a")
+    assert given_up(made.passes(59.0, "a")) == []
+    actions = made.passes(1.0, "a")
+    assert given_up(actions) == ["its deadline of 60 s has passed; 0 of 1 samples are scored"]
+    assert made.of(request).given_up
+    made.passes(60.0, "a")
+    assert made.core.evaluation(request.key) is None  # and may be asked for again
+    assert [one.reason for one in only(made.send("a", lease), AnswerUpload)] == ["fenced"]
+
+
+def test_an_evaluation_without_any_peer_is_given_up_early() -> None:
+    made = world()
+    made.handle(asked())
+    assert given_up(made.passes(HOPELESS_S - 1.0)) == []
+    assert given_up(made.passes(1.0)) == ["there is no peer"]
+
+
+def test_an_evaluation_of_a_version_that_no_peer_has_any_more_is_given_up_early() -> None:
+    made = world("a")
+    made.handle(announced(1))
+    made.handle(held("a", 1))
+    made.handle(heartbeat("a", active=1))
+    made.handle(asked(version=0))
+    made.passes(HOPELESS_S - 1.0)
+    made.handle(heartbeat("a", active=1))
+    made.now += 1.0
+    made.handle(heartbeat("a", active=1))
+    assert given_up(made.handle(Tick())) == ["every peer has a newer version than 0"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        (asked(version=5), "version 5 is not published"),
+        (asked(problems=0), "it has 0 samples"),
+        (asked(problems=1, samples=SAMPLES_MAX + 1), "samples, not 1 to"),
+    ],
+)
+def test_requests_that_cannot_be_met_are_given_up_at_once(request_: EvaluationRequested, why: str) -> None:
+    (reason,) = given_up(world("a").handle(request_))
+    assert why in reason
+
+
+def test_evaluations_at_a_time_are_limited() -> None:
+    made = world("a")
+    reasons = [given_up(made.handle(asked(problems=one + 1))) for one in range(18)]
+    assert reasons == [[]] * 16 + [["too many evaluations are under way"]] * 2
+
+
+@pytest.mark.parametrize(
+    "event", [RunEnded("finished", True), RunEnded("stopped", False), EpochRequested(1, Step(0), None)]
+)
+def test_the_end_of_the_run_or_epoch_gives_it_up_and_revokes_its_leases(event: Event) -> None:
+    made, request = world("a"), asked(problems=1)
+    made.handle(request)
+    made.handle(wants("a", 1))
+    (lease,) = made.leases("a")
+    actions = made.handle(event)
+    assert len(given_up(actions)) == 1
+    assert only(actions, RevokeLeases) == [RevokeLeases(A, (LeaseId(lease.lease_id),), "evaluation_over")]
