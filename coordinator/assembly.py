@@ -37,6 +37,7 @@ from coordinator.rpc.tokenizer import TokenizerCalls
 from coordinator.shell.background import Background
 from coordinator.shell.core_settings import core_settings
 from coordinator.shell.dial_back import BackDialer
+from coordinator.shell.evaluations import Evaluations
 from coordinator.shell.flight_recorder import Recorder
 from coordinator.shell.sessions import Sessions
 from coordinator.shell.shell import Shell
@@ -77,6 +78,7 @@ class Coordinator:
     problems: Problems
     sessions: Sessions
     shell: Shell
+    evaluations: Evaluations
     desk: JoinDesk
     invites: InviteIssuer
     metrics: CoordinatorMetrics
@@ -191,6 +193,7 @@ def _assemble(
         learner_values=start.learner_values,
         learner_lives=start.learner_lives,
         record=record,
+        samples=SampleBook(folder, config.store.samples_bytes_max),
     )
     ca = RunCA.load_or_create(folder.secrets, run_id)
     desk = JoinDesk(
@@ -214,6 +217,7 @@ def _assemble(
         problems=problems,
         sessions=sessions,
         shell=shell,
+        evaluations=Evaluations(shell, problems),
         desk=desk,
         invites=invites,
         metrics=metrics,
@@ -285,6 +289,7 @@ def _http_parts(coordinator: Coordinator) -> HttpParts:
         disk=coordinator.disk,
         orders=coordinator.start.orders,
         fleet_handle=coordinator.fleet_handle,
+        evaluations=coordinator.evaluations,
     )
 
 
@@ -324,7 +329,8 @@ def _servicer(coordinator: Coordinator) -> Servicer:
             ledger=coordinator.ledger,
             problems=coordinator.problems,
             sessions=coordinator.sessions,
-            samples=SampleBook(coordinator.folder, config.store.samples_bytes_max),
+            samples=coordinator.shell.samples,
+            evaluations=coordinator.evaluations,
         ),
     )
 

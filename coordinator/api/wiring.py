@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.api.address_stream import AddressStream
+from coordinator.api.evaluations import EvaluationRoutes
 from coordinator.api.invites import InviteRoutes
 from coordinator.api.observed_address import ObservedAddressRoutes
 from coordinator.api.operator import ActRoutes
@@ -32,6 +33,7 @@ from coordinator.ledger.saved_orders import OrderRecorder, Orders
 from coordinator.ledger.sqlite import Ledger
 from coordinator.metrics.metrics import CoordinatorMetrics
 from coordinator.shell.activation_solver import PreviewSolver
+from coordinator.shell.evaluations import Evaluations
 from coordinator.shell.shell import Shell
 from coordinator.views.alerts import Health
 from coordinator.views.registry import ViewedRun
@@ -57,6 +59,7 @@ class HttpParts:
     disk: DiskGuard
     orders: Orders
     fleet_handle: FleetHandle
+    evaluations: Evaluations | None = None  # None: there are no problems to evaluate, as in a simulated fleet
 
 
 async def http_app(coordinator: HttpParts, *, hosts: frozenset[str] | None, open_reading: bool) -> HttpApp:
@@ -88,6 +91,7 @@ async def http_app(coordinator: HttpParts, *, hosts: frozenset[str] | None, open
         *TokenRoutes(tokens).routes(),
         *audit_routes(audit),
         *ActRoutes(shell.core, orders.give, previews, _fleet_limit(coordinator)).routes(),
+        *_evaluation_routes(coordinator),
         *InviteRoutes(coordinator.invites, ledger).routes(),
         *Speed(coordinator.desk).routes(),
         *ObservedAddressRoutes(coordinator.desk, serve.host, serve.observe_port).routes(),
@@ -98,6 +102,12 @@ async def http_app(coordinator: HttpParts, *, hosts: frozenset[str] | None, open
     routes.append(description_route(routes))
     assets = Assets.of({"/": PAGES, "/web/": STATIC})
     return HttpApp(routes, hub, gate, audit, assets, hosts, (views.sampling,), addresses)
+
+
+def _evaluation_routes(coordinator: HttpParts) -> list[Route]:
+    if coordinator.evaluations is None:
+        return []
+    return EvaluationRoutes(coordinator.shell, coordinator.evaluations, coordinator.config.run.seed).routes()
 
 
 def _fleet_limit(coordinator: HttpParts) -> Callable[[], float | None]:

@@ -27,6 +27,7 @@ ROLES_BY_METHOD: dict[str, frozenset[Role]] = {
     "Examples": LEARNER,
     "HeldOut": LEARNER,
     "ScoreCompletions": LEARNER,
+    "Evaluate": LEARNER,
     "NextBatch": LEARNER,
     "Announce": LEARNER,
     "OpenEpoch": LEARNER,

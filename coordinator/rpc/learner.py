@@ -9,10 +9,13 @@ from typing import Any
 
 import structlog
 
+from coordinator.core.events.evaluation_events import EvaluationKey
 from coordinator.core.events.events import LearnerStatusChanged, StepFinished
+from coordinator.core.leases.evaluation_book import Evaluation
 from coordinator.ledger.store import BatchEntry, RunStore
 from coordinator.prompts.problems import Problems
 from coordinator.prompts.samples import SampleBook
+from coordinator.shell.evaluations import Evaluations
 from coordinator.shell.sessions import Sessions
 from coordinator.shell.shell import Shell
 from coordinator.tasks.evaluation_sets import HELD_OUT
@@ -35,6 +38,7 @@ SCORING_DEADLINE_S = 120.0  # for one completion, queueing included
 COMPLETIONS_AT_ONCE = 256
 COMPLETIONS_PER_CALL_MAX = 1 << 20
 EXAMPLES_PER_CALL_MAX = 1 << 20
+EVALUATION_SAMPLES_MAX = 1024  # of one problem
 EXAMPLES_AT_ONCE = 256  # made in one go in the thread
 VALUES_MAX = 128
 VALUE_NAME_LENGTH_MAX = 64
@@ -52,10 +56,12 @@ class LearnerCalls:
         ledger: RunStore,
         problems: Problems,
         sessions: Sessions,
-        samples: SampleBook,
+        samples: SampleBook | None,
+        evaluations: Evaluations,
     ) -> None:
         """``run`` holds the fields of RunInfo that do not change during the run."""
         self._samples = samples
+        self._evaluations = evaluations
         self._run = run
         self._sampling = run.sampling
         self._learner_public_key = learner_public_key
@@ -140,6 +146,17 @@ class LearnerCalls:
         async with deadline(SCORING_DEADLINE_S, "the verifiers to score a completion"):
             return await self._problems.score_completion(completion, self._samples)
 
+    async def Evaluate(self, request: pb.EvaluationRequest, _context: Any) -> pb.EvaluationReply:
+        """Return the state of an evaluation by the peers, which begins with the first request for it."""
+        if not 1 <= request.samples <= EVALUATION_SAMPLES_MAX or request.problems > EXAMPLES_PER_CALL_MAX:
+            raise MalformedMessage(f"an evaluation has 1 to {EVALUATION_SAMPLES_MAX} samples of each problem")
+        if request.version > limits.COUNTER_MAX or not request.deadline_s > 0.0:
+            raise MalformedMessage("an evaluation's version or deadline is out of range")
+        key = EvaluationKey(
+            request.set or HELD_OUT, Version(request.version), request.problems, request.samples, request.seed
+        )
+        return _evaluation_reply(await self._evaluations.ask(key, request.deadline_s))
+
     async def NextBatch(self, request: pb.BatchRequest, context: Any) -> None:
         """Stream the recorded batch of a step; after ``wait_s`` without one, report the reason for the wait."""
         step = Step(min(request.step, limits.COUNTER_MAX))
@@ -196,6 +213,15 @@ class LearnerCalls:
         detail = status.detail[: limits.TEXT_LENGTH_MAX]
         await self._shell.learner_status(LearnerStatusChanged(status.phase[:64], detail, _values(status.values)))
         return pb.Empty()
+
+
+def _evaluation_reply(found: Evaluation) -> pb.EvaluationReply:
+    ended, samples = found.ended_at is not None, found.request.key.samples
+    reply = pb.EvaluationReply(ended=ended, given_up=found.given_up, scored=found.scored)
+    if found.done:
+        for exact, rewards in zip(found.exact, found.rewards, strict=True):
+            reply.scores.add(exact=exact, reward=rewards / samples)
+    return reply
 
 
 def _batch_parts(rollouts: Iterable[pb.TrainingRollout]) -> Iterator[pb.BatchPart]:

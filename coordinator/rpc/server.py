@@ -32,6 +32,7 @@ class Servicer:
         self.Examples = learner.Examples
         self.HeldOut = learner.HeldOut
         self.ScoreCompletions = learner.ScoreCompletions
+        self.Evaluate = learner.Evaluate
         self.NextBatch = learner.NextBatch
         self.Announce = learner.Announce
         self.OpenEpoch = learner.OpenEpoch

@@ -861,6 +861,42 @@ class CompletionScore(_message.Message):
     exact: bool
     def __init__(self, example_id: _Optional[int] = ..., reward: _Optional[float] = ..., exact: _Optional[bool] = ...) -> None: ...
 
+class EvaluationRequest(_message.Message):
+    __slots__ = ("set", "version", "problems", "samples", "seed", "deadline_s")
+    SET_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PROBLEMS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    set: str
+    version: int
+    problems: int
+    samples: int
+    seed: int
+    deadline_s: float
+    def __init__(self, set: _Optional[str] = ..., version: _Optional[int] = ..., problems: _Optional[int] = ..., samples: _Optional[int] = ..., seed: _Optional[int] = ..., deadline_s: _Optional[float] = ...) -> None: ...
+
+class EvaluationReply(_message.Message):
+    __slots__ = ("ended", "given_up", "scored", "scores")
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
+    SCORED_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    ended: bool
+    given_up: str
+    scored: int
+    scores: _containers.RepeatedCompositeFieldContainer[ProblemScore]
+    def __init__(self, ended: _Optional[bool] = ..., given_up: _Optional[str] = ..., scored: _Optional[int] = ..., scores: _Optional[_Iterable[_Union[ProblemScore, _Mapping]]] = ...) -> None: ...
+
+class ProblemScore(_message.Message):
+    __slots__ = ("exact", "reward")
+    EXACT_FIELD_NUMBER: _ClassVar[int]
+    REWARD_FIELD_NUMBER: _ClassVar[int]
+    exact: int
+    reward: float
+    def __init__(self, exact: _Optional[int] = ..., reward: _Optional[float] = ...) -> None: ...
+
 class BatchRequest(_message.Message):
     __slots__ = ("step", "wait_s")
     STEP_FIELD_NUMBER: _ClassVar[int]

@@ -69,6 +69,11 @@ class CoordinatorStub:
                 request_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.Completion.SerializeToString,
                 response_deserializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.CompletionScore.FromString,
                 _registered_method=True)
+        self.Evaluate = channel.unary_unary(
+                '/rollcast.v1.Coordinator/Evaluate',
+                request_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.EvaluationRequest.SerializeToString,
+                response_deserializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.EvaluationReply.FromString,
+                _registered_method=True)
         self.NextBatch = channel.unary_stream(
                 '/rollcast.v1.Coordinator/NextBatch',
                 request_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.BatchRequest.SerializeToString,
@@ -142,6 +147,12 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Evaluate(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def NextBatch(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -209,6 +220,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.ScoreCompletions,
                     request_deserializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.Completion.FromString,
                     response_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.CompletionScore.SerializeToString,
+            ),
+            'Evaluate': grpc.unary_unary_rpc_method_handler(
+                    servicer.Evaluate,
+                    request_deserializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.EvaluationRequest.FromString,
+                    response_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.EvaluationReply.SerializeToString,
             ),
             'NextBatch': grpc.unary_stream_rpc_method_handler(
                     servicer.NextBatch,
@@ -425,6 +441,33 @@ class Coordinator:
             '/rollcast.v1.Coordinator/ScoreCompletions',
             rollcast_dot_wire_dot_proto_dot_rollcast__pb2.Completion.SerializeToString,
             rollcast_dot_wire_dot_proto_dot_rollcast__pb2.CompletionScore.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Evaluate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rollcast.v1.Coordinator/Evaluate',
+            rollcast_dot_wire_dot_proto_dot_rollcast__pb2.EvaluationRequest.SerializeToString,
+            rollcast_dot_wire_dot_proto_dot_rollcast__pb2.EvaluationReply.FromString,
             options,
             channel_credentials,
             insecure,
