@@ -177,6 +177,9 @@ class EvaluationConfig(ConfigModel):
     one completion per held-out problem."""
     samples: int = Field(4, ge=1, le=1024)
     """Completions per problem."""
+    deadline_s: float = Field(1800.0, ge=0.0)
+    """Seconds for the peers to complete an evaluation, after which the learner samples it itself, as it also does where
+    no peer can. 0: it always does."""
     pass_at: list[int] = Field(default_factory=lambda: [1, 4], min_length=1, max_length=8)
     """Values of k for which pass@k is estimated, none above samples."""
 

@@ -1,4 +1,4 @@
-"""Run the phases around the RL steps: warm start and evaluation on held-out problems.
+"""Run the supervised warm start that precedes RL, and report its progress.
 
 The functions block, so the worker thread calls them.
 """
@@ -6,7 +6,6 @@ The functions block, so the worker thread calls them.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 
 from learner.config import LearnerConfig, WarmStartConfig
@@ -97,25 +96,3 @@ class _WarmStartProgress:
         reached = self._held_out.measure(params).exact
         self._reached = f"; held-out accuracy {reached:.2f}, to reach {self._config.accuracy_gate:.2f}"
         return reached
-
-
-def run_evaluation(trainer: Trainer, held_out: HeldOut, reporter: StatusReporter, *, when: str) -> None:
-    """Measure the policy on held-out problems and report ``reward_{when}`` and ``exact_{when}``.
-
-    ``when`` is "before" or "after" RL.
-
-    Raises:
-        Stopped: the process is to stop.
-    """
-    started_s = time.monotonic()
-    reporter.update("evaluating", f"held-out problems {when} RL")
-    score = held_out.measure(trainer.params())
-    reporter.update(
-        "evaluating",
-        f"held-out exact match {when} RL: {score.exact:.3f}",
-        **{
-            f"reward_{when}": score.reward,
-            f"exact_{when}": score.exact,
-            "evaluation_s": time.monotonic() - started_s,
-        },
-    )

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from functools import partial
 from random import SystemRandom
 from typing import Any, TypeVar
 
@@ -20,12 +21,13 @@ from learner.coordinator.access import Access
 from learner.coordinator.client import CoordinatorClient, check_key
 from learner.coordinator.reporter import StatusReporter
 from learner.distributed.processes import TrainerOf, run_processes
+from learner.evaluation.by_peers import PeerEvaluator
 from learner.evaluation.held_out import HeldOut, Stopped
 from learner.evaluation.own_sampler import cache_bytes_left, own_sampler
 from learner.evaluation.periodic import EvaluationPlan, Evaluations
 from learner.kill_points import arm_from_environment, kill_point
 from learner.loop import LoopParts, LoopSettings, Position, TrainingLoop
-from learner.phases import run_evaluation, run_warm_start
+from learner.phases import run_warm_start
 from learner.publishing.epochs import EpochStart, Replay
 from learner.publishing.publications import Publications
 from learner.publishing.publisher import OriginPusher, Publisher
@@ -37,7 +39,9 @@ from learner.training.trained_ids import TrainedIds
 from learner.training.trainer import Trainer
 from learner.wall_time import Cause, WallTime
 from rollcast.policy.compilation import use_compilation_cache
+from rollcast.policy.params import Params
 from rollcast.policy.sizing.computation import training_computation
+from rollcast.policy.snapshot import thaw
 from rollcast.runtime.process import EXIT_INTERRUPTED
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.identity.identity import Identity
@@ -159,11 +163,17 @@ class _Life:
             self._reporter.note(oldest_checkpoint_step=min(checkpoints.steps()))
             evaluations = self._evaluations(sets)
             stack.push_async_callback(evaluations.cancel)
-            done = await self._train(trainer, saves, host, evaluations, stack)
+            retained = RetainedVersions(self._folder.versions, mapped=int(self._facts.info.staleness_limit) + 2)
+            retained.remove_unfinished()
+            params_of = partial(_params_of, trainer, retained)
+            done = await self._train(trainer, retained, saves, host, evaluations, params_of, stack)
             self._spent("finishing")
             if done:
                 kill_point("training_done")
-                await self._on_worker(lambda: run_evaluation(trainer, held_out, self._reporter, when="after"))
+                self._reporter.update("evaluating", "held-out problems after RL")
+                measured = evaluations.measure_after(self._facts.info.steps, params_of)
+                if not await _unless_stopped(measured, self._stop):
+                    return False
                 self._spent("evaluating")
                 self._reporter.update("finished", f"all {self._facts.info.steps} steps are done")
                 await self._reporter.flush()
@@ -200,26 +210,24 @@ class _Life:
             self._spent("starting")
             return host
         self._spent("starting")
-        await self._on_worker(lambda: self._first_policy(trainer, held_out))
+        if self._config.warm_start.steps_max:
+            await self._on_worker(lambda: self._warm_start(trainer, held_out))
+            self._spent("warm_start")
         host = self._host_state(Position(0, 0, Version(0), TrainedIds()))
         await self._on_worker(lambda: checkpoints.save(trainer.state(), host))
         self._spent("publishing")
         return host
 
-    def _first_policy(self, trainer: Trainer, held_out: HeldOut) -> None:
-        if self._config.warm_start.steps_max:
-            run_warm_start(
-                trainer,
-                self._config,
-                self._fetch_examples,
-                held_out,
-                self._reporter,
-                row_tokens=self._facts.row_tokens,
-                stop=self._stop_worker,
-            )
-            self._spent("warm_start")
-        run_evaluation(trainer, held_out, self._reporter, when="before")
-        self._spent("evaluating")
+    def _warm_start(self, trainer: Trainer, held_out: HeldOut) -> None:
+        run_warm_start(
+            trainer,
+            self._config,
+            self._fetch_examples,
+            held_out,
+            self._reporter,
+            row_tokens=self._facts.row_tokens,
+            stop=self._stop_worker,
+        )
 
     async def _held_out(self) -> dict[str, HeldOut]:
         """Fetch the evaluation sets; problems held out of the training task come first."""
@@ -249,16 +257,22 @@ class _Life:
     def _evaluations(self, sets: Mapping[str, HeldOut]) -> Evaluations:
         wanted = self._config.evaluation
         plan = EvaluationPlan(wanted.every_steps, self._facts.info.steps, wanted.samples, tuple(wanted.pass_at))
-        return Evaluations(plan, sets, self._worker, self._client.score, self._reporter)
+        by_peers = PeerEvaluator(self._client.evaluate, wanted.deadline_s)
+        return Evaluations(plan, sets, by_peers, self._worker, self._client.score, self._reporter)
 
     # ---------------------------------------------------------------- training
 
     async def _train(
-        self, trainer: Trainer, saves: Saves, host: HostState, evaluations: Evaluations, stack: AsyncExitStack
+        self,
+        trainer: Trainer,
+        retained: RetainedVersions,
+        saves: Saves,
+        host: HostState,
+        evaluations: Evaluations,
+        params_of: Callable[[int], Params],
+        stack: AsyncExitStack,
     ) -> bool:
         info = self._facts.info
-        retained = RetainedVersions(self._folder.versions, mapped=int(info.staleness_limit) + 2)
-        retained.remove_unfinished()
         publisher = self._publisher(retained, stack)
         starts = [EpochStart(start.epoch, start.step_from, start.step) for start in info.epochs]
         replay = Replay(host.epoch, starts, info.recorded_batches)
@@ -271,6 +285,8 @@ class _Life:
         if ready is None:
             return False
         self._spent("publishing")
+        if "exact_before" not in self._reporter.values:
+            evaluations.start_before(Version(0), params_of)
         parts = LoopParts(
             trainer,
             self._worker,
@@ -386,6 +402,12 @@ class _Life:
     async def _pass_on_stop(self) -> None:
         await self._stop.wait()
         self._stop_worker.set()
+
+
+def _params_of(trainer: Trainer, retained: RetainedVersions, version: int) -> Params:
+    """Return the parameters of a version from this disk; called on the worker thread."""
+    tensors, state = retained.used(Version(version))
+    return thaw(trainer.model_config, tensors, state)
 
 
 def _position(host: HostState) -> Position:

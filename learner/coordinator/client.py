@@ -135,6 +135,12 @@ class CoordinatorClient:
             ),
         )
 
+    async def evaluate(self, request: pb.EvaluationRequest) -> pb.EvaluationReply:
+        """Return the state of an evaluation by the peers, which the first request begins."""
+        return await self._retry(
+            "asking for an evaluation", lambda: self._stub.Evaluate(request, timeout=CALL_TIMEOUT_S)
+        )
+
     async def next_batch(self, step: int, *, rollouts: int, wait_s: float = LONG_POLL_S) -> Batch | NotReady:
         """Return the batch of ``step`` with its ``rollouts`` rollouts, or after ``wait_s`` the reason for its delay."""
         request = pb.BatchRequest(step=step, wait_s=wait_s)

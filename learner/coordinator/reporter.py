@@ -56,6 +56,12 @@ class StatusReporter:
             self._values.update(values)
         self._loop.call_soon_threadsafe(self._changed.set)
 
+    def add(self, **values: float) -> None:
+        """Add values to the status, whose phase stays as it is; the next report sends them."""
+        with self._lock:
+            self._values.update(values)
+        self._loop.call_soon_threadsafe(self._changed.set)
+
     def note(self, **values: float) -> None:
         """Add metrics of this life only, which go with the next status."""
         with self._lock:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rollcast.policy.params import Params
 from rollcast.policy.sampling.sampler import Completion, Sampler, SampleRequest
+from rollcast.wire.evaluation import evaluation_seed
 from rollcast.wire.rollouts import Sampling
 
 NORMAL_95 = 1.96  # standard errors to each side of a 95 % interval of a normal distribution
@@ -21,12 +21,6 @@ class Estimate:
     mean: float
     low: float
     high: float
-
-
-def evaluation_seed(seed: int, prompt_index: int, sample_index: int) -> int:
-    """Return the 64-bit noise seed of one evaluation sample; its prefix separates it from training's slot seeds."""
-    text = f"rollcast/evaluation/{seed}/{prompt_index}/{sample_index}"
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 def complete_prompts(

@@ -7,14 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from learner.evaluation.evaluate import complete_prompts
-from learner.kill_points import kill_point
 from rollcast.policy.params import Params
 from rollcast.policy.sampling.sampler import Sampler
 from rollcast.runtime.errors import TaskError
+from rollcast.wire.evaluation import KEPT_PROBLEMS
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import Sampling
-
-KEPT_PROBLEMS = 16  # problems of a set whose completions are kept for people to read
 
 ScoreCompletions = Callable[[Sequence[pb.Completion]], list[pb.CompletionScore]]
 
@@ -73,25 +71,22 @@ class HeldOut:
     def __len__(self) -> int:
         return len(self._problems)
 
+    @property
+    def seed(self) -> int:
+        """The seed of the noise."""
+        return self._seed
+
     def measure(self, params: Params) -> HeldOutScore:
         """Sample one completion for each problem and return the mean scores.
 
         Raises:
             Stopped: the process is to stop.
         """
-        scores = self._scores(params, 1)
+        scores = self._scores(params)
         return HeldOutScore(
             reward=sum(score.reward for score in scores) / len(scores),
             exact=sum(score.exact for score in scores) / len(scores),
         )
-
-    def count_exact(self, params: Params, samples: int) -> list[int]:
-        """Return how many of ``samples`` completions of each problem are right.
-
-        Raises:
-            Stopped: the process is to stop.
-        """
-        return exact_counts(self._scores(params, samples), samples)
 
     def parts(self, samples: int) -> list[int]:
         """Return the index of the first problem of each part into which a measurement is divided; see ``complete``.
@@ -105,14 +100,13 @@ class HeldOut:
         size = max(1, self._sampler.batch_size // samples)
         return self._complete(params, start, size, samples, version)
 
-    def _scores(self, params: Params, samples: int) -> list[pb.CompletionScore]:
+    def _scores(self, params: Params) -> list[pb.CompletionScore]:
         completions: list[pb.Completion] = []
         size = self._sampler.batch_size
         for start in range(0, len(self._problems), size):  # in parts, so that ``stop`` is noticed soon
             if self._stop.is_set():
                 raise Stopped
-            completions += self._complete(params, start, size, samples, None)
-            kill_point("evaluating")
+            completions += self._complete(params, start, size, 1, None)
         return self._score(completions)
 
     def _complete(

@@ -68,11 +68,7 @@ def evaluate_run(
         ConfigError: some k is above the number of samples.
         CheckpointError: there is no checkpoint, or it cannot be read.
     """
-    if not pass_at or not all(1 <= k <= samples for k in pass_at):
-        raise ConfigError(
-            f"{samples} samples a problem do not give pass@{max(pass_at, default=0)}",
-            fix=f"use --samples {max(pass_at, default=1)} or more, and k from 1 on",
-        )
+    check_pass_at(samples, pass_at)
     started_s = time.monotonic()
     host, params = load_policy(run_folder)
     sampler = CheckpointSampler(host, params, max(map(len, sets.values()), default=0) * samples, score, seed)
@@ -82,6 +78,19 @@ def evaluate_run(
         estimates = {k: estimate_pass_at_k(samples, correct, k) for k in pass_at}
         results[name] = SetResult(len(problems), samples, estimates)
     return EvaluationResult(host.step, results, time.monotonic() - started_s)
+
+
+def check_pass_at(samples: int, pass_at: Sequence[int]) -> None:
+    """Check that each k of pass@k can be estimated from so many samples.
+
+    Raises:
+        ConfigError: some k is above the number of samples.
+    """
+    if not pass_at or not all(1 <= k <= samples for k in pass_at):
+        raise ConfigError(
+            f"{samples} samples a problem do not give pass@{max(pass_at, default=0)}",
+            fix=f"use --samples {max(pass_at, default=1)} or more, and k from 1 on",
+        )
 
 
 def _tell(progress: Callable[[str, int, int], None], name: str, total: int, done: int) -> None:

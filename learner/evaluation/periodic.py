@@ -1,9 +1,9 @@
-"""Evaluate at intervals while training continues.
+"""Evaluate published versions before RL, at intervals while training continues, and after RL.
 
-A measurement is sampled in parts of one batch of the sampler. Parts take turns with training on the one thread of all
-jax work: part after part while the learner waits for a batch, at most one between two steps otherwise. The measured
-policy is a published version from the learner's own disk, so training may change the parameters meanwhile; the
-coordinator scores the completions.
+Peers generate and the coordinator scores (learner.evaluation.by_peers). Where they cannot, the learner samples itself,
+in parts of one batch of its sampler. Parts take turns with training on the one thread of all jax work: part after part
+while the learner waits for a batch, at most one between two steps otherwise. The measured policy is a published version
+from the learner's own disk, so training may change the parameters meanwhile.
 """
 
 from __future__ import annotations
@@ -15,17 +15,22 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import structlog
 
 from learner.coordinator.reporter import StatusReporter
+from learner.evaluation.by_peers import PeerEvaluator, SetScores
 from learner.evaluation.evaluate import estimate_pass_at_k
 from learner.evaluation.held_out import HeldOut, exact_counts
+from learner.kill_points import kill_point
 from rollcast.policy.params import Params
 from rollcast.runtime.errors import RollcastError
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 Kept = Callable[[], Awaitable[None]]
+ParamsOf = Callable[[int], Params]
+When = Literal["before", "after"]
 Score = Callable[[Sequence[pb.Completion]], Awaitable[list[pb.CompletionScore]]]
 
 _log = structlog.get_logger()
@@ -46,36 +51,55 @@ class EvaluationPlan:
 
 
 class Evaluations:
-    """Evaluate versions in the background of training, one at a time.
+    """Evaluate versions in the background of training, at intervals one at a time.
 
     Args:
-        sets: evaluation sets by name.
+        sets: evaluation sets by name; problems held out of the training task come first.
+        by_peers: asks the peers, which come first.
         worker: the thread of all jax work.
-        score: sends completions to the coordinator and returns their scores.
-        reporter: receives the metrics ``eval_SET_pass_at_K`` and their version as ``eval_SET_version``.
+        score: sends the learner's own completions to the coordinator and returns their scores.
+        reporter: receives the metrics ``eval_SET_pass_at_K`` and their version as ``eval_SET_version``, and those of
+            the first set before and after RL.
     """
 
     def __init__(
         self,
         plan: EvaluationPlan,
         sets: Mapping[str, HeldOut],
+        by_peers: PeerEvaluator,
         worker: Executor,
         score: Score,
         reporter: StatusReporter,
     ) -> None:
         self._plan = plan
         self._sets = sets
+        self._by_peers = by_peers
         self._worker = worker
         self._score = score
         self._reporter = reporter
         self._turn = asyncio.Event()
         self._idle = False
         self._task: asyncio.Task[None] | None = None
+        self._before: asyncio.Task[None] | None = None
         self._fresh: dict[str, float] = {}
         self.passed_over = 0
         """Number of evaluations that were skipped because the previous one was still running."""
 
-    def step_done(self, step: int, version: int, params_of: Callable[[int], Params], kept: Kept) -> None:
+    def start_before(self, version: int, params_of: ParamsOf) -> None:
+        """Start to measure the published policy that RL begins with; training does not wait for it."""
+        self._before = asyncio.create_task(self._measure_before(version, params_of), name="evaluation before RL")
+
+    async def measure_after(self, version: int, params_of: ParamsOf) -> bool:
+        """Measure the policy that RL ends with, and return True.
+
+        Raises:
+            RollcastError: it cannot be measured.
+        """
+        with self.idle():
+            await self._measure_around("after", version, params_of)
+        return True
+
+    def step_done(self, step: int, version: int, params_of: ParamsOf, kept: Kept) -> None:
         """Start a measurement of this version if one is due after this step, and give the one in flight a turn.
 
         Args:
@@ -108,18 +132,39 @@ class Evaluations:
         return fresh
 
     async def finish(self) -> None:
-        """Wait for the measurement in flight, which now runs without turns."""
-        if self._task is not None:
-            with self.idle():
-                await asyncio.gather(self._task)
+        """Wait for the measurements in flight, which now run without turns."""
+        with self.idle():
+            await asyncio.gather(*self._in_flight())
 
     async def cancel(self) -> None:
-        """Cancel the measurement in flight."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        """Cancel the measurements in flight."""
+        for task in self._in_flight():
+            task.cancel()
+        await asyncio.gather(*self._in_flight(), return_exceptions=True)
 
-    async def _measure(self, version: int, params_of: Callable[[int], Params], kept: Kept) -> None:
+    def _in_flight(self) -> list[asyncio.Task[None]]:
+        return [task for task in (self._before, self._task) if task is not None]
+
+    async def _measure_before(self, version: int, params_of: ParamsOf) -> None:
+        try:
+            await self._measure_around("before", version, params_of)
+        except RollcastError as error:
+            _log.warning("evaluation failed", version=version, error=str(error))
+
+    async def _measure_around(self, when: When, version: int, params_of: ParamsOf) -> None:
+        """Measure one completion of each problem of the first set, as ``reward_{when}`` and ``exact_{when}``."""
+        began_s = time.monotonic()
+        name, held_out = next(iter(self._sets.items()))
+        scores = await self._scores(name, held_out, version, 1, params_of)
+        figures = {
+            f"reward_{when}": sum(scores.rewards) / len(held_out),
+            f"exact_{when}": sum(scores.exact) / len(held_out),
+            "evaluation_s": time.monotonic() - began_s,
+        }
+        self._reporter.add(**figures)
+        _log.info("evaluated", version=version, when=when, **figures)
+
+    async def _measure(self, version: int, params_of: ParamsOf, kept: Kept) -> None:
         """Measure every set in turn. A failure costs this measurement, never the training."""
         began_s = time.monotonic()
         try:
@@ -131,16 +176,9 @@ class Evaluations:
             return
         _log.info("evaluated", version=version, seconds=round(time.monotonic() - began_s, 3), **self._fresh)
 
-    async def _measure_set(
-        self, name: str, held_out: HeldOut, version: int, params_of: Callable[[int], Params]
-    ) -> None:
+    async def _measure_set(self, name: str, held_out: HeldOut, version: int, params_of: ParamsOf) -> None:
         samples = self._plan.samples
-        correct: list[int] = []
-        for start in held_out.parts(samples):
-            await self._wait_for_turn()
-            draw = partial(_draw, held_out, params_of, version, start, samples)
-            completions = await asyncio.get_running_loop().run_in_executor(self._worker, draw)
-            correct += exact_counts(await self._score(completions), samples)
+        correct = (await self._scores(name, held_out, version, samples, params_of)).exact
         figures = {f"eval_{name}_version": float(version), f"eval_{name}_problems": float(len(held_out))}
         for k in self._plan.pass_at:
             estimate = estimate_pass_at_k(samples, correct, k)
@@ -150,6 +188,21 @@ class Evaluations:
         self._fresh |= figures
         self._reporter.note(**figures)
 
+    async def _scores(self, name: str, held_out: HeldOut, version: int, samples: int, params_of: ParamsOf) -> SetScores:
+        found = await self._by_peers.scores(name, version, problems=len(held_out), samples=samples, seed=held_out.seed)
+        kill_point("evaluating")
+        return found or await self._own_scores(held_out, version, samples, params_of)
+
+    async def _own_scores(self, held_out: HeldOut, version: int, samples: int, params_of: ParamsOf) -> SetScores:
+        scores: list[pb.CompletionScore] = []
+        for start in held_out.parts(samples):
+            await self._wait_for_turn()
+            draw = partial(_draw, held_out, params_of, version, start, samples)
+            scores += await self._score(await asyncio.get_running_loop().run_in_executor(self._worker, draw))
+        rewards = [score.reward for score in scores]
+        means = [sum(rewards[start : start + samples]) / samples for start in range(0, len(rewards), samples)]
+        return SetScores(exact_counts(scores, samples), means)
+
     async def _wait_for_turn(self) -> None:
         """Wait for a turn: one per step, and any number while the learner waits for a batch."""
         if not self._idle:
@@ -157,7 +210,5 @@ class Evaluations:
             self._turn.clear()
 
 
-def _draw(
-    held_out: HeldOut, params_of: Callable[[int], Params], version: int, start: int, samples: int
-) -> list[pb.Completion]:
+def _draw(held_out: HeldOut, params_of: ParamsOf, version: int, start: int, samples: int) -> list[pb.Completion]:
     return held_out.complete(params_of(version), start, samples, version=version)

@@ -97,6 +97,7 @@ class Script:
     prompt_tokens_max: int = 6
     max_new_tokens: int = 3
     held_out: int = 6
+    evaluated_by_peers: bool = False  # otherwise the learner has to sample evaluations itself
     newest_usable_version: Callable[[int], int] | None = None  # step -> version; default: the newest announced
     batch_gate: asyncio.Event | None = None  # no batch is ready before it is set
     examples_error: RollcastError | None = None
@@ -120,6 +121,7 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
         self.contents: dict[int, set[bytes]] = {}  # announcements of each version, as they came
         self.step_reports: list[pb.StepReport] = []
         self.statuses: list[pb.LearnerStatus] = []
+        self.evaluations: list[pb.EvaluationRequest] = []
         self.changed = asyncio.Condition()
         self._server: grpc.aio.Server | None = None
 
@@ -209,6 +211,14 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
         async for completion in requests:
             exact = TOKENIZER.decode(completion.token_ids) == str(completion.example_id % 10)
             yield pb.CompletionScore(example_id=completion.example_id, reward=float(exact), exact=exact)
+
+    async def Evaluate(self, request: pb.EvaluationRequest, context: Any) -> pb.EvaluationReply:
+        """Find one completion of every problem right."""
+        self.evaluations.append(request)
+        if not self.script.evaluated_by_peers:
+            return pb.EvaluationReply(ended=True, given_up="there is no peer")
+        scores = [pb.ProblemScore(exact=1, reward=0.25) for _ in range(request.problems)]
+        return pb.EvaluationReply(ended=True, scored=request.problems, scores=scores)
 
     async def NextBatch(self, request: pb.BatchRequest, context: Any) -> AsyncIterator[pb.BatchPart]:
         step = request.step

@@ -8,7 +8,7 @@ import pytest
 from learner.config import LearnerConfig
 from learner.coordinator.reporter import StatusReporter
 from learner.evaluation.held_out import HeldOut, Stopped
-from learner.phases import run_evaluation, run_warm_start
+from learner.phases import run_warm_start
 from learner.training.trainer import Trainer
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.sampling.sampler import Sampler
@@ -46,25 +46,22 @@ async def ignore(*_status: object) -> None:
     return None
 
 
-async def test_warm_start_and_evaluation_report_their_figures() -> None:
+async def test_a_warm_start_reports_its_figures() -> None:
     stop = threading.Event()
     trainer, reporter, measured = Trainer(MODEL, CONFIG), StatusReporter(ignore), held_out(stop)
     run_warm_start(trainer, CONFIG, fetch, measured, reporter, row_tokens=6, stop=stop)
-    run_evaluation(trainer, measured, reporter, when="before")
     assert reporter.values["warm_start_accuracy"] == pytest.approx(3 / 5)
-    assert reporter.values["exact_before"] == pytest.approx(3 / 5)
-    assert reporter.values["reward_before"] == pytest.approx(0.5)
-    assert measured.count_exact(trainer.params(), 3) == [3, 0, 3, 0, 3]
+    assert measured.measure(trainer.params()).reward == pytest.approx(0.5)
 
 
-async def test_a_stop_leaves_both_phases() -> None:
+async def test_a_stop_leaves_the_warm_start() -> None:
     stop = threading.Event()
     stop.set()
     trainer, reporter, measured = Trainer(MODEL, CONFIG), StatusReporter(ignore), held_out(stop)
     with pytest.raises(Stopped):
         run_warm_start(trainer, CONFIG, fetch, measured, reporter, row_tokens=6, stop=stop)
     with pytest.raises(Stopped):
-        run_evaluation(trainer, measured, reporter, when="after")
+        measured.measure(trainer.params())
 
 
 def test_no_held_out_problem_is_an_error() -> None:

@@ -83,6 +83,17 @@ async def test_a_run_from_the_first_step_to_the_last(world: World, script: Scrip
         assert coordinator.figure(name) >= 0.0
 
 
+async def test_peers_evaluate_before_rl_at_intervals_and_after_rl(world: World, script: Script) -> None:
+    script.evaluated_by_peers = True
+    assert await run(config(world, evaluation={"every_steps": 2, "samples": 2, "pass_at": [1]}), asyncio.Event()) == 0
+    asked = [(one.version, one.samples) for one in world.coordinator.evaluations]
+    assert sorted(asked) == [(0, 1), (2, 2), (4, 1), (4, 2)]
+    assert {one.set for one in world.coordinator.evaluations} == {"held_out"}
+    for when in ("before", "after"):
+        assert (world.coordinator.figure(f"exact_{when}"), world.coordinator.figure(f"reward_{when}")) == (1.0, 0.25)
+    assert world.coordinator.figure("eval_held_out_pass_at_1") == 0.5
+
+
 async def test_every_step_reports_all_its_figures(world: World, script: Script) -> None:
     script.steps = 2
     await run(config(world), asyncio.Event())

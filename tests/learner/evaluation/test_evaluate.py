@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from learner.evaluation.evaluate import Estimate, complete_prompts, estimate_pass_at_k, evaluation_seed, pass_at_k
+from learner.evaluation.evaluate import Estimate, complete_prompts, estimate_pass_at_k, pass_at_k
 from rollcast.policy.params import initial_params
 from rollcast.policy.sampling.sampler import Sampler
 from rollcast.wire.rollouts import Sampling
@@ -25,12 +25,6 @@ def test_each_prompt_gets_its_samples_in_order_and_reproducibly() -> None:
     assert sampled != complete_prompts(sampler, params, PROMPTS, SAMPLING, seed=2, samples=3)
     greedy = complete_prompts(sampler, params, PROMPTS, SAMPLING, seed=1, samples=2, greedy=True)
     assert all(first.token_ids == second.token_ids for first, second in greedy)
-
-
-def test_evaluation_seeds_differ() -> None:
-    seeds = {evaluation_seed(*indices) for indices in itertools.product(range(5), repeat=3)}
-    assert len(seeds) == 125
-    assert all(0 <= seed < 2**64 for seed in seeds)
 
 
 @pytest.mark.parametrize(

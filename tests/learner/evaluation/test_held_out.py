@@ -6,11 +6,12 @@ from collections.abc import Sequence
 import pytest
 
 from learner.config import LearnerConfig
-from learner.evaluation.held_out import KEPT_PROBLEMS, HeldOut, exact_counts
+from learner.evaluation.held_out import HeldOut, exact_counts
 from learner.training.trainer import Trainer
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params
 from rollcast.policy.sampling.sampler import Sampler
+from rollcast.wire.evaluation import KEPT_PROBLEMS
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import Sampling
 

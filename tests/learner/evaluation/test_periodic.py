@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 
 from learner.coordinator.reporter import StatusReporter
+from learner.evaluation.by_peers import PeerEvaluator
 from learner.evaluation.held_out import HeldOut
 from learner.evaluation.periodic import EvaluationPlan, Evaluations
 from rollcast.policy.params import Params
@@ -21,6 +22,8 @@ class ScriptedSet:
     def __init__(self, asked: list[str]) -> None:
         self._asked = asked
 
+    seed = 7
+
     def __len__(self) -> int:
         return 4
 
@@ -33,16 +36,29 @@ class ScriptedSet:
 
 
 class World:
-    """Evaluations of two sets, with a worker thread and a coordinator that finds even problems right."""
+    """Evaluations of two sets, with a worker thread and a coordinator that finds even problems right.
 
-    def __init__(self, every_steps: int = 2) -> None:
+    ``peers``: whether they evaluate, and find one sample of every problem right.
+    """
+
+    def __init__(self, every_steps: int = 2, *, peers: bool = False) -> None:
         self.asked: list[str] = []
+        self.requests: list[pb.EvaluationRequest] = []
+        self.peers = peers
         self.kept = asyncio.Event()
         self.reporter = StatusReporter(self._ignore)
         sets = {name: cast(HeldOut, ScriptedSet(self.asked)) for name in ("held_out", "hard")}
         plan = EvaluationPlan(every_steps, 9, 2, (1, 2))
         self.worker = ThreadPoolExecutor(1)
-        self.evaluations = Evaluations(plan, sets, self.worker, self._score, self.reporter)
+        by_peers = PeerEvaluator(self._evaluate, 60.0, poll_s=0.0)
+        self.evaluations = Evaluations(plan, sets, by_peers, self.worker, self._score, self.reporter)
+
+    async def _evaluate(self, request: pb.EvaluationRequest) -> pb.EvaluationReply:
+        self.requests.append(request)
+        if not self.peers:
+            return pb.EvaluationReply(ended=True, given_up="there is no peer")
+        scores = [pb.ProblemScore(exact=1, reward=0.25)] * request.problems
+        return pb.EvaluationReply(ended=True, scores=scores)
 
     async def _ignore(self, *_status: object) -> None:
         return None
@@ -79,6 +95,33 @@ async def test_one_part_between_two_steps_and_all_while_the_learner_waits() -> N
     assert figures["eval_hard_version"] == 2.0
     assert 0.0 <= figures["eval_hard_pass_at_1_low"] < 0.5 < figures["eval_hard_pass_at_1_high"] <= 1.0
     assert world.evaluations.take_figures() == {}
+
+
+async def test_peers_evaluate_without_any_turn_of_the_learner() -> None:
+    world = World(peers=True)
+    world.kept.set()
+    world.step(2)
+    await world.settle()
+    assert world.asked == []
+    assert [(one.set, one.version, one.problems, one.samples, one.seed) for one in world.requests] == [
+        ("held_out", 2, 4, 2, 7),
+        ("hard", 2, 4, 2, 7),
+    ]
+    figures = world.evaluations.take_figures()
+    assert (figures["eval_hard_pass_at_1"], figures["eval_hard_pass_at_2"]) == (0.5, 1.0)
+
+
+@pytest.mark.parametrize(("peers", "exact", "reward"), [(True, 1.0, 0.25), (False, 0.5, 0.0)])
+async def test_the_policies_before_and_after_are_measured_once(peers: bool, exact: float, reward: float) -> None:
+    world = World(peers=peers)
+    world.evaluations.start_before(0, lambda version: {})
+    await world.evaluations.finish()
+    assert await world.evaluations.measure_after(9, lambda version: {})
+    assert [(one.set, one.version, one.samples) for one in world.requests] == [("held_out", 0, 1), ("held_out", 9, 1)]
+    values = world.reporter.values
+    assert (values["exact_before"], values["reward_before"]) == (exact, reward)
+    assert (values["exact_after"], values["reward_after"]) == (exact, reward)
+    assert values["evaluation_s"] >= 0.0
 
 
 async def test_one_measurement_at_a_time() -> None:
