@@ -1,4 +1,4 @@
-"""`rollcast eval RUN`: measure pass@k of a run's newest checkpoint on its evaluation sets and on others."""
+"""`rollcast eval RUN`: measure pass@k of a run's newest version or checkpoint on its evaluation sets and on others."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ from coordinator.config.tasks import EvaluationSetConfig, JsonlTask, ParquetTask
 from coordinator.prompts.problems import Problems
 from coordinator.prompts.samples import SampleBook
 from coordinator.tasks.evaluation_sets import HELD_OUT
-from learner.evaluation.offline import EvaluationResult, evaluate_run
+from learner.evaluation.offline import EvaluationResult, check_pass_at, evaluate_run
+from rollcast.cli.coordinator_api import Target
+from rollcast.cli.durations import seconds_of
 from rollcast.cli.options import Json
+from rollcast.cli.run.evaluate_live import NotByPeers, Wanted, evaluate_live
 from rollcast.cli.run.run_tools import run_config, scorer
 from rollcast.runtime.config import parse_config
 from rollcast.runtime.errors import ConfigError
@@ -36,10 +39,13 @@ def evaluate(
     pass_at: Annotated[tuple[int, ...], Parameter(name="--k", negative=())] = (1, 8),
     samples: int = 8,
     problems: int = 512,
+    deadline: str = "30m",
     json_output: Json = False,
 ) -> int:
-    """Load a run's newest checkpoint, sample completions, and print pass@k with 95 % intervals.
+    """Measure a run's policy, and print pass@k with 95 % intervals.
 
+    While the run is under way its peers evaluate the newest version. Otherwise, or where they cannot, and with
+    --learner-folder or --data, this process loads the newest checkpoint and samples the completions itself.
     `rollcast samples` shows the completions afterwards.
 
     Parameters
@@ -47,7 +53,7 @@ def evaluate(
     run
         The coordinator's run folder, for example runs/latest.
     learner_folder
-        The learner's run folder, which has the checkpoints; the same folder by default.
+        The learner's run folder, which has the checkpoints; the coordinator's by default. The peers are not asked.
     set_names
         Evaluation set of the run, for example held_out; all sets by default. May be repeated.
     data
@@ -59,6 +65,8 @@ def evaluate(
         Completions per problem, at least the largest k. More give a tighter estimate.
     problems
         Maximum number of problems of each set.
+    deadline
+        How long the peers may take for each set, as 90s, 15m or 2h.
     json_output
         Print one JSON object.
     """
@@ -70,20 +78,36 @@ def evaluate(
         source="--data",
     )
     wanted = (*set_names, *extra) if set_names else (HELD_OUT, *config.evaluation_sets)
+    check_pass_at(samples, pass_at)
     console = Console(stderr=True)
     with console.status("loading") as status:
-        result = asyncio.run(
-            _evaluate(
-                config,
-                RunFolder(run),
-                learner_folder or run,
-                wanted,
-                pass_at,
-                samples,
-                problems,
-                lambda name, done, total: status.update(f"{name}: {done} of {total} problems"),
+        found: EvaluationResult | NotByPeers = NotByPeers("")
+        if not data and learner_folder is None:
+            live = Wanted(samples, problems, pass_at, seconds_of(deadline))
+            found = asyncio.run(
+                evaluate_live(
+                    Target(run),
+                    wanted,
+                    live,
+                    lambda name, done, total: status.update(f"{name}: {done} of {total} completions"),
+                )
             )
-        )
+        if isinstance(found, NotByPeers):
+            if found.because:
+                console.print(f"sampling the newest checkpoint here, because the peers did not: {found.because}")
+            found = asyncio.run(
+                _evaluate(
+                    config,
+                    RunFolder(run),
+                    learner_folder or run,
+                    wanted,
+                    pass_at,
+                    samples,
+                    problems,
+                    lambda name, done, total: status.update(f"{name}: {done} of {total} problems"),
+                )
+            )
+        result = found
     if json_output:
         print(json.dumps(asdict(result)))
     else:
