@@ -41,7 +41,6 @@ from learner.training.trainer import Trainer, behaviour_by_version
 from learner.wall_time import StepTime, WallTime
 from rollcast.policy.logprobs import TokenStatistics
 from rollcast.policy.params import Params
-from rollcast.policy.snapshot import thaw
 from rollcast.runtime.errors import WaitTimedOut
 from rollcast.wire.ids import Epoch, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -238,9 +237,7 @@ class TrainingLoop:
         with self._time.part("checkpoint_s"):
             await self._checkpoint(published)
         if not batch.replayed:  # the earlier life of this learner evaluated after replayed steps
-            self._parts.evaluations.step_done(
-                self.step, self._at.newest_version, self._evaluated_params, self._parts.publications.kept()
-            )
+            self._parts.evaluations.step_done(self.step, self._at.newest_version, self._parts.publications.kept())
         values |= self._parts.evaluations.take_figures() | skipped
         values |= {
             "reward_mean": sum(row.reward for row in rows) / len(rows),
@@ -311,11 +308,6 @@ class TrainingLoop:
 
     def _params_of(self, version: int) -> Params:
         return self._parts.retained.host_params(Version(version), self._parts.trainer.model_config)
-
-    def _evaluated_params(self, version: int) -> Params:
-        """Return an older version on the default device, where the learner's own sampler runs."""
-        tensors, state = self._parts.retained.used(Version(version))
-        return thaw(self._parts.trainer.model_config, tensors, state)
 
     def _publishes(self) -> bool:
         """Return whether the policy becomes a version now; that of the last step always does.

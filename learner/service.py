@@ -161,17 +161,16 @@ class _Life:
             held_out = next(iter(sets.values()))
             host = await self._begin(trainer, checkpoints, held_out)
             self._reporter.note(oldest_checkpoint_step=min(checkpoints.steps()))
-            evaluations = self._evaluations(sets)
-            stack.push_async_callback(evaluations.cancel)
             retained = RetainedVersions(self._folder.versions, mapped=int(self._facts.info.staleness_limit) + 2)
             retained.remove_unfinished()
-            params_of = partial(_params_of, trainer, retained)
-            done = await self._train(trainer, retained, saves, host, evaluations, params_of, stack)
+            evaluations = self._evaluations(sets, trainer, retained)
+            stack.push_async_callback(evaluations.cancel)
+            done = await self._train(trainer, retained, saves, host, evaluations, stack)
             self._spent("finishing")
             if done:
                 kill_point("training_done")
                 self._reporter.update("evaluating", "held-out problems after RL")
-                measured = evaluations.measure_after(self._facts.info.steps, params_of)
+                measured = evaluations.measure_after(self._facts.info.steps)
                 if not await _unless_stopped(measured, self._stop):
                     return False
                 self._spent("evaluating")
@@ -254,11 +253,12 @@ class _Life:
 
         return await self._on_worker(build)
 
-    def _evaluations(self, sets: Mapping[str, HeldOut]) -> Evaluations:
+    def _evaluations(self, sets: Mapping[str, HeldOut], trainer: Trainer, retained: RetainedVersions) -> Evaluations:
         wanted = self._config.evaluation
         plan = EvaluationPlan(wanted.every_steps, self._facts.info.steps, wanted.samples, tuple(wanted.pass_at))
         by_peers = PeerEvaluator(self._client.evaluate, wanted.deadline_s)
-        return Evaluations(plan, sets, by_peers, self._worker, self._client.score, self._reporter)
+        params_of = partial(_params_of, trainer, retained)
+        return Evaluations(plan, sets, by_peers, params_of, self._worker, self._client.score, self._reporter)
 
     # ---------------------------------------------------------------- training
 
@@ -269,7 +269,6 @@ class _Life:
         saves: Saves,
         host: HostState,
         evaluations: Evaluations,
-        params_of: Callable[[int], Params],
         stack: AsyncExitStack,
     ) -> bool:
         info = self._facts.info
@@ -286,7 +285,7 @@ class _Life:
             return False
         self._spent("publishing")
         if "exact_before" not in self._reporter.values:
-            evaluations.start_before(Version(0), params_of)
+            evaluations.start_before(Version(0))
         parts = LoopParts(
             trainer,
             self._worker,
@@ -405,7 +404,7 @@ class _Life:
 
 
 def _params_of(trainer: Trainer, retained: RetainedVersions, version: int) -> Params:
-    """Return the parameters of a version from this disk; called on the worker thread."""
+    """Return a version of this disk on the default device, where the learner's own sampler runs."""
     tensors, state = retained.used(Version(version))
     return thaw(trainer.model_config, tensors, state)
 

@@ -60,7 +60,6 @@ RUN_BY = {
     "capacity/reports/reference.py": "tests/cli/capacity/test_inputs.py",
     "capacity/reports/replan.py": "tests/cli/capacity/test_live.py",
     "coordinator/shell/background.py": "tests/coordinator/test_service.py",
-    "coordinator/shell/shell.py": "tests/coordinator/test_service.py",
     "coordinator/tasks/curation/output.py": "tests/cli/data/test_curate.py",
     "coordinator/tasks/sandbox/child.py": "tests/coordinator/tasks/sandbox/test_runner.py",
     "coordinator/verifiers/worker.py": "tests/coordinator/verifiers/test_pool.py",

@@ -56,6 +56,8 @@ class Evaluations:
     Args:
         sets: evaluation sets by name; problems held out of the training task come first.
         by_peers: asks the peers, which come first.
+        params_of: returns the parameters of a published version, for the learner's own sampler; called on the worker
+            thread.
         worker: the thread of all jax work.
         score: sends the learner's own completions to the coordinator and returns their scores.
         reporter: receives the metrics ``eval_SET_pass_at_K`` and their version as ``eval_SET_version``, and those of
@@ -67,6 +69,7 @@ class Evaluations:
         plan: EvaluationPlan,
         sets: Mapping[str, HeldOut],
         by_peers: PeerEvaluator,
+        params_of: ParamsOf,
         worker: Executor,
         score: Score,
         reporter: StatusReporter,
@@ -74,6 +77,7 @@ class Evaluations:
         self._plan = plan
         self._sets = sets
         self._by_peers = by_peers
+        self._params_of = params_of
         self._worker = worker
         self._score = score
         self._reporter = reporter
@@ -85,26 +89,25 @@ class Evaluations:
         self.passed_over = 0
         """Number of evaluations that were skipped because the previous one was still running."""
 
-    def start_before(self, version: int, params_of: ParamsOf) -> None:
+    def start_before(self, version: int) -> None:
         """Start to measure the published policy that RL begins with; training does not wait for it."""
-        self._before = asyncio.create_task(self._measure_before(version, params_of), name="evaluation before RL")
+        self._before = asyncio.create_task(self._measure_before(version), name="evaluation before RL")
 
-    async def measure_after(self, version: int, params_of: ParamsOf) -> bool:
+    async def measure_after(self, version: int) -> bool:
         """Measure the policy that RL ends with, and return True.
 
         Raises:
             RollcastError: it cannot be measured.
         """
         with self.idle():
-            await self._measure_around("after", version, params_of)
+            await self._measure_around("after", version)
         return True
 
-    def step_done(self, step: int, version: int, params_of: ParamsOf, kept: Kept) -> None:
+    def step_done(self, step: int, version: int, kept: Kept) -> None:
         """Start a measurement of this version if one is due after this step, and give the one in flight a turn.
 
         Args:
-            params_of: returns the parameters of a version; called on the worker thread.
-            kept: waits until ``params_of`` can return this version's.
+            kept: waits until the version is on this disk.
         """
         self._turn.set()
         if not self._plan.due(step):
@@ -114,7 +117,7 @@ class Evaluations:
             self._reporter.note(evaluations_passed_over=float(self.passed_over))
             _log.warning("evaluation skipped", step=step, because="the previous one is still in progress")
             return
-        self._task = asyncio.create_task(self._measure(version, params_of, kept), name="evaluation")
+        self._task = asyncio.create_task(self._measure(version, kept), name="evaluation")
 
     @contextmanager
     def idle(self) -> Iterator[None]:
@@ -145,17 +148,17 @@ class Evaluations:
     def _in_flight(self) -> list[asyncio.Task[None]]:
         return [task for task in (self._before, self._task) if task is not None]
 
-    async def _measure_before(self, version: int, params_of: ParamsOf) -> None:
+    async def _measure_before(self, version: int) -> None:
         try:
-            await self._measure_around("before", version, params_of)
+            await self._measure_around("before", version)
         except RollcastError as error:
             _log.warning("evaluation failed", version=version, error=str(error))
 
-    async def _measure_around(self, when: When, version: int, params_of: ParamsOf) -> None:
+    async def _measure_around(self, when: When, version: int) -> None:
         """Measure one completion of each problem of the first set, as ``reward_{when}`` and ``exact_{when}``."""
         began_s = time.monotonic()
         name, held_out = next(iter(self._sets.items()))
-        scores = await self._scores(name, held_out, version, 1, params_of)
+        scores = await self._scores(name, held_out, version, 1)
         figures = {
             f"reward_{when}": sum(scores.rewards) / len(held_out),
             f"exact_{when}": sum(scores.exact) / len(held_out),
@@ -164,21 +167,21 @@ class Evaluations:
         self._reporter.add(**figures)
         _log.info("evaluated", version=version, when=when, **figures)
 
-    async def _measure(self, version: int, params_of: ParamsOf, kept: Kept) -> None:
+    async def _measure(self, version: int, kept: Kept) -> None:
         """Measure every set in turn. A failure costs this measurement, never the training."""
         began_s = time.monotonic()
         try:
             await kept()
             for name, held_out in self._sets.items():
-                await self._measure_set(name, held_out, version, params_of)
+                await self._measure_set(name, held_out, version)
         except RollcastError as error:
             _log.warning("evaluation failed", version=version, error=str(error))
             return
         _log.info("evaluated", version=version, seconds=round(time.monotonic() - began_s, 3), **self._fresh)
 
-    async def _measure_set(self, name: str, held_out: HeldOut, version: int, params_of: ParamsOf) -> None:
+    async def _measure_set(self, name: str, held_out: HeldOut, version: int) -> None:
         samples = self._plan.samples
-        correct = (await self._scores(name, held_out, version, samples, params_of)).exact
+        correct = (await self._scores(name, held_out, version, samples)).exact
         figures = {f"eval_{name}_version": float(version), f"eval_{name}_problems": float(len(held_out))}
         for k in self._plan.pass_at:
             estimate = estimate_pass_at_k(samples, correct, k)
@@ -188,16 +191,16 @@ class Evaluations:
         self._fresh |= figures
         self._reporter.note(**figures)
 
-    async def _scores(self, name: str, held_out: HeldOut, version: int, samples: int, params_of: ParamsOf) -> SetScores:
+    async def _scores(self, name: str, held_out: HeldOut, version: int, samples: int) -> SetScores:
         found = await self._by_peers.scores(name, version, problems=len(held_out), samples=samples, seed=held_out.seed)
         kill_point("evaluating")
-        return found or await self._own_scores(held_out, version, samples, params_of)
+        return found or await self._own_scores(held_out, version, samples)
 
-    async def _own_scores(self, held_out: HeldOut, version: int, samples: int, params_of: ParamsOf) -> SetScores:
+    async def _own_scores(self, held_out: HeldOut, version: int, samples: int) -> SetScores:
         scores: list[pb.CompletionScore] = []
         for start in held_out.parts(samples):
             await self._wait_for_turn()
-            draw = partial(_draw, held_out, params_of, version, start, samples)
+            draw = partial(self._draw, held_out, version, start, samples)
             scores += await self._score(await asyncio.get_running_loop().run_in_executor(self._worker, draw))
         rewards = [score.reward for score in scores]
         means = [sum(rewards[start : start + samples]) / samples for start in range(0, len(rewards), samples)]
@@ -209,6 +212,5 @@ class Evaluations:
             await self._turn.wait()
             self._turn.clear()
 
-
-def _draw(held_out: HeldOut, params_of: ParamsOf, version: int, start: int, samples: int) -> list[pb.Completion]:
-    return held_out.complete(params_of(version), start, samples, version=version)
+    def _draw(self, held_out: HeldOut, version: int, start: int, samples: int) -> list[pb.Completion]:
+        return held_out.complete(self._params_of(version), start, samples, version=version)

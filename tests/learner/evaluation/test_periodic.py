@@ -51,7 +51,9 @@ class World:
         plan = EvaluationPlan(every_steps, 9, 2, (1, 2))
         self.worker = ThreadPoolExecutor(1)
         by_peers = PeerEvaluator(self._evaluate, 60.0, poll_s=0.0)
-        self.evaluations = Evaluations(plan, sets, by_peers, self.worker, self._score, self.reporter)
+        self.evaluations = Evaluations(
+            plan, sets, by_peers, lambda version: {}, self.worker, self._score, self.reporter
+        )
 
     async def _evaluate(self, request: pb.EvaluationRequest) -> pb.EvaluationReply:
         self.requests.append(request)
@@ -67,7 +69,7 @@ class World:
         return [pb.CompletionScore(example_id=one.example_id, exact=one.example_id % 2 == 0) for one in completions]
 
     def step(self, step: int) -> None:
-        self.evaluations.step_done(step, step, lambda version: {}, self._kept)
+        self.evaluations.step_done(step, step, self._kept)
 
     async def _kept(self) -> None:
         await self.kept.wait()
@@ -114,9 +116,9 @@ async def test_peers_evaluate_without_any_turn_of_the_learner() -> None:
 @pytest.mark.parametrize(("peers", "exact", "reward"), [(True, 1.0, 0.25), (False, 0.5, 0.0)])
 async def test_the_policies_before_and_after_are_measured_once(peers: bool, exact: float, reward: float) -> None:
     world = World(peers=peers)
-    world.evaluations.start_before(0, lambda version: {})
+    world.evaluations.start_before(0)
     await world.evaluations.finish()
-    assert await world.evaluations.measure_after(9, lambda version: {})
+    assert await world.evaluations.measure_after(9)
     assert [(one.set, one.version, one.samples) for one in world.requests] == [("held_out", 0, 1), ("held_out", 9, 1)]
     values = world.reporter.values
     assert (values["exact_before"], values["reward_before"]) == (exact, reward)
@@ -155,7 +157,7 @@ async def test_a_failure_costs_the_measurement_only() -> None:
     async def failed() -> None:
         raise CheckpointError("the version was removed")
 
-    world.evaluations.step_done(2, 2, lambda version: {}, failed)
+    world.evaluations.step_done(2, 2, failed)
     await world.evaluations.finish()
     assert world.asked == []
     assert world.evaluations.take_figures() == {}
