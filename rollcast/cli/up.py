@@ -6,19 +6,24 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
 
+from peer.donor.machine.gpu_sensors import GpuSensors
 from rollcast.cli.coordinator_api import Target, page_link
 from rollcast.cli.files import load
 from rollcast.cli.options import Json, Settings
 from rollcast.cli.processes import Endpoints, Fleet, Restart, accelerators_here, device_shares
+from rollcast.cli.run.plan_memory import plan_of
 from rollcast.cli.up_config import UpConfig
 from rollcast.cli.view import LiveView, PlainView, summary_table
 from rollcast.cli.watch import run_fleet
+from rollcast.policy.sizing.device_shares import DeviceShare, small_shares
 from rollcast.runtime.config import dump_json
+from rollcast.runtime.errors import RollcastError
 from rollcast.runtime.process import EXIT_INTERRUPTED, stop_on_signals
 from rollcast.runtime.run_folder import RunFolder, run_folder_error
 
@@ -57,6 +62,8 @@ def up(
     console = Console(stderr=json_output)
     live = console.is_terminal and not plain and not json_output
     shares = device_shares(parsed, accelerators_here())
+    for line in _small_shares(shares, config, setting):
+        Console(stderr=True).print(f"warning     {line}", soft_wrap=True, highlight=False)
     fleet = Fleet(parsed, new_run_folder(parsed), shares=shares)
     try:
         status = asyncio.run(_run(fleet, console, live=live))
@@ -64,6 +71,19 @@ def up(
         fleet.kill_all()  # also after an exception: no process may outlive this command
     _report(fleet.folder, console, json_output=json_output)
     return status
+
+
+def _small_shares(shares: Mapping[str, DeviceShare], config: Path, settings: tuple[str, ...]) -> list[str]:
+    """Return a sentence for each process whose share of a GPU is too small, as far as that can be estimated."""
+    devices = GpuSensors.here().devices() if shares else []
+    if not devices:
+        return []
+    try:
+        plan = plan_of(config, settings)
+    except RollcastError:  # the vocabulary is known only once the tokenizer is built; such models are small
+        return []
+    needed = {name: plan.learner.peak if name == "learner" else plan.peer.peak for name in shares}
+    return small_shares(shares, min(memory for _, memory, _ in devices), needed)
 
 
 def new_run_folder(config: UpConfig) -> RunFolder:

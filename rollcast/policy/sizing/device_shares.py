@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from rollcast.policy.sizing.hardware import GIB
 
 _ALONE_SHARE = 0.95  # of a GPU's memory for a process that has it for itself; the driver needs the rest
 _MEMORY_SHARE = "XLA_PYTHON_CLIENT_MEM_FRACTION"  # docs.jax.dev/en/latest/gpu_memory_allocation.html
@@ -58,6 +60,25 @@ def share_devices(
     shares = {"learner": _gpus(own, learner_share if is_shared else _ALONE_SHARE)}
     left = _ALONE_SHARE - learner_share if is_shared else _ALONE_SHARE
     return shares | {name: _gpus((number,), left / users[number]) for name, number in places.items()}
+
+
+def small_shares(shares: Mapping[str, DeviceShare], memory_bytes: int, needed: Mapping[str, int]) -> list[str]:
+    """Return a sentence for each process whose share of a GPU's memory is below what it needs.
+
+    Args:
+        memory_bytes: the memory of the smallest GPU.
+        needed: bytes of each process on one device, by name, as estimated.
+    """
+    found = []
+    for name, share in shares.items():
+        room = memory_bytes * (share.memory_share or 1.0)
+        if needed.get(name, 0) > room:
+            found.append(
+                f"{name} needs about {needed[name] / GIB:.0f} GiB by plan-memory, and its share is "
+                f"{room / GIB:.0f} GiB: lower peer.engine.concurrent_rollouts, "
+                "change devices.learner_memory_share, or use more GPUs"
+            )
+    return found
 
 
 _PROCESSOR = DeviceShare({"JAX_PLATFORMS": "cpu"}, None, "the processor, because every TPU chip is taken")

@@ -7,7 +7,8 @@ from itertools import product
 
 import pytest
 
-from rollcast.policy.sizing.device_shares import Accelerators, share_devices
+from rollcast.policy.sizing.device_shares import Accelerators, share_devices, small_shares
+from rollcast.policy.sizing.hardware import GIB
 
 
 def gpus(count: int) -> Accelerators:
@@ -55,3 +56,11 @@ def test_a_tpu_chip_belongs_to_one_process() -> None:
     assert [shares[f"peer-{n}"].environment.get("TPU_VISIBLE_CHIPS") for n in (1, 2, 3)] == ["2", "3", None]
     assert shares["peer-3"].environment == {"JAX_PLATFORMS": "cpu"}
     assert "the processor" in shares["peer-3"].text
+
+
+def test_a_share_below_the_estimate_is_named() -> None:
+    shares = share_devices(gpus(1), 1, ["peer-1"], learner_share=0.5)
+    found = small_shares(shares, 80 * GIB, {"learner": 42 * GIB, "peer-1": 30 * GIB})
+    assert len(found) == 1
+    assert found[0].startswith("learner needs about 42 GiB by plan-memory, and its share is 40 GiB")
+    assert small_shares(shares, 96 * GIB, {"learner": 42 * GIB, "peer-1": 30 * GIB}) == []
