@@ -97,8 +97,9 @@ def environment(accelerators: Accelerators) -> dict[str, str]:
     # Arrays are on the CPU, and a cached program would take no time to compile.
     found = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}
     if accelerators.platform == "tpu":
-        # Without them libtpu asks a cloud's metadata server which slice this host belongs to.
+        # libtpu would ask a cloud's metadata server which slice this host belongs to, and refuse a second process.
         return found | {
+            "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
             "TPU_SKIP_MDS_QUERY": "1",
             "TPU_ACCELERATOR_TYPE": "v5litepod-8",
             "TPU_WORKER_HOSTNAMES": "localhost",
