@@ -24,13 +24,14 @@ from learner.training.micro_batches import BoolArray, FloatArray
 from learner.training.packing import PackedBatch
 from learner.training.sharded_tensors import gathered, pieces
 from learner.training.trainer import Trainer
+from rollcast.policy.compilation import use_matmul_precision
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import TokenStatistics
 from rollcast.policy.params import Params
 from rollcast.wire.versions.tensors import TensorSpec
 
 # Settings on which all processes must agree; the leader sends its own.
-SHARED = ("seed", "optimiser", "objective", "mesh", "remat")
+SHARED = ("seed", "optimiser", "objective", "mesh", "remat", "packed_row_tokens", "matmul_precision")
 
 
 class LeadTrainer(Trainer):
@@ -43,6 +44,7 @@ class LeadTrainer(Trainer):
         self._frozen = 0  # versions that all processes wrote together
         shared = learner_config.model_dump(mode="json", include=set(SHARED))
         team.post(Order("build", text=json.dumps({"model": model_config.model_dump(mode="json"), "shared": shared})))
+        use_matmul_precision(learner_config.matmul_precision, model_config.carrier_dtype)
         super().__init__(model_config, learner_config)
         self._built = True
 
@@ -152,7 +154,9 @@ class Follower:
     def _build(self, settings: dict[str, Any]) -> Trainer:
         # Only the leader reads the model of init_from; its values arrive when it places them.
         values = self._config.model_dump() | settings["shared"] | {"init_from": None}
-        return Trainer(ModelConfig.model_validate(settings["model"]), LearnerConfig.model_validate(values))
+        model, config = ModelConfig.model_validate(settings["model"]), LearnerConfig.model_validate(values)
+        use_matmul_precision(config.matmul_precision, model.carrier_dtype)
+        return Trainer(model, config)
 
     def _carry_out(self, trainer: Trainer, order: Order) -> None:
         match order.name:

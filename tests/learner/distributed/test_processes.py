@@ -12,11 +12,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import jax
 import pytest
 
 from learner.config import DistributedConfig, LearnerConfig
+from learner.distributed.leader import SHARED, Follower
 from learner.distributed.processes import run_processes
 from learner.training.trainer import Trainer
 from tests.learner.distributed.several import MODEL as SEVERAL
@@ -88,6 +90,16 @@ async def test_one_process_lives_the_life_itself() -> None:
 
     assert await run_processes(CONFIG, asyncio.Event(), life) == 7
     assert type(made[0]) is Trainer
+
+
+@pytest.mark.usefixtures("restored_numerics")
+def test_a_follower_compiles_what_the_leader_does() -> None:
+    leads = CONFIG.model_copy(update={"packed_row_tokens": 64, "matmul_precision": "high"})
+    shared = leads.model_dump(mode="json", include=set(SHARED))
+    follower = Follower(CONFIG, cast(Any, None))
+    trainer = follower._build({"model": MODEL.model_dump(mode="json"), "shared": shared})
+    assert trainer._programs._forward.packed
+    assert jax.config.jax_default_matmul_precision == "high"
 
 
 def test_settings_of_several_processes_must_be_complete() -> None:
