@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 
 from rollcast.policy import fp8_unit
-from rollcast.policy.attention import KernelChoice, kernel_here
+from rollcast.policy.attention import kernel_here
 from rollcast.policy.compilation import MatmulPrecision
 from rollcast.policy.config import ModelConfig
 
@@ -23,7 +23,7 @@ class Computation:
     device: str
     """For example "8 x NVIDIA H100 80GB HBM3 (gpu)"."""
     attention: str
-    """The attention kernel's name."""
+    """The attention kernel's name; "pages" for the sampler's."""
     precision: str
     """The number format, and the unit that multiplies where that is not the same."""
     reasons: tuple[str, ...] = ()
@@ -38,24 +38,25 @@ def training_computation(
     config: ModelConfig, row_tokens: int, *, packed: bool, matmul_precision: MatmulPrecision
 ) -> Computation:
     """Return how the learner computes rows of ``row_tokens`` tokens; packed: see attention.segment_attend."""
-    return _computation(
-        config, kernel_here(row_tokens, config.head_size, config.carrier_dtype, packed=packed), matmul_precision
-    )
+    choice = kernel_here(row_tokens, config.head_size, config.carrier_dtype, packed=packed)
+    return _computation(config, choice.kernel, choice.reason, matmul_precision)
 
 
 def sampling_computation(config: ModelConfig, matmul_precision: MatmulPrecision) -> Computation:
     """Return how a peer samples: its attention reads pages in plain XLA on every device."""
-    return _computation(config, KernelChoice("blocks"), matmul_precision)
+    return _computation(config, "pages", "", matmul_precision)
 
 
-def _computation(config: ModelConfig, choice: KernelChoice, matmul_precision: MatmulPrecision) -> Computation:
+def _computation(
+    config: ModelConfig, attention: str, attention_reason: str, matmul_precision: MatmulPrecision
+) -> Computation:
     devices = jax.devices()
     platform = devices[0].platform
     precision, unit_reason = _precision(config, matmul_precision)
-    reasons = (missing_accelerator() if platform == "cpu" else "", choice.reason, unit_reason)
+    reasons = (missing_accelerator() if platform == "cpu" else "", attention_reason, unit_reason)
     return Computation(
         f"{len(devices)} x {devices[0].device_kind} ({platform})",
-        choice.kernel,
+        attention,
         precision,
         tuple(reason for reason in reasons if reason),
     )

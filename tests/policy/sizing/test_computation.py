@@ -23,6 +23,7 @@ def test_fp8_without_a_unit_for_it_says_why() -> None:
     assert found.precision == "fp8 in float32 and bfloat16 units, carrier bfloat16"
     assert found.reasons[-1] == "a cpu has no FP8 unit that is used"
     assert found.reasons[-1] in str(found)
+    assert found.attention == "pages"
     assert sampling_computation(ModelConfig(precision="bfloat16"), "highest").precision == "bfloat16"
 
 
