@@ -12,11 +12,12 @@ import json
 import os
 import sys
 import time
-from typing import Any
+from typing import Any, get_args
 
 from bench.ahead.accelerators import ACCELERATORS, devices_of
 from bench.ahead.whole_step import Program, step_programs
 from rollcast.policy.config import ModelConfig
+from rollcast.policy.sizing.memory import OptimiserName
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -24,6 +25,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("model")
     parser.add_argument("accelerators", choices=ACCELERATORS)
     parser.add_argument("--row-tokens", type=int, required=True)
+    parser.add_argument("--optimiser", choices=get_args(OptimiserName), default="adamw")
     parser.add_argument("--layers", type=int, default=0, help="compile a model of fewer layers; 0: all")
     parsed = parser.parse_args(arguments)
     accelerators = ACCELERATORS[parsed.accelerators]
@@ -32,7 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
         model = model.model_copy(update={"layers": parsed.layers})
     devices = devices_of(accelerators)
     began_s, cpu_began_s, found = time.monotonic(), _cpu_s(), []
-    for program in step_programs(model, accelerators, devices, parsed.row_tokens):
+    for program in step_programs(model, accelerators, devices, parsed.row_tokens, parsed.optimiser):
         found.append(_compiled(program))
         print(found[-1], file=sys.stderr)
     seconds = {"compile_s": time.monotonic() - began_s, "compile_cpu_s": _cpu_s() - cpu_began_s}

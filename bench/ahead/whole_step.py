@@ -20,6 +20,7 @@ from learner.training.programs import Factors, Programs
 from rollcast.policy.attention import Device, kernel_for
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import abstract_params, abstract_snapshot
+from rollcast.policy.sizing.memory import OptimiserName
 from rollcast.policy.snapshot import frozen_bits
 
 SEQUENCES_PER_ROW = 8
@@ -36,21 +37,30 @@ class Program:
     """Bytes on each device of all arrays in memory when the program starts, those of its arguments included."""
 
 
-def learner_config(accelerators: Accelerators, row_tokens: int) -> LearnerConfig:
+def learner_config(accelerators: Accelerators, row_tokens: int, optimiser: OptimiserName = "adamw") -> LearnerConfig:
     """Return the configuration of configs/qwen3-4b-math.toml on more devices, each with one row of a micro-batch."""
+    micro_batch_tokens = row_tokens * accelerators.count
     return LearnerConfig.model_validate(
         {
             "remat": "blocks",
             "packed_row_tokens": row_tokens,
             "mesh": {"data": accelerators.data, "fsdp": accelerators.fsdp},
             "objective": {"algorithm": "dapo"},
-            "optimiser": {"micro_batch_tokens": row_tokens * accelerators.count, "state_dtype": "bfloat16"},
+            "optimiser": {
+                "name": optimiser,
+                "micro_batch_tokens": micro_batch_tokens,
+                "state_dtype": "bfloat16",
+            },
         }
     )
 
 
 def step_programs(
-    model: ModelConfig, accelerators: Accelerators, devices: list[Any], row_tokens: int
+    model: ModelConfig,
+    accelerators: Accelerators,
+    devices: list[Any],
+    row_tokens: int,
+    optimiser: OptimiserName = "adamw",
 ) -> Iterator[Program]:
     """Yield the programs of a whole step: behaviour under an older version, gradients, optimiser and publishing.
 
@@ -60,7 +70,7 @@ def step_programs(
         devices: the accelerators' devices; see accelerators.devices_of.
         row_tokens: tokens of a row; each device has one row of a micro-batch.
     """
-    config = learner_config(accelerators, row_tokens)
+    config = learner_config(accelerators, row_tokens, optimiser)
     mesh = make_mesh(config.mesh, devices)
     device = Device(accelerators.platform, accelerators.compute_capability)
     kernel = kernel_for(device, row_tokens, model.head_size, model.carrier_dtype, packed=True).kernel

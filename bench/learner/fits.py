@@ -22,13 +22,13 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from bench.ahead.accelerators import ACCELERATORS, Accelerators, environment, why_not
 from bench.machine import Outcome
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.sizing.hardware import GIB
-from rollcast.policy.sizing.memory import Estimate
+from rollcast.policy.sizing.memory import Estimate, OptimiserName
 from rollcast.runtime.errors import ProcessFailed
 
 MODELS = ("qwen3-4b", "qwen3-8b", "qwen3-32b")
@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", action="append", choices=MODELS, help="only this model; may be repeated")
     parser.add_argument("--devices", action="append", choices=ACCELERATORS, help="only these; may be repeated")
     parser.add_argument("--row-tokens", type=int, default=ROW_TOKENS, help="tokens of a row, one row a device")
+    parser.add_argument("--optimiser", choices=get_args(OptimiserName), default="adamw")
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "rollcast-fits")
 
 
@@ -63,9 +64,10 @@ def run(arguments: argparse.Namespace) -> Outcome:
             print(f"{model} on {name}: {reason}", file=sys.stderr)
             missing.append(f"{model}.{name}.total_gib")
             continue
-        compiled = _compiled(model, name, arguments.row_tokens, arguments.cache)
-        figures |= cell(model, name, compiled, planned(model, ACCELERATORS[name], arguments.row_tokens))
-    settings = {"row_tokens": arguments.row_tokens}
+        compiled = _compiled(model, name, arguments)
+        estimate = planned(model, ACCELERATORS[name], arguments.row_tokens, arguments.optimiser)
+        figures |= cell(model, name, compiled, estimate)
+    settings = {"row_tokens": arguments.row_tokens, "optimiser": arguments.optimiser}
     return Outcome(settings, figures | worst(figures), tuple(missing))
 
 
@@ -79,13 +81,13 @@ def table(models: list[str] | None, devices: list[str] | None) -> list[tuple[str
     ]
 
 
-def planned(model: str, accelerators: Accelerators, row_tokens: int) -> Estimate:
+def planned(model: str, accelerators: Accelerators, row_tokens: int, optimiser: OptimiserName = "adamw") -> Estimate:
     """Return plan-memory's estimate for the configuration that is compiled."""
     from bench.ahead.whole_step import learner_config
     from rollcast.cli.run.plan_memory import learner_shape
     from rollcast.policy.sizing.memory import learner_memory
 
-    shape = learner_shape(learner_config(accelerators, row_tokens), row_tokens)
+    shape = learner_shape(learner_config(accelerators, row_tokens, optimiser), row_tokens)
     return learner_memory(ModelConfig(preset=model), shape)
 
 
@@ -123,11 +125,13 @@ def worst(figures: dict[str, float]) -> dict[str, float]:
     return found
 
 
-def _compiled(model: str, name: str, row_tokens: int, cache: Path) -> dict[str, Any]:
+def _compiled(model: str, name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Compile in a process of its own, because the compilers' environment is fixed once jax starts."""
-    path = cache / f"{model}-{name}-{row_tokens}-{_digest()}.json"
+    cache, row_tokens, optimiser = arguments.cache, str(arguments.row_tokens), arguments.optimiser
+    path = cache / f"{model}-{name}-{row_tokens}-{optimiser}-{_digest()}.json"
     if not path.exists():
-        command = [sys.executable, "-m", "bench.ahead.compile_step", model, name, "--row-tokens", str(row_tokens)]
+        command = [sys.executable, "-m", "bench.ahead.compile_step", model, name]
+        command += ["--row-tokens", row_tokens, "--optimiser", optimiser]
         result = subprocess.run(
             command,
             stdout=subprocess.PIPE,

@@ -60,13 +60,16 @@ def test_the_summary_has_the_worst_cell_of_each_kind() -> None:
 
 
 def arguments(cache: Path) -> argparse.Namespace:
-    return argparse.Namespace(model=["qwen3-4b"], devices=["h100x8", "v5p-2x2x4"], row_tokens=8192, cache=cache)
+    parser = argparse.ArgumentParser()
+    fits.add_arguments(parser)
+    chosen = ["--model", "qwen3-4b", "--devices", "h100x8", "--devices", "v5p-2x2x4", "--optimiser", "muon"]
+    return parser.parse_args([*chosen, "--cache", str(cache)])
 
 
 def test_kept_results_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fits, "why_not", lambda _accelerators: "")
     for name in ("h100x8", "v5p-2x2x4"):
-        (tmp_path / f"qwen3-4b-{name}-8192-{fits._digest()}.json").write_text(json.dumps(compiled(20.0, 31.0)))
+        (tmp_path / f"qwen3-4b-{name}-8192-muon-{fits._digest()}.json").write_text(json.dumps(compiled(20.0, 31.0)))
     outcome = fits.run(arguments(tmp_path))
     assert outcome.figures["compile_s_tpu_max"] == 31.0
     assert outcome.missing == ()
