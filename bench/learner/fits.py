@@ -41,6 +41,7 @@ _SOURCES = (
     "bench/ahead",
     "learner",
     "learner/objective",
+    "learner/optimisers",
     "learner/training",
     "rollcast/policy",
     "rollcast/policy/kernels",

@@ -14,11 +14,11 @@ from jax.sharding import Mesh
 
 from learner.config import LearnerConfig
 from learner.objective.advantages import generalised_advantages, whitened
+from learner.optimisers.transformations import schedule_of
 from learner.training.mesh import placed_params
 from learner.training.micro_batches import FloatArray, ForwardPasses, Gradients, Side, forward_of, inputs
 from learner.training.optimiser import updates
 from learner.training.packing import PackedBatch
-from learner.training.transformations import schedule_of
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import Forward
 from rollcast.policy.params import Params, bind

@@ -17,9 +17,9 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from learner.config import OptimiserConfig
+from learner.optimisers.moments import Stored, Transformation
+from learner.optimisers.transformations import ByName, Schedule, transformations_of
 from learner.training.mesh import sharding_of, state_shardings
-from learner.training.moments import Stored, Transformation
-from learner.training.transformations import ByName, Schedule, transformations_of
 from rollcast.policy.params import Params
 
 ALONE_ELEMENTS = 1 << 18

@@ -14,9 +14,9 @@ from jax.sharding import Mesh
 from learner.config import LearnerConfig
 from learner.objective import build
 from learner.objective.objective import Terms
+from learner.optimisers.transformations import schedule_of
 from learner.training.micro_batches import ForwardPasses, Gradients, Side, forward_of
 from learner.training.optimiser import updates
-from learner.training.transformations import schedule_of
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import Forward, TokenStatistics, completion_logprobs
 from rollcast.policy.params import Params

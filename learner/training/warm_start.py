@@ -20,8 +20,8 @@ import optax.contrib
 from jax.sharding import Mesh, NamedSharding
 
 from learner.config import MeshConfig, WarmStartConfig
+from learner.optimisers.moments import stored
 from learner.training.mesh import make_mesh, placed_params
-from learner.training.moments import stored
 from learner.training.optimiser import Updates
 from learner.training.packing import PackedBatch, pack_examples
 from learner.training.trainer import Trainer

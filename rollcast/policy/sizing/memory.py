@@ -22,7 +22,7 @@ OptimiserName = Literal["adamw", "muon"]
 ACTIVATION_MARGIN = 0.25
 """Largest relative error of the activation estimate against XLA's own report."""
 
-_MOMENT_BLOCK = 256  # most elements that share a scale (learner.training.moments)
+_MOMENT_BLOCK = 256  # most elements that share a scale (learner.optimisers.moments)
 _FP8_BLOCK = 128  # rows and columns that share a scale (rollcast.policy.quantise)
 _LOGIT_TILE = 1 << 24  # most logits that exist at a time (rollcast.policy.logits)
 _TILE_COPIES = 3  # number of arrays of a tile's size: logits, shares and their gradient

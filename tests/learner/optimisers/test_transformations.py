@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from learner.config import MeshConfig, OptimiserConfig
+from learner.optimisers.transformations import MUON_RMS, schedule_of
 from learner.training.mesh import make_mesh
 from learner.training.optimiser import updates
-from learner.training.transformations import MUON_RMS, schedule_of
 from rollcast.policy.params import Params
 
 MESH = make_mesh(MeshConfig())

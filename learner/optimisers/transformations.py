@@ -14,7 +14,7 @@ import optax
 import optax.contrib
 
 from learner.config import OptimiserConfig
-from learner.training.moments import Transformation, stored
+from learner.optimisers.moments import Transformation, stored
 from rollcast.policy.shapes import is_hidden_kernel
 
 MUON_RMS = 0.2
