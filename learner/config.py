@@ -130,6 +130,9 @@ class DistributedConfig(ConfigModel):
 class CheckpointConfig(ConfigModel):
     """Checkpoints of parameters, optimiser and step."""
 
+    folder: str = ""
+    """Folder of this run's checkpoints alone, as a path or a URL such as gs://bucket/run; empty: in run_folder. Several
+    processes write their own parts, so all of them must see it. Object stores need a client of etils: gcsfs or s3fs."""
     every_steps: int = Field(50, ge=1)
     """Most learner steps between two checkpoints; the last step is always saved."""
     every_s: float = Field(900.0, gt=0.0)
@@ -281,3 +284,12 @@ class LearnerConfig(ConfigModel):
     """Seconds to wait for a batch before giving up with RC201."""
     reconnect_timeout_s: float = Field(120.0, gt=0.0)
     """Seconds to retry when the connection to the coordinator is lost."""
+
+    @model_validator(mode="after")
+    def _checkpoints_are_shared(self) -> LearnerConfig:
+        if self.distributed.processes > 1 and not (self.checkpoint.folder or self.distributed.shared_run_folder):
+            raise ValueError(
+                "several processes write their own parts of a checkpoint: set checkpoint.folder to a place that all of "
+                "them see, or distributed.shared_run_folder if they share run_folder"
+            )
+        return self

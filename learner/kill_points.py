@@ -21,7 +21,7 @@ LABELS = (
     *("version_half_written", "version_written", "snapshot_taken", "state_hashed", "version_signed"),
     *("version_renamed", "version_durable", "version_kept"),
     *("pushing", "pushed", "announced", "version_half_removed"),
-    *("before_checkpoint_copy", "checkpoint_copied", "checkpoint_begun", "checkpoint_writing"),
+    *("before_checkpoint_copy", "checkpoint_begun", "checkpoint_writing", "checkpoint_copied"),
     *("checkpoint_renamed", "checkpoint_durable"),
     *("before_report", "reported", "epoch_opened", "training_done"),
 )

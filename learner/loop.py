@@ -338,11 +338,11 @@ class TrainingLoop:
             await self._prune()
 
     async def _start_checkpoint(self) -> None:
-        """Copy the state to the host and start to write it, while training continues."""
+        """Copy the state to the host, and write it while training continues."""
         kill_point("before_checkpoint_copy")
         await self._parts.saves.finish()  # at most one copy is in memory
         host = self._host_state(self._at)
-        state = await self._on_worker(self._parts.trainer.state)
+        saving = await self._on_worker(lambda: self._parts.saves.begin(host, self._parts.trainer.begin_save))
         kill_point("checkpoint_copied")
         kept = self._parts.publications.kept()
 
@@ -351,7 +351,7 @@ class TrainingLoop:
             await kept()
             return not self._parts.publisher.diverged
 
-        await self._parts.saves.start(state, host, may_save)
+        await self._parts.saves.start(saving, may_save)
         self._saved_step, self._unsaved_s = self.step, 0.0
         await self._prune()
 

@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 
 import structlog
 
+from learner.checkpoints.arrays import SavedArrays
 from learner.checkpoints.async_save import Saves
-from learner.checkpoints.checkpoint import Checkpoints, HostState
+from learner.checkpoints.checkpoint import Checkpoints, HostState, configured_folder
 from learner.config import LearnerConfig
 from learner.coordinator.access import Access
 from learner.coordinator.client import CoordinatorClient, check_key
@@ -151,7 +152,9 @@ class _Life:
             writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
             stack.callback(writer.shutdown, wait=True, cancel_futures=True)
             checkpoints = await self._on_worker(
-                lambda: Checkpoints(self._folder.checkpoints, keep=self._config.checkpoint.keep)
+                lambda: Checkpoints(
+                    configured_folder(self._folder, self._config.checkpoint.folder), keep=self._config.checkpoint.keep
+                )
             )
             saves = Saves(checkpoints, writer, lambda oldest: self._reporter.note(oldest_checkpoint_step=oldest))
             stack.push_async_callback(saves.cancel)
@@ -194,15 +197,14 @@ class _Life:
     async def _begin(self, trainer: Trainer, checkpoints: Checkpoints, held_out: HeldOut) -> HostState:
         """Resume from the newest checkpoint; without one, warm-start, evaluate and save the first checkpoint."""
 
-        def like(host: HostState) -> Any:
+        def load(host: HostState, saved: SavedArrays) -> None:
             self._facts.check_checkpoint(host)
-            return trainer.like_state()
+            trainer.load(saved)
 
         kill_point("before_restore")
-        restored = await self._on_worker(lambda: checkpoints.restore(like))
+        restored = await self._on_worker(lambda: checkpoints.restore(load))
         if restored is not None:
             host = restored.host
-            await self._on_worker(lambda: trainer.restore(restored.state))
             kill_point("restored")
             _log.info("resumed", step=host.step, epoch=host.epoch, version=host.newest_version)
             self._reporter.update("starting", f"resumed from the checkpoint of step {host.step}", **host.figures)
@@ -213,7 +215,7 @@ class _Life:
             await self._on_worker(lambda: self._warm_start(trainer, held_out))
             self._spent("warm_start")
         host = self._host_state(Position(0, 0, Version(0), TrainedIds()))
-        await self._on_worker(lambda: checkpoints.save(trainer.state(), host))
+        await self._on_worker(lambda: checkpoints.begin(host, trainer.begin_save).commit())
         self._spent("publishing")
         return host
 

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import Outcome
-from learner.checkpoints.checkpoint import Checkpoints
+from learner.checkpoints.arrays import SavedArrays, read_arrays
+from learner.checkpoints.checkpoint import Checkpoints, HostState
 from learner.config import LearnerConfig
-from learner.evaluation.offline import as_saved
 from learner.kill_points import LABELS
 from rollcast.runtime.errors import ProcessFailed
 from tests.learner.scripted_run import LOOPBACK, Authority, Script, ScriptedCoordinator, ScriptedOrigin
@@ -145,7 +145,11 @@ async def _live_on(learner: Learner, config: dict[str, Any], log: Path, kills: l
 def _trajectory(coordinator: ScriptedCoordinator, run_folder: Path) -> Trajectory:
     records = [coordinator.announcements[version].record for version in sorted(coordinator.announcements)]
     checkpoints = Checkpoints(run_folder / "checkpoints", keep=2, read_only=True)
-    restored = checkpoints.restore(as_saved)
+
+    def check(_host: HostState, saved: SavedArrays) -> None:
+        read_arrays(saved, saved.like())
+
+    restored = checkpoints.restore(check)
     assert restored is not None
     assert restored.host.step == STEPS
     return Trajectory(

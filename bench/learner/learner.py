@@ -8,8 +8,9 @@ the processor's own peak, for GPUs and TPUs whose peak is known. Model FLOPs: 6 
 ``publish_over_mib``: peak memory while a version is frozen, hashed, encoded and kept during training, beyond training's
 own peak and the snapshot's size. ``sharded_publish_mib``: the most by which the memory of either of two processes of
 four virtual devices each, over which the parameters are sharded, grows meanwhile, the snapshot included;
-``sharded_snapshot_mib``: its size. ``freeze_gb_s`` and ``freeze_stop_share``: how fast a version is written from 8
-virtual devices, and for which share of that time training waits (bench.programs.state_writer).
+``sharded_snapshot_mib``: its size. ``freeze_gb_s``, ``freeze_stop_share``,
+``checkpoint_save_gb_s``, ``checkpoint_stop_share`` ...: how fast a version and a checkpoint are written from 8 virtual
+devices, and for which share of that time training waits (bench.programs.state_writer).
 
 ``mesh_loss_difference`` and ``two_process_loss_difference``: differences of the losses of two steps on 8 virtual
 devices, and of two processes over gloo, from those on one device.

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from typing import Any
 
-from learner.checkpoints.checkpoint import Checkpoints, HostState
-
-State = Mapping[str, Any]
+from learner.checkpoints.arrays import ArrayWrite
+from learner.checkpoints.checkpoint import Checkpoints, HostState, Saving
 
 
 class Saves:
@@ -37,15 +35,19 @@ class Saves:
         """Return the steps of the durable checkpoints and of the one in flight; versions that they need must stay."""
         return self._checkpoints.steps() + ([self._step] if self._task is not None and self._step is not None else [])
 
-    async def start(self, state: State, host: HostState, may_save: Callable[[], Awaitable[bool]]) -> None:
-        """Start a save after waiting for the one in flight; nothing is written if ``may_save`` returns False.
+    def begin(self, host: HostState, write: Callable[[str], ArrayWrite]) -> Saving:
+        """Copy the state to the host, while training waits; see Checkpoints.begin. Call `finish` before."""
+        return self._checkpoints.begin(host, write)
+
+    async def start(self, saving: Saving, may_save: Callable[[], Awaitable[bool]]) -> None:
+        """Complete a save in the background; it is discarded if ``may_save`` returns False.
 
         Raises:
-            RollcastError: the save in flight failed.
+            RollcastError: the save in flight before it failed.
         """
         await self.finish()
-        self._step = host.step
-        self._task = asyncio.create_task(self._save(state, host, may_save), name=f"checkpoint {host.step}")
+        self._step = saving.host.step
+        self._task = asyncio.create_task(self._save(saving, may_save), name=f"checkpoint {self._step}")
 
     async def finish(self) -> None:
         """Wait until the save in flight, if there is one, is durable.
@@ -64,8 +66,10 @@ class Saves:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
-    async def _save(self, state: State, host: HostState, may_save: Callable[[], Awaitable[bool]]) -> None:
+    async def _save(self, saving: Saving, may_save: Callable[[], Awaitable[bool]]) -> None:
+        loop = asyncio.get_running_loop()
         if not await may_save():
+            await loop.run_in_executor(self._writer, saving.discard)
             return
-        await asyncio.get_running_loop().run_in_executor(self._writer, self._checkpoints.save, state, host)
+        await loop.run_in_executor(self._writer, saving.commit)
         self._on_saved(min(self._checkpoints.steps()))

@@ -1,4 +1,4 @@
-"""Hold all names of jax and orbax that the learner uses although they are not public.
+"""Hold all names of jax that the learner uses although they are not public.
 
 A release may move them without notice; tests/learner/distributed/test_jax_internals.py then names the missing one and
 its purpose.
@@ -26,21 +26,6 @@ def coordination_store() -> Store:
     return store
 
 
-def save_without_the_others() -> None:
-    """Let orbax save from this process alone.
-
-    Before it saves, orbax compares folders by a collective over all processes, whichever its options call active;
-    but followers take no part in saving.
-
-    Raises:
-        ProcessFailed: this release of orbax keeps the function under another name.
-    """
-    name = "orbax.checkpoint.experimental.v1._src.synchronization.multihost"
-    multihost = _internal(name)
-    _internal(name, "process_count")
-    multihost.process_count = lambda: 1
-
-
 def _internal(module: str, *names: str) -> Any:
     try:
         found: Any = importlib.import_module(module)
@@ -49,7 +34,7 @@ def _internal(module: str, *names: str) -> Any:
     except (ImportError, AttributeError) as error:
         raise ProcessFailed(
             f"{'.'.join((module, *names))} is missing",
-            cause=f"this is another release of jax or orbax than Rollcast supports: {error}",
-            fix="install the releases that constraints.txt names",
+            cause=f"this is another release of jax than Rollcast supports: {error}",
+            fix="install the release that constraints.txt names",
         ) from None
     return found

@@ -8,8 +8,8 @@ shapes, since the leader's values are sent to them on the devices (learner.train
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from learner.checkpoints.arrays import ArrayWrite, SavedArrays, TornCheckpoint
 from learner.config import LearnerConfig
 from learner.distributed.team import Order, Team
 from learner.training.freezing import Write, gather_into
@@ -95,14 +96,14 @@ class LeadTrainer(Trainer):
 
         return write_with_the_others
 
-    def state(self) -> dict[str, np.ndarray[Any, Any]]:
-        self._team.post(Order("gather_state"))
-        return super().state()
+    def begin_save(self, path: str) -> ArrayWrite:
+        self._team.post(Order("save", text=path))
+        return super().begin_save(path)
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self.check_state(state)
-        self._team.post(Order("restore"))
-        super().restore(state)
+    def load(self, saved: SavedArrays) -> None:
+        self.check_state(saved)
+        self._team.post(Order("load", text=json.dumps([saved.path, saved.record_values()])))
+        super().load(saved)
 
     def end(self, status: int) -> None:
         """End the other processes with this exit status."""
@@ -124,6 +125,7 @@ class Follower:
         self._frozen = 0  # versions that all processes wrote together
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="freeze")
         self._written: Future[None] | None = None
+        self._saving: ArrayWrite | None = None
 
     def follow(self) -> int:
         """Carry out orders until the order to end, and return its exit status.
@@ -186,10 +188,13 @@ class Follower:
                 self._write_in_background(write, self._frozen)
             case "freeze":
                 gather_into(trainer.model_config, trainer.params(), None)
-            case "gather_state":
-                trainer.help_gather_state()
-            case "restore":
-                trainer.restore(trainer.like_state())
+            case "save":
+                if self._saving is not None:
+                    self._saving.finish()  # raises what went wrong
+                self._saving = trainer.begin_save(order.text)
+            case "load":
+                with suppress(TornCheckpoint):  # the leader tries the checkpoint before
+                    trainer.load(SavedArrays.from_values(*json.loads(order.text)))
             case _:
                 raise AssertionError(f"no order is called {order.name}")
 

@@ -8,11 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import jax.numpy as jnp
-
-from learner.checkpoints.checkpoint import Checkpoints, HostState
+from learner.checkpoints.arrays import SavedArrays, read_arrays
+from learner.checkpoints.checkpoint import Checkpoints, HostState, folder_of
 from learner.config import LearnerConfig
 from learner.evaluation.evaluate import Estimate, estimate_pass_at_k
 from learner.evaluation.held_out import HeldOut, ScoreCompletions, exact_counts
@@ -159,24 +157,25 @@ def load_policy(run_folder: Path) -> tuple[HostState, Params]:
     Raises:
         CheckpointError: there is no checkpoint, or none can be read.
     """
-    folder = RunFolder(run_folder).checkpoints
-    if not folder.is_dir():
+    folder = folder_of(RunFolder(run_folder))
+    if isinstance(folder, Path) and not folder.is_dir():
         raise _no_checkpoint(run_folder)
-    checkpoints = Checkpoints(folder, keep=LearnerConfig().checkpoint.keep, read_only=True)
-    restored = checkpoints.restore(as_saved)
+    params: Params = {}
+
+    def load(_host: HostState, saved: SavedArrays) -> None:
+        params.update(_policy_of(saved))
+
+    restored = Checkpoints(folder, keep=LearnerConfig().checkpoint.keep, read_only=True).restore(load)
     if restored is None:
         raise _no_checkpoint(run_folder)
-    return restored.host, _parameters(restored.state)
+    return restored.host, params
 
 
-def _parameters(state: Mapping[str, Any]) -> Params:
-    """Return only the policy's parameters of a `Trainer.state`, for any optimiser and objective."""
+def _policy_of(saved: SavedArrays) -> Params:
+    """Read only the policy's parameters, for any optimiser and objective, onto the default device."""
     prefix = "parameters/"
-    return {name.removeprefix(prefix): jnp.asarray(leaf) for name, leaf in state.items() if name.startswith(prefix)}
-
-
-def as_saved(_host: HostState) -> None:
-    """Ask Checkpoints.restore for all arrays with the names, shapes and dtypes that they were saved with."""
+    like = {name: leaf for name, leaf in saved.like().items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): leaf for name, leaf in read_arrays(saved, like).items()}
 
 
 def sampling_of(host: HostState) -> Sampling:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from learner.checkpoints.arrays import ArrayWrite, SavedArrays, read_arrays
 from learner.config import LearnerConfig
 from learner.training.critic import Critic, Judgement
 from learner.training.freezing import Write, begin_freeze
@@ -18,7 +19,6 @@ from learner.training.mesh import make_mesh, placed, placed_params
 from learner.training.micro_batches import BoolArray, FloatArray, inputs
 from learner.training.packing import PackedBatch
 from learner.training.programs import Factors, Programs
-from learner.training.sharded_tensors import gathered, pieces
 from learner.training.starting_model import starting_params
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import TokenStatistics
@@ -61,6 +61,10 @@ class Trainer:
         self.critic: Critic | None = None
         if objective.advantage == "critic":
             self.critic = Critic(self.model_config, self._config, self.mesh, self._params)
+        # Shapes, dtypes and places of the state, which stay the same while there is none.
+        self._abstract_state = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), self._state_tree()
+        )
         self._check_finite(
             "the parameters that training starts from are not finite",
             fix="lower warm_start.learning_rate, or copy the model of init_from again",
@@ -146,48 +150,46 @@ class Trainer:
             tensors = self.begin_freeze(Path(file.name))()
             return Snapshot(tensors, file.read())
 
-    def state(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return the arrays of a checkpoint by name, as host copies: the next step reuses the originals' memory."""
-        return {name: gathered(leaf) for name, leaf in _named(self._state_tree()).items()}
+    def state(self) -> dict[str, jax.Array]:
+        """Return the arrays of a checkpoint by name; the next step reuses their memory."""
+        return _named(self._state_tree())
 
-    def help_gather_state(self) -> None:
-        """Take part in the `state` call of another process, and keep nothing: gathering shards needs all processes."""
-        for leaf in jax.tree.leaves(self._state_tree()):
-            for _ in pieces(leaf):
-                pass
+    def begin_save(self, path: str) -> ArrayWrite:
+        """Copy the state to the host and begin to write it into a new folder; training may go on afterwards."""
+        return ArrayWrite(path, self.state())
 
-    def like_state(self) -> dict[str, Any]:
-        """Return arrays with the shapes and dtypes of `state`, without its memory."""
-        return {
-            name: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
-            for name, leaf in _named(self._state_tree()).items()
-        }
+    def load(self, saved: SavedArrays) -> None:
+        """Continue from the state that was saved, on this or another mesh. Its arrays are read to where they lie.
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state`, which may come from another mesh.
+        The present state is released first, so that there is room for the other one.
 
         Raises:
-            CheckpointError: the state is of another model or optimiser (see check_state).
+            CheckpointError: the state is of another model or optimiser.
+            TornCheckpoint: it cannot be read, or is not what was saved. The trainer then has no state.
         """
-        self.check_state(state)
-        leaves = [placed(state[name], leaf.sharding) for name, leaf in _named(self._state_tree()).items()]
-        tree = jax.tree.unflatten(jax.tree.structure(self._state_tree()), leaves)
+        self.check_state(saved)
+        del self._params, self._optimiser_state
+        self._reference = None
+        if self.critic is not None:
+            self.critic.state = ({}, None)
+        self.restore(read_arrays(saved, _named(self._abstract_state)))
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a copy of a `state`, of any mesh; arrays that lie where they belong are not copied."""
+        leaves = [_where_it_belongs(state[name], leaf) for name, leaf in _named(self._abstract_state).items()]
+        tree = jax.tree.unflatten(jax.tree.structure(self._abstract_state), leaves)
         self._params, self._optimiser_state = tree["parameters"], tree["optimiser"]
         self._reference = tree.get("reference")
         if self.critic is not None:
             self.critic.state = tree["critic"]
 
-    def check_state(self, state: Mapping[str, Any]) -> None:
-        """Check that a state belongs to this model and optimiser.
+    def check_state(self, saved: SavedArrays) -> None:
+        """Check that a saved state belongs to this model and optimiser.
 
         Raises:
             CheckpointError: names, shapes or dtypes differ.
         """
-        expected = _named(self._state_tree())
-        same = expected.keys() == state.keys() and all(
-            leaf.shape == state[name].shape and leaf.dtype == state[name].dtype for name, leaf in expected.items()
-        )
-        if not same:
+        if not saved.belongs_to(_named(self._abstract_state)):
             raise CheckpointError(
                 "the checkpoint is of another model or optimiser",
                 cause="its tensors differ in name, shape or dtype",
@@ -287,6 +289,12 @@ def _means(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     names = [name for name in reports[0] if name not in flags]
     means = {name: float(np.mean([report[name] for report in kept])) for name in names}
     return means | {"updates_skipped": float(sum(map(sum, skipped)))}
+
+
+def _where_it_belongs(value: Any, like: jax.ShapeDtypeStruct) -> jax.Array:
+    if isinstance(value, jax.Array) and value.sharding.is_equivalent_to(like.sharding, value.ndim):
+        return value
+    return placed(value, like.sharding)
 
 
 def _named(tree: Any) -> dict[str, Any]:

@@ -77,7 +77,8 @@ def test_a_run_resumes_from_its_checkpoint_when_a_learner_process_is_killed(tmp_
     fleet = make_fleet(
         tmp_path,
         *(f"coordinator.run.steps={STEPS}", "peers=1", "coordinator.store.margin_steps=1000"),
-        *("learner.distributed.processes=2", f'learner.distributed.coordinator_address="{address}"'),
+        *("learner.distributed.shared_run_folder=true", "learner.distributed.processes=2"),
+        f'learner.distributed.coordinator_address="{address}"',
         *("learner.distributed.join_timeout_s=90", "learner.distributed.lost_after_s=5"),
         *(f"learner.checkpoint.every_steps={CHECKPOINT_EVERY}", "learner.warm_start.steps_max=0"),
         *("learner.mesh.fsdp=2", f"coordinator.run.groups_per_step={GROUPS}", "learner.evaluation_problems=8"),

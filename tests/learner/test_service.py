@@ -126,7 +126,7 @@ async def test_kappa_and_older_versions(world: World, script: Script) -> None:
 
 def saved_steps(world: World) -> list[int]:
     """Return the steps of the checkpoints on the disk."""
-    return sorted(int(path.name) for path in (world.run_folder / "checkpoints").iterdir())
+    return sorted(int(path.stem) for path in (world.run_folder / "checkpoints").glob("*.json"))
 
 
 def content(folder: Path) -> str:
@@ -269,7 +269,7 @@ async def test_stop_while_waiting_is_quick_and_keeps_the_state(world: World, scr
         stop.set()
         async with asyncio.timeout(5.0):
             assert await learner == EXIT_INTERRUPTED
-    assert (world.run_folder / "checkpoints" / "0").is_dir()
+    assert (world.run_folder / "checkpoints" / "0.json").exists()
 
 
 async def test_stop_in_the_warm_start_is_an_interruption(world: World) -> None:

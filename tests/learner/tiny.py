@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from learner.config import LearnerConfig, OptimiserConfig
 from learner.objective.config import ObjectiveConfig
@@ -21,6 +24,11 @@ TIME = 6
 
 def tiny_trainer(config: LearnerConfig = CONFIG) -> Trainer:
     return Trainer(MODEL, config)
+
+
+def copied_state(trainer: Trainer) -> dict[str, np.ndarray[Any, Any]]:
+    """Return a trainer's state as copies on the host, which later steps do not change."""
+    return {name: np.array(leaf) for name, leaf in trainer.state().items()}
 
 
 def tiny_row(index: int, completion: tuple[int, ...], reward: float, *versions: int) -> TrainingRow:

@@ -1,10 +1,10 @@
-"""Test the program that measures how fast a version is written."""
+"""Test the program that measures how fast versions and checkpoints are written."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from bench.programs.state_writer import freezing
+from bench.programs.state_writer import checkpointing, freezing
 from tests.learner.tiny import MODEL
 
 
@@ -13,4 +13,11 @@ def test_a_small_model_gives_every_figure_and_leaves_no_file(tmp_path: Path) -> 
     assert found.keys() >= {"freeze_gb_s", "freeze_stop_share", "page_cache_gb_s"}
     assert all(value >= 0.0 for value in found.values())
     assert found["freeze_gb_s"] > 0.0
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_small_state_is_saved_restored_and_removed(tmp_path: Path) -> None:
+    found = checkpointing(2, tmp_path, square=64)
+    assert found.keys() >= {"checkpoint_stop_share", "checkpoint_save_gb_s", "checkpoint_restore_gb_s"}
+    assert all(value >= 0.0 for value in found.values())
     assert not list(tmp_path.iterdir())

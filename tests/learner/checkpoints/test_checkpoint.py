@@ -7,18 +7,21 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from learner.checkpoints.arrays import ArrayWrite, SavedArrays, read_arrays
 from learner.checkpoints.async_save import Saves
-from learner.checkpoints.checkpoint import Checkpoints, HostState, digest_of
+from learner.checkpoints.checkpoint import Checkpoints, HostState, Saving, configured_folder, folder_of
+from learner.checkpoints.fingerprints import begin_fingerprints, digest_of, records_of
 from learner.config import LearnerConfig
 from learner.objective.config import ObjectiveConfig
 from learner.training.packing import PackedBatch, TrainingRow, pack
@@ -26,6 +29,7 @@ from learner.training.trainer import Trainer, behaviour_by_version
 from rollcast.policy.compilation import use_compilation_cache
 from rollcast.policy.config import ModelConfig
 from rollcast.runtime.errors import CheckpointError
+from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.rollouts import Segment
 
@@ -56,35 +60,85 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "checkpoints"
 
 
-def arrays(value: float) -> dict[str, np.ndarray[Any, Any]]:
-    return {"0/layers.0.kernel": np.full((3, 2), value, np.float32), "1/1/0/count": np.array(7, np.int32)}
+def arrays(value: float) -> dict[str, jax.Array]:
+    return {"0/layers.0.kernel": jnp.full((3, 2), value, jnp.float32), "1/1/0/count": jnp.array(7, jnp.int32)}
 
 
-def anything(_: HostState) -> dict[str, np.ndarray[Any, Any]]:
-    return arrays(0.0)
+def save(checkpoints: Checkpoints, value: float, host: HostState) -> None:
+    checkpoints.begin(host, lambda path: ArrayWrite(path, arrays(value))).commit()
+
+
+class Loaded(dict[str, jax.Array]):
+    """Arrays of a checkpoint, which it loads when it is called."""
+
+    def __call__(self, _: HostState, saved: SavedArrays) -> None:
+        self.update(read_arrays(saved, saved.like()))
+
+
+def digest_at(value: float) -> str:
+    state = arrays(value)
+    return digest_of(records_of(state, begin_fingerprints(state)))
 
 
 def test_the_newest_checkpoint_is_restored_completely(folder: Path) -> None:
     checkpoints = Checkpoints(folder, keep=2)
-    assert checkpoints.restore(anything) is None
+    assert checkpoints.restore(Loaded()) is None
     for step in (0, 3, 6):
-        checkpoints.save(arrays(float(step)), host(step))
-    again = Checkpoints(folder, keep=2)
+        save(checkpoints, float(step), host(step))
+    again, loaded = Checkpoints(folder, keep=2), Loaded()
     assert again.steps() == [3, 6]
-    restored = again.restore(anything)
+    restored = again.restore(loaded)
     assert restored is not None
     assert restored.host == host(6)
     for name, value in arrays(6.0).items():
-        np.testing.assert_array_equal(restored.state[name], value)
-        assert restored.state[name].dtype == value.dtype
-    assert restored.digest == digest_of(arrays(6.0)) != digest_of(arrays(3.0))
+        np.testing.assert_array_equal(loaded[name], value)
+        assert loaded[name].dtype == value.dtype
+    assert restored.digest == digest_at(6.0) != digest_at(3.0)
+    assert sorted(path.name for path in folder.iterdir()) == ["3-0", "3.json", "6-0", "6.json"]
+
+
+def test_a_checkpoint_counts_only_once_it_is_committed(folder: Path) -> None:
+    checkpoints = Checkpoints(folder, keep=2)
+    save(checkpoints, 3.0, host(3))
+    saving = checkpoints.begin(host(6), lambda path: ArrayWrite(path, arrays(6.0)))
+    assert checkpoints.steps() == [3]
+    saving.discard()
+    assert sorted(path.name for path in folder.iterdir()) == ["3-0", "3.json"]
+    ArrayWrite(str(folder / "6-0"), arrays(6.0)).finish()  # a process that is killed before it commits
+    assert Checkpoints(folder, keep=2).steps() == [3]
+    assert not (folder / "6-0").exists()
+
+
+def test_other_files_in_the_folder_are_left_alone(folder: Path) -> None:
+    (folder / "notes").mkdir(parents=True)
+    save(Checkpoints(folder, keep=2), 3.0, host(3))
+    Checkpoints(folder, keep=2)
+    assert (folder / "notes").is_dir()
+
+
+def test_a_configured_folder_is_found_again(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run").prepare()
+    assert configured_folder(run, "") == folder_of(run) == run.checkpoints
+    assert configured_folder(run, str(tmp_path / "shared")) == folder_of(run) == str(tmp_path / "shared")
+    assert configured_folder(run, "gs://bucket/run") == folder_of(run) == "gs://bucket/run"
+    assert configured_folder(run, "") == folder_of(run) == run.checkpoints
+
+
+def test_a_fingerprint_covers_values_and_places() -> None:
+    values = np.arange(64, dtype=np.float32).reshape(8, 8)
+    swapped = values.copy()
+    swapped[0, 0], swapped[5, 3] = values[5, 3], values[0, 0]
+    negative_zero = values.copy()
+    negative_zero[0, 0] = -0.0
+    states = [{"w": jnp.asarray(each)} for each in (values, swapped, negative_zero, values.T.copy(), values * 0.0)]
+    assert len({digest_of(records_of(state, begin_fingerprints(state))) for state in states}) == len(states)
 
 
 def test_a_step_may_be_saved_again(folder: Path) -> None:
     checkpoints = Checkpoints(folder, keep=2)
-    checkpoints.save(arrays(1.0), host(3))
-    checkpoints.save(arrays(2.0), host(3, epoch=1))
-    restored = checkpoints.restore(anything)
+    save(checkpoints, 1.0, host(3))
+    save(checkpoints, 2.0, host(3, epoch=1))
+    restored = checkpoints.restore(Loaded())
     assert restored is not None
     assert restored.host == host(3, epoch=1)
 
@@ -107,34 +161,42 @@ def flipped(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "tear"), [("state", flipped), ("state", half), ("host", emptied), ("", zeroed), ("", Path.unlink)]
+    ("where", "tear"),
+    [
+        ("6-0/state", flipped),
+        ("6-0/state", half),
+        ("6.json", emptied),
+        ("6.json", half),
+        ("6-0", zeroed),
+        ("6-0", Path.unlink),
+    ],
 )
 def test_a_torn_checkpoint_gives_way_to_the_one_before(folder: Path, where: str, tear: Callable[[Path], None]) -> None:
     """A power loss may leave any part of the newest checkpoint unwritten."""
     checkpoints = Checkpoints(folder, keep=2)
     for step in (3, 6):
-        checkpoints.save(arrays(float(step)), host(step))
-    for path in (folder / "6" / where).rglob("*"):
+        save(checkpoints, float(step), host(step))
+    for path in [folder / where, *(folder / where).rglob("*")]:
         if path.is_file():
             tear(path)
     again = Checkpoints(folder, keep=2)
-    restored = again.restore(anything)
+    restored = again.restore(Loaded())
     assert restored is not None
     assert restored.host.step == 3
     assert again.steps() == [3], "the torn one was removed"
-    again.save(arrays(6.0), host(6))
-    restored = again.restore(anything)
+    save(again, 6.0, host(6))
+    restored = again.restore(Loaded())
     assert restored is not None
-    assert restored.digest == digest_of(arrays(6.0))
+    assert restored.digest == digest_at(6.0)
 
 
 def test_a_reader_leaves_a_torn_checkpoint_alone(folder: Path) -> None:
     checkpoints = Checkpoints(folder, keep=2)
     for step in (3, 6):
-        checkpoints.save(arrays(float(step)), host(step))
-    emptied(next((folder / "6" / "host").glob("*")))
+        save(checkpoints, float(step), host(step))
+    emptied(folder / "6.json")
     reader = Checkpoints(folder, keep=2, read_only=True)
-    restored = reader.restore(anything)
+    restored = reader.restore(Loaded())
     assert restored is not None
     assert restored.host.step == 3
     assert reader.steps() == [3, 6]
@@ -142,20 +204,20 @@ def test_a_reader_leaves_a_torn_checkpoint_alone(folder: Path) -> None:
 
 def test_when_every_checkpoint_is_torn_that_is_an_error(folder: Path) -> None:
     checkpoints = Checkpoints(folder, keep=2)
-    checkpoints.save(arrays(1.0), host(3))
-    for path in (folder / "3" / "state").rglob("*"):
+    save(checkpoints, 1.0, host(3))
+    for path in (folder / "3-0" / "state").rglob("*"):
         if path.is_file():
             path.write_bytes(b"damaged")
     with pytest.raises(CheckpointError, match="cannot read any of the 1 checkpoints"):
-        checkpoints.restore(anything)
+        checkpoints.restore(Loaded())
 
 
 def test_a_refused_host_state_is_not_a_torn_one(folder: Path) -> None:
     checkpoints = Checkpoints(folder, keep=2)
     for step in (3, 6):
-        checkpoints.save(arrays(float(step)), host(step))
+        save(checkpoints, float(step), host(step))
 
-    def refuse(found: HostState) -> Any:
+    def refuse(found: HostState, _: SavedArrays) -> None:
         raise CheckpointError(f"not ours: {found.step}")
 
     with pytest.raises(CheckpointError, match="not ours: 6"):
@@ -165,9 +227,9 @@ def test_a_refused_host_state_is_not_a_torn_one(folder: Path) -> None:
 
 def test_another_format_is_refused(folder: Path) -> None:
     checkpoints = Checkpoints(folder, keep=2)
-    checkpoints.save(arrays(1.0), host(3, format=99))
+    save(checkpoints, 1.0, host(3, format=99))
     with pytest.raises(CheckpointError, match="format 99"):
-        checkpoints.restore(anything)
+        checkpoints.restore(Loaded())
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
@@ -214,17 +276,17 @@ def test_a_resumed_learner_equals_one_that_never_stopped(folder: Path, tmp_path:
     config = LearnerConfig(seed=3)
     uninterrupted = Trainer(MODEL, config)
     train(uninterrupted, range(2))
-    Checkpoints(folder, keep=2).save(uninterrupted.state(), host(2))
+    saving = Checkpoints(folder, keep=2).begin(host(2), uninterrupted.begin_save)
     train(uninterrupted, range(2, 4))
+    saving.commit()
     expected = digest(uninterrupted)
     jax.clear_caches()
     use_compilation_cache(tmp_path / "empty")  # the second life compiles anew
 
     second = Trainer(MODEL, config.model_copy(update={"seed": 99}))
     checkpoints = Checkpoints(folder, keep=2)
-    saved = checkpoints.restore(lambda _: second.state())
+    saved = checkpoints.restore(lambda _, saved: second.load(saved))
     assert saved is not None
-    second.restore(saved.state)
     train(second, range(saved.host.step, 4))
     assert digest(second) == expected
 
@@ -237,15 +299,26 @@ class FakeCheckpoints:
         self.may_end = threading.Event()
         self.may_end.set()
         self.error: CheckpointError | None = None
+        self.discarded = False
 
     def steps(self) -> list[int]:
         return self.saved[-2:]
 
-    def save(self, state: Mapping[str, Any], host: HostState) -> None:
+    def begin(self, host: HostState, write: Callable[[str], ArrayWrite]) -> Saving:
+        return Saving(cast(Checkpoints, self), host, write(""))
+
+    def commit(self, host: HostState, _: ArrayWrite) -> None:
         assert self.may_end.wait(10.0)
         if self.error is not None:
             raise self.error
         self.saved.append(host.step)
+
+    def discard(self, _: ArrayWrite) -> None:
+        self.discarded = True
+
+
+def nothing(_: str) -> ArrayWrite:
+    return cast(ArrayWrite, None)
 
 
 async def yes() -> bool:
@@ -279,10 +352,10 @@ async def test_training_continues_while_a_checkpoint_is_written(
     saves: Saves, checkpoints: FakeCheckpoints, reported: list[int]
 ) -> None:
     checkpoints.may_end.clear()
-    await saves.start({}, host(3), yes)
+    await saves.start(saves.begin(host(3), nothing), yes)
     assert saves.under_way is not None
     assert saves.steps() == [0, 3], "versions that it needs must stay"
-    second = asyncio.create_task(saves.start({}, host(6), yes))
+    second = asyncio.create_task(saves.start(saves.begin(host(6), nothing), yes))
     await asyncio.sleep(0)
     assert not second.done(), "one copy of the state at a time"
     checkpoints.may_end.set()
@@ -295,13 +368,13 @@ async def test_training_continues_while_a_checkpoint_is_written(
 async def test_nothing_is_saved_unless_it_may_be(
     saves: Saves, checkpoints: FakeCheckpoints, reported: list[int]
 ) -> None:
-    await saves.start({}, host(3), no)
+    await saves.start(saves.begin(host(3), nothing), no)
     await saves.finish()
-    assert (checkpoints.saved, reported) == ([0], [])
+    assert (checkpoints.saved, checkpoints.discarded, reported) == ([0], True, [])
 
 
 async def test_a_failure_is_raised_once_it_is_waited_for(saves: Saves, checkpoints: FakeCheckpoints) -> None:
     checkpoints.error = CheckpointError("no space")
-    await saves.start({}, host(3), yes)
+    await saves.start(saves.begin(host(3), nothing), yes)
     with pytest.raises(CheckpointError, match="no space"):
         await saves.finish()

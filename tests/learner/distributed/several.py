@@ -17,7 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from learner.checkpoints.checkpoint import Checkpoints, HostState, digest_of
+from learner.checkpoints.arrays import ArrayWrite
+from learner.checkpoints.checkpoint import Checkpoints, HostState
+from learner.checkpoints.fingerprints import digest_of
 from learner.config import DistributedConfig, LearnerConfig, MeshConfig
 from learner.distributed.leader import Follower, LeadTrainer
 from learner.distributed.processes import join
@@ -45,9 +47,7 @@ def config_for(mesh: tuple[int, ...]) -> LearnerConfig:
 def course(trainer: Trainer, folder: Path, *, resume: bool, steps: int = 2) -> dict[str, object]:
     """Train on a batch of rollouts of the trainer's own version, from the start or from the folder's checkpoint."""
     checkpoints = Checkpoints(folder, keep=2)
-    restored = checkpoints.restore(lambda _: trainer.like_state()) if resume else None
-    if restored is not None:
-        trainer.restore(restored.state)
+    restored = checkpoints.restore(lambda _, saved: trainer.load(saved)) if resume else None
     batch = tiny_batch(REWARDS)
     apart = np.random.default_rng(0).normal(0.0, 0.2, batch.tokens.shape).astype(np.float32) * batch.loss_mask
     metrics = []
@@ -58,13 +58,18 @@ def course(trainer: Trainer, folder: Path, *, resume: bool, steps: int = 2) -> d
         params = thaw(MODEL, snapshot.tensors, snapshot.state_bytes)
         behaviour = behaviour_by_version(trainer, batch, lambda _, params=params: params).logprobs  # type: ignore[misc]
         metrics.append(trainer.train_step(batch, behaviour - apart))
-    state = trainer.state()
     start = 0 if restored is None else restored.host.step
-    checkpoints.save(state, host_state(start + steps))
+    writes: list[ArrayWrite] = []
+
+    def write(path: str) -> ArrayWrite:
+        writes.append(trainer.begin_save(path))
+        return writes[0]
+
+    checkpoints.begin(host_state(start + steps), write).commit()
     return {
         "metrics": metrics,
         "snapshot": hashlib.sha256(trainer.snapshot().state_bytes).hexdigest(),
-        "digest": digest_of(state),
+        "digest": digest_of(writes[0].finish().records),
         "restored": None if restored is None else restored.digest,
     }
 

@@ -23,16 +23,6 @@ def test_jax_has_a_store_between_processes() -> None:
     )
 
 
-def test_orbax_counts_processes_where_it_is_given_one() -> None:
-    name = "orbax.checkpoint.experimental.v1._src.synchronization.multihost"
-    source = inspect.getsource(importlib.import_module(name))
-    assert "process_count()" in source, (
-        f"learner.checkpoints.checkpoint replaces {name}.process_count, which it does not call"
-    )
-    jax_internals.save_without_the_others()
-    assert importlib.import_module(name).process_count() == 1
-
-
 def test_a_missing_name_is_reported() -> None:
     for path in (("jax._src.distributed", "no_state"), ("jax._src.no_module", "client")):
         with pytest.raises(ProcessFailed, match=".".join(path)) as raised:

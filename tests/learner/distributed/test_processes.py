@@ -105,6 +105,11 @@ def test_a_follower_compiles_what_the_leader_does() -> None:
 def test_settings_of_several_processes_must_be_complete() -> None:
     with pytest.raises(ValueError, match="set coordinator_address"):
         DistributedConfig(processes=2)
+    two = {"processes": 2, "coordinator_address": "h:1"}
+    with pytest.raises(ValueError, match=r"set checkpoint\.folder to a place that all of them see"):
+        LearnerConfig.model_validate({"distributed": two})
+    for shared in ({"checkpoint": {"folder": "gs://bucket/run"}}, {"distributed": two | {"shared_run_folder": True}}):
+        LearnerConfig.model_validate({"distributed": two} | shared)
     with pytest.raises(ValueError, match="process_id 2 is not below processes = 2"):
         LearnerConfig.model_validate({"distributed": {"processes": 2, "process_id": 2, "coordinator_address": "h:1"}})
 

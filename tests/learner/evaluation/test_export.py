@@ -54,7 +54,7 @@ def checkpoint(run: Path, tokenizer_json: str) -> Params:
     folder.mkdir(parents=True)
     trainer = Trainer(MODEL, LearnerConfig(seed=4))
     checkpoints = Checkpoints(folder, keep=2)
-    checkpoints.save(trainer.state(), host)
+    checkpoints.begin(host, trainer.begin_save).commit()
     return {name: np.asarray(value) for name, value in trainer.params().items()}
 
 

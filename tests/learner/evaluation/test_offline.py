@@ -36,7 +36,7 @@ def save_checkpoint(folder: Path) -> None:
     )
     # Settings other than the defaults, as a run may have them.
     trainer = Trainer(MODEL, LearnerConfig.model_validate({"seed": 4, "optimiser": {"learning_rate": 1e-5}}))
-    checkpoints.save(trainer.state(), host)
+    checkpoints.begin(host, trainer.begin_save).commit()
 
 
 def problems(count: int) -> list[pb.Example]:

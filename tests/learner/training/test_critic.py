@@ -10,7 +10,7 @@ from learner.config import LearnerConfig
 from learner.training.critic import HEAD, Critic, Judgement, clipped_error, initial_critic
 from learner.training.trainer import Trainer
 from rollcast.policy.params import initial_params
-from tests.learner.tiny import CONFIG, MODEL, tiny_batch
+from tests.learner.tiny import CONFIG, MODEL, copied_state, tiny_batch
 
 REWARDS = [1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0]
 PPO = CONFIG.model_dump() | {"objective": {"algorithm": "ppo", "critic": {"learning_rate": 3e-3}}}
@@ -24,7 +24,7 @@ def trainer() -> Trainer:
 
 @pytest.fixture(scope="module")
 def beginning(trainer: Trainer) -> dict[str, Any]:
-    return trainer.state()
+    return copied_state(trainer)
 
 
 @pytest.fixture
@@ -63,10 +63,10 @@ def test_a_critic_continues_from_a_checkpoint_with_the_same_bits(trainer: Traine
     batch = tiny_batch(REWARDS)
     behaviour = trainer.behaviour(trainer.params(), batch).logprobs
     trainer.train_step(batch, behaviour)
-    state = trainer.state()
+    state = copied_state(trainer)
     assert any(name.startswith("critic/") for name in state)
     trainer.train_step(batch, behaviour)
-    expected = trainer.state()
+    expected = copied_state(trainer)
     trainer.restore(state)
     trainer.train_step(batch, behaviour)
     assert all(np.array_equal(expected[name], leaf) for name, leaf in trainer.state().items())

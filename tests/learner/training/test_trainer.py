@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from learner.checkpoints.arrays import SavedArrays
+from learner.checkpoints.fingerprints import ArrayRecord
 from learner.config import LearnerConfig, OptimiserConfig
 from learner.objective.config import ObjectiveConfig
 from learner.training.micro_batches import FORWARD_ROWS
@@ -17,7 +20,7 @@ from rollcast.policy.logprobs import completion_logprobs
 from rollcast.policy.params import Params, initial_params
 from rollcast.policy.snapshot import freeze, thaw
 from rollcast.runtime.errors import CheckpointError, NotFinite
-from tests.learner.tiny import CONFIG, MODEL, TIME, tiny_batch, tiny_row, tiny_trainer
+from tests.learner.tiny import CONFIG, MODEL, TIME, copied_state, tiny_batch, tiny_row, tiny_trainer
 
 REWARDS = [1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0]
 
@@ -83,11 +86,9 @@ def test_a_restored_state_continues_with_the_same_bits(fresh: Trainer) -> None:
     batch = tiny_batch(REWARDS)
     behaviour = fresh.behaviour(fresh.params(), batch).logprobs
     fresh.train_step(batch, behaviour)
-    state = fresh.state()
-    kept = {name: value.copy() for name, value in state.items()}
+    state = copied_state(fresh)
     fresh.train_step(batch, behaviour)
     expected = copied(fresh.params())
-    assert all(np.array_equal(state[name], kept[name]) for name in kept), "a step must not write into a saved state"
     fresh.restore(state)
     fresh.train_step(batch, behaviour)
     assert all(np.array_equal(expected[name], value) for name, value in fresh.params().items())
@@ -97,13 +98,13 @@ def test_a_loss_that_is_not_finite_changes_no_bit_and_is_counted(fresh: Trainer)
     batch = tiny_batch(REWARDS)
     behaviour = fresh.behaviour(fresh.params(), batch).logprobs
     fresh.train_step(batch, behaviour)
-    before = fresh.state()
+    before = copied_state(fresh)
     spoilt = behaviour.copy()
     spoilt[tuple(np.argwhere(batch.loss_mask & (batch.advantages < 0.0))[0])] = -np.inf  # a ratio of infinity
     values = fresh.train_step(batch, spoilt)
     assert values["updates_skipped"] == 1.0
     assert not np.isfinite(values["loss"])
-    after = fresh.state()
+    after = copied_state(fresh)
     assert all(np.array_equal(before[name], after[name]) for name in before)
     assert fresh.train_step(batch, behaviour)["updates_skipped"] == 0.0
 
@@ -149,20 +150,43 @@ def test_a_restored_state_continues_the_schedule_of_learning_rates() -> None:
     behaviour = trainer.behaviour(trainer.params(), batch).logprobs
     rates, states = [], []
     for _ in range(4):
-        states.append(trainer.state())
+        states.append(copied_state(trainer))
         rates.append(trainer.train_step(batch, behaviour)["learning_rate"])
     assert rates == pytest.approx([5e-4, 1e-3, 7e-4, 4e-4])
     trainer.restore(states[2])
     assert trainer.train_step(batch, behaviour)["learning_rate"] == rates[2]
 
 
-def test_a_foreign_checkpoint_is_refused(fresh: Trainer) -> None:
-    state = fresh.state()
+def test_a_foreign_checkpoint_is_refused_before_the_state_is_released(fresh: Trainer) -> None:
+    like = {name: ArrayRecord(str(leaf.dtype), leaf.shape, "") for name, leaf in fresh.state().items()}
     name = "parameters/embedding"
-    with pytest.raises(CheckpointError, match="another model"):
-        fresh.restore({**state, name: state[name][:1]})
-    with pytest.raises(CheckpointError, match="another model"):
-        fresh.restore({key: value for key, value in state.items() if key != name})
+    for records in (
+        like | {name: replace(like[name], shape=(1, 2))},
+        like | {name: replace(like[name], dtype="bfloat16")},
+        {key: record for key, record in like.items() if key != name},
+    ):
+        with pytest.raises(CheckpointError, match="another model"):
+            fresh.load(SavedArrays("nowhere", records))
+    assert fresh.params()["embedding"].shape == like[name].shape
+
+
+@pytest.mark.parametrize("optimiser", [{}, {"state_dtype": "int8"}, {"offload": True}])
+def test_a_saved_state_is_that_of_its_step_and_continues_with_the_same_bits(
+    optimiser: dict[str, Any], tmp_path: Path
+) -> None:
+    config = LearnerConfig.model_validate(
+        CONFIG.model_dump() | {"optimiser": CONFIG.optimiser.model_dump() | optimiser}
+    )
+    trainer, batch = tiny_trainer(config), tiny_batch(REWARDS)
+    behaviour = trainer.behaviour(trainer.params(), batch).logprobs
+    trainer.train_step(batch, behaviour)
+    write = trainer.begin_save(str(tmp_path / "arrays"))
+    trainer.train_step(batch, behaviour)
+    expected = copied_state(trainer)
+    trainer.load(write.finish())
+    trainer.train_step(batch, behaviour)
+    found = copied_state(trainer)
+    assert all(np.array_equal(expected[name], found[name]) for name in expected)
 
 
 def test_behaviour_does_not_depend_on_how_rows_are_grouped(fresh: Trainer) -> None:
