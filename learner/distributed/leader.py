@@ -21,9 +21,9 @@ from learner.checkpoints.arrays import ArrayWrite, SavedArrays, TornCheckpoint
 from learner.config import LearnerConfig
 from learner.distributed.team import Order, Team
 from learner.training.freezing import Write, gather_into
+from learner.training.mesh import gathered, pieces
 from learner.training.micro_batches import BoolArray, FloatArray
 from learner.training.packing import PackedBatch
-from learner.training.sharded_tensors import gathered, pieces
 from learner.training.trainer import Trainer
 from rollcast.policy.compilation import use_matmul_precision
 from rollcast.policy.config import ModelConfig

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from learner.kill_points import kill_point
-from learner.training.sharded_tensors import pieces
+from learner.training.mesh import pieces
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.snapshot import frozen_bits, tensor_specs
 from rollcast.wire.versions.tensors import TensorSpec

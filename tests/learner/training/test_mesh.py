@@ -19,7 +19,6 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 from bench.learner.learner import sharded_publishing
 from learner.config import MeshConfig
 from learner.training import mesh as mesh_module
-from learner.training import sharded_tensors
 from learner.training.freezing import gather_into
 from learner.training.mesh import (
     everywhere,
@@ -135,7 +134,7 @@ def test_a_gathered_file_holds_the_bytes_of_freeze(
     form: str, piece_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mesh_module, "PIECE_BYTES", piece_bytes)
-    monkeypatch.setattr(sharded_tensors, "_on_cpu", lambda _: False)
+    monkeypatch.setattr(mesh_module, "_on_cpu", lambda _: False)
     config = ModelConfig.model_validate(MODEL.model_dump() | FORMS[form])
     devices = jax.devices()[:2]
     mesh = make_mesh(MeshConfig(fsdp=len(devices)), devices)
@@ -147,13 +146,13 @@ def test_a_gathered_file_holds_the_bytes_of_freeze(
 
 def test_pieces_are_small_and_make_up_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mesh_module, "PIECE_BYTES", 3000)
-    monkeypatch.setattr(sharded_tensors, "_on_cpu", lambda _: False)
+    monkeypatch.setattr(mesh_module, "_on_cpu", lambda _: False)
     devices = jax.devices()[:2]
     mesh = make_mesh(MeshConfig(fsdp=len(devices)), devices)
     whole = np.arange(70 * 32, dtype=np.float32).reshape(70, 32)
     array = placed_params(mesh, {"embedding": whole})["embedding"]
     found = np.zeros_like(whole)
-    for first_row, rows in sharded_tensors.pieces(array):
+    for first_row, rows in mesh_module.pieces(array):
         assert rows.nbytes <= 3000
         found[first_row : first_row + len(rows)] = rows
     np.testing.assert_array_equal(found, whole)
@@ -167,8 +166,8 @@ def test_a_gathered_copy_shares_no_memory(memory_kind: str, monkeypatch: pytest.
         array = placed_params(mesh, {"embedding": np.ones(shape, np.float32)})["embedding"]
         if memory_kind == "pinned_host":
             array = jax.device_put(array, array.sharding.with_memory_kind(memory_kind))
-        monkeypatch.setattr(sharded_tensors, "_on_cpu", lambda _, kind=memory_kind: kind == "device")
-        back = sharded_tensors.gathered(array)
+        monkeypatch.setattr(mesh_module, "_on_cpu", lambda _, kind=memory_kind: kind == "device")
+        back = mesh_module.gathered(array)
         assert back.shape == shape
         back[...] = 3.0
         assert np.all(np.asarray(array) == 1.0)
