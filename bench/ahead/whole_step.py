@@ -22,6 +22,7 @@ from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import abstract_params, abstract_snapshot
 from rollcast.policy.sizing.memory import OptimiserName
 from rollcast.policy.snapshot import frozen_bits
+from rollcast.policy.stacking import stacked
 
 SEQUENCES_PER_ROW = 8
 """Rollouts that share a row of a packed batch."""
@@ -75,7 +76,8 @@ def step_programs(
     device = Device(accelerators.platform, accelerators.compute_capability)
     kernel = kernel_for(device, row_tokens, model.head_size, model.carrier_dtype, packed=True).kernel
     programs = Programs(model, config, mesh, replace(forward_of(config, mesh), kernel=kernel))
-    masters, older = _placed(mesh, abstract_params(model)), _placed(mesh, abstract_snapshot(model))
+    published = (abstract_params(model), abstract_snapshot(model))
+    masters, older = (_placed(mesh, jax.eval_shape(stacked, tensors)) for tensors in published)
     state = programs.updates.abstract_state(masters)
     read, part = _micro_batch(mesh, row_tokens)
     resident = bytes_per_device((masters, state, older))  # with the copy of a version of the same shapes
@@ -85,7 +87,7 @@ def step_programs(
     yield Program("gradients", gradients, resident + bytes_per_device((masters, part)))
     for lowered in programs.updates.lowered(masters):
         yield Program("optimiser step", lowered, resident + bytes_per_device(masters))
-    for name, leaf in _one_of_each_kind(masters):
+    for name, leaf in _one_of_each_kind(_placed(mesh, abstract_params(model))):
         frozen = jax.jit(functools.partial(frozen_bits, model, name)).lower(leaf)
         yield Program("publishing", frozen, resident)
 

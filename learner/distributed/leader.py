@@ -28,7 +28,7 @@ from learner.training.trainer import Trainer
 from rollcast.policy.compilation import use_matmul_precision
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import TokenStatistics
-from rollcast.policy.params import Params
+from rollcast.policy.params import Params, abstract_params
 from rollcast.wire.versions.tensors import TensorSpec
 
 # Settings on which all processes must agree; the leader sends its own.
@@ -52,7 +52,7 @@ class LeadTrainer(Trainer):
     def params(self) -> Params:
         """Return the whole float32 parameters on the leader's first device, for warm starts and evaluations."""
         self._team.post(Order("gather"))
-        return {name: jnp.asarray(gathered(self._params[name])) for name in sorted(self._params)}
+        return {name: jnp.asarray(gathered(value)) for name, value in self.layers().items()}
 
     def set_params(self, params: Params) -> None:
         if self._built:
@@ -81,7 +81,7 @@ class LeadTrainer(Trainer):
         if not self._shared_run_folder:
             self._team.post(Order("freeze"))
             with path.open("r+b") as file:
-                tensors = gather_into(self.model_config, self._params, file)
+                tensors = gather_into(self.model_config, self.layers(), file)
             return lambda: tensors
         path = path.absolute()
         self._team.post(Order("freeze", text=str(path)))
@@ -175,19 +175,18 @@ class Follower:
                 self._older = {}  # freed first, so that only one older version is in memory
                 self._older = trainer.placed(tensors)
             case "set_params":
-                params = trainer.params()
-                trainer.set_params({name: _nothing(leaf.shape, leaf.dtype) for name, leaf in params.items()})
+                shapes = abstract_params(trainer.model_config)
+                trainer.set_params({name: _nothing(leaf.shape, leaf.dtype) for name, leaf in shapes.items()})
             case "gather":
-                params = trainer.params()
-                for name in sorted(params):
-                    for _ in pieces(params[name]):
+                for value in trainer.layers().values():
+                    for _ in pieces(value):
                         pass
             case "freeze" if order.text:
                 self._frozen += 1
                 write = trainer.begin_freeze(Path(order.text))
                 self._write_in_background(write, self._frozen)
             case "freeze":
-                gather_into(trainer.model_config, trainer.params(), None)
+                gather_into(trainer.model_config, trainer.layers(), None)
             case "save":
                 if self._saving is not None:
                     self._saving.finish()  # raises what went wrong

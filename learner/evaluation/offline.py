@@ -17,6 +17,7 @@ from learner.evaluation.held_out import HeldOut, ScoreCompletions, exact_counts
 from learner.evaluation.own_sampler import cache_bytes_left, own_sampler
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params
+from rollcast.policy.stacking import Layers
 from rollcast.runtime.errors import CheckpointError, ConfigError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -175,7 +176,7 @@ def _policy_of(saved: SavedArrays) -> Params:
     """Read only the policy's parameters, for any optimiser and objective, onto the default device."""
     prefix = "parameters/"
     like = {name: leaf for name, leaf in saved.like().items() if name.startswith(prefix)}
-    return {name.removeprefix(prefix): leaf for name, leaf in read_arrays(saved, like).items()}
+    return dict(Layers({name.removeprefix(prefix): leaf for name, leaf in read_arrays(saved, like).items()}))
 
 
 def sampling_of(host: HostState) -> Sampling:

@@ -22,6 +22,7 @@ from learner.training.packing import PackedBatch
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import Forward
 from rollcast.policy.params import Params, bind
+from rollcast.policy.stacking import stacked
 
 HEAD = "value.kernel"
 BIAS = "value.bias"
@@ -110,7 +111,7 @@ def value_estimates(
     forward: Forward,
 ) -> jax.Array:
     """Return the value f32 [rows, time] before each token, from the tokens before it; 0 for the first of a row."""
-    model = bind(config, params)
+    model = bind(config, stacked(params))
     hidden = model(tokens, positions, forward.attend(segments), forward.around, forward.look_up).astype(jnp.float32)
     after = (hidden @ params[HEAD] + params[BIAS])[..., 0]
     return jnp.pad(after[:, :-1], ((0, 0), (1, 0)))

@@ -22,6 +22,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from learner.config import MeshConfig
+from rollcast.policy.stacking import is_stacked, stacked
 from rollcast.runtime.errors import ConfigError
 
 DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
@@ -36,12 +37,14 @@ Rows = np.ndarray[Any, Any]
 PIECE_BYTES = 8 << 20
 """Approximate limit on the bytes of a tensor that are sent to other processes, or gathered from them, at a time."""
 
-Axis = str | None  # the mesh axis that a dimension is divided among; None: it is not divided
+Axes = str | tuple[str, ...] | None  # the mesh axes that a dimension is divided among; None: it is not divided
 
 _INTO = (FSDP, TENSOR)  # axes of kernels [width, inner], which read the residual stream
-_BACK = (TENSOR, FSDP)  # axes of kernels [inner, width], which write to it
+# Axes of kernels [inner, width], which write to it. Were their columns divided, the shards that a device gathers would
+# not be contiguous, and compilers would copy the stacked tensors of all layers into another layout.
+_BACK = ((TENSOR, FSDP), None)
 #: The axes of a tensor's dimensions by the end of its name; a tensor without an entry is copied to every device.
-RULES: dict[str, tuple[Axis, ...]] = {
+RULES: dict[str, tuple[Axes, ...]] = {
     "embedding": (TENSOR, FSDP),
     "head.kernel": _INTO,
     "attention.query.kernel": _INTO,
@@ -80,16 +83,21 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 def sharding_of(mesh: Mesh, name: str, shape: tuple[int, ...]) -> NamedSharding:
     """Return a tensor's sharding by the end of its name; a dimension that an axis does not divide evenly stays whole.
 
-    The scales of a kernel's blocks or of its moments are sharded like the kernel.
+    The scales of a kernel's blocks or of its moments are sharded like the kernel, and each layer of a stacked tensor
+    (rollcast.policy.stacking) like the layer's own.
     """
     axes = next((axes for end, axes in RULES.items() if name.removesuffix("_scale").endswith(end)), ())
+    if is_stacked(name):
+        axes = (None, *axes)
     fitting = [_fitting(mesh, axis, size) for axis, size in zip(axes, shape, strict=False)]
     return NamedSharding(mesh, PartitionSpec(*fitting) if len(fitting) == len(shape) else PartitionSpec())
 
 
-def _fitting(mesh: Mesh, axis: Axis, size: int) -> Axis:
-    """Return the axis if it divides the dimension evenly."""
-    return axis if axis is not None and size % mesh.shape[axis] == 0 else None
+def _fitting(mesh: Mesh, axes: Axes, size: int) -> Axes:
+    """Return as many of the axes, from the first on, as divide the dimension evenly; None if none does."""
+    own = (axes,) if isinstance(axes, str) else axes or ()
+    kept = next(own[:count] for count in range(len(own), -1, -1) if size % _size(mesh, own[:count]) == 0)
+    return kept[0] if len(kept) == 1 else kept or None
 
 
 def _size(mesh: Mesh, axes: Sequence[str]) -> int:
@@ -214,6 +222,13 @@ def placed_params(mesh: Mesh, params: Mapping[str, Any]) -> dict[str, jax.Array]
         else placed(leaf, where[name])
         for name, leaf in sorted(params.items())
     }
+
+
+def stacked_params(mesh: Mesh, params: Mapping[str, Any]) -> dict[str, jax.Array]:
+    """Stack the layers of parameters that are placed on the mesh; memory holds them twice while this runs."""
+    where = params_shardings(mesh, jax.eval_shape(stacked, dict(params)))
+    result: dict[str, jax.Array] = jax.jit(stacked, out_shardings=where)(dict(params))
+    return result
 
 
 def everywhere(array: jax.Array) -> jax.Array:

@@ -57,7 +57,7 @@ class Gradients:
     def __init__(self, loss: Loss, mesh: Mesh, micro_batch_tokens: int) -> None:
         self._mesh = mesh
         self._micro_batch_tokens = micro_batch_tokens
-        self._gradient = jax.grad(loss, has_aux=True)
+        self._loss = loss
         self.add = jax.jit(self._add_part, donate_argnums=1, static_argnums=3)
         """(parameters, sums so far, micro-batch, sequences per row) -> sums with its gradients, and its side values."""
         self._zeros = jax.jit(self._nothing)
@@ -87,8 +87,14 @@ class Gradients:
 
     def _add_part(self, params: Params, total: Params, part: Any, sequences_per_row: int) -> tuple[Params, Side]:
         rows = jax.lax.with_sharding_constraint(part, rows_sharding(self._mesh))
-        gradients, (metrics, values) = self._gradient(params, rows, sequences_per_row)
-        added = jax.tree.map(jnp.add, total, gradients)
+        value, pull, (metrics, values) = jax.vjp(
+            lambda own: self._loss(own, rows, sequences_per_row), params, has_aux=True
+        )
+        # Each tensor's gradient is added to its sum where it is computed, a layer at a time: those of all layers
+        # together, as the loop over layers would return them, are as large as the parameters.
+        sums = jax.tree.map(jax.new_ref, total)
+        pull.with_refs(sums)(jnp.ones_like(value))
+        added = jax.tree.map(jax.freeze, sums)
         # Few numbers a token, and every process can read them where each device has them all.
         kept = jax.lax.with_sharding_constraint(values, NamedSharding(self._mesh, PartitionSpec()))
         return jax.lax.with_sharding_constraint(added, params_shardings(self._mesh, params)), (metrics, kept)

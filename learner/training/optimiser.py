@@ -1,10 +1,12 @@
 """Update parameters on a mesh by optax transformations: clipped gradients, moments on the devices or in host memory.
 
-Large tensors are updated one after the other, so that the temporary memory of a step is that of one tensor.
+Large tensors are updated one after the other, and a stacked one (rollcast.policy.stacking) a layer at a time, so that
+the temporary memory of a step is that of one layer's tensor.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import zlib
 from collections.abc import Iterator, Sequence
@@ -21,9 +23,13 @@ from learner.optimisers.moments import Stored, Transformation
 from learner.optimisers.transformations import ByName, Schedule, transformations_of
 from learner.training.mesh import sharding_of, state_shardings
 from rollcast.policy.params import Params
+from rollcast.policy.stacking import changed_by_layer, is_stacked
 
 ALONE_ELEMENTS = 1 << 18
 """Tensors of at least this many elements are updated alone, smaller ones together: each call has a fixed cost."""
+
+# Odd, so that the seeds of all layers of a stacked tensor differ (the finaliser of MurmurHash3 multiplies by it).
+_SEED_STEP = np.uint32(0x85EBCA6B)
 
 Tensors = tuple[Any, ...]  # arrays of a group, in the order of its names
 
@@ -47,6 +53,7 @@ class _Plan(NamedTuple):
     """How a group of tensors is updated. It is part of the key of the compiled program, so equal groups share one."""
 
     transformations: tuple[Transformation, ...]
+    stacked: tuple[bool, ...]  # whether each tensor's first axis is that of layers (rollcast.policy.stacking)
     params: tuple[NamedSharding, ...]
     moments: tuple[Stored, ...]  # of jax.ShapeDtypeStruct with shardings
 
@@ -141,11 +148,12 @@ class Updates:
     def _plan(self, names: Sequence[str], params: Tensors) -> _Plan:
         if names[0] not in self._plans:
             chosen = tuple(map(self._chosen, names))
-            moments = map(jax.eval_shape, [one.init for one in chosen], params)
+            stacked = tuple(map(is_stacked, names))
+            moments = jax.eval_shape(functools.partial(_moments, chosen, stacked), params)
             fresh = dict(zip(names, moments, strict=True))
             placed = jax.tree.map(_at, fresh, state_shardings(self._mesh, fresh))
             own = (sharding_of(self._mesh, name, leaf.shape) for name, leaf in zip(names, params, strict=True))
-            self._plans[names[0]] = _Plan(chosen, tuple(own), tuple(placed[name] for name in names))
+            self._plans[names[0]] = _Plan(chosen, stacked, tuple(own), tuple(placed[name] for name in names))
         return self._plans[names[0]]
 
     def _kept(self, moments: Tensors) -> Tensors:
@@ -159,24 +167,44 @@ class Updates:
     def _updated(
         self, gradients: Tensors, params: Tensors, moments: Tensors, step: _Step, seeds: jax.Array, plan: _Plan
     ) -> tuple[Tensors, Tensors]:
-        most, norm = self._max_grad_norm, step.norm
         ends = []
-        for index, (gradient, param) in enumerate(zip(gradients, params, strict=True)):
-            clipped = jnp.where(norm < most, gradient, gradient / norm * most)
-            change, after = plan.transformations[index].update(
-                clipped, moments[index], param, count=step.count, seeds=seeds[index]
-            )
-            ends.append((optax.apply_updates(param, change), after))
+        for index, kept in enumerate(zip(params, moments, strict=True)):
+            change = functools.partial(self._one_updated, plan.transformations[index], step, seeds[index])
+            gradient = gradients[index]
+            ends.append(changed_by_layer(change, kept, gradient) if plan.stacked[index] else change(kept, gradient))
         turned = tuple(zip(*ends, strict=True))
-        turned = jax.tree.map(lambda new, old: jnp.where(step.taken, new, old), turned, (params, moments))
         where = (plan.params, _shardings(plan.moments))
         laid_out: tuple[Tensors, Tensors] = jax.lax.with_sharding_constraint(turned, where)
         return laid_out
 
+    def _one_updated(
+        self,
+        transformation: Transformation,
+        step: _Step,
+        seeds: jax.Array,
+        kept: tuple[jax.Array, Stored],
+        gradient: jax.Array,
+        layer: jax.Array | int = 0,
+    ) -> tuple[jax.Array, Stored]:
+        """Return one tensor, or one layer of a stacked one, and its moments after the step."""
+        param, moments = kept
+        clipped = jnp.where(step.norm < self._max_grad_norm, gradient, gradient / step.norm * self._max_grad_norm)
+        own_seeds = seeds ^ jnp.uint32(layer) * _SEED_STEP
+        change, after = transformation.update(clipped, moments, param, count=step.count, seeds=own_seeds)
+        new = (optax.apply_updates(param, change), after)
+        stepped: tuple[jax.Array, Stored] = jax.tree.map(lambda new, old: jnp.where(step.taken, new, old), new, kept)
+        return stepped
+
+
+def _moments(transformations: Sequence[Transformation], stacked: Sequence[bool], params: Tensors) -> Tensors:
+    """Return the moments of tensors before the first step; those of stacked tensors are stacked too."""
+    inits = [jax.vmap(one.init) if stack else one.init for one, stack in zip(transformations, stacked, strict=True)]
+    return tuple(init(param) for init, param in zip(inits, params, strict=True))
+
 
 def _fresh(params: Tensors, plan: _Plan) -> Tensors:
     """Return a group's moments before the first step."""
-    moments = tuple(one.init(param) for one, param in zip(plan.transformations, params, strict=True))
+    moments = _moments(plan.transformations, plan.stacked, params)
     laid_out: Tensors = jax.lax.with_sharding_constraint(moments, _shardings(plan.moments))
     return laid_out
 

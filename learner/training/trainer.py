@@ -15,7 +15,7 @@ from learner.checkpoints.arrays import ArrayWrite, SavedArrays, read_arrays
 from learner.config import LearnerConfig
 from learner.training.critic import Critic, Judgement
 from learner.training.freezing import Write, begin_freeze
-from learner.training.mesh import make_mesh, placed, placed_params
+from learner.training.mesh import make_mesh, placed, placed_params, stacked_params
 from learner.training.micro_batches import BoolArray, FloatArray, inputs
 from learner.training.packing import PackedBatch
 from learner.training.programs import Factors, Programs
@@ -24,13 +24,15 @@ from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import TokenStatistics
 from rollcast.policy.params import Params
 from rollcast.policy.snapshot import Snapshot
+from rollcast.policy.stacking import Layers
 from rollcast.runtime.errors import CheckpointError, NotFinite
 
 
 class Trainer:
     """Parameters and optimiser state on a mesh of devices, and the operations on them.
 
-    The state is donated to every step: arrays from `params` are valid until the next `train_step`.
+    The state is donated to every step: arrays from `params` are valid until the next `train_step`. Layers are stacked
+    (rollcast.policy.stacking), in checkpoints too.
     """
 
     def __init__(
@@ -45,8 +47,15 @@ class Trainer:
         self.set_params(starting_params(learner_config, model_config, self._placed_one))
 
     def params(self) -> Params:
-        """Return the current float32 parameters, on the devices."""
-        return self._params
+        """Return the current float32 parameters by the names of single layers' tensors, on the devices.
+
+        They are copies, except for tensors that belong to no layer.
+        """
+        return dict(self.layers())
+
+    def layers(self) -> Layers:
+        """Return a view of the current parameters like `params`, which copies a layer's tensor when it is read."""
+        return Layers(self._params)
 
     def set_params(self, params: Params) -> None:
         """Replace the parameters (float32) and reset the optimiser; reference and critic start from them too.
@@ -55,7 +64,7 @@ class Trainer:
             NotFinite: the parameters are not finite.
         """
         objective = self._config.objective
-        self._params = placed_params(self.mesh, params)
+        self._params = stacked_params(self.mesh, placed_params(self.mesh, params))
         self._optimiser_state = self._programs.updates.init(self._params)
         self._reference = None if objective.kl == "none" else jax.tree.map(jnp.copy, self._params)
         self.critic: Critic | None = None
@@ -134,15 +143,15 @@ class Trainer:
         return statistics
 
     def placed(self, params: Params) -> Params:
-        """Return parameters of another version, placed on the devices as the trained ones are."""
-        return placed_params(self.mesh, params)
+        """Return parameters, or a snapshot's tensors, placed and stacked on the devices as the trained ones are."""
+        return stacked_params(self.mesh, placed_params(self.mesh, params))
 
     def begin_freeze(self, path: Path) -> Write:
         """Copy the current parameters as the rollout reads them, and return the function that writes them to a file.
 
         The next step may be taken before the function is called (see learner.training.freezing).
         """
-        return begin_freeze(self.model_config, self._params, path)
+        return begin_freeze(self.model_config, self.layers(), path)
 
     def snapshot(self) -> Snapshot:
         """Return the current parameters as the rollout reads them, in memory."""

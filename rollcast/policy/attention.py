@@ -22,8 +22,9 @@ from rollcast.policy.kernels.dense import attend_where, within_segments
 from rollcast.policy.kernels.flash import flash_attention
 from rollcast.policy.kernels.splash import splash_attention, splash_block
 
-#: Takes the layer's index, queries, keys and values; returns the values mixed by attention, shaped like the queries.
-Attend = Callable[[int, jax.Array, jax.Array, jax.Array], jax.Array]
+#: Takes the layer's index (an int, or i32 in a loop over layers), queries, keys and values; returns the values mixed
+#: by attention, shaped like the queries.
+Attend = Callable[[Any, jax.Array, jax.Array, jax.Array], jax.Array]
 
 #: dense computes the scores of whole rows and blocks a part of them at a time; cudnn is NVIDIA's fused kernel, and
 #: splash is jax's kernel for TPUs. Each is a module of rollcast.policy.kernels.
@@ -66,7 +67,7 @@ def segment_attend(
     several sequences; cuDNN takes at most cudnn.ROW_SEQUENCES_MAX.
     """
 
-    def attend(_layer: int, queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
+    def attend(_layer: Any, queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
         match kernel or kernel_here(queries.shape[1], queries.shape[3], queries.dtype, packed=packed).kernel:
             case "dense":
                 return attend_where(queries, keys, values, within_segments(segments))

@@ -15,6 +15,7 @@ from rollcast.policy.config import ModelConfig
 from rollcast.policy.logits import Tiles, token_scores
 from rollcast.policy.model import looked_up
 from rollcast.policy.params import Params, bind
+from rollcast.policy.stacking import stacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,12 @@ class Forward:
         def placed(x: jax.Array) -> jax.Array:
             return self._placed(run(self._placed(x)))
 
-        return jax.checkpoint(placed) if self.remat else placed
+        # Without rematerialisation products are kept, and what fused kernels make of them is computed again: the loop
+        # over layers would write each intermediate value to memory. Nothing of a loop's forward pass could be merged
+        # with its recomputation, so no barrier is needed.
+        kept = None if self.remat else jax.checkpoint_policies.dots_saveable
+        recomputed: Callable[[jax.Array], jax.Array] = jax.checkpoint(placed, prevent_cse=False, policy=kept)
+        return recomputed
 
     def look_up(self, embedding: jax.Array, tokens: jax.Array, dtype: Any) -> jax.Array:
         """Look up tokens in an embedding whose width is divided among the devices that rows are divided among.
@@ -93,7 +99,7 @@ def completion_logprobs(
     segments: see segment_attend. temperature: f32 [rows], or [rows, time] if a row holds several sequences; padding may
     have any temperature.
     """
-    model = bind(config, params)
+    model = bind(config, stacked(params))
     hidden = model(tokens, positions, forward.attend(segments), forward.around, forward.look_up)
     per_token = jnp.where(segments > 0, temperature if temperature.ndim == 2 else temperature[:, None], 1.0)
     # The hidden state at t predicts the token at t + 1; the last column predicts nothing and only keeps the shape.

@@ -122,7 +122,7 @@ class Attention(nnx.Module):  # type: ignore[misc]
         self.query_norm = RMSNorm(config.head_size, config.rms_epsilon) if config.qk_norm else None
         self.key_norm = RMSNorm(config.head_size, config.rms_epsilon) if config.qk_norm else None
 
-    def __call__(self, x: jax.Array, rotary: tuple[jax.Array, jax.Array], layer: int, attend: Attend) -> jax.Array:
+    def __call__(self, x: jax.Array, rotary: tuple[jax.Array, jax.Array], layer: Any, attend: Attend) -> jax.Array:
         """Return the attention output like x [batch, time, width]; rotary: see rotary_angles."""
         batch, time, _ = x.shape
         query_heads, key_value_heads, head_size = self.heads
@@ -156,19 +156,24 @@ class Block(nnx.Module):  # type: ignore[misc]
         self.feed_forward_norm = RMSNorm(config.width, config.rms_epsilon)
         self.feed_forward = FeedForward(config)
 
-    def __call__(self, x: jax.Array, rotary: tuple[jax.Array, jax.Array], layer: int, attend: Attend) -> jax.Array:
+    def __call__(self, x: jax.Array, rotary: tuple[jax.Array, jax.Array], layer: Any, attend: Attend) -> jax.Array:
         x = x + self.attention(self.attention_norm(x), rotary, layer, attend)
         return x + self.feed_forward(self.feed_forward_norm(x))
 
 
 class Decoder(nnx.Module):  # type: ignore[misc]
-    """The policy, which turns token ids into hidden states; `logits` turns those into float32 logits."""
+    """The policy, which turns token ids into hidden states; `logits` turns those into float32 logits.
 
-    def __init__(self, config: ModelConfig) -> None:
+    With ``scanned`` its layers are one block whose tensors are stacked (rollcast.policy.stacking): a compiled program
+    contains the block once, in a loop. Without it each layer is a block, for programs that keep something of their own
+    for every layer.
+    """
+
+    def __init__(self, config: ModelConfig, *, scanned: bool = False) -> None:
         self.config = config
         self.compute_dtype = jnp.dtype(config.carrier_dtype)
         self.embedding = nnx.Param(jnp.zeros((config.vocabulary_size, config.width), jnp.float32))
-        self.layers = nnx.List([Block(config) for _ in range(config.layers)])
+        self.layers = Block(config) if scanned else nnx.List([Block(config) for _ in range(config.layers)])
         self.final_norm = RMSNorm(config.width, config.rms_epsilon)
         self.head = None if config.tied_embeddings else Linear(config.width, config.vocabulary_size)
 
@@ -189,8 +194,18 @@ class Decoder(nnx.Module):  # type: ignore[misc]
         """
         x = look_up(self.embedding[...], tokens, self.compute_dtype)
         rotary = rotary_angles(positions, self.config)
-        for layer, block in enumerate(self.layers):
-            x = around(functools.partial(block, rotary=rotary, layer=layer, attend=attend))(x)
+        if not isinstance(self.layers, Block):
+            for layer, block in enumerate(self.layers):
+                x = around(functools.partial(block, rotary=rotary, layer=layer, attend=attend))(x)
+            return self.final_norm(x)
+        block_form, stacks = nnx.split(self.layers)
+
+        def run(x: jax.Array, of_layer: tuple[jax.Array, Any]) -> tuple[jax.Array, None]:
+            layer, tensors = of_layer
+            block = nnx.merge(block_form, tensors)
+            return around(functools.partial(block, rotary=rotary, layer=layer, attend=attend))(x), None
+
+        x, _ = jax.lax.scan(run, x, (jnp.arange(self.config.layers, dtype=jnp.int32), stacks))
         return self.final_norm(x)
 
     def output_weights(self) -> jax.Array:

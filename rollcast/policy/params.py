@@ -18,6 +18,7 @@ from flax import nnx
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.linear import Flow, Linear
 from rollcast.policy.model import Decoder
+from rollcast.policy.stacking import is_stacked
 
 Params = dict[str, Any]
 
@@ -67,10 +68,13 @@ def _initial_value(name: str, shape: tuple[int, ...], random: np.random.Generato
 def bind(config: ModelConfig, params: Params) -> Decoder:
     """Return the model that computes with ``params``, masters or a thawed snapshot; it works inside jit too.
 
+    Its layers are scanned if the parameters are stacked (rollcast.policy.stacking).
+
     Raises:
         KeyError: a tensor is missing.
     """
-    graph, leaves = _skeleton(config, frozen=any(name.endswith(EXPONENTS_SUFFIX) for name in params))
+    frozen = any(name.endswith(EXPONENTS_SUFFIX) for name in params)
+    graph, leaves = _skeleton(config, frozen=frozen, scanned=any(map(is_stacked, params)))
     bound = [(path, leaf.replace(params[_name(path)])) for path, leaf in leaves]
     model: Decoder = nnx.merge(graph, nnx.from_flat_state(bound))
     return model
@@ -102,18 +106,20 @@ def abstract_snapshot(config: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 @functools.lru_cache(maxsize=16)
-def _skeleton(config: ModelConfig, *, frozen: bool) -> tuple[Any, list[tuple[tuple[Any, ...], Any]]]:
+def _skeleton(
+    config: ModelConfig, *, frozen: bool, scanned: bool = False
+) -> tuple[Any, list[tuple[tuple[Any, ...], Any]]]:
     if config.vocabulary_size < 1:
         raise ValueError("vocabulary_size is not set: take it from the tokenizer")
     if config.query_heads % config.key_value_heads or config.head_size % 2:
         raise ValueError("query_heads must be a multiple of key_value_heads, and head_size even")
-    graph, state = nnx.split(nnx.eval_shape(lambda: _decoder(config, frozen=frozen)), nnx.Param)
+    graph, state = nnx.split(nnx.eval_shape(lambda: _decoder(config, frozen=frozen, scanned=scanned)), nnx.Param)
     return graph, list(nnx.to_flat_state(state))
 
 
-def _decoder(config: ModelConfig, *, frozen: bool) -> Decoder:
+def _decoder(config: ModelConfig, *, frozen: bool, scanned: bool) -> Decoder:
     """Build a decoder; its blocks' kernels follow the precision, embedding, norms and head keep the carrier's dtype."""
-    model = Decoder(config)
+    model = Decoder(config, scanned=scanned)
     flow = _flow(config, frozen=frozen)
     for _, module in nnx.iter_modules(model.layers):
         if isinstance(module, Linear):

@@ -34,6 +34,9 @@ _READ_TOKENS = 512  # prompt tokens that a peer reads at once (rollcast.policy.s
 # key-value heads x size, inner width, query heads x row length (attention that is not fused). For bfloat16 they are
 # about half, plus what norms and softmax take, which stay float32.
 _KEPT = {"float32": (16, 12, 16, 20, 4), "bfloat16": (12, 8, 10, 10, 6)}
+# Without rematerialisation a layer keeps the results of its products: numbers in the carrier's dtype per token, in
+# proportion to the same sizes. Scores of whole rows, the last, are 4 bytes each.
+_PRODUCTS = (3, 2, 2, 2, 4)
 _WIDTHS_UNDER_WAY = 11  # further float32 numbers per token and width at the peak, once and not for every layer
 # Copies of the largest tensor in float32 that an optimiser step makes besides gradients, moments and results.
 _STEP_COPIES: Mapping[StateDtype, float] = {"float32": 1.05, "bfloat16": 1.6, "int8": 3.4}
@@ -141,14 +144,15 @@ def moment_bytes(model: ModelConfig, dtype: StateDtype, optimiser: OptimiserName
 def activation_bytes(model: ModelConfig, shape: LearnerShape) -> int:
     """Return the bytes of one micro-batch's activations on a device, without tiles of logits.
 
-    With remat each layer keeps only its input, and one layer at a time all its activations.
+    Each layer keeps the results of its products, or with remat only its input, and one layer at a time needs all its
+    activations.
     """
     tokens = tokens_per_device(shape)
     kept = _layer_bytes(model, shape)
     item = 4 if model.carrier_dtype == "float32" else 2
     under_way = 4 * _WIDTHS_UNDER_WAY * model.width
-    layers = model.layers * model.width * item + kept if shape.remat else model.layers * kept
-    return tokens * (layers + under_way)
+    of_layer = model.width * item if shape.remat else _product_bytes(model, shape, item)
+    return tokens * (model.layers * of_layer + kept + under_way)
 
 
 def tokens_per_device(shape: LearnerShape) -> int:
@@ -224,6 +228,16 @@ def _layer_bytes(model: ModelConfig, shape: LearnerShape) -> int:
     if not shape.fused_attention:
         shared += scores * model.query_heads * shape.row_tokens
     return width * model.width + -(-shared // shape.tensor)
+
+
+def _product_bytes(model: ModelConfig, shape: LearnerShape, item: int) -> int:
+    """Return the bytes per token that a layer keeps for the backward pass without rematerialisation."""
+    width, query, key, inner, scores = _PRODUCTS
+    shared = query * model.query_heads * model.head_size + key * model.key_value_heads * model.head_size
+    shared = item * (shared + inner * model.feed_forward_width)
+    if not shape.fused_attention:
+        shared += scores * model.query_heads * shape.row_tokens
+    return item * width * model.width + -(-shared // shape.tensor)
 
 
 def _without_backward(model: ModelConfig, shape: LearnerShape, passes: Bytes) -> Bytes:

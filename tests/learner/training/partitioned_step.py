@@ -34,7 +34,8 @@ def main() -> None:
         compiled = compiled_step(case)
         (dump,) = Path(folder).glob("*jit__add_part*after_spmd-partitioning*")
         found = collectives(dump.read_text())
-    print(json.dumps({"temporary_bytes": compiled.memory_analysis().temp_size_in_bytes, "collectives": found}))
+    size = compiled.memory_analysis().temp_size_in_bytes
+    print(json.dumps({"temporary_bytes": size, "collectives": found}))
 
 
 def compiled_step(case: dict[str, Any]) -> Any:
@@ -48,6 +49,7 @@ def compiled_step(case: dict[str, Any]) -> Any:
     from rollcast.policy.config import ModelConfig
     from rollcast.policy.logprobs import completion_logprobs
     from rollcast.policy.params import abstract_params
+    from rollcast.policy.stacking import stacked
 
     jax.config.update("jax_enable_compilation_cache", False)  # a cached program is not partitioned, and dumps nothing
     model = ModelConfig(vocabulary_size=VOCABULARY, precision="bfloat16", **case["model"])
@@ -60,7 +62,7 @@ def compiled_step(case: dict[str, Any]) -> Any:
     def loss(params: Any, part: Any, _sequences: int) -> tuple[jax.Array, Any]:
         return jnp.sum(completion_logprobs(model, params, **part, forward=forward).logprobs), ({}, ())
 
-    shapes = abstract_params(model)
+    shapes = jax.eval_shape(stacked, abstract_params(model))
     where = params_shardings(mesh, shapes)
     params = {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where[name]) for name, leaf in shapes.items()}
     part = {name: jax.ShapeDtypeStruct((DEVICES, TIME), jnp.int32) for name in ("tokens", "positions", "segments")}

@@ -49,7 +49,10 @@ def abstract(data: int, fsdp: int, tensor: int) -> Any:
     ("name", "shape", "expected"),
     [
         (LAYER + "attention.query.kernel", (16, 32), ("fsdp", "tensor")),
-        (LAYER + "feed_forward.down.kernel", (32, 16), ("tensor", "fsdp")),
+        (LAYER + "feed_forward.down.kernel", (32, 16), (("tensor", "fsdp"), None)),
+        (LAYER + "feed_forward.down.kernel", (6, 16), ("tensor", None)),  # by 2 x 2 it does not divide
+        ("layers.feed_forward.down.kernel", (5, 32, 16), (None, ("tensor", "fsdp"), None)),
+        ("layers.attention_norm.scale", (5, 16), ()),
         (LAYER + "attention.query.kernel_scale", (4, 8), ("fsdp", "tensor")),
         (LAYER + "attention.key.bias", (8,), ("tensor",)),
         ("embedding", (64, 16), ("tensor", "fsdp")),

@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 
 from rollcast.policy.config import ModelConfig
-from tests.learner.training.partitioned_step import VOCABULARY
+from tests.learner.training.partitioned_step import TIME, VOCABULARY
 
-UNTIED = {"tied_embeddings": False, "attention_bias": True}
+WIDTH = ModelConfig().width
+LAYERS = 6
+TIED = {"tied_embeddings": True, "layers": LAYERS}
+UNTIED = {"tied_embeddings": False, "attention_bias": True, "layers": LAYERS}
 
 
 def partitioned(mesh: dict[str, int], model: dict[str, Any]) -> Any:
@@ -27,7 +30,7 @@ def partitioned(mesh: dict[str, int], model: dict[str, Any]) -> Any:
     return json.loads(done.stdout)
 
 
-MODELS = pytest.mark.parametrize("model", [UNTIED, {"tied_embeddings": True}], ids=["untied", "tied"])
+MODELS = pytest.mark.parametrize("model", [UNTIED, TIED], ids=["untied", "tied"])
 
 
 @MODELS
@@ -43,5 +46,14 @@ def test_gradients_are_added_up_over_devices_in_float32(model: dict[str, Any]) -
 @pytest.mark.parametrize("mesh", [{"fsdp": 8}, {"data": 2, "fsdp": 2, "tensor": 2}], ids=["fsdp", "all-axes"])
 def test_neither_the_head_nor_its_gradient_is_whole_on_a_device(model: dict[str, Any], mesh: dict[str, int]) -> None:
     found = partitioned(mesh, model)["collectives"]
-    head = ModelConfig().width * VOCABULARY
+    head = WIDTH * VOCABULARY
     assert max(math.prod(shape) for _, _, shape in found) <= head // 4  # the largest is a device's share of a gradient
+
+
+def test_more_layers_make_neither_the_program_nor_its_memory_larger() -> None:
+    few, many = (partitioned({"fsdp": 8}, TIED | {"layers": layers}) for layers in (LAYERS, 2 * LAYERS))
+    assert many["collectives"] == few["collectives"]
+    # Only the residual stream before each block is kept for the backward pass, on a CPU in float32: neither the block's
+    # weights nor their gradients.
+    kept_bytes = TIME * WIDTH * 4
+    assert many["temporary_bytes"] - few["temporary_bytes"] <= 1.1 * LAYERS * kept_bytes
