@@ -20,7 +20,9 @@ StateDtype = Literal["float32", "bfloat16", "int8"]
 OptimiserName = Literal["adamw", "muon"]
 
 ACTIVATION_MARGIN = 0.25
-"""Largest relative error of the activation estimate against XLA's own report."""
+"""Largest relative error of the activation estimate against XLA's own report on a CPU."""
+COMPILED_MARGIN = 0.1
+"""Largest relative error of a learner's peak against accelerators' compilers (`python -m bench fits`)."""
 
 _MOMENT_BLOCK = 256  # most elements that share a scale (learner.optimisers.moments)
 _FP8_BLOCK = 128  # rows and columns that share a scale (rollcast.policy.quantise)
@@ -30,14 +32,15 @@ _SAMPLED_COPIES = 3  # number of arrays of the size of a peer's logits: raw, wit
 _PAGE_TOKENS = 16  # tokens of one page of the cache
 _READ_TOKENS = 512  # prompt tokens that a peer reads at once (rollcast.policy.sampling.sampler)
 
-# Bytes per token and layer that a backward pass needs, by what they are proportional to: width, query heads x size,
-# key-value heads x size, inner width, query heads x row length (attention that is not fused). For bfloat16 they are
-# about half, plus what norms and softmax take, which stay float32.
-_KEPT = {"float32": (16, 12, 16, 20, 4), "bfloat16": (12, 8, 10, 10, 6)}
+# Bytes per token that the backward pass of one layer needs at its peak, by what they are proportional to: width, query
+# heads x size, key-value heads x size, inner width, query heads x row length (attention that is not fused). Those of
+# bfloat16 fit what XLA's compilers say of 4B to 32B on H100s (`python -m bench fits`): cuDNN's kernel reads keys and
+# values that are repeated for each query head, and keeps float32 sums for up to 64 sequences of a row.
+_ONE_LAYER = {"float32": (60, 12, 16, 20, 4), "bfloat16": (11, 18, 4, 8, 6)}
 # Without rematerialisation a layer keeps the results of its products: numbers in the carrier's dtype per token, in
 # proportion to the same sizes. Scores of whole rows, the last, are 4 bytes each.
 _PRODUCTS = (3, 2, 2, 2, 4)
-_WIDTHS_UNDER_WAY = 11  # further float32 numbers per token and width at the peak, once and not for every layer
+_FORWARD_SHARE = 1 / 3  # of one layer's bytes that a forward pass alone needs
 # Copies of the largest tensor in float32 that an optimiser step makes besides gradients, moments and results.
 _STEP_COPIES: Mapping[StateDtype, float] = {"float32": 1.05, "bfloat16": 1.6, "int8": 3.4}
 _OFFLOADED_STEP_COPIES = 8
@@ -109,7 +112,7 @@ def snapshot_bytes(model: ModelConfig) -> int:
 
     These are rounded parameters; with fp8, codes and scales of kernels, and all other tensors in the carrier's dtype.
     """
-    item = 4 if model.carrier_dtype == "float32" else 2
+    item = _item_bytes(model)
     if not model.precision.startswith("fp8"):
         return parameter_bytes(model, item)
     total = 0
@@ -147,12 +150,9 @@ def activation_bytes(model: ModelConfig, shape: LearnerShape) -> int:
     Each layer keeps the results of its products, or with remat only its input, and one layer at a time needs all its
     activations.
     """
-    tokens = tokens_per_device(shape)
-    kept = _layer_bytes(model, shape)
-    item = 4 if model.carrier_dtype == "float32" else 2
-    under_way = 4 * _WIDTHS_UNDER_WAY * model.width
+    item = _item_bytes(model)
     of_layer = model.width * item if shape.remat else _product_bytes(model, shape, item)
-    return tokens * (model.layers * of_layer + kept + under_way)
+    return tokens_per_device(shape) * (model.layers * of_layer + _layer_bytes(model, shape))
 
 
 def tokens_per_device(shape: LearnerShape) -> int:
@@ -163,8 +163,7 @@ def tokens_per_device(shape: LearnerShape) -> int:
 
 def cache_bytes_per_token(model: ModelConfig) -> int:
     """Return the bytes of one token's keys and values in all layers."""
-    item = 4 if model.carrier_dtype == "float32" else 2
-    return 2 * model.layers * model.key_value_heads * model.head_size * item
+    return 2 * model.layers * model.key_value_heads * model.head_size * _item_bytes(model)
 
 
 def learner_memory(model: ModelConfig, shape: LearnerShape) -> Estimate:
@@ -179,17 +178,25 @@ def learner_memory(model: ModelConfig, shape: LearnerShape) -> Estimate:
         resident["reference parameters (float32)"] = masters
     if shape.critic:
         resident["critic and its states"] = masters + _shared(moments, shards)
+    # It is copied on the devices, and written while the next step runs.
+    resident["a version that is published"] = _shared(snapshot, shards)
     largest = max(map(math.prod, parameter_shapes(model).values()))
     passes = {"activations": activation_bytes(model, shape), "tiles of logits": _tile_bytes(model, shape)}
-    if shards > 1:
-        passes["layers gathered"] = 2 * 4 * _layer_parameters(model)
+    if shape.fsdp > 1 or _item_bytes(model) < 4:
+        passes["a layer's weights, gathered and rounded"] = _shared(
+            _item_bytes(model) * _layer_parameters(model), shape.tensor
+        )
+    older = {"an older version": _shared(snapshot, shards)}
     phases = {
-        "behaviour": {"an older version": _shared(snapshot, shards), **_without_backward(model, shape, passes)},
+        "loading an older version": older | {"its layers, stacked": _shared(snapshot, shards)},
+        "behaviour": older | _without_backward(model, shape, passes),
         "gradients": {"gradients (float32)": masters, **passes},
         "optimiser step": {"gradients (float32)": masters, "the step's own": _step_bytes(model, shape)},
-        "publishing": {"a tensor's codes": _shared(largest * 4, shards)},
+        "publishing": {"a tensor as it is rounded": _shared(largest * 4, shards)},
+        "evaluation without peers": {"keys and values of a rollout": _rollout_bytes(model, shape)},
     }
-    # Versions are not counted: they are files, which the page cache holds only as far as memory is free.
+    # Of all processes together; each copies its own devices' part of a checkpoint. Versions are not counted: they are
+    # files, which the page cache holds only as far as memory is free.
     host = {"state that a checkpoint is made of": parameter_bytes(model) * (1 + shape.reference + shape.critic)}
     host["moments in it"] = moments * (1 + shape.critic)
     if shape.offload:
@@ -222,7 +229,7 @@ def _layer_bytes(model: ModelConfig, shape: LearnerShape) -> int:
 
     Heads and inner size are divided along the mesh's tensor axis.
     """
-    width, query, key, inner, scores = _KEPT[model.carrier_dtype]
+    width, query, key, inner, scores = _ONE_LAYER[model.carrier_dtype]
     shared = query * model.query_heads * model.head_size + key * model.key_value_heads * model.head_size
     shared += inner * model.feed_forward_width
     if not shape.fused_attention:
@@ -242,7 +249,7 @@ def _product_bytes(model: ModelConfig, shape: LearnerShape, item: int) -> int:
 
 def _without_backward(model: ModelConfig, shape: LearnerShape, passes: Bytes) -> Bytes:
     """Return the bytes of a forward pass alone, which keeps one layer's activations and no gradient of a tile."""
-    one_layer = tokens_per_device(shape) * _layer_bytes(model, shape)
+    one_layer = int(tokens_per_device(shape) * _layer_bytes(model, shape) * _FORWARD_SHARE)
     return passes | {"activations": one_layer, "tiles of logits": passes["tiles of logits"] * 2 // _TILE_COPIES}
 
 
@@ -259,6 +266,18 @@ def _step_bytes(model: ModelConfig, shape: LearnerShape) -> int:
     if shape.optimiser == "adamw":
         return own
     return max(own, int(_MUON_COPIES * max(size for name, size in sizes.items() if is_hidden_kernel(name))))
+
+
+def _rollout_bytes(model: ModelConfig, shape: LearnerShape) -> int:
+    """Return the bytes of the pages that one rollout of the greatest length takes.
+
+    The learner's own sampler holds at least one, and more only as far as memory is left.
+    """
+    return (-(-shape.row_tokens // _PAGE_TOKENS) + 1) * _PAGE_TOKENS * cache_bytes_per_token(model)
+
+
+def _item_bytes(model: ModelConfig) -> int:
+    return 4 if model.carrier_dtype == "float32" else 2
 
 
 def _layer_parameters(model: ModelConfig) -> int:
