@@ -248,7 +248,7 @@ class CoordinatorCore:
                 return self._presence.heartbeat(event, now)
             case RolloutReceived():
                 self._state.members.seen(event.peer_id, now)
-                if evaluating.concerns(self._state, (event.rollout.lease_id, event.rollout.sample_index)):
+                if self._state.evaluations.concerns((event.rollout.lease_id, event.rollout.sample_index)):
                     return evaluating.received(self._state, event, now)
                 return self._rollouts.received(event, now) + issue(self._state, now)
             case RolloutStored():
@@ -282,7 +282,7 @@ class CoordinatorCore:
                 return issue(self._state, now)
             case MalformedRollout():
                 self._state.members.seen(event.peer_id, now)
-                if evaluating.concerns(self._state, (event.lease_id, event.sample_index)):
+                if self._state.evaluations.concerns((event.lease_id, event.sample_index)):
                     return evaluating.malformed(self._state, event)
                 return self._rollouts.malformed(event) + issue(self._state, now)
             case EvaluationRequested():

@@ -30,7 +30,6 @@ from coordinator.core.events.evaluation_events import EvaluationKey, EvaluationR
 from coordinator.core.events.events import MalformedRollout, RolloutReceived
 from coordinator.core.leases.drop_counts import RefusalReason
 from coordinator.core.leases.evaluation_book import SAMPLES_MAX, UNDER_WAY_MAX, Evaluation, EvaluationAttempt
-from coordinator.core.leases.groups import AttemptKey
 from coordinator.core.members.membership import Member
 from rollcast.wire.evaluation import KEPT_PROBLEMS, evaluation_seed
 from rollcast.wire.ids import GroupId, LeaseId, PeerId
@@ -254,11 +253,6 @@ def _revoke(state: CoreState, closed: Iterable[EvaluationAttempt], reason: str) 
 
 
 # ---------------------------------------------------------------- rollouts
-
-
-def concerns(state: CoreState, key: AttemptKey) -> bool:
-    """Whether an upload under this attempt belongs to an evaluation."""
-    return state.evaluations.live_attempt(key) is not None or state.evaluations.accepted_from(key) is not None
 
 
 def received(state: CoreState, event: RolloutReceived, now: float) -> list[Action]:

@@ -135,6 +135,10 @@ class EvaluationBook:
         """Return the attempt if it is in flight."""
         return self._live.get(key)
 
+    def concerns(self, key: AttemptKey) -> bool:
+        """Return whether an upload under this attempt belongs to an evaluation."""
+        return self.live_attempt(key) is not None or self.accepted_from(key) is not None
+
     def accepted_from(self, key: AttemptKey) -> PeerId | None:
         """Return the peer whose rollout under this attempt was accepted; None if none was, or it is forgotten."""
         return self._accepted.get(key)
