@@ -13,6 +13,7 @@ from learner.config import LearnerConfig
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.hub.load import load_params, model_config
 from rollcast.policy.params import Params, Place, abstract_params, initial_params
+from rollcast.policy.shapes import parameter_count
 from rollcast.runtime.errors import ModelError
 from rollcast.wire.text.model_folder import TOKENIZER, TOKENIZER_BYTES_MAX, ModelFolder
 from rollcast.wire.text.tokenizer import TokenizerRecord
@@ -31,7 +32,7 @@ def usual_rate_max(parameters: int) -> float:
 
 def rate_warnings(config: LearnerConfig, model: ModelConfig) -> list[str]:
     """Return a sentence for each learning rate that is unusually high for the model; empty if there is none."""
-    parameters = sum(math.prod(leaf.shape) for leaf in abstract_params(model).values())
+    parameters = parameter_count(model)
     published = config.init_from is not None
     most = min(usual_rate_max(parameters), PUBLISHED_RATE_MAX if published else math.inf)
     kind = "published model" if published else "model"
