@@ -231,7 +231,7 @@ class TrainingLoop:
         self._at.step += 1
         kill_point("step_counted")
         if skipped := self._parts.skipped.figures():  # as values of the status, they are in checkpoints too
-            self._parts.reporter.update("training", f"step {self.step} of {self._settings.steps}", **skipped)
+            self._parts.reporter.add(**skipped)
         with self._time.part("publish_s"):
             published = await self._publish()
         with self._time.part("checkpoint_s"):
