@@ -52,7 +52,7 @@ from rollcast.wire.joining.enrol import Enrolment, enrol
 from rollcast.wire.joining.invite import read_invite
 from rollcast.wire.proto import rollcast_pb2 as pb
 
-EXAMPLES_PER_CALL = 2048  # seconds; the task's generator takes a few for so many
+EXAMPLES_PER_CALL = 2048  # the task's generator takes a few seconds for so many
 RENEW_TIMEOUT_S = 10.0  # seconds for one attempt to renew the certificate; the caller that needs it retries
 HELD_OUT = "held_out"  # the evaluation set that every task has
 CANCEL_GRACE_S = 2.0  # seconds for a publication in flight to finish once the process is asked to stop
