@@ -62,12 +62,18 @@ def frozen_bits(config: ModelConfig, name: str, value: Any) -> dict[str, jax.Arr
     keep each bit on any device, where a conversion between floating-point types may flush subnormal numbers to zero. A
     parameter that is a snapshot's tensor already keeps its bits.
     """
-    dtype = np.dtype(abstract_snapshot(config)[name].dtype)
+    dtype = _dtypes_by_name(config)[name]
     if dtype == CODE and value.dtype != CODE:
         # The naive flow quantises the learner's copy in the carrier's dtype, because its learner computes with that.
         codes, exponents = _quantised_bits(value if config.precision == "fp8" else value.astype(config.carrier_dtype))
         return {name: codes, f"{name}_scale": exponents}
     return {name: _rounded_bits(value, dtype)}
+
+
+@functools.lru_cache(maxsize=16)
+def _dtypes_by_name(config: ModelConfig) -> Mapping[str, np.dtype[Any]]:
+    """Return the dtype of each tensor of a snapshot; kept, because freezing looks up every tensor by itself."""
+    return {name: np.dtype(leaf.dtype) for name, leaf in abstract_snapshot(config).items()}
 
 
 def _quantise_to_bits(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:

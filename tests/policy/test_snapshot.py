@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from itertools import pairwise
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +14,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from rollcast.policy import snapshot as snapshots
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.params import initial_params
+from rollcast.policy.params import abstract_snapshot, initial_params
 from rollcast.policy.published import ARCHITECTURES
 from rollcast.policy.quantise import WEIGHT_BLOCK, quantise
 from rollcast.policy.shapes import parameter_count
@@ -57,6 +59,19 @@ def test_float32_survives_bit_for_bit() -> None:
     assert thawed.keys() == params.keys()
     assert all(np.array_equal(thawed[name], params[name]) for name in params)
     assert freeze(TINY, thawed) == snapshot
+
+
+def test_the_table_of_tensors_is_not_made_anew_for_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    params, made = initial_params(TINY, 0), []
+
+    def counted(config: ModelConfig) -> Any:
+        made.append(config)
+        return abstract_snapshot(config)
+
+    freeze(TINY, params)
+    monkeypatch.setattr(snapshots, "abstract_snapshot", counted)
+    freeze(TINY, params)
+    assert made == [TINY], "for the specs alone"
 
 
 def test_bfloat16_is_rounded_once() -> None:
