@@ -8,7 +8,15 @@ from coordinator.core.decisions import evaluating
 from coordinator.core.decisions.broadcasts import Broadcasts
 from coordinator.core.decisions.issuing import issue
 from coordinator.core.decisions.state import CoreState
-from coordinator.core.events.actions import Action, EndSession, Note, Penalise, RefuseSession, SendAnnouncement
+from coordinator.core.events.actions import (
+    Action,
+    EndSession,
+    Note,
+    Penalise,
+    RefuseSession,
+    RevokeLeases,
+    SendAnnouncement,
+)
 from coordinator.core.events.events import HeartbeatReceived, PeerAccused, PeerJoined, PeerLeft, VersionHeld
 from coordinator.core.members.membership import Member
 from coordinator.core.staleness.epochs import NEWEST_KEPT
@@ -39,7 +47,7 @@ class Presence:
         member = self._state.members.join(event, now)
         self._state.book.reconnected(event.peer_id)
         evaluating.joined(self._state, event.peer_id, event.held_leases)
-        actions += self._end_unheld(event)
+        actions += self._end_unheld(event) + self._revoke_forgotten(event)
         actions.append(Note("peer_joined", event.peer_id, f"{event.name} as {event.role}"))
         actions += self._traversal.joined(member, now) + self._broadcasts.joined(member, now)
         # The newest few: a peer that missed some versions may follow their deltas.
@@ -54,6 +62,11 @@ class Presence:
         has = frozenset(event.held_leases)
         lost = [one for one in self._state.book.held_by(event.peer_id) if one.lease_id not in has]
         return self._state.close_attempts(lost, "peer_left", notify_peers=False)
+
+    def _revoke_forgotten(self, event: PeerJoined) -> list[Action]:
+        """Revoke what a reconnecting peer would finish in vain: leases of before a restart that nobody recorded."""
+        forgotten = tuple(one for one in event.held_leases or () if self._state.book.is_forgotten(one))
+        return [RevokeLeases(event.peer_id, forgotten, "coordinator_restarted")] if forgotten else []
 
     def left(self, event: PeerLeft, now: float) -> list[Action]:
         """Remove a peer whose session ended. Unless it sent Goodbye it keeps its leases, as it may reconnect."""

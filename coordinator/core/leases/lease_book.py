@@ -58,7 +58,7 @@ class LeaseBook:
         )
         self._grace = ReconnectGrace()
         self._last_group = last_group
-        self._last_lease = ids_before
+        self._ids_before = self._last_lease = ids_before
         self.unscored = 0  # rollouts received and not scored
         self._freed: dict[PeerId, None] = {}
 
@@ -133,6 +133,13 @@ class LeaseBook:
     def holds_lease(self, peer_id: PeerId, lease_id: LeaseId) -> bool:
         """Whether some attempt of this lease is live."""
         return any(key[0] == lease_id for key in self._live_by_peer.get(peer_id, ()))
+
+    def is_forgotten(self, lease_id: LeaseId) -> bool:
+        """Whether an earlier coordinator issued this lease and nothing of it was recorded, as of an evaluation's."""
+        if lease_id > self._ids_before:
+            return False
+        keys = [(lease_id, index) for index in range(self._samples_per_group)]
+        return not any(key in known for known in (self._live, self._filled, self._finished) for key in keys)
 
     def expired(self, now: float) -> list[Attempt]:
         """Return the live attempts whose deadline has passed, oldest first."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.core.core import CoordinatorCore
 from coordinator.core.decisions.evaluating import HOPELESS_S
 from coordinator.core.events.actions import (
     Action,
@@ -30,15 +31,29 @@ from coordinator.core.events.events import (
     LeasesReturned,
     MalformedRollout,
     PeerLeft,
+    Prompt,
     RunEnded,
+    Started,
     Tick,
 )
 from coordinator.core.events.operator_events import PeerBanned
+from coordinator.core.events.restored import Restored, RestoredAttempt, RestoredFinished, RestoredGroup
 from coordinator.core.leases.evaluation_book import SAMPLES_MAX, Evaluation
 from rollcast.wire.evaluation import evaluation_seed
-from rollcast.wire.ids import FencingToken, LeaseId, PeerId, Step, UploadId, Version
+from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, Step, UploadId, Version
 from rollcast.wire.rollouts import LeaseGrant
-from tests.coordinator.core_world import World, announced, heartbeat, held, joined, only, received, rollout, wants
+from tests.coordinator.core_world import (
+    World,
+    announced,
+    heartbeat,
+    held,
+    joined,
+    only,
+    received,
+    rollout,
+    settings,
+    wants,
+)
 
 A, B = PeerId("a"), PeerId("b")
 
@@ -255,6 +270,21 @@ def test_a_member_that_reconnects_without_the_lease_opens_its_samples() -> None:
     made.handle(held("a", 0))
     made.handle(wants("a", 1))
     assert len(made.leases("a")) == 1
+
+
+def test_a_member_that_rejoins_after_a_restart_of_the_coordinator_ends_its_evaluation_leases() -> None:
+    live = RestoredAttempt(LeaseId(1), FencingToken(1), 0, A)
+    group = RestoredGroup(GroupId(1), Prompt("problem", (10, 1), "position"), (live,), ())
+    finished = RestoredFinished(LeaseId(3), 1, A, GroupId(9), stored=True)
+    restored = Restored(
+        incarnation=1, versions={Version(0): 16}, last_group=9, issued=1, groups=(group,), finished=(finished,)
+    )
+    made = Evaluated()
+    made.core = CoordinatorCore(settings(), restored)
+    made.handle(Started())
+    own = LeaseId(restored.ids_before + 1)
+    actions = made.handle(replace(joined("a"), held_leases=(LeaseId(1), LeaseId(2), LeaseId(3), own)))
+    assert only(actions, RevokeLeases) == [RevokeLeases(A, (LeaseId(2),), "coordinator_restarted")]
 
 
 def test_a_banned_member_loses_its_leases() -> None:
