@@ -45,6 +45,7 @@ _SOURCES = (
     "learner/training",
     "rollcast/policy",
     "rollcast/policy/kernels",
+    "rollcast/policy/products",
 )
 
 

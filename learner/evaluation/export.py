@@ -14,7 +14,7 @@ from learner.publishing.versions import RetainedVersions
 from rollcast.policy.config import ModelConfig, described_model
 from rollcast.policy.hub.save import FILE_BYTES_MAX, FileDtype, save_model
 from rollcast.policy.params import Params
-from rollcast.policy.quantise import WEIGHT_BLOCK, Quantised, dequantise
+from rollcast.policy.products.quantise import WEIGHT_BLOCK, Quantised, dequantise
 from rollcast.policy.snapshot import thaw
 from rollcast.runtime.errors import CheckpointError, MalformedMessage, ModelError
 from rollcast.runtime.run_folder import RunFolder, fsync_folder

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from rollcast.policy.linear import carried, carrier_matmul
+from rollcast.policy.products.linear import carried, carrier_matmul
 
 # The start of a running maximum: below any logit, and finite so that differences with it are numbers.
 _LOWEST = -1e30

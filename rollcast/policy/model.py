@@ -23,7 +23,7 @@ from flax import nnx
 
 from rollcast.policy.attention import Attend
 from rollcast.policy.config import ModelConfig, YarnScaling
-from rollcast.policy.linear import Linear, carried, carried_to, carrier_matmul
+from rollcast.policy.products.linear import Linear, carried, carried_to, carrier_matmul
 
 #: Takes a function of the residual stream [batch, time, width] and returns one that computes the same values.
 Around = Callable[[Callable[[jax.Array], jax.Array]], Callable[[jax.Array], jax.Array]]

@@ -16,8 +16,8 @@ import numpy as np
 from flax import nnx
 
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.linear import Flow, Linear
 from rollcast.policy.model import Decoder
+from rollcast.policy.products.linear import Flow, Linear
 from rollcast.policy.stacking import is_stacked
 
 Params = dict[str, Any]

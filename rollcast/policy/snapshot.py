@@ -1,9 +1,9 @@
 """Freeze parameters into snapshots: the bytes exactly as the rollout's forward pass reads them.
 
 `freeze` rounds the learner's masters to the configured precision once, with the code by which the training forward
-reads them (rollcast.policy.linear); all roles then read those same bytes. A kernel in E4M3 is two tensors: its codes,
-and an int8 exponent for each of their blocks. Tensors follow each other without gaps, in sorted order of their names,
-row-major and little-endian.
+reads them (rollcast.policy.products.linear); all roles then read those same bytes. A kernel in E4M3 is two tensors: its
+codes, and an int8 exponent for each of their blocks. Tensors follow each other without gaps, in sorted order of their
+names, row-major and little-endian.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params, abstract_snapshot
-from rollcast.policy.quantise import CODE, WEIGHT_BLOCK, quantise
+from rollcast.policy.products.quantise import CODE, WEIGHT_BLOCK, quantise
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.versions.chunks import BytesLike
 from rollcast.wire.versions.tensors import TensorSpec, tensor_table

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from rollcast.policy import snapshot as snapshots
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import abstract_snapshot, initial_params
+from rollcast.policy.products.quantise import WEIGHT_BLOCK, quantise
 from rollcast.policy.published import ARCHITECTURES
-from rollcast.policy.quantise import WEIGHT_BLOCK, quantise
 from rollcast.policy.shapes import parameter_count
 from rollcast.policy.snapshot import Snapshot, freeze, frozen_bits, tensor_specs, thaw
 from rollcast.runtime.errors import MalformedMessage

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import jax
 
-from rollcast.policy import fp8_unit
 from rollcast.policy.attention import kernel_here
 from rollcast.policy.compilation import MatmulPrecision
 from rollcast.policy.config import ModelConfig
+from rollcast.policy.products import fp8_unit
 
 #: Device files of accelerators that jax may have been installed without -> what the accelerator is, and the extra.
 _ACCELERATORS = {"/dev/nvidiactl": ("an NVIDIA GPU", "cuda12 or cuda13"), "/dev/accel0": ("a TPU", "tpu")}

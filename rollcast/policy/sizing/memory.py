@@ -25,7 +25,7 @@ COMPILED_MARGIN = 0.1
 """Largest relative error of a learner's peak against accelerators' compilers (`python -m bench fits`)."""
 
 _MOMENT_BLOCK = 256  # most elements that share a scale (learner.optimisers.moments)
-_FP8_BLOCK = 128  # rows and columns that share a scale (rollcast.policy.quantise)
+_FP8_BLOCK = 128  # rows and columns that share a scale (rollcast.policy.products.quantise)
 _LOGIT_TILE = 1 << 24  # most logits that exist at a time (rollcast.policy.logits)
 _TILE_COPIES = 3  # number of arrays of a tile's size: logits, shares and their gradient
 _SAMPLED_COPIES = 3  # number of arrays of the size of a peer's logits: raw, with noise, log-probabilities

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollcast.policy.quantise import (
+from rollcast.policy.products.quantise import (
     ALONG_COLUMNS,
     ALONG_ROWS,
     EXPONENT_MAX,

@@ -8,9 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rollcast.policy import fp8_unit
-from rollcast.policy.linear import fp8_matmul
-from rollcast.policy.quantise import ALONG_COLUMNS, ALONG_ROWS, WEIGHT_BLOCK, Block, Quantised, dequantise, quantise
+from rollcast.policy.products import fp8_unit
+from rollcast.policy.products.linear import fp8_matmul
+from rollcast.policy.products.quantise import (
+    ALONG_COLUMNS,
+    ALONG_ROWS,
+    WEIGHT_BLOCK,
+    Block,
+    Quantised,
+    dequantise,
+    quantise,
+)
 
 SHAPE = (130, 257, 140)  # rows, inner, columns: two or three tiles each, ragged
 

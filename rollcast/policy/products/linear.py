@@ -1,7 +1,7 @@
 """Multiply activations with kernels, in the configured precision; no other module does.
 
-In the fp8 flow all three matrix products of a layer have E4M3 operands: x @ kernel, and in the backward pass
-dy @ kernel.T and x.T @ dy. Each operand is rounded along its own contraction (see rollcast.policy.quantise; Jet-RL,
+In the fp8 flow all three matrix products of a layer have E4M3 operands: x @ kernel, and in the backward pass dy @
+kernel.T and x.T @ dy. Each operand is rounded along its own contraction (see rollcast.policy.products.quantise; Jet-RL,
 sections 3 and 4), products are added up in float32, and a layer's output has the carrier's dtype. Rounding counts as
 the identity in the backward pass (a straight-through estimate), so that the float32 master gets the gradient of the
 rounded kernel. A rollout's kernel consists of the codes that the same rounding made, so that its forward pass equals
@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from rollcast.policy import fp8_unit
-from rollcast.policy.quantise import (
+from rollcast.policy.products import fp8_unit
+from rollcast.policy.products.quantise import (
     ALONG_COLUMNS,
     ALONG_ROWS,
     CODE,

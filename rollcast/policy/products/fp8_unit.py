@@ -16,7 +16,7 @@ import structlog
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from rollcast.policy.quantise import ALONG_COLUMNS, ALONG_ROWS, GROUP, Quantised, dequantise, quantise
+from rollcast.policy.products.quantise import ALONG_COLUMNS, ALONG_ROWS, GROUP, Quantised, dequantise, quantise
 
 _log = structlog.get_logger()
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rollcast.policy.linear import Linear, carried, fp8_matmul
-from rollcast.policy.quantise import ALONG_COLUMNS, ALONG_ROWS, WEIGHT_BLOCK, Block, dequantise, quantise
+from rollcast.policy.products.linear import Linear, carried, fp8_matmul
+from rollcast.policy.products.quantise import ALONG_COLUMNS, ALONG_ROWS, WEIGHT_BLOCK, Block, dequantise, quantise
 
 CARRIERS = [jnp.float32, jnp.bfloat16]
 SHAPE = (2, 65, 130, 132)  # batch, time, inputs, outputs: a ragged block on every side

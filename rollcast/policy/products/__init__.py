@@ -1,0 +1,1 @@
+"""Multiply activations with kernels in the configured precision."""
