@@ -68,10 +68,15 @@ def test_work_for_peers_that_are_switched_off_is_found() -> None:
 
 
 def test_a_planted_bug_is_removed_again() -> None:
-    class Owner:
+    class Base:
         def method(self) -> int:
             return 1
 
-    with planted(Mutant("one", "I1", "", (Patch(Owner, "method", plain(lambda self: 2)),))):
-        assert Owner().method() == 2
-    assert Owner().method() == 1
+    class Heir(Base):
+        pass
+
+    for owner, other in ((Base, 2), (Heir, 1)):
+        with planted(Mutant("one", "I1", "", (Patch(owner, "method", plain(lambda self: 2)),))):
+            assert (Heir().method(), Base().method()) == (2, other)
+        assert (Heir().method(), Base().method()) == (1, 1)
+    assert "method" not in vars(Heir)

@@ -22,7 +22,6 @@ from coordinator.core.events.actions import (
     AnswerUpload,
     Note,
     Penalise,
-    RevokeLeases,
     ScoreEvaluation,
     SendLeases,
 )
@@ -82,7 +81,7 @@ def _give_up(state: CoreState, evaluation: Evaluation, reason: str, now: float) 
     state.members.changed(state.evaluations.peers)
     closed = state.evaluations.end(evaluation, now, given_up=reason)
     note = Note("evaluation_given_up", _name(evaluation.request.key), reason)
-    return [*_revoke(state, closed, "evaluation_over"), note]
+    return [*state.evaluations.revocations(closed, "evaluation_over"), note]
 
 
 def tick(state: CoreState, now: float) -> list[Action]:
@@ -92,9 +91,8 @@ def tick(state: CoreState, now: float) -> list[Action]:
     if not book.under_way():
         return []
     expired = book.expired(now)
-    for attempt in expired:
-        book.close(attempt)
-    return _revoke(state, expired, "lease_expired") + _reconsider(state, now)
+    _close(state, expired)
+    return book.revocations(expired, "lease_expired") + _reconsider(state, now)
 
 
 def _reconsider(state: CoreState, now: float) -> list[Action]:
@@ -209,8 +207,7 @@ def returned(state: CoreState, peer_id: PeerId, lease_ids: Iterable[LeaseId], no
     """Open the samples of leases that a peer will not work on; it gets no other for a moment."""
     named = frozenset(lease_ids)
     given_back = [one for one in state.evaluations.held_by(peer_id) if one.lease_id in named]
-    for attempt in given_back:
-        state.evaluations.close(attempt)
+    _close(state, given_back)
     if given_back:
         state.members.reputation(peer_id).evaluates_from = now + RETURN_REST_S
 
@@ -235,21 +232,12 @@ def dismissed(state: CoreState, peer_id: PeerId) -> list[Action]:
     """Take its leases away from a peer that may not take part any more."""
     attempts = state.evaluations.held_by(peer_id)
     _close(state, attempts)
-    return _revoke(state, attempts, "revoked")
+    return state.evaluations.revocations(attempts, "revoked")
 
 
 def _close(state: CoreState, attempts: Iterable[EvaluationAttempt]) -> None:
     for attempt in attempts:
         state.evaluations.close(attempt)
-
-
-def _revoke(state: CoreState, closed: Iterable[EvaluationAttempt], reason: str) -> list[Action]:
-    """Order peers to stop working on leases of which nothing is in flight any more."""
-    leases: dict[PeerId, dict[LeaseId, None]] = {}
-    for one in closed:
-        if not state.evaluations.holds_lease(one.peer_id, one.lease_id):
-            leases.setdefault(one.peer_id, {})[one.lease_id] = None
-    return [RevokeLeases(peer_id, tuple(ids), reason) for peer_id, ids in leases.items()]
 
 
 # ---------------------------------------------------------------- rollouts
@@ -301,7 +289,7 @@ def _accept(state: CoreState, event: RolloutReceived, attempt: EvaluationAttempt
         event.rollout.completion_token_ids,
         keep=problem < KEPT_PROBLEMS,
     )
-    return [_answer(event), *_revoke(state, others, "late_duplicate"), score]
+    return [_answer(event), *state.evaluations.revocations(others, "late_duplicate"), score]
 
 
 def malformed(state: CoreState, event: MalformedRollout) -> list[Action]:

@@ -14,7 +14,6 @@ from coordinator.core.events.actions import (
     CloseAttempt,
     CloseGroup,
     EndSession,
-    RevokeLeases,
     StopPeer,
 )
 from coordinator.core.events.restored import Restored, RestoredAttempt, RestoredGroup, RestoredRollout
@@ -33,7 +32,7 @@ from coordinator.core.reach.address_book import ReachBook
 from coordinator.core.staleness.age_breakdown import AgeBreakdown
 from coordinator.core.staleness.epochs import AnnouncedVersions, EpochBook
 from coordinator.core.staleness.policy import LateCounts, LateWait, RulesInForce, StalenessFigures
-from rollcast.wire.ids import Epoch, LeaseId, PeerId
+from rollcast.wire.ids import Epoch, PeerId
 
 __all__ = ["CoreState", "Restored", "RestoredAttempt", "RestoredGroup", "RestoredRollout"]
 
@@ -111,13 +110,7 @@ class CoreState:
         if not attempts:
             return []
         actions: list[Action] = [self.close_attempt(attempt, reason) for attempt in attempts]
-        if notify_peers:
-            leases: dict[PeerId, dict[LeaseId, None]] = {}
-            for attempt in attempts:
-                if not self.book.holds_lease(attempt.peer_id, attempt.lease_id):  # else its other slots continue
-                    leases.setdefault(attempt.peer_id, {})[attempt.lease_id] = None
-            actions += [RevokeLeases(peer_id, tuple(ids), reason) for peer_id, ids in leases.items()]
-        return actions
+        return actions + self.book.revocations(attempts, reason) if notify_peers else actions
 
     def drop_group(self, group: Group, reasons: list[DropReason], live_reason: DropReason) -> list[Action]:
         """Drop a whole group: its rollouts for ``reasons``, in slot order, and its attempts in flight."""

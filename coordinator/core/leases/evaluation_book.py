@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from coordinator.core.events.evaluation_events import EvaluationKey, EvaluationRequested
 from coordinator.core.leases.groups import LIVE_ATTEMPTS_MAX, AttemptKey
+from coordinator.core.leases.in_flight import InFlight
 from rollcast.wire.ids import Epoch, FencingToken, LeaseId, PeerId
 
 UNDER_WAY_MAX = 16
@@ -80,7 +81,7 @@ class Evaluation:
         return taken
 
 
-class EvaluationBook:
+class EvaluationBook(InFlight[EvaluationAttempt]):
     """Keeps every evaluation that is under way, and the newest that ended.
 
     Args:
@@ -88,11 +89,10 @@ class EvaluationBook:
     """
 
     def __init__(self, accepted_kept: int) -> None:
+        super().__init__()
         self._accepted_kept = accepted_kept
         self._evaluations: OrderedDict[EvaluationKey, Evaluation] = OrderedDict()
         self._under_way: dict[EvaluationKey, Evaluation] = {}
-        self._live: dict[AttemptKey, EvaluationAttempt] = {}  # in order of issue, which is the order of deadlines
-        self._live_by_peer: dict[PeerId, dict[AttemptKey, EvaluationAttempt]] = {}
         self._away: set[AttemptKey] = set()  # live attempts of peers without a session
         self._accepted: OrderedDict[AttemptKey, PeerId] = OrderedDict()
         self.fleet_slots = 0
@@ -113,11 +113,6 @@ class EvaluationBook:
         return any(one.open for one in self._under_way.values())
 
     @property
-    def live_count(self) -> int:
-        """Number of attempts in flight."""
-        return len(self._live)
-
-    @property
     def unscored(self) -> int:
         """Number of samples that are received and not scored."""
         return sum(len(one.unscored) for one in self._under_way.values())
@@ -131,10 +126,6 @@ class EvaluationBook:
         """The peers that hold an attempt."""
         return self._live_by_peer.keys()
 
-    def live_attempt(self, key: AttemptKey) -> EvaluationAttempt | None:
-        """Return the attempt if it is in flight."""
-        return self._live.get(key)
-
     def concerns(self, key: AttemptKey) -> bool:
         """Return whether an upload under this attempt belongs to an evaluation."""
         return self.live_attempt(key) is not None or self.accepted_from(key) is not None
@@ -142,23 +133,6 @@ class EvaluationBook:
     def accepted_from(self, key: AttemptKey) -> PeerId | None:
         """Return the peer whose rollout under this attempt was accepted; None if none was, or it is forgotten."""
         return self._accepted.get(key)
-
-    def held_by(self, peer_id: PeerId) -> list[EvaluationAttempt]:
-        """Return the peer's attempts in flight, oldest first."""
-        return list(self._live_by_peer.get(peer_id, {}).values())
-
-    def holds_lease(self, peer_id: PeerId, lease_id: LeaseId) -> bool:
-        """Whether some attempt of this lease is in flight."""
-        return any(key[0] == lease_id for key in self._live_by_peer.get(peer_id, ()))
-
-    def expired(self, now: float) -> list[EvaluationAttempt]:
-        """Return the attempts whose deadline has passed, oldest first."""
-        late: list[EvaluationAttempt] = []
-        for attempt in self._live.values():
-            if attempt.deadline > now:
-                break
-            late.append(attempt)
-        return late
 
     # ---------------------------------------------------------------- evaluations
 
@@ -206,8 +180,7 @@ class EvaluationBook:
         for sample in samples:
             attempt = EvaluationAttempt(evaluation.request.key, sample, *lease, peer_id, deadline)
             evaluation.live.setdefault(sample, []).append(attempt)
-            self._live[attempt.key] = attempt
-            self._live_by_peer.setdefault(peer_id, {})[attempt.key] = attempt
+            self._begin_live(attempt)
 
     def close(self, attempt: EvaluationAttempt) -> None:
         """End an attempt without a rollout; its sample is open again unless another attempt at it is in flight."""
@@ -264,12 +237,8 @@ class EvaluationBook:
         return evaluation if evaluation.scored == evaluation.samples else None
 
     def _end_live(self, attempt: EvaluationAttempt) -> None:
-        del self._live[attempt.key]
+        super()._end_live(attempt)
         self._away.discard(attempt.key)
-        held = self._live_by_peer[attempt.peer_id]
-        del held[attempt.key]
-        if not held:
-            del self._live_by_peer[attempt.peer_id]
 
     # ---------------------------------------------------------------- invariants
 
@@ -281,8 +250,7 @@ class EvaluationBook:
             live |= {attempt.key for attempt in attempts}
             assert len(set(one.open)) == len(one.open), "a sample is open twice"
             _validate_samples(one, self._away)
-        assert live == self._live.keys(), "evaluations: attempts in flight"
-        assert live == {key for held in self._live_by_peer.values() for key in held}, "evaluations: attempts by peer"
+        self._validate_live(live)
         assert self._away <= live, "evaluations: attempts of peers that are away"
         assert len(self._under_way) <= UNDER_WAY_MAX, "too many evaluations"
         assert len(self._evaluations) <= UNDER_WAY_MAX + ENDED_KEPT, "evaluations are not bounded"

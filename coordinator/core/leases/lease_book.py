@@ -20,13 +20,14 @@ from coordinator.core.leases.groups import (
     slot_seed,
     validate_slot,
 )
+from coordinator.core.leases.in_flight import InFlight
 from coordinator.core.leases.reconnect_grace import ReconnectGrace
 from rollcast.wire.ids import FencingToken, GroupId, LeaseId, PeerId, RolloutId, Version
 
 NO_PREFIXES: Mapping[int, Prefix] = {}
 
 
-class LeaseBook:
+class LeaseBook(InFlight[Attempt]):
     """Keeps every open or ready group, oldest first.
 
     Each query has an index of its own, so that no query costs more with more groups; ``validate`` compares them.
@@ -42,6 +43,7 @@ class LeaseBook:
         ids_before: int = 0,
         finished: Iterable[RestoredFinished] = (),
     ) -> None:
+        super().__init__()
         self._run_seed = run_seed
         self._samples_per_group = samples_per_group
         self._finished_kept = finished_kept
@@ -49,8 +51,6 @@ class LeaseBook:
         self._order: list[GroupId] = []
         self._open: list[GroupId] = []  # groups with an open slot, oldest first
         self._ready: list[GroupId] = []  # groups with every slot scored, oldest first
-        self._live: dict[AttemptKey, Attempt] = {}  # in order of issue, which is the order of deadlines
-        self._live_by_peer: dict[PeerId, dict[AttemptKey, Attempt]] = {}
         self._filled: dict[AttemptKey, Filling] = {}
         self._slot_of_rollout: dict[RolloutId, tuple[GroupId, int]] = {}
         self._finished: OrderedDict[AttemptKey, Finished] = OrderedDict(
@@ -95,15 +95,6 @@ class LeaseBook:
         """Number of groups with every slot scored."""
         return len(self._ready)
 
-    @property
-    def live_count(self) -> int:
-        """Number of attempts that are in flight."""
-        return len(self._live)
-
-    def live_attempt(self, key: AttemptKey) -> Attempt | None:
-        """Return the attempt if it is in flight."""
-        return self._live.get(key)
-
     def filling_of(self, key: AttemptKey) -> Filling | None:
         """Return the rollout that this attempt became, while its group is open or ready."""
         return self._filled.get(key)
@@ -117,10 +108,6 @@ class LeaseBook:
         group = self._groups.get(group_id)
         return group is None or group.slots[sample_index].filling is not None
 
-    def held_by(self, peer_id: PeerId) -> list[Attempt]:
-        """Return the peer's attempts in flight, oldest first."""
-        return list(self._live_by_peer.get(peer_id, {}).values())
-
     def held_count(self, peer_id: PeerId) -> int:
         """Return how many slots the peer holds."""
         return len(self._live_by_peer.get(peer_id, ()))
@@ -130,25 +117,12 @@ class LeaseBook:
         count = len(self._live_by_peer.get(peer_id, ()))
         return count - len(self._grace.earlier.get(peer_id, ())), count
 
-    def holds_lease(self, peer_id: PeerId, lease_id: LeaseId) -> bool:
-        """Whether some attempt of this lease is live."""
-        return any(key[0] == lease_id for key in self._live_by_peer.get(peer_id, ()))
-
     def is_forgotten(self, lease_id: LeaseId) -> bool:
         """Whether an earlier coordinator issued this lease and nothing of it was recorded, as of an evaluation's."""
         if lease_id > self._ids_before:
             return False
         keys = [(lease_id, index) for index in range(self._samples_per_group)]
         return not any(key in known for known in (self._live, self._filled, self._finished) for key in keys)
-
-    def expired(self, now: float) -> list[Attempt]:
-        """Return the live attempts whose deadline has passed, oldest first."""
-        late: list[Attempt] = []
-        for attempt in self._live.values():
-            if attempt.deadline > now:
-                break
-            late.append(attempt)
-        return late
 
     # ---------------------------------------------------------------- changes
 
@@ -251,8 +225,7 @@ class LeaseBook:
         slot = group.slots[attempt.sample_index]
         slot.live.append(attempt)
         slot.last_token = attempt.fencing_token
-        self._live[attempt.key] = attempt
-        self._live_by_peer.setdefault(attempt.peer_id, {})[attempt.key] = attempt
+        self._begin_live(attempt)
 
     def take_freed(self) -> list[PeerId]:
         """Return the peers whose attempts ended since the last call, and clear that set."""
@@ -368,11 +341,7 @@ class LeaseBook:
         return None if filling is None else (group, filling)
 
     def _end_live(self, attempt: Attempt) -> None:
-        del self._live[attempt.key]
-        held = self._live_by_peer[attempt.peer_id]
-        del held[attempt.key]
-        if not held:
-            del self._live_by_peer[attempt.peer_id]
+        super()._end_live(attempt)
         if attempt.key in self._grace.attempts:
             self._grace.ended(attempt.peer_id, attempt.key)
         self._freed[attempt.peer_id] = None
@@ -392,10 +361,8 @@ class LeaseBook:
 
     def validate(self) -> None:
         """Raise AssertionError when an index disagrees with the groups, or I6 is broken."""
-        live = [attempt for group in self for attempt in group.live()]
         assert self._order == sorted(self._groups), "groups are not in order"
-        assert {attempt.key for attempt in live} == self._live.keys(), "live attempts"
-        assert sum(len(held) for held in self._live_by_peer.values()) == len(live), "attempts by peer"
+        self._validate_live({attempt.key for group in self for attempt in group.live()})
         assert self._open == [group.group_id for group in self if self.open_slots(group)], "open groups"
         self._grace.validate(self._live_by_peer)
         assert self._ready == [group.group_id for group in self if group.ready], "ready groups"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,15 +33,19 @@ class Mutant:
 
 @contextmanager
 def planted(mutant: Mutant) -> Iterator[None]:
-    """Plant the bug while the body runs."""
-    before = [(patch, vars(patch.owner)[patch.name]) for patch in mutant.patches]
+    """Plant the bug while the body runs. A class that inherits the attribute gets its own; its siblings keep theirs."""
+    before = [(patch, inspect.getattr_static(patch.owner, patch.name)) for patch in mutant.patches]
+    inherited = [patch for patch, _original in before if patch.name not in vars(patch.owner)]
     try:
         for patch, original in before:
             setattr(patch.owner, patch.name, patch.change(original))
         yield
     finally:
         for patch, original in before:
-            setattr(patch.owner, patch.name, original)
+            if patch in inherited:
+                delattr(patch.owner, patch.name)
+            else:
+                setattr(patch.owner, patch.name, original)
 
 
 def always(value: Any) -> Change:
