@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from typing import Literal
 
 import jax
@@ -42,14 +43,15 @@ class DeviceRoom:
     def __init__(self, versions: VersionsOnDevice, memory_bytes: int | None = None) -> None:
         self._versions = versions
         self._memory_bytes = memory_bytes
-        self._present: DeviceWeights | None = None
+        # Weak, so that a version which the engine and its generations drop is freed before the next is copied.
+        self._newest: weakref.ref[DeviceWeights] | None = None
 
     def takes_beside(self, peak_bytes: int) -> bool:
         """Return whether a version that arrives is put on the device at once.
 
         peak_bytes: what two versions and the work need.
         """
-        if self._present is None or self._versions == "two":
+        if self._newest is None or self._versions == "two":
             return True
         if self._versions == "one":
             return False
@@ -60,15 +62,16 @@ class DeviceRoom:
         """Copy a version to the device, beside what is there."""
         begun_s = time.monotonic()
         weights.tensors = jax.block_until_ready(jax.device_put(weights.tensors))
-        weights.on_device, self._present = True, weights
+        weights.on_device, self._newest = True, weakref.ref(weights)
         seconds = round(time.monotonic() - begun_s, 3)
         _log.info("version on the device", size_bytes=weights.size_bytes, seconds=seconds)
 
     def use(self, weights: DeviceWeights) -> Params:
         """Return a version's tensors on the device; one that waits on the host takes the place of the one before."""
         if not weights.on_device:
-            if self._present is not None:
-                _free(self._present)
+            present = None if self._newest is None else self._newest()
+            if present is not None:
+                _free(present)
             self.place(weights)
         return weights.tensors
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import jax
 import numpy as np
 import pytest
@@ -43,3 +45,13 @@ def test_versions_beside_each_other_stay() -> None:
     room.place(first)
     room.place(second)
     assert [room.use(one)["one"].tolist()[0] for one in (first, second)] == [1.0, 2.0]
+
+
+def test_a_version_that_was_replaced_before_it_was_active_is_freed() -> None:
+    room, active, replaced = DeviceRoom("two"), weights(1.0), weights(2.0)
+    room.place(active)
+    room.place(replaced)
+    freed = weakref.ref(replaced.tensors["one"])
+    del replaced
+    assert freed() is None, "otherwise three versions are on the device while the next one is copied"
+    assert room.use(active)["one"].tolist() == [1.0] * 4
