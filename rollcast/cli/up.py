@@ -16,6 +16,7 @@ from peer.donor.machine.gpu_sensors import GpuSensors
 from rollcast.cli.coordinator_api import Target, page_link
 from rollcast.cli.files import load
 from rollcast.cli.options import Json, Settings
+from rollcast.cli.peer.folders import only_warnings
 from rollcast.cli.processes import Endpoints, Fleet, Restart, accelerators_here, device_shares
 from rollcast.cli.run.plan_memory import plan_of
 from rollcast.cli.up_config import UpConfig
@@ -54,6 +55,7 @@ def up(
     json_output
         Print the summary as JSON on stdout and progress on stderr.
     """
+    only_warnings()
     parsed = load(config, "up", setting)
     assert isinstance(parsed, UpConfig)
     if dry_run:

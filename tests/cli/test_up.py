@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
+import structlog
 
 from rollcast.cli import up
 from rollcast.policy.sizing.device_shares import Accelerators, share_devices
@@ -12,6 +15,28 @@ from rollcast.policy.sizing.hardware import GIB
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 SHARES = share_devices(Accelerators("gpu", ("0",)), 1, ["peer-1"], 0.5)
+
+
+def test_standard_output_is_for_the_summary_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    class Ended(Exception):
+        pass
+
+    def run(coroutine: Coroutine[Any, Any, int]) -> int:
+        coroutine.close()
+        raise Ended
+
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(up.asyncio, "run", run)
+    structlog.reset_defaults()
+    try:
+        with pytest.raises(Ended):  # after the machine's devices were looked for
+            up.up(CONFIGS / "local.toml", setting=(f"runs_folder={tmp_path}",), json_output=True)
+    finally:
+        structlog.reset_defaults()
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(
