@@ -13,8 +13,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from rollcast.policy.kernels.dense import MASKED_SCORE
+
 BLOCK = 256
-_LOWEST = -1e30
 
 
 def flash_attention(queries: jax.Array, keys: jax.Array, values: jax.Array, segments: jax.Array) -> jax.Array:
@@ -59,7 +60,7 @@ def _forward(queries: jax.Array, keys: jax.Array, values: jax.Array, segments: j
             return higher, kept * total + jnp.sum(weights, axis=-1), kept[..., None] * mixed + more
 
         nothing = (
-            jnp.full(shape, _LOWEST, jnp.float32),
+            jnp.full(shape, MASKED_SCORE, jnp.float32),
             jnp.zeros(shape, jnp.float32),
             jnp.zeros((*shape, own.shape[-1]), jnp.float32),
         )
@@ -121,13 +122,13 @@ _attend.defvjp(_forward, _backward)
 def _scores(own: jax.Array, key: jax.Array, segments: jax.Array, index: Any, other: Any) -> jax.Array:
     """Return the scores f32 [batch, kv heads, group, time, slots] of a block of queries and a block of keys.
 
-    Pairs that may not attend get _LOWEST.
+    Pairs that may not attend get MASKED_SCORE.
     """
     scores = jnp.einsum("btkgh,bskh->bkgts", own, key, preferred_element_type=jnp.float32) * own.shape[-1] ** -0.5
     within = jnp.arange(BLOCK, dtype=jnp.int32)
     before = index * BLOCK + within[:, None] >= other * BLOCK + within[None, :]
     same = _block(segments, index)[:, :, None] == _block(segments, other)[:, None, :]
-    return jnp.where((same & before)[:, None, None], scores, _LOWEST)
+    return jnp.where((same & before)[:, None, None], scores, MASKED_SCORE)
 
 
 def _grouped(heads: jax.Array, key_value_heads: int) -> jax.Array:
