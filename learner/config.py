@@ -164,6 +164,10 @@ class PublishConfig(ConfigModel):
     """Versions that the learner keeps for behaviour log-probabilities and deltas; never fewer than S + 2 or
     squash_versions."""
 
+    def versions_kept(self, staleness_limit: int) -> int:
+        """Return the number of versions that the learner keeps in a run with this staleness limit S."""
+        return max(self.keep_versions, staleness_limit + 2, self.squash_versions)
+
     @field_validator("chunk_size_bytes")
     @classmethod
     def _large_enough(cls, value: int) -> int:

@@ -357,7 +357,7 @@ class _Life:
             publish_every_steps=info.publish_every_steps,
             checkpoint_every_steps=config.checkpoint.every_steps,
             checkpoint_every_s=config.checkpoint.every_s,
-            keep_versions=max(config.publish.keep_versions, info.staleness_limit + 2, config.publish.squash_versions),
+            keep_versions=config.publish.versions_kept(info.staleness_limit),
             batch_timeout_s=config.batch_timeout_s,
             objective=config.objective,
             completion_tokens_max=self._facts.sampling.max_new_tokens,

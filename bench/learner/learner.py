@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import Outcome, alone
+from rollcast.policy.shapes import parameter_count
 from rollcast.policy.sizing.flops import training_flops
 from rollcast.policy.sizing.hardware import peak_flops
 from rollcast.runtime.errors import ProcessFailed
@@ -82,7 +83,7 @@ def speed(arguments: argparse.Namespace) -> dict[str, float]:
     """Measure the share of the roofline, and of the processor's peak where it is known."""
     import jax
 
-    from bench.learner.learner_step import Step, matmul_seconds, parameters
+    from bench.learner.learner_step import Step, matmul_seconds
 
     on_cpu = jax.default_backend() == "cpu"
     precision = arguments.precision or ("float32" if on_cpu else "bfloat16")
@@ -98,7 +99,7 @@ def speed(arguments: argparse.Namespace) -> dict[str, float]:
     achieved = training_flops(step.model, [arguments.row_tokens] * arguments.rows) / min(step_s)
     figures = {
         "roofline_share": achieved / roofline,
-        "parameters_million": parameters(step.model) / 1e6,
+        "parameters_million": parameter_count(step.model) / 1e6,
         "step_s": min(step_s),
         "tokens_per_second": arguments.rows * arguments.row_tokens / min(step_s),
         "achieved_gflop_s": achieved / 1e9,

@@ -15,7 +15,6 @@ from learner.objective.config import ObjectiveConfig
 from learner.training.packing import PackedBatch, TrainingRow, pack
 from learner.training.trainer import Trainer
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.params import abstract_params
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.rollouts import Segment
 
@@ -70,11 +69,6 @@ def random_batch(rows: int, row_tokens: int, vocabulary: int) -> PackedBatch:
         for index in range(rows)
     ]
     return pack(rollouts, time=row_tokens, objective=ObjectiveConfig(), completion_tokens_max=length)
-
-
-def parameters(model: ModelConfig) -> int:
-    """Return the number of the model's parameters."""
-    return sum(math.prod(leaf.shape) for leaf in abstract_params(model).values())
 
 
 def matmul_seconds(size: int, precision: str) -> float:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rollcast.cli.files import guess_role, load
 from rollcast.cli.options import Json, Settings
 from rollcast.policy.config import ModelConfig
+from rollcast.policy.shapes import parameter_count
 from rollcast.policy.sizing.disk import LearnerRetention, StoreRetention, learner_disk, store_disk
 from rollcast.policy.sizing.fitting import LearnerFit, PeerFit, learner_fits, peer_fits
 from rollcast.policy.sizing.hardware import GIB
@@ -23,7 +24,6 @@ from rollcast.policy.sizing.memory import (
     LearnerShape,
     PeerShape,
     learner_memory,
-    parameter_bytes,
     peer_memory,
 )
 from rollcast.runtime.errors import ConfigError
@@ -135,8 +135,7 @@ def learner_shape(learner: LearnerConfig, row_tokens: int, *, fused: bool = True
 
 def _disks(up: UpConfig, model: ModelConfig, shape: LearnerShape) -> dict[str, Bytes]:
     publish, staleness = up.learner.publish, up.coordinator.run.age_max
-    newest = max(publish.keep_versions, staleness + 2, publish.squash_versions)
-    retention = LearnerRetention(newest, up.learner.checkpoint.keep, staleness)
+    retention = LearnerRetention(publish.versions_kept(staleness), up.learner.checkpoint.keep, staleness)
     found = {"learner": learner_disk(model, shape, retention)}
     for name, store in (("origin", up.origin.store), ("peer", up.peer.store)):
         kept = StoreRetention(store.keep_versions, store.keep_deltas, store.keep_bytes)
@@ -147,7 +146,7 @@ def _disks(up: UpConfig, model: ModelConfig, shape: LearnerShape) -> dict[str, B
 def as_json(plan: MemoryPlan) -> dict[str, Any]:
     """Return the plan as plain values: sizes in bytes, hardware by name."""
     return {
-        "parameters": parameter_bytes(plan.model, 1),
+        "parameters": parameter_count(plan.model),
         "learner": _estimate_json(plan.learner) | {"devices": plan.devices},
         "peer": _estimate_json(plan.peer) | {"concurrent_rollouts": plan.rollouts},
         "learner_fits": {
@@ -230,7 +229,7 @@ def _estimate_json(estimate: Estimate) -> dict[str, Any]:
 
 def _show(plan: MemoryPlan) -> None:
     console = Console()
-    console.print(f"{parameter_bytes(plan.model, 1) / 1e9:.2f} billion parameters, precision {plan.model.precision}")
+    console.print(f"{parameter_count(plan.model) / 1e9:.2f} billion parameters, precision {plan.model.precision}")
     for title, estimate in (("learner, each device", plan.learner), ("peer", plan.peer)):
         console.print(_table(title, estimate))
     console.print(_disk_table(plan.disks))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.shapes import is_hidden_kernel, parameter_shapes
+from rollcast.policy.shapes import is_hidden_kernel, parameter_count, parameter_shapes
 
 Bytes = dict[str, int]  # bytes by component
 StateDtype = Literal["float32", "bfloat16", "int8"]
@@ -104,7 +104,7 @@ class Estimate:
 
 def parameter_bytes(model: ModelConfig, item_bytes: int = 4) -> int:
     """Return the bytes of all parameters at a number of bytes each."""
-    return sum(map(math.prod, parameter_shapes(model).values())) * item_bytes
+    return parameter_count(model) * item_bytes
 
 
 def snapshot_bytes(model: ModelConfig) -> int:
@@ -117,7 +117,7 @@ def snapshot_bytes(model: ModelConfig) -> int:
         return parameter_bytes(model, item)
     total = 0
     for name, shape in parameter_shapes(model).items():
-        if name.endswith(".kernel") and name != "head.kernel":
+        if is_hidden_kernel(name):
             blocks = math.prod(-(-size // _FP8_BLOCK) for size in shape)
             total += math.prod(shape) + blocks
         else:
@@ -193,7 +193,10 @@ def learner_memory(model: ModelConfig, shape: LearnerShape) -> Estimate:
         "gradients": {"gradients (float32)": masters, **passes},
         "optimiser step": {"gradients (float32)": masters, "the step's own": _step_bytes(model, shape)},
         "publishing": {"a tensor as it is rounded": _shared(largest * 4, shards)},
-        "evaluation without peers": {"keys and values of a rollout": _rollout_bytes(model, shape)},
+        # The learner's own sampler holds one rollout at least, and more only as far as memory is left.
+        "evaluation without peers": {
+            "keys and values of a rollout": _paged_tokens(shape.row_tokens) * cache_bytes_per_token(model)
+        },
     }
     # Of all processes together; each copies its own devices' part of a checkpoint. Versions are not counted: they are
     # files, which the page cache holds only as far as memory is free.
@@ -207,8 +210,7 @@ def learner_memory(model: ModelConfig, shape: LearnerShape) -> Estimate:
 def peer_memory(model: ModelConfig, shape: PeerShape) -> Estimate:
     """Estimate the memory of a peer with its engine on one device."""
     snapshot = snapshot_bytes(model)
-    pages = -(-shape.row_tokens // _PAGE_TOKENS) + 1
-    tokens = shape.cache_tokens or shape.concurrent_rollouts * pages * _PAGE_TOKENS
+    tokens = shape.cache_tokens or shape.concurrent_rollouts * _paged_tokens(shape.row_tokens)
     resident = {"weights": snapshot, "keys and values": tokens * cache_bytes_per_token(model)}
     read = min(_READ_TOKENS, shape.concurrent_rollouts * shape.row_tokens)
     reading = LearnerShape(shape.row_tokens, read, fused_attention=True)
@@ -268,12 +270,9 @@ def _step_bytes(model: ModelConfig, shape: LearnerShape) -> int:
     return max(own, int(_MUON_COPIES * max(size for name, size in sizes.items() if is_hidden_kernel(name))))
 
 
-def _rollout_bytes(model: ModelConfig, shape: LearnerShape) -> int:
-    """Return the bytes of the pages that one rollout of the greatest length takes.
-
-    The learner's own sampler holds at least one, and more only as far as memory is left.
-    """
-    return (-(-shape.row_tokens // _PAGE_TOKENS) + 1) * _PAGE_TOKENS * cache_bytes_per_token(model)
+def _paged_tokens(row_tokens: int) -> int:
+    """Return the tokens of the pages that the longest rollout takes; its prompt's last page is copied."""
+    return (-(-row_tokens // _PAGE_TOKENS) + 1) * _PAGE_TOKENS
 
 
 def _item_bytes(model: ModelConfig) -> int:

@@ -5,7 +5,8 @@ import argparse
 import pytest
 
 from bench.learner import learner
-from bench.learner.learner_step import Step, parameters, random_batch
+from bench.learner.learner_step import Step, random_batch
+from rollcast.policy.shapes import parameter_count
 
 TINY = argparse.Namespace(
     width=64,
@@ -32,7 +33,7 @@ def test_speed_is_reported_as_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learner, "MATMUL_SIZE", 64)
     figures = learner.speed(TINY)
     assert figures["roofline_share"] == pytest.approx(figures["achieved_gflop_s"] / figures["roofline_gflop_s"])
-    assert figures["parameters_million"] == pytest.approx(parameters(Step(TINY, "float32").model) / 1e6)
+    assert figures["parameters_million"] == pytest.approx(parameter_count(Step(TINY, "float32").model) / 1e6)
     assert "mfu" not in figures, "there is no peak for a CPU"
 
 
