@@ -8,14 +8,17 @@ figures lack the workspaces of cuDNN, which picks its algorithms on the device o
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rollcast.policy.sizing.hardware import CATALOGUE, Hardware
-from rollcast.runtime.errors import MissingExtra
+from rollcast.runtime.errors import MissingExtra, ProcessFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ dnn_version_info { major: 9 minor: 10 }
 device_description_str: "NVIDIA H100 80GB HBM3"
 """
 _CUDNN_VERSION = 91_000  # as cuDNN itself reports 9.10.0
+_ROOT = Path(__file__).parents[2]
 
 
 def why_not(accelerators: Accelerators) -> str:
@@ -107,6 +111,28 @@ def environment(accelerators: Accelerators) -> dict[str, str]:
     # Autotuning measures kernels on a device.
     flags = f"--xla_gpu_autotune_level=0 --xla_gpu_cuda_data_dir={_nvcc_folder()}"
     return found | {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()}
+
+
+def printed_by(module: str, arguments: list[str], accelerators: Accelerators, timeout_s: float) -> Any:
+    """Run a module that compiles for these accelerators, and return the JSON value in the last line that it prints.
+
+    It runs in a process of its own, because the compilers' environment is fixed once jax starts.
+
+    Raises:
+        MissingExtra: the compiler is not installed.
+        ProcessFailed: the process failed; it has printed why.
+    """
+    result = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=timeout_s,
+        cwd=_ROOT,
+        env=os.environ | environment(accelerators),
+    )
+    if result.returncode:
+        raise ProcessFailed(f"{module} {' '.join(arguments)} failed", cause=f"exit status {result.returncode}")
+    return json.loads(result.stdout.splitlines()[-1])
 
 
 def devices_of(accelerators: Accelerators) -> list[Any]:

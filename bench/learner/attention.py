@@ -9,22 +9,16 @@ lengths. It needs the compilers of the extra ``ahead``.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
-from bench.ahead.accelerators import ACCELERATORS, environment, why_not
+from bench.ahead.accelerators import ACCELERATORS, printed_by, why_not
 from bench.machine import Outcome
-from rollcast.runtime.errors import ProcessFailed
 
 ROW_TOKENS = (512, 2048, 8191, 8192, 32_768)
 _DEVICES = ("h100x8", "v5p-2x2x4")
 _LONG = 2048  # shorter rows are padded and have parts of a fixed size
 _TIMEOUT_S = 1800.0
-_ROOT = Path(__file__).parents[2]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +33,9 @@ def run(arguments: argparse.Namespace) -> Outcome:
             print(f"{name}: {reason}", file=sys.stderr)
             missing.append(f"{name}.growth")
             continue
-        figures |= growth(name, _compiled(name))
+        tokens = [str(one) for one in ROW_TOKENS]
+        compiled = printed_by("bench.ahead.compile_attention", [name, *tokens], ACCELERATORS[name], _TIMEOUT_S)
+        figures |= growth(name, compiled)
     return Outcome({"row_tokens": list(ROW_TOKENS)}, figures, tuple(missing))
 
 
@@ -49,13 +45,3 @@ def growth(name: str, compiled: list[dict[str, Any]]) -> dict[str, float]:
     long = {tokens: kib for tokens, kib in each.items() if tokens >= _LONG}
     figures = {f"{name}.{tokens}.kib_per_token": kib for tokens, kib in each.items()}
     return figures | {f"{name}.growth": max(long.values()) / long[min(long)]}
-
-
-def _compiled(name: str) -> list[dict[str, Any]]:
-    command = [sys.executable, "-m", "bench.ahead.compile_attention", name, *map(str, ROW_TOKENS)]
-    settings = os.environ | environment(ACCELERATORS[name])
-    result = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=_TIMEOUT_S, cwd=_ROOT, env=settings)
-    if result.returncode:
-        raise ProcessFailed(f"compiling attention for {name} failed", cause=f"exit status {result.returncode}")
-    compiled: list[dict[str, Any]] = json.loads(result.stdout.splitlines()[-1])
-    return compiled

@@ -17,19 +17,16 @@ import argparse
 import hashlib
 import importlib.metadata
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any, get_args
 
-from bench.ahead.accelerators import ACCELERATORS, Accelerators, environment, why_not
+from bench.ahead.accelerators import ACCELERATORS, Accelerators, printed_by, why_not
 from bench.machine import Outcome
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.sizing.hardware import GIB
 from rollcast.policy.sizing.memory import Estimate, OptimiserName
-from rollcast.runtime.errors import ProcessFailed
 
 MODELS = ("qwen3-4b", "qwen3-8b", "qwen3-32b")
 ROW_TOKENS = 8192
@@ -128,24 +125,14 @@ def worst(figures: dict[str, float]) -> dict[str, float]:
 
 
 def _compiled(model: str, name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Compile in a process of its own, because the compilers' environment is fixed once jax starts."""
+    """Return what each program needs, compiled now or kept for the present sources."""
     cache, row_tokens, optimiser = arguments.cache, str(arguments.row_tokens), arguments.optimiser
     path = cache / f"{model}-{name}-{row_tokens}-{optimiser}-{_digest()}.json"
     if not path.exists():
-        command = [sys.executable, "-m", "bench.ahead.compile_step", model, name]
-        command += ["--row-tokens", row_tokens, "--optimiser", optimiser]
-        result = subprocess.run(
-            command,
-            stdout=subprocess.PIPE,
-            text=True,
-            timeout=COMPILE_TIMEOUT_S,
-            cwd=_ROOT,
-            env=os.environ | environment(ACCELERATORS[name]),
-        )
-        if result.returncode:
-            raise ProcessFailed(f"compiling {model} for {name} failed", cause=f"exit status {result.returncode}")
+        options = ["--row-tokens", row_tokens, "--optimiser", optimiser]
+        found = printed_by("bench.ahead.compile_step", [model, name, *options], ACCELERATORS[name], COMPILE_TIMEOUT_S)
         cache.mkdir(parents=True, exist_ok=True)
-        path.write_text(result.stdout.splitlines()[-1])
+        path.write_text(json.dumps(found))
     compiled: dict[str, Any] = json.loads(path.read_text())
     return compiled
 

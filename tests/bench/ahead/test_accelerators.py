@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from bench.ahead import accelerators
-from bench.ahead.accelerators import ACCELERATORS, environment, why_not
-from rollcast.runtime.errors import MissingExtra
+from bench.ahead.accelerators import ACCELERATORS, environment, printed_by, why_not
+from rollcast.runtime.errors import MissingExtra, ProcessFailed
 
 
 def test_a_missing_compiler_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,3 +36,16 @@ def test_every_kind_of_device_is_in_the_catalogue_and_has_a_mesh() -> None:
 def test_a_package_inside_a_missing_one_is_missing() -> None:
     assert not accelerators._is_installed("no_such_package.at_all")
     assert accelerators._is_installed("jax.numpy")
+
+
+def test_the_last_line_that_a_process_prints_is_its_result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(accelerators, "_is_installed", lambda _name: True)
+    source = tmp_path / "compiled.json"
+    source.write_text('{"bytes": 1}')
+    target = ACCELERATORS["v5p-2x2x4"]
+    assert printed_by("json.tool", ["--compact", str(source)], target, timeout_s=60.0) == {"bytes": 1}
+    source.write_text("{")
+    with pytest.raises(ProcessFailed) as raised:
+        printed_by("json.tool", [str(source)], target, timeout_s=60.0)
+    assert raised.value.what == f"json.tool {source} failed"
+    assert raised.value.cause == "exit status 1"
