@@ -213,15 +213,17 @@ def _as_dtype(bits: jax.Array, dtype: np.dtype[Any]) -> jax.Array:
     return jax.lax.bitcast_convert_type(bits, dtype)
 
 
+def moved(value: Any, sharding: NamedSharding) -> jax.Array:
+    """Return the value `placed`, or the value itself where it already has the sharding."""
+    if isinstance(value, jax.Array) and value.sharding.is_equivalent_to(sharding, value.ndim):
+        return value
+    return placed(value, sharding)
+
+
 def placed_params(mesh: Mesh, params: Mapping[str, Any]) -> dict[str, jax.Array]:
     """Place parameters, or a snapshot's tensors, on the mesh; those that already have their sharding are not copied."""
     where = params_shardings(mesh, params)
-    return {
-        name: leaf
-        if isinstance(leaf, jax.Array) and leaf.sharding.is_equivalent_to(where[name], leaf.ndim)
-        else placed(leaf, where[name])
-        for name, leaf in sorted(params.items())
-    }
+    return {name: moved(leaf, where[name]) for name, leaf in sorted(params.items())}
 
 
 def stacked_params(mesh: Mesh, params: Mapping[str, Any]) -> dict[str, jax.Array]:

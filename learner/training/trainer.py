@@ -15,7 +15,7 @@ from learner.checkpoints.arrays import ArrayWrite, SavedArrays, read_arrays
 from learner.config import LearnerConfig
 from learner.training.critic import Critic, Judgement
 from learner.training.freezing import Write, begin_freeze
-from learner.training.mesh import make_mesh, placed, placed_params, stacked_params
+from learner.training.mesh import make_mesh, moved, placed_params, stacked_params
 from learner.training.micro_batches import BoolArray, FloatArray, inputs
 from learner.training.packing import PackedBatch
 from learner.training.programs import Factors, Programs
@@ -185,7 +185,7 @@ class Trainer:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a copy of a `state`, of any mesh; arrays that lie where they belong are not copied."""
-        leaves = [_where_it_belongs(state[name], leaf) for name, leaf in _named(self._abstract_state).items()]
+        leaves = [moved(state[name], leaf.sharding) for name, leaf in _named(self._abstract_state).items()]
         tree = jax.tree.unflatten(jax.tree.structure(self._abstract_state), leaves)
         self._params, self._optimiser_state = tree["parameters"], tree["optimiser"]
         self._reference = tree.get("reference")
@@ -298,12 +298,6 @@ def _means(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     names = [name for name in reports[0] if name not in flags]
     means = {name: float(np.mean([report[name] for report in kept])) for name in names}
     return means | {"updates_skipped": float(sum(map(sum, skipped)))}
-
-
-def _where_it_belongs(value: Any, like: jax.ShapeDtypeStruct) -> jax.Array:
-    if isinstance(value, jax.Array) and value.sharding.is_equivalent_to(like.sharding, value.ndim):
-        return value
-    return placed(value, like.sharding)
 
 
 def _named(tree: Any) -> dict[str, Any]:
