@@ -94,14 +94,11 @@ def plan_behaviour(
 def _lay_out_reports(rows: Sequence[TrainingRow], packed: PackedBatch) -> tuple[Array, Array]:
     """Return the reported log-probabilities, f32 [rows, time], and which trained tokens have one, bool [rows, time]."""
     values, present = np.zeros(packed.tokens.shape, np.float32), np.zeros(packed.tokens.shape, bool)
-    for row, (line, span) in zip(rows, packed.places, strict=True):
-        at = span.start + len(row.prompt_token_ids)
-        for segment in row.segments:
-            end = at + len(segment.token_ids)
+    for row, (line, place) in zip(rows, packed.places, strict=True):
+        for segment, span in row.spans(place.start):
             if segment.reported_logprobs:
-                values[line, at:end] = np.clip(segment.reported_logprobs, LOWEST, 0.0)
-                present[line, at:end] = True
-            at = end
+                values[line, span] = np.clip(segment.reported_logprobs, LOWEST, 0.0)
+                present[line, span] = True
     return values, present & packed.loss_mask
 
 

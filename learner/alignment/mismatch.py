@@ -66,15 +66,12 @@ def compare(
     """
     compared = packed.loss_mask if scored is None else scored
     differences: dict[PeerId, list[np.ndarray[Any, Any]]] = {}
-    for row, (line, span) in zip(rows, packed.places, strict=True):
-        at = span.start + len(row.prompt_token_ids)
-        for segment in row.segments:
-            end = at + len(segment.token_ids)
+    for row, (line, place) in zip(rows, packed.places, strict=True):
+        for segment, span in row.spans(place.start):
             if segment.reported_logprobs:
                 reported = np.array(segment.reported_logprobs, np.float64)
-                found = behaviour[line, at:end].astype(np.float64) - reported
-                differences.setdefault(segment.peer_id, []).append(found[compared[line, at:end]])
-            at = end
+                found = behaviour[line, span].astype(np.float64) - reported
+                differences.setdefault(segment.peer_id, []).append(found[compared[line, span]])
     joined = {peer: np.concatenate(parts) for peer, parts in differences.items()}
     return {peer: _mismatch(found) for peer, found in joined.items() if found.size}
 

@@ -110,13 +110,11 @@ def surpluses(rows: Sequence[TrainingRow], packed: PackedBatch, statistics: Toke
     NaN are the tokens that the learner did not score itself.
     """
     found: dict[PeerId, Surplus] = {}
-    for row, (line, span) in zip(rows, packed.places, strict=True):
-        at = span.start + len(row.prompt_token_ids)
-        for segment in row.segments:
-            end = at + len(segment.token_ids)
+    for row, (line, place) in zip(rows, packed.places, strict=True):
+        for segment, span in row.spans(place.start):
             trained = np.frombuffer(segment.loss_mask, np.uint8) > 0
             logprobs, entropies, variances = (
-                np.asarray(leaf)[line, at:end][trained].astype(np.float64) for leaf in statistics
+                np.asarray(leaf)[line, span][trained].astype(np.float64) for leaf in statistics
             )
             good = np.isfinite(logprobs) & np.isfinite(entropies) & np.isfinite(variances)
             if good.any():
@@ -127,5 +125,4 @@ def surpluses(rows: Sequence[TrainingRow], packed: PackedBatch, statistics: Toke
                     float(entropies[good].max()),
                 )
                 found[segment.peer_id] = found.get(segment.peer_id, Surplus()) + one
-            at = end
     return found

@@ -6,7 +6,7 @@ exact resume depends on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -67,6 +67,14 @@ class TrainingRow:
     def tokens(self) -> int:
         """Return the length of prompt and completion together, in tokens."""
         return len(self.prompt_token_ids) + sum(len(segment.token_ids) for segment in self.segments)
+
+    def spans(self, start: int = 0) -> Iterator[tuple[Segment, slice]]:
+        """Yield each segment with its columns in a row where the rollout begins at column ``start``."""
+        start += len(self.prompt_token_ids)
+        for segment in self.segments:
+            end = start + len(segment.token_ids)
+            yield segment, slice(start, end)
+            start = end
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,16 +229,13 @@ def score(
 
 
 def _pack_segments(row: TrainingRow, tokens: Array, loss_mask: Array, versions: Array) -> None:
-    start = len(row.prompt_token_ids)
-    for segment in row.segments:
-        end = start + len(segment.token_ids)
+    for segment, span in row.spans():
         if len(segment.loss_mask) != len(segment.token_ids):
             raise ValueError(f"rollout {row.rollout_id}: loss mask and tokens of a segment differ in length")
-        tokens[start:end] = segment.token_ids
+        tokens[span] = segment.token_ids
         trained = np.frombuffer(segment.loss_mask, np.uint8).astype(bool)
-        loss_mask[start:end] = trained
-        versions[start:end] = np.where(trained, segment.version, NO_VERSION)
-        start = end
+        loss_mask[span] = trained
+        versions[span] = np.where(trained, segment.version, NO_VERSION)
 
 
 def pack_examples(examples: Sequence[tuple[Sequence[int], Sequence[int]]], *, time: int) -> PackedBatch:
