@@ -79,9 +79,9 @@ class Critic:
         shares = (batch.loss_mask / max(batch.loss_mask.sum(), 1)).astype(np.float32)
         gradients, values, _ = self._gradients.of(params, (inputs(batch), judgement, shares), batch.sequences_per_row)
         sound = jnp.isfinite(values["value_loss"])
-        params, optimiser_state, norm = self._updates.apply(gradients, optimiser_state, params, sound)
+        params, optimiser_state, step = self._updates.apply(gradients, optimiser_state, params, sound)
         self.state = (params, optimiser_state)
-        return values | {"critic_skipped": ~(sound & jnp.isfinite(norm))}
+        return values | {"critic_skipped": ~step.taken}
 
     def _estimates(self, params: Params, arrays: dict[str, jax.Array]) -> jax.Array:
         read = (arrays["tokens"], arrays["positions"], arrays["segments"])

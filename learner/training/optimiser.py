@@ -41,8 +41,8 @@ class State(NamedTuple):
     moments: dict[str, Stored]
 
 
-class _Step(NamedTuple):
-    """What the updates of all tensors in one step share; scalars."""
+class Step(NamedTuple):
+    """What the updates of all tensors in one step share; scalars on every device."""
 
     count: jax.Array  # steps taken before, i32
     norm: jax.Array  # of all gradients before clipping, f32
@@ -94,12 +94,10 @@ class Updates:
             state.moments.update(zip(names, self._kept(moments), strict=True))
         return state
 
-    def apply(
-        self, gradients: Params, state: State, params: Params, sound: jax.Array
-    ) -> tuple[Params, State, jax.Array]:
-        """Return parameters and state after a step, and the norm of the gradients before clipping.
+    def apply(self, gradients: Params, state: State, params: Params, sound: jax.Array) -> tuple[Params, State, Step]:
+        """Return parameters and state after a step, and what the step was.
 
-        The step changes nothing unless ``sound`` (bool, scalar) and the norm is finite. The devices decide, so that
+        It changes nothing unless ``sound`` (bool, scalar) and the norm is finite. The devices decide, so that
         no host has to wait for the gradients, and that a replayed step is skipped again.
 
         State and parameters are donated, and gradients are removed from their dictionary once used, to free memory.
@@ -121,7 +119,7 @@ class Updates:
             if self._offload:  # wait, so that the devices hold the moments of at most two groups
                 jax.block_until_ready(before)
                 before = moments
-        return {name: stepped[name] for name in params}, kept, step.norm
+        return {name: stepped[name] for name in params}, kept, step
 
     def abstract_state(self, params: Params) -> State:
         """Return shapes and shardings of a state during a step, for parameters of which only these are given."""
@@ -136,7 +134,7 @@ class Updates:
         count = self.abstract_state(params).count
         sound = jax.ShapeDtypeStruct((), jnp.bool_, sharding=self._everywhere)
         yield self._measure.lower(params, count, sound)
-        step = _Step(count, jax.ShapeDtypeStruct((), jnp.float32, sharding=self._everywhere), sound)
+        step = Step(count, jax.ShapeDtypeStruct((), jnp.float32, sharding=self._everywhere), sound)
         seen = set()
         for names in _groups(params):
             own = tuple(params[name] for name in names)
@@ -165,7 +163,7 @@ class Updates:
         return moved
 
     def _updated(
-        self, gradients: Tensors, params: Tensors, moments: Tensors, step: _Step, seeds: jax.Array, plan: _Plan
+        self, gradients: Tensors, params: Tensors, moments: Tensors, step: Step, seeds: jax.Array, plan: _Plan
     ) -> tuple[Tensors, Tensors]:
         ends = []
         for index, kept in enumerate(zip(params, moments, strict=True)):
@@ -180,7 +178,7 @@ class Updates:
     def _one_updated(
         self,
         transformation: Transformation,
-        step: _Step,
+        step: Step,
         seeds: jax.Array,
         kept: tuple[jax.Array, Stored],
         gradient: jax.Array,
@@ -217,11 +215,11 @@ def _shardings(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf.sharding, tree)
 
 
-def _measured(gradients: Params, count: jax.Array, sound: jax.Array) -> tuple[_Step, jax.Array]:
+def _measured(gradients: Params, count: jax.Array, sound: jax.Array) -> tuple[Step, jax.Array]:
     """Return the step, and the number of steps taken after it."""
     norm = optax.tree.norm(gradients)
     taken = sound & jnp.isfinite(norm)
-    return _Step(count, norm, taken), count + taken.astype(count.dtype)
+    return Step(count, norm, taken), count + taken.astype(count.dtype)
 
 
 def _groups(params: Params) -> list[list[str]]:

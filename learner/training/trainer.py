@@ -249,12 +249,11 @@ class Trainer:
         shares = (batch.loss_mask / max(batch.loss_mask.sum(), 1)).astype(np.float32)
         whole = (inputs(batch), factors, shares)
         gradients, values, self._statistics = self._programs.gradients.of(self._params, whole, batch.sequences_per_row)
-        sound = jnp.isfinite(values["loss"])
         rate = self._programs.learning_rate(self._optimiser_state.count)
-        self._params, self._optimiser_state, norm = self._programs.updates.apply(
-            gradients, self._optimiser_state, self._params, sound
+        self._params, self._optimiser_state, step = self._programs.updates.apply(
+            gradients, self._optimiser_state, self._params, jnp.isfinite(values["loss"])
         )
-        return values | {"grad_norm": norm, "learning_rate": rate, "skipped": ~(sound & jnp.isfinite(norm))}
+        return values | {"grad_norm": step.norm, "learning_rate": rate, "skipped": ~step.taken}
 
 
 def behaviour_by_version(
