@@ -356,6 +356,9 @@ class TrainingLoop:
         await self._prune()
 
     async def _prune(self) -> None:
+        await asyncio.to_thread(self._remove_old_versions)
+
+    def _remove_old_versions(self) -> None:
         checkpoints = self._parts.saves.steps()
         gone = no_longer_needed(
             self._parts.retained.versions(),
@@ -363,7 +366,7 @@ class TrainingLoop:
             staleness_limit=self._settings.rules.staleness_limit,
             checkpoints=checkpoints,
         )
-        await asyncio.to_thread(self._parts.retained.remove, gone, oldest_replayed=min(checkpoints, default=0))
+        self._parts.retained.remove(gone, oldest_replayed=min(checkpoints, default=0))
 
     # ---------------------------------------------------------------- waiting
 

@@ -163,7 +163,7 @@ class _Life:
             sets = await self._held_out()
             held_out = next(iter(sets.values()))
             host = await self._begin(trainer, checkpoints, held_out)
-            self._reporter.note(oldest_checkpoint_step=min(checkpoints.steps()))
+            self._reporter.note(oldest_checkpoint_step=min(await self._on_worker(checkpoints.steps)))
             retained = RetainedVersions(self._folder.versions, mapped=int(self._facts.info.staleness_limit) + 2)
             retained.remove_unfinished()
             evaluations = self._evaluations(sets, trainer, retained)

@@ -32,7 +32,10 @@ class Saves:
         return self._task
 
     def steps(self) -> list[int]:
-        """Return the steps of the durable checkpoints and of the one in flight; versions that they need must stay."""
+        """Return the steps of the durable checkpoints and of the one in flight; versions that they need must stay.
+
+        It reads the folder, which may be far away, and may be called on any thread.
+        """
         return self._checkpoints.steps() + ([self._step] if self._task is not None and self._step is not None else [])
 
     def begin(self, host: HostState, write: Callable[[str], ArrayWrite]) -> Saving:
@@ -71,5 +74,9 @@ class Saves:
         if not await may_save():
             await loop.run_in_executor(self._writer, saving.discard)
             return
-        await loop.run_in_executor(self._writer, saving.commit)
-        self._on_saved(min(self._checkpoints.steps()))
+        self._on_saved(await loop.run_in_executor(self._writer, self._commit, saving))
+
+    def _commit(self, saving: Saving) -> int:
+        """Complete a save and return the step of the oldest durable checkpoint."""
+        saving.commit()
+        return min(self._checkpoints.steps())
