@@ -154,8 +154,7 @@ class Follower:
         self._written = self._writer.submit(write_with_the_others)
 
     def _build(self, settings: dict[str, Any]) -> Trainer:
-        # Only the leader reads the model of init_from; its values arrive when it places them.
-        values = self._config.model_dump() | settings["shared"] | {"init_from": None}
+        values = self._config.model_dump() | settings["shared"]
         model, config = ModelConfig.model_validate(settings["model"]), LearnerConfig.model_validate(values)
         use_matmul_precision(config.matmul_precision, model.carrier_dtype)
         return Trainer(model, config)
