@@ -87,13 +87,14 @@ class Gradients:
 
     def _add_part(self, params: Params, total: Params, part: Any, sequences_per_row: int) -> tuple[Params, Side]:
         rows = jax.lax.with_sharding_constraint(part, rows_sharding(self._mesh))
-        value, pull, (metrics, values) = jax.vjp(
-            lambda own: self._loss(own, rows, sequences_per_row), params, has_aux=True
-        )
         # Each tensor's gradient is added to its sum where it is computed, a layer at a time: those of all layers
         # together, as the loop over layers would return them, are as large as the parameters.
         sums = jax.tree.map(jax.new_ref, total)
-        pull.with_refs(sums)(jnp.ones_like(value))
+        with jax.sharding.use_abstract_mesh(self._mesh.abstract_mesh):  # for kernels that XLA cannot divide by itself
+            value, pull, (metrics, values) = jax.vjp(
+                lambda own: self._loss(own, rows, sequences_per_row), params, has_aux=True
+            )
+            pull.with_refs(sums)(jnp.ones_like(value))
         added = jax.tree.map(jax.freeze, sums)
         # Few numbers a token, and every process can read them where each device has them all.
         kept = jax.lax.with_sharding_constraint(values, NamedSharding(self._mesh, PartitionSpec()))
@@ -120,7 +121,9 @@ class ForwardPasses:
     def _run(self, params: Params, arrays: dict[str, Any]) -> Any:
         rows = jax.lax.with_sharding_constraint(arrays, rows_sharding(self._mesh))
         everywhere = NamedSharding(self._mesh, PartitionSpec())
-        return jax.lax.with_sharding_constraint(self._function(params, rows), everywhere)
+        with jax.sharding.use_abstract_mesh(self._mesh.abstract_mesh):
+            values = self._function(params, rows)
+        return jax.lax.with_sharding_constraint(values, everywhere)
 
 
 def parts(whole: Any, each: int) -> Iterator[Any]:

@@ -7,7 +7,7 @@ float32, because the unit itself would add up with fewer bits (DeepSeek-V3 Techn
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +15,13 @@ import numpy as np
 import structlog
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
+from jax.sharding import PartitionSpec
 
 from rollcast.policy.products.quantise import ALONG_COLUMNS, ALONG_ROWS, GROUP, Quantised, dequantise, quantise
 
 _log = structlog.get_logger()
+
+TokensAlong = Literal["rows", "contraction"]
 
 _COMPUTE_CAPABILITY_MIN = 8.9  # Ada and Hopper are the first generations with an FP8 unit
 _WARPS, _STAGES = 8, 3
@@ -37,24 +40,61 @@ def is_available() -> bool:
 
 @functools.cache
 def refusal() -> str:
-    """Return why products of E4M3 codes are not computed by an FP8 unit; empty if they are.
-
-    With several devices arrays are sharded and a kernel of our own would gather them, so bfloat16 units do the work.
-    """
+    """Return why products of E4M3 codes are not computed by an FP8 unit; empty if they are."""
     device = jax.local_devices()[0]
     if device.platform != "gpu":
         return f"a {device.platform} has no FP8 unit that is used"
     capability = float(device.compute_capability)
     if capability < _COMPUTE_CAPABILITY_MIN:
         return f"FP8 units need compute capability {_COMPUTE_CAPABILITY_MIN}, and this GPU has {capability}"
-    if jax.device_count() != 1:
-        return f"FP8 units are used with one device only, and there are {jax.device_count()}"
     try:
         difference = _difference()
     except Exception as error:  # compilers raise many kinds of errors; after any of them another unit does the work
         return f"the FP8 kernel failed its check: {type(error).__name__}: {error}"[:500]
     right = difference <= _CHECK_DIFFERENCE_MAX  # not so for NaN
     return "" if right else f"the FP8 kernel's products are {difference:.2g} off"
+
+
+def takes(tokens: int) -> bool:
+    """Return whether `multiply_tokens` can divide this many tokens among the devices of the mesh in use.
+
+    Each device needs whole groups of tokens. A mesh whose last axis divides kernels too uses XLA's own products.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.size <= 1:
+        return True
+    *_, last = mesh.axis_sizes
+    return bool(last == 1) and tokens % (mesh.size * GROUP) == 0
+
+
+def multiply_tokens(left: Quantised, right: Quantised, *, tokens: TokensAlong) -> jax.Array:
+    """Return `multiply` of operands whose tokens are divided among the devices of the mesh in use, if there is one.
+
+    tokens: "rows" if the rows of ``left`` are tokens; each device then gathers ``right``, in codes of 8 bits.
+    "contraction" if the columns of ``left`` and the rows of ``right`` are; the devices' products are then added up in
+    float32, and each device keeps its part of the rows, as a kernel's gradient lies, if they divide evenly.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.size <= 1:
+        return multiply(left, right)
+    *copies, parts, _ = mesh.axis_names  # kernels are divided among one axis of the rows, and the same along others
+    rows = (*copies, parts)
+    by_rows, by_columns, whole = PartitionSpec(rows), PartitionSpec(None, rows), PartitionSpec()
+    on_mesh = functools.partial(jax.shard_map, check_vma=False)
+    if tokens == "rows":
+        product: jax.Array = on_mesh(multiply, in_specs=(by_rows, whole), out_specs=by_rows)(left, right)
+        return product
+    divided = left.codes.shape[0] % mesh.shape[parts] == 0
+
+    def summed(left: Quantised, right: Quantised) -> jax.Array:
+        product = multiply(left, right)
+        if not divided:
+            return jax.lax.psum(product, rows)
+        return jax.lax.psum(jax.lax.psum_scatter(product, parts, tiled=True), copies)
+
+    ends = PartitionSpec(parts) if divided else whole
+    total: jax.Array = on_mesh(summed, in_specs=(by_columns, by_rows), out_specs=ends)(left, right)
+    return total
 
 
 def multiply(left: Quantised, right: Quantised, *, interpret: bool = False) -> jax.Array:

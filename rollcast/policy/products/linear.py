@@ -160,9 +160,10 @@ def _product(left: jax.Array, right: jax.Array | Quantised, right_block: Block) 
     Without an FP8 unit the values of the codes are multiplied. They are bfloat16 numbers, so every product is exact, in
     bfloat16 units too, and only the sum has float32's rounding.
     """
-    if fp8_unit.is_available():
+    tokens: fp8_unit.TokensAlong = "contraction" if right_block == ALONG_ROWS else "rows"
+    if fp8_unit.is_available() and fp8_unit.takes(left.shape[0 if tokens == "rows" else 1]):
         codes = right if isinstance(right, Quantised) else quantise(right, right_block)
-        return fp8_unit.multiply(quantise(left, ALONG_COLUMNS), codes)
+        return fp8_unit.multiply_tokens(quantise(left, ALONG_COLUMNS), codes, tokens=tokens)
     values = dequantise(right, right_block) if isinstance(right, Quantised) else rounded(right, right_block)
     product: jax.Array = jax.lax.platform_dependent(
         rounded(left, ALONG_COLUMNS), values, cpu=_multiply_f32, default=_multiply_bf16

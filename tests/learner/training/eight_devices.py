@@ -7,6 +7,7 @@ It prints one JSON object. The number of virtual devices is fixed when jax start
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from learner.config import LearnerConfig, MeshConfig
 from learner.publishing.versions import RetainedVersions
@@ -25,6 +27,9 @@ from learner.training.mesh import make_mesh, placed_params
 from learner.training.trainer import Trainer, behaviour_by_version
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import initial_params
+from rollcast.policy.products import fp8_unit
+from rollcast.policy.products.linear import fp8_matmul
+from rollcast.policy.products.quantise import GROUP
 from rollcast.policy.snapshot import freeze, tensor_specs
 from rollcast.wire.ids import Version
 from tests.learner.tiny import tiny_batch
@@ -87,10 +92,37 @@ def wrong_files(folder: Path) -> list[str]:
     return wrong
 
 
+def fp8_unit_differences() -> list[float]:
+    """Return how far a product and its gradients are from those without FP8 units, of the largest value.
+
+    The units' kernel is interpreted; rows are divided among 2 x 4 devices, the kernel among 4.
+    """
+    random = np.random.default_rng(0)
+    operands = [random.standard_normal(shape, np.float32) for shape in ((8, GROUP, 40), (40, 24), (8, GROUP, 24))]
+
+    def products(x: jax.Array, master: jax.Array, dy: jax.Array) -> list[jax.Array]:
+        product, pull = jax.vjp(fp8_matmul, x, master)
+        return [product, *pull(dy)]
+
+    expected = jax.jit(products)(*operands)
+    mesh = make_mesh(MeshConfig(data=2, fsdp=4, tensor=1))
+    rows, parts = (NamedSharding(mesh, PartitionSpec(axes)) for axes in (("data", "fsdp"), "fsdp"))
+    fp8_unit.is_available = lambda: True
+    fp8_unit.multiply = functools.partial(fp8_unit.multiply, interpret=True)
+    with jax.set_mesh(mesh):
+        compute = jax.jit(lambda *arrays: products(*arrays), out_shardings=[rows, rows, parts])
+        found = compute(*map(jax.device_put, operands, (rows, parts, rows)))
+    return [
+        float(np.abs(np.asarray(one) - np.asarray(like)).max() / np.abs(np.asarray(like)).max())
+        for one, like in zip(found, expected, strict=True)
+    ]
+
+
 def main() -> None:
     model_folder, run_folder = map(Path, sys.argv[1:])
     found = load_publish_and_read_back(model_folder, run_folder)
-    print(json.dumps(found | {"wrong_files": wrong_files(run_folder)}))
+    found |= {"wrong_files": wrong_files(run_folder), "fp8_unit_differences": fp8_unit_differences()}
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AbstractMesh, AxisType
 
 from rollcast.policy.products import fp8_unit
 from rollcast.policy.products.linear import fp8_matmul
@@ -64,6 +65,22 @@ def test_a_linear_layer_uses_an_available_unit(monkeypatch: pytest.MonkeyPatch) 
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), taken, emulated)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "tokens", "taken"),
+    [
+        ((2, 4, 1), 8 * 128, True),
+        ((2, 4, 1), 8 * 128 + 8, False),  # a device would have a part of a group
+        ((2, 2, 2), 8 * 128, False),  # kernels are divided too
+        ((1, 1, 1), 7, True),
+    ],
+)
+def test_devices_take_whole_groups_of_tokens(sizes: tuple[int, int, int], tokens: int, taken: bool) -> None:
+    mesh = AbstractMesh(sizes, ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
+    with jax.sharding.use_abstract_mesh(mesh):
+        assert fp8_unit.takes(tokens) == taken
+    assert fp8_unit.takes(tokens)  # on one device
+
+
 class Gpu:
     platform = "gpu"
 
@@ -72,20 +89,18 @@ class Gpu:
 
 
 @pytest.mark.parametrize(
-    ("capability", "devices", "difference", "reason"),
+    ("capability", "difference", "reason"),
     [
-        ("9.0", 1, 1e-5, ""),
-        ("8.6", 1, 1e-5, "compute capability 8.9, and this GPU has 8.6"),
-        ("9.0", 8, 1e-5, "one device only, and there are 8"),
-        ("9.0", 1, 0.2, "products are 0.2 off"),
-        ("9.0", 1, float("nan"), "off"),
+        ("9.0", 1e-5, ""),
+        ("8.6", 1e-5, "compute capability 8.9, and this GPU has 8.6"),
+        ("9.0", 0.2, "products are 0.2 off"),
+        ("9.0", float("nan"), "off"),
     ],
 )
 def test_a_unit_that_is_not_used_says_why(
-    monkeypatch: pytest.MonkeyPatch, capability: str, devices: int, difference: float, reason: str
+    monkeypatch: pytest.MonkeyPatch, capability: str, difference: float, reason: str
 ) -> None:
     monkeypatch.setattr(jax, "local_devices", lambda: [Gpu(capability)])
-    monkeypatch.setattr(jax, "device_count", lambda: devices)
     monkeypatch.setattr(fp8_unit, "_difference", lambda: difference)
     fp8_unit.refusal.cache_clear()
     found = fp8_unit.refusal()
