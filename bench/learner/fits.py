@@ -41,6 +41,7 @@ _SOURCES = (
     "learner/optimisers",
     "learner/training",
     "rollcast/policy",
+    "rollcast/policy/experts",
     "rollcast/policy/kernels",
     "rollcast/policy/products",
 )

@@ -179,7 +179,7 @@ def _whole(config: ModelConfig, params: Params, tokens: Any) -> Logits:
     def forward(params: Params, tokens: jax.Array) -> jax.Array:
         model = bind(config, params)
         positions = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
-        return model.logits(model(tokens, positions, segment_attend(jnp.ones_like(tokens))))[0]
+        return model.logits(model(tokens, positions, segment_attend(jnp.ones_like(tokens))).states)[0]
 
     return np.asarray(forward(params, jnp.asarray(tokens[None], jnp.int32)))
 
@@ -190,7 +190,7 @@ def _through_cache(config: ModelConfig, params: Params, tokens: Any, prompt: int
         model = bind(config, params)
         counts = jnp.full((1,), part.shape[1], jnp.int32)
         hidden, pages = extend(model, pages, tables, part, start, counts)
-        return model.logits(hidden)[0], pages
+        return model.logits(hidden.states)[0], pages
 
     needed = -(-len(tokens) // PAGE_TOKENS)
     tables = jnp.arange(1, needed + 1, dtype=jnp.int32)[None]

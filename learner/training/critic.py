@@ -112,8 +112,9 @@ def value_estimates(
 ) -> jax.Array:
     """Return the value f32 [rows, time] before each token, from the tokens before it; 0 for the first of a row."""
     model = bind(config, stacked(params))
-    hidden = model(tokens, positions, forward.attend(segments), forward.around, forward.look_up).astype(jnp.float32)
-    after = (hidden @ params[HEAD] + params[BIAS])[..., 0]
+    around, routing = forward.around, forward.routing(segments, None)
+    hidden = model(tokens, positions, forward.attend(segments), around, forward.look_up, routing)
+    after = (hidden.states.astype(jnp.float32) @ params[HEAD] + params[BIAS])[..., 0]
     return jnp.pad(after[:, :-1], ((0, 0), (1, 0)))
 
 

@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from rollcast.policy.config import ModelConfig, described_model
 from rollcast.policy.hub.config import family_of, write_config
-from rollcast.policy.hub.names import hf_name, is_transposed
+from rollcast.policy.hub.names import hf_names, is_transposed
 from rollcast.policy.shapes import parameter_shapes
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.versions.records import VersionRecord
@@ -34,6 +34,12 @@ def read_model(record: VersionRecord) -> ModelConfig:
             cause="transformers does not round activations as the learner does",
             fix='set engine.kind = "jax", or train in bfloat16',
         )
+    if config.experts:
+        raise MalformedMessage(
+            "the torch engine cannot run a model with experts",
+            cause="transformers holds a layer's experts in one tensor of another layout than a version's",
+            fix='set engine.kind = "jax"',
+        )
     table = tensor_table((name, config.precision, shape) for name, shape in parameter_shapes(config).items())
     if tuple(record.tensors) != table:
         raise MalformedMessage(
@@ -57,7 +63,8 @@ def weights_of(record: VersionRecord, buffer: torch.Tensor) -> Weights:
     for spec in record.tensors:
         flat = buffer[spec.offset_bytes : spec.offset_bytes + spec.size_bytes].view(_DTYPES[spec.dtype])
         tensor = flat.view(spec.shape)
-        weights[hf_name(spec.name)] = tensor.T if is_transposed(spec.name) else tensor
+        (name,) = hf_names(spec.name, spec.shape)
+        weights[name] = tensor.T if is_transposed(spec.name) else tensor
     return weights
 
 

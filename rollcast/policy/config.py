@@ -11,6 +11,9 @@ from rollcast.runtime.config import ConfigModel
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.versions.records import VersionRecord
 
+EXPERTS_MAX = 1024
+"""The most experts of a layer."""
+
 
 class Llama3Scaling(ConfigModel):
     """Rotary frequencies stretched for longer contexts, as in Llama 3.1 and later (The Llama 3 Herd, section 3.4)."""
@@ -62,10 +65,11 @@ RopeScaling = Annotated[Llama3Scaling | YarnScaling, Field(discriminator="kind")
 
 
 class ModelConfig(ConfigModel):
-    """The architecture of a decoder-only transformer of the Qwen3, Qwen2.5 and Llama 3 families.
+    """The architecture of a decoder-only transformer of the Qwen3, Qwen3-MoE, Qwen2.5 and Llama 3 families.
 
     The defaults are those of the demonstration model with 0.3 million parameters. Qwen3 normalises queries and keys,
-    Qwen2.5 adds biases to queries, keys and values, Llama 3 does neither.
+    Qwen2.5 adds biases to queries, keys and values, Llama 3 does neither. With ``experts`` every feed-forward layer is
+    a mixture of experts.
     """
 
     preset: str = ""
@@ -84,7 +88,17 @@ class ModelConfig(ConfigModel):
     head_size: int = Field(16, ge=2)
     """Size of one head."""
     feed_forward_width: int = Field(256, ge=8)
-    """Inner size of SwiGLU."""
+    """Inner size of SwiGLU. A model with experts has no layer of this size."""
+    experts: int = Field(0, ge=0, le=EXPERTS_MAX)
+    """The number of experts of each feed-forward layer; 0: the layers are dense."""
+    experts_per_token: int = Field(0, ge=0)
+    """The number of experts that each token is sent to."""
+    expert_width: int = Field(0, ge=0)
+    """Inner size of each expert's SwiGLU."""
+    normalised_routes: bool = True
+    """Whether the probabilities of a token's chosen experts are scaled to add up to 1."""
+    balance_coefficient: float = Field(0.001, ge=0.0)
+    """Factor of the loss that keeps the experts' loads even, as the model was trained with."""
     rope_base: float = Field(10_000.0, gt=1.0)
     """Base of the rotary position embedding."""
     rope_scaling: RopeScaling | None = None
@@ -115,6 +129,14 @@ class ModelConfig(ConfigModel):
         if name not in ARCHITECTURES:
             raise ValueError(f"no preset {str(name)[:60]!r}; there are {', '.join(ARCHITECTURES)}")
         return {**ARCHITECTURES[name], **given}
+
+    @model_validator(mode="after")
+    def _experts_complete(self) -> ModelConfig:
+        if self.experts and not (1 <= self.experts_per_token <= self.experts and self.expert_width >= 8):
+            raise ValueError("with experts, experts_per_token must be 1 to experts and expert_width at least 8")
+        if not self.experts and (self.experts_per_token or self.expert_width):
+            raise ValueError("experts_per_token and expert_width need experts")
+        return self
 
     @property
     def carrier_dtype(self) -> str:

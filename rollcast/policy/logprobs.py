@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -12,8 +11,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from rollcast.policy.attention import Attend, Kernel, segment_attend
 from rollcast.policy.config import ModelConfig
+from rollcast.policy.experts.layer import CHOSEN, Routed, Routing
 from rollcast.policy.logits import Tiles, token_scores
-from rollcast.policy.model import looked_up
+from rollcast.policy.model import Run, looked_up
 from rollcast.policy.params import Params, bind
 from rollcast.policy.stacking import stacked
 
@@ -40,17 +40,25 @@ class Forward:
         mesh = None if self.rows is None else self.rows.mesh
         return segment_attend(segments, self.kernel, mesh, packed=self.packed)
 
-    def around(self, run: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
+    def routing(self, segments: jax.Array, routes: jax.Array | None) -> Routing:
+        """Return how the tokens of a batch's segments are routed; padding does not count for the experts' loads."""
+        return Routing(segments > 0, routes, None if self.rows is None else self.rows.mesh)
+
+    def around(self, run: Run) -> Run:
         """Wrap a block's computation with the configured sharding and rematerialisation; for Decoder."""
 
-        def placed(x: jax.Array) -> jax.Array:
-            return self._placed(run(self._placed(x)))
+        def placed(x: jax.Array) -> tuple[jax.Array, Routed | None]:
+            after, routed = run(self._placed(x))
+            return self._placed(after), routed
 
         # Without rematerialisation products are kept, and what fused kernels make of them is computed again: the loop
         # over layers would write each intermediate value to memory. Nothing of a loop's forward pass could be merged
         # with its recomputation, so no barrier is needed.
-        kept = None if self.remat else jax.checkpoint_policies.dots_saveable
-        recomputed: Callable[[jax.Array], jax.Array] = jax.checkpoint(placed, prevent_cse=False, policy=kept)
+        kept = jax.checkpoint_policies.save_only_these_names(CHOSEN)
+        if not self.remat:
+            policies = jax.checkpoint_policies
+            kept = policies.save_from_both_policies(policies.dots_saveable, kept)
+        recomputed: Run = jax.checkpoint(placed, prevent_cse=False, policy=kept)
         return recomputed
 
     def look_up(self, embedding: jax.Array, tokens: jax.Array, dtype: Any) -> jax.Array:
@@ -85,6 +93,15 @@ class TokenStatistics(NamedTuple):
     variances: jax.Array  # variance of log p under that distribution, nats squared; not differentiated
 
 
+class Scores(NamedTuple):
+    """What the training forward gives."""
+
+    statistics: TokenStatistics
+    routed: Routed | None
+    """The routes that were used, [rows, time, layers, experts_per_token] as rollcast.policy.experts.routes describes,
+    and the experts' loads by layer; None without experts."""
+
+
 def completion_logprobs(
     config: ModelConfig,
     params: Params,
@@ -92,19 +109,38 @@ def completion_logprobs(
     positions: jax.Array,
     segments: jax.Array,
     temperature: jax.Array,
+    routes: jax.Array | None = None,
     forward: Forward = PLAIN,
 ) -> TokenStatistics:
+    """Return the statistics of ``score``, with its arguments."""
+    return score(config, params, tokens, positions, segments, temperature, routes, forward).statistics
+
+
+def score(
+    config: ModelConfig,
+    params: Params,
+    tokens: jax.Array,
+    positions: jax.Array,
+    segments: jax.Array,
+    temperature: jax.Array,
+    routes: jax.Array | None = None,
+    forward: Forward = PLAIN,
+) -> Scores:
     """Run the training forward on tokens i32 [rows, time] and score every token.
 
     segments: see segment_attend. temperature: f32 [rows], or [rows, time] if a row holds several sequences; padding may
-    have any temperature.
+    have any temperature. routes: experts to use instead of the routers' choice, integers [rows, time, layers,
+    experts_per_token], those of a token where it is read; tokens without a record, which have
+    rollcast.policy.experts.routes.no_route, and all tokens where it is None, are routed by the model.
     """
     model = bind(config, stacked(params))
-    hidden = model(tokens, positions, forward.attend(segments), forward.around, forward.look_up)
+    around, routing = forward.around, forward.routing(segments, routes)
+    hidden = model(tokens, positions, forward.attend(segments), around, forward.look_up, routing)
     per_token = jnp.where(segments > 0, temperature if temperature.ndim == 2 else temperature[:, None], 1.0)
     # The hidden state at t predicts the token at t + 1; the last column predicts nothing and only keeps the shape.
     following = ((0, 0), (0, 1))
     targets, scale = jnp.pad(tokens[:, 1:], following), jnp.pad(per_token[:, 1:], following, constant_values=1.0)
-    scores = token_scores(hidden, model.output_weights(), targets, scale, forward.tiles)
+    scores = token_scores(hidden.states, model.output_weights(), targets, scale, forward.tiles)
     goes_on = jnp.pad((segments[:, 1:] == segments[:, :-1]) & (segments[:, 1:] > 0), ((0, 0), (1, 0)))
-    return TokenStatistics(*(jnp.where(goes_on, jnp.roll(one, 1, axis=1), 0.0) for one in scores))
+    statistics = TokenStatistics(*(jnp.where(goes_on, jnp.roll(one, 1, axis=1), 0.0) for one in scores))
+    return Scores(statistics, hidden.routed)

@@ -1,7 +1,8 @@
 """Define a decoder-only transformer in flax.nnx: Qwen3 (Qwen3 Technical Report, section 2), Qwen2.5 and Llama 3.
 
-It has RMSNorm before each block, rotary positions, grouped-query attention and SwiGLU. Queries and keys are normalised
-(Qwen3), or have biases as the values do (Qwen2.5), or neither (Llama 3). One forward pass serves training, prompts and
+It has RMSNorm before each block, rotary positions, grouped-query attention and SwiGLU, or a mixture of experts that are
+SwiGLUs (Qwen3-MoE). Queries and keys are normalised (Qwen3), or have biases as the values do (Qwen2.5), or neither
+(Llama 3). One forward pass serves training, prompts and
 decoding: they differ in the `Attend` that they pass.
 
 Weights are read in the configured precision: the learner's float32 masters are rounded when they are read, the
@@ -14,7 +15,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,12 +24,17 @@ from flax import nnx
 
 from rollcast.policy.attention import Attend
 from rollcast.policy.config import ModelConfig, YarnScaling
+from rollcast.policy.experts.layer import Experts, Routed, Routing
 from rollcast.policy.products.linear import Linear, carried, carried_to, carrier_matmul
 
-#: Takes a function of the residual stream [batch, time, width] and returns one that computes the same values.
-Around = Callable[[Callable[[jax.Array], jax.Array]], Callable[[jax.Array], jax.Array]]
+#: Computes a block: takes the residual stream [batch, time, width]; returns the next one, and what experts report.
+Run = Callable[[jax.Array], tuple[jax.Array, Routed | None]]
+#: Takes such a function and returns one that computes the same values.
+Around = Callable[[Run], Run]
 #: Takes the embedding [vocabulary, width], tokens i32 [batch, time] and the carrier's dtype; see looked_up.
 LookUp = Callable[[jax.Array, jax.Array, Any], jax.Array]
+
+ROUTED_BY_ITSELF = Routing()
 
 
 def looked_up(embedding: jax.Array, tokens: jax.Array, dtype: Any) -> jax.Array:
@@ -154,11 +160,30 @@ class Block(nnx.Module):  # type: ignore[misc]
         self.attention_norm = RMSNorm(config.width, config.rms_epsilon)
         self.attention = Attention(config)
         self.feed_forward_norm = RMSNorm(config.width, config.rms_epsilon)
-        self.feed_forward = FeedForward(config)
+        self.feed_forward = Experts(config) if config.experts else FeedForward(config)
 
-    def __call__(self, x: jax.Array, rotary: tuple[jax.Array, jax.Array], layer: Any, attend: Attend) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, rotary: tuple[jax.Array, jax.Array], layer: Any, attend: Attend, routing: Routing
+    ) -> tuple[jax.Array, Routed | None]:
+        """Return the residual stream after this block, and what its experts report; None without experts.
+
+        ``routing.routes``, if given, are this layer's alone.
+        """
         x = x + self.attention(self.attention_norm(x), rotary, layer, attend)
-        return x + self.feed_forward(self.feed_forward_norm(x))
+        normal = self.feed_forward_norm(x)
+        if isinstance(self.feed_forward, FeedForward):
+            return x + self.feed_forward(normal), None
+        mixed, routed = self.feed_forward(normal, routing)
+        return x + mixed, routed
+
+
+class Hidden(NamedTuple):
+    """What a forward pass gives."""
+
+    states: jax.Array  # [batch, time, width] after the last norm
+    routed: Routed | None
+    """With experts, of all layers: the routes used, [batch, time, layers, experts_per_token], and the loads, each with
+    an axis of layers in front. None without experts."""
 
 
 class Decoder(nnx.Module):  # type: ignore[misc]
@@ -184,29 +209,40 @@ class Decoder(nnx.Module):  # type: ignore[misc]
         attend: Attend,
         around: Around = lambda run: run,
         look_up: LookUp = looked_up,
-    ) -> jax.Array:
-        """Return hidden states [batch, time, width] after the last norm.
+        routing: Routing = ROUTED_BY_ITSELF,
+    ) -> Hidden:
+        """Run the layers.
 
         tokens: i32 [batch, time]. positions: i32 [batch, time], index in the sequence without padding. attend: see
         rollcast.policy.attention; tokens that it masks may be anything. around: wraps each block's computation on the
         residual stream, for example to recompute in the backward pass instead of keeping activations.
-        look_up: see LookUp.
+        look_up: see LookUp. routing: experts to use instead of the routers' choice, and which tokens count for the
+        loads; see Routing.
         """
         x = look_up(self.embedding[...], tokens, self.compute_dtype)
         rotary = rotary_angles(positions, self.config)
-        if not isinstance(self.layers, Block):
+        routes = None if routing.routes is None else jnp.moveaxis(routing.routes, 2, 0)
+
+        def run(x: jax.Array, of_layer: tuple[Any, jax.Array | None, Block]) -> tuple[jax.Array, Routed | None]:
+            layer, own_routes, block = of_layer
+            own = routing._replace(routes=own_routes)
+            return around(functools.partial(block, rotary=rotary, layer=layer, attend=attend, routing=own))(x)
+
+        if isinstance(self.layers, Block):
+            block_form, stacks = nnx.split(self.layers)
+            numbers = jnp.arange(self.config.layers, dtype=jnp.int32)
+            x, reports = jax.lax.scan(
+                lambda x, one: run(x, (one[0], one[1], nnx.merge(block_form, one[2]))), x, (numbers, routes, stacks)
+            )
+        else:
+            found = []
             for layer, block in enumerate(self.layers):
-                x = around(functools.partial(block, rotary=rotary, layer=layer, attend=attend))(x)
-            return self.final_norm(x)
-        block_form, stacks = nnx.split(self.layers)
-
-        def run(x: jax.Array, of_layer: tuple[jax.Array, Any]) -> tuple[jax.Array, None]:
-            layer, tensors = of_layer
-            block = nnx.merge(block_form, tensors)
-            return around(functools.partial(block, rotary=rotary, layer=layer, attend=attend))(x), None
-
-        x, _ = jax.lax.scan(run, x, (jnp.arange(self.config.layers, dtype=jnp.int32), stacks))
-        return self.final_norm(x)
+                x, report = run(x, (layer, None if routes is None else routes[layer], block))
+                found.append(report)
+            reports = jax.tree.map(lambda *leaves: jnp.stack(leaves), *found)
+        if reports is not None:
+            reports = reports._replace(routes=jnp.moveaxis(reports.routes, 0, 2))
+        return Hidden(self.final_norm(x), reports)
 
     def output_weights(self) -> jax.Array:
         """Return the output head's weights [width, vocabulary], in the dtype in which they are stored."""

@@ -17,6 +17,7 @@ from flax import nnx
 
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.model import Decoder
+from rollcast.policy.products.grouped import GroupedLinear
 from rollcast.policy.products.linear import Flow, Linear
 from rollcast.policy.stacking import is_stacked
 
@@ -37,8 +38,8 @@ Place = Callable[[str, np.ndarray[Any, np.dtype[np.float32]]], Any]
 def initial_params(config: ModelConfig, seed: int, place: Place | None = None) -> Params:
     """Return fresh float32 parameters by tensor name; the same seed gives the same bits on every platform.
 
-    The embedding is normal with EMBEDDING_DEVIATION, kernels [inputs, outputs] are normal with variance 1 / inputs,
-    scales are 1 and biases 0. Tensors are made one at a time, in sorted order of their names.
+    The embedding is normal with EMBEDDING_DEVIATION, kernels [..., inputs, outputs] are normal with variance 1 /
+    inputs, scales are 1 and biases 0. Tensors are made one at a time, in sorted order of their names.
 
     Args:
         config: the architecture.
@@ -61,7 +62,7 @@ def _initial_value(name: str, shape: tuple[int, ...], random: np.random.Generato
         return np.ones(shape, np.float32)
     if name.endswith(".bias"):
         return np.zeros(shape, np.float32)
-    deviation = EMBEDDING_DEVIATION if name == "embedding" else shape[0] ** -0.5
+    deviation = EMBEDDING_DEVIATION if name == "embedding" else shape[-2] ** -0.5
     return random.standard_normal(shape, np.float32) * np.float32(deviation)
 
 
@@ -122,7 +123,7 @@ def _decoder(config: ModelConfig, *, frozen: bool, scanned: bool) -> Decoder:
     model = Decoder(config, scanned=scanned)
     flow = _flow(config, frozen=frozen)
     for _, module in nnx.iter_modules(model.layers):
-        if isinstance(module, Linear):
+        if isinstance(module, Linear | GroupedLinear):
             module.set_flow(flow)
     return model
 

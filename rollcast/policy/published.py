@@ -26,6 +26,23 @@ def _qwen3(width: int, layers: int, query_heads: int, feed_forward_width: int, *
     }
 
 
+def _qwen3_moe(
+    width: int, layers: int, query_heads: int, expert_width: int, *, feed_forward_width: int
+) -> dict[str, Any]:
+    """Return the values of a Qwen3 mixture of experts (Qwen3 Technical Report, 2025, table 2).
+
+    feed_forward_width is that of dense layers, which the published files give although there are none.
+    """
+    return _qwen3(width, layers, query_heads, feed_forward_width, tied=False) | {
+        "key_value_heads": 4,
+        "experts": 128,
+        "experts_per_token": 8,
+        "expert_width": expert_width,
+        "normalised_routes": True,
+        "balance_coefficient": 0.001,
+    }
+
+
 def _qwen25(
     width: int,
     layers: int,
@@ -95,6 +112,10 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "qwen3-8b": _qwen3(4096, 36, 32, 12_288, tied=False),
     "qwen3-14b": _qwen3(5120, 40, 40, 17_408, tied=False),
     "qwen3-32b": _qwen3(5120, 64, 64, 25_600, tied=False),
+    "qwen3-30b-a3b": _qwen3_moe(2048, 48, 32, 768, feed_forward_width=6144),
+    "qwen3-30b-a3b-2507": _qwen3_moe(2048, 48, 32, 768, feed_forward_width=6144)
+    | {"rope_base": 1e7, "context_tokens_max": 262_144},
+    "qwen3-235b-a22b": _qwen3_moe(4096, 94, 64, 1536, feed_forward_width=12_288),
     "qwen2.5-0.5b": _qwen25(896, 24, (14, 2), 4864, tied=True, head_size=64),
     "qwen2.5-1.5b": _qwen25(1536, 28, (12, 2), 8960, tied=True),
     "qwen2.5-3b": _qwen25(2048, 36, (16, 2), 11_008, tied=True),

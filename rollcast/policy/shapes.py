@@ -8,6 +8,9 @@ from rollcast.policy.config import ModelConfig
 
 Shapes = dict[str, tuple[int, ...]]
 
+ROUTER = "feed_forward.router.kernel"
+"""The end of the name of a router's matrix, which is read in the carrier's dtype in every precision."""
+
 
 def parameter_shapes(config: ModelConfig) -> Shapes:
     """Return the shape of every parameter by name, sorted; the same as rollcast.policy.params.abstract_params."""
@@ -21,8 +24,8 @@ def parameter_shapes(config: ModelConfig) -> Shapes:
 
 
 def is_hidden_kernel(name: str) -> bool:
-    """Return whether a parameter is a matrix between two layers, neither of the vocabulary nor of a norm."""
-    return name.startswith("layers.") and name.endswith(".kernel")
+    """Return whether a parameter is made of matrices between two layers: not of the vocabulary, a norm or a router."""
+    return name.startswith("layers.") and name.endswith(".kernel") and not name.endswith(ROUTER)
 
 
 def parameter_count(config: ModelConfig) -> int:
@@ -30,8 +33,14 @@ def parameter_count(config: ModelConfig) -> int:
     return sum(math.prod(shape) for shape in parameter_shapes(config).values())
 
 
+def active_parameter_count(config: ModelConfig) -> int:
+    """Return the count of numbers in the parameters that one token is computed with; an embedding is counted whole."""
+    unused = config.experts - config.experts_per_token
+    return parameter_count(config) - config.layers * unused * 3 * config.width * config.expert_width
+
+
 def _block_shapes(config: ModelConfig) -> Shapes:
-    width, inner = config.width, config.feed_forward_width
+    width = config.width
     outputs = {
         "query": config.query_heads * config.head_size,
         "key": config.key_value_heads * config.head_size,
@@ -46,6 +55,22 @@ def _block_shapes(config: ModelConfig) -> Shapes:
         "attention.output.kernel": (outputs["query"], width),
         "attention_norm.scale": (width,),
         "feed_forward_norm.scale": (width,),
+        **_feed_forward_shapes(config),
+    }
+
+
+def _feed_forward_shapes(config: ModelConfig) -> Shapes:
+    width = config.width
+    if config.experts:
+        experts, inner = config.experts, config.expert_width
+        return {
+            ROUTER: (width, experts),
+            "feed_forward.expert_gate.kernel": (experts, width, inner),
+            "feed_forward.expert_up.kernel": (experts, width, inner),
+            "feed_forward.expert_down.kernel": (experts, inner, width),
+        }
+    inner = config.feed_forward_width
+    return {
         "feed_forward.gate.kernel": (width, inner),
         "feed_forward.up.kernel": (width, inner),
         "feed_forward.down.kernel": (inner, width),

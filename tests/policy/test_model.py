@@ -31,7 +31,7 @@ def forward(
     @jax.jit
     def run(params: Params) -> jax.Array:
         model = bind(config, params)
-        return model.logits(model(tokens, positions, segment_attend(segments)))
+        return model.logits(model(tokens, positions, segment_attend(segments)).states)
 
     logits: jax.Array = run(params)
     return logits

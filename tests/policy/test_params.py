@@ -94,7 +94,7 @@ def test_masters_get_float32_gradients_through_e4m3(carrier: str) -> None:
 
     def loss(masters: Params) -> jax.Array:
         model = bind(config, masters)
-        hidden = model(*INPUTS[:2], segment_attend(INPUTS[2]))
+        hidden = model(*INPUTS[:2], segment_attend(INPUTS[2])).states
         assert hidden.dtype == carrier
         return jnp.sum(model.logits(hidden))
 

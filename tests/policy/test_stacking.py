@@ -50,7 +50,7 @@ def test_a_scan_over_layers_computes_what_single_layers_do(precision: str, froze
     config = ModelConfig.model_validate(TINY.model_dump() | {"precision": precision})
 
     def hidden(params: Params) -> jax.Array:
-        result: jax.Array = bind(config, params)(*INPUTS[:2], segment_attend(INPUTS[2]))
+        result: jax.Array = bind(config, params)(*INPUTS[:2], segment_attend(INPUTS[2])).states
         return result.astype(jnp.float32)
 
     params = initial_params(config, 0)

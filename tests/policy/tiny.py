@@ -13,6 +13,10 @@ TINY = ModelConfig(
     vocabulary_size=11, layers=2, width=16, query_heads=4, key_value_heads=2, head_size=8, feed_forward_width=24
 )
 
+TINY_EXPERTS = TINY.model_copy(
+    update={"experts": 6, "experts_per_token": 2, "expert_width": 8, "balance_coefficient": 0.01}
+)
+
 
 def reference_logits(config: ModelConfig, params: Params, tokens: list[int]) -> np.ndarray[Any, Any]:
     """Return logits f64 [time, vocabulary] of one unpadded sequence, after the papers, head by head."""
@@ -26,12 +30,30 @@ def reference_logits(config: ModelConfig, params: Params, tokens: list[int]) -> 
         }
         x = x + _attention(config, block, _norm(config, x, block["attention_norm.scale"]))
         normal = _norm(config, x, block["feed_forward_norm.scale"])
-        gate = normal @ block["feed_forward.gate.kernel"]
-        up = normal @ block["feed_forward.up.kernel"]
-        x = x + (gate / (1.0 + np.exp(-gate)) * up) @ block["feed_forward.down.kernel"]
+        if config.experts:
+            x = x + np.stack([_mixture(config, block, token) for token in normal])
+        else:
+            x = x + _swiglu(normal, *(block[f"feed_forward.{name}.kernel"] for name in ("gate", "up", "down")))
     head = weights["embedding"].T if config.tied_embeddings else weights["head.kernel"]
     logits: np.ndarray[Any, Any] = _norm(config, x, weights["final_norm.scale"]) @ head
     return logits
+
+
+def _mixture(config: ModelConfig, block: dict[str, np.ndarray[Any, Any]], token: np.ndarray[Any, Any]) -> Any:
+    """Return the output [width] of one token's experts, one after the other."""
+    scores = np.exp(token @ block["feed_forward.router.kernel"])
+    chosen = np.argsort(-scores)[: config.experts_per_token]
+    total = scores[chosen].sum() if config.normalised_routes else scores.sum()
+    kernels = [block[f"feed_forward.expert_{name}.kernel"] for name in ("gate", "up", "down")]
+    return sum(scores[one] / total * _swiglu(token, *(kernel[one] for kernel in kernels)) for one in chosen)
+
+
+def _swiglu(
+    x: np.ndarray[Any, Any], gate: np.ndarray[Any, Any], up: np.ndarray[Any, Any], down: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    inner = x @ gate
+    result: np.ndarray[Any, Any] = (inner / (1.0 + np.exp(-inner)) * (x @ up)) @ down
+    return result
 
 
 def _norm(config: ModelConfig, x: np.ndarray[Any, Any], scale: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -15,7 +15,12 @@ from rollcast.policy.config import Llama3Scaling, ModelConfig, YarnScaling
 from rollcast.runtime.errors import ModelError
 
 #: The Hub's architecture by model_type.
-FAMILIES = {"qwen3": "Qwen3ForCausalLM", "qwen2": "Qwen2ForCausalLM", "llama": "LlamaForCausalLM"}
+FAMILIES = {
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "llama": "LlamaForCausalLM",
+}
 LAYERS_MAX = 1024
 
 _MISSING = object()
@@ -26,6 +31,12 @@ _REQUIRED: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("mlp_bias", (False, None)),
     ("quantization_config", (None,)),
     ("attention_dropout", (0, 0.0, None)),
+)
+_REQUIRED_OF_EXPERTS: tuple[tuple[str, tuple[Any, ...]], ...] = (
+    ("decoder_sparse_step", (1,)),
+    ("mlp_only_layers", ([], None)),
+    ("shared_expert_intermediate_size", (0, None)),
+    ("n_shared_experts", (0, None)),
 )
 _ROPE_KEYS = {"rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor"}
 _ROPE_KEYS |= {"original_max_position_embeddings", "partial_rotary_factor", "attention_factor", "beta_fast"}
@@ -45,7 +56,7 @@ def read_config(values: Mapping[str, Any], source: str, **precision: Any) -> Mod
         raise ModelError(
             f"{source}: the architecture {str(family)[:60]!r} is not supported",
             cause=f"model_type must be one of {', '.join(FAMILIES)}",
-            fix="use a dense Qwen3, Qwen2.5 or Llama 3 model",
+            fix="use a Qwen3, Qwen3-MoE, Qwen2.5 or Llama 3 model",
         )
     _refuse_what_we_lack(values, family, source)
     heads = _value(values, "num_attention_heads", source)
@@ -69,9 +80,10 @@ def read_config(values: Mapping[str, Any], source: str, **precision: Any) -> Mod
         "rope_scaling": rope_scaling,
         "rms_epsilon": values.get("rms_norm_eps", 1e-6),
         "tied_embeddings": values.get("tie_word_embeddings", False),
-        "qk_norm": family == "qwen3",
+        "qk_norm": family in ("qwen3", "qwen3_moe"),
         "attention_bias": family == "qwen2",
         "context_tokens_max": _context(values, rope_scaling),
+        **(_experts(values, source) if family == "qwen3_moe" else {}),
     }
     return _checked(fields | precision, source)
 
@@ -85,7 +97,8 @@ def write_config(config: ModelConfig, dtype: str, base: Mapping[str, Any] | None
         ModelError: no family has this combination of biases and normalised queries.
     """
     family = family_of(config)
-    kept = {name: value for name, value in (base or {}).items() if name not in {"rope_scaling", "torch_dtype"}}
+    replaced = {"rope_scaling", "torch_dtype", "num_local_experts"}
+    kept = {name: value for name, value in (base or {}).items() if name not in replaced}
     return (
         kept
         | {
@@ -107,6 +120,7 @@ def write_config(config: ModelConfig, dtype: str, base: Mapping[str, Any] | None
             "dtype": dtype,
         }
         | ({"use_sliding_window": False} if family.startswith("qwen") else {})
+        | (_written_experts(config) if config.experts else {})
     )
 
 
@@ -116,22 +130,24 @@ def family_of(config: ModelConfig) -> str:
     Raises:
         ModelError: no family has it.
     """
-    match (config.qk_norm, config.attention_bias):
-        case (True, False):
-            return "qwen3"
-        case (False, True):
+    match (config.qk_norm, config.attention_bias, bool(config.experts)):
+        case (True, False, is_mixture):
+            return "qwen3_moe" if is_mixture else "qwen3"
+        case (False, True, False):
             return "qwen2"
-        case (False, False):
+        case (False, False, False):
             return "llama"
     raise ModelError(
-        "no published architecture has both normalised queries and biases",
-        cause="model.qk_norm and model.attention_bias are both on",
-        fix="turn one of them off before training",
+        "no published architecture has these biases, normalised queries and experts together",
+        cause=f"model.qk_norm is {config.qk_norm}, model.attention_bias {config.attention_bias}, model.experts "
+        f"{config.experts}",
+        fix="set qk_norm and no attention_bias for a model with experts; in a dense one set at most one of them",
     )
 
 
 def _refuse_what_we_lack(values: Mapping[str, Any], family: str, source: str) -> None:
     wanted = [*_REQUIRED] + ([] if family == "qwen2" else [("attention_bias", (False, None))])
+    wanted += _REQUIRED_OF_EXPERTS if family == "qwen3_moe" else ()
     for name, allowed in wanted:
         value = values.get(name, _MISSING)
         if value is not _MISSING and value not in allowed:
@@ -143,6 +159,30 @@ def _refuse_what_we_lack(values: Mapping[str, Any], family: str, source: str) ->
     kinds = values.get("layer_types")
     if isinstance(kinds, list) and set(map(str, kinds)) - {"full_attention"}:
         raise ModelError(f"{source}: layers without full attention are not supported", fix="use a model without them")
+
+
+def _experts(values: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Return the fields of experts; transformers 5 writes their number as num_local_experts."""
+    number = "num_local_experts" if "num_experts" not in values else "num_experts"
+    return {
+        "experts": _value(values, number, source),
+        "experts_per_token": _value(values, "num_experts_per_tok", source),
+        "expert_width": _value(values, "moe_intermediate_size", source),
+        "normalised_routes": values.get("norm_topk_prob", False),
+        "balance_coefficient": values.get("router_aux_loss_coef", 0.001),
+    }
+
+
+def _written_experts(config: ModelConfig) -> dict[str, Any]:
+    return {
+        "num_experts": config.experts,
+        "num_experts_per_tok": config.experts_per_token,
+        "moe_intermediate_size": config.expert_width,
+        "norm_topk_prob": config.normalised_routes,
+        "router_aux_loss_coef": config.balance_coefficient,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+    }
 
 
 def _rope(values: Mapping[str, Any], source: str) -> tuple[Any, Llama3Scaling | YarnScaling | None]:

@@ -1,7 +1,8 @@
 """Load weights from the Hugging Face Hub's safetensors, one tensor at a time.
 
 Files are mapped, not read: a tensor is widened to float32 and transposed on its way to the device, and its pages are
-released before the next one. The host never holds more than one tensor beyond those that ``place`` keeps.
+released before the next one; the kernels of a layer's experts are one tensor. The host never holds more than one tensor
+beyond those that ``place`` keeps.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.hub.config import read_config
-from rollcast.policy.hub.names import hf_name, is_transposed, may_be_ignored
+from rollcast.policy.hub.names import hf_names, hf_shape, is_transposed, may_be_ignored
 from rollcast.policy.params import Params, Place
 from rollcast.policy.shapes import parameter_shapes
 from rollcast.runtime.errors import ModelError
@@ -56,12 +57,17 @@ def load_params(config: ModelConfig, folder: Path, place: Place | None = None) -
     files: dict[Path, _Mapped] = {}
     with ExitStack() as stack:
         # In the order of the names, in which all processes of a distributed learner place their tensors.
-        for name in sorted(wanted):
-            placed = wanted[name]
-            if placed.path not in files:
-                files[placed.path] = _Mapped(placed.path)
-                stack.callback(files[placed.path].close)
-            params[name] = keep(name, files[placed.path].tensor(name, placed))
+        for name, shape in sorted(parameter_shapes(config).items()):
+            value = np.empty(shape, np.float32)
+            hub_names = hf_names(name, shape)
+            for part, hub_name in zip(value if len(hub_names) > 1 else [value], hub_names, strict=True):
+                placed = wanted[hub_name]
+                if placed.path not in files:
+                    files[placed.path] = _Mapped(placed.path)
+                    stack.callback(files[placed.path].close)
+                files[placed.path].read_into(part, hub_name, placed, transposed=is_transposed(name))
+            params[name] = keep(name, value)
+            del value
     return params
 
 
@@ -73,8 +79,15 @@ class _Mapped:
         with path.open("rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
-    def tensor(self, name: str, placed: PlacedTensor) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """Return a copy of a tensor in float32, transposed if the Hub stores it as [outputs, inputs].
+    def read_into(
+        self,
+        value: np.ndarray[Any, np.dtype[np.float32]],
+        hub_name: str,
+        placed: PlacedTensor,
+        *,
+        transposed: bool,
+    ) -> None:
+        """Copy a tensor into an array, widened and perhaps transposed.
 
         Raises:
             ModelError: the tensor holds numbers that are not finite.
@@ -83,16 +96,15 @@ class _Mapped:
         dtype = _DTYPES[stored.dtype]
         count = stored.size_bytes // dtype.itemsize
         view = np.frombuffer(self._map, dtype, count, stored.start_bytes).reshape(stored.shape)
-        value = np.array(view.T if is_transposed(name) else view, np.float32, order="C")
+        value[...] = view.T if transposed else view
         del view
         self._give_back(stored.start_bytes, stored.size_bytes)
         if not np.isfinite(value).all():
             raise ModelError(
-                f"tensor {hf_name(name)!r} of {self.path} holds numbers that are not finite",
+                f"tensor {hub_name!r} of {self.path} holds numbers that are not finite",
                 cause="the file is damaged, or training that made it had diverged",
                 fix="download the model again, or take an earlier checkpoint",
             )
-        return value
 
     def close(self) -> None:
         self._map.close()
@@ -104,9 +116,9 @@ class _Mapped:
 
 
 def _wanted(config: ModelConfig, found: dict[str, PlacedTensor], folder: Path) -> dict[str, PlacedTensor]:
-    """Return the place of each of our parameters, checked to be complete and without tensors that do not belong."""
+    """Return the places of all tensors by the Hub's names, checked to be complete and without others."""
     shapes = parameter_shapes(config)
-    names = {hf_name(name): name for name in shapes}
+    names = {hub_name: name for name, shape in shapes.items() for hub_name in hf_names(name, shape)}
     missing = sorted(names.keys() - found.keys())
     if missing:
         raise ModelError(
@@ -122,8 +134,8 @@ def _wanted(config: ModelConfig, found: dict[str, PlacedTensor], folder: Path) -
             fix="take weights and config.json from the same model; adapters must be merged first",
         )
     for hub_name, name in names.items():
-        _check_form(hub_name, found[hub_name], shapes[name][::-1] if is_transposed(name) else shapes[name])
-    return {name: found[hub_name] for hub_name, name in names.items()}
+        _check_form(hub_name, found[hub_name], hf_shape(name, shapes[name]))
+    return {hub_name: found[hub_name] for hub_name in names}
 
 
 def _check_form(hub_name: str, placed: PlacedTensor, shape: tuple[int, ...]) -> None:

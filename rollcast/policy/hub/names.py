@@ -1,4 +1,7 @@
-"""Map our tensor names to those of the Hugging Face Hub, for Qwen3, Qwen2.5 and Llama 3."""
+"""Map our tensor names to those of the Hugging Face Hub, for Qwen3, Qwen3-MoE, Qwen2.5 and Llama 3.
+
+The Hub has a tensor for each expert's kernel, where we have one for all experts of a layer.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,12 @@ _MODULES = {
     "feed_forward.gate": "mlp.gate_proj",
     "feed_forward.up": "mlp.up_proj",
     "feed_forward.down": "mlp.down_proj",
+    "feed_forward.router": "mlp.gate",
+}
+_EXPERTS = {
+    "feed_forward.expert_gate": "gate_proj",
+    "feed_forward.expert_up": "up_proj",
+    "feed_forward.expert_down": "down_proj",
 }
 _LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias"}
 _LAYER = re.compile(r"layers\.(\d+)\.(.+)\.(kernel|scale|bias)")
@@ -29,23 +38,33 @@ _LAYER = re.compile(r"layers\.(\d+)\.(.+)\.(kernel|scale|bias)")
 _IGNORED = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
 
 
-def hf_name(name: str) -> str:
-    """Return the Hub's name of a parameter.
+def hf_names(name: str, shape: tuple[int, ...]) -> list[str]:
+    """Return the Hub's names of a parameter of this shape: one, or for kernels of experts one for each expert.
 
     Raises:
         KeyError: it is no parameter of ours.
     """
     if name in _OUTER:
-        return _OUTER[name]
+        return [_OUTER[name]]
     match = _LAYER.fullmatch(name)
     if match is None:
         raise KeyError(name)
     layer, module, leaf = match.groups()
-    return f"model.layers.{layer}.{_MODULES[module]}.{_LEAVES[leaf]}"
+    if module in _EXPERTS:
+        return [f"model.layers.{layer}.mlp.experts.{one}.{_EXPERTS[module]}.weight" for one in range(shape[0])]
+    return [f"model.layers.{layer}.{_MODULES[module]}.{_LEAVES[leaf]}"]
+
+
+def hf_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of each of the Hub's tensors of a parameter.
+
+    The Hub stores every kernel as [outputs, inputs], but not the embedding.
+    """
+    return shape[-2:][::-1] if is_transposed(name) else shape
 
 
 def is_transposed(name: str) -> bool:
-    """Return whether the Hub stores it as [outputs, inputs], as it does every kernel but not the embedding."""
+    """Return whether the Hub stores a parameter's matrices transposed."""
     return name.endswith(".kernel")
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.hub.config import write_config
-from rollcast.policy.hub.names import hf_name, is_transposed
+from rollcast.policy.hub.names import hf_names, hf_shape, is_transposed
 from rollcast.policy.params import Params
 from rollcast.policy.shapes import parameter_shapes
 from rollcast.runtime.errors import ModelError
@@ -65,7 +65,7 @@ def save_model(
             _write_file(folder / file.name, file, params, shapes, dtype)
         total = sum(map(math.prod, shapes.values())) * _DTYPES[dtype].itemsize
         if len(files) > 1:
-            places = {hf_name(name): file.name for file in files for name in file.tensors}
+            places = {one: file.name for file in files for name in file.tensors for one in hf_names(name, shapes[name])}
             _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))})
         _write_json(folder / CONFIG, described)
         fsync_folder(folder)
@@ -102,15 +102,20 @@ def _forward_order(name: str) -> tuple[int, int, str]:
 def _write_file(
     path: Path, file: _File, params: Params, shapes: Mapping[str, tuple[int, ...]], dtype: FileDtype
 ) -> None:
-    hub_shapes = {name: shapes[name][::-1] if is_transposed(name) else shapes[name] for name in file.tensors}
+    entries = [
+        (hub_name, dtype, hf_shape(name, shapes[name]))
+        for name in file.tensors
+        for hub_name in hf_names(name, shapes[name])
+    ]
     with path.open("wb") as out:
-        out.write(format_header((hf_name(name), dtype, shape) for name, shape in hub_shapes.items()))
+        out.write(format_header(entries))
         for name in file.tensors:
             value = np.asarray(jax.device_get(params[name]))
-            stored = np.ascontiguousarray(value.T if is_transposed(name) else value, dtype=_DTYPES[dtype])
-            if stored.shape != hub_shapes[name]:
+            if value.shape != shapes[name]:
                 raise ModelError(f"parameter {name!r} has shape {value.shape}, expected {shapes[name]}")
-            out.write(stored.view(np.uint8).data)
+            # The Hub's tensors of a layer's experts follow each other, as the experts do in ours.
+            turned = value.swapaxes(-1, -2) if is_transposed(name) else value
+            out.write(np.ascontiguousarray(turned, dtype=_DTYPES[dtype]).view(np.uint8).data)
         out.flush()
         os.fsync(out.fileno())
 

@@ -73,7 +73,7 @@ def decode_slice(
             jnp.where(goes_on, starts, 0),
             goes_on.astype(jnp.int32),
         )
-        tokens, logprobs = sample_tokens(model.logits(hidden[:, 0]), starts + 1, controls)
+        tokens, logprobs = sample_tokens(model.logits(hidden.states[:, 0]), starts + 1, controls)
         stopped = jnp.any(tokens[:, None] == controls.stop_tokens, axis=1)
         made = Slice(
             loop.made.tokens.at[loop.index].set(tokens),

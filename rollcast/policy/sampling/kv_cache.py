@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.kernels.dense import MASKED_SCORE
-from rollcast.policy.model import Decoder
+from rollcast.policy.model import Decoder, Hidden
 
 # How many tokens of a sequence one turn of the attention loop reads. On a CPU the copied pages should fit into its
 # cache; an accelerator is faster with few turns.
@@ -67,12 +67,12 @@ def copy_pages(pages: Pages, sources: Any, targets: Any) -> Pages:
 
 def extend(
     model: Decoder, pages: Pages, tables: jax.Array, tokens: jax.Array, starts: jax.Array, counts: jax.Array
-) -> tuple[jax.Array, Pages]:
+) -> tuple[Hidden, Pages]:
     """Read tokens i32 [batch, time] that follow the ``starts`` i32 [batch] tokens that each sequence has in its pages.
 
     tables: i32 [batch, pages of a sequence]. counts: i32 [batch], how many tokens of each row are valid; the rest is
-    padding, and its keys and values are written to page 0. Returns hidden states [batch, time, width], meaningless for
-    padding, and the pages.
+    padding, and its keys and values are written to page 0. Returns hidden states [batch, time, width] and with
+    experts the routes, both meaningless for padding, and the pages.
     """
     time, size = tokens.shape[1], pages.page_tokens
     steps = jnp.arange(time, dtype=jnp.int32)[None, :]

@@ -12,10 +12,11 @@ from rollcast.policy.config import ModelConfig
 from rollcast.policy.hub.save import save_model
 from rollcast.policy.params import Params, initial_params
 from rollcast.wire.versions.safetensors import format_header
-from tests.policy.tiny import TINY
+from tests.policy.tiny import TINY, TINY_EXPERTS
 
 FAMILIES = {
     "qwen3": TINY.model_copy(update={"tied_embeddings": False}),
+    "qwen3_moe": TINY_EXPERTS,
     "qwen2": TINY.model_copy(update={"qk_norm": False, "attention_bias": True}),
     "llama": TINY.model_copy(update={"qk_norm": False, "tied_embeddings": False}),
 }

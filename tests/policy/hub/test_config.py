@@ -9,11 +9,11 @@ import pytest
 
 from rollcast.policy.config import Llama3Scaling, ModelConfig, YarnScaling
 from rollcast.policy.hub.config import family_of, read_config, write_config
-from rollcast.policy.hub.names import hf_name, is_transposed, may_be_ignored
+from rollcast.policy.hub.names import hf_names, hf_shape, is_transposed, may_be_ignored
 from rollcast.policy.published import ARCHITECTURES
 from rollcast.policy.shapes import parameter_shapes
 from rollcast.runtime.errors import ModelError
-from tests.policy.tiny import TINY
+from tests.policy.tiny import TINY, TINY_EXPERTS
 
 QWEN3: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -51,12 +51,37 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 LLAMA = (QWEN3 | {"model_type": "llama", "rope_scaling": STRETCH, "mlp_bias": False}) | {"rms_norm_eps": 1e-5}
 
 
+QWEN3_MOE = QWEN3 | {
+    "decoder_sparse_step": 1,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "mlp_only_layers": [],
+    "model_type": "qwen3_moe",
+    "moe_intermediate_size": 768,
+    "norm_topk_prob": True,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+    "router_aux_loss_coef": 0.001,
+    "tie_word_embeddings": False,
+}
+
+
 def read(values: dict[str, Any], **precision: Any) -> ModelConfig:
     return read_config(values, "config.json", **precision)
 
 
 def test_a_published_file_is_its_preset() -> None:
     assert read(QWEN3, precision="bfloat16") == ModelConfig(preset="qwen3-4b")
+    assert read(QWEN3_MOE, precision="bfloat16") == ModelConfig(preset="qwen3-30b-a3b")
+
+
+def test_the_number_of_experts_is_read_by_both_of_its_names() -> None:
+    renamed = {name: value for name, value in QWEN3_MOE.items() if name != "num_experts"} | {"num_local_experts": 64}
+    config = read(renamed)
+    assert config.experts == 64
+    assert read(write_config(config, "bfloat16", renamed)) == config
 
 
 def test_heads_and_their_size_have_the_librarys_defaults() -> None:
@@ -116,6 +141,11 @@ def test_the_scales_of_some_yarn_models_become_one_attention_factor() -> None:
         ({"hidden_size": 7, "head_dim": None}, "not a multiple"),
         ({"num_hidden_layers": 10**6}, "not a model"),
         ({"num_key_value_heads": 5}, "do not divide"),
+        (QWEN3_MOE | {"decoder_sparse_step": 2}, "decoder_sparse_step = '2'"),
+        (QWEN3_MOE | {"mlp_only_layers": [0]}, r"mlp_only_layers = '\[0\]'"),
+        (QWEN3_MOE | {"shared_expert_intermediate_size": 512}, "shared_expert_intermediate_size"),
+        (QWEN3_MOE | {"num_experts_per_tok": 129}, "out of range"),
+        (QWEN3_MOE | {"moe_intermediate_size": 0}, "out of range"),
     ],
 )
 def test_unsupported_configurations_are_refused(changed: dict[str, Any], message: str | None) -> None:
@@ -131,7 +161,7 @@ def test_a_missing_key_is_named() -> None:
         read({name: value for name, value in QWEN3.items() if name != "vocab_size"})
 
 
-@pytest.mark.parametrize("name", ["qwen3-8b", "qwen2.5-7b", "llama-3.1-8b", "llama-3.2-1b"])
+@pytest.mark.parametrize("name", ["qwen3-8b", "qwen3-30b-a3b", "qwen2.5-7b", "llama-3.1-8b", "llama-3.2-1b"])
 def test_a_written_configuration_reads_back(name: str) -> None:
     config = ModelConfig.model_validate(dict(ARCHITECTURES[name]))
     written = write_config(config, "bfloat16", {"eos_token_id": 7, "torch_dtype": "float16"})
@@ -140,13 +170,13 @@ def test_a_written_configuration_reads_back(name: str) -> None:
 
 
 def test_a_mixed_architecture_has_no_family() -> None:
-    with pytest.raises(ModelError, match="both normalised queries and biases"):
+    with pytest.raises(ModelError, match="biases, normalised queries and experts together"):
         family_of(ModelConfig(qk_norm=True, attention_bias=True))
 
 
 def test_every_parameter_has_its_own_name() -> None:
     config = TINY.model_copy(update={"attention_bias": True, "tied_embeddings": False})
-    names = [hf_name(name) for name in parameter_shapes(config)]
+    names = [one for name, shape in parameter_shapes(config).items() for one in hf_names(name, shape)]
     assert len(set(names)) == len(names)
     assert {"lm_head.weight", "model.layers.1.self_attn.k_norm.weight", "model.layers.0.self_attn.v_proj.bias"} <= set(
         names
@@ -158,7 +188,15 @@ def test_every_parameter_has_its_own_name() -> None:
 )
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(KeyError):
-        hf_name(name)
+        hf_names(name, (2, 2, 2))
+
+
+def test_each_expert_has_tensors_of_its_own() -> None:
+    kernel = "layers.1.feed_forward.expert_down.kernel"
+    shape = parameter_shapes(TINY_EXPERTS)[kernel]
+    assert hf_names(kernel, shape) == [f"model.layers.1.mlp.experts.{one}.down_proj.weight" for one in range(6)]
+    assert hf_shape(kernel, shape) == (TINY_EXPERTS.width, TINY_EXPERTS.expert_width)
+    assert hf_names("layers.0.feed_forward.router.kernel", (16, 6)) == ["model.layers.0.mlp.gate.weight"]
 
 
 def test_kernels_lie_the_other_way_round() -> None:

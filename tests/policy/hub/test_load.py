@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rollcast.policy.hub.load import load_params, model_config
-from rollcast.policy.hub.names import hf_name, is_transposed
+from rollcast.policy.hub.names import hf_names, is_transposed
 from rollcast.policy.hub.save import save_model
 from rollcast.runtime.errors import ModelError
 from rollcast.wire.text.model_folder import ModelFolder
@@ -29,7 +29,10 @@ def folder(tmp_path: Path) -> Path:
 def stored() -> dict[str, np.ndarray[Any, Any]]:
     """Return the weights by the Hub's names."""
     arrays = {name: np.asarray(value) for name, value in PARAMS.items()}
-    return {hf_name(name): value.T.copy() if is_transposed(name) else value for name, value in arrays.items()}
+    return {
+        hf_names(name, value.shape)[0]: value.T.copy() if is_transposed(name) else value
+        for name, value in arrays.items()
+    }
 
 
 @pytest.mark.parametrize("family", FAMILIES)
