@@ -114,7 +114,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Return the steps of the durable checkpoints, oldest first. It may be called while one is written."""
-        found = (_MARK.fullmatch(entry.name) for entry in self._folder.iterdir())
+        found = map(_MARK.fullmatch, self._entries())
         return sorted(int(match[1]) for match in found if match)
 
     def begin(self, host: HostState, write: Callable[[str], ArrayWrite]) -> Saving:
@@ -124,7 +124,7 @@ class Checkpoints:
         """
         kill_point("checkpoint_begun")
         try:
-            present = {entry.name for entry in self._folder.iterdir()}
+            present = set(self._entries())
             name = next(name for number in range(len(present) + 1) if (name := f"{host.step}-{number}") not in present)
             saving = Saving(self, host, write(str(self._folder / name)))
         except Exception as error:  # orbax raises many kinds; each means that there is no checkpoint
@@ -199,6 +199,14 @@ class Checkpoints:
             fix="use the Rollcast version that wrote it, or start the run anew",
         )
 
+    def _entries(self) -> list[str]:
+        try:
+            return [entry.name for entry in self._folder.iterdir()]
+        except FileNotFoundError:
+            if self._local is not None:
+                raise
+            return []  # an object store has no folder without objects
+
     def _mark(self, step: int) -> epath.Path:
         return self._folder / f"{step}.json"
 
@@ -211,7 +219,7 @@ class Checkpoints:
 
     def _remove_unreferenced(self) -> None:
         """Remove the arrays that belong to no checkpoint: of removed ones, and of saves that did not end."""
-        entries = [entry.name for entry in self._folder.iterdir()]
+        entries = self._entries()
         used = set()
         for name in filter(_MARK.fullmatch, entries):
             try:

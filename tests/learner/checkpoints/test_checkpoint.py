@@ -11,13 +11,16 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from etils import epath
 
+from learner.checkpoints import checkpoint
 from learner.checkpoints.arrays import ArrayWrite, SavedArrays, read_arrays
 from learner.checkpoints.async_save import Saves
 from learner.checkpoints.checkpoint import Checkpoints, HostState, Saving, configured_folder, folder_of
@@ -114,6 +117,23 @@ def test_other_files_in_the_folder_are_left_alone(folder: Path) -> None:
     save(Checkpoints(folder, keep=2), 3.0, host(3))
     Checkpoints(folder, keep=2)
     assert (folder / "notes").is_dir()
+
+
+def test_an_object_store_has_no_folder_before_the_first_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Bucket(type(epath.Path())):  # type: ignore[misc]
+        def mkdir(self, **_: Any) -> None:
+            pass
+
+    here = SimpleNamespace(Path=lambda path: Bucket(str(path).replace("gs://", f"{tmp_path}/")))
+    monkeypatch.setattr(checkpoint, "epath", here)
+    stored = Checkpoints("gs://bucket", keep=2)
+    assert stored.steps() == []
+    (tmp_path / "bucket").mkdir()
+    for step in (1, 2, 3):
+        stored.begin(host(step), lambda path: ArrayWrite(path, arrays(1.0))).commit()
+    assert {path.name for path in (tmp_path / "bucket").iterdir()} == {"2-0", "2.json", "3-0", "3.json"}
 
 
 def test_a_configured_folder_is_found_again(tmp_path: Path) -> None:
