@@ -13,6 +13,7 @@ from coordinator.api.evaluations import EvaluationRoutes
 from coordinator.api.invites import InviteRoutes
 from coordinator.api.observed_address import ObservedAddressRoutes
 from coordinator.api.operator import ActRoutes
+from coordinator.api.profiles import ProfileRoutes
 from coordinator.api.speed_test import Speed
 from coordinator.api.suitability import SuitabilityRoutes
 from coordinator.api.views import ViewRoutes
@@ -92,6 +93,7 @@ async def http_app(coordinator: HttpParts, *, hosts: frozenset[str] | None, open
         *audit_routes(audit),
         *ActRoutes(shell.core, orders.give, previews, _fleet_limit(coordinator)).routes(),
         *_evaluation_routes(coordinator),
+        *ProfileRoutes(shell).routes(),
         *InviteRoutes(coordinator.invites, ledger).routes(),
         *Speed(coordinator.desk).routes(),
         *ObservedAddressRoutes(coordinator.desk, serve.host, serve.observe_port).routes(),

@@ -47,6 +47,7 @@ from coordinator.core.events.operator_events import (
     PublishPeriodChanged,
     StalenessLimitChanged,
 )
+from coordinator.core.events.profile_events import ProfileReported, ProfileRequested
 from coordinator.core.events.reach_events import (
     DialBackEnded,
     PunchEnded,
@@ -88,8 +89,10 @@ def cause_of(event: Event) -> str:
             return f"epoch {event.epoch}"
         case LearnerStatusChanged():
             return f"learner {event.phase}".rstrip()
-        case LearnerCalled():
+        case LearnerCalled() | ProfileReported():
             return "learner"
+        case ProfileRequested():
+            return "operator"
         case ActivationPlanned():
             return f"plan {event.solved.number}"
         case ActivationPlanFailed():

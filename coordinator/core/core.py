@@ -10,7 +10,7 @@ from __future__ import annotations
 from coordinator.core.activation.activation import Activation
 from coordinator.core.activation.preview import Question, question_of
 from coordinator.core.activation.status import ActivationStatus
-from coordinator.core.decisions import epoch_change, evaluating, lifecycle, rollouts
+from coordinator.core.decisions import epoch_change, evaluating, lifecycle, profiling, rollouts
 from coordinator.core.decisions.broadcasts import Broadcasts
 from coordinator.core.decisions.issuing import issue
 from coordinator.core.decisions.settings import CoreSettings
@@ -54,6 +54,7 @@ from coordinator.core.events.events import (
     WorkRequested,
 )
 from coordinator.core.events.prices import Budget, Price
+from coordinator.core.events.profile_events import ProfileOrder, ProfileReported, ProfileRequested
 from coordinator.core.events.reach_events import (
     DialBackEnded,
     PunchEnded,
@@ -63,6 +64,7 @@ from coordinator.core.events.reach_events import (
     SeenAt,
 )
 from coordinator.core.leases.evaluation_book import Evaluation
+from coordinator.core.members.learner_profile import Profile
 from coordinator.core.members.membership import Member
 from coordinator.core.members.standby import standby_of
 from coordinator.core.operator import Operator
@@ -167,6 +169,19 @@ class CoordinatorCore:
     def evaluation(self, key: EvaluationKey) -> Evaluation | None:
         """Return an evaluation with its scores so far; None if it is not known, so that it has to be requested."""
         return self._state.evaluations.get(key)
+
+    @property
+    def profile(self) -> Profile | None:
+        """The newest profile of the learner; None if there was none since the start."""
+        return self._state.profile
+
+    def profile_due(self) -> ProfileOrder | None:
+        """Return the order for a profile that the learner has to have now; None if there is none."""
+        return profiling.due(self._state)
+
+    def profile_refused(self, now: float) -> str:
+        """Return why no profile of the learner can begin now; empty if one can."""
+        return profiling.why_refused(self._state, now)
 
     @property
     def has_peers(self) -> bool:
@@ -306,8 +321,12 @@ class CoordinatorCore:
                 self._state.progress.status_changed(event.phase, event.detail, event.values)
                 return []
             case LearnerCalled():
-                self._stalls.learner_called(now)
+                self._state.progress.called_at = now
                 return []
+            case ProfileRequested():
+                return profiling.requested(self._state, event, now)
+            case ProfileReported():
+                return profiling.reported(self._state, event)
             case ActivationPlanned():
                 return self._activation.planned(event.solved, now)
             case ActivationPlanFailed():
@@ -338,7 +357,8 @@ class CoordinatorCore:
             actions += rollouts.form_batch(state, now)
         actions += self._traversal.tick(now)
         actions += self._broadcasts.replan(now) if state.members.end_demotions(now) else self._broadcasts.tick(now)
-        actions += self._work_requests.tick(now) + evaluating.tick(state, now) + self._activation.tick(now)
+        actions += self._work_requests.tick(now) + evaluating.tick(state, now) + profiling.tick(state, now)
+        actions += self._activation.tick(now)
         overdue = self._stalls.overdue(now)
         actions += issue(state, now) + self._speculation.tick(now)
         return actions + ([] if overdue is None else [overdue])

@@ -5,7 +5,7 @@ import { Empty, PageHead, Problem, Segments, Select } from "/web/parts.js";
 import { day, plural } from "/web/format.js";
 import { setParams } from "/web/router.js";
 import { useMessages } from "/web/stream.js";
-import { AgeSplit, BatchAge, Evaluation, Figure, FIGURES, Mismatch, Staleness, StepTimes } from "./run_charts.js";
+import { AgeSplit, BatchAge, Evaluation, Figure, FIGURES, Mismatch, Profile, Staleness, StepTimes } from "./run_charts.js";
 import { Outcomes } from "./rollouts.js";
 import { evaluations, missesRows, tableOf, withRows } from "./run_data.js";
 
@@ -76,6 +76,7 @@ function Charts({ table, other, otherLabel, smooth, overview }) {
       <${Mismatch} ...${shared} />
       <${BatchAge} table=${table} overview=${overview} />
     </div>
+    ${overview?.learner_profile && html`<${Profile} profile=${overview.learner_profile} />`}
     <h2 class="section">Staleness</h2>
     <div class="grid-1-2">
       <${Staleness} table=${table} overview=${overview} />

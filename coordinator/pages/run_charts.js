@@ -2,7 +2,7 @@
 import { html, useMemo } from "/web/vendor/htm-preact.js";
 import { Card } from "/web/parts.js";
 import { TimeChart } from "/web/charts.js";
-import { compact, duration, figure, fixed, known, percent, shortId, words } from "/web/format.js";
+import { bytes, compact, duration, figure, fixed, known, percent, plural, shortId, words } from "/web/format.js";
 import { Ages } from "./rollouts.js";
 import { agePart, AGE_PARTS, figureLines, has, numbers, STEP_PARTS } from "./run_data.js";
 
@@ -56,6 +56,14 @@ export function Mismatch({ table, other, otherLabel }) {
   return html`<${Card} title="Mismatch KL" note="engine against learner, nats per token">
     <${TimeChart} times=${steps} series=${series} label="Mismatch KL by learner step" xKind="step" fromZero sync=${SYNC} height=${160} />
   <//>`;
+}
+
+const STAGES = { ordered: "waits for the learner to begin a step", running: "under way", saved: "saved", failed: "failed" };
+
+/** The newest trace of the learner's steps, in one line. */
+export function Profile({ profile }) {
+  const { stage, steps, first_step: first, steps_done: done, folder, size_bytes: size, failure } = profile;
+  return html`<p class="muted profile">Profile of ${known(first) ? `${plural(steps, "step")} from step ${first}` : `the next ${plural(steps, "step")}`}: ${STAGES[stage]}${failure && `: ${failure}`}${stage === "running" && `, ${done} of ${steps}`}${stage === "saved" && `, ${bytes(size)}`}${folder && html`; <span class="mono">${folder}</span> on the learner's machine`}</p>`;
 }
 
 /** Ages of the current run, or those at the last step of an older one. */

@@ -11,10 +11,12 @@ import structlog
 
 from coordinator.core.events.evaluation_events import EvaluationKey
 from coordinator.core.events.events import LearnerStatusChanged, StepFinished
+from coordinator.core.events.profile_events import ProfileReport
 from coordinator.core.leases.evaluation_book import Evaluation
 from coordinator.ledger.store import BatchEntry, RunStore
 from coordinator.prompts.problems import Problems
 from coordinator.prompts.samples import SampleBook
+from coordinator.rpc.sanitise import counter, text
 from coordinator.shell.evaluations import Evaluations
 from coordinator.shell.sessions import Sessions
 from coordinator.shell.shell import Shell
@@ -208,11 +210,28 @@ class LearnerCalls:
         await self._shell.step_finished(StepFinished(step, _values(report.values)))
         return pb.Empty()
 
-    async def ReportStatus(self, status: pb.LearnerStatus, _context: Any) -> pb.Empty:
-        """Apply the learner's phase; ``finished`` ends the run."""
+    async def ReportStatus(self, status: pb.LearnerStatus, _context: Any) -> pb.StatusReply:
+        """Apply the learner's phase and profile, and return the profile it must have now; ``finished`` ends the run."""
         detail = status.detail[: limits.TEXT_LENGTH_MAX]
+        order = self._shell.profile_due(_profile_report(status.profile) if status.HasField("profile") else None)
         await self._shell.learner_status(LearnerStatusChanged(status.phase[:64], detail, _values(status.values)))
-        return pb.Empty()
+        if order is None:
+            return pb.StatusReply()
+        return pb.StatusReply(
+            profile=pb.ProfileOrder(profile_id=order.profile_id, steps=order.steps, python_tracer=order.python_tracer)
+        )
+
+
+def _profile_report(sent: pb.ProfileReport) -> ProfileReport:
+    return ProfileReport(
+        text(sent.profile_id, limits.PROFILE_ID_LENGTH_MAX),
+        counter(sent.first_step) if sent.begun else None,
+        min(sent.steps_done, limits.PROFILE_STEPS_MAX),
+        sent.ended,
+        text(sent.folder),
+        counter(sent.size_bytes),
+        text(sent.failure),
+    )
 
 
 def _evaluation_reply(found: Evaluation) -> pb.EvaluationReply:

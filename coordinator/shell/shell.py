@@ -57,6 +57,7 @@ from coordinator.core.events.events import (
     StepFinished,
     VersionAnnounced,
 )
+from coordinator.core.events.profile_events import ProfileOrder, ProfileReport, ProfileReported
 from coordinator.core.members.learner_lives import LEARNER_LIVES, LearnerLives
 from coordinator.ledger.event_log import EventRows
 from coordinator.ledger.store import RunStore
@@ -258,6 +259,12 @@ class Shell:
         if event.phase == "finished":
             await self._async.durable(self._ledger.set_meta(LEARNER_FINISHED, "yes"), "that the learner has finished")
             self.finished.set()
+
+    def profile_due(self, report: ProfileReport | None) -> ProfileOrder | None:
+        """Take over the learner's report on its newest profile, and return the order that it must have now, if any."""
+        if self._core.profile_due() is not None:
+            self.apply(ProfileReported(report))
+        return self._core.profile_due()
 
     def learner_value(self, name: str) -> float | None:
         """Return a value from the newest learner report that had it; None if none had."""

@@ -29,6 +29,7 @@
     ├── ModelError             RC603  exit 65   a model's files or its architecture cannot be used
     ├── CacheTooSmall          RC604  exit 69   a rollout does not fit into the engine's memory for keys and values
     ├── NotFinite              RC605  exit 65   training gives numbers that are not finite
+    ├── NotProfiled            RC606  exit 75   the learner's steps cannot be profiled now
     ├── ProcessFailed          RC701  exit 70   a process that we started has failed
     ├── DaemonAway             RC702  exit 69   no peer runs from this state folder
     ├── ServiceManager         RC703  exit 69   the system's service manager refuses, or is missing
@@ -192,6 +193,10 @@ class CacheTooSmall(RollcastError):
 
 class NotFinite(RollcastError):
     code, exit_code = "RC605", 65
+
+
+class NotProfiled(RollcastError):
+    code, exit_code = "RC606", 75
 
 
 class ProcessFailed(RollcastError):

@@ -33,6 +33,13 @@ GRPC_MESSAGE_BYTES_MAX = 16 << 20
 HTTP_JOIN_BYTES_MAX = 64 << 10
 """Bytes in the body of a join request or of any answer to it."""
 
+# ---------------------------------------------------------------- profiles
+
+PROFILE_STEPS_MAX = 20
+"""Learner steps in one profile: a trace grows with each, and XProf cannot read one of more than 2 GiB."""
+PROFILE_ID_LENGTH_MAX = 32
+"""Characters of a profile's id."""
+
 # ---------------------------------------------------------------- leases and rollouts
 
 PROMPT_TOKENS_MAX = 1 << 18

@@ -165,6 +165,7 @@ def sample_status(**changes: Any) -> dict[str, Any]:
         "learner_utilisation": 0.712,
         "learner_mfu": None,
         "learner_memory_peak_share": None,
+        "learner_profile": None,
         "updates_skipped": 0,
         "updates_skipped_at": None,
         "reward_history": [[step + 1, reward] for step, reward in enumerate(rewards)],

@@ -103,6 +103,7 @@ class Script:
     examples_error: RollcastError | None = None
     spoil: Callable[[int, list[pb.TrainingRollout]], None] = lambda step, rollouts: None
     kappa: Callable[[int], int] = lambda step: 0  # header of each step's batch
+    profile: pb.ProfileOrder | None = None
 
 
 class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
@@ -248,10 +249,10 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
         await self._notify()
         return pb.Empty()
 
-    async def ReportStatus(self, request: pb.LearnerStatus, context: Any) -> pb.Empty:
+    async def ReportStatus(self, request: pb.LearnerStatus, context: Any) -> pb.StatusReply:
         self.statuses.append(request)
         await self._notify()
-        return pb.Empty()
+        return pb.StatusReply(profile=self.script.profile)
 
     # -- batches
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.core.decisions import epoch_change, evaluating, rollouts
+from coordinator.core.decisions import epoch_change, evaluating, profiling, rollouts
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import Action, FailRun, Note, ScoreRollout, SendAnnouncement
 from coordinator.core.events.events import RunEnded, VersionAnnounced
@@ -20,6 +20,7 @@ def run_ended(state: CoreState, event: RunEnded) -> list[Action]:
     state.ended, state.ended_for_good = event.reason or "the run ended", event.final
     state.batches.wanted = None
     dropped = evaluating.give_up_all(state, state.ended, state.now)
+    dropped += profiling.run_ended(state)
     dropped += _drop_all(state) if event.final else []
     dismissed = [state.dismiss(member.peer_id) for member in state.members]
     return [*dropped, *dismissed, Note("run_ended", "run", state.ended)]

@@ -16,7 +16,6 @@ class Stalls:
         self._state = state
         self._started_at: float | None = None
         self._no_origin_since: float | None = None
-        self._learner_called_at: float | None = None  # of its last call; None before the first since the start
         self._failed = False
         self.no_peer_since: float | None = None
 
@@ -34,10 +33,6 @@ class Stalls:
         elif self.no_peer_since is None:
             self.no_peer_since = now
 
-    def learner_called(self, now: float) -> None:
-        """Note that the learner's process is running."""
-        self._learner_called_at = now
-
     def overdue(self, now: float) -> FailRun | None:
         """Return the failure that ends the run, once; None while no timeout has passed."""
         if self._failed or self._state.ended:
@@ -53,9 +48,9 @@ class Stalls:
         return _wait_timed_out(f"no origin for {missing_s:.0f} s", "origin", "membership.start_timeout_s")
 
     def _without_learner(self, now: float) -> FailRun | None:
-        settings = self._state.settings
-        if self._learner_called_at is not None:
-            silent_s = now - self._learner_called_at
+        settings, called_at = self._state.settings, self._state.progress.called_at
+        if called_at is not None:
+            silent_s = now - called_at
             if silent_s < settings.learner_timeout_s:
                 return None
             return _wait_timed_out(

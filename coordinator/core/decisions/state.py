@@ -25,6 +25,7 @@ from coordinator.core.leases.groups import Attempt, Group
 from coordinator.core.leases.lease_book import LeaseBook
 from coordinator.core.leases.partials import Partials
 from coordinator.core.leases.prompt_queue import PromptQueue
+from coordinator.core.members.learner_profile import Profile
 from coordinator.core.members.membership import Members
 from coordinator.core.members.offers import Offers
 from coordinator.core.members.progress import LearnerProgress
@@ -87,6 +88,7 @@ class CoreState:
         self.staleness = StalenessFigures(Counter(restored.trained_ages))
         self.dissemination = Dissemination()
         self.progress = LearnerProgress()
+        self.profile: Profile | None = None  # the newest one since the start
         self.now = 0.0  # of the event that is being handled
         self.forecast = Forecast()
         self.group_yield = GroupYield()

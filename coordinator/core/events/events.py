@@ -12,6 +12,7 @@ from capacity.model.workers import Worker
 from capacity.replan.events import Solved
 from coordinator.core.events.evaluation_events import EvaluationRequested, EvaluationScored
 from coordinator.core.events.operator_events import Order
+from coordinator.core.events.profile_events import ProfileReported, ProfileRequested
 from coordinator.core.events.reach_events import ReachEvent
 from rollcast.wire.ids import EncodingId, Epoch, FencingToken, LeaseId, PeerId, RolloutId, Step, UploadId, Version
 from rollcast.wire.rollouts import PartialRollout, Rollout
@@ -376,6 +377,8 @@ Event = (
     | StepFinished
     | LearnerStatusChanged
     | LearnerCalled
+    | ProfileRequested
+    | ProfileReported
     | ActivationPlanned
     | ActivationPlanFailed
     | Order

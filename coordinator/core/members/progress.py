@@ -18,6 +18,7 @@ class LearnerProgress:
     phase: str = ""  # empty until the learner first reports
     detail: str = ""
     step: int = 0
+    called_at: float | None = None  # of its last call, on the core's clock; None before the first since the start
     values: dict[str, float] = field(default_factory=dict)  # newest value of every figure
     reward_history: Series = field(default_factory=Series)
     train_s: Window = field(default_factory=Window)  # seconds per step apart from waiting

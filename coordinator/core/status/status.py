@@ -13,6 +13,7 @@ import msgspec
 from capacity.model.staleness import staleness_needed
 from coordinator.core.activation.status import ActivationStatus
 from coordinator.core.decisions.state import CoreState
+from coordinator.core.members.learner_profile import ProfileStatus
 from coordinator.core.members.mismatch import MismatchStatus, mismatch_status
 from coordinator.core.status.peers import (
     PEERS_SHOWN_MAX,
@@ -104,6 +105,7 @@ class RunStatus:
     learner_utilisation: float | None
     learner_mfu: float | None  # model FLOPs of a step / published peak of the learner's devices; None: not known
     learner_memory_peak_share: float | None  # of what the runtime may use on the learner's fullest device
+    learner_profile: ProfileStatus | None  # the newest one; None if there was none since the coordinator started
     mismatch: MismatchStatus | None
     updates_skipped: int  # optimiser updates that the learner skipped because they were not finite
     updates_skipped_at: int | None  # the last learner step with one
@@ -294,6 +296,7 @@ def build_run_status(
         learner_utilisation=state.progress.utilisation,
         learner_mfu=values.get("mfu"),
         learner_memory_peak_share=values.get("device_memory_peak_share"),
+        learner_profile=None if state.profile is None else state.profile.status(),
         mismatch=mismatch_status(values, [(one.peer_id, one.name, one.hardware) for one in state.members]),
         updates_skipped=int(values.get("updates_skipped_total", 0.0)),
         updates_skipped_at=_step_of(values.get("updates_skipped_at_step")),

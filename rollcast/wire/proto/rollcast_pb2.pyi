@@ -989,7 +989,7 @@ class StepReport(_message.Message):
     def __init__(self, step: _Optional[int] = ..., values: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class LearnerStatus(_message.Message):
-    __slots__ = ("phase", "detail", "values")
+    __slots__ = ("phase", "detail", "values", "profile")
     class ValuesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1000,10 +1000,48 @@ class LearnerStatus(_message.Message):
     PHASE_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
     phase: str
     detail: str
     values: _containers.ScalarMap[str, float]
-    def __init__(self, phase: _Optional[str] = ..., detail: _Optional[str] = ..., values: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    profile: ProfileReport
+    def __init__(self, phase: _Optional[str] = ..., detail: _Optional[str] = ..., values: _Optional[_Mapping[str, float]] = ..., profile: _Optional[_Union[ProfileReport, _Mapping]] = ...) -> None: ...
+
+class ProfileOrder(_message.Message):
+    __slots__ = ("profile_id", "steps", "python_tracer")
+    PROFILE_ID_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    PYTHON_TRACER_FIELD_NUMBER: _ClassVar[int]
+    profile_id: str
+    steps: int
+    python_tracer: bool
+    def __init__(self, profile_id: _Optional[str] = ..., steps: _Optional[int] = ..., python_tracer: _Optional[bool] = ...) -> None: ...
+
+class ProfileReport(_message.Message):
+    __slots__ = ("profile_id", "begun", "first_step", "steps_done", "ended", "folder", "size_bytes", "failure")
+    PROFILE_ID_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
+    STEPS_DONE_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    FOLDER_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    profile_id: str
+    begun: bool
+    first_step: int
+    steps_done: int
+    ended: bool
+    folder: str
+    size_bytes: int
+    failure: str
+    def __init__(self, profile_id: _Optional[str] = ..., begun: _Optional[bool] = ..., first_step: _Optional[int] = ..., steps_done: _Optional[int] = ..., ended: _Optional[bool] = ..., folder: _Optional[str] = ..., size_bytes: _Optional[int] = ..., failure: _Optional[str] = ...) -> None: ...
+
+class StatusReply(_message.Message):
+    __slots__ = ("profile",)
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
+    profile: ProfileOrder
+    def __init__(self, profile: _Optional[_Union[ProfileOrder, _Mapping]] = ...) -> None: ...
 
 class Empty(_message.Message):
     __slots__ = ()

@@ -97,7 +97,7 @@ class CoordinatorStub:
         self.ReportStatus = channel.unary_unary(
                 '/rollcast.v1.Coordinator/ReportStatus',
                 request_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.LearnerStatus.SerializeToString,
-                response_deserializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.Empty.FromString,
+                response_deserializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.StatusReply.FromString,
                 _registered_method=True)
 
 
@@ -249,7 +249,7 @@ def add_CoordinatorServicer_to_server(servicer, server):
             'ReportStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.ReportStatus,
                     request_deserializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.LearnerStatus.FromString,
-                    response_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.Empty.SerializeToString,
+                    response_serializer=rollcast_dot_wire_dot_proto_dot_rollcast__pb2.StatusReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -602,7 +602,7 @@ class Coordinator:
             target,
             '/rollcast.v1.Coordinator/ReportStatus',
             rollcast_dot_wire_dot_proto_dot_rollcast__pb2.LearnerStatus.SerializeToString,
-            rollcast_dot_wire_dot_proto_dot_rollcast__pb2.Empty.FromString,
+            rollcast_dot_wire_dot_proto_dot_rollcast__pb2.StatusReply.FromString,
             options,
             channel_credentials,
             insecure,

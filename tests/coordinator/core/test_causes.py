@@ -14,6 +14,7 @@ from coordinator.core.events.events import (
     Tick,
     WorkRequested,
 )
+from coordinator.core.events.profile_events import ProfileOrder, ProfileReported, ProfileRequested
 from rollcast.wire.ids import PeerId, RolloutId, Step
 
 
@@ -26,6 +27,8 @@ from rollcast.wire.ids import PeerId, RolloutId, Step
         (BatchRecorded(Step(40)), "step 40"),
         (LearnerStatusChanged("", "", {}), "learner"),
         (LearnerStatusChanged("training", "", {}), "learner training"),
+        (ProfileRequested(ProfileOrder("1f", 3, False), 60.0), "operator"),
+        (ProfileReported(None), "learner"),
         (RunEnded("done", final=True), "end of the run"),
         (Started(), "start"),
         (Tick(), "time"),

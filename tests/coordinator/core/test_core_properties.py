@@ -30,6 +30,7 @@ from coordinator.core.events.events import (
     EpochRecorded,
     EpochRequested,
     Event,
+    LearnerCalled,
     LeasesReturned,
     PeerAccused,
     PeerLeft,
@@ -41,6 +42,7 @@ from coordinator.core.events.events import (
     VersionAnnounced,
     VersionHeld,
 )
+from coordinator.core.events.profile_events import ProfileOrder, ProfileReport, ProfileReported, ProfileRequested
 from coordinator.core.events.reach_events import DialBackEnded, PunchEnded, PunchRequested, ReachabilityTold
 from coordinator.core.reach.holes import NAT_KINDS
 from coordinator.core.staleness.policy import LatePolicy
@@ -64,6 +66,7 @@ class RandomFleet:
         late_policy: LatePolicy = "drop",
         epochs: bool = True,
         reach: bool = False,
+        profiles: bool = False,
     ) -> None:
         self.random = random.Random(seed)
         self.now = 0.0
@@ -73,8 +76,10 @@ class RandomFleet:
         self.to_record: list[Step] = []
         self.to_supply: list[int] = []
         self.to_open: list[Epoch] = []
+        self.profiled = ""  # id of the profile that the learner reports on
         self.epochs = epochs
         self.reach = reach
+        self.profiles = profiles
         self.grants: list[tuple[str, LeaseGrant]] = []
         self.sent: list[tuple[str, Rollout]] = []
         self.core = CoordinatorCore(
@@ -168,6 +173,17 @@ class RandomFleet:
                 self.handle(EpochRequested(self.events, step, None if common is None else Version(common)))
             while self.to_open:
                 self.handle(EpochRecorded(self.to_open.pop(0)))
+
+    def learner_is_profiled(self) -> None:
+        """Order a trace, or report on one: the newest, an earlier one or none; the learner may be restarted."""
+        self.handle(LearnerCalled())
+        if self.random.random() < 0.3:
+            order = ProfileOrder(f"profile-{self.events}", self.random.randint(1, 20), False)
+            self.handle(ProfileRequested(order, self.random.choice([1.0, 10.0])))
+            self.profiled = self.random.choice([self.profiled, order.profile_id])
+        done = self.random.randrange(21)
+        report = ProfileReport(self.profiled, done or None, done, self.random.random() < 0.2, "folder", done, "")
+        self.handle(ProfileReported(self.random.choice([report, report, report, None])))
 
     def time_passes(self) -> None:
         self.now += self.random.choice([0.1, 0.5, 2.0])
@@ -274,24 +290,28 @@ class RandomFleet:
 
     def choices(self) -> dict[Callable[[], None], int]:
         """Return the steps that may happen next, with their weights."""
-        return {
-            self.supply: 8,
-            self.store: 16,
-            self.score: 16,
-            self.record: 8,
-            self.learner: 8,
-            self.learner_rolls_back: 1,
-            self.time_passes: 3,
-            self.peer_asks: 14,
-            self.peer_holds: 6,
-            self.peer_uploads: 20,
-            self.peer_repeats_or_lies: 4,
-            self.peer_returns: 1,
-            self.peer_joins: 2,
-            self.peer_dies: 1,
-            self.peer_drains: 1,
-            self.peer_accuses: 5,
-        } | (self.reaching() if self.reach else {})
+        return (
+            {
+                self.supply: 8,
+                self.store: 16,
+                self.score: 16,
+                self.record: 8,
+                self.learner: 8,
+                self.learner_rolls_back: 1,
+                self.time_passes: 3,
+                self.peer_asks: 14,
+                self.peer_holds: 6,
+                self.peer_uploads: 20,
+                self.peer_repeats_or_lies: 4,
+                self.peer_returns: 1,
+                self.peer_joins: 2,
+                self.peer_dies: 1,
+                self.peer_drains: 1,
+                self.peer_accuses: 5,
+            }
+            | (self.reaching() if self.reach else {})
+            | ({self.learner_is_profiled: 6} if self.profiles else {})
+        )
 
     def reaching(self) -> dict[Callable[[], None], int]:
         return {self.peer_tells_how_it_is_reached: 6, self.peer_punches: 6, self.address_is_dialled: 2}
@@ -315,6 +335,7 @@ class RandomFleet:
         status = self.core.status(self.now)
         assert status.rollouts.open == 0
         assert self.core._rollouts._storing == {}
+        assert self.core.profile_due() is None
 
 
 @hypothesis_settings(max_examples=50, deadline=None)
@@ -334,6 +355,7 @@ def test_random_runs_keep_every_invariant(
         finished_attempts_kept=finished_kept,
         late_policy=late_policy,
         reach=reach,
+        profiles=True,
     )
     fleet.run(events=400)
     fleet.end()

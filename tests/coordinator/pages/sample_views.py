@@ -49,6 +49,16 @@ def sample_overview(**changes: Any) -> dict[str, Any]:
     )
     return {
         **status,
+        "learner_profile": {
+            "profile_id": "9f2c11aa",
+            "stage": "saved",
+            "steps": 3,
+            "first_step": 71,
+            "steps_done": 3,
+            "folder": "/data/runs/learner/profiles/step-000071",
+            "size_bytes": 3_400_000,
+            "failure": "",
+        },
         "workers": {
             "on": 41,
             "idle": 2,

@@ -79,6 +79,7 @@ async def test_run_page_overlays_another_run(browser: Any, site: SampleSite) -> 
         await tab.shows(".card:has-text('Evaluation') .chart-legend", "pass@8")
         await tab.shows(".card:has-text('Age by cause') .chart-legend", "queue 900 ms")
         await tab.shows(".card:has-text('Rollouts') .why", "peer left")
+        await tab.shows(".profile", "3 steps from step 71: saved, 3.40 MB; /data/runs/learner/profiles/step-000071")
         await tab.page.get_by_label("Compare with").select_option("local-20260313-221904")
         await tab.shows(".card:has(h2:text-is('Loss')) .chart-legend", "local-20260313-221904")
         assert "with=local-20260313-221904" in tab.page.url

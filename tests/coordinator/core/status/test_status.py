@@ -136,6 +136,7 @@ def test_the_status_of_a_short_run() -> None:
         "learner_utilisation": None,
         "learner_mfu": None,
         "learner_memory_peak_share": None,
+        "learner_profile": None,
         "mismatch": None,
         "updates_skipped": 0,
         "updates_skipped_at": None,
