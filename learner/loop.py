@@ -32,10 +32,12 @@ from learner.publishing.epochs import Replay
 from learner.publishing.publications import Publications
 from learner.publishing.publisher import Publisher
 from learner.publishing.versions import Freezing, RetainedVersions, no_longer_needed
+from learner.step_profiler import StepProfiler
 from learner.throughput import Throughput
 from learner.training.batch_check import BatchRules, check_batch
 from learner.training.packing import PackedBatch, TrainingRow, pack
 from learner.training.skipped_updates import SkippedUpdates
+from learner.training.tracing import traced_step
 from learner.training.trained_ids import TrainedIds
 from learner.training.trainer import Trainer, behaviour_by_version
 from learner.wall_time import StepTime, WallTime
@@ -99,6 +101,7 @@ class LoopParts:
     wall_time: WallTime
     evaluations: Evaluations
     skipped: SkippedUpdates
+    profiler: StepProfiler
     stop: asyncio.Event
 
 
@@ -154,6 +157,17 @@ class TrainingLoop:
             RollcastError: a batch breaks the rules, or publishing or saving failed.
         """
         self._time = StepTime()
+        async with self._parts.profiler:
+            await self._steps()
+        done = self.step >= self._settings.steps
+        if done:
+            await self._parts.publications.finish()
+            await self._parts.evaluations.finish()
+        await self.save()
+        return done
+
+    async def _steps(self) -> None:
+        """Train until the last step is done or the process is asked to stop."""
         while self.step < self._settings.steps and not self._parts.stop.is_set():
             await self._follow_epochs()
             if self.step >= self._settings.steps:
@@ -163,13 +177,9 @@ class TrainingLoop:
                 batch = await self._next_batch()
             if batch is None:
                 break
+            await self._parts.profiler.step_begins(self.step + 1)
             await self._do_step(batch)
-        done = self.step >= self._settings.steps
-        if done:
-            await self._parts.publications.finish()
-            await self._parts.evaluations.finish()
-        await self.save()
-        return done
+            await self._parts.profiler.step_ended()
 
     async def save(self) -> None:
         """Save the current state if it is not saved yet, and wait until it is durable."""
@@ -223,7 +233,7 @@ class TrainingLoop:
         self._parts.reporter.update("training", f"step {self.step + 1} of {self._settings.steps}")
         rows = check_batch(batch.rollouts, self.step, self._settings.rules, self._at.trained)
         began_s = time.monotonic()
-        values = await self._on_worker(lambda: self._train(rows))
+        values = await self._on_worker(lambda: traced_step(self.step + 1, lambda: self._train(rows)))
         self._unsaved_s += time.monotonic() - began_s
         kill_point("gradient_done")
         for row in rows:

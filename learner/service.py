@@ -34,6 +34,7 @@ from learner.publishing.publications import Publications
 from learner.publishing.publisher import OriginPusher, Publisher
 from learner.publishing.versions import RetainedVersions
 from learner.run_facts import RunFacts
+from learner.step_profiler import StepProfiler
 from learner.training.skipped_updates import SkippedUpdates
 from learner.training.starting_model import keep_small_files, rate_warnings
 from learner.training.trained_ids import TrainedIds
@@ -300,6 +301,7 @@ class _Life:
             self._wall_time,
             evaluations,
             SkippedUpdates(self._folder.skipped_updates, self._reporter.values),
+            StepProfiler(trainer, self._worker, self._folder.profiles, self._reporter.profiles),
             self._stop,
         )
         loop = TrainingLoop(parts, self._settings(), self._host_state, position, replay)

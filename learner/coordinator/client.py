@@ -15,7 +15,7 @@ from learner.coordinator.channels import Channels
 from rollcast.runtime.errors import MalformedMessage, Unreachable, WrongKey
 from rollcast.runtime.version import software_version
 from rollcast.runtime.waits import backoff_delays_s, deadline
-from rollcast.wire import protocol
+from rollcast.wire import limits, protocol
 from rollcast.wire.joining.enrol import Enrolment
 from rollcast.wire.joining.grpc_client import connection_lost, translate
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -180,10 +180,19 @@ class CoordinatorClient:
         report = pb.StepReport(step=step, values=dict(values))
         await self._retry("reporting a step", lambda: self._stub.ReportStep(report, timeout=CALL_TIMEOUT_S))
 
-    async def report_status(self, phase: str, detail: str, values: Mapping[str, float]) -> None:
-        """Report the learner's present phase, a text about it, and metrics that belong to no step."""
-        status = pb.LearnerStatus(phase=phase, detail=detail, values=dict(values))
-        await self._retry("reporting our status", lambda: self._stub.ReportStatus(status, timeout=CALL_TIMEOUT_S))
+    async def report_status(
+        self, phase: str, detail: str, values: Mapping[str, float], profile: pb.ProfileReport | None
+    ) -> pb.ProfileOrder | None:
+        """Report the learner's present phase, a text about it, metrics that belong to no step, and its newest profile.
+
+        Returns:
+            The profile that the coordinator waits for; None if there is none.
+        """
+        status = pb.LearnerStatus(phase=phase, detail=detail, values=dict(values), profile=profile)
+        reply: pb.StatusReply = await self._retry(
+            "reporting our status", lambda: self._stub.ReportStatus(status, timeout=CALL_TIMEOUT_S)
+        )
+        return _checked(reply.profile) if reply.HasField("profile") else None
 
     async def _open_once(self) -> pb.RunInfo:
         hello = pb.LearnerHello(
@@ -253,6 +262,12 @@ def check_key(info_key: bytes, our_key: bytes) -> None:
             cause=f"the run's key starts {info_key.hex()[:16]}, ours {our_key.hex()[:16]}",
             fix="point identity_file at the run's learner key, or correct the coordinator's learner_public_key",
         )
+
+
+def _checked(order: pb.ProfileOrder) -> pb.ProfileOrder:
+    if not 1 <= order.steps <= limits.PROFILE_STEPS_MAX or len(order.profile_id) > limits.PROFILE_ID_LENGTH_MAX:
+        raise MalformedMessage(f"the coordinator orders a profile of {order.steps} steps", fix=_BUG)
+    return order
 
 
 async def _at_most(count: int, what: str, stream: AsyncIterator[ResultT]) -> list[ResultT]:

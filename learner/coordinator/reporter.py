@@ -9,12 +9,14 @@ from types import TracebackType
 
 import structlog
 
+from learner.coordinator.profile_orders import ProfileOrders
 from rollcast.runtime.errors import RollcastError
+from rollcast.wire.proto import rollcast_pb2 as pb
 
 BETWEEN_CHANGES_S = 0.5  # changes within this time are merged
 REPEAT_S = 5.0  # the same status is sent again, so that a coordinator that restarted knows it
 
-Send = Callable[[str, str, Mapping[str, float]], Awaitable[None]]
+Send = Callable[[str, str, Mapping[str, float], pb.ProfileReport | None], Awaitable[pb.ProfileOrder | None]]
 
 _log = structlog.get_logger()
 
@@ -26,10 +28,12 @@ class StatusReporter:
     while losing one would.
 
     Args:
-        send: coroutine function (phase, detail, values) that sends a status.
+        send: coroutine function (phase, detail, values, profile) that sends a status, and returns the profile that
+            the coordinator waits for.
     """
 
     def __init__(self, send: Send) -> None:
+        self.profiles = ProfileOrders()
         self._send = send
         self._lock = threading.Lock()
         self._phase = "starting"
@@ -76,7 +80,10 @@ class StatusReporter:
         async with self._sending:
             with self._lock:
                 phase, detail, values = self._phase, self._detail, self._values | self._notes
-            await self._send(phase, detail, values)
+            profile = self.profiles.report
+            order = await self._send(phase, detail, values, profile)
+            if self.profiles.answered(order, sent=profile):
+                self._changed.set()
 
     async def __aenter__(self) -> StatusReporter:
         self._task = asyncio.create_task(self._run(), name="status reporter")

@@ -16,6 +16,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import structlog
 
 from learner.checkpoints.arrays import ArrayWrite, SavedArrays, TornCheckpoint
 from learner.config import LearnerConfig
@@ -24,15 +25,19 @@ from learner.training.freezing import Write, gather_into
 from learner.training.mesh import gathered, pieces
 from learner.training.micro_batches import BoolArray, FloatArray
 from learner.training.packing import PackedBatch
+from learner.training.tracing import TRACE_ERRORS
 from learner.training.trainer import Trainer
 from rollcast.policy.compilation import use_matmul_precision
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import TokenStatistics
 from rollcast.policy.params import Params, abstract_params
+from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.versions.tensors import TensorSpec
 
 # Settings on which all processes must agree; the leader sends its own.
 SHARED = ("seed", "optimiser", "objective", "mesh", "remat", "packed_row_tokens", "matmul_precision")
+
+_log = structlog.get_logger()
 
 
 class LeadTrainer(Trainer):
@@ -100,6 +105,14 @@ class LeadTrainer(Trainer):
         self._team.post(Order("save", text=path))
         return super().begin_save(path)
 
+    def begin_trace(self, folder: Path, *, python_tracer: bool) -> None:
+        self._team.post(Order("begin_trace", text=json.dumps([folder.name, python_tracer])))
+        super().begin_trace(folder, python_tracer=python_tracer)
+
+    def end_trace(self) -> None:
+        self._team.post(Order("end_trace"))
+        super().end_trace()
+
     def load(self, saved: SavedArrays) -> None:
         self.check_state(saved)
         self._team.post(Order("load", text=json.dumps([saved.path, saved.record_values()])))
@@ -159,6 +172,17 @@ class Follower:
         use_matmul_precision(config.matmul_precision, model.carrier_dtype)
         return Trainer(model, config)
 
+    def _trace(self, trainer: Trainer, order: Order) -> None:
+        """Begin or end a trace in this process's run folder; training continues without one that fails."""
+        try:
+            if order.name == "end_trace":
+                trainer.end_trace()
+            else:
+                name, python_tracer = json.loads(order.text)
+                trainer.begin_trace(RunFolder(self._config.run_folder).profiles / name, python_tracer=python_tracer)
+        except TRACE_ERRORS as error:
+            _log.warning("this process is not in the profile", error=str(error)[:300])
+
     def _carry_out(self, trainer: Trainer, order: Order) -> None:
         match order.name:
             case "train":
@@ -190,6 +214,8 @@ class Follower:
                 if self._saving is not None:
                     self._saving.finish()  # raises what went wrong
                 self._saving = trainer.begin_save(order.text)
+            case "begin_trace" | "end_trace":
+                self._trace(trainer, order)
             case "load":
                 with suppress(TornCheckpoint):  # the leader tries the checkpoint before
                     trainer.load(SavedArrays.from_values(*json.loads(order.text)))

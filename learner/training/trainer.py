@@ -20,6 +20,7 @@ from learner.training.micro_batches import BoolArray, FloatArray, inputs
 from learner.training.packing import PackedBatch
 from learner.training.programs import Factors, Programs
 from learner.training.starting_model import starting_params
+from learner.training.tracing import begin_trace, end_trace
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import TokenStatistics
 from rollcast.policy.params import Params
@@ -145,6 +146,14 @@ class Trainer:
     def placed(self, params: Params) -> Params:
         """Return parameters, or a snapshot's tensors, placed and stacked on the devices as the trained ones are."""
         return stacked_params(self.mesh, placed_params(self.mesh, params))
+
+    def begin_trace(self, folder: Path, *, python_tracer: bool) -> None:
+        """Begin to trace what all devices compute (see learner.training.tracing)."""
+        begin_trace(folder, python_tracer=python_tracer)
+
+    def end_trace(self) -> None:
+        """End the trace, and write it."""
+        end_trace()
 
     def begin_freeze(self, path: Path) -> Write:
         """Copy the current parameters as the rollout reads them, and return the function that writes them to a file.

@@ -54,6 +54,11 @@ class RunFolder:
         return self.root / "skipped_updates"
 
     @property
+    def profiles(self) -> Path:
+        """Traces of the learner's steps, a folder for each."""
+        return self.root / "profiles"
+
+    @property
     def model(self) -> Path:
         """Configuration and tokenizer of the model that the learner started from, without its weights."""
         return self.root / "model"

@@ -94,9 +94,14 @@ async def test_peers_evaluate_before_rl_at_intervals_and_after_rl(world: World, 
     assert world.coordinator.figure("eval_held_out_pass_at_1") == 0.5
 
 
-async def test_every_step_reports_all_its_figures(world: World, script: Script) -> None:
-    script.steps = 2
-    await run(config(world), asyncio.Event())
+async def test_every_step_reports_all_its_figures_and_is_traced_when_ordered(world: World, script: Script) -> None:
+    script.steps, script.profile = 2, pb.ProfileOrder(profile_id="a", steps=1)
+    script.batch_gate = asyncio.Event()
+    async with running(config(world), asyncio.Event()) as task:
+        await world.coordinator.until(lambda: any(one.profile.profile_id == "a" for one in world.coordinator.statuses))
+        script.batch_gate.set()  # the coordinator has the learner's report on the order
+        assert await task == 0
+    check_trace(world)
     for report in world.coordinator.step_reports:
         expected = {"loss", "reward_mean", "grad_norm", "ratio_mean", "clip_fraction", "kl_k3", "entropy", "tokens"}
         expected |= {
@@ -115,6 +120,18 @@ async def test_every_step_reports_all_its_figures(world: World, script: Script) 
         assert report.values["version"] == report.step
     # Version 0 generated the first batch, and nothing has been learnt since: the ratio is exactly one.
     assert world.coordinator.step_reports[0].values["ratio_mean"] == pytest.approx(1.0, abs=1e-6)
+
+
+def check_trace(world: World) -> None:
+    """Check that one step was traced, that its files are there, and that the coordinator was told."""
+    report = world.coordinator.statuses[-1].profile
+    assert (report.ended, report.failure, report.steps_done) == (True, "", 1)
+    folder = world.run_folder.absolute() / "profiles" / f"step-{report.first_step:06d}"
+    assert report.folder == str(folder)
+    found = {path.name for path in folder.glob("process-0/plugins/profile/*/*")}
+    assert "perfetto_trace.json.gz" in found
+    assert any(name.endswith(".xplane.pb") for name in found)
+    assert 0 < report.size_bytes < 10e6
 
 
 async def test_kappa_and_older_versions(world: World, script: Script) -> None:

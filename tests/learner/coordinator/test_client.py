@@ -219,7 +219,7 @@ class Receiver:
         self.failures = 0
         self.came = asyncio.Condition()
 
-    async def __call__(self, phase: str, detail: str, values: Mapping[str, float]) -> None:
+    async def __call__(self, phase: str, detail: str, values: Mapping[str, float], profile: object) -> None:
         if self.failures:
             self.failures -= 1
             raise Unreachable("away")

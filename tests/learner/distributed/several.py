@@ -83,6 +83,7 @@ def main() -> None:
     parser.add_argument("--address", default="")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--shared", action="store_true", help="both processes write the versions' files")
+    parser.add_argument("--traced", action="store_true", help="both processes trace what they compute")
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--init-from", type=Path, help="a model's folder, which only the leader receives")
     parser.add_argument("--then", help="one more mesh, which resumes from the last one's checkpoint")
@@ -107,12 +108,17 @@ def main() -> None:
     mesh_module.PIECE_BYTES = 500  # so that the larger tensors go from process to process in pieces
     team = join(arguments.address, arguments.processes, arguments.process_id, join_timeout_s=60, lost_s=10)
     if arguments.process_id:
-        status = Follower(config_for(meshes[0]), team).follow()
+        follows = config_for(meshes[0]).model_copy(update={"run_folder": arguments.folder})
+        status = Follower(follows, team).follow()
     else:
         distributed = {"distributed": DistributedConfig(shared_run_folder=arguments.shared)}
         config = config_for(meshes[0]).model_copy(update=from_folder | distributed)
         trainer = LeadTrainer(MODEL, config, team)
+        if arguments.traced:
+            trainer.begin_trace(arguments.folder / "profiles" / "step-000001", python_tracer=False)
         print(json.dumps([course(trainer, arguments.folder / "0", resume=arguments.resume, steps=arguments.steps)]))
+        if arguments.traced:
+            trainer.end_trace()
         status = 0
         trainer.end(status)
     sys.stdout.flush()

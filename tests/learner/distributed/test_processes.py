@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import jax
 import pytest
@@ -20,6 +20,7 @@ import pytest
 from learner.config import DistributedConfig, LearnerConfig
 from learner.distributed.leader import SHARED, Follower
 from learner.distributed.processes import run_processes
+from learner.distributed.team import Order
 from learner.training.trainer import Trainer
 from tests.learner.distributed.several import MODEL as SEVERAL
 from tests.learner.tiny import CONFIG, MODEL
@@ -102,6 +103,22 @@ def test_a_follower_compiles_what_the_leader_does() -> None:
     assert jax.config.jax_default_matmul_precision == "high"
 
 
+def test_a_follower_traces_into_its_own_run_folder_and_trains_on_if_it_cannot(tmp_path: Path) -> None:
+    class Tracer:
+        calls: ClassVar[list[Any]] = []
+
+        def begin_trace(self, folder: Path, *, python_tracer: bool) -> None:
+            self.calls.append((folder, python_tracer))
+
+        def end_trace(self) -> None:
+            raise OSError("no space")
+
+    follower = Follower(CONFIG.model_copy(update={"run_folder": tmp_path}), cast(Any, None))
+    follower._carry_out(cast(Any, Tracer()), Order("begin_trace", text='["step-000007", true]'))
+    follower._carry_out(cast(Any, Tracer()), Order("end_trace"))
+    assert Tracer.calls == [(tmp_path / "profiles" / "step-000007", True)]
+
+
 def test_settings_of_several_processes_must_be_complete() -> None:
     with pytest.raises(ValueError, match="set coordinator_address"):
         DistributedConfig(processes=2)
@@ -116,7 +133,12 @@ def test_settings_of_several_processes_must_be_complete() -> None:
 
 @pytest.mark.slow
 def test_two_processes_are_as_one_and_checkpoints_go_both_ways(tmp_path: Path) -> None:
-    two, one = pair(tmp_path / "two", "--shared"), alone(tmp_path / "one")
+    two, one = pair(tmp_path / "two", "--shared", "--traced"), alone(tmp_path / "one")
+    traces = tmp_path / "two" / "profiles" / "step-000001"
+    assert sorted(path.name for path in traces.glob("process-*") if list(path.rglob("*.xplane.pb"))) == [
+        "process-0",
+        "process-1",
+    ]
     for mine, theirs in zip(one["metrics"], two["metrics"], strict=True):
         assert theirs == pytest.approx(mine, abs=1e-5)
     further_two, further_one = pair(tmp_path / "one", "--resume"), alone(tmp_path / "two", "--resume")
