@@ -36,6 +36,9 @@ app.command(
     "rollcast.cli.run.evaluate:evaluate", name="eval", help="Evaluate a run's newest checkpoint and print pass@k."
 )
 app.command(
+    "rollcast.cli.run.profile:profile", name="profile", help="Trace a run's next learner steps with jax.profiler."
+)
+app.command(
     "rollcast.cli.run.export:export",
     name="export",
     version_flags=[],  # its own --version is one of the policy
