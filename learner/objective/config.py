@@ -121,6 +121,8 @@ class ObjectiveConfig(ConfigModel):
     """Weight of the KL penalty."""
     entropy_coefficient: float = Field(0.0, ge=0.0)
     """Weight of the bonus for the policy's entropy."""
+    balance_coefficient: float | None = Field(None, ge=0.0)
+    """Factor of the loss that keeps the loads of a model's experts even; none: the model's own."""
     dynamic_sampling: bool = False
     """Leave groups whose rewards are all equal out of the mean over the batch."""
     overlong_share: float = Field(0.0, ge=0.0, le=1.0)

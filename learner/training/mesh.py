@@ -5,6 +5,7 @@
   and gathered for each layer when it is computed (Rajbhandari et al. 2020, "ZeRO", stage 3).
 - tensor: the inner size of each layer is divided, and so are heads and the vocabulary (Shoeybi et al. 2019,
   "Megatron-LM", section 3); activations are added up over these devices twice per block, so their links should be fast.
+  It does not divide experts: every device along it computes the same ones.
 
 A tensor may be divided among the devices of many hosts, none of which could hold all of it: some rows of each shard are
 gathered, or sent, at a time.
@@ -43,6 +44,9 @@ _INTO = (FSDP, TENSOR)  # axes of kernels [width, inner], which read the residua
 # Axes of kernels [inner, width], which write to it. Were their columns divided, the shards that a device gathers would
 # not be contiguous, and compilers would copy the stacked tensors of all layers into another layout.
 _BACK = ((TENSOR, FSDP), None)
+# Axes of kernels [experts, ...]: each device stores whole experts, so that what it gathers and what Muon orthogonalises
+# are contiguous matrices.
+_BY_EXPERT = (FSDP, None, None)
 #: The axes of a tensor's dimensions by the end of its name; a tensor without an entry is copied to every device.
 RULES: dict[str, tuple[Axes, ...]] = {
     "embedding": (TENSOR, FSDP),
@@ -54,6 +58,9 @@ RULES: dict[str, tuple[Axes, ...]] = {
     "feed_forward.gate.kernel": _INTO,
     "feed_forward.up.kernel": _INTO,
     "feed_forward.down.kernel": _BACK,
+    "feed_forward.expert_gate.kernel": _BY_EXPERT,
+    "feed_forward.expert_up.kernel": _BY_EXPERT,
+    "feed_forward.expert_down.kernel": _BY_EXPERT,
     "attention.query.bias": (TENSOR,),
     "attention.key.bias": (TENSOR,),
     "attention.value.bias": (TENSOR,),

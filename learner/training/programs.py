@@ -18,7 +18,9 @@ from learner.optimisers.transformations import schedule_of
 from learner.training.micro_batches import ForwardPasses, Gradients, Side, forward_of
 from learner.training.optimiser import updates
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.logprobs import Forward, TokenStatistics, completion_logprobs
+from rollcast.policy.experts.balance import balance_loss, busiest_expert_share
+from rollcast.policy.experts.layer import Load
+from rollcast.policy.logprobs import Forward, TokenStatistics, completion_logprobs, score
 from rollcast.policy.params import Params
 
 
@@ -50,6 +52,8 @@ class Programs:
     ) -> None:
         self._model_config = model_config
         self._objective = build.objective(config.objective)
+        own = config.objective.balance_coefficient
+        self._balance_coefficient = model_config.balance_coefficient if own is None else own
         self._forward = forward or forward_of(config, mesh)
         micro_batch_tokens = config.optimiser.micro_batch_tokens
         self.gradients = Gradients(self._loss, mesh, micro_batch_tokens)
@@ -68,11 +72,21 @@ class Programs:
 
     def _loss(self, params: Params, part: Any, sequences_per_row: int) -> tuple[jax.Array, Side]:
         read, given, token_weights = part
-        statistics = completion_logprobs(self._model_config, params, **read, forward=self._forward)
+        statistics, routed = score(self._model_config, params, **read, forward=self._forward)
         terms = _terms(statistics, read["segments"], given, sequences_per_row)
         value = -self._objective.value(terms)
-        metrics = {"loss": value} | self._objective.metrics(terms, token_weights)
+        metrics = self._objective.metrics(terms, token_weights)
+        if routed is not None:
+            balance = _balance(routed.load, jnp.sum(token_weights))
+            value += self._balance_coefficient * balance["balance_loss"]
+            metrics |= balance
+        metrics = jax.lax.stop_gradient({"loss": value} | metrics)
         return value, (metrics, jax.lax.stop_gradient(statistics))
+
+
+def _balance(load: Load, share: jax.Array) -> dict[str, jax.Array]:
+    """Return the figures of a micro-batch's experts, weighted by its share of the batch's trained tokens, f32 []."""
+    return {"balance_loss": share * balance_loss(load), "busiest_expert_share": share * busiest_expert_share(load)}
 
 
 def _terms(statistics: TokenStatistics, segments: jax.Array, given: Factors, sequences_per_row: int) -> Terms:

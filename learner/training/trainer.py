@@ -100,8 +100,9 @@ class Trainer:
 
         Returns:
             Means over the steps that were not skipped, or over all if every one was: loss, grad_norm (before clipping),
-            learning_rate, the gauges of learner.objective.build, and with a critic value_loss and value_error (squared
-            error of its estimates). Also updates_skipped, the number of skipped steps of policy and critic.
+            learning_rate, the gauges of learner.objective.build, with a critic value_loss and value_error (squared
+            error of its estimates), and with experts balance_loss and busiest_expert_share (see
+            rollcast.policy.experts.balance). Also updates_skipped, the number of skipped steps of policy and critic.
 
         Raises:
             NotFinite: a step left parameters that are not finite.

@@ -8,12 +8,14 @@ are multiplied in bfloat16 instead, so that only the sums' rounding differs.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from rollcast.policy.kernels.grouped import multiply, multiply_rows
 from rollcast.policy.products.linear import Flow, carried
 from rollcast.policy.products.quantise import (
     ALONG_COLUMNS,
@@ -26,6 +28,8 @@ from rollcast.policy.products.quantise import (
     dequantise,
     rounded,
 )
+
+Product = Callable[..., jax.Array]
 
 
 class Kernel(NamedTuple):
@@ -47,11 +51,10 @@ class GroupedLinear(nnx.Module):  # type: ignore[misc]
         """Set how the kernels are read, as Linear.set_flow does."""
         self.flow = flow
         if flow == "fp8-codes":
-            experts, *shape = self.kernel.shape
-            self.kernel = nnx.Param(jnp.zeros((experts, *shape), CODE))
-            self.kernel_scale = nnx.Param(
-                jnp.zeros((experts, *blocks_of((shape[0], shape[1]), WEIGHT_BLOCK)), jnp.int8)
-            )
+            experts, inputs, outputs = self.kernel.shape
+            self.kernel = nnx.Param(jnp.zeros((experts, inputs, outputs), CODE))
+            blocks = blocks_of((inputs, outputs), WEIGHT_BLOCK)
+            self.kernel_scale = nnx.Param(jnp.zeros((experts, *blocks), jnp.int8))
 
     def read(self) -> Kernel:
         """Return the tensors."""
@@ -106,10 +109,9 @@ _matmul.defvjp(_matmul_forward, _matmul_backward)
 def _values(kernel: Kernel, flow: Flow, dtype: Any) -> jax.Array:
     """Return the numbers that are multiplied: in the carrier's dtype, or what E4M3 codes stand for in bfloat16."""
     if kernel.scale is not None:
-        codes = jax.vmap(functools.partial(dequantise, block=WEIGHT_BLOCK))(Quantised(kernel.kernel, kernel.scale))
-        return codes.astype(jnp.bfloat16)
+        return dequantise(Quantised(kernel.kernel, kernel.scale), WEIGHT_BLOCK).astype(jnp.bfloat16)
     if flow == "fp8-master":
-        return jax.vmap(functools.partial(rounded, block=WEIGHT_BLOCK))(kernel.kernel).astype(jnp.bfloat16)
+        return rounded(kernel.kernel, WEIGHT_BLOCK).astype(jnp.bfloat16)
     return carried(kernel.kernel, dtype)
 
 
@@ -129,22 +131,43 @@ def _forward(x: jax.Array, values: jax.Array, sizes: jax.Array, flow: Flow) -> j
     return _times(_rounded(x, flow, ALONG_COLUMNS, x.dtype), values, sizes, x.dtype)
 
 
-# The three products, each added up in float32.
+# The three products, each added up in float32. On NVIDIA GPUs XLA would multiply every row with every kernel.
 
 
 def _times(x: jax.Array, kernels: jax.Array, sizes: jax.Array, dtype: Any) -> jax.Array:
     """Return x [rows, inputs] @ kernels [experts, inputs, outputs], [rows, outputs] in ``dtype``."""
-    return jax.lax.ragged_dot(x, kernels, sizes, preferred_element_type=dtype)
+    return _by_platform(
+        functools.partial(multiply, dtype=dtype),
+        functools.partial(jax.lax.ragged_dot, preferred_element_type=dtype),
+        (x, kernels, sizes),
+    )
 
 
 def _times_transposed(dy: jax.Array, kernels: jax.Array, sizes: jax.Array, dtype: Any) -> jax.Array:
     """Return dy [rows, outputs] @ the transposes of kernels [experts, inputs, outputs], [rows, inputs] in ``dtype``."""
-    return jax.lax.ragged_dot_general(dy, kernels, sizes, _TRANSPOSED, preferred_element_type=dtype)
+    return _by_platform(
+        functools.partial(multiply, dtype=dtype, transposed=True),
+        functools.partial(
+            jax.lax.ragged_dot_general, ragged_dot_dimension_numbers=_TRANSPOSED, preferred_element_type=dtype
+        ),
+        (dy, kernels, sizes),
+    )
 
 
 def _transposed_times(x: jax.Array, dy: jax.Array, sizes: jax.Array) -> jax.Array:
     """Return for each expert the transpose of its rows of x [rows, inputs] @ those of dy [rows, outputs], f32."""
-    return jax.lax.ragged_dot_general(x, dy, sizes, _BY_ROWS, preferred_element_type=jnp.float32)
+    return _by_platform(
+        multiply_rows,
+        functools.partial(
+            jax.lax.ragged_dot_general, ragged_dot_dimension_numbers=_BY_ROWS, preferred_element_type=jnp.float32
+        ),
+        (x, dy, sizes),
+    )
+
+
+def _by_platform(on_nvidia: Product, elsewhere: Product, operands: tuple[jax.Array, ...]) -> jax.Array:
+    product: jax.Array = jax.lax.platform_dependent(*operands, cuda=on_nvidia, default=elsewhere)
+    return product
 
 
 _TRANSPOSED = jax.lax.RaggedDotDimensionNumbers((((1,), (2,)), ((), ())), [0], [0])

@@ -12,6 +12,7 @@ normal range become zero, whether or not the device flushes them by itself; the 
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -36,14 +37,17 @@ _LEAST_NORMAL, _STEPS_PER_UNIT = 2.0**-6, 2.0**9  # smallest normal number of E4
 
 
 class Quantised(NamedTuple):
-    """A matrix in E4M3."""
+    """A matrix in E4M3, or several with an axis in front."""
 
     codes: jax.Array  # float8_e4m3fn [rows, columns]
     exponents: jax.Array  # int8 [blocks of rows, blocks of columns]; a value is its code * 2^exponent
 
 
 def quantise(matrix: jax.Array, block: Block) -> Quantised:
-    """Return the codes and exponents of a matrix f32 or bf16 [rows, columns]."""
+    """Return the codes and exponents of a matrix f32 or bf16 [rows, columns], or of each of several."""
+    if matrix.ndim > 2:
+        several: Quantised = jax.vmap(functools.partial(quantise, block=block))(matrix)
+        return several
     wide = matrix.astype(jnp.float32)
     exponents = _exponents(wide, block)
     codes = _on_grid(wide, _spread(exponents, block, wide.shape)).astype(CODE)
@@ -51,13 +55,22 @@ def quantise(matrix: jax.Array, block: Block) -> Quantised:
 
 
 def dequantise(quantised: Quantised, block: Block) -> jax.Array:
-    """Return the values f32 [rows, columns] that codes and exponents stand for, exactly."""
+    """Return the values f32 [rows, columns] that codes and exponents stand for, exactly, or those of each matrix."""
+    if quantised.codes.ndim > 2:
+        several: jax.Array = jax.vmap(functools.partial(dequantise, block=block))(quantised)
+        return several
     exponents = quantised.exponents.astype(jnp.int32)
     return quantised.codes.astype(jnp.float32) * _power(_spread(exponents, block, quantised.codes.shape))
 
 
 def rounded(matrix: jax.Array, block: Block) -> jax.Array:
-    """Round a matrix to f32 [rows, columns], to the bit as quantise and dequantise do, without the step to 8 bits."""
+    """Round a matrix to f32 [rows, columns], to the bit as quantise and dequantise do, without the step to 8 bits.
+
+    Of several matrices each is rounded by itself.
+    """
+    if matrix.ndim > 2:
+        several: jax.Array = jax.vmap(functools.partial(rounded, block=block))(matrix)
+        return several
     wide = matrix.astype(jnp.float32)
     exponents = _spread(_exponents(wide, block), block, wide.shape)
     return _on_grid(wide, exponents) * _power(exponents)

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from learner.config import LearnerConfig, MeshConfig
 from learner.publishing.versions import RetainedVersions
@@ -26,6 +28,7 @@ from learner.training.freezing import begin_freeze
 from learner.training.mesh import make_mesh, placed_params
 from learner.training.trainer import Trainer, behaviour_by_version
 from rollcast.policy.config import ModelConfig
+from rollcast.policy.experts.layer import Experts, Routing
 from rollcast.policy.params import initial_params
 from rollcast.policy.products import fp8_unit
 from rollcast.policy.products.linear import fp8_matmul
@@ -118,10 +121,39 @@ def fp8_unit_differences() -> list[float]:
     ]
 
 
+def experts_differences() -> list[float]:
+    """Return differences, relative to the largest value, between a layer of experts on 8 devices and on one.
+
+    They are those of the result, of the gradients of what is read, router and kernels, and of the loads.
+    """
+    model = ModelConfig(width=16, experts=8, experts_per_token=2, expert_width=8)
+    layer = Experts(model)
+    form, state = nnx.split(layer)
+    random = np.random.default_rng(0)
+    state = jax.tree.map(lambda leaf: random.normal(0, 0.3, leaf.shape).astype(np.float32), state)
+    x, dy = random.normal(0, 1, (2, 16, 5, 16)).astype(np.float32)
+    counted = random.random((16, 5)) < 0.7
+
+    def result(mesh: Mesh | None) -> list[Any]:
+        def run(state: Any, x: jax.Array) -> tuple[jax.Array, Any]:
+            mixed, routed = nnx.merge(form, state)(x, Routing(counted, mesh=mesh))
+            return jnp.sum(mixed * dy) + jnp.sum(routed.load.probabilities**2), (mixed, routed.load)
+
+        (_, values), gradients = jax.jit(jax.value_and_grad(run, argnums=(0, 1), has_aux=True))(state, x)
+        return jax.tree.leaves((values, gradients))
+
+    alone, divided = result(None), result(make_mesh(MeshConfig(data=2, fsdp=4)))
+    return [
+        float(np.abs(np.asarray(one) - np.asarray(like)).max() / np.abs(np.asarray(like)).max())
+        for one, like in zip(divided, alone, strict=True)
+    ]
+
+
 def main() -> None:
     model_folder, run_folder = map(Path, sys.argv[1:])
     found = load_publish_and_read_back(model_folder, run_folder)
     found |= {"wrong_files": wrong_files(run_folder), "fp8_unit_differences": fp8_unit_differences()}
+    found |= {"experts_differences": experts_differences()}
     print(json.dumps(found))
 
 

@@ -53,6 +53,10 @@ def abstract(data: int, fsdp: int, tensor: int) -> Any:
         (LAYER + "feed_forward.down.kernel", (6, 16), ("tensor", None)),  # by 2 x 2 it does not divide
         ("layers.feed_forward.down.kernel", (5, 32, 16), (None, ("tensor", "fsdp"), None)),
         ("layers.attention_norm.scale", (5, 16), ()),
+        (LAYER + "feed_forward.expert_down.kernel", (8, 32, 16), ("fsdp", None, None)),
+        ("layers.feed_forward.expert_gate.kernel", (5, 7, 16, 32), (None, None, None, None)),
+        (LAYER + "feed_forward.expert_up.kernel_scale", (8, 1, 2), ("fsdp", None, None)),
+        (LAYER + "feed_forward.router.kernel", (16, 8), ()),
         (LAYER + "attention.query.kernel_scale", (4, 8), ("fsdp", "tensor")),
         (LAYER + "attention.key.bias", (8,), ("tensor",)),
         ("embedding", (64, 16), ("tensor", "fsdp")),
@@ -114,6 +118,7 @@ def test_no_device_ever_holds_a_whole_tensor_and_files_are_exact(tmp_path: Path)
     assert found["largest_share"] == 1 / 8
     assert found["wrong_files"] == []
     assert max(found["fp8_unit_differences"]) < 1e-6
+    assert max(found["experts_differences"]) < 1e-5
     assert found["sums"] == pytest.approx({name: float(leaf.sum()) for name, leaf in params.items()}, rel=1e-4)
 
 

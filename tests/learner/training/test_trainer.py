@@ -55,6 +55,19 @@ def test_on_policy_ratios_are_one_and_the_loss_is_minus_the_mean_advantage(fresh
     assert values["grad_norm"] > 0.0
 
 
+def test_the_balance_loss_evens_out_the_loads_of_experts() -> None:
+    config = CONFIG.model_copy(update={"remat": "blocks", "objective": ObjectiveConfig(balance_coefficient=1.0)})
+    model = MODEL.model_copy(update={"experts": 4, "experts_per_token": 1, "expert_width": 8})
+    trainer = Trainer(model, config)
+    batch = tiny_batch([1.0] * 8)  # equal rewards: nothing else has a gradient
+    behaviour = np.zeros(batch.tokens.shape, np.float32)
+    steps = [trainer.train_step(batch, behaviour) for _ in range(12)]
+    assert steps[0]["loss"] == pytest.approx(steps[0]["balance_loss"], abs=1e-5)
+    assert steps[0]["balance_loss"] > 1.02
+    assert 0.25 < steps[0]["busiest_expert_share"] <= 1.0
+    assert steps[-1]["balance_loss"] - 1.0 < 0.5 * (steps[0]["balance_loss"] - 1.0)
+
+
 def test_rewarded_completions_become_likelier_and_others_less_likely(fresh: Trainer) -> None:
     batch = tiny_batch(REWARDS)
     before = fresh.behaviour(fresh.params(), batch).logprobs

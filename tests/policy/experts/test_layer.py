@@ -2,55 +2,53 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rollcast.policy.experts.layer import Routing
 from rollcast.policy.experts.routes import no_route, route_bytes_per_token, route_dtype
-from rollcast.policy.logprobs import Forward, Scores, score
-from rollcast.policy.params import Params, initial_params
+from rollcast.policy.logprobs import Scores, score
+from rollcast.policy.params import Params, bind, initial_params
 from tests.policy.test_model import TOKENS, forward, row
 from tests.policy.tiny import TINY_EXPERTS, reference_logits
 
 PARAMS = initial_params(TINY_EXPERTS, 5)
 BATCH = [jnp.concatenate(pair) for pair in zip(row(TOKENS, right=3), row(TOKENS[::-1], right=3), strict=True)]
+UNKNOWN = np.full((2, 10, 2, 2), no_route(TINY_EXPERTS), np.uint8)
 
 
-@functools.partial(jax.jit, static_argnames="forward")
-def scored(params: Params, routes: jax.Array | None = None, forward: Forward = Forward()) -> Scores:  # noqa: B008
-    return score(TINY_EXPERTS, params, *BATCH, jnp.ones(2), routes, forward)
+@jax.jit
+def scored(routes: jax.Array) -> Scores:
+    return score(TINY_EXPERTS, PARAMS, *BATCH, jnp.ones(2), routes)
 
 
-@pytest.mark.parametrize("normalised", [True, False])
+@pytest.mark.parametrize("normalised", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_logits_agree_with_an_independent_forward_pass(normalised: bool) -> None:
-    config = TINY_EXPERTS.model_copy(update={"normalised_routes": normalised})
+    config = TINY_EXPERTS.model_copy(update={"layers": 1, "normalised_routes": normalised})
     logits = forward(config, PARAMS, *row(TOKENS, left=2, right=1))[0, 2:-1]
     np.testing.assert_allclose(logits, reference_logits(config, PARAMS, TOKENS), atol=3e-6)
 
 
 def test_the_routes_that_were_used_give_the_same_values_again() -> None:
-    own = scored(PARAMS)
+    own = scored(UNKNOWN)
     assert own.routed is not None
     routes = own.routed.routes
     assert routes.shape == (2, 10, TINY_EXPERTS.layers, TINY_EXPERTS.experts_per_token)
     assert routes.dtype == route_dtype(TINY_EXPERTS) == jnp.uint8
-    again = scored(PARAMS, routes)
-    assert np.array_equal(own.statistics.logprobs, again.statistics.logprobs)
+    assert np.array_equal(own.statistics.logprobs, scored(routes).statistics.logprobs)
 
 
-def test_other_routes_are_followed_and_tokens_without_a_record_route_by_themselves() -> None:
-    own = scored(PARAMS)
+def test_given_routes_are_followed_for_the_tokens_that_have_them() -> None:
+    own = scored(UNKNOWN)
     assert own.routed is not None
-    unknown = jnp.full_like(own.routed.routes, no_route(TINY_EXPERTS))
-    assert np.array_equal(scored(PARAMS, unknown).statistics.logprobs, own.statistics.logprobs)
     # The first row's fourth token goes elsewhere: tokens before it, and the other row, do not notice.
-    elsewhere = (own.routed.routes[0, 3] + 1) % TINY_EXPERTS.experts
-    found = scored(PARAMS, unknown.at[0, 3].set(elsewhere))
+    routes = UNKNOWN.copy()
+    routes[0, 3] = (np.asarray(own.routed.routes)[0, 3] + 1) % TINY_EXPERTS.experts
+    found = scored(routes)
     assert found.routed is not None
-    assert np.array_equal(found.routed.routes[0, 3], elsewhere)
+    assert np.array_equal(found.routed.routes[0, 3], routes[0, 3])
     changed = np.asarray(found.statistics.logprobs != own.statistics.logprobs)
     assert changed[0, 4:7].any()
     assert not changed[0, :4].any()
@@ -65,7 +63,7 @@ def test_routes_have_two_bytes_where_one_has_no_room_for_the_mark() -> None:
 
 
 def test_padding_counts_for_no_load() -> None:
-    found = scored(PARAMS).routed
+    found = scored(UNKNOWN).routed
     assert found is not None
     sent = np.asarray(jax.nn.one_hot(found.routes[:, :7], TINY_EXPERTS.experts)).sum((0, 1, 3))
     np.testing.assert_array_equal(found.load.counts, sent)
@@ -73,16 +71,21 @@ def test_padding_counts_for_no_load() -> None:
     np.testing.assert_allclose(found.load.probabilities.sum(-1), 14.0, rtol=1e-6)
 
 
-def test_gradients_through_recomputed_blocks_are_those_of_small_changes() -> None:
-    own = scored(PARAMS).routed
-    assert own is not None
+def test_gradients_are_those_of_small_changes() -> None:
+    config = TINY_EXPERTS.model_copy(update={"layers": 1})
+    x, dy = np.random.default_rng(0).normal(0, 1, (2, 2, 5, config.width)).astype(np.float32)
 
-    def total(params: Params, forward: Forward) -> jax.Array:
-        return jnp.sum(scored(params, own.routes, forward).statistics.logprobs)
+    @jax.jit
+    def total(params: Params, x: jax.Array, routes: jax.Array) -> tuple[jax.Array, jax.Array]:
+        mixed, routed = bind(config, params).layers[0].feed_forward(x, Routing(routes=routes))
+        return jnp.sum(mixed * dy), routed.routes
 
-    gradients = jax.grad(total)(PARAMS, Forward(remat=True))
-    for end in ("router", "expert_gate", "expert_up", "expert_down"):
-        name = f"layers.0.feed_forward.{end}.kernel"
-        step = 1e-2 * np.sign(np.asarray(gradients[name]))
-        ends = [total(PARAMS | {name: PARAMS[name] + sign * step}, Forward()) for sign in (1, -1)]
-        np.testing.assert_allclose((ends[0] - ends[1]) / 2, np.sum(step * gradients[name]), rtol=0.02)
+    start = {name: value for name, value in PARAMS.items() if not name.startswith("layers.1.")}
+    _, routes = total(start, x, UNKNOWN[:, :5, 0])
+    of_params, of_x = jax.jit(jax.grad(lambda *ends: total(*ends, routes)[0], argnums=(0, 1)))(start, x)
+    changes = {name: 1e-2 * np.sign(np.asarray(of_params[name])) for name in start if ".feed_forward." in name}
+    for name, change in changes.items():
+        ends = [total(start | {name: start[name] + sign * change}, x, routes)[0] for sign in (1, -1)]
+        np.testing.assert_allclose((ends[0] - ends[1]) / 2, np.sum(change * of_params[name]), rtol=0.02)
+    ends = [total(start, x + sign * 1e-2 * np.sign(of_x), routes)[0] for sign in (1, -1)]
+    np.testing.assert_allclose((ends[0] - ends[1]) / 2, 1e-2 * np.sum(np.abs(of_x)), rtol=0.02)

@@ -33,7 +33,7 @@ def by_experts(x: jax.Array, masters: jax.Array, flow: Flow) -> jax.Array:
 
 @pytest.mark.parametrize(
     ("flow", "carrier", "tolerance"),
-    [("carrier", "float32", 1e-5), ("carrier", "bfloat16", 0.02), ("fp8-master", "float32", 1e-5)],
+    [("carrier", "bfloat16", 0.02), pytest.param("fp8-master", "float32", 1e-5, marks=pytest.mark.slow)],
 )
 def test_products_and_gradients_are_those_of_single_experts(flow: Flow, carrier: str, tolerance: float) -> None:
     @jax.jit
@@ -52,7 +52,7 @@ def test_products_and_gradients_are_those_of_single_experts(flow: Flow, carrier:
 
 
 def test_codes_give_the_masters_values() -> None:
-    codes, exponents = jax.vmap(lambda one: tuple(quantise(one, WEIGHT_BLOCK)))(MASTERS)
+    codes, exponents = quantise(jnp.asarray(MASTERS), WEIGHT_BLOCK)
     multiply = jax.jit(grouped_matmul, static_argnums=3)
     rollout = multiply(X, Kernel(codes, exponents), SIZES, "fp8-codes")
     assert np.array_equal(rollout, multiply(X, Kernel(MASTERS, None), SIZES, "fp8-master"))
