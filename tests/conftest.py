@@ -1,4 +1,4 @@
-"""Configure the whole suite: the examples of property tests, jax's compilation cache, and the order of test modules.
+"""Configure the whole suite: examples of property tests, jax's compilation cache, garbage, the order of test modules.
 
 Property tests generate the same examples each time, so that a commit does not fail for a bug of an older one.
 `HYPOTHESIS_PROFILE=explore python -m pytest` generates others.
@@ -6,6 +6,7 @@ Property tests generate the same examples each time, so that a commit does not f
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,6 +48,19 @@ def restored_numerics(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))
     yield
     jax.config.update("jax_default_matmul_precision", before)
+
+
+def pytest_configure() -> None:
+    """Keep the garbage collector from tracing what collection makes: all of it stays, and there is a million of it.
+
+    Each worker collects every test. The collector took a third of that time, and traced it all again in the tests.
+    """
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def is_long(item: pytest.Item, timeout_s: float) -> bool:

@@ -32,6 +32,11 @@ def hidden_distributions() -> set[str]:
     return _needed_by(extras, extras) - {PROJECT} - _needed_by(["dev"], extras, project["dependencies"])
 
 
+def installed_distributions() -> set[str]:
+    """Return the distributions of this environment."""
+    return {canonicalize_name(one.name) for one in metadata.distributions()}
+
+
 def hide(distributions: set[str]) -> None:
     """Make the rest of this process take these distributions for not installed."""
     for module, providers in metadata.packages_distributions().items():

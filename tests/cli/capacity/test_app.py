@@ -80,7 +80,7 @@ def test_help_imports_neither_scipy_nor_matplotlib() -> None:
     assert "what-if" in result.stdout
 
 
-@pytest.mark.parametrize("module", ["aiohttp", "matplotlib", "grpc", "jax"])
-def test_plan_imports_no_slow_package(module: str) -> None:
-    code = f"import sys, rollcast.cli.capacity.plan\nassert {module!r} not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+def test_plan_imports_no_slow_package() -> None:
+    code = "import sys, rollcast.cli.capacity.plan\nprint({'aiohttp', 'matplotlib', 'grpc', 'jax'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
+    assert done.stdout == "set()\n"
