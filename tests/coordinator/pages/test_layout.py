@@ -14,7 +14,7 @@ from tests.coordinator.pages.fleet_site import FleetSite, tree_of
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="package")]
 
 
-@pytest_asyncio.fixture(loop_scope="package")
+@pytest_asyncio.fixture(loop_scope="package", scope="module")
 async def tab(browser: Any) -> AsyncIterator[Tab]:
     site = FleetSite()
     await site.start()

@@ -9,20 +9,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.browsing import Tab, chromium, opened
+from tests.browsing import Tab, opened
 from tests.coordinator.pages.sample_site import TOKEN, SampleSite
 from tests.coordinator.pages.sample_views import alert, sample_overview
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="package")]
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def browser() -> AsyncIterator[Any]:
-    async with chromium() as started:
-        yield started
-
-
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="package")
 async def site() -> AsyncIterator[SampleSite]:
     site = SampleSite()
     await site.start()

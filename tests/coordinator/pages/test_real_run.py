@@ -47,22 +47,6 @@ async def run(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ShownRu
         assert not shown.failed.done(), shown.failed.result()
 
 
-@pytest_asyncio.fixture(loop_scope="package", scope="module")
-async def tabs(browser: Any, run: ShownRun) -> AsyncIterator[Callable[[int, str], Any]]:
-    """Return a function that opens one window per look, once."""
-    windows: dict[tuple[int, str], tuple[Any, Tab]] = {}
-
-    async def window(width: int, scheme: str) -> Tab:
-        if (width, scheme) not in windows:
-            opening = opened(browser, run.page, width=width, scheme=scheme)
-            windows[width, scheme] = opening, await opening.__aenter__()
-        return windows[width, scheme][1]
-
-    yield window
-    for opening, _ in windows.values():
-        await opening.__aexit__(None, None, None)
-
-
 @asynccontextmanager
 async def signed_in(browser: Any, run: ShownRun, page: str, width: int, scheme: str) -> AsyncIterator[Tab]:
     async with opened(browser, run.page, width=width, scheme=scheme) as tab:
@@ -87,27 +71,28 @@ CUT_OFF = """[...document.querySelectorAll('.tile-value, .now-sentence, .alert-t
     .filter((one) => one.scrollWidth > one.clientWidth + 1 && !one.closest(".hidden")).map((one) => one.textContent)"""
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.timeout(300)  # axe-core takes a second of processor time a page
 @pytest.mark.parametrize(("width", "scheme"), LOOKS)
-async def test_every_page(tabs: Any, width: int, scheme: str, name: str) -> None:
-    title, data, main_act = PAGES[name]
-    tab: Tab = await tabs(width, scheme)
-    await tab.page.evaluate("name => { location.hash = '#/' + name; }", name)
-    await tab.shows("main h1", title)
-    await tab.page.locator(f"main {data}").first.wait_for()
-    assert await tab.page.locator("main h1").count() == 1
-    assert await tab.page.get_by_role("main").count() == 1
-    assert await tab.page.get_by_role("banner").is_visible()
-    seen = tab.page.get_by_role("navigation") if width > 1000 else tab.page.get_by_label("Open the navigation")
-    assert await seen.is_visible()
-    assert await tab.page.title() == f"{title} · {(await tab.page.locator('.head-name').inner_text())} · Rollcast"
-    assert await tab.page.evaluate(OVERLAPS) == []
-    assert await tab.page.evaluate(CUT_OFF) == []
-    await tab.fits(name)
-    await reaches(tab, main_act)
-    assert "NaN" not in (shown := await tab.page.inner_text("body"))
-    assert "undefined" not in shown
-    assert tab.problems == []
+async def test_every_page(browser: Any, run: ShownRun, width: int, scheme: str) -> None:
+    async with opened(browser, run.page, width=width, scheme=scheme) as tab:
+        for name, (title, data, main_act) in PAGES.items():
+            await tab.page.evaluate("name => { location.hash = '#/' + name; }", name)
+            await tab.shows("main h1", title)
+            await tab.page.locator(f"main {data}").first.wait_for()
+            assert await tab.page.locator("main h1").count() == 1, name
+            assert await tab.page.get_by_role("main").count() == 1, name
+            assert await tab.page.get_by_role("banner").is_visible(), name
+            seen = tab.page.get_by_role("navigation") if width > 1000 else tab.page.get_by_label("Open the navigation")
+            assert await seen.is_visible(), name
+            run_name = await tab.page.locator(".head-name").inner_text()
+            assert await tab.page.title() == f"{title} · {run_name} · Rollcast"
+            assert await tab.page.evaluate(OVERLAPS) == [], name
+            assert await tab.page.evaluate(CUT_OFF) == [], name
+            await tab.fits(name)
+            await reaches(tab, main_act)
+            assert "NaN" not in (shown := await tab.page.inner_text("body")), name
+            assert "undefined" not in shown, name
+            assert tab.problems == [], name
 
 
 async def reaches(tab: Tab, selector: str) -> None:
