@@ -52,8 +52,8 @@ SLOTS_PER_LEASE_MAX = 4096
 """Samples of one lease."""
 HELD_LEASES_MAX = 1 << 16
 """Leases that a peer may name when it reconnects."""
-STOP_TOKENS_MAX = 64
-"""Stop tokens of one lease."""
+STOP_TOKENS_MAX = 8
+"""Stop tokens of one lease, a fixed-size argument of the compiled decode loop; published models have one to three."""
 STOP_STRINGS_MAX = 16
 """Stop strings of one lease."""
 STOP_STRING_LENGTH_MAX = 256

@@ -11,9 +11,8 @@ import jax.numpy as jnp
 from rollcast.policy.model import Decoder
 from rollcast.policy.noise import threefry2x32, uniforms
 from rollcast.policy.sampling.kv_cache import Pages, extend
+from rollcast.wire.limits import STOP_TOKENS_MAX
 
-# Stop tokens are a fixed-size argument of the compiled decode loop; a tokenizer needs one or two.
-STOP_TOKENS_MAX = 8
 _NO_TOKEN = -1
 
 

@@ -19,14 +19,15 @@ import jax
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.noise import seed_words
 from rollcast.policy.params import Params, bind
-from rollcast.policy.sampling.decoding import STOP_TOKENS_MAX, Controls, Slice, decode_slice
+from rollcast.policy.sampling.decoding import Controls, Slice, decode_slice
 from rollcast.policy.sampling.generation import Completion, Generation, SampleRequest
 from rollcast.policy.sampling.kv_cache import Pages, copy_pages, empty_pages, extend
 from rollcast.policy.sampling.page_pool import PagePool
+from rollcast.wire.limits import STOP_TOKENS_MAX
 from rollcast.wire.rollouts import Sampling
 from rollcast.wire.text.stop_strings import Decode
 
-__all__ = ["PAGE_TOKENS", "STOP_TOKENS_MAX", "Completion", "Generation", "SampleRequest", "Sampler"]
+__all__ = ["PAGE_TOKENS", "Completion", "Generation", "SampleRequest", "Sampler"]
 
 # The most tokens that one slice samples for a row; the arrays fetched from the device after each slice have this size.
 SLICE_TOKENS_MAX = 256

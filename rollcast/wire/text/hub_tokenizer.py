@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rollcast.runtime.errors import MissingExtra, ModelError, TaskError
+from rollcast.wire.limits import STOP_TOKENS_MAX
 from rollcast.wire.text.chat_template import ChatTemplate, Message
 from rollcast.wire.text.model_folder import (
     CHAT_TEMPLATE,
@@ -74,7 +75,7 @@ class HubTokenizer:
         chat: the settings by which a problem becomes a prompt.
 
     Raises:
-        ModelError: a file is missing or wrong, or no token is known to end a completion.
+        ModelError: a file is missing or wrong, or no token, or too many, are known to end a completion.
         MissingExtra: tokenizers or jinja2 is not installed.
     """
 
@@ -160,6 +161,12 @@ class HubTokenizer:
                     :300
                 ],
                 fix=f"set eos_token_id in {GENERATION_CONFIG}",
+            )
+        if len(ends) > STOP_TOKENS_MAX:
+            raise ModelError(
+                f"{folder}: {len(ends)} tokens end a completion",
+                cause=f"a sampler looks for at most {STOP_TOKENS_MAX}",
+                fix=f"shorten eos_token_id in {GENERATION_CONFIG} and {CONFIG}",
             )
         return ends[0], ends
 

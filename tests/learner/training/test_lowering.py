@@ -18,8 +18,9 @@ from rollcast.policy.config import ModelConfig
 from rollcast.policy.logits import Tiles
 from rollcast.policy.logprobs import Forward
 from rollcast.policy.params import abstract_params, abstract_snapshot
-from rollcast.policy.sampling.decoding import STOP_TOKENS_MAX, Controls
+from rollcast.policy.sampling.decoding import Controls
 from rollcast.policy.sampling.sampler import Sampler
+from rollcast.wire.limits import STOP_TOKENS_MAX
 
 PLATFORMS = ("tpu", "cuda", "cpu")
 MODEL = ModelConfig(

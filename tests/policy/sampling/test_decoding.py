@@ -4,7 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollcast.policy.noise import gumbel_numpy
-from rollcast.policy.sampling.decoding import STOP_TOKENS_MAX, Controls, sample_tokens, stop_row
+from rollcast.policy.sampling.decoding import Controls, sample_tokens, stop_row
+from rollcast.wire.limits import STOP_TOKENS_MAX
 
 VOCABULARY = 50
 

@@ -12,13 +12,13 @@ from rollcast.policy.noise import gumbel_numpy
 from rollcast.policy.params import Params, initial_params
 from rollcast.policy.sampling.sampler import (
     PAGE_TOKENS,
-    STOP_TOKENS_MAX,
     Completion,
     Generation,
     Sampler,
     SampleRequest,
 )
 from rollcast.runtime.errors import CacheTooSmall
+from rollcast.wire.limits import STOP_TOKENS_MAX
 from rollcast.wire.rollouts import Sampling
 from tests.policy.tiny import TINY, reference_logits
 

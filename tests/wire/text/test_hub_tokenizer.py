@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rollcast.runtime.errors import ModelError, TaskError
+from rollcast.wire.limits import STOP_TOKENS_MAX
 from rollcast.wire.text.hub_tokenizer import ChatSettings, HubTokenizer
 from rollcast.wire.text.tokenizer import UNKNOWN, TokenizerRecord, read_record
 from tests.wire.text.hub_tokenizer_files import tokenizer_folder
@@ -96,6 +97,9 @@ def test_unusable_tokenizers_are_refused(tmp_path: Path) -> None:
     endless = tokenizer_folder(tmp_path / "endless", eos_token=None, vocab_size=None)
     (endless / "generation_config.json").write_text('{"eos_token_id": 9999}')
     with pytest.raises(ModelError, match="no token is known to end"):
+        HubTokenizer(endless)
+    (endless / "generation_config.json").write_text(json.dumps({"eos_token_id": list(range(STOP_TOKENS_MAX + 1))}))
+    with pytest.raises(ModelError, match="9 tokens end a completion"):
         HubTokenizer(endless)
     with pytest.raises(TaskError, match="chat template fails"):
         HubTokenizer(tokenizer_folder(tmp_path / "broken", chat_template="{{ raise_exception('never') }}"))
