@@ -36,7 +36,7 @@ from learner.publishing.versions import RetainedVersions
 from learner.run_facts import RunFacts
 from learner.step_profiler import StepProfiler
 from learner.training.skipped_updates import SkippedUpdates
-from learner.training.starting_model import keep_small_files, rate_warnings
+from learner.training.starting_model import context_warnings, keep_small_files, rate_warnings
 from learner.training.trained_ids import TrainedIds
 from learner.training.trainer import Trainer
 from learner.wall_time import Cause, WallTime
@@ -98,7 +98,7 @@ async def _live(config: LearnerConfig, stop: asyncio.Event, make_trainer: Traine
         worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="jax")
         stack.callback(worker.shutdown, wait=True, cancel_futures=True)
         facts = RunFacts.of(info, config)
-        for warning in rate_warnings(config, facts.model):
+        for warning in rate_warnings(config, facts.model) + context_warnings(config, facts.model, facts.row_tokens):
             _log.warning(warning)
         await asyncio.to_thread(keep_small_files, config, folder.model)
         life = _Life(config, facts, folder, identity, access, client, reporter, worker, wall_time, make_trainer, stop)

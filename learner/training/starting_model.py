@@ -53,6 +53,17 @@ def rate_warnings(config: LearnerConfig, model: ModelConfig) -> list[str]:
     return found
 
 
+def context_warnings(config: LearnerConfig, model: ModelConfig, row_tokens: int) -> list[str]:
+    """Return a sentence if rows of so many tokens are longer than a published model's context; empty otherwise."""
+    if config.init_from is None or row_tokens <= model.context_tokens_max:
+        return []
+    return [
+        f"A prompt and its completion may take {row_tokens:,} tokens, but the model's context has "
+        f"{model.context_tokens_max:,}: it was never trained on positions beyond. Lower coordinator.sampling's "
+        "prompt_tokens_max or new_tokens_max, or stretch the context in config.json (docs/models.md)."
+    ]
+
+
 def starting_model(config: LearnerConfig, tokenizer: TokenizerRecord) -> ModelConfig:
     """Return the architecture to train: that of the folder in ``init_from`` with the configured precision, or the
     configured one.

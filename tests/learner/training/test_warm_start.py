@@ -14,6 +14,7 @@ import pytest
 
 from learner.config import LearnerConfig, WarmStartConfig
 from learner.training.starting_model import (
+    context_warnings,
     keep_small_files,
     rate_warnings,
     starting_model,
@@ -103,6 +104,15 @@ def test_small_models_take_higher_rates() -> None:
     assert len(rate_warnings(rates(5e-3), MODEL)) == 1
     large = ModelConfig.model_validate({"preset": "qwen3-4b", "vocabulary_size": 151_936})
     assert "for a model of" in rate_warnings(rates(5e-4), large)[0]
+
+
+def test_rows_beyond_a_published_models_context_are_named(folder: Path) -> None:
+    model = ModelConfig.model_validate({"preset": "qwen3-4b"})
+    published = config(init_from=folder)
+    assert context_warnings(published, model, 40_960) == []
+    (warning,) = context_warnings(published, model, 40_961)
+    assert "40,961 tokens, but the model's context has 40,960" in warning
+    assert context_warnings(config(), model, 40_961) == []
 
 
 def test_shipped_configurations_set_rates_that_suit_their_models() -> None:
