@@ -29,6 +29,12 @@ BENCHES = {
         "learner": "Compare the learner's step with the matmul roofline; measure memory and multi-device loss.",
         "roofline": "Estimate milliseconds per token from one timed decode; compare with published ones.",
     },
+    "hub": {
+        "published": (
+            "Take a small model from a folder as on the Hugging Face Hub through RL to an export; report reward before "
+            "and after, and whether transformers answers from the export as the peers do."
+        ),
+    },
     "durability": {
         "churn": "Run the main job with a peer killed half way and one joining late; compare with a clean run.",
         "chaos": "Run the main job while every process is killed, stopped or suspended; compare with a clean run.",
