@@ -194,6 +194,7 @@ def _assemble(
         learner_lives=start.learner_lives,
         record=record,
         samples=SampleBook(folder, config.store.samples_bytes_max),
+        with_routes=config.sampling.router_replay,
     )
     ca = RunCA.load_or_create(folder.secrets, run_id)
     desk = JoinDesk(
@@ -307,6 +308,7 @@ def _servicer(coordinator: Coordinator) -> Servicer:
         partial_interval_s=config.lease.partial_interval_s,
         software=f"rollcast {software_version()}",
         tokenizer_json=coordinator.problems.tokenizer.to_json() if config.sampling.stop_strings else "",
+        router_replay=config.sampling.router_replay,
     )
     run = pb.RunInfo(
         protocol=range_to_pb(),
@@ -318,9 +320,10 @@ def _servicer(coordinator: Coordinator) -> Servicer:
         sampling=sampling,
         tokenizer_json=coordinator.problems.tokenizer.to_json(),
         evaluation_sets=[HELD_OUT, *config.evaluation_sets],
+        router_replay=config.sampling.router_replay,
     )
     return Servicer(
-        PeerCalls(coordinator.shell, coordinator.sessions, coordinator.desk, welcome),
+        PeerCalls(coordinator.shell, coordinator.sessions, coordinator.desk, welcome, coordinator.ledger),
         TokenizerCalls(config.tokenizer.folder),
         LearnerCalls(
             run=run,

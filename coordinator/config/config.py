@@ -83,6 +83,9 @@ class SamplingConfig(ConfigModel):
     """Longest completion in tokens, the end-of-sequence token included. All rows are padded to it."""
     stop_strings: tuple[StopString, ...] = Field((), max_length=limits.STOP_STRINGS_MAX)
     """Strings that end a completion: it ends with the token that completes one of them, and keeps that text."""
+    router_replay: bool = False
+    """For models with experts: workers report which experts each generated token went through, and the learner sends it
+    through the same ones (docs/learner.md). Adds layers x experts per token bytes to each token of an upload."""
 
     @field_validator("stop_strings")
     @classmethod

@@ -27,6 +27,7 @@ from coordinator.core.events.events import (
     WorkRequested,
 )
 from coordinator.join import JoinDesk
+from coordinator.ledger.store import RunStore
 from coordinator.rpc.access import caller_of
 from coordinator.rpc.clones import INSTANCE_ID_LENGTH_MAX, Clones
 from coordinator.rpc.heartbeats import facts_of
@@ -42,13 +43,15 @@ from rollcast.wire.ids import Epoch, LeaseId, PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import agree_with, range_to_pb
 from rollcast.wire.rollouts import partial_from_pb, received_rollout
+from rollcast.wire.routes import RouteShape
 
 log = structlog.get_logger()
 
 HELLO_DEADLINE_S = 10.0
 WRITE_DEADLINE_S = 10.0  # for the transport to accept one message
-UPLOAD_MESSAGE_DEADLINE_S = 30.0  # between two messages of one upload
+UPLOAD_MESSAGE_DEADLINE_S = 120.0  # between two messages of one upload; the longest have some 13 MiB
 VERDICT_DEADLINE_S = 30.0
+LEDGER_DEADLINE_S = 30.0
 MESSAGES_PER_SECOND_MAX = 200  # of one session, on average over RATE_WINDOW_S; an honest peer sends a few
 BYTES_PER_SECOND_MAX = 4 << 20  # of one session likewise: as much in partial results takes a core 0.1 s
 RATE_WINDOW_S = 5.0  # the two limits hold per window, so that short bursts pass
@@ -75,6 +78,7 @@ class WelcomeSettings:
     partial_interval_s: float
     software: str
     tokenizer_json: str = ""
+    router_replay: bool = False
 
     def message(self) -> pb.CoordinatorMessage:
         return pb.CoordinatorMessage(
@@ -91,6 +95,7 @@ class WelcomeSettings:
                 continue_across_versions=self.continue_across_versions,
                 partial_interval_s=self.partial_interval_s,
                 tokenizer_json=self.tokenizer_json,
+                router_replay=self.router_replay,
             )
         )
 
@@ -98,11 +103,15 @@ class WelcomeSettings:
 class PeerCalls:
     """Handles the methods Session and UploadRollouts."""
 
-    def __init__(self, shell: Shell, sessions: Sessions, desk: JoinDesk, welcome: WelcomeSettings) -> None:
+    def __init__(
+        self, shell: Shell, sessions: Sessions, desk: JoinDesk, welcome: WelcomeSettings, ledger: RunStore
+    ) -> None:
         self._shell = shell
         self._sessions = sessions
         self._desk = desk
         self._welcome = welcome
+        self._ledger = ledger
+        self._route_shape: RouteShape | None = None
         self._clones = Clones()
 
     async def Session(self, messages: AsyncIterator[pb.PeerMessage], context: Any) -> None:
@@ -195,7 +204,7 @@ class PeerCalls:
 
     async def UploadRollouts(self, uploads: AsyncIterator[pb.RolloutUpload], context: Any) -> pb.UploadReply:
         """Receive rollouts; each verdict follows once the rollout is durable, or gives the reason for its refusal."""
-        peer_id = caller_of(context).peer_id
+        peer_id, routes = caller_of(context).peer_id, await self._routes()
         answers: list[asyncio.Future[AnswerUpload]] = []
         while True:
             async with deadline(UPLOAD_MESSAGE_DEADLINE_S, "the rest of an upload"):
@@ -204,14 +213,30 @@ class PeerCalls:
                 break
             if len(answers) + len(upload.rollouts) > limits.ROLLOUTS_PER_UPLOAD_MAX:
                 raise MalformedMessage(f"an upload has at most {limits.ROLLOUTS_PER_UPLOAD_MAX} rollouts")
-            answers += [self._receive_rollout(peer_id, rollout) for rollout in upload.rollouts]
+            answers += [self._receive_rollout(peer_id, rollout, routes) for rollout in upload.rollouts]
         async with deadline(VERDICT_DEADLINE_S, "the ledger to store an upload"):
             verdicts = [_verdict(await answer) for answer in answers]
         return pb.UploadReply(verdicts=verdicts)
 
-    def _receive_rollout(self, peer_id: PeerId, message: pb.Rollout) -> asyncio.Future[AnswerUpload]:
+    async def _routes(self) -> RouteShape | None:
+        """Return the shape of the routes that uploads may have; None if they must have none.
+
+        Versions describe the model, which stays the same for the whole run.
+        """
+        if self._welcome.router_replay and self._route_shape is None:
+            async with deadline(LEDGER_DEADLINE_S, "the ledger to find the newest version"):
+                newest = await self._ledger.newest_version()
+            if newest is not None:
+                announcement = pb.VersionAnnouncement.FromString(newest.announcement)
+                record = pb.VersionRecord.FromString(announcement.record.payload)
+                self._route_shape = RouteShape.described(record.model_json)
+        return self._route_shape
+
+    def _receive_rollout(
+        self, peer_id: PeerId, message: pb.Rollout, routes: RouteShape | None
+    ) -> asyncio.Future[AnswerUpload]:
         try:
-            rollout = received_rollout(message)
+            rollout = received_rollout(message, routes)
         except MalformedMessage as error:
             log.info("malformed rollout", peer_id=peer_id, what=error.what)
             return self._shell.upload_malformed(peer_id, message, error.what)

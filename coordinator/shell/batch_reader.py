@@ -17,6 +17,7 @@ from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import Step
 
 ROLLOUTS_AT_ONCE = 32  # read at once; few enough that uploads waiting for the ledger are not delayed
+ROUTED_AT_ONCE = 4  # of those that have routes, each some MB
 PARTS_AHEAD = 8  # parts requested ahead of the one being sent, so that the learner does not wait for each commit
 ROLLOUTS_UNPACED = 512  # the rest of a larger batch is read with pauses, in half of the time only
 LEDGER_DEADLINE_S = 60.0
@@ -25,9 +26,10 @@ LEDGER_DEADLINE_S = 60.0
 class _BatchRead:
     """One batch that is being read, from its beginning."""
 
-    def __init__(self, ledger: RunStore, step: Step) -> None:
+    def __init__(self, ledger: RunStore, step: Step, at_once: int) -> None:
         self._ledger = ledger
         self._step = step
+        self._at_once = at_once
         self._requested = 0  # rollouts
         self._size = ledger.batch_size(step)
         self._parts: deque[asyncio.Future[list[BatchEntry]]] = deque()
@@ -35,8 +37,8 @@ class _BatchRead:
             self._request_part()
 
     def _request_part(self) -> None:
-        self._parts.append(self._ledger.batch(self._step, self._requested, ROLLOUTS_AT_ONCE))
-        self._requested += ROLLOUTS_AT_ONCE
+        self._parts.append(self._ledger.batch(self._step, self._requested, self._at_once))
+        self._requested += self._at_once
 
     async def size(self) -> int:
         async with deadline(LEDGER_DEADLINE_S, "the ledger to count a batch"):
@@ -44,7 +46,7 @@ class _BatchRead:
 
     async def parts(self) -> AsyncIterator[list[BatchEntry]]:
         size = await self.size()
-        for first in range(0, size, ROLLOUTS_AT_ONCE):
+        for first in range(0, size, self._at_once):
             began_s = time.monotonic()
             if not self._parts:
                 self._request_part()
@@ -58,15 +60,20 @@ class _BatchRead:
 
 
 class BatchReader:
-    """Reads batches for one learner."""
+    """Reads batches for one learner.
 
-    def __init__(self, ledger: RunStore) -> None:
+    Args:
+        with_routes: whether rollouts have routes (rollcast.wire.routes), so that fewer are kept in memory.
+    """
+
+    def __init__(self, ledger: RunStore, *, with_routes: bool = False) -> None:
         self._ledger = ledger
+        self._at_once = ROUTED_AT_ONCE if with_routes else ROLLOUTS_AT_ONCE
         self._reads: dict[Step, _BatchRead] = {}  # the batch that was recorded last, until it is requested
 
     def recording(self, step: Step) -> None:
         """Start reading a batch right after its record was queued in the ledger: both share a transaction."""
-        self._reads = {step: _BatchRead(self._ledger, step)}
+        self._reads = {step: _BatchRead(self._ledger, step, self._at_once)}
 
     async def read(self, step: Step) -> tuple[int, AsyncIterator[list[BatchEntry]]]:
         """Return the number of rollouts of a recorded batch, and the rollouts in order, in small parts.
@@ -75,5 +82,5 @@ class BatchReader:
             StoreError: the batch was compacted.
             WaitTimedOut: the ledger takes too long.
         """
-        reading = self._reads.pop(step, None) or _BatchRead(self._ledger, step)
+        reading = self._reads.pop(step, None) or _BatchRead(self._ledger, step, self._at_once)
         return await reading.size(), reading.parts()

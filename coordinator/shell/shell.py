@@ -103,6 +103,7 @@ class Shell:
         learner_lives: LearnerLives | None = None,
         record: Callable[[float, Event, Sequence[Action]], None] = lambda now, event, actions: None,
         samples: SampleBook | None = None,
+        with_routes: bool = False,
     ) -> None:
         """Create a shell; its owner must ``close`` it.
 
@@ -114,6 +115,7 @@ class Shell:
             learner_values, learner_lives: what the learner reported before this coordinator started.
             record: writes an event and its actions to the flight record.
             samples: keeps completions of evaluations for people to read.
+            with_routes: whether rollouts have routes; see BatchReader.
         """
         self._core = core
         self._ledger = ledger
@@ -128,7 +130,7 @@ class Shell:
         self._calls = PendingCalls(self.apply, clock, observe_answer_s)
         self._announcements = Announcements(ledger)
         self._planner = ActivationPlanner()
-        self.batches = BatchReader(ledger)
+        self.batches = BatchReader(ledger, with_routes=with_routes)
         self._rows = EventRows(ledger, clock, self._async.when_durable)
         self._refuses_uploads = refuses_uploads
         self._learner_values = dict(learner_values or {})

@@ -60,6 +60,9 @@ STOP_STRING_LENGTH_MAX = 256
 """Characters of one stop string."""
 TEMPERATURE_MAX = 100.0
 """Highest sampling temperature; 0 is greedy."""
+ROUTES_BYTES_MAX = 12 << 20
+"""Bytes of one rollout's routes. They are its largest part, and a rollout must fit into a message: these are 32,768
+tokens of a model with 48 layers and 8 of 128 experts for each token."""
 ROLLOUTS_PER_UPLOAD_MAX = 4096
 """Rollouts in one upload message."""
 

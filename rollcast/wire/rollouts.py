@@ -12,6 +12,7 @@ from rollcast.wire import limits
 from rollcast.wire.checks import require
 from rollcast.wire.ids import Epoch, FencingToken, GroupId, LeaseId, PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.routes import RouteShape
 
 SegmentRole = Literal["assistant", "tool", "user"]
 FinishReason = Literal["stop", "length", "interrupted"]
@@ -40,6 +41,7 @@ class Segment:
     token_ids: tuple[int, ...]
     loss_mask: bytes
     reported_logprobs: tuple[float, ...] = ()  # evidence, unless the learner takes reports for its loss
+    routes: bytes = field(default=b"", repr=False)  # see rollcast.wire.routes; empty: none were recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,7 @@ def segment_to_pb(segment: Segment) -> pb.Segment:
         token_ids=segment.token_ids,
         loss_mask=segment.loss_mask,
         reported_logprobs=segment.reported_logprobs,
+        routes=segment.routes,
     )
 
 
@@ -273,14 +276,17 @@ def partial_from_pb(message: pb.PartialRollout) -> PartialRollout:
     )
 
 
-def segment_from_pb(message: pb.Segment, *, logprobs: bool = True) -> Segment:
+def segment_from_pb(message: pb.Segment, *, logprobs: bool = True, routes: RouteShape | None = None) -> Segment:
     """Convert a received segment, checking every bound.
 
-    Reported log-probabilities may be any finite number, because they are only evidence by default; ``logprobs``:
-    whether to keep them.
+    Reported log-probabilities may be any finite number, because they are only evidence by default.
+
+    Args:
+        logprobs: whether to keep the log-probabilities.
+        routes: the shape of routes to keep; None: they are left out.
 
     Raises:
-        MalformedMessage: unknown role, no token, a mask that does not fit, or a number out of range.
+        MalformedMessage: unknown role, no token, a mask or routes that do not fit, or a number out of range.
     """
     count = len(message.token_ids)
     require(message.role in _ROLE_FROM_PB, "unknown segment role")
@@ -294,6 +300,8 @@ def segment_from_pb(message: pb.Segment, *, logprobs: bool = True) -> Segment:
     # A sum is finite only if every number is: float32 cannot overflow a sum in float64. It is the fastest test of many.
     require(math.isfinite(sum(message.reported_logprobs)), "a log-probability is not finite")
     require(_PEER_ID.fullmatch(message.peer_id) is not None, "a segment's peer id is malformed")
+    if routes is not None and message.routes:
+        routes.check(message.routes, count)
     return Segment(
         role=_ROLE_FROM_PB[message.role],
         epoch=Epoch(_counter(message.epoch)),
@@ -302,6 +310,7 @@ def segment_from_pb(message: pb.Segment, *, logprobs: bool = True) -> Segment:
         token_ids=tokens_from_pb(message.token_ids),
         loss_mask=message.loss_mask,
         reported_logprobs=tuple(message.reported_logprobs) if logprobs else (),
+        routes=message.routes if routes is not None else b"",
     )
 
 
@@ -315,17 +324,31 @@ def finish_reason_from_pb(value: int) -> FinishReason:
     return _FINISH_FROM_PB[value]
 
 
-def received_rollout(message: pb.Rollout) -> Rollout:
+def received_rollout(message: pb.Rollout, routes: RouteShape | None = None) -> Rollout:
     """Convert a received rollout as ``rollout_from_pb`` does, and keep the bytes to be stored.
 
     Converting thousands of tokens back and forth costs more than everything else that an upload needs. So its body is
-    kept as received, without unknown fields, and its log-probabilities are in the body only.
+    kept as received, without unknown fields, and its log-probabilities and routes are in the body only.
+
+    Args:
+        routes: the shape of the routes that the run asks for; None: it asks for none, and received ones are discarded.
 
     Raises:
-        MalformedMessage: see ``rollout_from_pb``.
+        MalformedMessage: see ``rollout_from_pb``; or the routes are malformed or too many.
     """
     message.DiscardUnknownFields()
-    return replace(rollout_from_pb(message, logprobs=False), body=message.SerializeToString(deterministic=True))
+    rollout = rollout_from_pb(message, logprobs=False)
+    _check_routes(message.segments, routes)
+    return replace(rollout, body=message.SerializeToString(deterministic=True))
+
+
+def _check_routes(segments: Sequence[pb.Segment], shape: RouteShape | None) -> None:
+    require(sum(len(one.routes) for one in segments) <= limits.ROUTES_BYTES_MAX, "too many routes")
+    for segment in segments:
+        if shape is None:
+            segment.ClearField("routes")
+        elif segment.routes:
+            shape.check(segment.routes, len(segment.token_ids))
 
 
 def rollout_from_pb(message: pb.Rollout, *, logprobs: bool = True) -> Rollout:

@@ -17,6 +17,7 @@ import grpc
 import pytest
 import zstandard
 
+from coordinator.core.events.actions import AnswerUpload
 from coordinator.rpc import peers, tokenizer
 from coordinator.rpc.access import ROLES_BY_METHOD, RoleGate
 from coordinator.rpc.peers import event_of, joined_of
@@ -27,13 +28,14 @@ from rollcast.wire.identity.certificates import Caller, caller_from_certificate_
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.run_ca import RunCA
 from rollcast.wire.identity.tls import TlsCredentials, new_tls_key
-from rollcast.wire.ids import PeerId, RunId
+from rollcast.wire.ids import LeaseId, PeerId, RunId, UploadId
 from rollcast.wire.joining.enrol import Enrolment
 from rollcast.wire.joining.grpc_client import translate
 from rollcast.wire.limits import COUNTER_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc as pb_grpc
 from rollcast.wire.protocol import range_to_pb
+from rollcast.wire.rollouts import Rollout
 from rollcast.wire.text.tokenizer import Tokenizer
 from tests.coordinator.running import WAIT_S, Member, Running, running, version
 from tests.wire.text.hub_tokenizer_files import tokenizer_folder
@@ -318,7 +320,7 @@ async def test_a_peer_that_returns_after_the_end_is_stopped_in_order(monkeypatch
     caller = Caller(RunId("run"), "peer", PeerId("alice"))
     monkeypatch.setattr(peers, "caller_of", lambda _context: caller)
     shell = SimpleNamespace(ended_because="finished", ended_for_good=True)
-    calls = peers.PeerCalls(cast(Any, shell), cast(Any, None), cast(Any, None), cast(Any, None))
+    calls = peers.PeerCalls(cast(Any, shell), *[cast(Any, None)] * 4)
     sent: list[pb.CoordinatorMessage] = []
 
     async def write(message: pb.CoordinatorMessage) -> None:
@@ -329,6 +331,55 @@ async def test_a_peer_that_returns_after_the_end_is_stopped_in_order(monkeypatch
 
     await calls.Session(messages(), SimpleNamespace(peer=lambda: "ipv4:192.0.2.7:4000", write=write))
     assert sent == [pb.CoordinatorMessage(stop=pb.Stop(reason="finished"))]
+
+
+class TakingShell:
+    """Accepts every rollout and keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.problems: list[str] = []
+
+    def upload(self, _peer_id: PeerId, rollout: Rollout) -> asyncio.Future[AnswerUpload]:
+        self.bodies.append(rollout.body)
+        return self._answer()
+
+    def upload_malformed(self, _peer_id: PeerId, _message: pb.Rollout, problem: str) -> asyncio.Future[AnswerUpload]:
+        self.problems.append(problem)
+        return self._answer()
+
+    def _answer(self) -> asyncio.Future[AnswerUpload]:
+        answer: asyncio.Future[AnswerUpload] = asyncio.get_running_loop().create_future()
+        answer.set_result(AnswerUpload(UploadId(0), LeaseId(1), 0, True, ""))
+        return answer
+
+
+@pytest.mark.parametrize("asked", [True, False])
+async def test_routes_must_be_those_of_the_published_model(monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
+    record = pb.VersionRecord(model_json='{"layers": 1, "experts": 4, "experts_per_token": 2}').SerializeToString()
+    announcement = pb.VersionAnnouncement(record=pb.Signed(payload=record)).SerializeToString()
+    searches = []
+
+    async def newest_version() -> Any:
+        searches.append(1)
+        return SimpleNamespace(announcement=announcement) if len(searches) > 1 else None
+
+    async def uploads(routes: bytes) -> AsyncIterator[pb.RolloutUpload]:
+        segment = pb.Segment(role=pb.ASSISTANT, peer_id="alice", token_ids=[5], loss_mask=b"\1", routes=routes)
+        yield pb.RolloutUpload(rollouts=[pb.Rollout(segments=[segment], finish_reason=pb.STOP)])
+
+    monkeypatch.setattr(peers, "caller_of", lambda _context: Caller(RunId("run"), "peer", PeerId("alice")))
+    welcome = peers.WelcomeSettings("run", b"", 1.0, 1.0, 1, pb.Sampling(), 1.0, True, 1.0, "", router_replay=asked)
+    assert welcome.message().welcome.router_replay == asked
+    shell, ledger = TakingShell(), SimpleNamespace(newest_version=newest_version)
+    calls = peers.PeerCalls(cast(Any, shell), cast(Any, None), cast(Any, None), welcome, cast(Any, ledger))
+    for routes in (b"\0\3", b"\0\3", b"\0\4", b""):
+        await calls.UploadRollouts(uploads(routes), None)
+    stored = [pb.Rollout.FromString(body).segments[0].routes for body in shell.bodies]
+    # Before a version is known, and where the run does not ask for them, routes are discarded.
+    assert stored == ([b"", b"\0\3", b""] if asked else [b""] * 4)
+    assert shell.problems == (["a route names an expert that the model does not have"] if asked else [])
+    assert len(searches) == (2 if asked else 0)
 
 
 class Context:

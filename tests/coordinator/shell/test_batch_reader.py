@@ -33,6 +33,7 @@ async def test_batch_is_read_with_its_record_and_on_each_request(
     assert await ids_of(reading, 0) == expected
     assert recorded.done(), "nothing is handed out before it is durable"
     assert await ids_of(reading, 0) == expected
+    assert await ids_of(BatchReader(ledger, with_routes=True), 0) == (9, [[9, 8, 7, 6], [5, 4, 3, 2], [1]])
     await ledger.record_batch(work.batch(1, 10, 11))
     assert await ids_of(reading, 1) == (2, [[10, 11]])
     await ledger.close()
