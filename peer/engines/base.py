@@ -38,6 +38,7 @@ class CompletionSlice:
     token_ids: tuple[int, ...]  # since the last slice
     logprobs: tuple[float, ...]  # of each new token at the requested temperature
     finish_reason: FinishReason | None  # None: the completion continues
+    routes: bytes = b""  # of each new token, where the work asks for them and the engine knows (rollcast.wire.routes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class WarmUp:
     prompt_tokens_max: int
     sampling: Sampling
     decode: Decode | None = None  # the run's tokenizer, where there are stop strings
+    router_replay: bool = False
+    """Whether slices come with routes. An engine that cannot report them logs that once, and works without."""
 
 
 class Generation(Protocol):

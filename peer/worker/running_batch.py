@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from peer.worker.events import SliceTokens, SlotWork, VersionKey
-from rollcast.wire.ids import LeaseId
+from rollcast.wire.ids import Epoch, LeaseId, Version
 from rollcast.wire.limits import SEGMENTS_MAX
 from rollcast.wire.rollouts import FinishReason, LeaseGrant, PartialRollout, Rollout, Segment, Slot
 
@@ -30,19 +31,27 @@ class RunningRollout:
         """Return whether another peer may continue it: an evaluation's version may be nowhere else by then."""
         return self.work.lease.kind == "training"
 
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """Return the whole completion so far."""
-        return (*self.work.slot.prefix, *joined(self.own))
+    def segments(self, *, finished: bool) -> tuple[Segment, ...]:
+        """Return the whole completion so far, without routes unless it is finished.
+
+        Routes are a hundred times larger than tokens, so an attempt that continues this one gets none.
+        """
+        return (*self.work.slot.prefix, *joined(self.own if finished else map(without_routes, self.own)))
 
     def rollout(self, reason: FinishReason, now: float) -> Rollout:
         """Return the completion so far as a rollout."""
-        return rollout_of(self.work.lease, self.work.slot, self.segments, reason, now - self.begun_s)
+        segments = self.segments(finished=reason != "interrupted")
+        return rollout_of(self.work.lease, self.work.slot, segments, reason, now - self.begun_s)
+
+    @property
+    def segment_count(self) -> int:
+        """Return the number of segments so far."""
+        return len(self.work.slot.prefix) + sum(1 for _ in groupby(self.own, _version))
 
     def partials(self) -> Iterator[PartialRollout]:
         """Yield the tokens that were not reported yet, in pieces of limited size."""
         position = 0
-        for segment in self.segments:
+        for segment in self.segments(finished=False):
             count = len(segment.token_ids)
             for start in range(max(0, self.reported - position), count, PARTIAL_TOKENS_MAX):
                 cut = part_of(segment, start, min(count, start + PARTIAL_TOKENS_MAX))
@@ -106,7 +115,7 @@ class RunningBatch:
 
     def may_renew(self) -> bool:
         """Return whether every rollout has room for a segment of another version."""
-        return all(len(row.segments) < SEGMENTS_MAX for row in self._rollouts.values())
+        return all(row.segment_count < SEGMENTS_MAX for row in self._rollouts.values())
 
     def interrupted(self, now: float) -> list[Rollout]:
         """Return the unfinished rollouts to which tokens were added here, and which another peer may continue."""
@@ -165,17 +174,17 @@ def rollout_of(
 
 def joined(pieces: Iterable[Segment]) -> list[Segment]:
     """Join adjacent segments of the same version."""
-    runs: list[list[Segment]] = []
-    for piece in pieces:
-        if runs and (runs[-1][0].epoch, runs[-1][0].version) == (piece.epoch, piece.version):
-            runs[-1].append(piece)
-        else:
-            runs.append([piece])
+    runs = [list(run) for _, run in groupby(pieces, _version)]
     return [run[0] if len(run) == 1 else _one_of(run) for run in runs]
 
 
+def without_routes(segment: Segment) -> Segment:
+    """Return a segment without its routes."""
+    return replace(segment, routes=b"") if segment.routes else segment
+
+
 def part_of(segment: Segment, start: int, end: int) -> Segment:
-    """Return tokens ``start`` to ``end`` of a segment."""
+    """Return tokens ``start`` to ``end`` of a segment without routes."""
     if (start, end) == (0, len(segment.token_ids)):
         return segment
     return replace(
@@ -184,6 +193,10 @@ def part_of(segment: Segment, start: int, end: int) -> Segment:
         loss_mask=segment.loss_mask[start:end],
         reported_logprobs=segment.reported_logprobs[start:end],
     )
+
+
+def _version(segment: Segment) -> tuple[Epoch, Version]:
+    return segment.epoch, segment.version
 
 
 def _tokens(segments: Iterable[Segment]) -> int:
@@ -196,4 +209,6 @@ def _one_of(run: list[Segment]) -> Segment:
         token_ids=tuple(token for piece in run for token in piece.token_ids),
         loss_mask=b"".join(piece.loss_mask for piece in run),
         reported_logprobs=tuple(logprob for piece in run for logprob in piece.reported_logprobs),
+        # An engine that was asked for routes meanwhile has none of the first tokens.
+        routes=b"".join(piece.routes for piece in run) if all(piece.routes for piece in run) else b"",
     )

@@ -12,6 +12,7 @@ from rollcast.wire.ids import LeaseId
 from rollcast.wire.rollouts import Rollout
 
 UPLOAD_ROLLOUTS_MAX = 64  # rollouts in one upload: one verdict stream, one commit at the coordinator
+UPLOAD_ROUTES_BYTES_MAX = 16 << 20  # of an upload's routes; its last rollout may exceed it
 UPLOADS_IN_FLIGHT_MAX = 2  # one is answered while the next is sent
 BUSY = "busy"  # the verdict of a coordinator whose verifiers are behind: the rollout is sent again
 
@@ -67,7 +68,13 @@ class Spool:
         """Return the next upload's id and rollouts, oldest first; None if nothing can be sent now."""
         if not self._ready or now < self._not_before_s or len(self._in_flight) >= UPLOADS_IN_FLIGHT_MAX:
             return None
-        upload = {key: self._ready.pop(key) for key in list(self._ready)[:UPLOAD_ROLLOUTS_MAX]}
+        upload: dict[Key, Spooled] = {}
+        routes_bytes = 0
+        for key in list(self._ready)[:UPLOAD_ROLLOUTS_MAX]:
+            upload[key] = self._ready.pop(key)
+            routes_bytes += _routes_bytes(upload[key].rollout)
+            if routes_bytes >= UPLOAD_ROUTES_BYTES_MAX:
+                break
         upload_id, self._next_upload_id = self._next_upload_id, self._next_upload_id + 1
         self._in_flight[upload_id] = upload
         return upload_id, tuple(spooled.rollout for spooled in upload.values())
@@ -141,7 +148,12 @@ def _key(rollout: Rollout) -> Key:
 
 
 def _size_bytes(rollout: Rollout) -> int:
-    return ROLLOUT_BYTES + TOKEN_BYTES * sum(len(segment.token_ids) for segment in rollout.segments)
+    tokens = sum(len(segment.token_ids) for segment in rollout.segments)
+    return ROLLOUT_BYTES + TOKEN_BYTES * tokens + _routes_bytes(rollout)
+
+
+def _routes_bytes(rollout: Rollout) -> int:
+    return sum(len(segment.routes) for segment in rollout.segments)
 
 
 def counted(answered: Iterable[tuple[Rollout, Verdict]]) -> tuple[int, Counter[str]]:

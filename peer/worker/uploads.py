@@ -17,7 +17,8 @@ from rollcast.wire.rollouts import Rollout, rollout_to_pb
 
 MESSAGE_ROLLOUTS_MAX = 64  # rollouts in one message of the stream
 MESSAGE_BYTES_MAX = 1 << 20  # a message is closed once it holds this much; far below gRPC's limit
-UPLOAD_TIMEOUT_S = 30.0  # until all verdicts have come; the coordinator stores the rollouts before it answers
+UPLOAD_TIMEOUT_S = 30.0  # from the last message until all verdicts have come: the coordinator stores before it answers
+BYTES_PER_SECOND_MIN = 128 << 10  # slowest sending that is waited for
 
 
 class Uploader:
@@ -37,9 +38,10 @@ class Uploader:
         if stub is None:
             raise Unreachable("no session with the coordinator")
         messages = list(in_messages(rollouts))
+        timeout_s = UPLOAD_TIMEOUT_S + sum(message.ByteSize() for message in messages) / BYTES_PER_SECOND_MIN
         try:
             with connection_lost("uploading rollouts"):  # the session closes its channel when it ends
-                reply = await cast(Any, stub.UploadRollouts(iter(messages), timeout=UPLOAD_TIMEOUT_S))
+                reply = await cast(Any, stub.UploadRollouts(iter(messages), timeout=timeout_s))
         except grpc.aio.AioRpcError as error:
             raise translate(error, "uploading rollouts") from None
         return tuple(

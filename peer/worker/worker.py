@@ -234,6 +234,7 @@ class Worker:
             token_ids=new.token_ids,
             loss_mask=b"\1" * len(new.token_ids),
             reported_logprobs=new.logprobs,
+            routes=new.routes if item.lease.kind == "training" else b"",
         )
         return SliceTokens(
             item.lease.lease_id, item.slot.sample_index, segment if new.token_ids else None, new.finish_reason

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from peer.worker.events import SliceTokens
 from peer.worker.running_batch import (
     PARTIAL_TOKENS_MAX,
     RunningBatch,
@@ -136,3 +139,29 @@ def test_slices_are_as_long_as_allowed_or_as_their_time_lets_them() -> None:
     for token_s, tokens in ((0.001, 64), (0.0625, 8), (9.0, 1)):
         speed.count(1, token_s, 0.0)
         assert speed.next_slice_tokens() == tokens
+
+
+def routed(item: SliceTokens) -> SliceTokens:
+    """Give each token of a slice a route of two bytes."""
+    assert item.segment is not None
+    routes = bytes(byte for token in item.segment.token_ids for byte in (token, 9))
+    return replace(item, segment=replace(item.segment, routes=routes))
+
+
+def test_only_a_finished_rollout_has_routes() -> None:
+    batch = running()
+    ended, going = work(grant(1, 2))
+    slices = (drawn(ended, (3,), None), drawn(going, (3,), None)), (drawn(ended, (4, 1)), drawn(going, (4,), None))
+    assert batch.end_slice(map(routed, slices[0]), 11.0)[0] == []
+    (finished,), _ = batch.end_slice(map(routed, slices[1]), 12.0)
+    assert [one.routes for one in finished.segments] == [bytes((3, 9, 4, 9, 1, 9))]
+    left = [*batch.partials(9), *batch.interrupted(13.0)]
+    assert [(one.segments[0].token_ids, one.segments[0].routes) for one in left] == [((3, 4), b"")] * 2
+
+
+def test_a_segment_whose_first_tokens_have_no_routes_has_none() -> None:
+    batch = running()
+    item, _ = work(grant(1, 2))
+    batch.end_slice([drawn(item, (3,), None)], 11.0)
+    (finished,), _ = batch.end_slice([routed(drawn(item, (4, 1)))], 12.0)
+    assert [(one.token_ids, one.routes) for one in finished.segments] == [((3, 4, 1), b"")]

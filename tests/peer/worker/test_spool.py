@@ -13,13 +13,22 @@ from pathlib import Path
 import pytest
 
 from peer.worker.events import Verdict
-from peer.worker.spool import ROLLOUT_BYTES, TOKEN_BYTES, UPLOAD_ROLLOUTS_MAX, UPLOADS_IN_FLIGHT_MAX, Spool, counted
+from peer.worker.spool import (
+    ROLLOUT_BYTES,
+    TOKEN_BYTES,
+    UPLOAD_ROLLOUTS_MAX,
+    UPLOAD_ROUTES_BYTES_MAX,
+    UPLOADS_IN_FLIGHT_MAX,
+    Spool,
+    counted,
+)
 from peer.worker.uploads import MESSAGE_BYTES_MAX, MESSAGE_ROLLOUTS_MAX, Uploader, in_messages
 from rollcast.runtime.errors import Unreachable
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import RunCA
 from rollcast.wire.ids import LeaseId
 from rollcast.wire.joining.grpc_client import open_channel
+from rollcast.wire.limits import GRPC_MESSAGE_BYTES_MAX, ROUTES_BYTES_MAX
 from rollcast.wire.proto import rollcast_pb2_grpc
 from rollcast.wire.rollouts import Rollout
 from tests.peer.scripted_coordinator import RUN_ID, ScriptedCoordinator, peer_credentials, scripted_coordinator
@@ -48,6 +57,19 @@ def test_uploads_are_cut_to_size_and_few_are_in_flight() -> None:
     assert sent == rollouts[: UPLOADS_IN_FLIGHT_MAX * UPLOAD_ROLLOUTS_MAX]
     assert spool.start_upload(0.0) is None
     assert len(spool) == 3 * UPLOAD_ROLLOUTS_MAX
+
+
+def test_routes_are_counted_and_fit_into_uploads_and_messages() -> None:
+    spool = Spool()
+    one = replace(segment((3,) * 32_768), routes=bytes(ROUTES_BYTES_MAX))
+    rollouts = [rollout(item, one) for item in work(grant(1, slots=3))]
+    for item in rollouts:
+        spool.add(item, 100.0)
+    assert spool.size_bytes > 3 * ROUTES_BYTES_MAX
+    assert spool.start_upload(0.0) == (1, tuple(rollouts[: -(-UPLOAD_ROUTES_BYTES_MAX // ROUTES_BYTES_MAX)]))
+    messages = list(in_messages([rollout(work(grant(2))[0], segment((70_000,) * 60_000)), *rollouts]))
+    assert sum(len(message.rollouts) for message in messages) == 4
+    assert all(message.ByteSize() < GRPC_MESSAGE_BYTES_MAX for message in messages)
 
 
 def test_only_final_verdicts_take_a_rollout_out() -> None:
