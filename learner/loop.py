@@ -55,7 +55,9 @@ _log = structlog.get_logger()
 class Coordinator(Protocol):
     """The part of the coordinator's client that the loop uses (learner.coordinator.client)."""
 
-    async def next_batch(self, step: int, *, rollouts: int, wait_s: float = LONG_POLL_S) -> Batch | NotReady: ...
+    async def next_batch(
+        self, step: int, *, rollouts: int, wait_s: float = LONG_POLL_S, routes_bytes: int = 0
+    ) -> Batch | NotReady: ...
 
     async def report_step(self, step: int, values: dict[str, float]) -> None: ...
 
@@ -287,6 +289,7 @@ class TrainingLoop:
             objective=self._settings.objective,
             completion_tokens_max=self._settings.completion_tokens_max,
             shared=shared > 0,
+            routes=self._settings.rules.routes,
         )
 
     def _plan(self, rows: list[TrainingRow], packed: PackedBatch) -> BehaviourPlan:
@@ -306,7 +309,8 @@ class TrainingLoop:
         compared = compare(rows, packed, np.asarray(known.logprobs), plan.own | plan.recomputed)
         tokens, reported = (int(np.count_nonzero(leaf)) for leaf in (packed.loss_mask, plan.has_report))
         mismatch = figures(compared, tokens=tokens, reported=reported, config=self._settings.mismatch)
-        return mismatch | self._sampling.figures(rows, packed, known) | {"tokens": float(tokens)}
+        routes = {} if packed.routes is None else {"routes_share": packed.routes_share()}
+        return mismatch | self._sampling.figures(rows, packed, known) | routes | {"tokens": float(tokens)}
 
     def _own_version(self) -> int | None:
         """Return the version whose parameters are being trained; None if the newest version is older.
@@ -387,12 +391,16 @@ class TrainingLoop:
             WaitTimedOut: no batch came within batch_timeout_s.
         """
         rules = self._settings.rules
-        rollouts = rules.groups_per_step * rules.samples_per_group
         waiting_for = "an unnamed cause"
         ends_s = time.monotonic() + self._settings.batch_timeout_s
         while (left_s := ends_s - time.monotonic()) > 0.0:
             answer = await self._unless_stopped(
-                self._parts.coordinator.next_batch(self.step, rollouts=rollouts, wait_s=min(LONG_POLL_S, left_s))
+                self._parts.coordinator.next_batch(
+                    self.step,
+                    rollouts=rules.rollouts,
+                    wait_s=min(LONG_POLL_S, left_s),
+                    routes_bytes=rules.routes_bytes_max,
+                )
             )
             match answer:
                 case NotReady(reason):

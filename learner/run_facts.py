@@ -12,9 +12,11 @@ from learner.training.starting_model import starting_model
 from learner.training.trained_ids import TrainedIds
 from rollcast.policy.config import ModelConfig
 from rollcast.runtime.errors import CheckpointError, ConfigError
+from rollcast.wire import limits
 from rollcast.wire.ids import Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import Sampling, sampling_from_pb
+from rollcast.wire.routes import RouteShape
 from rollcast.wire.text.tokenizer import read_record
 
 
@@ -32,7 +34,7 @@ class RunFacts:
 
         Raises:
             ConfigError: versions are published so rarely that every rollout would be too old, or groups are too small
-                for the objective.
+                for the objective; or router replay is on, but the model has no experts, or routes would be too large.
             ModelError: the model to start from cannot be used, or has another tokenizer.
             MalformedMessage: the tokenizer or the sampling parameters are malformed.
         """
@@ -47,6 +49,8 @@ class RunFacts:
         model = starting_model(config, read_record(info.tokenizer_json))
         # The learner has no text: the coordinator cuts what it has sampled for an evaluation, before it is scored.
         sampling = replace(sampling_from_pb(info.sampling), stop_strings=())
+        if info.router_replay:
+            _check_replay(RouteShape.described(model.model_dump_json()), sampling.max_new_tokens)
         return cls(info, model, sampling)
 
     @property
@@ -96,6 +100,7 @@ class RunFacts:
             samples_per_group=self.info.samples_per_group,
             vocabulary_size=self.model.vocabulary_size,
             row_tokens=self.row_tokens,
+            routes=RouteShape.described(self.model_json) if self.info.router_replay else None,
         )
 
     def check_checkpoint(self, host: HostState) -> None:
@@ -123,3 +128,21 @@ class RunFacts:
                 cause="the coordinator's ledger is older than the checkpoint",
                 fix="restore the ledger and the checkpoint from the same time, or start the run anew",
             )
+
+
+def _check_replay(shape: RouteShape | None, completion_tokens_max: int) -> None:
+    """Check that a model and its completions go with router replay; ``shape`` is None if the model has no experts."""
+    if shape is None:
+        raise ConfigError(
+            "router replay is on, but the model has no experts",
+            cause="it repeats which experts of a mixture-of-experts model a token went through",
+            fix="set the coordinator's sampling.router_replay to false, or train a model with experts",
+        )
+    routes_bytes = completion_tokens_max * shape.token_bytes
+    if routes_bytes > limits.ROUTES_BYTES_MAX:
+        raise ConfigError(
+            f"the routes of a completion of {completion_tokens_max} tokens may take {routes_bytes} bytes",
+            cause=f"a token's route has {shape.token_bytes} bytes, and a rollout's at most {limits.ROUTES_BYTES_MAX}",
+            fix=f"set the coordinator's sampling.new_tokens_max to at most "
+            f"{limits.ROUTES_BYTES_MAX // shape.token_bytes}, or sampling.router_replay to false",
+        )

@@ -35,8 +35,8 @@ def recompute_rows_ratio(*, devices: int = 1, seed: int = 0) -> float:
 
 def _rows_by_version(batch: PackedBatch) -> list[int]:
     versions = np.unique(batch.token_versions[batch.loss_mask])
-    wanted = (batch.loss_mask & (batch.token_versions == version) for version in versions)
-    return [len(batch.prefixes(tokens).tokens) for tokens in wanted]
+    prefixes = (batch.prefixes(batch.loss_mask & (batch.token_versions == version), version) for version in versions)
+    return [len(part.tokens) for part in prefixes]
 
 
 def _filled(rows: int, devices: int) -> int:

@@ -23,6 +23,7 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 ResultT = TypeVar("ResultT")
 
 CALL_TIMEOUT_S = 30.0  # seconds for one attempt; examples and scores for some hundred problems take well under one
+BYTES_PER_SECOND_MIN = 8 << 20  # slowest sending of a batch's routes that is waited for
 LONG_POLL_S = 10.0  # seconds for which the coordinator may hold one NextBatch before it answers why the batch waits
 
 # CANCELLED is among them because a server that stops cancels the calls in flight.
@@ -141,13 +142,19 @@ class CoordinatorClient:
             "asking for an evaluation", lambda: self._stub.Evaluate(request, timeout=CALL_TIMEOUT_S)
         )
 
-    async def next_batch(self, step: int, *, rollouts: int, wait_s: float = LONG_POLL_S) -> Batch | NotReady:
-        """Return the batch of ``step`` with its ``rollouts`` rollouts, or after ``wait_s`` the reason for its delay."""
+    async def next_batch(
+        self, step: int, *, rollouts: int, wait_s: float = LONG_POLL_S, routes_bytes: int = 0
+    ) -> Batch | NotReady:
+        """Return the batch of ``step`` with its ``rollouts`` rollouts, or after ``wait_s`` the reason for its delay.
+
+        routes_bytes: the most bytes that its routes may have, for which the call takes longer.
+        """
         request = pb.BatchRequest(step=step, wait_s=wait_s)
+        attempt_s = wait_s + routes_bytes / BYTES_PER_SECOND_MIN
         return await self._retry(
             f"asking for the batch of step {step}",
-            lambda: _read_batch(self._stub.NextBatch(request, timeout=wait_s + CALL_TIMEOUT_S), step, rollouts),
-            longest_attempt_s=wait_s,
+            lambda: _read_batch(self._stub.NextBatch(request, timeout=attempt_s + CALL_TIMEOUT_S), step, rollouts),
+            longest_attempt_s=attempt_s,
         )
 
     async def announce(self, announcement: pb.VersionAnnouncement) -> bool:

@@ -224,13 +224,17 @@ class Follower:
 
 
 def _batch_order(name: str, batch: PackedBatch, **more: np.ndarray[Any, Any]) -> Order:
+    """Return the order with a batch's arrays, except routes: as a weight's, their values are sent on the devices."""
     arrays = {key: getattr(batch, key) for key in _array_fields()} | more
-    return Order(name, arrays, str(batch.sequences_per_row))
+    routes = None if batch.routes is None else (str(batch.routes.dtype), batch.routes.shape)
+    return Order(name, arrays, json.dumps([batch.sequences_per_row, routes]))
 
 
 def _batch(order: Order) -> PackedBatch:
     arrays: dict[str, Any] = {key: order.arrays[key] for key in _array_fields()}
-    return replace(PackedBatch(**arrays), sequences_per_row=int(order.text))
+    sequences_per_row, described = json.loads(order.text)
+    routes = None if described is None else _nothing(tuple(described[1]), np.dtype(described[0]))
+    return replace(PackedBatch(**arrays), sequences_per_row=sequences_per_row, routes=routes)
 
 
 def _array_fields() -> list[str]:

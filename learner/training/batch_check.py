@@ -11,6 +11,7 @@ from learner.training.packing import TrainingRow
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import segment_from_pb, tokens_from_pb
+from rollcast.wire.routes import RouteShape
 
 _FIX = "this is a bug of Rollcast, not of your configuration: please report it with the run's logs"
 
@@ -24,6 +25,17 @@ class BatchRules:
     samples_per_group: int
     vocabulary_size: int
     row_tokens: int  # longest prompt plus longest completion
+    routes: RouteShape | None = None  # the shape of a token's route, with router replay
+
+    @property
+    def rollouts(self) -> int:
+        """Return the number of rollouts in a batch."""
+        return self.groups_per_step * self.samples_per_group
+
+    @property
+    def routes_bytes_max(self) -> int:
+        """Return the most bytes that the routes of a batch have."""
+        return 0 if self.routes is None else self.rollouts * self.row_tokens * self.routes.token_bytes
 
 
 def check_batch(
@@ -54,7 +66,7 @@ def check_batch(
 
 
 def _row(rollout: pb.TrainingRollout, rules: BatchRules) -> TrainingRow:
-    segments = tuple(segment_from_pb(segment) for segment in rollout.segments)
+    segments = tuple(segment_from_pb(segment, routes=rules.routes) for segment in rollout.segments)
     prompt = tokens_from_pb(rollout.prompt_token_ids)
     tokens = prompt + tuple(token for segment in segments for token in segment.token_ids)
     if not segments or not prompt or len(tokens) > rules.row_tokens:

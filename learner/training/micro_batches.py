@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from learner.config import LearnerConfig
-from learner.training.mesh import TENSOR, params_shardings, row_shards, rows_sharding
+from learner.training.mesh import TENSOR, params_shardings, placed, row_shards, rows_sharding
 from learner.training.packing import PackedBatch
 from rollcast.policy.logits import Tiles
 from rollcast.policy.logprobs import Forward
@@ -28,6 +28,8 @@ FORWARD_ROWS = 32
 # Logits computed at a time on a device: 64 MiB of float32; on a CPU 8 MiB, which fit into its caches (a fifth faster
 # than 64).
 _TILE, _CPU_TILE = 1 << 24, 1 << 21
+
+_ROUTES = jax.tree_util.DictKey("routes")
 
 FloatArray = np.ndarray[Any, np.dtype[np.float32]]
 BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
@@ -73,7 +75,7 @@ class Gradients:
         rows, time = jax.tree.leaves(whole)[0].shape[:2]
         vary = sequences_per_row > 1
         each = rows_each(rows, time, self._micro_batch_tokens, row_shards(self._mesh), vary=vary)
-        for part in parts(whole, each):
+        for part in parts(whole, each, self._mesh):
             total, side = self.add(params, total, part, sequences_per_row)
             sides.append(side)
         metrics = [metrics for metrics, _ in sides]
@@ -115,7 +117,7 @@ class ForwardPasses:
         rows, time = batch.tokens.shape
         shards = row_shards(self._mesh)
         each = -(-min(FORWARD_ROWS, max(1, self._micro_batch_tokens // time)) // shards) * shards
-        found = [self.one_pass(params, part) for part in parts(inputs(batch), each)]
+        found = [self.one_pass(params, part) for part in parts(inputs(batch), each, self._mesh)]
         return jax.tree.map(lambda *leaves: np.concatenate([np.asarray(one) for one in leaves])[:rows], *found)
 
     def _run(self, params: Params, arrays: dict[str, Any]) -> Any:
@@ -126,8 +128,11 @@ class ForwardPasses:
         return jax.lax.with_sharding_constraint(values, everywhere)
 
 
-def parts(whole: Any, each: int) -> Iterator[Any]:
-    """Split a tree of host arrays [rows, ...] into trees of ``each`` rows; the last one is filled up with zeros."""
+def parts(whole: Any, each: int, mesh: Mesh) -> Iterator[Any]:
+    """Split a tree of host arrays [rows, ...] into trees of ``each`` rows; the last one is filled up with zeros.
+
+    Routes are placed on the devices: of several processes only the leader has them (learner.distributed.leader).
+    """
     rows = jax.tree.leaves(whole)[0].shape[0]
     for start in range(0, rows, each):
         missing = max(0, start + each - rows)
@@ -136,7 +141,10 @@ def parts(whole: Any, each: int) -> Iterator[Any]:
             piece = leaf[start : start + each]
             return np.pad(piece, ((0, missing),) + ((0, 0),) * (leaf.ndim - 1)) if missing else piece
 
-        yield jax.tree.map(cut, whole)
+        def own(path: tuple[Any, ...], leaf: Any) -> Any:
+            return placed(leaf, rows_sharding(mesh)) if path[-1:] == (_ROUTES,) else leaf
+
+        yield jax.tree.map_with_path(own, jax.tree.map(cut, whole))
 
 
 def rows_each(rows: int, time: int, micro_batch_tokens: int, shards: int, *, vary: bool) -> int:
@@ -166,9 +174,10 @@ def forward_of(config: LearnerConfig, mesh: Mesh) -> Forward:
 
 def inputs(batch: PackedBatch) -> dict[str, Any]:
     """Return the arrays that the forward pass reads."""
-    return {
+    arrays = {
         "tokens": batch.tokens,
         "positions": batch.positions,
         "segments": batch.segments,
         "temperature": batch.temperature,
     }
+    return arrays if batch.routes is None else arrays | {"routes": batch.routes}

@@ -17,6 +17,7 @@ from learner.objective.aggregates import token_weights
 from learner.objective.config import ObjectiveConfig
 from rollcast.policy.kernels.cudnn import ROW_SEQUENCES_MAX
 from rollcast.wire.rollouts import Segment
+from rollcast.wire.routes import RouteShape
 
 
 def share_rows(lengths: Sequence[int], capacity: int) -> list[list[int]]:
@@ -79,7 +80,7 @@ class TrainingRow:
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """The rows of a batch; arrays are [rows, time]."""
+    """The rows of a batch; arrays are [rows, time], except routes."""
 
     tokens: Array  # i32, right-padded with 0
     positions: Array  # i32, index in the sequence
@@ -90,15 +91,27 @@ class PackedBatch:
     advantages: Array  # f32, advantage of the token's sequence; 0 with a critic, which computes it per token
     rewards: Array  # f32, the sequence's reward at its last trained token, 0 elsewhere
     weights: Array  # f32, weight of the token in the mean over the batch
+    routes: Array | None = None
+    """With router replay: the experts that the engine chose when it read each token, u8 or u16
+    [rows, time, layers, experts per token], or its dtype's maximum where it recorded none; 0 in rows of padding. None:
+    the model routes all tokens."""
     sequences_per_row: int = 1  # upper bound of segments
     places: tuple[tuple[int, slice], ...] = ()  # row and columns of each rollout of the whole batch, in its order
 
-    def select(self, rows: Array) -> PackedBatch:
-        """Return the given rows (indices) as a batch of their own; weights stay those of the whole batch."""
+    def routes_share(self) -> float:
+        """Return the share of trained tokens whose route is known."""
+        if self.routes is None:
+            return 0.0
+        known = self.routes[:, :-1, 0, 0] != np.iinfo(self.routes.dtype).max
+        trained = int(np.count_nonzero(self.loss_mask))
+        return int(np.count_nonzero(known & self.loss_mask[:, 1:])) / max(1, trained)
+
+    def select(self, rows: Array | slice) -> PackedBatch:
+        """Return some rows, by index, as a batch of their own; weights stay those of the whole batch."""
         arrays: dict[str, Any] = {name: leaf[rows] for name, leaf in self._leaves() if isinstance(leaf, np.ndarray)}
         return replace(self, **arrays)
 
-    def prefixes(self, wanted: Array) -> PackedBatch:
+    def prefixes(self, wanted: Array, version: int) -> PackedBatch:
         """Return each rollout as far as its last wanted token, laid out anew in rows of the same length.
 
         Rollouts without such a token are left out, with an empty place. Because attention is causal, a forward pass
@@ -107,6 +120,8 @@ class PackedBatch:
 
         Args:
             wanted: bool [rows, time]; this must be the whole batch, in its own layout.
+            version: the version of the forward pass, whose routes alone are kept. Its engine read the tokens before it
+                again, and chose experts for them that no record has.
         """
         time = self.tokens.shape[1]
         lengths = [int(np.max(np.flatnonzero(wanted[place]), initial=-1)) + 1 for place in self.places]
@@ -124,7 +139,21 @@ class PackedBatch:
                     getattr(batch, name)[places[index]] = getattr(self, name)[source]
                 batch.segments[places[index]] = number + 1
                 start += lengths[index]
-        return replace(batch, places=tuple(places))
+        routes = None if self.routes is None else self._routes_of(version, len(members), places)
+        return replace(batch, places=tuple(places), routes=routes)
+
+    def _routes_of(self, version: int, rows: int, places: Sequence[tuple[int, slice]]) -> Array:
+        """Return the routes of the tokens that a version generated, with rollouts at these places of other rows."""
+        assert self.routes is not None
+        no_route = np.iinfo(self.routes.dtype).max
+        result = np.full((rows, *self.routes.shape[1:]), no_route, self.routes.dtype)
+        for (row, span), (line, target) in zip(self.places, places, strict=True):
+            if target.stop > target.start:
+                last = span.start + target.stop - target.start - 1
+                generated = self.token_versions[row, span.start + 1 : last + 1] == version
+                kept = np.where(generated[:, None, None], self.routes[row, span.start : last], no_route)
+                result[line, target.start : target.stop - 1] = kept
+        return result
 
     def _leaves(self) -> list[tuple[str, Any]]:
         return [(field.name, getattr(self, field.name)) for field in fields(self)]
@@ -137,12 +166,14 @@ def pack(
     objective: ObjectiveConfig,
     completion_tokens_max: int,
     shared: bool = False,
+    routes: RouteShape | None = None,
 ) -> PackedBatch:
     """Lay out a batch in rows of ``time`` tokens, with rewards, advantages and weights as the objective defines them.
 
     Args:
         completion_tokens_max: length of the longest possible completion.
         shared: whether several rollouts share a row where they fit.
+        routes: the shape of a token's route, with router replay; None: routes are left out.
 
     Raises:
         ValueError: a rollout is longer than ``time``, or a loss mask does not match its tokens.
@@ -167,7 +198,8 @@ def pack(
         batch.advantages[place] = advantage * mask
         batch.rewards[place] = reward * (mask & (np.cumsum(mask) == mask.sum()))
         batch.weights[place] = weight * mask
-    return replace(batch, places=tuple(places))
+    recorded = None if routes is None else _laid_out_routes(rows, places, batch.tokens.shape, routes)
+    return replace(batch, places=tuple(places), routes=recorded)
 
 
 def _members(lengths: Sequence[int], time: int, *, shared: bool) -> list[list[int]]:
@@ -206,6 +238,21 @@ def _lay_out(row: TrainingRow, number: int, batch: PackedBatch, place: tuple[int
     batch.positions[place] = np.arange(row.tokens)
     batch.segments[place] = number
     batch.temperature[place] = row.temperature
+
+
+def _laid_out_routes(
+    rows: Sequence[TrainingRow], places: Sequence[tuple[int, slice]], shape: tuple[int, ...], route: RouteShape
+) -> Array:
+    """Return PackedBatch.routes for rows of this shape.
+
+    The route of a generated token belongs to the token before it, which the engine read to predict it.
+    """
+    result = np.full((*shape, route.layers, route.experts_per_token), route.no_route, route.dtype)
+    for row, (line, span) in zip(rows, places, strict=True):
+        for segment, columns in row.spans(span.start - 1):
+            if segment.routes:
+                result[line, columns] = route.from_bytes(segment.routes)
+    return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ class Trainer:
         reports = []
         for number in range(self._config.objective.epochs_per_batch * mini_batches):
             # Every mini_batches-th row, so that a group's completions fall into different mini-batches.
-            part = np.arange(number % mini_batches, rows, mini_batches)
+            part = slice(number % mini_batches, None, mini_batches)
             chosen = batch.select(part)
             values = self._step(chosen, factors.select(part))
             if self.critic is not None and judgement is not None:
@@ -285,7 +285,7 @@ def behaviour_by_version(
     result = TokenStatistics(*(np.zeros(packed.tokens.shape, np.float32) for _ in TokenStatistics._fields))
     for version in np.unique(packed.token_versions[chosen]).tolist():
         made = chosen & (packed.token_versions == version)
-        prefixes = packed.prefixes(made)
+        prefixes = packed.prefixes(made, version)
         found = trainer.behaviour(trainer.placed(params_of_version(version)), prefixes)
         for (row, span), place in zip(packed.places, prefixes.places, strict=True):
             values = [leaf[place] for leaf in found]

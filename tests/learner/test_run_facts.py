@@ -121,6 +121,11 @@ def test_groups_too_small_for_the_objective_are_refused() -> None:
         RunFacts.of(info(samples_per_group=1), LearnerConfig())
 
 
+def test_router_replay_needs_a_model_with_experts() -> None:
+    with pytest.raises(ConfigError, match="the model has no experts"):
+        RunFacts.of(info(router_replay=True), LearnerConfig())
+
+
 def test_only_a_checkpoint_of_this_run_is_resumed_from() -> None:
     facts = RunFacts.of(info(), LearnerConfig())
     host = facts.host_state(0, 5, 0, Version(3), TrainedIds([(1, 9)]), {"reward_before": 0.3})

@@ -11,19 +11,21 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import jax
+import numpy as np
 import pytest
 
 from learner.config import DistributedConfig, LearnerConfig
-from learner.distributed.leader import SHARED, Follower
+from learner.distributed.leader import SHARED, Follower, _batch, _batch_order
 from learner.distributed.processes import run_processes
-from learner.distributed.team import Order
+from learner.distributed.team import Order, decode, encode
 from learner.training.trainer import Trainer
 from tests.learner.distributed.several import MODEL as SEVERAL
-from tests.learner.tiny import CONFIG, MODEL
+from tests.learner.tiny import CONFIG, MODEL, tiny_batch
 from tests.policy.hub.hub_files import model_folder, random_params
 
 pytestmark = pytest.mark.timeout(400)
@@ -91,6 +93,23 @@ async def test_one_process_lives_the_life_itself() -> None:
 
     assert await run_processes(CONFIG, asyncio.Event(), life) == 7
     assert type(made[0]) is Trainer
+
+
+def test_an_order_has_the_shape_of_routes_and_not_their_values() -> None:
+    batch = tiny_batch([1.0, 0.0, 0.0, 0.0])
+    routes = np.ones((*batch.tokens.shape, 48, 8), np.uint8)
+    for sent in (replace(batch, routes=routes, sequences_per_row=4), batch):
+        order = decode(encode(_batch_order("score", sent)))
+        assert len(encode(order)) < routes.nbytes
+        received = _batch(order)
+        np.testing.assert_array_equal(received.tokens, sent.tokens)
+        assert received.sequences_per_row == sent.sequences_per_row
+        if sent.routes is None:
+            assert received.routes is None
+        else:
+            assert received.routes is not None
+            assert (received.routes.shape, received.routes.dtype) == (routes.shape, routes.dtype)
+            assert not received.routes.any()
 
 
 @pytest.mark.usefixtures("restored_numerics")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from learner.training.batch_check import BatchRules, check_batch
 from learner.training.trained_ids import TrainedIds
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.routes import RouteShape
 
 RULES = BatchRules(staleness_limit=2, groups_per_step=2, samples_per_group=2, vocabulary_size=10, row_tokens=8)
 
@@ -123,6 +125,22 @@ def test_malformed_rollouts_are_refused(spoil: Callable[[pb.TrainingRollout], No
     spoil(rollouts[2])
     with pytest.raises(MalformedMessage):
         check_batch(rollouts, STEP, RULES, TrainedIds())
+
+
+@pytest.mark.parametrize(
+    ("routes", "kept"),
+    [(b"", b""), (b"\0\2\1\3", b"\0\2\1\3"), (b"\2\0\1\3", None), (b"\0\2", None), (b"\0\2\1\4", None)],
+)
+def test_routes_are_checked_once_more_where_they_are_replayed(routes: bytes, kept: bytes | None) -> None:
+    rollouts = batch()
+    rollouts[1].segments[1].routes = routes
+    assert check_batch(rollouts, STEP, RULES, TrainedIds())[1].segments[1].routes == b""
+    replayed = replace(RULES, routes=RouteShape(layers=1, experts=4, experts_per_token=2))
+    if kept is not None:
+        assert check_batch(rollouts, STEP, replayed, TrainedIds())[1].segments[1].routes == kept
+    else:
+        with pytest.raises(MalformedMessage):
+            check_batch(rollouts, STEP, replayed, TrainedIds())
 
 
 @settings(deadline=None, max_examples=100)

@@ -16,11 +16,12 @@ from learner.config import MeshConfig
 from learner.objective.config import ObjectiveConfig
 from learner.training.mesh import make_mesh
 from learner.training.micro_batches import FORWARD_ROWS, ForwardPasses, Gradients, Side, inputs, parts, rows_each
-from learner.training.packing import NO_VERSION, TrainingRow, pack, pack_examples, share_rows
+from learner.training.packing import NO_VERSION, PackedBatch, TrainingRow, pack, pack_examples, share_rows
 from rollcast.policy.kernels.cudnn import ROW_SEQUENCES_MAX
 from rollcast.policy.params import Params
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.rollouts import Segment, SegmentRole
+from rollcast.wire.routes import RouteShape
 from tests.learner.tiny import TIME, tiny_batch
 
 
@@ -119,7 +120,7 @@ MESH = make_mesh(MeshConfig())
 def test_rollouts_are_laid_out_again_as_far_as_their_last_wanted_token(shared: bool) -> None:
     rows = [row(0, segment((4, 5), 7), segment((6, 7), 9)), row(1, segment((8,), 9)), row(2, segment((4, 5, 6), 7))]
     packed = pack(rows, time=8, objective=ObjectiveConfig(), completion_tokens_max=4, shared=shared)
-    again = packed.prefixes(packed.loss_mask & (packed.token_versions == 7))
+    again = packed.prefixes(packed.loss_mask & (packed.token_versions == 7), 7)
     assert [span.stop - span.start for _, span in again.places] == [4, 0, 5]
     for (line, span), own in zip(again.places, packed.places, strict=True):
         for name in ("tokens", "positions", "temperature"):
@@ -133,9 +134,59 @@ def test_rollouts_are_laid_out_again_as_far_as_their_last_wanted_token(shared: b
 def test_rollouts_of_one_version_share_rows() -> None:
     rows = [row(index, segment((4, 5), index % 2)) for index in range(8)]
     packed = pack(rows, time=8, objective=ObjectiveConfig(), completion_tokens_max=4, shared=True)
-    again = packed.prefixes(packed.loss_mask & (packed.token_versions == 1))
+    again = packed.prefixes(packed.loss_mask & (packed.token_versions == 1), 1)
     assert (len(packed.tokens), len(again.tokens)) == (4, 2)
     assert again.segments.tolist() == [[1] * 4 + [2] * 4] * 2
+
+
+ROUTE = RouteShape(layers=2, experts=9, experts_per_token=1)
+
+
+def routed(*segments: Segment, first: int) -> tuple[Segment, ...]:
+    """Give the tokens of a rollout routes to experts from ``first`` on, the same in both layers."""
+    result = []
+    for one in segments:
+        ids = np.arange(first, first + len(one.token_ids))
+        result.append(dataclasses.replace(one, routes=ROUTE.to_bytes(np.tile(ids[:, None, None], (1, 2, 1)))))
+        first += len(one.token_ids)
+    return tuple(result)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_generated_token_sends_the_token_before_it_through_its_experts(shared: bool) -> None:
+    rows = [
+        row(0, *routed(segment((4, 5), 7), segment((6, 7), 9), first=1)),
+        row(1, *routed(segment((8,), 9), first=6)),
+        row(2, segment((4,), 9), *routed(segment((5, 6), 7), first=5)),
+    ]
+    layout = {"time": 12, "objective": ObjectiveConfig(), "completion_tokens_max": 4, "shared": shared}
+    packed = pack(rows, **layout, routes=ROUTE)
+    assert packed.routes is not None
+    assert (packed.routes.shape, packed.routes.dtype) == ((*packed.tokens.shape, 2, 1), np.uint8)
+
+    def experts(batch: PackedBatch) -> list[list[int]]:
+        assert batch.routes is not None
+        known = batch.routes != ROUTE.no_route
+        assert np.count_nonzero(known) == sum(np.count_nonzero(known[place]) for place in batch.places)
+        np.testing.assert_array_equal(batch.routes[:, :, 0], batch.routes[:, :, 1])
+        return [batch.routes[place][:, 0, 0].tolist() for place in batch.places]
+
+    # Without a record are the prompt but for its end, a rollout's last token, and what leads to a segment without one.
+    no = ROUTE.no_route
+    assert experts(packed) == [[no, 1, 2, 3, 4, no], [no, 6, no], [no, no, 5, 6, no]]
+    assert experts(packed.prefixes(packed.loss_mask & (packed.token_versions == 7), 7)) == [
+        [no, 1, 2, no],
+        [],
+        [no, no, 5, 6, no],
+    ]
+    # Version 9 read the tokens of version 7 again, and chose other experts for them, which are not known.
+    assert experts(packed.prefixes(packed.loss_mask & (packed.token_versions == 9), 9)) == [
+        [no, no, no, 3, 4, no],
+        [no, 6, no],
+        [no, no, no],
+    ]
+    assert packed.routes_share() == 7 / 8
+    assert pack(rows, **layout).routes is None
 
 
 @pytest.mark.parametrize("rows", [1, 3, 5, 64])
@@ -167,7 +218,7 @@ def test_a_forward_pass_sees_every_row_once_in_passes_of_one_size() -> None:
 
 
 def test_the_last_part_is_filled_up_with_nothing() -> None:
-    found = list(parts({"a": np.ones((5, 2), np.float32), "b": None}, 3))
+    found = list(parts({"a": np.ones((5, 2), np.float32), "b": None}, 3, MESH))
     assert [part["a"][:, 0].tolist() for part in found] == [[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]]
 
 
