@@ -50,7 +50,7 @@ class RunFacts:
         # The learner has no text: the coordinator cuts what it has sampled for an evaluation, before it is scored.
         sampling = replace(sampling_from_pb(info.sampling), stop_strings=())
         if info.router_replay:
-            _check_replay(RouteShape.described(model.model_dump_json()), sampling.max_new_tokens)
+            _check_replay(model.route_shape, sampling.max_new_tokens)
         return cls(info, model, sampling)
 
     @property
@@ -100,7 +100,7 @@ class RunFacts:
             samples_per_group=self.info.samples_per_group,
             vocabulary_size=self.model.vocabulary_size,
             row_tokens=self.row_tokens,
-            routes=RouteShape.described(self.model_json) if self.info.router_replay else None,
+            routes=self.model.route_shape if self.info.router_replay else None,
         )
 
     def check_checkpoint(self, host: HostState) -> None:
@@ -130,9 +130,9 @@ class RunFacts:
             )
 
 
-def _check_replay(shape: RouteShape | None, completion_tokens_max: int) -> None:
-    """Check that a model and its completions go with router replay; ``shape`` is None if the model has no experts."""
-    if shape is None:
+def _check_replay(shape: RouteShape, completion_tokens_max: int) -> None:
+    """Check that a model and its completions go with router replay."""
+    if not shape.experts:
         raise ConfigError(
             "router replay is on, but the model has no experts",
             cause="it repeats which experts of a mixture-of-experts model a token went through",

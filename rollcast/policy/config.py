@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 from rollcast.policy.published import ARCHITECTURES
 from rollcast.runtime.config import ConfigModel
 from rollcast.runtime.errors import MalformedMessage
+from rollcast.wire.routes import RouteShape
 from rollcast.wire.versions.records import VersionRecord
 
 EXPERTS_MAX = 1024
@@ -137,6 +138,11 @@ class ModelConfig(ConfigModel):
         if not self.experts and (self.experts_per_token or self.expert_width):
             raise ValueError("experts_per_token and expert_width need experts")
         return self
+
+    @property
+    def route_shape(self) -> RouteShape:
+        """Return the shape of the record of a token's experts, which is empty if the layers are dense."""
+        return RouteShape(self.layers, self.experts, self.experts_per_token)
 
     @property
     def carrier_dtype(self) -> str:

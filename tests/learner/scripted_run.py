@@ -28,6 +28,7 @@ from rollcast.wire.links.tcp import SocketOptions
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.proto import rollcast_pb2_grpc
 from rollcast.wire.protocol import range_to_pb
+from rollcast.wire.routes import RouteShape
 from rollcast.wire.text.tokenizer import Tokenizer
 from rollcast.wire.versions.chunks import check_chunk
 from rollcast.wire.versions.records import VerifiedVersion, state_hash, verify_announcement
@@ -104,6 +105,7 @@ class Script:
     spoil: Callable[[int, list[pb.TrainingRollout]], None] = lambda step, rollouts: None
     kappa: Callable[[int], int] = lambda step: 0  # header of each step's batch
     profile: pb.ProfileOrder | None = None
+    routes: RouteShape | None = None  # of the model, with router replay
 
 
 class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
@@ -179,6 +181,7 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
             origin_address=self.origin_address,
             origin_peer_id=self.authority.origin.peer_id,
             epochs=[start for _, start in self.epochs],
+            router_replay=script.routes is not None,
         )
 
     async def OpenEpoch(self, request: pb.EpochRequest, context: Any) -> pb.EpochReply:
@@ -288,6 +291,7 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
                 token_ids=tokens,
                 loss_mask=b"\1" * len(tokens),
                 reported_logprobs=[-1000.0] * len(tokens),
+                routes=b"" if script.routes is None else _routes(script.routes, len(tokens), random),
             )
             rollouts.append(
                 pb.TrainingRollout(
@@ -312,6 +316,12 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
     async def _notify(self) -> None:
         async with self.changed:
             self.changed.notify_all()
+
+
+def _routes(shape: RouteShape, tokens: int, random: np.random.Generator) -> bytes:
+    """Return random experts for each token."""
+    chosen = random.random((tokens, shape.layers, shape.experts)).argsort(axis=-1)[..., : shape.experts_per_token]
+    return shape.to_bytes(chosen)
 
 
 def _prompt(index: int) -> list[int]:

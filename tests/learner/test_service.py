@@ -16,6 +16,7 @@ from rollcast.runtime.errors import CheckpointError, MalformedMessage, NotFinite
 from rollcast.runtime.process import EXIT_INTERRUPTED
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.routes import RouteShape
 from tests.learner.dropping_coordinator import DroppingCoordinator
 from tests.learner.scripted_door import ScriptedDoor
 from tests.learner.scripted_run import LOOPBACK, Script, World
@@ -132,6 +133,17 @@ def check_trace(world: World) -> None:
     assert "perfetto_trace.json.gz" in found
     assert any(name.endswith(".xplane.pb") for name in found)
     assert 0 < report.size_bytes < 10e6
+
+
+async def test_routes_of_rollouts_are_replayed(world: World, script: Script) -> None:
+    script.steps, script.routes = 1, RouteShape(layers=1, experts=4, experts_per_token=2)
+    settings = config(world)
+    experts = {"experts": 4, "experts_per_token": 2, "expert_width": 8}
+    settings = settings.model_copy(update={"model": settings.model.model_copy(update=experts)})
+    assert await run(settings, asyncio.Event()) == 0
+    (report,) = world.coordinator.step_reports
+    assert report.values["routes_share"] == 1.0
+    assert report.values["updates_skipped"] == 0.0
 
 
 async def test_kappa_and_older_versions(world: World, script: Script) -> None:
