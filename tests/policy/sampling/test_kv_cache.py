@@ -89,7 +89,7 @@ def logits_by_pieces(params: Params, pieces: list[list[int]], pad: int) -> list[
     for piece in pieces:
         tokens = jnp.array([piece + [3] * pad, [1] * (len(piece) + pad)], jnp.int32)
         hidden, pages = read(pages, tokens, jnp.array([start, 7], jnp.int32), jnp.array([len(piece), 0], jnp.int32))
-        found += list(model(hidden)[0, : len(piece)])
+        found += list(model(hidden.states)[0, : len(piece)])
         start += len(piece)
     return found
 
@@ -129,7 +129,7 @@ def test_longer_sequences_in_the_batch_change_no_bit() -> None:
     params = initial_params(TINY, 5)
     tables = jnp.array([TABLE, (1, 3, 6, 8)], jnp.int32)
     pages = empty_pages(TINY, pages=9, page_tokens=PAGE)
-    read = jax.jit(lambda *inputs: extend(bind(TINY, params), pages, tables, *inputs)[0][0])
+    read = jax.jit(lambda *inputs: extend(bind(TINY, params), pages, tables, *inputs)[0].states[0])
     tokens, counts = jnp.array([[4], [5]], jnp.int32), jnp.array([1, 1], jnp.int32)
     short, long = (read(tokens, jnp.array([1, beside], jnp.int32), counts) for beside in (1, 7))
     assert np.array_equal(short, long)
