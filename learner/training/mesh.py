@@ -5,7 +5,7 @@
   and gathered for each layer when it is computed (Rajbhandari et al. 2020, "ZeRO", stage 3).
 - tensor: the inner size of each layer is divided, and so are heads and the vocabulary (Shoeybi et al. 2019,
   "Megatron-LM", section 3); activations are added up over these devices twice per block, so their links should be fast.
-  It does not divide experts: every device along it computes the same ones.
+  Experts are stored divided along it, but every device along it computes all of its rows' experts.
 
 A tensor may be divided among the devices of many hosts, none of which could hold all of it: some rows of each shard are
 gathered, or sent, at a time.
@@ -46,7 +46,7 @@ _INTO = (FSDP, TENSOR)  # axes of kernels [width, inner], which read the residua
 _BACK = ((TENSOR, FSDP), None)
 # Axes of kernels [experts, ...]: each device stores whole experts, so that what it gathers and what Muon orthogonalises
 # are contiguous matrices.
-_BY_EXPERT = (FSDP, None, None)
+_BY_EXPERT = ((FSDP, TENSOR), None, None)
 #: The axes of a tensor's dimensions by the end of its name; a tensor without an entry is copied to every device.
 RULES: dict[str, tuple[Axes, ...]] = {
     "embedding": (TENSOR, FSDP),

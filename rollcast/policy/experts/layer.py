@@ -12,6 +12,7 @@ gathered a layer at a time, in the forward pass's precision, and released afterw
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -86,19 +87,24 @@ class Experts(nnx.Module):  # type: ignore[misc]
         own = functools.partial(_computed, self.config, self.expert_gate.flow)
         arguments = (x, self.router.kernel[...], kernels, routing.routes, routing.counted)
         if routing.mesh is None:
-            return own((), None, *arguments)
-        data, fsdp, _ = routing.mesh.axis_names
+            return own((), (), *arguments)
+        data, fsdp, tensor = routing.mesh.axis_names
         rows, whole = PartitionSpec((data, fsdp)), PartitionSpec()
-        is_divided = self.config.experts % routing.mesh.shape[fsdp] == 0
-        of_kernels = PartitionSpec(fsdp) if is_divided else whole
+        over = _dividing(routing.mesh, (fsdp, tensor), self.config.experts)
         result: tuple[jax.Array, Routed] = jax.shard_map(
-            functools.partial(own, (data, fsdp), fsdp if is_divided else None),
+            functools.partial(own, (data, fsdp), over),
             mesh=routing.mesh,
-            in_specs=(rows, whole, of_kernels, rows, rows),
+            in_specs=(rows, whole, PartitionSpec(over) if over else whole, rows, rows),
             out_specs=(rows, Routed(rows, Load(whole, whole, whole))),
             check_vma=False,  # kernels of our own do not say along which axes their results vary
         )(*arguments)
         return result
+
+
+def _dividing(mesh: Mesh, axes: tuple[str, ...], experts: int) -> tuple[str, ...]:
+    """Return as many of the axes, from the first on, as divide the experts evenly."""
+    counts = range(len(axes), -1, -1)
+    return next(axes[:one] for one in counts if experts % math.prod(mesh.shape[axis] for axis in axes[:one]) == 0)
 
 
 class Router(nnx.Module):  # type: ignore[misc]
@@ -112,7 +118,7 @@ def _computed(
     config: ModelConfig,
     flow: Flow,
     axes: tuple[str, ...],
-    gathered_over: str | None,
+    gathered_over: tuple[str, ...],
     x: jax.Array,
     router: jax.Array,
     kernels: _Kernels,

@@ -62,16 +62,16 @@ class GroupedLinear(nnx.Module):  # type: ignore[misc]
 
 
 def grouped_matmul(
-    x: jax.Array, kernel: Kernel, sizes: jax.Array, flow: Flow, gathered_over: str | None = None
+    x: jax.Array, kernel: Kernel, sizes: jax.Array, flow: Flow, gathered_over: tuple[str, ...] = ()
 ) -> jax.Array:
     """Return each row of x [rows, inputs] times its expert's kernel, in x's dtype, the carrier's.
 
     Args:
         sizes: i32 [experts], rows of each expert; rows are sorted by expert, and the sizes add up to all rows.
         flow: how the kernels are read.
-        gathered_over: the mesh axis that the experts are divided among, inside a shard_map: ``kernel`` is this device's
+        gathered_over: the mesh axes that the experts are divided among, inside a shard_map: ``kernel`` is this device's
             share. The values are gathered in the precision that they are multiplied in, for the forward pass and again
-            for the backward pass, whose gradients each device gets for its share. None: all experts are here.
+            for the backward pass, whose gradients each device gets for its share. Empty: all experts are here.
     """
     if kernel.scale is not None:
         return _forward(x, _gathered(_values(kernel, flow, x.dtype), gathered_over), sizes, flow)
@@ -79,26 +79,26 @@ def grouped_matmul(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _matmul(flow: Flow, gathered_over: str | None, x: jax.Array, master: jax.Array, sizes: jax.Array) -> jax.Array:
+def _matmul(flow: Flow, gathered_over: tuple[str, ...], x: jax.Array, master: jax.Array, sizes: jax.Array) -> jax.Array:
     return _forward(x, _gathered(_values(Kernel(master, None), flow, x.dtype), gathered_over), sizes, flow)
 
 
 def _matmul_forward(
-    flow: Flow, gathered_over: str | None, x: jax.Array, master: jax.Array, sizes: jax.Array
+    flow: Flow, gathered_over: tuple[str, ...], x: jax.Array, master: jax.Array, sizes: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
     # The share is kept and gathered again: without rematerialisation the gathered kernels of all layers would be kept.
     return _matmul(flow, gathered_over, x, master, sizes), (x, master, sizes)
 
 
 def _matmul_backward(
-    flow: Flow, gathered_over: str | None, saved: tuple[jax.Array, jax.Array, jax.Array], dy: jax.Array
+    flow: Flow, gathered_over: tuple[str, ...], saved: tuple[jax.Array, jax.Array, jax.Array], dy: jax.Array
 ) -> tuple[jax.Array, jax.Array, None]:
     x, master, sizes = saved
     values = _gathered(_values(Kernel(master, None), flow, x.dtype), gathered_over)
     dx = _times_transposed(_rounded(dy, flow, ALONG_COLUMNS, x.dtype), values, sizes, x.dtype)
     left, right = (_rounded(one, flow, ALONG_ROWS, x.dtype) for one in (x, dy))
     dkernel = _transposed_times(left, right, sizes)
-    if gathered_over is not None:
+    if gathered_over:
         dkernel = jax.lax.psum_scatter(dkernel, gathered_over, scatter_dimension=0, tiled=True)
     return dx, dkernel, None
 
@@ -115,8 +115,8 @@ def _values(kernel: Kernel, flow: Flow, dtype: Any) -> jax.Array:
     return carried(kernel.kernel, dtype)
 
 
-def _gathered(values: jax.Array, over: str | None) -> jax.Array:
-    if over is None:
+def _gathered(values: jax.Array, over: tuple[str, ...]) -> jax.Array:
+    if not over:
         return values
     gathered: jax.Array = jax.lax.all_gather(values, over, axis=0, tiled=True)
     return gathered

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from rollcast.policy.experts.routes import route_dtype
 from rollcast.policy.model import Decoder
 from rollcast.policy.noise import threefry2x32, uniforms
 from rollcast.policy.sampling.kv_cache import Pages, extend
@@ -35,6 +36,7 @@ class Slice(NamedTuple):
     tokens: Any  # i32 [steps, rows]
     logprobs: Any  # f32 [steps, rows]
     counts: Any  # i32 [rows]
+    routes: Any  # [steps, rows, layers, experts_per_token], of the token before each; None: they are not recorded
 
 
 class _Loop(NamedTuple):
@@ -46,16 +48,27 @@ class _Loop(NamedTuple):
 
 
 def decode_slice(
-    model: Decoder, pages: Pages, controls: Controls, steps: int, limit: jax.Array, floor: jax.Array
+    model: Decoder,
+    pages: Pages,
+    controls: Controls,
+    steps: int,
+    limit: jax.Array,
+    floor: jax.Array,
+    *,
+    record_routes: bool = False,
 ) -> tuple[Slice, Pages]:
     """Generate until every row has ended or has ``limit`` new tokens, or only ``floor`` rows still run.
 
     steps: the most tokens per row that the slice has room for; ``limit`` is at most that. Returns the slice and the
-    pages with the new tokens' keys and values.
+    pages with the new tokens' keys and values. record_routes: whether the slice gets the routes of the tokens that are
+    read (rollcast.policy.experts.routes), for which the model needs experts.
     """
     rows = controls.last.shape[0]
     shape = (steps, rows)
-    made = Slice(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32), jnp.zeros(rows, jnp.int32))
+    config = model.config
+    of_routes = (*shape, config.layers, config.experts_per_token)
+    routes = jnp.zeros(of_routes, route_dtype(config)) if record_routes else None
+    made = Slice(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32), jnp.zeros(rows, jnp.int32), routes)
 
     def running(loop: _Loop) -> jax.Array:
         return (loop.index < limit) & (jnp.sum(loop.left > 0) > floor)
@@ -78,12 +91,19 @@ def decode_slice(
             loop.made.tokens.at[loop.index].set(tokens),
             loop.made.logprobs.at[loop.index].set(logprobs),
             loop.made.counts + goes_on.astype(jnp.int32),
+            None if hidden.routed is None or routes is None else _with_step(loop, hidden.routed.routes[:, 0]),
         )
         left = jnp.where(stopped, 0, jnp.maximum(loop.left - 1, 0))
         return _Loop(loop.index + 1, tokens, left, made, pages)
 
     end = jax.lax.while_loop(running, advance, _Loop(jnp.int32(0), controls.last, controls.budgets, made, pages))
     return end.made, end.pages
+
+
+def _with_step(loop: _Loop, routes: jax.Array) -> jax.Array:
+    """Return the slice's routes with those of this step's tokens, [rows, layers, experts_per_token]."""
+    found: jax.Array = loop.made.routes.at[loop.index].set(routes)
+    return found
 
 
 def sample_tokens(logits: jax.Array, positions: jax.Array, controls: Controls) -> tuple[jax.Array, jax.Array]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import jax
 import numpy as np
 
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.experts.routes import route_dtype
 from rollcast.policy.noise import seed_words
 from rollcast.policy.params import Params
 from rollcast.policy.sampling.decoding import Controls, stop_row
@@ -17,6 +19,9 @@ from rollcast.policy.sampling.kv_cache import Pages
 from rollcast.policy.sampling.page_pool import NULL_PAGE, PagePool, Reservation
 from rollcast.wire.rollouts import FinishReason, Sampling
 from rollcast.wire.text.stop_strings import Decode, StopStrings, stop_strings
+
+#: Routes of some tokens, [tokens, layers, experts_per_token]; see rollcast.policy.experts.routes.
+Routes = np.ndarray[Any, Any]
 
 # While requests wait for a row, a slice ends once this share of the rows has ended.
 _REFILL_SHARE = 8
@@ -42,6 +47,13 @@ class Completion:
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish_reason: FinishReason | None  # None while it is unfinished
+    routes: Routes | None = field(default=None, compare=False)
+    """The experts used for the token before each new one, [new tokens, layers, experts_per_token] as
+    rollcast.policy.experts.routes describes; None if the sampler does not record them. No token follows the last one,
+    so nothing is recorded for it."""
+    context_routes: Routes | None = field(default=None, compare=False)
+    """The same for the tokens before those, which are all of the prompt and of ``already_generated`` but the last one;
+    None in later pieces of a request."""
 
 
 @dataclass(slots=True)
@@ -56,6 +68,8 @@ class _Sequence:
     stop: StopStrings | None = None
     pages: Reservation | None = None
     table: tuple[int, ...] = ()
+    read: list[_Read] = field(default_factory=list)  # what was read after the shared part of the prompt
+    is_begun: bool = False  # whether a piece of it was returned
 
     @property
     def prompt(self) -> tuple[int, ...]:
@@ -74,12 +88,26 @@ class _Sequence:
 
 
 @dataclass(frozen=True, slots=True)
+class _Read:
+    """The routes of tokens as they were read: the first ``count`` of a row of an array on the device."""
+
+    routes: Any  # [rows, time, layers, experts_per_token]
+    row: int
+    count: int
+
+    def fetched(self) -> Routes:
+        """Return the routes [count, layers, experts_per_token] on the host."""
+        return np.asarray(self.routes[self.row, : self.count])
+
+
+@dataclass(frozen=True, slots=True)
 class _Piece:
-    """Tokens to be read after the first ``start`` tokens, which are in the pages."""
+    """Tokens to be read after the first ``start`` tokens, which are in the pages; ``read`` takes their routes."""
 
     tokens: Sequence[int]
     start: int
     table: Sequence[int]
+    read: list[_Read]
 
 
 class Device(Protocol):
@@ -89,10 +117,14 @@ class Device(Protocol):
         batch_size: rows of a slice.
         slice_steps: most tokens that a slice generates for a row.
         table_pages: pages of the longest context.
+        config: the model's architecture.
+        record_routes: whether completions have their routes.
         extend, copy, decode: the compiled stages; each returns the pages that it was given, changed.
     """
 
+    config: ModelConfig
     batch_size: int
+    record_routes: bool
     slice_steps: int
     table_pages: int
     extend: Any
@@ -159,12 +191,13 @@ class Generation:
             made, self._pages = self._sampler.decode(
                 self._params, self._allocated_pages(), self._controls(), np.int32(steps), np.int32(self._floor())
             )
-            tokens, logprobs, counts = jax.device_get(made)
+            made = jax.device_get(made)
             for row, item in enumerate(self._rows):
                 if item is not None:
-                    count = int(counts[row])
-                    made = tokens[:count, row].tolist(), logprobs[:count, row].tolist()
-                    news[item.number] = self._take_in(row, item, *made)
+                    count = int(made.counts[row])
+                    routes = None if made.routes is None else made.routes[:count, row]
+                    new = made.tokens[:count, row].tolist(), made.logprobs[:count, row].tolist(), routes
+                    news[item.number] = self._take_in(row, item, *new)
         return news
 
     def renew(self, params: Params) -> None:
@@ -179,7 +212,7 @@ class Generation:
         compiled."""
         self._copy([(NULL_PAGE, NULL_PAGE)])
         for bucket in self._sampler.buckets():
-            self._extend([_Piece((0,), 0, (NULL_PAGE,))], bucket)
+            self._extend([_Piece((0,), 0, (NULL_PAGE,), [])], bucket)
 
     # ---------------------------------------------------------------- rows and pages
 
@@ -211,11 +244,14 @@ class Generation:
 
     def _fill(self, sequences: list[_Sequence], prompts: list[_Sequence]) -> None:
         """Read the prompts of ``prompts``, then what each sequence has beyond its prompt's last whole page."""
-        self._read([_Piece(item.prompt, 0, item.pages.prompt.pages) for item in prompts if item.pages is not None])
+        shared = [(item.prompt, item.pages.prompt) for item in prompts if item.pages is not None]
+        for read in [prompt.records for _, prompt in shared] + [item.read for item in sequences]:
+            read.clear()
+        self._read([_Piece(tokens, 0, prompt.pages, prompt.records) for tokens, prompt in shared])
         self._copy([item.pages.copy for item in sequences if item.pages is not None and item.pages.copy is not None])
         self._read(
             [
-                _Piece([item.prompt_last, *item.tokens[:-1]], len(item.prompt), item.table)
+                _Piece([item.prompt_last, *item.tokens[:-1]], len(item.prompt), item.table, item.read)
                 for item in sequences
                 if item.tokens
             ]
@@ -236,7 +272,7 @@ class Generation:
             bucket = next((bucket for bucket in buckets if bucket >= longest), buckets[-1])
             for part in _split(pieces, self._sampler.rows_at_once(bucket)):
                 self._extend(part, bucket)
-            pieces = [_Piece(piece.tokens[bucket:], piece.start + bucket, piece.table) for piece in pieces]
+            pieces = [replace(piece, tokens=piece.tokens[bucket:], start=piece.start + bucket) for piece in pieces]
 
     def _extend(self, pieces: Sequence[_Piece], bucket: int) -> None:
         rows = self._sampler.rows_at_once(bucket)
@@ -248,7 +284,12 @@ class Generation:
             tables[row, : len(piece.table)] = piece.table
             tokens[row, : counts[row]] = piece.tokens[:bucket]
             starts[row] = piece.start
-        self._pages = self._sampler.extend(self._params, self._allocated_pages(), tables, tokens, starts, counts)
+        self._pages, routes = self._sampler.extend(
+            self._params, self._allocated_pages(), tables, tokens, starts, counts
+        )
+        if routes is not None:
+            for row, piece in enumerate(pieces):
+                piece.read.append(_Read(routes, row, int(counts[row])))
 
     # ---------------------------------------------------------------- slices
 
@@ -280,7 +321,10 @@ class Generation:
                 controls.temperatures[row] = item.sampling.temperature
         return controls
 
-    def _take_in(self, row: int, item: _Sequence, tokens: list[int], logprobs: list[float]) -> Completion:
+    def _take_in(
+        self, row: int, item: _Sequence, tokens: list[int], logprobs: list[float], routes: Routes | None
+    ) -> Completion:
+        context_routes = self._context_routes(item)
         known = len(item.tokens)
         item.tokens += tokens
         end = item.stop.end(item.tokens, known) if item.stop is not None else None
@@ -293,7 +337,19 @@ class Generation:
         if item.finish_reason is not None and item.pages is not None:
             self._pool.release(item.pages)
             self._rows[row] = item.pages = None
-        return Completion(tuple(tokens), tuple(logprobs), item.finish_reason)
+        kept = None if routes is None else routes[: len(tokens)]
+        return Completion(tuple(tokens), tuple(logprobs), item.finish_reason, kept, context_routes)
+
+    def _context_routes(self, item: _Sequence) -> Routes | None:
+        """Return the routes of the tokens that a sequence began with, for its first piece only."""
+        if not self._sampler.record_routes or item.is_begun or item.pages is None:
+            return None
+        item.is_begun = True
+        parts = [read.fetched() for read in (*item.pages.prompt.records, *item.read)]
+        item.read.clear()
+        config = self._sampler.config
+        nothing = np.zeros((0, config.layers, config.experts_per_token), route_dtype(config))
+        return np.concatenate([nothing, *parts])
 
 
 def _split(pieces: list[_Piece], most: int) -> Iterator[list[_Piece]]:

@@ -7,7 +7,8 @@ prompt ends within a page, each sequence has its own copy of that page, because 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from rollcast.runtime.errors import CacheTooSmall
 
@@ -23,6 +24,8 @@ class SharedPrompt:
     tokens: Tokens
     pages: tuple[int, ...]
     users: int = 0
+    records: list[Any] = field(default_factory=list)
+    """What the reader of the prompt keeps of it for the sequences that share it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import jax
+import numpy as np
 
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.noise import seed_words
@@ -46,6 +47,7 @@ class Sampler:
     Args:
         cache_tokens: memory for keys and values, in tokens; 0 means enough for batch_size sequences of the greatest
             length.
+        record_routes: whether completions have the routes of the tokens that were read; the model then needs experts.
     """
 
     def __init__(
@@ -55,8 +57,13 @@ class Sampler:
         new_tokens_max: int,
         batch_size: int,
         cache_tokens: int = 0,
+        *,
+        record_routes: bool = False,
     ) -> None:
+        if record_routes and not config.experts:
+            raise ValueError("record_routes needs a model with experts")
         self.config = config
+        self.record_routes = record_routes
         self.batch_size = batch_size
         self.new_tokens_max = new_tokens_max
         self.table_pages = -(-(prompt_tokens_max + new_tokens_max) // PAGE_TOKENS)
@@ -144,15 +151,23 @@ class Sampler:
 
     def _extend_rows(
         self, params: Params, pages: Pages, tables: jax.Array, tokens: jax.Array, starts: jax.Array, counts: jax.Array
-    ) -> Pages:
-        return extend(bind(self.config, params), pages, tables, tokens, starts, counts)[1]
+    ) -> tuple[Pages, jax.Array | None]:
+        hidden, pages = extend(bind(self.config, params), pages, tables, tokens, starts, counts)
+        return pages, hidden.routed.routes if self.record_routes and hidden.routed is not None else None
 
     def _decode_slice(
         self, params: Params, pages: Pages, controls: Controls, limit: jax.Array, floor: jax.Array
     ) -> tuple[Slice, Pages]:
-        return decode_slice(bind(self.config, params), pages, controls, self.slice_steps, limit, floor)
+        model = bind(self.config, params)
+        return decode_slice(model, pages, controls, self.slice_steps, limit, floor, record_routes=self.record_routes)
 
 
 def _joined(pieces: list[Completion]) -> Completion:
     tokens = tuple(token for piece in pieces for token in piece.token_ids)
-    return Completion(tokens, tuple(value for piece in pieces for value in piece.logprobs), pieces[-1].finish_reason)
+    return Completion(
+        tokens,
+        tuple(value for piece in pieces for value in piece.logprobs),
+        pieces[-1].finish_reason,
+        None if pieces[0].routes is None else np.concatenate([piece.routes for piece in pieces]),
+        pieces[0].context_routes,
+    )

@@ -142,7 +142,7 @@ def experts_differences() -> list[float]:
         (_, values), gradients = jax.jit(jax.value_and_grad(run, argnums=(0, 1), has_aux=True))(state, x)
         return jax.tree.leaves((values, gradients))
 
-    alone, divided = result(None), result(make_mesh(MeshConfig(data=2, fsdp=4)))
+    alone, divided = result(None), result(make_mesh(MeshConfig(data=2, fsdp=2, tensor=2)))
     return [
         float(np.abs(np.asarray(one) - np.asarray(like)).max() / np.abs(np.asarray(like)).max())
         for one, like in zip(divided, alone, strict=True)

@@ -53,9 +53,9 @@ def abstract(data: int, fsdp: int, tensor: int) -> Any:
         (LAYER + "feed_forward.down.kernel", (6, 16), ("tensor", None)),  # by 2 x 2 it does not divide
         ("layers.feed_forward.down.kernel", (5, 32, 16), (None, ("tensor", "fsdp"), None)),
         ("layers.attention_norm.scale", (5, 16), ()),
-        (LAYER + "feed_forward.expert_down.kernel", (8, 32, 16), ("fsdp", None, None)),
+        (LAYER + "feed_forward.expert_down.kernel", (8, 32, 16), (("fsdp", "tensor"), None, None)),
         ("layers.feed_forward.expert_gate.kernel", (5, 7, 16, 32), (None, None, None, None)),
-        (LAYER + "feed_forward.expert_up.kernel_scale", (8, 1, 2), ("fsdp", None, None)),
+        (LAYER + "feed_forward.expert_up.kernel_scale", (6, 1, 2), ("fsdp", None, None)),
         (LAYER + "feed_forward.router.kernel", (16, 8), ()),
         (LAYER + "attention.query.kernel_scale", (4, 8), ("fsdp", "tensor")),
         (LAYER + "attention.key.bias", (8,), ("tensor",)),

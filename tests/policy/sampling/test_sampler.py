@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from rollcast.policy.logprobs import completion_logprobs
+from rollcast.policy.logprobs import completion_logprobs, score
 from rollcast.policy.noise import gumbel_numpy
 from rollcast.policy.params import Params, initial_params
 from rollcast.policy.sampling.sampler import (
@@ -20,7 +20,7 @@ from rollcast.policy.sampling.sampler import (
 from rollcast.runtime.errors import CacheTooSmall
 from rollcast.wire.limits import STOP_TOKENS_MAX
 from rollcast.wire.rollouts import Sampling
-from tests.policy.tiny import TINY, reference_logits
+from tests.policy.tiny import TINY, TINY_EXPERTS, reference_logits
 
 STOP = 1
 SAMPLING = Sampling(temperature=0.7, max_new_tokens=5, stop_token_ids=(STOP,))
@@ -98,6 +98,33 @@ def test_reported_logprobs_are_the_learners(params: Params, sampler: Sampler) ->
     for index, (request, completion) in enumerate(pairs):
         expected = learned[index, len(request.prompt_token_ids) : len(rows[index])]
         np.testing.assert_allclose(completion.logprobs, expected, atol=5e-6)
+
+
+def test_recorded_routes_are_those_that_the_learner_finds_and_give_its_logprobs() -> None:
+    params = initial_params(TINY_EXPERTS, 0)
+    sampler = Sampler(TINY_EXPERTS, prompt_tokens_max=4, new_tokens_max=5, batch_size=4, record_routes=True)
+    resumed = SampleRequest(PROMPTS[2], seed=3, already_generated=(4, 2))
+    asked = [SampleRequest(PROMPTS[2], seed=1), SampleRequest(PROMPTS[0], seed=2), resumed]
+    made = sampler.generate(params, asked, SAMPLING)
+    tokens, positions, segments = (np.zeros((3, 9), np.int32) for _ in range(3))
+    for row, (request, completion) in enumerate(zip(asked, made, strict=True)):
+        known = [*request.prompt_token_ids, *request.already_generated]
+        whole = [*known, *completion.token_ids]
+        tokens[row, : len(whole)], segments[row, : len(whole)] = whole, 1
+        positions[row] = np.arange(9)
+        assert completion.context_routes is not None
+        assert completion.routes is not None
+        assert (len(completion.context_routes), len(completion.routes)) == (len(known) - 1, len(completion.token_ids))
+    scores = jax.jit(lambda *inputs: score(TINY_EXPERTS, params, *inputs))(
+        tokens, positions, segments, np.full(3, SAMPLING.temperature, np.float32)
+    )
+    for row, completion in enumerate(made):
+        recorded = np.concatenate([completion.context_routes, completion.routes])
+        assert scores.routed is not None
+        assert np.array_equal(recorded, scores.routed.routes[row, : len(recorded)])
+        last = len(recorded) + 1
+        learners = scores.statistics.logprobs[row, last - len(completion.logprobs) : last]
+        np.testing.assert_allclose(completion.logprobs, learners, atol=1e-5)
 
 
 def test_the_batch_around_a_request_does_not_matter(params: Params, sampler: Sampler) -> None:
