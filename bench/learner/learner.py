@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", default="", help="default: float32 on a CPU, bfloat16 elsewhere")
     parser.add_argument("--remat", default="none", choices=["none", "blocks"])
     only = ["speed", "memory", "writing", "devices", "rows"]
+    parser.add_argument("--checkpoint-gb", type=float, default=1.0, help="size of the state that is saved and restored")
     parser.add_argument("--only", choices=only, help="measure only this")
 
 
@@ -63,7 +64,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
             figures |= _program("bench.programs.publishing_learner", [])
             figures |= sharded_publishing()
         if arguments.only in (None, "writing"):
-            figures |= writing()
+            figures |= writing(arguments.checkpoint_gb)
         if arguments.only in (None, "devices"):
             figures |= devices()
         if arguments.only in (None, "rows"):
@@ -150,11 +151,13 @@ def sharded_publishing() -> dict[str, float]:
     }
 
 
-def writing() -> dict[str, float]:
-    """Measure how fast a version is written from 8 virtual devices, and how long training waits for it."""
+def writing(checkpoint_gb: float) -> dict[str, float]:
+    """Measure how fast versions and checkpoints are written from 8 virtual devices, and how long training waits."""
     virtual = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
     with tempfile.TemporaryDirectory() as folder:
-        figures: dict[str, float] = _program_json("bench.programs.state_writer", [folder], virtual)
+        figures: dict[str, float] = _program_json(
+            "bench.programs.state_writer", [folder, "--checkpoint-gb", str(checkpoint_gb)], virtual
+        )
     return figures
 
 

@@ -1,19 +1,28 @@
 """Measure how fast versions and checkpoints leave 8 virtual devices, and how long training waits for them.
 
-    python -m bench.programs.state_writer FOLDER --million 256 --checkpoint-gb 1
+    python -m bench.programs.state_writer FOLDER --million 285 --checkpoint-gb 1
 
-Prints one JSON object. ``freeze_gb_s``: bytes of a bfloat16 version by the seconds from the request until its file is
-written, into the page cache of a local disk, by the writers of one process. ``freeze_stop_share``: the share of these
-seconds by which the next optimiser step is later than it would be. On virtual devices the conversion competes with the
-step for the host's memory, so ``freeze_copy_gb_s`` has the bytes that the conversion reads and writes by that delay:
-an accelerator does the same at the bandwidth of its own memory. To compare with, in the same rounds:
-``page_cache_gb_s`` is how fast as many threads write zeros into a file, ``memory_gb_s`` the bandwidth of a copy in this
-host's memory by one thread, bytes read and written.
+Prints one JSON object. Parameters are stacked and divided among the devices as the learner's are.
 
-``checkpoint_save_gb_s`` and ``checkpoint_restore_gb_s``: bytes of a float32 state by the seconds until its checkpoint
-is durable, and until it is on the devices and checked; ``checkpoint_stop_share`` is like freeze_stop_share.
-``disk_write_gb_s`` and ``disk_read_gb_s``: a file of the same size that as many threads write and fsync, or read.
-Before reading the kernel is asked to drop the files from its page cache. Medians of the rounds are printed.
+``freeze_gb_s``: bytes of a bfloat16 version by the seconds from the request until its file is written, into the page
+cache of a local disk, by the writers of one process. ``freeze_stop_share``: the share of these seconds by which the
+next optimiser step is later than it would be. On virtual devices the conversion competes with the step for the host's
+memory and cores, so ``freeze_copy_gb_s`` has the bytes that the conversion reads and writes by that delay: an
+accelerator does the same at the bandwidth of its own memory.
+
+``checkpoint_save_gb_s`` and ``checkpoint_restore_gb_s``: bytes of a float32 state (parameters and two moments) by the
+seconds until its checkpoint is durable, and until it is on the devices and checked; ``checkpoint_stop_share`` is like
+freeze_stop_share. The delay has two parts here that accelerators do in their own memory or do not have at all: the
+fingerprints, computed at ``fingerprint_gb_s``, and the memory of the step's results, which cannot take the place of
+what is still being written.
+
+To compare with, in the same rounds: ``page_cache_gb_s`` is how fast as many threads write zeros into a file;
+``disk_write_gb_s`` and ``disk_read_gb_s`` are a file of the state's size that as many threads write and fsync, or read.
+``freeze_page_cache_ratio``, ``checkpoint_save_disk_ratio`` and ``checkpoint_restore_disk_ratio`` are the medians of the
+rounds' ratios to them. ``memory_gb_s`` is the bandwidth of a copy in this host's memory by one thread, bytes read and
+written, and ``fresh_memory_gb_s`` the same into memory that the process has never used, as versions, pages of files and
+restored arrays are: a virtual machine may get it from its host page by page. Before reading the kernel is asked to drop
+the files from its page cache. Medians of the rounds are printed.
 """
 
 from __future__ import annotations
@@ -24,7 +33,6 @@ import os
 import shutil
 import statistics
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -35,47 +43,55 @@ import numpy as np
 
 from learner.checkpoints.arrays import ArrayWrite, read_arrays
 from learner.checkpoints.checkpoint import Checkpoints, HostState
+from learner.checkpoints.fingerprints import begin_fingerprints
 from learner.config import MeshConfig
 from learner.training.freezing import BAND_BYTES, WRITERS, begin_freeze
-from learner.training.mesh import make_mesh, placed, placed_params, sharding_of
+from learner.training.mesh import make_mesh, placed_params, stacked_params
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params
 from rollcast.policy.shapes import parameter_count, parameter_shapes
+from rollcast.policy.stacking import Layers
 
 GB = 1e9
 ROUNDS = 3
 CHECKPOINT_ROUNDS = 2
-SQUARE = 2048  # rows and columns of a tensor of the state
+KINDS = ("parameters", "first_moment", "second_moment")  # of the arrays of a state
 MODEL = {"vocabulary_size": 16_384, "width": 2048, "query_heads": 16, "key_value_heads": 8, "head_size": 128}
-BLOCK_MILLION = 50  # parameters of a block of this width, about
+BLOCK_MILLION, OUTSIDE_MILLION = 50, 34  # parameters of a block of this width, and of the embedding, about
+
+
+Seconds = np.ndarray[Any, np.dtype[np.float64]]  # of the rounds
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--million", type=int, default=256, help="parameters of the version, about")
+    parser.add_argument("--million", type=float, default=285.0, help="parameters of the version, about")
     parser.add_argument("--checkpoint-gb", type=float, default=1.0, help="size of the state")
     arguments = parser.parse_args()
-    layers = max(1, arguments.million // BLOCK_MILLION)
-    shape = MODEL | {"layers": layers, "feed_forward_width": 3 * int(MODEL["width"]), "precision": "bfloat16"}
-    figures = freezing(ModelConfig.model_validate(shape), arguments.folder)
-    figures |= checkpointing(max(1, int(arguments.checkpoint_gb * GB / 4 / SQUARE**2)), arguments.folder)
+    figures = freezing(_model(arguments.million), arguments.folder)
+    figures |= checkpointing(_model(arguments.checkpoint_gb * GB / 1e6 / 4 / len(KINDS)), arguments.folder)
     print(json.dumps(figures), flush=True)
+
+
+def _model(million: float) -> ModelConfig:
+    layers = max(1, round((million - OUTSIDE_MILLION) / BLOCK_MILLION))
+    shape = MODEL | {"layers": layers, "feed_forward_width": 3 * int(MODEL["width"]), "precision": "bfloat16"}
+    return ModelConfig.model_validate(shape)
 
 
 def freezing(model: ModelConfig, folder: Path) -> dict[str, float]:
     """Freeze parameters on 8 devices while an optimiser step is taken, and return the figures."""
     params = _random_params(model)
-    step = jax.jit(lambda own: {name: 0.999 * leaf for name, leaf in own.items()}, donate_argnums=0)
-    params = _stepped(step, params)[0]  # compiles
+    params = _stepped(params)[0]  # compiles
     rounds = []
     for number in range(ROUNDS + 1):  # the first one compiles
-        params, step_s = _stepped(step, params)
+        params, step_s = _stepped(params)
         path = folder / f"{number}.state"
         path.touch()
         began_s = time.perf_counter()
-        write = begin_freeze(model, params, path)
-        params, _ = _stepped(step, params)
+        write = begin_freeze(model, Layers(params), path)
+        params, _ = _stepped(params)
         stop_s = max(0.0, time.perf_counter() - began_s - step_s)
         write()
         seconds = time.perf_counter() - began_s - step_s
@@ -83,51 +99,69 @@ def freezing(model: ModelConfig, folder: Path) -> dict[str, float]:
         path.unlink()
         rounds.append((seconds, stop_s, _seconds_of_zeros(path, size)))
         path.unlink()
-    seconds, stop_s, zeros_s = (statistics.median(values) for values in zip(*rounds[1:], strict=True))
+    seconds, stop_s, zeros_s = np.array(rounds[1:]).T
     moved = parameter_count(model) * (4 + 2)
     return {
-        "freeze_gb_s": size / seconds / GB,
-        "freeze_stop_share": stop_s / seconds,
-        "freeze_copy_gb_s": moved / max(stop_s, 1e-9) / GB,
-        "page_cache_gb_s": size / zeros_s / GB,
-        "memory_gb_s": _memory_bandwidth() / GB,
+        "freeze_gb_s": size / float(np.median(seconds)) / GB,
+        "freeze_page_cache_ratio": _ratio(zeros_s, seconds),
+        "freeze_stop_share": _ratio(stop_s, seconds),
+        "freeze_copy_gb_s": moved / max(float(np.median(stop_s)), 1e-9) / GB,
+        "page_cache_gb_s": size / float(np.median(zeros_s)) / GB,
+        "memory_gb_s": _memory_bandwidth(fresh=False) / GB,
+        "fresh_memory_gb_s": _memory_bandwidth(fresh=True) / GB,
     }
 
 
-def checkpointing(tensors: int, folder: Path, square: int = SQUARE) -> dict[str, float]:
-    """Save and restore square float32 tensors on 8 devices, with a step taken meanwhile, and return the figures."""
-    random = np.random.default_rng(0)
-    where = sharding_of(make_mesh(MeshConfig(fsdp=len(jax.devices()))), "query.kernel", (square, square))
-    values = random.standard_normal((square, square), np.float32)
-    state = {f"parameters/{number}": placed(values, where) for number in range(tensors)}
-    step = jax.jit(lambda own: {name: 0.999 * leaf for name, leaf in own.items()}, donate_argnums=0)
-    state = _stepped(step, state)[0]  # compiles
+def checkpointing(model: ModelConfig, folder: Path) -> dict[str, float]:
+    """Save and restore parameters and moments on 8 devices, with a step taken meanwhile, and return the figures."""
+    params = _random_params(model)
+    state = {f"{kind}/{name}": leaf + number for number, kind in enumerate(KINDS) for name, leaf in params.items()}
+    del params
+    state = _stepped(state)[0]  # compiles
     checkpoints = Checkpoints(folder / "checkpoints", keep=2)
-    size = sum(leaf.nbytes for leaf in state.values())
     rounds = []
     for number in range(CHECKPOINT_ROUNDS + 1):  # the first one compiles
-        state, step_s = _stepped(step, state)
+        state, step_s = _stepped(state)
         began_s = time.perf_counter()
         saving = checkpoints.begin(_host_state(number), partial(ArrayWrite, state=state))
-        state, _ = _stepped(step, state)
+        state, _ = _stepped(state)
         stop_s = max(0.0, time.perf_counter() - began_s - step_s)
         saving.commit()
         save_s = time.perf_counter() - began_s - step_s
-        disk_write_s = _seconds_of_zeros(folder / "plain", size, durable=True)
-        rounds.append(
-            (save_s, stop_s, _restored(checkpoints, folder, state), disk_write_s, _seconds_to_read(folder / "plain"))
-        )
-    save_s, stop_s, restore_s, disk_write_s, disk_read_s = (
-        statistics.median(values) for values in zip(*rounds[1:], strict=True)
-    )
+        disk_write_s = _seconds_of_zeros(folder / "plain", _size(state), durable=True)
+        restore_s = _restored(checkpoints, folder, state)
+        disk_read_s = _seconds_to_read(folder / "plain")
+        rounds.append((save_s, stop_s, disk_write_s, restore_s, disk_read_s, _seconds_of_fingerprints(state)))
     shutil.rmtree(folder / "checkpoints")
+    save_s, stop_s, disk_write_s, restore_s, disk_read_s, fingerprints_s = np.array(rounds[1:]).T
     return {
-        "checkpoint_save_gb_s": size / save_s / GB,
-        "checkpoint_restore_gb_s": size / restore_s / GB,
-        "checkpoint_stop_share": stop_s / save_s,
-        "disk_write_gb_s": size / disk_write_s / GB,
-        "disk_read_gb_s": size / disk_read_s / GB,
+        "checkpoint_save_gb_s": _gb_s(state, save_s),
+        "checkpoint_save_disk_ratio": _ratio(disk_write_s, save_s),
+        "checkpoint_restore_gb_s": _gb_s(state, restore_s),
+        "checkpoint_restore_disk_ratio": _ratio(disk_read_s, restore_s),
+        "checkpoint_stop_share": _ratio(stop_s, save_s),
+        "fingerprint_gb_s": _gb_s(state, fingerprints_s),
+        "disk_write_gb_s": _gb_s(state, disk_write_s),
+        "disk_read_gb_s": _gb_s(state, disk_read_s),
     }
+
+
+def _size(state: Params) -> int:
+    return sum(leaf.nbytes for leaf in state.values())
+
+
+def _gb_s(state: Params, seconds: Seconds) -> float:
+    return _size(state) / float(np.median(seconds)) / GB
+
+
+def _ratio(these: Seconds, others: Seconds) -> float:
+    return float(np.median(these / others))
+
+
+def _seconds_of_fingerprints(state: Params) -> float:
+    began_s = time.perf_counter()
+    jax.block_until_ready(begin_fingerprints(state))
+    return time.perf_counter() - began_s
 
 
 def _host_state(step: int) -> HostState:
@@ -178,24 +212,32 @@ def _random_params(model: ModelConfig) -> Params:
     random = np.random.default_rng(0)
     mesh = make_mesh(MeshConfig(fsdp=len(jax.devices())))
     shapes = parameter_shapes(model)
-    return placed_params(mesh, {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()})
+    params = {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    return stacked_params(mesh, placed_params(mesh, params))
 
 
-def _stepped(step: Callable[[Params], Params], params: Params) -> tuple[Params, float]:
+@partial(jax.jit, donate_argnums=0)
+def _step(own: Params) -> Params:
+    return {name: 0.999 * leaf for name, leaf in own.items()}
+
+
+def _stepped(own: Params) -> tuple[Params, float]:
     began_s = time.perf_counter()
-    stepped: Any = jax.block_until_ready(step(params))
+    stepped: Any = jax.block_until_ready(_step(own))
     return stepped, time.perf_counter() - began_s
 
 
-def _memory_bandwidth() -> float:
+def _memory_bandwidth(*, fresh: bool) -> float:
     source = np.ones(256 << 20, np.uint8)
-    target = np.zeros_like(source)
+    target = np.ones_like(source)
     times_s = []
     for _ in range(ROUNDS):
+        if fresh:
+            target = np.empty_like(source)
         began_s = time.perf_counter()
         np.copyto(target, source)
         times_s.append(time.perf_counter() - began_s)
-    return 2 * source.nbytes / min(times_s)
+    return 2 * source.nbytes / statistics.median(times_s)
 
 
 if __name__ == "__main__":

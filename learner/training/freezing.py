@@ -20,6 +20,7 @@ from learner.kill_points import kill_point
 from learner.training.mesh import pieces
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.snapshot import frozen_bits, tensor_specs
+from rollcast.policy.stacking import Layers
 from rollcast.wire.versions.tensors import TensorSpec
 
 WRITERS = 4
@@ -32,7 +33,7 @@ Write = Callable[[], tuple[TensorSpec, ...]]
 """Writes a version into its file and returns the specs of its tensors in the order of the bytes; called once."""
 
 
-def begin_freeze(config: ModelConfig, params: Mapping[str, Any], path: Path) -> Write:
+def begin_freeze(config: ModelConfig, params: Layers, path: Path) -> Write:
     """Copy parameters on their devices as the rollout reads them, and return the function that writes the copy.
 
     The copy takes the size of a version, divided among the devices like the parameters: 2 bytes a parameter in
@@ -45,8 +46,8 @@ def begin_freeze(config: ModelConfig, params: Mapping[str, Any], path: Path) -> 
     """
     specs = {spec.name: spec for spec in tensor_specs(config)}
     copies: dict[str, jax.Array] = {}
-    for name in sorted(params):
-        copies |= frozen_bits(config, name, params[name])
+    for name in params:
+        copies |= frozen_bits(config, name, params.uncut(name))
 
     def write() -> tuple[TensorSpec, ...]:
         _write_shards(specs, copies, path)
@@ -55,7 +56,7 @@ def begin_freeze(config: ModelConfig, params: Mapping[str, Any], path: Path) -> 
     return write
 
 
-def gather_into(config: ModelConfig, params: Mapping[str, Any], file: BinaryIO | None) -> tuple[TensorSpec, ...]:
+def gather_into(config: ModelConfig, params: Layers, file: BinaryIO | None) -> tuple[TensorSpec, ...]:
     """Write the version of parameters that lie on devices of several processes into a file that one of them has.
 
     All processes must call this, those without the file with None. Training waits meanwhile. Beyond the parameters this
@@ -66,10 +67,10 @@ def gather_into(config: ModelConfig, params: Mapping[str, Any], file: BinaryIO |
         OSError: the file cannot be written.
     """
     specs = {spec.name: spec for spec in tensor_specs(config)}
-    for number, master in enumerate(sorted(params)):
+    for number, master in enumerate(params):
         if number == len(params) // 2:
             kill_point("version_half_written")
-        for name, bits in frozen_bits(config, master, params[master]).items():
+        for name, bits in frozen_bits(config, master, params.uncut(master)).items():
             for first_row, rows in pieces(bits):
                 if file is not None:
                     _write_box(file.fileno(), specs[name], (first_row,) + (0,) * (rows.ndim - 1), rows)

@@ -22,6 +22,7 @@ import numpy as np
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params, abstract_snapshot
 from rollcast.policy.products.quantise import CODE, WEIGHT_BLOCK, quantise
+from rollcast.policy.stacking import Layer, cut
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.versions.chunks import BytesLike
 from rollcast.wire.versions.tensors import TensorSpec, tensor_table
@@ -58,14 +59,17 @@ def freeze(config: ModelConfig, params: Mapping[str, Any]) -> Snapshot:
 def frozen_bits(config: ModelConfig, name: str, value: Any) -> dict[str, jax.Array]:
     """Return the tensors of a snapshot that one parameter becomes, by name and in order, as unsigned integers.
 
+    The parameter is an array, or a `Layer` of stacked parameters, which is read in place.
+
     They are a kernel's codes and exponents, or the rounded value. They are copies on the parameter's devices. Integers
     keep each bit on any device, where a conversion between floating-point types may flush subnormal numbers to zero. A
     parameter that is a snapshot's tensor already keeps its bits.
     """
     dtype = _dtypes_by_name(config)[name]
     if dtype == CODE and value.dtype != CODE:
-        # The naive flow quantises the learner's copy in the carrier's dtype, because its learner computes with that.
-        codes, exponents = _quantised_bits(value if config.precision == "fp8" else value.astype(config.carrier_dtype))
+        if config.precision != "fp8":  # the naive flow quantises what its learner computes with
+            value = cut(value).astype(config.carrier_dtype)
+        codes, exponents = _quantised_bits(value)
         return {name: codes, f"{name}_scale": exponents}
     return {name: _rounded_bits(value, dtype)}
 
@@ -76,8 +80,8 @@ def _dtypes_by_name(config: ModelConfig) -> Mapping[str, np.dtype[Any]]:
     return {name: np.dtype(leaf.dtype) for name, leaf in abstract_snapshot(config).items()}
 
 
-def _quantise_to_bits(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
-    codes, exponents = quantise(matrix, WEIGHT_BLOCK)
+def _quantise_to_bits(matrix: jax.Array | Layer) -> tuple[jax.Array, jax.Array]:
+    codes, exponents = quantise(cut(matrix), WEIGHT_BLOCK)
     return jax.lax.bitcast_convert_type(codes, jnp.uint8), jax.lax.bitcast_convert_type(exponents, jnp.uint8)
 
 
@@ -85,7 +89,8 @@ _quantised_bits = jax.jit(_quantise_to_bits)
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _rounded_bits(value: jax.Array, dtype: np.dtype[Any]) -> jax.Array:
+def _rounded_bits(value: jax.Array | Layer, dtype: np.dtype[Any]) -> jax.Array:
+    value = cut(value)
     if value.dtype == dtype:
         return jax.lax.bitcast_convert_type(value, f"u{dtype.itemsize}")
     if (value.dtype, dtype) != (jnp.float32, jnp.bfloat16):

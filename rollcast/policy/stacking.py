@@ -7,13 +7,14 @@ interchange formats name each layer's tensors; `Layers` shows stacked tensors by
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 _PREFIX = "layers."
@@ -67,6 +68,34 @@ def changed_by_layer(change: Callable[[Any, Any, jax.Array], Any], kept: Any, re
     return jax.lax.fori_loop(0, jax.tree.leaves(kept)[0].shape[0], one, kept)
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer of a stacked tensor that is not copied yet: a compiled function cuts it where it reads it.
+
+    Such a function is compiled once for all layers of a stack.
+    """
+
+    stack: jax.Array  # [layers, ...]
+    index: jax.Array | int
+    where: NamedSharding | None = field(metadata={"static": True})  # the layer's sharding; None: on one device
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        found: np.dtype[Any] = self.stack.dtype
+        return found
+
+    def cut(self) -> jax.Array:
+        """Return the layer, divided among the devices like the stack."""
+        one = jax.lax.dynamic_index_in_dim(self.stack, self.index, keepdims=False)
+        return one if self.where is None else jax.lax.with_sharding_constraint(one, self.where)
+
+
+def cut(value: jax.Array | Layer) -> jax.Array:
+    """Return a tensor, or the layer that is not copied yet."""
+    return value.cut() if isinstance(value, Layer) else value
+
+
 class Layers(Mapping[str, Any]):
     """Stacked parameters by the names of single layers' tensors, sorted; a tensor is copied when it is read."""
 
@@ -75,14 +104,19 @@ class Layers(Mapping[str, Any]):
         self._places = dict(sorted(place for name, leaf in params.items() for place in _places(name, leaf.shape)))
 
     def __getitem__(self, name: str) -> Any:
-        stack, layer = self._places[name]
-        return self._params[stack] if layer is None else _layer(self._params[stack], layer)
+        value = self.uncut(name)
+        return _cut_now(value) if isinstance(value, Layer) else value
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._places)
 
     def __len__(self) -> int:
         return len(self._places)
+
+    def uncut(self, name: str) -> Any:
+        """Return a tensor for a compiled function that calls `cut`: the copy of a layer then costs no memory."""
+        stack, layer = self._places[name]
+        return self._params[stack] if layer is None else _layer(self._params[stack], layer)
 
 
 def _places(name: str, shape: tuple[int, ...]) -> list[tuple[str, tuple[str, int | None]]]:
@@ -93,13 +127,11 @@ def _places(name: str, shape: tuple[int, ...]) -> list[tuple[str, tuple[str, int
     return [(f"{_PREFIX}{layer}.{rest}", (name, layer)) for layer in range(shape[0])]
 
 
-def _layer(stack: jax.Array, layer: int) -> Any:
+def _layer(stack: jax.Array, index: int) -> Layer:
     where = stack.sharding
-    own = NamedSharding(where.mesh, PartitionSpec(*where.spec[1:])) if isinstance(where, NamedSharding) else None
-    return _cut(stack, layer, own)
+    if not isinstance(where, NamedSharding):
+        return Layer(stack, index, None)
+    return Layer(stack, index, NamedSharding(where.mesh, PartitionSpec(*where.spec[1:])))
 
 
-@functools.partial(jax.jit, static_argnums=2)
-def _cut(stack: jax.Array, layer: jax.Array, where: NamedSharding | None) -> jax.Array:
-    one = jax.lax.dynamic_index_in_dim(stack, layer, keepdims=False)
-    return one if where is None else jax.lax.with_sharding_constraint(one, where)
+_cut_now = jax.jit(Layer.cut)

@@ -21,6 +21,7 @@ from rollcast.policy.products.quantise import WEIGHT_BLOCK, quantise
 from rollcast.policy.published import ARCHITECTURES
 from rollcast.policy.shapes import parameter_count
 from rollcast.policy.snapshot import Snapshot, freeze, frozen_bits, tensor_specs, thaw
+from rollcast.policy.stacking import Layers, stacked
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.versions.delta import DeltaDecoder, InPlace, encode_delta
 from rollcast.wire.versions.tensors import TensorSpec
@@ -91,6 +92,16 @@ def test_every_bfloat16_comes_from_the_nearest_float32_subnormal_numbers_and_nan
     with np.errstate(all="ignore"):
         expected = values.astype(ml_dtypes.bfloat16).view(np.uint16)
     np.testing.assert_array_equal(frozen_bits(HALF, "embedding", jnp.asarray(values))["embedding"], expected)
+
+
+def test_a_layer_is_rounded_where_it_lies_in_its_stack() -> None:
+    params = initial_params(HALF, 0)
+    name = "layers.1.feed_forward.up.kernel"
+    layer = Layers(stacked(params)).uncut(name)
+    np.testing.assert_array_equal(frozen_bits(HALF, name, layer)[name], frozen_bits(HALF, name, params[name])[name])
+    memory = jax.jit(functools.partial(frozen_bits, HALF, name)).lower(layer).compile().memory_analysis()
+    assert memory is not None
+    assert memory.temp_size_in_bytes < params[name].nbytes  # no copy of the layer in float32
 
 
 def test_a_parameter_of_another_type_is_not_frozen() -> None:

@@ -25,7 +25,7 @@ from learner.publishing.versions import RetainedVersions
 from learner.training import freezing
 from learner.training import trainer as trainer_module
 from learner.training.freezing import begin_freeze
-from learner.training.mesh import make_mesh, placed_params
+from learner.training.mesh import make_mesh, placed_params, stacked_params
 from learner.training.trainer import Trainer, behaviour_by_version
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.experts.layer import Experts, Routing
@@ -34,6 +34,7 @@ from rollcast.policy.products import fp8_unit
 from rollcast.policy.products.linear import fp8_matmul
 from rollcast.policy.products.quantise import GROUP
 from rollcast.policy.snapshot import freeze, tensor_specs
+from rollcast.policy.stacking import Layers
 from rollcast.wire.ids import Version
 from tests.learner.tiny import tiny_batch
 
@@ -89,7 +90,8 @@ def wrong_files(folder: Path) -> list[str]:
             mesh = make_mesh(MeshConfig(data=sizes[0], fsdp=sizes[1], tensor=sizes[2]))
             path = folder / f"{form}-{sizes}"
             path.touch()
-            specs = begin_freeze(config, placed_params(mesh, params), path)()
+            layers = Layers(stacked_params(mesh, placed_params(mesh, params)))
+            specs = begin_freeze(config, layers, path)()
             if specs != tensor_specs(config) or path.read_bytes() != freeze(config, params).state_bytes:
                 wrong.append(path.name)
     return wrong

@@ -33,6 +33,7 @@ from learner.training.mesh import (
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import initial_params
 from rollcast.policy.snapshot import freeze, tensor_specs
+from rollcast.policy.stacking import Layers
 from rollcast.runtime.errors import ConfigError
 from tests.learner.training.eight_devices import FORMS
 from tests.learner.training.eight_devices import MODEL as WIDE
@@ -149,7 +150,7 @@ def test_a_gathered_file_holds_the_bytes_of_freeze(
     mesh = make_mesh(MeshConfig(fsdp=len(devices)), devices)
     params = placed_params(mesh, initial_params(config, 0))
     with (tmp_path / "state").open("w+b") as file:
-        assert gather_into(config, params, file) == tensor_specs(config)
+        assert gather_into(config, Layers(params), file) == tensor_specs(config)
         assert file.read() == freeze(config, initial_params(config, 0)).state_bytes
 
 
@@ -183,7 +184,7 @@ def test_a_gathered_copy_shares_no_memory(memory_kind: str, monkeypatch: pytest.
 
 
 def test_nothing_is_written_without_a_file() -> None:
-    assert gather_into(MODEL, initial_params(MODEL, 0), None) == tensor_specs(MODEL)
+    assert gather_into(MODEL, Layers(initial_params(MODEL, 0)), None) == tensor_specs(MODEL)
 
 
 @pytest.mark.slow
