@@ -1,16 +1,19 @@
 """Fingerprint arrays on their devices, so that damage to a checkpoint is detected on any mesh.
 
 A fingerprint is a sum of 64 bits, modulo 2^32 in both halves, over an array's elements, of a hash of each element's
-bits and index. The sum of integers does not depend on the order, so devices add up their own shards: no bytes leave
-them, and the same state has the same fingerprint on another mesh. The hash is the finaliser of MurmurHash3 (Appleby
-2011), taken twice. Fingerprints find torn and damaged files; they do not protect against an attacker.
+bits and index. The sum of integers does not depend on the order, so devices add up their own shards, and the same state
+has the same fingerprint on another mesh. Only the sums leave the devices, and the host adds them up: on the few threads
+of a CPU, several programs under way whose devices wait for each other can stop for ever. The hash is the finaliser of
+MurmurHash3 (Appleby 2011), taken twice. Fingerprints find torn and damaged files; they do not protect against an
+attacker.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -18,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from blake3 import blake3
+from jax.sharding import NamedSharding, PartitionSpec
 
 _STEP = 0x9E3779B1  # 2^32 / golden ratio: neighbours' indices differ in many bits
 _SECOND = 0x27D4EB2F  # separates the second half from the first
@@ -33,8 +37,12 @@ class ArrayRecord:
 
 
 def begin_fingerprints(state: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """Start to compute the fingerprint of each array, u32 [2]; the arrays may be donated afterwards."""
-    return {name: _fingerprint(_on_device(array)) for name, array in state.items()}
+    """Start to compute the fingerprint of each array; the arrays may be donated afterwards.
+
+    The result is the devices' sums, u32 [devices, 2], or one of them that holds the total if the devices are those of
+    several processes, which must all call this.
+    """
+    return {name: _begin(_on_device(array)) for name, array in state.items()}
 
 
 def records_of(like: Mapping[str, Any], fingerprints: Mapping[str, Any]) -> dict[str, ArrayRecord]:
@@ -51,16 +59,42 @@ def digest_of(records: Mapping[str, ArrayRecord]) -> str:
     return blake3(json.dumps(values).encode()).hexdigest()
 
 
-def _hex(fingerprint: Any) -> str:
-    return "".join(f"{int(half):08x}" for half in np.asarray(fingerprint))
+def _hex(sums: Any) -> str:
+    return "".join(f"{half:08x}" for half in np.asarray(sums).sum(axis=0, dtype=np.uint32))
 
 
-def _sums(array: jax.Array) -> jax.Array:
-    bits = jax.lax.bitcast_convert_type(array, f"u{array.dtype.itemsize}").astype(jnp.uint32)
-    index = jnp.zeros(array.shape, jnp.uint32)
-    for axis in range(array.ndim):
-        stride = math.prod(array.shape[axis + 1 :]) % (1 << 32)
-        index += jax.lax.broadcasted_iota(jnp.uint32, array.shape, axis) * jnp.uint32(stride)
+def _begin(array: jax.Array) -> jax.Array:
+    where = array.sharding
+    found = sums(array, where if isinstance(where, NamedSharding) else None)
+    return found if found.is_fully_addressable else _total(found)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def sums(array: jax.Array, where: NamedSharding | None) -> jax.Array:
+    """Return the sums over each device's shard, u32 [devices, 2]; zeros for a shard that another device counts."""
+    if where is None:
+        return _sums_of_shard(array, array.shape, [0] * array.ndim)[None]
+    mesh, divided = where.mesh, tuple(where.spec) + (None,) * (array.ndim - len(where.spec))
+    rest = tuple(name for name in mesh.axis_names if name not in jax.tree.leaves(divided))
+
+    def of_device(shard: jax.Array) -> jax.Array:
+        start = [
+            0 if axes is None else jax.lax.axis_index(axes) * size
+            for axes, size in zip(divided, shard.shape, strict=True)
+        ]
+        found = _sums_of_shard(shard, array.shape, start)
+        return jnp.where(jax.lax.axis_index(rest) == 0, found, 0)[None] if rest else found[None]
+
+    return jax.shard_map(of_device, mesh=mesh, in_specs=where.spec, out_specs=PartitionSpec(mesh.axis_names))(array)
+
+
+def _sums_of_shard(shard: jax.Array, shape: Sequence[int], start: Sequence[Any]) -> jax.Array:
+    bits = jax.lax.bitcast_convert_type(shard, f"u{shard.dtype.itemsize}").astype(jnp.uint32)
+    index = jnp.zeros(shard.shape, jnp.uint32)
+    for axis, begin in enumerate(start):
+        stride = math.prod(shape[axis + 1 :]) % (1 << 32)
+        place = jax.lax.broadcasted_iota(jnp.uint32, shard.shape, axis) + jnp.uint32(begin)
+        index += place * jnp.uint32(stride)
     first = _mixed(bits ^ (index * jnp.uint32(_STEP)))
     second = _mixed(first + (index ^ jnp.uint32(_SECOND)))
     return jnp.stack([_sum(first), _sum(second)])
@@ -72,7 +106,7 @@ def _sum(values: jax.Array) -> jax.Array:
     return jnp.sum(rows, dtype=jnp.uint32)
 
 
-_fingerprint = jax.jit(_sums)
+_total = jax.jit(functools.partial(jnp.sum, axis=0, keepdims=True, dtype=jnp.uint32))
 
 
 def _mixed(value: jax.Array) -> jax.Array:

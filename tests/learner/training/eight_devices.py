@@ -20,6 +20,8 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from learner.checkpoints import fingerprints
+from learner.checkpoints.fingerprints import begin_fingerprints, records_of
 from learner.config import LearnerConfig, MeshConfig
 from learner.publishing.versions import RetainedVersions
 from learner.training import freezing
@@ -97,6 +99,26 @@ def wrong_files(folder: Path) -> list[str]:
     return wrong
 
 
+def wrong_fingerprints() -> list[str]:
+    """Return the dtypes and placements of arrays whose fingerprint on 8 devices is not that on one, or waits."""
+    mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    random = np.random.default_rng(0)
+    cases = {
+        "float32 rows and columns": (np.float32, (3, 8, 6), (None, ("tensor", "fsdp"), "data")),
+        "int8 columns": (np.int8, (8, 6), (None, "fsdp")),
+        "int32 on every device": (np.int32, (), ()),
+    }
+    wrong = []
+    for name, (dtype, shape, axes) in cases.items():
+        values = (100.0 * random.standard_normal(shape)).astype(dtype)
+        divided = jax.device_put(values, NamedSharding(mesh, PartitionSpec(*axes)))
+        found = [records_of(own, begin_fingerprints(own)) for own in ({"a": jnp.asarray(values)}, {"a": divided})]
+        program = fingerprints.sums.lower(divided, divided.sharding).compile().as_text() or ""
+        if found[0] != found[1] or "all-reduce" in program:
+            wrong.append(name)
+    return wrong
+
+
 def fp8_unit_differences() -> list[float]:
     """Return how far a product and its gradients are from those without FP8 units, of the largest value.
 
@@ -156,6 +178,7 @@ def main() -> None:
     found = load_publish_and_read_back(model_folder, run_folder)
     found |= {"wrong_files": wrong_files(run_folder), "fp8_unit_differences": fp8_unit_differences()}
     found |= {"experts_differences": experts_differences()}
+    found["wrong_fingerprints"] = wrong_fingerprints()
     print(json.dumps(found))
 
 

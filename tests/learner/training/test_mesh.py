@@ -118,6 +118,7 @@ def test_no_device_ever_holds_a_whole_tensor_and_files_are_exact(tmp_path: Path)
     assert found["calls"] > 10
     assert found["largest_share"] == 1 / 8
     assert found["wrong_files"] == []
+    assert found["wrong_fingerprints"] == []
     assert max(found["fp8_unit_differences"]) < 1e-6
     assert max(found["experts_differences"]) < 1e-5
     assert found["sums"] == pytest.approx({name: float(leaf.sum()) for name, leaf in params.items()}, rel=1e-4)
