@@ -37,7 +37,8 @@ class ChatTemplate:
         if len(source) > TEMPLATE_LENGTH_MAX:
             raise ModelError(f"a chat template of {len(source)} characters is too long")
         # The same settings as in transformers, so that whitespace comes out the same.
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+        extensions = [loopcontrols, _answer_marks()]
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _refuse
         self._arguments = dict(arguments)
@@ -73,6 +74,25 @@ class ChatTemplate:
         ) as error:
             raise TaskError("the model's chat template fails", cause=f"{type(error).__name__}: {error}"[:300]) from None
         return "".join(pieces)
+
+
+def _answer_marks() -> Any:
+    """Return jinja's extension for `{% generation %}`, with which templates mark the model's own turns for training.
+
+    What is marked is rendered like all else, as transformers does where the marks are not asked for.
+    """
+    from jinja2.ext import Extension
+
+    class AnswerMarks(Extension):
+        def __init__(self, environment: Any) -> None:
+            super().__init__(environment)
+            self.tags = {"generation"}
+
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    return AnswerMarks
 
 
 def _to_json(value: Any, indent: int | None = None) -> str:

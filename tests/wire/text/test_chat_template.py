@@ -25,6 +25,11 @@ def test_messages_are_rendered_with_the_fixed_arguments() -> None:
     assert quiet.render(QUESTION).endswith("<|assistant|><think></think>")
 
 
+def test_marks_of_the_models_own_turns_leave_no_trace() -> None:
+    marked = "{% for one in messages %}{% generation %}{{ one.content }}!{% endgeneration %}{% endfor %}"
+    assert ChatTemplate(marked, {}).render(QUESTION) == "2 + 2?!"
+
+
 def test_json_is_written_as_it_is() -> None:
     assert ChatTemplate("{{ messages[0] | tojson }}", {}).render([{"content": "é<b>"}]) == '{"content": "é<b>"}'
 
