@@ -14,6 +14,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import structlog
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
@@ -21,6 +23,11 @@ _ROWS_MIN, _ROWS_MAX = 16, 128  # rows of a tile; tensor cores take at least 16
 _COLUMNS = 128
 _INNER = 64  # elements of a contraction along columns that are read at a time
 _WARPS, _STAGES = 8, 3
+
+_CHECK_SIZES, _CHECK_INNER_COLUMNS = (0, 40, 1, 9), (70, 130)  # no multiples of tiles
+_CHECK_DIFFERENCE_MAX = 1e-3  # relative to the largest value; sums are float32
+
+_log = structlog.get_logger()
 
 
 def multiply(
@@ -76,6 +83,50 @@ def multiply_rows(left: jax.Array, right: jax.Array, sizes: jax.Array, *, interp
         name="grouped_product_of_rows",
     )(jnp.stack([ends - sizes, ends]), left, right)
     return product
+
+
+@functools.cache
+def is_available() -> bool:
+    """Return whether the kernels can be used where a program is lowered for NVIDIA GPUs.
+
+    A GPU of this process checks them first, and the reason is logged if they are wrong there. Without a GPU programs
+    are lowered for other machines' ones.
+    """
+    if jax.local_devices()[0].platform != "gpu":
+        return True
+    try:
+        with jax.ensure_compile_time_eval():  # the caller may be tracing, and values are needed here
+            difference = _difference()
+    except Exception as error:  # compilers raise many kinds of errors; after any of them XLA's products do the work
+        _log.warning("grouped_products_by_xla", cause=f"the kernel failed its check: {type(error).__name__}: {error}")
+        return False
+    if not difference <= _CHECK_DIFFERENCE_MAX:  # not so for NaN
+        _log.warning("grouped_products_by_xla", cause=f"the kernel is {difference:.2g} off in its check")
+        return False
+    return True
+
+
+def _difference(*, interpret: bool = False) -> float:
+    """Return the largest difference from float64 products, relative to the largest value."""
+    random, ends = np.random.default_rng(0), np.cumsum(_CHECK_SIZES)
+    x, dy = (random.normal(size=(ends[-1], size)).astype(jnp.bfloat16) for size in _CHECK_INNER_COLUMNS)
+    matrices = random.normal(size=(len(ends), *_CHECK_INNER_COLUMNS)).astype(jnp.bfloat16)
+    sizes = jnp.array(_CHECK_SIZES, jnp.int32)
+    rows = functools.partial(multiply, dtype=jnp.float32, interpret=interpret)
+    found = (
+        rows(x, matrices, sizes),
+        rows(dy, matrices, sizes, transposed=True),
+        multiply_rows(jnp.asarray(x), jnp.asarray(dy), sizes, interpret=interpret),
+    )
+    wide, wide_dy, exact = (one.astype(np.float64) for one in (x, dy, matrices))
+    group = np.repeat(np.arange(len(ends)), _CHECK_SIZES)
+    expected = (
+        np.einsum("ri,rio->ro", wide, exact[group]),
+        np.einsum("ro,rio->ri", wide_dy, exact[group]),
+        np.stack([wide[group == one].T @ wide_dy[group == one] for one in range(len(ends))]),
+    )
+    pairs = [(np.asarray(one), other) for one, other in zip(found, expected, strict=True)]
+    return float(max(np.abs(one - other).max() / np.abs(other).max() for one, other in pairs))
 
 
 def _tile_rows(count: int, groups: int) -> int:

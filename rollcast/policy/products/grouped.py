@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from rollcast.policy.kernels.grouped import multiply, multiply_rows
+from rollcast.policy.kernels.grouped import is_available, multiply, multiply_rows
 from rollcast.policy.products.linear import Flow, carried
 from rollcast.policy.products.quantise import (
     ALONG_COLUMNS,
@@ -166,6 +166,8 @@ def _transposed_times(x: jax.Array, dy: jax.Array, sizes: jax.Array) -> jax.Arra
 
 
 def _by_platform(on_nvidia: Product, elsewhere: Product, operands: tuple[jax.Array, ...]) -> jax.Array:
+    if not is_available():
+        return elsewhere(*operands)
     product: jax.Array = jax.lax.platform_dependent(*operands, cuda=on_nvidia, default=elsewhere)
     return product
 
