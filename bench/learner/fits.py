@@ -28,7 +28,8 @@ from rollcast.policy.config import ModelConfig
 from rollcast.policy.sizing.hardware import GIB
 from rollcast.policy.sizing.memory import Estimate, OptimiserName
 
-MODELS = ("qwen3-4b", "qwen3-8b", "qwen3-32b")
+MODELS = ("qwen3-4b", "qwen3-8b", "qwen3-32b", "qwen3-30b-a3b")
+LARGEST = "qwen3-32b"
 ROW_TOKENS = 8192
 COMPILE_TIMEOUT_S = 7200.0
 
@@ -77,7 +78,7 @@ def table(models: list[str] | None, devices: list[str] | None) -> list[tuple[str
         (model, name)
         for model in models or MODELS
         for name in devices or ACCELERATORS
-        if model == MODELS[-1] or ACCELERATORS[name].count < 1024
+        if model == LARGEST or ACCELERATORS[name].count < 1024
     ]
 
 

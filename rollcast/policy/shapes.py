@@ -34,9 +34,13 @@ def parameter_count(config: ModelConfig) -> int:
 
 
 def active_parameter_count(config: ModelConfig) -> int:
-    """Return the count of numbers in the parameters that one token is computed with; an embedding is counted whole."""
-    unused = config.experts - config.experts_per_token
-    return parameter_count(config) - config.layers * unused * 3 * config.width * config.expert_width
+    """Return the count of numbers that one token is computed with.
+
+    They are all but those of experts that it is not sent to, and of an embedding that is only looked up in.
+    """
+    unused = config.layers * (config.experts - config.experts_per_token) * 3 * config.width * config.expert_width
+    looked_up = 0 if config.tied_embeddings else config.vocabulary_size * config.width
+    return parameter_count(config) - unused - looked_up
 
 
 def _block_shapes(config: ModelConfig) -> Shapes:

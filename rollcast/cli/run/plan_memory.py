@@ -14,7 +14,7 @@ from rich.table import Table
 from rollcast.cli.files import guess_role, load
 from rollcast.cli.options import Json, Settings
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.shapes import parameter_count
+from rollcast.policy.shapes import active_parameter_count, parameter_count
 from rollcast.policy.sizing.disk import LearnerRetention, StoreRetention, learner_disk, store_disk
 from rollcast.policy.sizing.fitting import LearnerFit, PeerFit, learner_fits, peer_fits
 from rollcast.policy.sizing.hardware import GIB
@@ -147,6 +147,7 @@ def as_json(plan: MemoryPlan) -> dict[str, Any]:
     """Return the plan as plain values: sizes in bytes, hardware by name."""
     return {
         "parameters": parameter_count(plan.model),
+        "active_parameters": active_parameter_count(plan.model),
         "learner": _estimate_json(plan.learner) | {"devices": plan.devices},
         "peer": _estimate_json(plan.peer) | {"concurrent_rollouts": plan.rollouts},
         "learner_fits": {
@@ -229,7 +230,9 @@ def _estimate_json(estimate: Estimate) -> dict[str, Any]:
 
 def _show(plan: MemoryPlan) -> None:
     console = Console()
-    console.print(f"{parameter_count(plan.model) / 1e9:.2f} billion parameters, precision {plan.model.precision}")
+    active = f", {active_parameter_count(plan.model) / 1e9:.2f} billion active" if plan.model.experts else ""
+    count = f"{parameter_count(plan.model) / 1e9:.2f} billion parameters{active}"
+    console.print(f"{count}, precision {plan.model.precision}")
     for title, estimate in (("learner, each device", plan.learner), ("peer", plan.peer)):
         console.print(_table(title, estimate))
     console.print(_disk_table(plan.disks))

@@ -15,9 +15,12 @@ def training_flops(model: ModelConfig, lengths: Iterable[int]) -> float:
     Each token takes 6 for each weight of a matrix (Kaplan et al. 2020, "Scaling laws for neural language models",
     section 2.1), and each pair of tokens of a sequence 12 for each inner element of attention, of which the causal half
     counts (Chowdhery et al. 2022, "PaLM", appendix B). Looking up an embedding has none; a tied one counts as the head.
+    Of a layer's experts those count that a token is sent to.
     """
     weights = model.vocabulary_size * model.width if model.tied_embeddings else 0
-    weights += sum(math.prod(shape) for name, shape in parameter_shapes(model).items() if name.endswith(".kernel"))
+    for name, shape in parameter_shapes(model).items():
+        if name.endswith(".kernel"):
+            weights += math.prod(shape[-2:]) * (model.experts_per_token if len(shape) > 2 else 1)
     tokens, pairs = 0, 0.0
     for length in lengths:
         tokens, pairs = tokens + length, pairs + length * length / 2

@@ -37,6 +37,9 @@ _READ_TOKENS = 512  # prompt tokens that a peer reads at once (rollcast.policy.s
 # bfloat16 fit what XLA's compilers say of 4B to 32B on H100s (`python -m bench fits`): cuDNN's kernel reads keys and
 # values that are repeated for each query head, and keeps float32 sums for up to 64 sequences of a row.
 _ONE_LAYER = {"float32": (60, 12, 16, 20, 4), "bfloat16": (11, 18, 4, 8, 6)}
+# Copies, in the carrier's dtype, of an expert's input and of its inner values that the backward pass of a layer needs,
+# for each token and each of its experts; fitted like the numbers above to Qwen3-30B-A3B.
+_EXPERT_COPIES = (3, 2)
 # Without rematerialisation a layer keeps the results of its products: numbers in the carrier's dtype per token, in
 # proportion to the same sizes. Scores of whole rows, the last, are 4 bytes each.
 _PRODUCTS = (3, 2, 2, 2, 4)
@@ -118,8 +121,8 @@ def snapshot_bytes(model: ModelConfig) -> int:
     total = 0
     for name, shape in parameter_shapes(model).items():
         if is_hidden_kernel(name):
-            blocks = math.prod(-(-size // _FP8_BLOCK) for size in shape)
-            total += math.prod(shape) + blocks
+            blocks = math.prod(-(-size // _FP8_BLOCK) for size in shape[-2:])
+            total += math.prod(shape) + blocks * math.prod(shape[:-2])
         else:
             total += math.prod(shape) * item
     return total
@@ -183,9 +186,7 @@ def learner_memory(model: ModelConfig, shape: LearnerShape) -> Estimate:
     largest = max(map(math.prod, parameter_shapes(model).values()))
     passes = {"activations": activation_bytes(model, shape), "tiles of logits": _tile_bytes(model, shape)}
     if shape.fsdp > 1 or _item_bytes(model) < 4:
-        passes["a layer's weights, gathered and rounded"] = _shared(
-            _item_bytes(model) * _layer_parameters(model), shape.tensor
-        )
+        passes["a layer's weights, gathered and rounded"] = _gathered_bytes(model, shape)
     older = {"an older version": _shared(snapshot, shards)}
     phases = {
         "loading an older version": older | {"its layers, stacked": _shared(snapshot, shards)},
@@ -229,21 +230,26 @@ def peer_memory(model: ModelConfig, shape: PeerShape) -> Estimate:
 def _layer_bytes(model: ModelConfig, shape: LearnerShape) -> int:
     """Return the bytes per token that one layer's backward pass needs on a device.
 
-    Heads and inner size are divided along the mesh's tensor axis.
+    Heads and inner size are divided along the mesh's tensor axis, experts are not.
     """
     width, query, key, inner, scores = _ONE_LAYER[model.carrier_dtype]
     shared = query * model.query_heads * model.head_size + key * model.key_value_heads * model.head_size
-    shared += inner * model.feed_forward_width
+    shared += 0 if model.experts else inner * model.feed_forward_width
     if not shape.fused_attention:
         shared += scores * model.query_heads * shape.row_tokens
-    return width * model.width + -(-shared // shape.tensor)
+    copies = _EXPERT_COPIES[0] * model.width + _EXPERT_COPIES[1] * model.expert_width
+    own = width * model.width + model.experts_per_token * _item_bytes(model) * copies
+    return own + -(-shared // shape.tensor)
 
 
 def _product_bytes(model: ModelConfig, shape: LearnerShape, item: int) -> int:
-    """Return the bytes per token that a layer keeps for the backward pass without rematerialisation."""
+    """Return the bytes per token that a layer keeps for the backward pass without rematerialisation.
+
+    The products of experts are computed again in any case.
+    """
     width, query, key, inner, scores = _PRODUCTS
     shared = query * model.query_heads * model.head_size + key * model.key_value_heads * model.head_size
-    shared = item * (shared + inner * model.feed_forward_width)
+    shared = item * (shared + (0 if model.experts else inner * model.feed_forward_width))
     if not shape.fused_attention:
         shared += scores * model.query_heads * shape.row_tokens
     return item * width * model.width + -(-shared // shape.tensor)
@@ -267,7 +273,11 @@ def _step_bytes(model: ModelConfig, shape: LearnerShape) -> int:
     own = _shared(int(copies * max(sizes.values())), shape.fsdp * shape.tensor)
     if shape.optimiser == "adamw":
         return own
-    return max(own, int(_MUON_COPIES * max(size for name, size in sizes.items() if is_hidden_kernel(name))))
+    # Each device has whole experts, and orthogonalises its own.
+    experts = math.gcd(model.experts, shape.fsdp * shape.tensor) or 1
+    kernels = {name: size for name, size in sizes.items() if is_hidden_kernel(name)}
+    gathered = max(size // experts if ".expert_" in name else size for name, size in kernels.items())
+    return max(own, int(_MUON_COPIES * gathered))
 
 
 def _paged_tokens(row_tokens: int) -> int:
@@ -279,9 +289,12 @@ def _item_bytes(model: ModelConfig) -> int:
     return 4 if model.carrier_dtype == "float32" else 2
 
 
-def _layer_parameters(model: ModelConfig) -> int:
+def _gathered_bytes(model: ModelConfig, shape: LearnerShape) -> int:
+    """Return the bytes of one layer's rounded weights as a device gathers them; experts are then whole."""
     one = parameter_shapes(model.model_copy(update={"layers": 1}))
-    return sum(math.prod(shape) for name, shape in one.items() if name.startswith("layers."))
+    sizes = {name: math.prod(own) for name, own in one.items() if name.startswith("layers.")}
+    experts = sum(size for name, size in sizes.items() if ".expert_" in name)
+    return _item_bytes(model) * (experts + _shared(sum(sizes.values()) - experts, shape.tensor))
 
 
 def _shared(size_bytes: int, shards: int) -> int:

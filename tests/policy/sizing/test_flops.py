@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.shapes import parameter_count
+from rollcast.policy.shapes import active_parameter_count, parameter_count
 from rollcast.policy.sizing.flops import training_flops
 
 
@@ -18,6 +18,16 @@ def test_flops_are_counted_by_hand() -> None:
     block = 8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16
     assert parameter_count(model) == block + 10 * 8 + 3 * 8 + 2 * 4
     assert training_flops(model, [4, 4]) == 6 * (block + 10 * 8) * 8 + 12 * 8 * (2 * 4 * 4 / 2)
+
+
+def test_the_experts_of_a_token_count_alone() -> None:
+    dense = ModelConfig(vocabulary_size=16, feed_forward_width=64)
+    mixed = dense.model_copy(update={"experts": 8, "experts_per_token": 2, "expert_width": 32})
+    router = 2 * 128 * 8
+    assert training_flops(mixed, [4]) == training_flops(dense, [4]) + 6 * router * 4
+    published = ModelConfig(preset="qwen3-30b-a3b")
+    assert parameter_count(published) == 30_532_122_624  # of which 3.3 billion are active, 0.3 of them an embedding's
+    assert active_parameter_count(published) == 3_041_867_776
 
 
 def test_attention_counts_pairs_within_a_sequence() -> None:

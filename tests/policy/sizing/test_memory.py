@@ -35,21 +35,23 @@ from rollcast.policy.sizing.memory import (
 )
 from rollcast.policy.snapshot import freeze
 from tests.policy.sizing.compiled_step import ROWS, TIME
-from tests.policy.tiny import TINY
+from tests.policy.tiny import TINY, TINY_EXPERTS
 
 UNTIED = TINY.model_copy(update={"tied_embeddings": False, "attention_bias": True, "width": 48})
 WIDE = {"vocabulary_size": 256, "width": 192, "query_heads": 6, "key_value_heads": 3, "head_size": 32}
 SHAPE = LearnerShape(row_tokens=TIME, micro_batch_tokens=ROWS * TIME)
 
 
-@pytest.mark.parametrize("model", [TINY, UNTIED])
+@pytest.mark.parametrize("model", [TINY, TINY_EXPERTS, UNTIED])
 def test_parameters_are_counted_exactly(model: ModelConfig) -> None:
     assert parameter_bytes(model) == sum(value.nbytes for value in initial_params(model, 0).values())
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "fp8"])
-def test_snapshots_are_counted_exactly(precision: str) -> None:
-    config = UNTIED.model_copy(update={"precision": precision})
+@pytest.mark.parametrize(
+    ("model", "precision"), [(UNTIED, "float32"), (UNTIED, "bfloat16"), (UNTIED, "fp8"), (TINY_EXPERTS, "fp8")]
+)
+def test_snapshots_are_counted_exactly(model: ModelConfig, precision: str) -> None:
+    config = model.model_copy(update={"precision": precision})
     assert snapshot_bytes(config) == len(freeze(config, initial_params(config, 0)).state_bytes)
 
 
@@ -93,6 +95,7 @@ def test_activations_agree_with_xlas_report() -> None:
         ("qwen3-4b", (1, 8), 9.74),
         ("qwen3-8b", (1, 8), 17.83),
         ("qwen3-32b", (1, 8), 62.67),
+        ("qwen3-30b-a3b", (1, 8), 54.43),
         ("qwen3-4b", (1, 16), 6.23),
         ("qwen3-8b", (1, 16), 10.68),
         ("qwen3-32b", (1, 16), 35.64),
@@ -158,6 +161,13 @@ def test_muon_keeps_one_moment_of_a_kernel_and_gathers_it_whole() -> None:
     largest = 4 * model.width * model.feed_forward_width
     assert muon.phases["optimiser step"]["the step's own"] > 3 * largest
     assert adamw.phases["optimiser step"]["the step's own"] < largest
+
+
+def test_muon_gathers_no_experts() -> None:
+    model = ModelConfig(preset="qwen3-30b-a3b")
+    step = learner_memory(model, LearnerShape(4096, 16_384, fsdp=64, optimiser="muon")).phases["optimiser step"]
+    attention = 4 * model.width * model.query_heads * model.head_size
+    assert step["the step's own"] < 4 * attention
 
 
 def test_a_peer_holds_weights_keys_and_values_and_the_version_that_comes() -> None:
