@@ -25,7 +25,7 @@ def test_only_the_largest_model_goes_onto_the_largest_slice() -> None:
     assert ("qwen3-32b", "v5p-8x8x16") in fits.table(None, None)
     assert ("qwen3-4b", "v5p-8x8x16") not in fits.table(None, None)
     assert fits.table(["qwen3-8b"], ["h100x8"]) == [("qwen3-8b", "h100x8")]
-    assert len(fits.table(None, None)) == 7
+    assert len(fits.table(None, None)) == 9
 
 
 def test_the_worst_phase_counts() -> None:
