@@ -43,6 +43,7 @@ class MemoryPlan:
     learner_fits: list[LearnerFit]
     peer_fits: list[PeerFit]
     devices: int  # of the configured mesh
+    hosts: int  # of these devices
     rollouts: int  # that a peer generates at once, as configured
     disks: Mapping[str, Bytes]  # bytes by component of learner, origin and each peer
 
@@ -104,6 +105,7 @@ def plan_of(path: Path, settings: tuple[str, ...] = (), *, fused: bool = True) -
         learner_fits(model, shape),
         peer_fits(model, peer_shape),
         shape.devices,
+        shape.processes,
         engine.concurrent_rollouts,
         _disks(up, model, shape),
     )
@@ -126,10 +128,12 @@ def learner_shape(learner: LearnerConfig, row_tokens: int, *, fused: bool = True
         remat=learner.remat == "blocks",
         reference=objective.kl not in (None, "none"),
         critic=objective.advantage == "critic",
+        recomputes=learner.behaviour == "recompute" or learner.audited_rollouts > 0,
         data=mesh.data,
         fsdp=mesh.fsdp,
         tensor=mesh.tensor,
         fused_attention=fused,
+        processes=learner.distributed.processes,
     )
 
 
@@ -148,7 +152,7 @@ def as_json(plan: MemoryPlan) -> dict[str, Any]:
     return {
         "parameters": parameter_count(plan.model),
         "active_parameters": active_parameter_count(plan.model),
-        "learner": _estimate_json(plan.learner) | {"devices": plan.devices},
+        "learner": _estimate_json(plan.learner) | {"devices": plan.devices, "hosts": plan.hosts},
         "peer": _estimate_json(plan.peer) | {"concurrent_rollouts": plan.rollouts},
         "learner_fits": {
             fit.hardware.name: {"as_configured": fit.as_configured, "fsdp": fit.fsdp, "peak_bytes": fit.peak_bytes}
@@ -181,9 +185,9 @@ def summary(plan: MemoryPlan) -> list[str]:
     ]
     if fewer:
         lines.append(f"peer with fewer rollouts: {', '.join(fewer)}")
-    lines.append(
-        f"host memory: learner {plan.learner.host_peak / GIB:.0f} GiB, peer {plan.peer.host_peak / GIB:.0f} GiB"
-    )
+    each = f" on each of {plan.hosts} hosts" if plan.hosts > 1 else ""
+    learner_gib, peer_gib = plan.learner.host_peak / GIB, plan.peer.host_peak / GIB
+    lines.append(f"host memory: learner {learner_gib:.0f} GiB{each}, peer {peer_gib:.0f} GiB")
     sizes = ", ".join(f"{name} {sum(parts.values()) / GIB:.0f} GiB" for name, parts in plan.disks.items())
     lines.append(f"disk: {sizes}")
     return lines

@@ -64,10 +64,12 @@ class LearnerShape:
     remat: bool = False
     reference: bool = False  # a second copy of the parameters, for a KL term
     critic: bool = False
+    recomputes: bool = True  # behaviour log-probabilities of older versions, at least of a few rollouts
     data: int = 1
     fsdp: int = 1
     tensor: int = 1
     fused_attention: bool = False  # the scores of whole rows never exist
+    processes: int = 1  # hosts that the devices belong to, in equal numbers
 
     @property
     def devices(self) -> int:
@@ -170,7 +172,7 @@ def cache_bytes_per_token(model: ModelConfig) -> int:
 
 
 def learner_memory(model: ModelConfig, shape: LearnerShape) -> Estimate:
-    """Estimate the memory of a learner, for each device of its mesh and for the host."""
+    """Estimate the memory of a learner, for each device of its mesh and for each host."""
     shards = shape.fsdp * shape.tensor
     masters, moments = _shared(parameter_bytes(model), shards), moment_bytes(model, shape.state_dtype, shape.optimiser)
     snapshot = snapshot_bytes(model)
@@ -187,10 +189,8 @@ def learner_memory(model: ModelConfig, shape: LearnerShape) -> Estimate:
     passes = {"activations": activation_bytes(model, shape), "tiles of logits": _tile_bytes(model, shape)}
     if shape.fsdp > 1 or _item_bytes(model) < 4:
         passes["a layer's weights, gathered and rounded"] = _gathered_bytes(model, shape)
-    older = {"an older version": _shared(snapshot, shards)}
-    phases = {
-        "loading an older version": older | {"its layers, stacked": _shared(snapshot, shards)},
-        "behaviour": older | _without_backward(model, shape, passes),
+    phases = _older_version(model, shape, passes) if shape.recomputes else {}
+    phases |= {
         "gradients": {"gradients (float32)": masters, **passes},
         "optimiser step": {"gradients (float32)": masters, "the step's own": _step_bytes(model, shape)},
         "publishing": {"a tensor as it is rounded": _shared(largest * 4, shards)},
@@ -199,13 +199,33 @@ def learner_memory(model: ModelConfig, shape: LearnerShape) -> Estimate:
             "keys and values of a rollout": _paged_tokens(shape.row_tokens) * cache_bytes_per_token(model)
         },
     }
-    # Of all processes together; each copies its own devices' part of a checkpoint. Versions are not counted: they are
-    # files, which the page cache holds only as far as memory is free.
-    host = {"state that a checkpoint is made of": parameter_bytes(model) * (1 + shape.reference + shape.critic)}
-    host["moments in it"] = moments * (1 + shape.critic)
+    return Estimate(resident, phases, _learner_host(model, shape, moments))
+
+
+def _learner_host(model: ModelConfig, shape: LearnerShape, moments: int) -> Bytes:
+    """Return the bytes in the memory of one host.
+
+    orbax copies an equal part of a checkpoint in every process, also where devices of several have the same values.
+    Versions are not counted: they are files, which the page cache holds only as far as memory is free.
+    """
+    state = parameter_bytes(model) * (1 + shape.reference + shape.critic)
+    host = {
+        "state that a checkpoint is made of": _shared(state, shape.processes),
+        "moments in it": _shared(moments * (1 + shape.critic), shape.processes),
+    }
     if shape.offload:
-        host["optimiser states, offloaded"] = moments * shape.data
-    return Estimate(resident, phases, host)
+        host["optimiser states, offloaded"] = _shared(moments * shape.data, shape.processes)
+    return host
+
+
+def _older_version(model: ModelConfig, shape: LearnerShape, passes: Bytes) -> dict[str, Bytes]:
+    """Return the bytes of the phases in which log-probabilities under an older version are computed."""
+    snapshot = _shared(snapshot_bytes(model), shape.fsdp * shape.tensor)
+    older = {"an older version": snapshot}
+    return {
+        "loading an older version": older | {"its layers, stacked": snapshot},
+        "behaviour": older | _without_backward(model, shape, passes),
+    }
 
 
 def peer_memory(model: ModelConfig, shape: PeerShape) -> Estimate:

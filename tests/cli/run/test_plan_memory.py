@@ -15,6 +15,12 @@ from tests.policy.tiny import TINY
 CONFIGS = Path(__file__).parents[3] / "configs"
 MATH = CONFIGS / "qwen3-4b-math.toml"
 
+SEVERAL_HOSTS = (
+    "learner.distributed.processes=4",
+    'learner.distributed.coordinator_address="host-0:7600"',
+    "learner.distributed.shared_run_folder=true",
+)
+
 
 def run(*arguments: str) -> int:
     return int(app(("plan-memory", *arguments), exit_on_error=False, result_action="return_value") or 0)
@@ -55,6 +61,15 @@ def test_settings_and_attention_count() -> None:
     )
     assert plain.learner.peak > fused.learner.peak
     assert offloaded.learner.peak > fused.learner.peak
+
+
+def test_reported_log_probabilities_and_several_hosts_count() -> None:
+    one, several = plan_of(MATH), plan_of(MATH, SEVERAL_HOSTS)
+    assert "behaviour" in plan_of(MATH, ('learner.behaviour="reported"',)).learner.phases, "some rollouts are audited"
+    unaudited = plan_of(MATH, ('learner.behaviour="reported"', "learner.audited_rollouts=0"))
+    assert "behaviour" not in unaudited.learner.phases
+    assert several.learner.host_peak == pytest.approx(one.learner.host_peak / 4)
+    assert any("GiB on each of 4 hosts, peer" in line for line in summary(several))
 
 
 def test_learner_file_and_model_folder_are_accepted(tmp_path: Path) -> None:

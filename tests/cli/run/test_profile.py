@@ -46,7 +46,8 @@ class Learner:
 async def ordered(
     coordinator: Running, member: Member, reports: Iterable[dict[str, Any]], **changes: Any
 ) -> tuple[State, list[State], Learner]:
-    learner, seen = Learner(member, reports), []
+    seen: list[State] = []
+    learner = Learner(member, reports)
     working = asyncio.create_task(learner.work())
     try:
         async with asyncio.timeout(20.0):

@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -148,6 +149,23 @@ def test_sharding_offloading_and_rematerialisation_save_memory() -> None:
     assert activation_bytes(model, LearnerShape(4096, 16_384, fused_attention=True)) < kept[0] / 2
     more = LearnerShape(4096, 16_384, reference=True, critic=True)
     assert learner_memory(model, more).peak > whole.peak + 3 * parameter_bytes(model)
+
+
+def test_without_recomputed_log_probabilities_no_older_version_is_loaded() -> None:
+    model = ModelConfig(preset="qwen3-0.6b")
+    shape = LearnerShape(256, 256)
+    recomputed, reported = (learner_memory(model, replace(shape, recomputes=one)) for one in (True, False))
+    assert set(recomputed.phases) - set(reported.phases) == {"loading an older version", "behaviour"}
+    assert {name: recomputed.phases[name] for name in reported.phases} == reported.phases
+    assert reported.peak <= recomputed.peak
+
+
+@pytest.mark.parametrize("offload", [False, True])
+def test_each_host_holds_its_part_of_a_checkpoint(offload: bool) -> None:
+    model, shape = ModelConfig(preset="qwen3-0.6b"), LearnerShape(4096, 16_384, data=2, fsdp=4, offload=offload)
+    one, four = (learner_memory(model, replace(shape, processes=hosts)) for hosts in (1, 4))
+    assert four.host_peak == pytest.approx(one.host_peak / 4)
+    assert four.peak == one.peak
 
 
 def test_muon_keeps_one_moment_of_a_kernel_and_gathers_it_whole() -> None:
