@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
@@ -29,7 +29,8 @@ class WarmStartConfig(ConfigModel):
     accuracy_gate: float = Field(0.93, ge=0.0, le=1.0)
     """Stage 1 (correct answers) ends at this held-out accuracy."""
     steps_max: int = Field(800, ge=0)
-    """Stage 1 ends after this many steps at the latest; 0: no warm start."""
+    """Stage 1 ends after this many steps at the latest; 0: no warm start, which is the default with init_from, because
+    a published model can do the task already."""
     check_every_steps: int = Field(100, ge=1)
     """Steps between two measurements of held-out accuracy in stage 1."""
     flawed_steps: int = Field(150, ge=0)
@@ -288,6 +289,14 @@ class LearnerConfig(ConfigModel):
     """Seconds to wait for a batch before giving up with RC201."""
     reconnect_timeout_s: float = Field(120.0, gt=0.0)
     """Seconds to retry when the connection to the coordinator is lost."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _published_models_need_no_warm_start(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or values.get("init_from") is None:
+            return values
+        warm_start = values.get("warm_start", {})
+        return values | {"warm_start": {"steps_max": 0} | warm_start} if isinstance(warm_start, dict) else values
 
     @model_validator(mode="after")
     def _checkpoints_are_shared(self) -> LearnerConfig:

@@ -81,14 +81,20 @@ def rates(learning_rate: float, **values: Any) -> LearnerConfig:
 
 
 def test_the_default_rates_suit_published_models(folder: Path) -> None:
-    plain = config(init_from=folder, warm_start={"steps_max": 0}, objective={"algorithm": "ppo"})
+    plain = config(init_from=folder, warm_start={"batch_size": 32}, objective={"algorithm": "ppo"})
+    assert (plain.warm_start.steps_max, config().warm_start.steps_max) == (0, 800)
     assert rate_warnings(plain, ModelConfig.model_validate({"preset": "qwen3-32b"})) == []
 
 
 def test_the_demonstrations_rates_are_high_for_a_published_model(folder: Path) -> None:
     model = ModelConfig.model_validate({"preset": "qwen3-4b", "vocabulary_size": 151_936})
     first, critic, warm = rate_warnings(
-        rates(5e-4, init_from=folder, objective={"algorithm": "ppo", "critic": {"learning_rate": 1e-3}}, warm_start={}),
+        rates(
+            5e-4,
+            init_from=folder,
+            objective={"algorithm": "ppo", "critic": {"learning_rate": 1e-3}},
+            warm_start={"steps_max": 800},
+        ),
         model,
     )
     assert first.startswith("optimiser.learning_rate = 0.0005 is high for a published model of 4,022")
