@@ -120,14 +120,15 @@ def simulate(
     )
 
 
-def simulate_standard(seed: int, faults: Sequence[str] = (), *, own_checks: bool = True) -> Outcome:
+def simulate_standard(seed: int, faults: Sequence[str] = (), *, own_checks: bool = True, **changes: Any) -> Outcome:
     """Simulate the standard fault mix with this seed.
 
     Args:
         own_checks: whether the coordinator's core also runs its own ``validate()``; the mutation gate switches that
             off, so that only the independent judge can find a planted bug.
+        changes: settings of the fleet that differ from the mix's.
     """
-    settings = replace(standard(seed), own_checks=own_checks)
+    settings = replace(standard(seed), own_checks=own_checks, **changes)
     return simulate(settings, seed, seconds=SECONDS, faults=faults)
 
 

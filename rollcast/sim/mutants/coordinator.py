@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from coordinator.core.decisions import epoch_change, rollouts
+from coordinator.core.decisions import epoch_change, evaluating, rollouts
 from coordinator.core.decisions.rollouts import Rollouts
 from coordinator.core.decisions.state import CoreState
 from coordinator.core.events.actions import (
@@ -18,6 +18,7 @@ from coordinator.core.events.actions import (
 )
 from coordinator.core.events.restored import Restored
 from coordinator.core.leases import batches, lease_book
+from coordinator.core.leases.evaluation_book import EvaluationBook
 from coordinator.core.leases.groups import Attempt, Finished, SlotState
 from coordinator.core.leases.lease_book import LeaseBook
 from coordinator.core.leases.partials import Partials
@@ -194,6 +195,17 @@ def _open_to_all(self: SlotState, lost: Any) -> bool:
     return self.filling is None
 
 
+# ---------------------------------------------------------------- evaluations
+
+#: So many evaluations, by all peers, that each seed has samples with peers that lie or are lost.
+_EVALUATING = {
+    "evaluate_every_steps": 1,
+    "evaluation_problems": 24,
+    "evaluation_share": 1.0,
+    "evaluation_deadline_s": 5.0,
+}
+
+
 MUTANTS = (
     Mutant(
         "acknowledge-before-commit",
@@ -320,6 +332,24 @@ MUTANTS = (
         "I11",
         "the rollouts of a dropped group are counted, but stay open in the store",
         (Patch(CoreState, "drop_group", _forget_fillings),),
+    ),
+    Mutant(
+        "evaluated-with-any-version",
+        "evaluation",
+        "neither the version nor the form of an evaluation's rollouts is checked",
+        (Patch(evaluating, "_malformed", always("")),),
+        _EVALUATING,
+    ),
+    Mutant(
+        "evaluation-leases-never-expire",
+        "evaluation",
+        "the samples of a lost peer are not leased again, and no deadline ends the evaluation",
+        (
+            Patch(EvaluationBook, "expired", always([])),
+            Patch(EvaluationBook, "left", always(None)),
+            Patch(evaluating, "_hopeless", always("")),
+        ),
+        _EVALUATING,
     ),
 )
 

@@ -29,7 +29,7 @@ def hunt(mutant: Mutant, seeds_max: int = SEEDS_MAX) -> Hunt:
     """
     with planted(mutant):
         for seed in range(seeds_max):
-            violations = simulate_standard(seed, own_checks=False).violations
+            violations = simulate_standard(seed, own_checks=False, **mutant.fleet).violations
             if violations:
                 return Hunt(mutant, seed, violations[0].rule, violations[0].what)
     return Hunt(mutant, None, "", "")

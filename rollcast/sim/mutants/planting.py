@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 #: Takes the original attribute and returns its replacement.
@@ -23,12 +23,16 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A planted bug. ``against`` is the invariant that it breaks; another rule may see it first."""
+    """A planted bug. ``against`` is the invariant that it breaks; another rule may see it first.
+
+    ``fleet`` has settings of the standard mix that differ while the bug is hunted.
+    """
 
     name: str
     against: str
     text: str
     patches: tuple[Patch, ...]
+    fleet: Mapping[str, Any] = field(default_factory=dict)
 
 
 @contextmanager

@@ -99,3 +99,4 @@ def test_an_evaluation_that_never_ends_or_has_impossible_scores_is_blamed() -> N
         "the evaluation of version 4 has not ended after 1000 s",
         "version 4 has impossible scores (2,)",
     ]
+    assert "(each evaluation ends, its samples are what was leased" in str(judged.verdicts.found[0])
