@@ -10,6 +10,7 @@ import jax
 from rollcast.policy.attention import kernel_here
 from rollcast.policy.compilation import MatmulPrecision
 from rollcast.policy.config import ModelConfig
+from rollcast.policy.kernels import grouped
 from rollcast.policy.products import fp8_unit
 
 #: Device files of accelerators that jax may have been installed without -> what the accelerator is, and the extra.
@@ -53,7 +54,12 @@ def _computation(
     devices = jax.devices()
     platform = devices[0].platform
     precision, unit_reason = _precision(config, matmul_precision)
-    reasons = (missing_accelerator() if platform == "cpu" else "", attention_reason, unit_reason)
+    reasons = (
+        missing_accelerator() if platform == "cpu" else "",
+        attention_reason,
+        unit_reason,
+        _experts_reason(config, platform),
+    )
     return Computation(
         f"{len(devices)} x {devices[0].device_kind} ({platform})",
         attention,
@@ -70,6 +76,17 @@ def _precision(config: ModelConfig, matmul_precision: MatmulPrecision) -> tuple[
     reason = fp8_unit.refusal()
     unit = "float32 and bfloat16 units" if reason else "FP8 units"
     return f"{config.precision} in {unit}, carrier {carrier}", reason
+
+
+def _experts_reason(config: ModelConfig, platform: str) -> str:
+    """Return why the products of experts are not computed by a better unit or kernel; empty if there is no reason."""
+    if not config.experts:
+        return ""
+    if platform == "cpu" or not grouped.is_available():
+        return "XLA multiplies every token with every expert here"
+    if config.precision == "fp8":
+        return "experts are multiplied in bfloat16, because FP8 units have no grouped product here"
+    return ""
 
 
 def missing_accelerator(root: Path = Path("/")) -> str:

@@ -17,7 +17,7 @@ from capacity.catalogue.token_lengths import LENGTH_NAMES, lengths_named
 from capacity.model.roofline import UNTIMED_EFFICIENCY
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.published import ARCHITECTURES
-from rollcast.policy.shapes import parameter_count
+from rollcast.policy.shapes import active_parameter_count, parameter_count
 
 
 def test_all_figures_are_of_the_right_size() -> None:
@@ -85,6 +85,8 @@ def test_sizes_are_those_of_their_names() -> None:
 def test_every_model_that_can_be_trained_is_known_with_the_same_sizes(preset: str) -> None:
     config, model = ModelConfig(preset=preset), models()[preset]
     assert model.parameters == parameter_count(config)
+    if config.experts:
+        assert model.active_parameters == active_parameter_count(config)
     assert (model.layers, model.kv_heads, model.head_dim) == (config.layers, config.key_value_heads, config.head_size)
 
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.sizing.computation import missing_accelerator, sampling_computation, training_computation
-from tests.policy.tiny import TINY
+from rollcast.policy.sizing.computation import (
+    _experts_reason,
+    missing_accelerator,
+    sampling_computation,
+    training_computation,
+)
+from tests.policy.tiny import TINY, TINY_EXPERTS
 
 
 def test_a_learner_says_which_kernel_its_rows_get() -> None:
@@ -25,6 +30,13 @@ def test_fp8_without_a_unit_for_it_says_why() -> None:
     assert found.reasons[-1] in str(found)
     assert found.attention == "pages"
     assert sampling_computation(ModelConfig(precision="bfloat16"), "highest").precision == "bfloat16"
+
+
+def test_experts_without_a_grouped_product_are_named() -> None:
+    found = sampling_computation(TINY_EXPERTS, "highest")
+    assert found.reasons[-1] == "XLA multiplies every token with every expert here"
+    assert _experts_reason(TINY_EXPERTS, "gpu") == _experts_reason(TINY, "cpu") == ""
+    assert "in bfloat16" in _experts_reason(TINY_EXPERTS.model_copy(update={"precision": "fp8"}), "gpu")
 
 
 def test_an_accelerator_without_its_plugin_is_named(tmp_path: Path) -> None:

@@ -100,6 +100,7 @@ def test_activations_agree_with_xlas_report() -> None:
         ("qwen3-4b", (1, 16), 6.23),
         ("qwen3-8b", (1, 16), 10.68),
         ("qwen3-32b", (1, 16), 35.64),
+        ("qwen3-30b-a3b", (1, 16), 30.69),
         ("qwen3-32b", (16, 64), 17.25),
     ],
 )
