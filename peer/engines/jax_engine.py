@@ -132,10 +132,11 @@ class JaxEngine:
     def _sampler(self, config: ModelConfig, prompt_tokens: int, new_tokens: int) -> Sampler:
         work = self._work
         if work and prompt_tokens <= work.prompt_tokens_max and new_tokens <= work.sampling.max_new_tokens:
-            return _sampler(
-                config, work.prompt_tokens_max, work.sampling.max_new_tokens, self._rows, self._cache_tokens
-            )
-        return _sampler(config, _rounded_up(prompt_tokens), _rounded_up(new_tokens), self._rows, self._cache_tokens)
+            lengths = work.prompt_tokens_max, work.sampling.max_new_tokens
+        else:
+            lengths = _rounded_up(prompt_tokens), _rounded_up(new_tokens)
+        record_routes = bool(work and work.router_replay and config.experts)
+        return _sampler(config, *lengths, self._rows, self._cache_tokens, record_routes)
 
 
 class JaxGeneration:
@@ -168,8 +169,17 @@ class JaxGeneration:
         if self._generated_with is not weights:
             self._generation.renew(self._engine._device.use(weights.weights))
         self._generated_with = weights
+        shape = weights.config.route_shape
         return [
-            CompletionSlice(number, weights.epoch, weights.version, made.token_ids, made.logprobs, made.finish_reason)
+            CompletionSlice(
+                number,
+                weights.epoch,
+                weights.version,
+                made.token_ids,
+                made.logprobs,
+                made.finish_reason,
+                b"" if made.routes is None else shape.to_bytes(made.routes),
+            )
             for number, made in self._generation.generate(tokens_max).items()
         ]
 
@@ -179,9 +189,11 @@ def _sample_request(item: GenerateRequest) -> SampleRequest:
 
 
 @functools.lru_cache(maxsize=_SHAPES_MAX)
-def _sampler(config: ModelConfig, prompt_tokens_max: int, new_tokens_max: int, rows: int, cache_tokens: int) -> Sampler:
+def _sampler(
+    config: ModelConfig, prompt_tokens_max: int, new_tokens_max: int, rows: int, cache_tokens: int, record_routes: bool
+) -> Sampler:
     """Return the sampler of these shapes. It holds the compiled code, so all engines of a process share it."""
-    return Sampler(config, prompt_tokens_max, new_tokens_max, rows, cache_tokens)
+    return Sampler(config, prompt_tokens_max, new_tokens_max, rows, cache_tokens, record_routes=record_routes)
 
 
 def _rounded_up(length: int) -> int:
