@@ -50,7 +50,7 @@ class RunFacts:
         # The learner has no text: the coordinator cuts what it has sampled for an evaluation, before it is scored.
         sampling = replace(sampling_from_pb(info.sampling), stop_strings=())
         if info.router_replay:
-            _check_replay(model.route_shape, sampling.max_new_tokens)
+            _check_replay(model.route_shape, info.prompt_tokens_max + sampling.max_new_tokens)
         return cls(info, model, sampling)
 
     @property
@@ -130,19 +130,18 @@ class RunFacts:
             )
 
 
-def _check_replay(shape: RouteShape, completion_tokens_max: int) -> None:
-    """Check that a model and its completions go with router replay."""
+def _check_replay(shape: RouteShape, row_tokens: int) -> None:
+    """Check that a model, and its longest rollout with its prompt, go with router replay."""
     if not shape.experts:
         raise ConfigError(
             "router replay is on, but the model has no experts",
             cause="it repeats which experts of a mixture-of-experts model a token went through",
             fix="set the coordinator's sampling.router_replay to false, or train a model with experts",
         )
-    routes_bytes = completion_tokens_max * shape.token_bytes
-    if routes_bytes > limits.ROUTES_BYTES_MAX:
+    if row_tokens * shape.token_bytes > limits.ROUTES_BYTES_MAX:
         raise ConfigError(
-            f"the routes of a completion of {completion_tokens_max} tokens may take {routes_bytes} bytes",
-            cause=f"a token's route has {shape.token_bytes} bytes, and a rollout's at most {limits.ROUTES_BYTES_MAX}",
-            fix=f"set the coordinator's sampling.new_tokens_max to at most "
-            f"{limits.ROUTES_BYTES_MAX // shape.token_bytes}, or sampling.router_replay to false",
+            f"the routes of a prompt and completion of {row_tokens} tokens are too large",
+            cause=f"they take {shape.token_bytes} bytes a token, and a rollout's at most {limits.ROUTES_BYTES_MAX}",
+            fix="set the coordinator's sampling.prompt_tokens_max and new_tokens_max to at most "
+            f"{limits.ROUTES_BYTES_MAX // shape.token_bytes} together, or sampling.router_replay to false",
         )

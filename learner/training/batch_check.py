@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from learner.training.packing import TrainingRow
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import segment_from_pb, tokens_from_pb
+from rollcast.wire.rollouts import Segment, segment_from_pb, tokens_from_pb
 from rollcast.wire.routes import RouteShape
 
 _FIX = "this is a bug of Rollcast, not of your configuration: please report it with the run's logs"
@@ -75,6 +75,7 @@ def _row(rollout: pb.TrainingRollout, rules: BatchRules) -> TrainingRow:
             f"{len(tokens)} tokens, of at most {rules.row_tokens}",
             fix=_FIX,
         )
+    _check_context_routes(rollout.rollout_id, segments, len(prompt), rules.routes)
     numbers = (rollout.reward, rollout.sampling.temperature)
     if max(tokens) >= rules.vocabulary_size or not all(map(math.isfinite, numbers)) or numbers[1] <= 0.0:
         raise MalformedMessage(
@@ -88,6 +89,17 @@ def _row(rollout: pb.TrainingRollout, rules: BatchRules) -> TrainingRow:
         temperature=rollout.sampling.temperature,
         reward=rollout.reward,
     )
+
+
+def _check_context_routes(
+    rollout_id: int, segments: Sequence[Segment], prompt_tokens: int, shape: RouteShape | None
+) -> None:
+    before = prompt_tokens
+    for segment in segments:
+        expected = 0 if shape is None else (before - 1) * shape.token_bytes
+        if len(segment.context_routes) not in (0, expected):
+            raise MalformedMessage(f"rollout {rollout_id} has routes for a context of another length", fix=_FIX)
+        before += len(segment.token_ids)
 
 
 def _broken(step: int, cause: str) -> MalformedMessage:

@@ -95,6 +95,9 @@ class PackedBatch:
     """With router replay: the experts that the engine chose when it read each token, u8 or u16
     [rows, time, layers, experts per token], or its dtype's maximum where it recorded none; 0 in rows of padding. None:
     the model routes all tokens."""
+    route_versions: Array | None = (
+        None  # i64, version under which a token's route was recorded, NO_VERSION where none was
+    )
     sequences_per_row: int = 1  # upper bound of segments
     places: tuple[tuple[int, slice], ...] = ()  # row and columns of each rollout of the whole batch, in its order
 
@@ -120,8 +123,8 @@ class PackedBatch:
 
         Args:
             wanted: bool [rows, time]; this must be the whole batch, in its own layout.
-            version: the version of the forward pass, whose routes alone are kept. Its engine read the tokens before it
-                again, and chose experts for them that no record has.
+            version: the version of the forward pass. Only routes that were recorded under it are kept: if an engine
+                that continued with it read the tokens before again, it chose other experts for them.
         """
         time = self.tokens.shape[1]
         lengths = [int(np.max(np.flatnonzero(wanted[place]), initial=-1)) + 1 for place in self.places]
@@ -143,16 +146,15 @@ class PackedBatch:
         return replace(batch, places=tuple(places), routes=routes)
 
     def _routes_of(self, version: int, rows: int, places: Sequence[tuple[int, slice]]) -> Array:
-        """Return the routes of the tokens that a version generated, with rollouts at these places of other rows."""
+        """Return the routes that were recorded under a version, with rollouts at these places of other rows."""
         assert self.routes is not None
+        assert self.route_versions is not None
         no_route = np.iinfo(self.routes.dtype).max
         result = np.full((rows, *self.routes.shape[1:]), no_route, self.routes.dtype)
-        for (row, span), (line, target) in zip(self.places, places, strict=True):
-            if target.stop > target.start:
-                last = span.start + target.stop - target.start - 1
-                generated = self.token_versions[row, span.start + 1 : last + 1] == version
-                kept = np.where(generated[:, None, None], self.routes[row, span.start : last], no_route)
-                result[line, target.start : target.stop - 1] = kept
+        for (row, span), place in zip(self.places, places, strict=True):
+            source = (row, slice(span.start, span.start + place[1].stop - place[1].start))
+            recorded = self.route_versions[source] == version
+            result[place] = np.where(recorded[:, None, None], self.routes[source], no_route)
         return result
 
     def _leaves(self) -> list[tuple[str, Any]]:
@@ -198,8 +200,8 @@ def pack(
         batch.advantages[place] = advantage * mask
         batch.rewards[place] = reward * (mask & (np.cumsum(mask) == mask.sum()))
         batch.weights[place] = weight * mask
-    recorded = None if routes is None else _laid_out_routes(rows, places, batch.tokens.shape, routes)
-    return replace(batch, places=tuple(places), routes=recorded)
+    batch = replace(batch, places=tuple(places))
+    return batch if routes is None else _with_routes(batch, rows, routes)
 
 
 def _members(lengths: Sequence[int], time: int, *, shared: bool) -> list[list[int]]:
@@ -240,19 +242,24 @@ def _lay_out(row: TrainingRow, number: int, batch: PackedBatch, place: tuple[int
     batch.temperature[place] = row.temperature
 
 
-def _laid_out_routes(
-    rows: Sequence[TrainingRow], places: Sequence[tuple[int, slice]], shape: tuple[int, ...], route: RouteShape
-) -> Array:
-    """Return PackedBatch.routes for rows of this shape.
+def _with_routes(batch: PackedBatch, rows: Sequence[TrainingRow], shape: RouteShape) -> PackedBatch:
+    """Return a batch with the routes of its rollouts.
 
-    The route of a generated token belongs to the token before it, which the engine read to predict it.
+    The route of a generated token belongs to the token before it, which the engine read to predict it. The routes of a
+    context count for the tokens that have no other.
     """
-    result = np.full((*shape, route.layers, route.experts_per_token), route.no_route, route.dtype)
-    for row, (line, span) in zip(rows, places, strict=True):
+    routes = np.full((*batch.tokens.shape, shape.layers, shape.experts_per_token), shape.no_route, shape.dtype)
+    versions = np.full(batch.tokens.shape, NO_VERSION, np.int64)
+    for row, (line, span) in zip(rows, batch.places, strict=True):
         for segment, columns in row.spans(span.start - 1):
+            if segment.context_routes:
+                missing = span.start + np.flatnonzero(versions[line, span.start : columns.start] == NO_VERSION)
+                routes[line, missing] = shape.from_bytes(segment.context_routes)[missing - span.start]
+                versions[line, missing] = segment.version
             if segment.routes:
-                result[line, columns] = route.from_bytes(segment.routes)
-    return result
+                routes[line, columns] = shape.from_bytes(segment.routes)
+                versions[line, columns] = segment.version
+    return replace(batch, routes=routes, route_versions=versions)
 
 
 @dataclass(frozen=True, slots=True)

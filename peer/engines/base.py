@@ -39,6 +39,7 @@ class CompletionSlice:
     logprobs: tuple[float, ...]  # of each new token at the requested temperature
     finish_reason: FinishReason | None  # None: the completion continues
     routes: bytes = b""  # of each new token, where the work asks for them and the engine knows (rollcast.wire.routes)
+    context_routes: bytes = b""  # in a request's first slice: of its tokens so far, but for the last one
 
 
 @dataclass(frozen=True, slots=True)

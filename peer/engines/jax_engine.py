@@ -178,7 +178,7 @@ class JaxGeneration:
                 made.token_ids,
                 made.logprobs,
                 made.finish_reason,
-                b"" if made.routes is None else shape.to_bytes(made.routes),
+                *(b"" if one is None else shape.to_bytes(one) for one in (made.routes, made.context_routes)),
             )
             for number, made in self._generation.generate(tokens_max).items()
         ]

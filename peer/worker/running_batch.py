@@ -180,7 +180,7 @@ def joined(pieces: Iterable[Segment]) -> list[Segment]:
 
 def without_routes(segment: Segment) -> Segment:
     """Return a segment without its routes."""
-    return replace(segment, routes=b"") if segment.routes else segment
+    return replace(segment, routes=b"", context_routes=b"") if segment.routes or segment.context_routes else segment
 
 
 def part_of(segment: Segment, start: int, end: int) -> Segment:

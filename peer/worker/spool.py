@@ -153,7 +153,7 @@ def _size_bytes(rollout: Rollout) -> int:
 
 
 def _routes_bytes(rollout: Rollout) -> int:
-    return sum(len(segment.routes) for segment in rollout.segments)
+    return sum(len(segment.routes) + len(segment.context_routes) for segment in rollout.segments)
 
 
 def counted(answered: Iterable[tuple[Rollout, Verdict]]) -> tuple[int, Counter[str]]:

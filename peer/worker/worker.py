@@ -37,6 +37,7 @@ from peer.worker.events import (
     VersionKey,
     VersionLoaded,
 )
+from peer.worker.running_batch import without_routes
 from peer.worker.status import Receiving, WorkerStatus
 from rollcast.runtime.errors import CorruptChunk, ProcessFailed, RollcastError, StoreError
 from rollcast.runtime.waits import backoff_delays_s
@@ -234,8 +235,11 @@ class Worker:
             token_ids=new.token_ids,
             loss_mask=b"\1" * len(new.token_ids),
             reported_logprobs=new.logprobs,
-            routes=new.routes if item.lease.kind == "training" else b"",
+            routes=new.routes,
+            context_routes=new.context_routes,
         )
+        if item.lease.kind != "training":
+            segment = without_routes(segment)
         return SliceTokens(
             item.lease.lease_id, item.slot.sample_index, segment if new.token_ids else None, new.finish_reason
         )

@@ -42,6 +42,7 @@ class Segment:
     loss_mask: bytes
     reported_logprobs: tuple[float, ...] = ()  # evidence, unless the learner takes reports for its loss
     routes: bytes = field(default=b"", repr=False)  # see rollcast.wire.routes; empty: none were recorded
+    context_routes: bytes = field(default=b"", repr=False)  # of the tokens before it, if its engine began with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ class Rollout:
     body: bytes = field(
         default=b"", repr=False, compare=False
     )  # the message as received; empty for a rollout made in this process
+    routed_prompt_tokens: int = 0  # length of the prompt whose routes the body has; 0: it has none
 
     @property
     def oldest_version(self) -> Version:
@@ -184,6 +186,7 @@ def segment_to_pb(segment: Segment) -> pb.Segment:
         loss_mask=segment.loss_mask,
         reported_logprobs=segment.reported_logprobs,
         routes=segment.routes,
+        context_routes=segment.context_routes,
     )
 
 
@@ -300,8 +303,8 @@ def segment_from_pb(message: pb.Segment, *, logprobs: bool = True, routes: Route
     # A sum is finite only if every number is: float32 cannot overflow a sum in float64. It is the fastest test of many.
     require(math.isfinite(sum(message.reported_logprobs)), "a log-probability is not finite")
     require(_PEER_ID.fullmatch(message.peer_id) is not None, "a segment's peer id is malformed")
-    if routes is not None and message.routes:
-        routes.check(message.routes, count)
+    if routes is not None:
+        _check_routes(message, routes)
     return Segment(
         role=_ROLE_FROM_PB[message.role],
         epoch=Epoch(_counter(message.epoch)),
@@ -311,6 +314,7 @@ def segment_from_pb(message: pb.Segment, *, logprobs: bool = True, routes: Route
         loss_mask=message.loss_mask,
         reported_logprobs=tuple(message.reported_logprobs) if logprobs else (),
         routes=message.routes if routes is not None else b"",
+        context_routes=message.context_routes if routes is not None else b"",
     )
 
 
@@ -338,17 +342,37 @@ def received_rollout(message: pb.Rollout, routes: RouteShape | None = None) -> R
     """
     message.DiscardUnknownFields()
     rollout = rollout_from_pb(message, logprobs=False)
-    _check_routes(message.segments, routes)
-    return replace(rollout, body=message.SerializeToString(deterministic=True))
+    routed_prompt_tokens = _take_routes(message.segments, routes)
+    body = message.SerializeToString(deterministic=True)
+    return replace(rollout, body=body, routed_prompt_tokens=routed_prompt_tokens)
 
 
-def _check_routes(segments: Sequence[pb.Segment], shape: RouteShape | None) -> None:
-    require(sum(len(one.routes) for one in segments) <= limits.ROUTES_BYTES_MAX, "too many routes")
+def _take_routes(segments: Sequence[pb.Segment], shape: RouteShape | None) -> int:
+    """Check the routes of a rollout, or discard them, and return the length of the prompt that they are for; 0: none.
+
+    Raises:
+        MalformedMessage: they are malformed, too many, or not for one prompt.
+    """
+    total = sum(len(one.routes) + len(one.context_routes) for one in segments)
+    require(total <= limits.ROUTES_BYTES_MAX, "too many routes")
+    prompts, before = set[int](), 0
     for segment in segments:
         if shape is None:
             segment.ClearField("routes")
-        elif segment.routes:
-            shape.check(segment.routes, len(segment.token_ids))
+            segment.ClearField("context_routes")
+        else:
+            _check_routes(segment, shape)
+            if segment.context_routes:
+                prompts.add(len(segment.context_routes) // shape.token_bytes + 1 - before)
+        before += len(segment.token_ids)
+    require(len(prompts) <= 1 and min(prompts, default=1) >= 1, "the routes are not for one prompt")
+    return max(prompts, default=0)
+
+
+def _check_routes(segment: pb.Segment, shape: RouteShape) -> None:
+    if segment.routes:
+        shape.check(segment.routes, len(segment.token_ids))
+    shape.check(segment.context_routes, len(segment.context_routes) // shape.token_bytes)
 
 
 def rollout_from_pb(message: pb.Rollout, *, logprobs: bool = True) -> Rollout:

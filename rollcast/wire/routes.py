@@ -2,9 +2,12 @@
 
 The route of a generated token is that of the forward pass that predicted it, which read the token before it. So every
 generated token has exactly one route, of the version that generated it, and the first one has the route of the prompt's
-last token. On the wire the routes of a segment are ids [tokens, layers, experts_per_token], row-major: one byte each
-for up to 255 experts, otherwise two, little-endian. The ids of a token in a layer ascend, which proves in one
-comparison that they are distinct; the weights of experts do not depend on their order.
+last token. The segment with which an engine began, usually the first one, also has the routes of its context: of the
+tokens of the prompt and of earlier segments but for the last, as the engine read them.
+
+On the wire routes are ids [tokens, layers, experts_per_token], row-major: one byte each for up to 255 experts,
+otherwise two, little-endian. The ids of a token in a layer ascend, which proves in one comparison that they are
+distinct; the weights of experts do not depend on their order.
 """
 
 from __future__ import annotations

@@ -60,6 +60,24 @@ def test_routes_that_the_run_does_not_ask_for_are_discarded() -> None:
     assert not segment_from_pb(uploaded(SHAPE.to_bytes(CHOSEN)).segments[0]).routes
 
 
+def test_routes_of_the_context_are_for_one_prompt() -> None:
+    def received(*contexts: bytes) -> Rollout:
+        message = uploaded(b"")
+        message.segments.append(message.segments[0])  # three tokens each
+        for segment, context in zip(message.segments, contexts, strict=True):
+            segment.context_routes = context
+        return received_rollout(message, SHAPE)
+
+    one = SHAPE.to_bytes(CHOSEN[:1])
+    assert received(b"", b"").routed_prompt_tokens == 0
+    assert received(4 * one, b"").routed_prompt_tokens == received(4 * one, 7 * one).routed_prompt_tokens == 5
+    stored = pb.Rollout.FromString(received(one, b"").body)
+    assert segment_from_pb(stored.segments[0], routes=SHAPE).context_routes == one
+    for contexts in ((4 * one, 6 * one), (b"", 2 * one), (one[1:], b""), (SHAPE.to_bytes(CHOSEN[:1] * 0), b"")):
+        with pytest.raises(MalformedMessage):
+            received(*contexts)
+
+
 def test_routes_of_one_rollout_are_limited() -> None:
     shape = RouteShape(1024, 255, 128)
     one = np.tile(np.arange(128), (1, 1024, 1))

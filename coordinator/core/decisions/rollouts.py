@@ -112,6 +112,8 @@ class Rollouts:
             what = "sent a partial rollout that contains a stop string"
             return [self._penalise(culprit, what), *self._close(event, attempt, "revoked")]
         malformed = malformed_rollout(state, event.peer_id, rollout, prefix, event.text_end)
+        if not malformed and rollout.routed_prompt_tokens not in (0, state.book.prompt_length(attempt.group_id)):
+            malformed = "uploaded routes for a prompt of another length"
         if malformed:
             return [self._penalise(event.peer_id, malformed), *self._close(event, attempt, "malformed")]
         return None

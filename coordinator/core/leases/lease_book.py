@@ -71,6 +71,10 @@ class LeaseBook(InFlight[Attempt]):
     def __iter__(self) -> Iterator[Group]:
         return (self._groups[group_id] for group_id in self._order)
 
+    def prompt_length(self, group_id: GroupId) -> int:
+        """Return the tokens of an open or ready group's prompt."""
+        return len(self._groups[group_id].prompt.prompt_token_ids)
+
     def position(self, group: Group) -> int:
         """Return how many open or ready groups are older."""
         return bisect_left(self._order, group.group_id)

@@ -128,7 +128,7 @@ class VersionAnnouncement(_message.Message):
     def __init__(self, record: _Optional[_Union[Signed, _Mapping]] = ..., manifests: _Optional[_Iterable[_Union[Signed, _Mapping]]] = ...) -> None: ...
 
 class Segment(_message.Message):
-    __slots__ = ("role", "epoch", "version", "peer_id", "token_ids", "loss_mask", "reported_logprobs", "routes")
+    __slots__ = ("role", "epoch", "version", "peer_id", "token_ids", "loss_mask", "reported_logprobs", "routes", "context_routes")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -137,6 +137,7 @@ class Segment(_message.Message):
     LOSS_MASK_FIELD_NUMBER: _ClassVar[int]
     REPORTED_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     ROUTES_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_ROUTES_FIELD_NUMBER: _ClassVar[int]
     role: SegmentRole
     epoch: int
     version: int
@@ -145,7 +146,8 @@ class Segment(_message.Message):
     loss_mask: bytes
     reported_logprobs: _containers.RepeatedScalarFieldContainer[float]
     routes: bytes
-    def __init__(self, role: _Optional[_Union[SegmentRole, str]] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ..., peer_id: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., loss_mask: _Optional[bytes] = ..., reported_logprobs: _Optional[_Iterable[float]] = ..., routes: _Optional[bytes] = ...) -> None: ...
+    context_routes: bytes
+    def __init__(self, role: _Optional[_Union[SegmentRole, str]] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ..., peer_id: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., loss_mask: _Optional[bytes] = ..., reported_logprobs: _Optional[_Iterable[float]] = ..., routes: _Optional[bytes] = ..., context_routes: _Optional[bytes] = ...) -> None: ...
 
 class Sampling(_message.Message):
     __slots__ = ("temperature", "max_new_tokens", "stop_token_ids", "stop_strings")

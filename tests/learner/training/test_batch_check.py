@@ -143,6 +143,17 @@ def test_routes_are_checked_once_more_where_they_are_replayed(routes: bytes, kep
             check_batch(rollouts, STEP, replayed, TrainedIds())
 
 
+@pytest.mark.parametrize(("number", "tokens", "fits"), [(0, 1, True), (0, 2, False), (1, 3, True), (1, 1, False)])
+def test_routes_of_a_context_are_for_all_tokens_before(number: int, tokens: int, fits: bool) -> None:
+    rollouts, rules = batch(), replace(RULES, routes=RouteShape(layers=1, experts=4, experts_per_token=1))
+    rollouts[0].segments[number].context_routes = b"\3" * tokens
+    if fits:
+        assert check_batch(rollouts, STEP, rules, TrainedIds())[0].segments[number].context_routes == b"\3" * tokens
+    else:
+        with pytest.raises(MalformedMessage, match="context of another length"):
+            check_batch(rollouts, STEP, rules, TrainedIds())
+
+
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.integers(0, 60)))
 def test_it_is_a_set(ids: list[int]) -> None:

@@ -189,6 +189,26 @@ def test_a_generated_token_sends_the_token_before_it_through_its_experts(shared:
     assert pack(rows, **layout).routes is None
 
 
+def test_the_routes_of_a_context_count_where_there_are_no_others() -> None:
+    def context(one: Segment, *experts: int) -> Segment:
+        routes = ROUTE.to_bytes(np.tile(np.array(experts)[:, None, None], (1, 2, 1)))
+        return dataclasses.replace(one, context_routes=routes)
+
+    whole = routed(segment((4, 5), 7), segment((6,), 9), first=3)
+    begun_by_another = segment((4, 5), 7), context(*routed(segment((6,), 9), first=3), 0, 1, 2)
+    rows = [row(0, context(whole[0], 0), whole[1]), row(1, *begun_by_another)]
+    packed = pack(rows, time=5, objective=ObjectiveConfig(), completion_tokens_max=4, routes=ROUTE)
+    assert packed.routes is not None
+    no = ROUTE.no_route
+    assert packed.routes[:, :, 0, 0].tolist() == [[0, 3, 4, 5, no], [0, 1, 2, 3, no]]
+    assert packed.routes_share() == 1.0
+    older, newer = (packed.prefixes(packed.token_versions == version, version).routes for version in (7, 9))
+    assert older is not None
+    assert newer is not None
+    assert older[:, :, 0, 0].tolist() == [[0, 3, 4, no, no], [no] * 5]
+    assert newer[:, :, 0, 0].tolist() == [[no, no, no, 5, no], [0, 1, 2, 3, no]]
+
+
 @pytest.mark.parametrize("rows", [1, 3, 5, 64])
 def test_gradients_of_parts_add_up_to_those_of_the_whole(rows: int) -> None:
     values = np.arange(16.0, dtype=np.float32).reshape(8, 2)

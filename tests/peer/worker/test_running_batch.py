@@ -145,7 +145,7 @@ def routed(item: SliceTokens) -> SliceTokens:
     """Give each token of a slice a route of two bytes."""
     assert item.segment is not None
     routes = bytes(byte for token in item.segment.token_ids for byte in (token, 9))
-    return replace(item, segment=replace(item.segment, routes=routes))
+    return replace(item, segment=replace(item.segment, routes=routes, context_routes=b"\7"))
 
 
 def test_only_a_finished_rollout_has_routes() -> None:
@@ -154,9 +154,10 @@ def test_only_a_finished_rollout_has_routes() -> None:
     slices = (drawn(ended, (3,), None), drawn(going, (3,), None)), (drawn(ended, (4, 1)), drawn(going, (4,), None))
     assert batch.end_slice(map(routed, slices[0]), 11.0)[0] == []
     (finished,), _ = batch.end_slice(map(routed, slices[1]), 12.0)
-    assert [one.routes for one in finished.segments] == [bytes((3, 9, 4, 9, 1, 9))]
+    assert [(one.routes, one.context_routes) for one in finished.segments] == [(bytes((3, 9, 4, 9, 1, 9)), b"\7")]
     left = [*batch.partials(9), *batch.interrupted(13.0)]
-    assert [(one.segments[0].token_ids, one.segments[0].routes) for one in left] == [((3, 4), b"")] * 2
+    segments = [one.segments[0] for one in left]
+    assert [(one.token_ids, one.routes, one.context_routes) for one in segments] == [((3, 4), b"", b"")] * 2
 
 
 def test_a_segment_whose_first_tokens_have_no_routes_has_none() -> None:

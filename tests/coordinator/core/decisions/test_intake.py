@@ -149,6 +149,19 @@ def test_impossible_claims_close_the_attempt(changes: dict[str, Any], what: str)
     ]
 
 
+def test_routes_must_be_for_the_prompt_of_the_lease() -> None:
+    length = len(world_with_lease()[1].prompt_token_ids)
+    for routed in (0, length):
+        world, lease = world_with_lease()
+        item = rollout(lease, 0, segments=(segment(),), routed_prompt_tokens=routed)
+        assert only(world.handle(received("a", 1, item)), StoreRollout)
+    world, lease = world_with_lease()
+    item = rollout(lease, 0, segments=(segment(),), routed_prompt_tokens=length + 1)
+    actions = world.handle(received("a", 1, item))
+    assert actions[0] == Penalise(PeerId("a"), "uploaded routes for a prompt of another length", False)
+    assert actions[-1] == answer(1, lease, 0, "malformed")
+
+
 def segment(**changes: Any) -> Segment:
     tokens = changes.get("tokens", 2)
     return Segment(
