@@ -15,15 +15,21 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
+from bench.hub.small_model import MODEL, sums, write_problems, write_tokenizer, write_weights
+from learner.evaluation.export import export
 from rollcast.cli.files import load
 from rollcast.cli.processes import Endpoints, Fleet
 from rollcast.cli.up import new_run_folder
 from rollcast.cli.up_config import UpConfig
 from rollcast.cli.watch import run_fleet
+from rollcast.policy.hub.load import load_params
+from rollcast.policy.params import initial_params
 from rollcast.wire.proto import rollcast_pb2 as pb
+from rollcast.wire.text.hub_tokenizer import HubTokenizer
 from rollcast.wire.text.tokenizer import Tokenizer
 from tests.conftest import COMPILATION_CACHE
 
@@ -170,10 +176,12 @@ def _assert_stop_strings_end_rollouts(database: sqlite3.Connection) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
-def test_ctrl_c_stops_everything_in_order(tmp_path: Path) -> None:
+def test_ctrl_c_stops_a_run_of_a_published_model_in_order(tmp_path: Path) -> None:
+    published = tmp_path / "model"
     command = [sys.executable, "-m", "rollcast.cli.main", "up", str(ROOT / "configs" / "local.toml"), "--plain"]
     settings = [
         *SMALL,
+        *_published_model(published),
         f'runs_folder="{tmp_path}"',
         "coordinator.run.steps=100000",
         "learner.warm_start.steps_max=0",
@@ -184,7 +192,7 @@ def test_ctrl_c_stops_everything_in_order(tmp_path: Path) -> None:
         run = _await_training(process, tmp_path)
         children = psutil.Process(process.pid).children(recursive=True)
         endpoints = Endpoints(**json.loads((run / "endpoints.json").read_text()))
-        assert len(children) >= 6
+        assert len(children) >= 5
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 130, output
@@ -195,6 +203,26 @@ def test_ctrl_c_stops_everything_in_order(tmp_path: Path) -> None:
     rollouts = summary["rollouts"]
     assert rollouts["issued"] == rollouts["trained"] + rollouts["open"] + sum(rollouts["dropped"].values())
     _assert_port_is_free(endpoints)
+
+    export(run, tmp_path / "exported")
+    assert HubTokenizer(tmp_path / "exported") == HubTokenizer(published)
+    before, after = (load_params(MODEL, folder) for folder in (published, tmp_path / "exported"))
+    assert all(np.array_equal(before[name], after[name]) for name in before), "an untaught model earns no reward"
+
+
+def _published_model(folder: Path) -> list[str]:
+    """Write an untaught model as on the Hugging Face Hub, and return the settings of a run that starts from it."""
+    folder.mkdir()
+    write_tokenizer(folder)
+    write_weights(folder, initial_params(MODEL, seed=1))
+    write_problems(folder / "sums.jsonl", sums(1)[:500])
+    return [
+        "peers=1",
+        f'coordinator.task={{ kind = "jsonl", path = "{folder}/sums.jsonl", check = {{ kind = "exact" }} }}',
+        f'coordinator.tokenizer.folder="{folder}"',
+        "coordinator.sampling.prompt_tokens_max=24",
+        f'learner.init_from="{folder}"',
+    ]
 
 
 def _await_training(process: subprocess.Popen[str], runs_folder: Path) -> Path:
