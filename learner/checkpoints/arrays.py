@@ -116,6 +116,8 @@ def _context() -> Any:
     context = ocp.Context()
     context.checkpointables.registry = registry
     context.pytree.loading.partial_load = True
+    # The replicas of an array divide its writing, but each cut is a program to compile: not for norms and the like.
+    context.array.saving.min_slice_bytes_for_replica_parallel = 1 << 20
     context.array.saving.use_compression = False  # trained float32 numbers hardly compress, and it takes processor time
     context.multiprocessing.barrier_sync_key_prefix = "rollcast"
     return context

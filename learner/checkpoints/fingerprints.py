@@ -42,7 +42,11 @@ def begin_fingerprints(state: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     The result is the devices' sums, u32 [devices, 2], or one of them that holds the total if the devices are those of
     several processes, which must all call this.
     """
-    return {name: _begin(_on_device(array)) for name, array in state.items()}
+    found = {name: _begin(_on_device(array)) for name, array in state.items()}
+    shared = {name: each for name, each in found.items() if not each.is_fully_addressable}
+    # In one program: with one for each array, more of them are under way than the 32 that a CPU device takes at a time.
+    # The devices of a process then run them in different orders, and the processes wait for each other forever.
+    return found | _totals(shared) if shared else found
 
 
 def records_of(like: Mapping[str, Any], fingerprints: Mapping[str, Any]) -> dict[str, ArrayRecord]:
@@ -65,8 +69,7 @@ def _hex(sums: Any) -> str:
 
 def _begin(array: jax.Array) -> jax.Array:
     where = array.sharding
-    found = sums(array, where if isinstance(where, NamedSharding) else None)
-    return found if found.is_fully_addressable else _total(found)
+    return sums(array, where if isinstance(where, NamedSharding) else None)
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -106,7 +109,7 @@ def _sum(values: jax.Array) -> jax.Array:
     return jnp.sum(rows, dtype=jnp.uint32)
 
 
-_total = jax.jit(functools.partial(jnp.sum, axis=0, keepdims=True, dtype=jnp.uint32))
+_totals = jax.jit(lambda found: {name: jnp.sum(each, 0, jnp.uint32, keepdims=True) for name, each in found.items()})
 
 
 def _mixed(value: jax.Array) -> jax.Array:

@@ -182,14 +182,18 @@ def _bits_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _sent(bits: Any, shape: tuple[int, ...], sharding: NamedSharding, dtype: np.dtype[Any]) -> jax.Array:
-    """Place the leader's bits (None in the other processes) as an array of this shape and dtype on all devices."""
+    """Place the leader's bits (None in the other processes) as an array of this shape and dtype on all devices.
+
+    It returns once they are there, so that one piece is under way at a time. On CPUs several programs with collectives
+    could wait for each other forever (learner.checkpoints.fingerprints).
+    """
     own = np.zeros(shape, _bits_of(dtype)) if bits is None else bits.reshape(shape)
     processes = jax.process_count()
     devices = np.array(sorted(jax.devices(), key=lambda device: (device.process_index, device.id)))
     by_process = Mesh(devices.reshape(processes, -1), ("process", "device"), axis_types=(AxisType.Auto,) * 2)
     pieces = NamedSharding(by_process, PartitionSpec("process"))
     stacked = jax.make_array_from_process_local_data(pieces, own[None], (processes, *shape))
-    array: jax.Array = _first_piece(sharding, dtype)(stacked)
+    array: jax.Array = jax.block_until_ready(_first_piece(sharding, dtype)(stacked))
     return array
 
 
