@@ -111,7 +111,10 @@ class DistributedConfig(ConfigModel):
     """Address of process 0 for the other processes, as host:port. Use a private network: this service has no
     authentication."""
     join_timeout_s: float = Field(300.0, gt=0.0)
-    """Seconds for all processes to connect, and for each to take part in an operation that the leader starts."""
+    """Seconds for all processes to connect, and for each to take up an operation that the leader starts."""
+    operation_timeout_s: float = Field(1800.0, gt=0.0)
+    """Seconds for one operation of all processes, such as a training step with its compilation, or the reading of a
+    checkpoint. A process that takes longer ends, and all are restarted."""
     lost_after_s: float = Field(30.0, ge=2.0)
     """Seconds without a heartbeat after which a process counts as lost."""
     restarts_per_hour: int = Field(20, ge=0)

@@ -15,11 +15,11 @@ import sys
 from pathlib import Path
 
 from bench.programs.publishing_learner import MIB, make_publisher, peak_bytes, reset_peak
-from learner.config import LearnerConfig
+from learner.config import DistributedConfig, LearnerConfig
 from learner.distributed.jax_internals import coordination_store
 from learner.distributed.leader import Follower, LeadTrainer
 from learner.distributed.processes import join
-from learner.distributed.team import Order, Store, Team
+from learner.distributed.team import Order, Team
 from learner.publishing.versions import RetainedVersions
 from rollcast.policy.config import ModelConfig
 from rollcast.wire.ids import Version
@@ -39,10 +39,8 @@ MODEL = ModelConfig(
 class _Watched(Team):
     """A team that measures how much memory grew between an order to freeze and the order after it."""
 
-    def __init__(self, store: Store, timeout_s: float) -> None:
-        super().__init__(store, timeout_s)
-        self.grown_bytes = 0
-        self._before: int | None = None
+    grown_bytes = 0
+    _before: int | None = None
 
     def take(self) -> Order:
         if self._before is not None:
@@ -58,8 +56,15 @@ def main() -> None:
     parser.add_argument("--address", required=True)
     parser.add_argument("--process-id", type=int, required=True)
     arguments = parser.parse_args()
-    join(arguments.address, 2, arguments.process_id, join_timeout_s=120, lost_s=30)
-    team = _Watched(coordination_store(), 120.0)
+    place = {"processes": 2, "process_id": arguments.process_id, "coordinator_address": arguments.address}
+    settings = DistributedConfig.model_validate(place)
+    join(settings)
+    team = _Watched(
+        coordination_store(),
+        settings.join_timeout_s,
+        settings.operation_timeout_s,
+        lambda error: os._exit(error.exit_code),
+    )
     config = LearnerConfig.model_validate({"mesh": {"fsdp": 2 * DEVICES}})
     found = follow(config, team) if arguments.process_id else lead(config, team, arguments.folder)
     print(json.dumps(found), flush=True)

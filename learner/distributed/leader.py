@@ -1,15 +1,16 @@
 """Train with several processes: the leader has its calls repeated in all of them.
 
 Each method of `LeadTrainer` that computes on all devices posts an order first; `Follower` carries it out in the other
-processes. All then run the same method of `Trainer`: the leader with the values, the followers with zeros of the same
-shapes, since the leader's values are sent to them on the devices (learner.training.mesh.placed).
+processes. The time of both is limited. All then run the same method of `Trainer`: the leader with the values, the
+followers with zeros of the same shapes, since the leader's values are sent to them on the devices
+(learner.training.mesh.placed).
 """
 
 from __future__ import annotations
 
 import json
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -49,48 +50,47 @@ class LeadTrainer(Trainer):
         self._shared_run_folder = learner_config.distributed.shared_run_folder
         self._frozen = 0  # versions that all processes wrote together
         shared = learner_config.model_dump(mode="json", include=set(SHARED))
-        team.post(Order("build", text=json.dumps({"model": model_config.model_dump(mode="json"), "shared": shared})))
         use_matmul_precision(learner_config.matmul_precision, model_config.carrier_dtype)
-        super().__init__(model_config, learner_config)
+        settings = {"model": model_config.model_dump(mode="json"), "shared": shared}
+        with team.lead(Order("build", text=json.dumps(settings))):
+            super().__init__(model_config, learner_config)
         self._built = True
 
     def params(self) -> Params:
         """Return the whole float32 parameters on the leader's first device, for warm starts and evaluations."""
-        self._team.post(Order("gather"))
-        return {name: jnp.asarray(gathered(value)) for name, value in self.layers().items()}
+        with self._team.lead(Order("gather")):
+            return {name: jnp.asarray(gathered(value)) for name, value in self.layers().items()}
 
     def set_params(self, params: Params) -> None:
-        if self._built:
-            self._team.post(Order("set_params"))
-        super().set_params(params)
+        with self._team.lead(Order("set_params")) if self._built else nullcontext():
+            super().set_params(params)
 
     def train_step(
         self, batch: PackedBatch, behaviour_logprobs: FloatArray, on_policy: BoolArray | None = None
     ) -> dict[str, float]:
         own = np.zeros(batch.tokens.shape, bool) if on_policy is None else on_policy
-        self._team.post(_batch_order("train", batch, behaviour_logprobs=behaviour_logprobs, on_policy=own))
-        return super().train_step(batch, behaviour_logprobs, own)
+        with self._team.lead(_batch_order("train", batch, behaviour_logprobs=behaviour_logprobs, on_policy=own)):
+            return super().train_step(batch, behaviour_logprobs, own)
 
     def placed(self, params: Params) -> Params:
         tensors = {name: (str(leaf.dtype), leaf.shape) for name, leaf in params.items()}
-        self._team.post(Order("place", text=json.dumps(tensors)))
-        return super().placed(params)
+        with self._team.lead(Order("place", text=json.dumps(tensors))):
+            return super().placed(params)
 
     def behaviour(self, params: Params, packed: PackedBatch) -> TokenStatistics:
         """Return the statistics of Trainer.behaviour; ``params`` must be the last ones that were `placed`."""
-        self._team.post(_batch_order("score", packed))
-        return super().behaviour(params, packed)
+        with self._team.lead(_batch_order("score", packed)):
+            return super().behaviour(params, packed)
 
     def begin_freeze(self, path: Path) -> Write:
         """Begin to freeze into a file that all processes write if they share the folder; otherwise write it now."""
         if not self._shared_run_folder:
-            self._team.post(Order("freeze"))
-            with path.open("r+b") as file:
+            with self._team.lead(Order("freeze")), path.open("r+b") as file:
                 tensors = gather_into(self.model_config, self.layers(), file)
             return lambda: tensors
         path = path.absolute()
-        self._team.post(Order("freeze", text=str(path)))
-        write = super().begin_freeze(path)
+        with self._team.lead(Order("freeze", text=str(path))):
+            write = super().begin_freeze(path)
         self._frozen += 1
         number = self._frozen
 
@@ -102,8 +102,8 @@ class LeadTrainer(Trainer):
         return write_with_the_others
 
     def begin_save(self, path: str) -> ArrayWrite:
-        self._team.post(Order("save", text=path))
-        return super().begin_save(path)
+        with self._team.lead(Order("save", text=path)):
+            return super().begin_save(path)
 
     def begin_trace(self, folder: Path, *, python_tracer: bool) -> None:
         self._team.post(Order("begin_trace", text=json.dumps([folder.name, python_tracer])))
@@ -115,8 +115,8 @@ class LeadTrainer(Trainer):
 
     def load(self, saved: SavedArrays) -> None:
         self.check_state(saved)
-        self._team.post(Order("load", text=json.dumps([saved.path, saved.record_values()])))
-        super().load(saved)
+        with self._team.lead(Order("load", text=json.dumps([saved.path, saved.record_values()]))):
+            super().load(saved)
 
     def end(self, status: int) -> None:
         """End the other processes with this exit status."""
@@ -149,11 +149,12 @@ class Follower:
         while (order := self._team.take()).name != "end":
             if self._written is not None and self._written.done():
                 self._written.result()  # raises what went wrong
-            if order.name == "build":
-                self._trainer = self._build(json.loads(order.text))
-            else:
-                assert self._trainer is not None
-                self._carry_out(self._trainer, order)
+            with self._team.watched(order):
+                if order.name == "build":
+                    self._trainer = self._build(json.loads(order.text))
+                else:
+                    assert self._trainer is not None
+                    self._carry_out(self._trainer, order)
         return int(order.text)
 
     def _write_in_background(self, write: Write, number: int) -> None:

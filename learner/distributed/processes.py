@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import structlog
 
-from learner.config import LearnerConfig
+from learner.config import DistributedConfig, LearnerConfig
 from learner.distributed.jax_internals import coordination_store
 from learner.distributed.leader import Follower, LeadTrainer
 from learner.distributed.supervisor import is_worker, supervise
@@ -55,33 +55,42 @@ async def run_processes(config: LearnerConfig, stop: asyncio.Event, life: Life) 
     raise AssertionError("a worker ends in _work")
 
 
-def join(coordinator_address: str, processes: int, process_id: int, *, join_timeout_s: float, lost_s: float) -> Team:
+def join(settings: DistributedConfig) -> Team:
     """Connect to the other processes. It must be the first use of jax in this process.
 
     Raises:
         ProcessFailed: not all processes connected in time.
     """
+    lost_after_s = int(settings.lost_after_s)
     try:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.config.update("jax_enable_preemption_service", False)  # it would install its own handler of SIGTERM
+        _log.info(
+            "waiting for the learner processes",
+            processes=settings.processes,
+            process_id=settings.process_id,
+            coordinator_address=settings.coordinator_address,
+            seconds_max=settings.join_timeout_s,
+        )
         jax.distributed.initialize(
-            coordinator_address,
-            processes,
-            process_id,
-            initialization_timeout=int(join_timeout_s),
-            heartbeat_timeout_seconds=max(1, int(lost_s)),
-            shutdown_timeout_seconds=max(1, int(lost_s)),
+            settings.coordinator_address,
+            settings.processes,
+            settings.process_id,
+            initialization_timeout=max(1, int(settings.join_timeout_s)),
+            heartbeat_timeout_seconds=lost_after_s,
+            shutdown_timeout_seconds=lost_after_s,
         )
         # At the first use jax exchanges the devices of all processes, which blocks until each of them takes part: so
         # all of them do it here.
         jax.devices()
     except RuntimeError as error:
         raise ProcessFailed(
-            f"the {processes} learner processes did not connect at {coordinator_address} within {join_timeout_s:g} s",
+            f"the {settings.processes} learner processes did not connect at {settings.coordinator_address} within "
+            f"{settings.join_timeout_s:g} s",
             cause=str(error)[:300],
             fix="start all of them with the same distributed.coordinator_address, which is on process 0's host",
         ) from None
-    return Team(coordination_store(), timeout_s=join_timeout_s)
+    return Team(coordination_store(), settings.join_timeout_s, settings.operation_timeout_s, _end_late)
 
 
 async def _work(config: LearnerConfig, stop: asyncio.Event, life: Life) -> None:
@@ -91,23 +100,14 @@ async def _work(config: LearnerConfig, stop: asyncio.Event, life: Life) -> None:
         worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="team")
         settings = config.distributed
         use_compilation_cache(config.compilation_cache)
-        team = await asyncio.get_running_loop().run_in_executor(
-            worker,
-            lambda: join(
-                settings.coordinator_address,
-                settings.processes,
-                settings.process_id,
-                join_timeout_s=settings.join_timeout_s,
-                lost_s=settings.lost_after_s,
-            ),
-        )
+        team = await asyncio.get_running_loop().run_in_executor(worker, join, settings)
         _log.info("learner processes connected", processes=settings.processes, process_id=settings.process_id)
         status = await (_lead(config, team, stop, life) if settings.process_id == 0 else _follow(config, team, stop))
     except RollcastError as error:
         status = error.exit_code
         print(error, file=sys.stderr)
     except RuntimeError as error:  # jax's: a collective broke
-        print(lost(error), file=sys.stderr)
+        print(lost(error, "a computation of all of them"), file=sys.stderr)
     except BaseException as error:
         _log.exception("the learner's process failed", error=str(error)[:300])
     finally:
@@ -151,6 +151,11 @@ async def _follow(config: LearnerConfig, team: Team, stop: asyncio.Event) -> int
         return await following
     finally:
         stopped.cancel()
+
+
+def _end_late(error: ProcessFailed) -> None:
+    print(error, file=sys.stderr, flush=True)
+    os._exit(error.exit_code)
 
 
 def _end_process(status: int) -> None:

@@ -5,15 +5,18 @@ leader alone talks to coordinator and origin. Before each such computation it po
 jax's coordination service; the order names the computation and carries its small inputs (a batch, never weights). The
 others carry out orders one after the other. A barrier with a deadline after each order shows that all have it.
 
-A lost process is noticed by jax's heartbeats, a broken collective, or a deadline here. In each case this process ends
-at once with a status that its supervisor knows (learner/distributed/supervisor.py), because a clean shutdown takes
-minutes when a process is missing.
+A lost process is noticed by jax's heartbeats, a broken collective, or a deadline here: no wait for another process is
+without one, except that of an idle team for its next order. In each case this process ends at once with a status that
+its supervisor knows (learner/distributed/supervisor.py), because a clean shutdown takes minutes when a process is
+missing.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -61,16 +64,47 @@ class Team:
 
     Args:
         store: key-value store of the coordination service.
-        timeout_s: seconds for the others to take an order, and for the leader to complete one that it has started.
+        timeout_s: seconds for the others to take an order or to come to a meeting, and for the leader to complete an
+            order that it has started to post.
+        operation_timeout_s: seconds for an operation of all processes.
+        on_late: called on another thread, with the error, if an operation takes longer; it must end the process, whose
+            thread may be in a collective that never returns.
 
     Raises:
         ProcessFailed: raised by every method if another process was lost or does not answer in time.
     """
 
-    def __init__(self, store: Store, timeout_s: float) -> None:
+    def __init__(
+        self, store: Store, timeout_s: float, operation_timeout_s: float, on_late: Callable[[ProcessFailed], None]
+    ) -> None:
         self._store = store
         self._timeout_s = timeout_s
+        self._operation_timeout_s = operation_timeout_s
+        self._on_late = on_late
         self._number = 0
+
+    @contextmanager
+    def lead(self, order: Order) -> Iterator[None]:
+        """Post an order, and watch the body, which carries it out in the leader."""
+        self.post(order)
+        with self.watched(order):
+            yield
+
+    @contextmanager
+    def watched(self, order: Order) -> Iterator[None]:
+        """Limit the time that the body takes to carry out an order; it waits for all processes to do the same."""
+        late = ProcessFailed(
+            f"the learner processes did not carry out {order.name!r} together within {self._operation_timeout_s:g} s",
+            cause="one of them is stuck, or too slow",
+            fix="look for the process that is at another operation, or raise distributed.operation_timeout_s",
+        )
+        timer = threading.Timer(self._operation_timeout_s, self._on_late, [late])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def post(self, order: Order) -> None:
         """Post an order, and return once every process has it."""
@@ -85,7 +119,7 @@ class Team:
                 self._store.key_value_delete(f"{key}/{index}")
             self._store.key_value_delete(key)
         except RuntimeError as error:
-            raise lost(error) from None
+            raise lost(error, f"all processes to take the order {order.name!r}") from None
         self._number += 1
 
     def take(self) -> Order:
@@ -99,7 +133,7 @@ class Team:
             parts = [self._store.blocking_key_value_get_bytes(f"{key}/{index}", timeout_ms) for index in range(count)]
             self._store.wait_at_barrier(f"{key}/taken", timeout_ms)
         except RuntimeError as error:
-            raise lost(error) from None
+            raise lost(error, "the leader's next order") from None
         self._number += 1
         return decode(b"".join(parts))
 
@@ -108,7 +142,7 @@ class Team:
         try:
             self._store.wait_at_barrier(f"{_MEETING}/{place}", int(1000 * self._timeout_s))
         except RuntimeError as error:
-            raise lost(error) from None
+            raise lost(error, f"all processes to meet at {place!r}") from None
 
     def ask_to_stop(self) -> None:
         """Ask the leader, from any process, to stop in order."""
@@ -116,7 +150,7 @@ class Team:
             self._store.key_value_set_bytes(_STOP, b"1")
         except RuntimeError as error:
             if "ALREADY_EXISTS" not in str(error):
-                raise lost(error) from None
+                raise lost(error, "the leader's store") from None
 
     def asked_to_stop(self) -> bool:
         """Return, in the leader, whether any process received a request to stop."""
@@ -125,7 +159,7 @@ class Team:
         except RuntimeError as error:
             if "NOT_FOUND" in str(error):
                 return False
-            raise lost(error) from None
+            raise lost(error, "its own store") from None
 
     def _key(self) -> str:
         return f"{_PREFIX}/{self._number}"
@@ -167,10 +201,10 @@ def decode(data: bytes) -> Order:
     )
 
 
-def lost(error: Exception) -> ProcessFailed:
-    """Return the error for the loss of another process of the learner."""
+def lost(error: Exception, waited_for: str) -> ProcessFailed:
+    """Return the error for the loss of another process of the learner, while this one waited for something."""
     return ProcessFailed(
-        "a process of the learner was lost",
+        f"a process of the learner was lost while this one waited for {waited_for}",
         cause=f"{type(error).__name__}: {str(error)[:300]}",
         fix="nothing, if it happens once: the supervisors restart all processes from the newest checkpoint",
     )

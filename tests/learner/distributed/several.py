@@ -106,7 +106,12 @@ def main() -> None:
         print(json.dumps(found))
         return
     mesh_module.PIECE_BYTES = 500  # so that the larger tensors go from process to process in pieces
-    team = join(arguments.address, arguments.processes, arguments.process_id, join_timeout_s=60, lost_s=10)
+    place = {
+        "processes": arguments.processes,
+        "process_id": arguments.process_id,
+        "coordinator_address": arguments.address,
+    }
+    team = join(DistributedConfig.model_validate(place | {"join_timeout_s": 60, "lost_after_s": 10}))
     if arguments.process_id:
         follows = config_for(meshes[0]).model_copy(update={"run_folder": arguments.folder})
         status = Follower(follows, team).follow()

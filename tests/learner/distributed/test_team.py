@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from queue import Queue
 
 import numpy as np
 import pytest
@@ -52,6 +54,16 @@ class FakeStore:
             raise RuntimeError(f"DEADLINE_EXCEEDED: {barrier_id}") from None
 
 
+def team(
+    store: FakeStore,
+    *,
+    timeout_s: float = 5.0,
+    operation_timeout_s: float = 60.0,
+    on_late: Callable[[ProcessFailed], None] = pytest.fail,
+) -> Team:
+    return Team(store, timeout_s, operation_timeout_s, on_late)
+
+
 def test_an_order_comes_back_from_its_bytes() -> None:
     order = Order("train", {"a": np.arange(6, dtype=np.int64).reshape(2, 3), "b": np.array([True])}, "{}")
     found = decode(encode(order))
@@ -63,7 +75,7 @@ def test_an_order_comes_back_from_its_bytes() -> None:
 
 def test_orders_are_taken_in_turn_and_leave_nothing_behind() -> None:
     store = FakeStore()
-    leader, follower = Team(store, 5.0), Team(store, 5.0)
+    leader, follower = team(store), team(store)
     large = np.arange(PART_BYTES, dtype=np.uint8)
     with ThreadPoolExecutor(1) as pool:
         taken = pool.submit(lambda: [follower.take() for _ in range(2)])
@@ -77,14 +89,14 @@ def test_orders_are_taken_in_turn_and_leave_nothing_behind() -> None:
 
 
 def test_an_order_that_is_not_taken_in_time_is_an_error() -> None:
-    with pytest.raises(ProcessFailed, match="a process of the learner was lost") as raised:
-        Team(FakeStore(), 0.05).post(Order("train"))
+    with pytest.raises(ProcessFailed, match="waited for all processes to take the order 'train'") as raised:
+        team(FakeStore(), timeout_s=0.05).post(Order("train"))
     assert "DEADLINE_EXCEEDED" in raised.value.cause
 
 
 def test_any_process_may_ask_to_stop() -> None:
     store = FakeStore()
-    leader, follower = Team(store, 5.0), Team(store, 5.0)
+    leader, follower = team(store), team(store)
     assert not leader.asked_to_stop()
     follower.ask_to_stop()
     follower.ask_to_stop()
@@ -93,8 +105,23 @@ def test_any_process_may_ask_to_stop() -> None:
 
 def test_processes_meet_and_a_missing_one_is_an_error() -> None:
     store = FakeStore()
-    teams = [Team(store, timeout_s=5.0) for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda team: team.meet("frozen/1"), teams))
-    with pytest.raises(ProcessFailed, match="lost"):
-        Team(store, timeout_s=0.01).meet("frozen/2")
+        list(pool.map(lambda each: each.meet("frozen/1"), [team(store), team(store)]))
+    with pytest.raises(ProcessFailed, match="waited for all processes to meet at 'frozen/2'"):
+        team(store, timeout_s=0.01).meet("frozen/2")
+
+
+def test_an_operation_that_takes_too_long_ends_the_process() -> None:
+    errors: Queue[ProcessFailed] = Queue()
+    store = FakeStore()
+    leader, follower = (team(store, operation_timeout_s=0.01, on_late=errors.put) for _ in range(2))
+    with ThreadPoolExecutor(1) as pool:
+        taken = pool.submit(follower.take)
+        with leader.lead(Order("train")):
+            late = errors.get(timeout=10.0)
+        with follower.watched(taken.result(10.0)):
+            assert str(errors.get(timeout=10.0)) == str(late)
+    assert "did not carry out 'train' together" in str(late)
+    with team(store).watched(Order("score")):
+        pass
+    assert errors.empty()
