@@ -98,18 +98,21 @@ class MeshConfig(ConfigModel):
 
 
 class DistributedConfig(ConfigModel):
-    """A learner of several processes, one per host, all started with the same file except for process_id."""
+    """A learner of several processes, one per host, all started with the same file. Slurm, Open MPI and TPU slices
+    number them; otherwise processes, process_id and coordinator_address do."""
 
-    processes: int = Field(1, ge=1)
-    """Number of processes. Several are each supervised, and restarted when one of them is lost."""
+    processes: int = Field(0, ge=0)
+    """Number of processes. Several are each supervised, and restarted when one of them is lost. 0: as many as the
+    launcher started, and one without a launcher."""
     process_id: int = Field(0, ge=0)
-    """Index of this process. Process 0 leads: it alone connects to coordinator and origin and writes the run folder."""
+    """Index of this process, if processes is set. Process 0 leads: it alone connects to coordinator and origin and
+    writes the run folder."""
     shared_run_folder: bool = False
     """Whether every process sees run_folder under the same path, on a shared file system. Each then writes its own part
     of a version while training goes on. Otherwise process 0 gathers versions and writes them, and training waits."""
     coordinator_address: str = ""
-    """Address of process 0 for the other processes, as host:port. Use a private network: this service has no
-    authentication."""
+    """Address of process 0 for the other processes, as host:port; empty: the launcher's choice. Use a private network:
+    this service has no authentication."""
     join_timeout_s: float = Field(300.0, gt=0.0)
     """Seconds for all processes to connect, and for each to take up an operation that the leader starts."""
     operation_timeout_s: float = Field(1800.0, gt=0.0)
@@ -124,8 +127,8 @@ class DistributedConfig(ConfigModel):
 
     @model_validator(mode="after")
     def _complete(self) -> DistributedConfig:
-        if self.process_id >= self.processes:
-            raise ValueError(f"process_id {self.process_id} is not below processes = {self.processes}")
+        if self.process_id >= max(1, self.processes):
+            raise ValueError(f"process_id {self.process_id} is not below processes = {self.processes}: set both")
         if self.processes > 1 and not self.coordinator_address:
             raise ValueError("several processes must reach process 0: set coordinator_address to its host:port")
         return self

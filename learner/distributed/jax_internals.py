@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from learner.distributed.launchers import Launcher
 from learner.distributed.team import Store
 from rollcast.runtime.errors import ProcessFailed
 
@@ -24,6 +25,17 @@ def coordination_store() -> Store:
     store: Store | None = _internal("jax._src.distributed", "global_state", "client")
     assert store is not None, "jax.distributed.initialize comes first"
     return store
+
+
+def launchers() -> list[Launcher]:
+    """Return the launchers whose processes jax can number, in the order in which `jax.distributed.initialize` asks.
+
+    Its public name only takes the answer, and jax's devices would be in use by the time that it is known. The launcher
+    for Kubernetes is not among them: it needs a client and the right to read Jobs, where a manifest can simply state
+    the answer (deploy/jobset).
+    """
+    names = ("OmpiCluster", "SlurmCluster", "GkeTpuCluster", "GceTpuCluster")
+    return [_internal("jax._src.clusters", name) for name in names]
 
 
 def _internal(module: str, *names: str) -> Any:

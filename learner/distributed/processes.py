@@ -15,7 +15,8 @@ import jax
 import structlog
 
 from learner.config import DistributedConfig, LearnerConfig
-from learner.distributed.jax_internals import coordination_store
+from learner.distributed.jax_internals import coordination_store, launchers
+from learner.distributed.launchers import placed_by_launcher
 from learner.distributed.leader import Follower, LeadTrainer
 from learner.distributed.supervisor import is_worker, supervise
 from learner.distributed.team import Team, lost
@@ -24,6 +25,9 @@ from rollcast.policy.compilation import use_compilation_cache, use_matmul_precis
 from rollcast.policy.config import ModelConfig
 from rollcast.runtime.errors import ProcessFailed, RollcastError
 from rollcast.runtime.process import EXIT_INTERRUPTED, die_with_parent
+
+PORT = "JAX_COORDINATOR_PORT"
+"""jax's name of the variable that holds the port of process 0 if the launcher's choice does not suit."""
 
 _STOP_POLL_S = 1.0
 _END_TIMEOUT_S = 20.0  # seconds for jax's orderly shutdown of all processes; after that they exit without it
@@ -46,6 +50,7 @@ async def run_processes(config: LearnerConfig, stop: asyncio.Event, life: Life) 
     use_matmul_precision(config.matmul_precision, config.model.carrier_dtype)
     if config.deterministic:
         use_repeatable_operations()
+    config = await asyncio.to_thread(placed_by_launcher, config, launchers(), os.environ.get(PORT))
     if config.distributed.processes == 1:
         return await life(lambda model: Trainer(model, config))
     if not is_worker():
@@ -76,6 +81,8 @@ def join(settings: DistributedConfig) -> Team:
             settings.coordinator_address,
             settings.processes,
             settings.process_id,
+            # Under Slurm and Open MPI jax would otherwise use one GPU of each host only, that of the local rank.
+            cluster_detection_method="deactivate",
             initialization_timeout=max(1, int(settings.join_timeout_s)),
             heartbeat_timeout_seconds=lost_after_s,
             shutdown_timeout_seconds=lost_after_s,

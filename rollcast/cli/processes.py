@@ -103,8 +103,11 @@ class Fleet:
         coordinator = self.config.coordinator.model_copy(
             update={"learner_public_key": learner_key, "run_folder": self.folder.root}
         )
+        distributed = self.config.learner.distributed
         learner = self.config.learner.model_copy(
             update={
+                # This run has the processes that are started here, also in a job of a launcher that started several.
+                "distributed": distributed.model_copy(update={"processes": max(1, distributed.processes)}),
                 "identity_file": self.folder.secrets / "learner.key",
                 "invite_file": self._invite("learner"),
                 "run_folder": self.folder.root,

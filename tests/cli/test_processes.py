@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from learner.config import LearnerConfig
 from peer.config import PeerConfig
 from rollcast.cli import processes
 from rollcast.cli.files import load
@@ -50,6 +51,8 @@ def test_prepare_resolves_every_process(fleet: Fleet) -> None:
     peer = load_config(fleet.folder.config / "peer-1.toml", PeerConfig)
     assert peer.name == "peer-1"
     assert peer.invite_file == fleet.folder.secrets / "invite-peer.txt"
+    learner = load_config(fleet.folder.config / "learner.toml", LearnerConfig)
+    assert learner.distributed.processes == 1, "a launcher's other tasks do not belong to this run"
     assert (fleet.folder.root.parent / "latest").resolve() == fleet.folder.root
 
 
