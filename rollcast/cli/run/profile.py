@@ -125,5 +125,5 @@ def _described(state: State) -> str:
 
 
 def _remedy(state: State) -> str:
-    kept = f"; what was traced is in {state['folder']}" if state["folder"] else ""
+    kept = f"; anything that was written is in {state['folder']}" if state["folder"] else ""
     return f"order it again, with a longer --deadline if steps are long{kept}"
