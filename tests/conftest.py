@@ -1,4 +1,4 @@
-"""Configure the whole suite: examples of property tests, jax's compilation cache, garbage, the order of test modules.
+"""Configure the whole suite: examples of property tests, how jax compiles, garbage, and the order of test modules.
 
 Property tests generate the same examples each time, so that a commit does not fail for a bug of an older one.
 `HYPOTHESIS_PROFILE=explore python -m pytest` generates others.
@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.compiling import QUICK
+
 #: Tests with these markers start processes, browsers or whole fleets: seconds to minutes each.
 LONG_MARKERS = ("e2e", "browser", "sim")
 
@@ -21,8 +23,9 @@ LONG_MARKERS = ("e2e", "browser", "sim")
 #: took a third of the suite's processor time. The key of an entry holds the program, jax's version and the flags.
 COMPILATION_CACHE = Path(__file__).parents[1] / ".cache" / "compiled-tests"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(COMPILATION_CACHE))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.01")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+os.environ.setdefault("XLA_FLAGS", QUICK)
 
 # No deadline: the time of an example depends on the machine's other load.
 settings.register_profile("repeatable", derandomize=True, deadline=None)

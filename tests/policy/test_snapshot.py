@@ -25,6 +25,7 @@ from rollcast.policy.stacking import Layers, stacked
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.versions.delta import DeltaDecoder, InPlace, encode_delta
 from rollcast.wire.versions.tensors import TensorSpec
+from tests.compiling import OPTIMISED
 from tests.policy.test_model import forward
 from tests.policy.tiny import TINY
 
@@ -168,7 +169,8 @@ def test_masters_and_snapshot_give_the_same_logits(config: ModelConfig) -> None:
     params = initial_params(config, 0)
     snapshot = freeze(config, params)
     thawed = thaw(config, snapshot.tensors, snapshot.state_bytes)
-    np.testing.assert_array_equal(forward(config, thawed, *INPUTS), forward(config, params, *INPUTS))
+    optimised = jax.jit(forward, static_argnums=0, compiler_options=OPTIMISED)
+    np.testing.assert_array_equal(optimised(config, thawed, *INPUTS), optimised(config, params, *INPUTS))
 
 
 def test_foreign_tensors_are_refused() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from pathlib import Path
 
+import jax
 import pytest
 
 from bench.learner import precision
@@ -14,6 +16,7 @@ from rollcast.cli.files import load
 from rollcast.cli.up_config import UpConfig
 from rollcast.policy.params import initial_params
 from rollcast.wire.rollouts import Sampling
+from tests.compiling import OPTIMISED
 from tests.policy.tiny import TINY
 
 
@@ -52,7 +55,8 @@ def test_a_kept_training_is_not_repeated(tmp_path: Path) -> None:
     assert again.find(training | {"seed": 2}) is None
 
 
-def test_a_snapshot_in_e4m3_is_the_learners_own_forward_pass() -> None:
+def test_a_snapshot_in_e4m3_is_the_learners_own_forward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "jit", functools.partial(jax.jit, compiler_options=OPTIMISED))
     config = TINY.model_copy(update=precision.FLOWS["unified"] | {"layers": 1})
     found = precision.mismatch(config, initial_params(config, 0), [(1, 2, 3), (4, 5)] * 4, Sampling(1.0, 6, ()))
     assert found["identical"] == 1.0

@@ -1,8 +1,8 @@
-"""Print how XLA partitions a gradient step over 8 virtual devices: its collectives, and the bytes that it needs.
+"""Print how XLA partitions gradient steps over 8 virtual devices: their collectives, and the bytes that they need.
 
-Run as a program, because the number of devices is fixed when jax starts:
+Run as a program on 8 devices, with a list of cases:
 
-    python -m tests.learner.training.partitioned_step '{"mesh": {"fsdp": 8}, "model": {...}}'
+    python -m tests.learner.training.partitioned_step '[{"mesh": {"fsdp": 8}, "model": {...}}]'
 """
 
 from __future__ import annotations
@@ -25,17 +25,15 @@ _SHAPE = re.compile(r"(\w+)\[([\d,]*)\]")
 
 
 def main() -> None:
-    case = json.loads(sys.argv[1])
+    found = []
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["XLA_FLAGS"] = (
-            f"--xla_force_host_platform_device_count={DEVICES} --xla_dump_to={folder} "
-            "--xla_dump_hlo_pass_re=spmd-partitioning"
-        )
-        compiled = compiled_step(case)
-        (dump,) = Path(folder).glob("*jit__add_part*after_spmd-partitioning*")
-        found = collectives(dump.read_text())
-    size = compiled.memory_analysis().temp_size_in_bytes
-    print(json.dumps({"temporary_bytes": size, "collectives": found}))
+        os.environ["XLA_FLAGS"] += f" --xla_dump_to={folder} --xla_dump_hlo_pass_re=spmd-partitioning"
+        for case in json.loads(sys.argv[1]):
+            size = compiled_step(case).memory_analysis().temp_size_in_bytes
+            (dump,) = Path(folder).glob("*jit__add_part*after_spmd-partitioning*")
+            found.append({"temporary_bytes": size, "collectives": collectives(dump.read_text())})
+            dump.unlink()
+    print(json.dumps(found))
 
 
 def compiled_step(case: dict[str, Any]) -> Any:

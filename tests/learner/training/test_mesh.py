@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +31,7 @@ from rollcast.policy.params import initial_params
 from rollcast.policy.snapshot import freeze, tensor_specs
 from rollcast.policy.stacking import Layers
 from rollcast.runtime.errors import ConfigError
+from tests.compiling import printed_on_eight_devices
 from tests.learner.training.eight_devices import FORMS
 from tests.learner.training.eight_devices import MODEL as WIDE
 from tests.policy.hub.hub_files import model_folder, random_params
@@ -102,19 +99,10 @@ def test_placed_parameters_stay_and_a_copy_shares_no_memory() -> None:
     assert np.all(np.asarray(everywhere(there["embedding"])) == 1.0)
 
 
-def on_eight_devices(module: str, *arguments: str) -> Any:
-    """Return what a program prints as JSON, run on 8 virtual devices; their number is fixed when jax starts."""
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=380, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 def test_no_device_ever_holds_a_whole_tensor_and_files_are_exact(tmp_path: Path) -> None:
     params = random_params(WIDE)
     folder = model_folder(tmp_path / "model", WIDE, params)
-    found = on_eight_devices("tests.learner.training.eight_devices", str(folder), str(tmp_path))
+    found = printed_on_eight_devices("tests.learner.training.eight_devices", str(folder), str(tmp_path))
     assert found["calls"] > 10
     assert found["largest_share"] == 1 / 8
     assert found["wrong_files"] == []
@@ -128,7 +116,9 @@ def test_no_device_ever_holds_a_whole_tensor_and_files_are_exact(tmp_path: Path)
 @pytest.mark.timeout(400)
 def test_every_mesh_has_the_same_loss_and_a_checkpoint_fits_another_one(tmp_path: Path) -> None:
     meshes = ("--mesh", "1,1,1", "--mesh", "2,2,2", "--then", "1,1,1")
-    one, many, again = on_eight_devices("tests.learner.distributed.several", str(tmp_path), *meshes)
+    one, many, again = printed_on_eight_devices(
+        "tests.learner.distributed.several", str(tmp_path), *meshes, timeout_s=380.0
+    )
     for mine, theirs in zip(one["metrics"], many["metrics"], strict=True):
         assert theirs == pytest.approx(mine, abs=1e-5)
     assert again["restored"] == many["digest"]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+import functools
 from typing import Any
 
 import jax
@@ -23,6 +20,7 @@ from learner.training.optimiser import Updates, updates
 from rollcast.policy.params import Params
 from rollcast.policy.sizing.memory import StateDtype
 from rollcast.policy.stacking import Layers, stacked
+from tests.compiling import printed_on_eight_devices
 
 MESH = make_mesh(MeshConfig())
 
@@ -100,6 +98,12 @@ SMALL = [
 ]
 
 
+@functools.cache
+def trained_in_float32(name: str, b2: float) -> Params:
+    config = OptimiserConfig.model_validate({"name": name, "max_grad_norm": 100.0, "b2": b2})
+    return trained(updates(config, 0.02, MESH), 150)[0]
+
+
 @pytest.mark.parametrize("b2", [0.95, 0.999])
 @pytest.mark.parametrize(("name", "state_dtype", "sizes"), SMALL)
 def test_small_states_reach_the_result_of_float32(
@@ -107,7 +111,7 @@ def test_small_states_reach_the_result_of_float32(
 ) -> None:
     values: dict[str, Any] = {"name": name, "max_grad_norm": 100.0, "b2": b2}
     small, state, _ = trained(updates(OptimiserConfig(state_dtype=state_dtype, **values), 0.02, MESH), 150)
-    large, _, _ = trained(updates(OptimiserConfig(**values), 0.02, MESH), 150)
+    large = trained_in_float32(name, b2)
     error = np.abs(small[KERNEL] - TARGET)
     assert error.mean() < np.abs(large[KERNEL] - TARGET).mean() + 0.02
     assert error.max() < np.abs(large[KERNEL] - TARGET).max() + 0.1
@@ -143,11 +147,16 @@ def test_a_tensor_alone_makes_the_same_steps(state_dtype: str, monkeypatch: pyte
         np.testing.assert_array_equal(alone[name], expected)
 
 
+@functools.cache
+def optimiser_of(form: str) -> Updates:
+    """Return one optimiser for all tests of a form, so that it compiles once."""
+    return updates(OptimiserConfig.model_validate({"state_dtype": form}), 0.1, MESH)
+
+
 @pytest.mark.parametrize("form", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize(("value", "sound"), [(np.nan, True), (np.inf, True), (1e30, True), (1.0, False)])
 def test_a_step_that_is_not_finite_changes_no_bit(form: str, value: float, sound: bool) -> None:
-    adam = updates(OptimiserConfig.model_validate({"state_dtype": form}), 0.1, MESH)
-    params = start()
+    adam, params = optimiser_of(form), start()
     params, state, _ = adam.apply(gradients_of(params), adam.init(params), params, jnp.bool_(True))
     before = jax.tree.map(np.array, (params, state))
     gradients = gradients_of(params)
@@ -221,10 +230,6 @@ def test_the_abstract_state_is_that_of_a_fresh_one(name: str) -> None:
 
 def test_steps_on_a_mesh_are_those_on_one_device() -> None:
     """This runs on 8 virtual devices in a process of its own, because their number is fixed when jax starts."""
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-m", "tests.learner.training.optimiser_on_mesh"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90, check=False)
-    assert done.returncode == 0, done.stderr
-    differences = json.loads(done.stdout)
+    differences = printed_on_eight_devices("tests.learner.training.optimiser_on_mesh")
     assert len(differences) == 4
     assert max(differences.values()) < 2e-6, differences

@@ -24,14 +24,15 @@ from rollcast.policy.products.quantise import (
     quantise,
     rounded,
 )
+from tests.compiling import OPTIMISED
 
 BLOCKS = [WEIGHT_BLOCK, ALONG_COLUMNS, ALONG_ROWS]
 
 Array = np.ndarray[Any, Any]
 
-jit_quantise = jax.jit(quantise, static_argnums=1)
-jit_dequantise = jax.jit(dequantise, static_argnums=1)
-jit_rounded = jax.jit(rounded, static_argnums=1)
+jit_quantise = jax.jit(quantise, static_argnums=1, compiler_options=OPTIMISED)
+jit_dequantise = jax.jit(dequantise, static_argnums=1, compiler_options=OPTIMISED)
+jit_rounded = jax.jit(rounded, static_argnums=1, compiler_options=OPTIMISED)
 
 
 def reference(matrix: Array, block: Block) -> tuple[Array, Array]:

@@ -14,6 +14,7 @@ from rollcast.policy.sampling import kv_cache
 from rollcast.policy.sampling.kv_cache import copy_pages, empty_pages, extend, page_bytes
 from rollcast.policy.sampling.page_pool import NULL_PAGE, PagePool, Reservation
 from rollcast.runtime.errors import CacheTooSmall
+from tests.compiling import OPTIMISED
 from tests.policy.test_model import TOKENS
 from tests.policy.tiny import TINY, reference_logits
 
@@ -129,7 +130,9 @@ def test_longer_sequences_in_the_batch_change_no_bit() -> None:
     params = initial_params(TINY, 5)
     tables = jnp.array([TABLE, (1, 3, 6, 8)], jnp.int32)
     pages = empty_pages(TINY, pages=9, page_tokens=PAGE)
-    read = jax.jit(lambda *inputs: extend(bind(TINY, params), pages, tables, *inputs)[0].states[0])
+    read = jax.jit(
+        lambda *inputs: extend(bind(TINY, params), pages, tables, *inputs)[0].states[0], compiler_options=OPTIMISED
+    )
     tokens, counts = jnp.array([[4], [5]], jnp.int32), jnp.array([1, 1], jnp.int32)
     short, long = (read(tokens, jnp.array([1, beside], jnp.int32), counts) for beside in (1, 7))
     assert np.array_equal(short, long)
