@@ -41,7 +41,8 @@ def config(prompt_tokens_max: int, new_tokens_max: int, **task: Any) -> Coordina
 async def test_known_tokenizer_needs_no_wait(tmp_path: Path) -> None:
     path = tmp_path / "problems.jsonl"
     path.write_text("".join(f'{{"prompt": "{number}+1=", "answer": "{number + 1}"}}\n' for number in range(64)))
-    task = CoordinatorConfig.model_validate({"task": {"kind": "jsonl", "path": str(path)}, "held_out_problems": 16})
+    rows = {"kind": "jsonl", "path": str(path), "check": {"kind": "exact"}}
+    task = CoordinatorConfig.model_validate({"task": rows, "held_out_problems": 16})
     first = await Problems.start(task, None)
     again = await Problems.start(task, None, (), first.tokenizer.to_json())
     other = await Problems.start(task, None, (), Tokenizer(("x",), "yz").to_json())
@@ -108,7 +109,8 @@ def test_skips_are_logged_when_they_grow_and_at_most_once_a_minute() -> None:
 async def test_evaluation_text_after_a_stop_string_is_not_scored(tmp_path: Path) -> None:
     path = tmp_path / "problems.jsonl"
     path.write_text("".join(f'{{"prompt": "{number}+1=", "answer": "{number + 1}"}}\n' for number in range(64)))
-    values: dict[str, Any] = {"task": {"kind": "jsonl", "path": str(path)}, "held_out_problems": 4}
+    rows = {"kind": "jsonl", "path": str(path), "check": {"kind": "exact"}}
+    values: dict[str, Any] = {"task": rows, "held_out_problems": 4}
     problems = await Problems.start(CoordinatorConfig.model_validate(values), None)
     (example, *_) = await problems.held_out(4)
     answer = (await problems.evaluated(example.example_id))[1].answer
