@@ -5,41 +5,22 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from learner.checkpoints.arrays import SavedArrays, read_arrays
 from learner.checkpoints.checkpoint import Checkpoints, HostState, folder_of
 from learner.config import LearnerConfig
-from learner.evaluation.evaluate import Estimate, estimate_pass_at_k
 from learner.evaluation.held_out import HeldOut, ScoreCompletions, exact_counts
 from learner.evaluation.own_sampler import cache_bytes_left, own_sampler
+from learner.evaluation.pass_at_k import EvaluationResult, SetResult, check_pass_at, estimate_pass_at_k
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params
 from rollcast.policy.stacking import Layers
-from rollcast.runtime.errors import CheckpointError, ConfigError
+from rollcast.runtime.errors import CheckpointError
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import Sampling
-
-
-@dataclass(frozen=True, slots=True)
-class SetResult:
-    """The exact match on one set at the run's sampling temperature, as pass@k by k."""
-
-    problems: int
-    samples: int
-    pass_at: Mapping[int, Estimate]
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationResult:
-    """The results of all sets, by name, and the time that they took."""
-
-    step: int  # the checkpoint's
-    sets: Mapping[str, SetResult]
-    seconds: float
 
 
 def evaluate_run(
@@ -77,19 +58,6 @@ def evaluate_run(
         estimates = {k: estimate_pass_at_k(samples, correct, k) for k in pass_at}
         results[name] = SetResult(len(problems), samples, estimates)
     return EvaluationResult(host.step, results, time.monotonic() - started_s)
-
-
-def check_pass_at(samples: int, pass_at: Sequence[int]) -> None:
-    """Check that each k of pass@k can be estimated from so many samples.
-
-    Raises:
-        ConfigError: some k is above the number of samples.
-    """
-    if not pass_at or not all(1 <= k <= samples for k in pass_at):
-        raise ConfigError(
-            f"{samples} samples a problem do not give pass@{max(pass_at, default=0)}",
-            fix=f"use --samples {max(pass_at, default=1)} or more, and k from 1 on",
-        )
 
 
 def _tell(progress: Callable[[str, int, int], None], name: str, total: int, done: int) -> None:

@@ -21,8 +21,8 @@ import structlog
 
 from learner.coordinator.reporter import StatusReporter
 from learner.evaluation.by_peers import PeerEvaluator, SetScores
-from learner.evaluation.evaluate import estimate_pass_at_k
 from learner.evaluation.held_out import HeldOut, exact_counts
+from learner.evaluation.pass_at_k import estimate_pass_at_k
 from learner.kill_points import kill_point
 from rollcast.policy.params import Params
 from rollcast.runtime.errors import RollcastError

@@ -120,11 +120,20 @@ def test_identity(tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("arguments", [["bogus"], ["up", "--bogus"], ["up"]])
+@pytest.mark.parametrize("arguments", [["up", "--bogus"], ["up"]])
 def test_wrong_command_line_has_its_exit_status(arguments: list[str]) -> None:
     result = rollcast(*arguments)
     assert result.returncode == 64
     assert "Traceback" not in result.stdout + result.stderr
+
+
+def test_unknown_command_is_refused_without_jax() -> None:
+    """All commands are imported, to find those that it may have meant."""
+    result = rollcast("bogus", PYTHONPROFILEIMPORTTIME="1")
+    assert (result.returncode, "Traceback" in result.stderr) == (64, False)
+    imported = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
+    assert "rollcast.cli.run.evaluate_live" in imported
+    assert "jax" not in imported
 
 
 def test_read_only_run_folder(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from coordinator.config.tasks import EvaluationSetConfig, JsonlTask, ParquetTask
 from coordinator.prompts.problems import Problems
 from coordinator.prompts.samples import SampleBook
 from coordinator.tasks.evaluation_sets import HELD_OUT
-from learner.evaluation.offline import EvaluationResult, check_pass_at, evaluate_run
+from learner.evaluation.pass_at_k import EvaluationResult, check_pass_at
 from rollcast.cli.coordinator_api import Target
 from rollcast.cli.durations import seconds_of
 from rollcast.cli.options import Json
@@ -157,6 +157,8 @@ async def _evaluate(
     progress: Callable[[str, int, int], None],
 ) -> EvaluationResult:
     """Sample in a thread and score on this loop, which owns the verifier processes."""
+    from learner.evaluation.offline import evaluate_run  # imports jax, which peers that evaluate make unnecessary
+
     source = await Problems.start(config, None)
     try:
         sets = {name: await source.held_out(problems, name) for name in wanted}

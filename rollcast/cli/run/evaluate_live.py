@@ -11,8 +11,7 @@ from urllib.parse import urlencode
 
 import aiohttp
 
-from learner.evaluation.evaluate import estimate_pass_at_k
-from learner.evaluation.offline import EvaluationResult, SetResult
+from learner.evaluation.pass_at_k import EvaluationResult, SetResult, estimate_pass_at_k
 from rollcast.cli.coordinator_api import Target, fetch, post
 from rollcast.runtime.errors import MalformedMessage, RunFolderError, Unreachable
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.evaluation.offline import EvaluationResult
+from learner.evaluation.pass_at_k import EvaluationResult
 from rollcast.cli.coordinator_api import Target
 from rollcast.cli.run.evaluate_live import NotByPeers, Wanted, evaluate_live
 from rollcast.runtime.errors import MalformedMessage
