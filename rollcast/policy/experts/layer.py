@@ -129,7 +129,8 @@ def _computed(
     tokens = x.reshape(-1, x.shape[-1])
     probabilities = _probabilities(tokens, router)
     chosen = _chosen(config, probabilities, None if routes is None else routes.reshape(-1, routes.shape[-1]))
-    weights = jnp.take_along_axis(probabilities, chosen, axis=-1)
+    # A gather's gradient would be a scatter, which GPUs add up in an order that differs from run to run.
+    weights = jnp.sum(jnp.where(_is_sent(chosen, config.experts), probabilities[:, None, :], 0.0), axis=-1)
     if config.normalised_routes:
         weights /= jnp.sum(weights, axis=-1, keepdims=True)
     multiply = functools.partial(grouped_matmul, flow=flow, gathered_over=gathered_over)
@@ -170,8 +171,8 @@ def _mixed(
     """Return the weighted sum of each token's experts, like tokens [tokens, width]."""
     pairs = chosen.reshape(-1)
     order = jnp.argsort(pairs, stable=True).astype(jnp.int32)
-    places = jnp.zeros_like(order).at[order].set(jnp.arange(len(order), dtype=jnp.int32), unique_indices=True)
-    sizes = jnp.sum(pairs[:, None] == jnp.arange(experts, dtype=jnp.int32), axis=0, dtype=jnp.int32)
+    places = jnp.argsort(order).astype(jnp.int32)  # not by scattering, which TPUs do one by one
+    sizes = jnp.sum(_is_sent(pairs, experts), axis=0, dtype=jnp.int32)
     x = _sent(tokens, order, places)
     inner = jax.nn.silu(multiply(x, kernels.gate, sizes)) * multiply(x, kernels.up, sizes)
     results = _returned(multiply(inner, kernels.down, sizes), order, places)
@@ -179,10 +180,15 @@ def _mixed(
     return jnp.sum(of_tokens * weights[:, :, None], axis=1).astype(tokens.dtype)
 
 
+def _is_sent(chosen: jax.Array, experts: int) -> jax.Array:
+    """Return bool [..., experts], which of the experts each number i32 [...] is."""
+    return chosen[..., None] == jnp.arange(experts, dtype=jnp.int32)
+
+
 def _load(probabilities: jax.Array, chosen: jax.Array, counted: jax.Array | None) -> Load:
     experts = probabilities.shape[-1]
     counts = (jnp.ones(len(chosen), bool) if counted is None else counted).astype(jnp.float32)
-    sent = jnp.sum(chosen[:, :, None] == jnp.arange(experts, dtype=jnp.int32), axis=1, dtype=jnp.float32)
+    sent = jnp.sum(_is_sent(chosen, experts), axis=1, dtype=jnp.float32)
     return Load(
         jnp.sum(sent * counts[:, None], axis=0),
         jnp.sum(jnp.where(counts[:, None] > 0, probabilities, 0.0), axis=0),

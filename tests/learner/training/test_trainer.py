@@ -13,8 +13,10 @@ from learner.checkpoints.arrays import SavedArrays
 from learner.checkpoints.fingerprints import ArrayRecord
 from learner.config import LearnerConfig, OptimiserConfig
 from learner.objective.config import ObjectiveConfig
-from learner.training.micro_batches import FORWARD_ROWS
+from learner.training.mesh import make_mesh
+from learner.training.micro_batches import FORWARD_ROWS, inputs
 from learner.training.packing import pack
+from learner.training.programs import Factors, Programs
 from learner.training.trainer import Trainer, behaviour_by_version
 from rollcast.policy.logprobs import completion_logprobs
 from rollcast.policy.params import Params, initial_params
@@ -56,17 +58,25 @@ def test_on_policy_ratios_are_one_and_the_loss_is_minus_the_mean_advantage(fresh
     assert values["grad_norm"] > 0.0
 
 
-def test_the_balance_loss_evens_out_the_loads_of_experts() -> None:
+def test_a_small_step_lowers_the_balance_loss_by_as_much_as_its_gradient_says() -> None:
     config = CONFIG.model_copy(update={"remat": "blocks", "objective": ObjectiveConfig(balance_coefficient=1.0)})
     model = MODEL.model_copy(update={"experts": 4, "experts_per_token": 1, "expert_width": 8})
-    trainer = Trainer(model, config)
+    programs = Programs(model, config, make_mesh(config.mesh))
     batch = tiny_batch([1.0] * 8)  # equal rewards: nothing else has a gradient
-    behaviour = np.zeros(batch.tokens.shape, np.float32)
-    steps = [trainer.train_step(batch, behaviour) for _ in range(12)]
-    assert steps[0]["loss"] == pytest.approx(steps[0]["balance_loss"], abs=1e-5)
-    assert steps[0]["balance_loss"] > 1.02
-    assert 0.25 < steps[0]["busiest_expert_share"] <= 1.0
-    assert steps[-1]["balance_loss"] - 1.0 < 0.5 * (steps[0]["balance_loss"] - 1.0)
+    nothing = np.zeros(batch.tokens.shape, np.float32)
+    on_policy = np.ones(batch.tokens.shape, bool)
+    factors = Factors(batch.loss_mask, batch.advantages, batch.weights, nothing, on_policy, None, None)
+    whole = (inputs(batch), factors, (batch.loss_mask / batch.loss_mask.sum()).astype(np.float32))
+    params = stacked(initial_params(model, 1))
+    gradients, before, _ = programs.gradients.of(params, whole, 1)
+    assert before["loss"] == pytest.approx(float(before["balance_loss"]), abs=1e-5)
+    assert before["balance_loss"] > 1.0
+    assert 0.25 < before["busiest_expert_share"] <= 1.0
+    step = 1e-4  # so small that no token is sent elsewhere
+    moved = {name: value - step * gradients[name] for name, value in params.items()}
+    _, after, _ = programs.gradients.of(moved, whole, 1)
+    expected = step * sum(float(jnp.sum(value**2)) for value in gradients.values())
+    assert float(before["balance_loss"] - after["balance_loss"]) == pytest.approx(expected, rel=0.1)
 
 
 def test_rewarded_completions_become_likelier_and_others_less_likely(fresh: Trainer) -> None:
