@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from learner.config import DistributedConfig, LearnerConfig, MeshConfig
 from learner.distributed.leader import Follower, LeadTrainer
 from learner.distributed.processes import join
 from learner.training import mesh as mesh_module
+from learner.training.packing import PackedBatch
 from learner.training.trainer import Trainer, behaviour_by_version
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.snapshot import freeze, thaw
@@ -31,6 +33,10 @@ from tests.learner.tiny import CONFIG, tiny_batch
 
 MODEL = ModelConfig(
     vocabulary_size=12, layers=1, width=16, query_heads=4, key_value_heads=2, head_size=8, feed_forward_width=16
+)
+WITH_EXPERTS = MODEL.model_copy(
+    # Loads are measured on the rows of a micro-batch, which are others on another mesh.
+    update={"experts": 6, "experts_per_token": 2, "expert_width": 8, "balance_coefficient": 0.0}
 )
 REWARDS = [1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0]
 
@@ -44,18 +50,27 @@ def config_for(mesh: tuple[int, ...]) -> LearnerConfig:
     return CONFIG.model_copy(update={"mesh": MeshConfig(data=data, fsdp=fsdp, tensor=tensor)})
 
 
+def with_routes(batch: PackedBatch, model: ModelConfig) -> PackedBatch:
+    """Give every token of a batch random experts, recorded under the version of its rollouts."""
+    random = np.random.default_rng(1).random((*batch.tokens.shape, model.layers, model.experts))
+    routes = random.argsort(-1)[..., : model.experts_per_token].astype(np.uint8)
+    return replace(batch, routes=routes, route_versions=np.zeros(batch.tokens.shape, np.int64))
+
+
 def course(trainer: Trainer, folder: Path, *, resume: bool, steps: int = 2) -> dict[str, object]:
     """Train on a batch of rollouts of the trainer's own version, from the start or from the folder's checkpoint."""
     checkpoints = Checkpoints(folder, keep=2)
     restored = checkpoints.restore(lambda _, saved: trainer.load(saved)) if resume else None
-    batch = tiny_batch(REWARDS)
+    model, batch = trainer.model_config, tiny_batch(REWARDS)
+    if model.experts:
+        batch = with_routes(batch, model)
     apart = np.random.default_rng(0).normal(0.0, 0.2, batch.tokens.shape).astype(np.float32) * batch.loss_mask
     metrics = []
     for number in range(steps):
         print(f"step {number}", file=sys.stderr, flush=True)
         snapshot = trainer.snapshot()
-        assert snapshot == freeze(MODEL, trainer.params())
-        params = thaw(MODEL, snapshot.tensors, snapshot.state_bytes)
+        assert snapshot == freeze(model, trainer.params())
+        params = thaw(model, snapshot.tensors, snapshot.state_bytes)
         behaviour = behaviour_by_version(trainer, batch, lambda _, params=params: params).logprobs  # type: ignore[misc]
         metrics.append(trainer.train_step(batch, behaviour - apart))
     start = 0 if restored is None else restored.host.step
@@ -86,14 +101,15 @@ def main() -> None:
     parser.add_argument("--traced", action="store_true", help="both processes trace what they compute")
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--init-from", type=Path, help="a model's folder, which only the leader receives")
+    parser.add_argument("--experts", action="store_true", help="a model with experts, and batches with routes")
     parser.add_argument("--then", help="one more mesh, which resumes from the last one's checkpoint")
     arguments = parser.parse_args()
     meshes = [tuple(map(int, text.split(","))) for text in arguments.mesh]
-    from_folder = {"init_from": arguments.init_from}
+    model, from_folder = WITH_EXPERTS if arguments.experts else MODEL, {"init_from": arguments.init_from}
     if arguments.processes == 1:
         found = [
             course(
-                Trainer(MODEL, config_for(mesh).model_copy(update=from_folder)),
+                Trainer(model, config_for(mesh).model_copy(update=from_folder)),
                 arguments.folder / str(number),
                 resume=arguments.resume,
             )
@@ -118,7 +134,7 @@ def main() -> None:
     else:
         distributed = {"distributed": DistributedConfig(shared_run_folder=arguments.shared)}
         config = config_for(meshes[0]).model_copy(update=from_folder | distributed)
-        trainer = LeadTrainer(MODEL, config, team)
+        trainer = LeadTrainer(model, config, team)
         if arguments.traced:
             trainer.begin_trace(arguments.folder / "profiles" / "step-000001", python_tracer=False)
         print(json.dumps([course(trainer, arguments.folder / "0", resume=arguments.resume, steps=arguments.steps)]))

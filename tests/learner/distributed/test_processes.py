@@ -178,6 +178,13 @@ def test_two_processes_start_from_a_published_model_that_the_leader_has(tmp_path
 
 
 @pytest.mark.slow
+def test_two_processes_replay_the_routes_that_the_leader_has(tmp_path: Path) -> None:
+    two, one = (run(tmp_path / name, "--experts") for name, run in (("two", pair), ("one", alone)))
+    for mine, theirs in zip(one["metrics"], two["metrics"], strict=True):
+        assert theirs == pytest.approx(mine, abs=1e-5)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_when_one_is_killed_the_other_ends_too(tmp_path: Path, victim: int) -> None:
     with started(tmp_path, free_address(), "--steps", "100000") as processes:
