@@ -98,7 +98,7 @@ class Scores(NamedTuple):
 
     statistics: TokenStatistics
     routed: Routed | None
-    """The routes that were used, [rows, time, layers, experts_per_token] as rollcast.policy.experts.routes describes,
+    """The routes that were used, [rows, time, layers, experts_per_token] in the dtype of ModelConfig.route_shape,
     and the experts' loads by layer; None without experts."""
 
 
@@ -131,7 +131,7 @@ def score(
     segments: see segment_attend. temperature: f32 [rows], or [rows, time] if a row holds several sequences; padding may
     have any temperature. routes: experts to use instead of the routers' choice, integers [rows, time, layers,
     experts_per_token], those of a token where it is read; tokens without a record, which have
-    rollcast.policy.experts.routes.no_route, and all tokens where it is None, are routed by the model.
+    rollcast.wire.routes.RouteShape.no_route, and all tokens where it is None, are routed by the model.
     """
     model = bind(config, stacked(params))
     around, routing = forward.around, forward.routing(segments, routes)

@@ -23,7 +23,6 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh, PartitionSpec
 
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.experts.routes import route_dtype
 from rollcast.policy.products.grouped import GroupedLinear, Kernel, grouped_matmul
 from rollcast.policy.products.linear import Flow, settled
 
@@ -39,8 +38,8 @@ class Routing(NamedTuple):
     """bool [rows, time], the tokens that count for the experts' loads, which padding should not; None: all."""
     routes: jax.Array | None = None
     """Experts to use instead of the routers' choice: integers [rows, time, layers, experts_per_token]. A token any of
-    whose experts in a layer is no expert's number, as rollcast.policy.experts.routes.no_route, is routed by the layer's
-    router. The weights are in any case the router's probabilities. None: no token has experts."""
+    whose experts in a layer is no expert's number, as rollcast.wire.routes.RouteShape.no_route, is routed by that
+    layer's router. The weights are in any case the router's probabilities. None: no token has experts."""
     mesh: Mesh | None = None
     """The mesh of (data, fsdp, tensor) whose first two axes divide the rows; None: one device computes all of them."""
 
@@ -138,7 +137,7 @@ def _computed(
     load = _load(probabilities, chosen, None if counted is None else counted.reshape(-1))
     if axes:
         load = jax.lax.psum(load, axes)
-    routed = chosen.astype(route_dtype(config)).reshape(*x.shape[:2], -1)
+    routed = chosen.astype(config.route_shape.dtype).reshape(*x.shape[:2], -1)
     return mixed.reshape(x.shape), Routed(routed, load)
 
 

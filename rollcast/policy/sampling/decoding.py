@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rollcast.policy.experts.routes import route_dtype
 from rollcast.policy.model import Decoder
 from rollcast.policy.noise import threefry2x32, uniforms
 from rollcast.policy.sampling.kv_cache import Pages, extend
@@ -61,13 +60,12 @@ def decode_slice(
 
     steps: the most tokens per row that the slice has room for; ``limit`` is at most that. Returns the slice and the
     pages with the new tokens' keys and values. record_routes: whether the slice gets the routes of the tokens that are
-    read (rollcast.policy.experts.routes), for which the model needs experts.
+    read (rollcast.wire.routes), for which the model needs experts.
     """
     rows = controls.last.shape[0]
     shape = (steps, rows)
-    config = model.config
-    of_routes = (*shape, config.layers, config.experts_per_token)
-    routes = jnp.zeros(of_routes, route_dtype(config)) if record_routes else None
+    one = model.config.route_shape
+    routes = jnp.zeros((*shape, one.layers, one.experts_per_token), one.dtype) if record_routes else None
     made = Slice(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32), jnp.zeros(rows, jnp.int32), routes)
 
     def running(loop: _Loop) -> jax.Array:

@@ -11,7 +11,6 @@ import jax
 import numpy as np
 
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.experts.routes import route_dtype
 from rollcast.policy.noise import seed_words
 from rollcast.policy.params import Params
 from rollcast.policy.sampling.decoding import Controls, stop_row
@@ -20,7 +19,7 @@ from rollcast.policy.sampling.page_pool import NULL_PAGE, PagePool, Reservation
 from rollcast.wire.rollouts import FinishReason, Sampling
 from rollcast.wire.text.stop_strings import Decode, StopStrings, stop_strings
 
-#: Routes of some tokens, [tokens, layers, experts_per_token]; see rollcast.policy.experts.routes.
+#: Routes of some tokens, [tokens, layers, experts_per_token]; see rollcast.wire.routes.
 Routes = np.ndarray[Any, Any]
 
 # While requests wait for a row, a slice ends once this share of the rows has ended.
@@ -48,9 +47,9 @@ class Completion:
     logprobs: tuple[float, ...]
     finish_reason: FinishReason | None  # None while it is unfinished
     routes: Routes | None = field(default=None, compare=False)
-    """The experts used for the token before each new one, [new tokens, layers, experts_per_token] as
-    rollcast.policy.experts.routes describes; None if the sampler does not record them. No token follows the last one,
-    so nothing is recorded for it."""
+    """The experts used for the token before each new one, most probable first, [new tokens, layers, experts_per_token]
+    in the dtype of ModelConfig.route_shape; None if the sampler does not record them. No token follows the last one, so
+    nothing is recorded for it."""
     context_routes: Routes | None = field(default=None, compare=False)
     """The same for the tokens before those, which are all of the prompt and of ``already_generated`` but the last one;
     None in later pieces of a request."""
@@ -347,9 +346,8 @@ class Generation:
         item.is_begun = True
         parts = [read.fetched() for read in (*item.pages.prompt.records, *item.read)]
         item.read.clear()
-        config = self._sampler.config
-        nothing = np.zeros((0, config.layers, config.experts_per_token), route_dtype(config))
-        return np.concatenate([nothing, *parts])
+        one = self._sampler.config.route_shape
+        return np.concatenate([np.zeros((0, one.layers, one.experts_per_token), one.dtype), *parts])
 
 
 def _split(pieces: list[_Piece], most: int) -> Iterator[list[_Piece]]:

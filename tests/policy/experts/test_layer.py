@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from rollcast.policy.experts.layer import Routing
-from rollcast.policy.experts.routes import no_route, route_bytes_per_token, route_dtype
 from rollcast.policy.logprobs import Scores, score
 from rollcast.policy.params import Params, bind, initial_params
+from rollcast.wire.routes import RouteShape
 from tests.policy.test_model import TOKENS, forward, row
-from tests.policy.tiny import TINY_EXPERTS, reference_logits
+from tests.policy.tiny import TINY, TINY_EXPERTS, reference_logits
 
 PARAMS = initial_params(TINY_EXPERTS, 5)
 BATCH = [jnp.concatenate(pair) for pair in zip(row(TOKENS, right=3), row(TOKENS[::-1], right=3), strict=True)]
-UNKNOWN = np.full((2, 10, 2, 2), no_route(TINY_EXPERTS), np.uint8)
+UNKNOWN = np.full((2, 10, 2, 2), TINY_EXPERTS.route_shape.no_route, np.uint8)
 
 
 @jax.jit
@@ -36,7 +36,7 @@ def test_the_routes_that_were_used_give_the_same_values_again() -> None:
     assert own.routed is not None
     routes = own.routed.routes
     assert routes.shape == (2, 10, TINY_EXPERTS.layers, TINY_EXPERTS.experts_per_token)
-    assert routes.dtype == route_dtype(TINY_EXPERTS) == jnp.uint8
+    assert routes.dtype == TINY_EXPERTS.route_shape.dtype == jnp.uint8
     assert np.array_equal(own.statistics.logprobs, scored(routes).statistics.logprobs)
 
 
@@ -56,10 +56,11 @@ def test_given_routes_are_followed_for_the_tokens_that_have_them() -> None:
 
 
 def test_routes_have_two_bytes_where_one_has_no_room_for_the_mark() -> None:
-    most = TINY_EXPERTS.model_copy(update={"experts": 255})
-    more = TINY_EXPERTS.model_copy(update={"experts": 256})
-    assert (route_dtype(most), no_route(most), route_bytes_per_token(most)) == (np.uint8, 255, 4)
-    assert (route_dtype(more), no_route(more), route_bytes_per_token(more)) == (np.uint16, 65_535, 8)
+    most, more = (TINY_EXPERTS.model_copy(update={"experts": experts}).route_shape for experts in (255, 256))
+    assert (most.dtype, most.no_route, most.token_bytes) == (np.uint8, 255, 4)
+    assert (more.dtype, more.no_route, more.token_bytes) == (np.uint16, 65_535, 8)
+    assert RouteShape.described(TINY_EXPERTS.model_dump_json()) == TINY_EXPERTS.route_shape
+    assert RouteShape.described(TINY.model_dump_json()) is None
 
 
 def test_padding_counts_for_no_load() -> None:
