@@ -376,6 +376,7 @@ class TrainingLoop:
         checkpoints = self._parts.saves.steps()
         gone = no_longer_needed(
             self._parts.retained.versions(),
+            step=self.step,
             newest=self._settings.keep_versions,
             staleness_limit=self._settings.rules.staleness_limit,
             checkpoints=checkpoints,

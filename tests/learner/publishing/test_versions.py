@@ -208,14 +208,17 @@ def test_a_half_written_version_does_not_exist(tmp_path: Path) -> None:
     limit=st.integers(0, 6),
     every=st.integers(1, 20),
     newest=st.integers(0, 3),
+    repeated=st.sampled_from([0, 40]),
 )
 def test_kept_versions_serve_coming_batches_and_any_resume(
-    step: int, kappa: int, limit: int, every: int, newest: int
+    step: int, kappa: int, limit: int, every: int, newest: int, repeated: int
 ) -> None:
-    versions = [Version(version) for version in range(0, step + 1, kappa)]
+    versions = [Version(version) for version in range(0, step + repeated + 1, kappa)]  # an earlier life's too
     checkpoints = list(range(0, step + 1, every))[-2:]
-    gone = no_longer_needed(versions, newest=limit + 2 + newest, staleness_limit=limit, checkpoints=checkpoints)
+    gone = no_longer_needed(
+        versions, step=step, newest=limit + 2 + newest, staleness_limit=limit, checkpoints=checkpoints
+    )
     kept = set(versions) - set(gone)
     for at in [step, *checkpoints]:
         assert {version for version in versions if at - limit <= version <= at} <= kept
-    assert len(kept) <= limit + 2 + newest + 2 * (limit + 1)
+    assert len(kept) <= limit + 2 + newest + 2 * (limit + 1) + repeated
