@@ -121,7 +121,7 @@ def play(folder: Path, number: int, team: Team, leader_says: int) -> None:
     compiler._cache_write = write_to_cache
     config = CONFIG.model_copy(
         update={
-            "mesh": MeshConfig(data=2, fsdp=2, tensor=2),
+            "mesh": MeshConfig(fsdp=DEVICES),
             "checkpoint": CheckpointConfig(folder=str(folder / "checkpoints")),
             "distributed": DistributedConfig(
                 shared_run_folder=team.shared, join_timeout_s=2.0 if team.missing else 100.0, lost_after_s=60.0

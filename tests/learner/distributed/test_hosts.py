@@ -35,7 +35,7 @@ def play(folder: Path, *teams: Team) -> list[list[int]]:
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
     given = json.dumps([dataclasses.asdict(team) for team in teams])
-    done = subprocess.run([*command, given], env=environment, capture_output=True, text=True, timeout=380, check=False)
+    done = subprocess.run([*command, given], env=environment, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr
     found: list[list[int]] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -45,7 +45,7 @@ def reported(folder: Path, number: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / f"team-{number}.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_four_processes_train_as_one_and_two_go_on_where_they_were_lost(tmp_path: Path) -> None:
     four, two, one_of_two = play(tmp_path, FOUR, TWO, ONE_OF_TWO)
     assert four[0] == -signal.SIGKILL
