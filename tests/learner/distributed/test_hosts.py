@@ -18,9 +18,6 @@ from learner.distributed.supervisor import was_lost
 from learner.training.trainer import Trainer
 from tests.learner.distributed.hosts import CONFIG, MODEL, Team, course, hash_of
 
-# How fast the programs run does not matter, and they are so small that LLVM's passes take most of the time.
-QUICKLY_COMPILED = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-
 FOUR = Team(processes=4, until=2, saves=2, loses=0)
 TWO = Team(processes=2, until=3, saves=3, shared=True, repeats=True)
 ONE_OF_TWO = Team(processes=2, missing=1)
@@ -29,11 +26,7 @@ ONE_OF_TWO = Team(processes=2, missing=1)
 def play(folder: Path, *teams: Team) -> list[list[int]]:
     """Return the exit statuses of the teams' processes, of one team after the other."""
     command = [sys.executable, "-m", "tests.learner.distributed.hosts", str(folder)]
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": QUICKLY_COMPILED,
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     given = json.dumps([dataclasses.asdict(team) for team in teams])
     done = subprocess.run([*command, given], env=environment, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr
