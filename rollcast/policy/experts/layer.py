@@ -26,6 +26,9 @@ from rollcast.policy.config import ModelConfig
 from rollcast.policy.products.grouped import GroupedLinear, Kernel, grouped_matmul
 from rollcast.policy.products.linear import Flow, settled
 
+# Experts that a rollout used may have probability 0 in float32 under later weights.
+_SUM_MIN = 1e-30
+
 CHOSEN = "routes"
 """The name under which rematerialisation keeps the chosen experts: computed again, a near tie could turn out
 differently, and gradients would be those of other experts."""
@@ -128,10 +131,7 @@ def _computed(
     tokens = x.reshape(-1, x.shape[-1])
     probabilities = _probabilities(tokens, router)
     chosen = _chosen(config, probabilities, None if routes is None else routes.reshape(-1, routes.shape[-1]))
-    # A gather's gradient would be a scatter, which GPUs add up in an order that differs from run to run.
-    weights = jnp.sum(jnp.where(_is_sent(chosen, config.experts), probabilities[:, None, :], 0.0), axis=-1)
-    if config.normalised_routes:
-        weights /= jnp.sum(weights, axis=-1, keepdims=True)
+    weights = _weights(config, probabilities, chosen)
     multiply = functools.partial(grouped_matmul, flow=flow, gathered_over=gathered_over)
     mixed = _mixed(tokens, chosen, weights, kernels, config.experts, multiply)
     load = _load(probabilities, chosen, None if counted is None else counted.reshape(-1))
@@ -157,6 +157,15 @@ def _chosen(config: ModelConfig, probabilities: jax.Array, given: jax.Array | No
         own = jnp.where(is_known, wanted, own)
     chosen: jax.Array = checkpoint_name(own, CHOSEN)
     return chosen
+
+
+def _weights(config: ModelConfig, probabilities: jax.Array, chosen: jax.Array) -> jax.Array:
+    """Return the weights f32 [tokens, experts_per_token] of the chosen experts; they are finite for any choice."""
+    # A gather's gradient would be a scatter, which GPUs add up in an order that differs from run to run.
+    weights = jnp.sum(jnp.where(_is_sent(chosen, config.experts), probabilities[:, None, :], 0.0), axis=-1)
+    if not config.normalised_routes:
+        return weights
+    return weights / jnp.maximum(jnp.sum(weights, axis=-1, keepdims=True), _SUM_MIN)
 
 
 def _mixed(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rollcast.policy.experts.layer import Routing
+from rollcast.policy.experts.layer import Routing, _weights
 from rollcast.policy.logprobs import Scores, score
 from rollcast.policy.params import Params, bind, initial_params
 from rollcast.wire.routes import RouteShape
@@ -53,6 +53,11 @@ def test_given_routes_are_followed_for_the_tokens_that_have_them() -> None:
     assert changed[0, 4:7].any()
     assert not changed[0, :4].any()
     assert not changed[1].any()
+
+
+def test_experts_without_any_probability_have_finite_weights() -> None:
+    weights = _weights(TINY_EXPERTS, jnp.array([[1.0, 0, 0, 0, 0, 0]]), jnp.array([[3, 5]], jnp.int32))
+    assert np.array_equal(weights, [[0.0, 0.0]])
 
 
 def test_routes_have_two_bytes_where_one_has_no_room_for_the_mark() -> None:
