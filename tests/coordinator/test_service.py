@@ -77,7 +77,8 @@ async def work(peer: Member, info: pb.RunInfo, slots: int = 4) -> None:
 
 
 async def test_one_step_from_join_to_batch(tmp_path: Path) -> None:
-    async with running(tmp_path) as coordinator, Member(await coordinator.join("origin"), "origin") as origin:
+    maths = changed(task={"check": {"kind": "math"}})  # the default check, in a real verifier process
+    async with running(tmp_path, maths) as coordinator, Member(await coordinator.join("origin"), "origin") as origin:
         await origin.hello()
         assert (await origin.next("welcome")).run_id == origin.enrolment.run_id
         async with Member(await coordinator.join("learner")) as learner, Member(await coordinator.join("peer")) as peer:
