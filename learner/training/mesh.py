@@ -35,7 +35,7 @@ _PLACEMENTS_MAX = 256
 
 Rows = np.ndarray[Any, Any]
 
-PIECE_BYTES = 8 << 20
+PIECE_BYTES = 2 << 20
 """Approximate limit on the bytes of a tensor that are sent to other processes, or gathered from them, at a time."""
 
 Axes = str | tuple[str, ...] | None  # the mesh axes that a dimension is divided among; None: it is not divided
