@@ -86,7 +86,7 @@ def test_the_logits_are_never_whole() -> None:
     assert max(math.prod(shape) for shape in shapes) == tiles.elements
 
 
-score = jax.jit(completion_logprobs, static_argnums=(0, 6))
+score = jax.jit(completion_logprobs, static_argnums=0)
 
 
 def test_tokens_are_scored_given_the_earlier_ones() -> None:
@@ -130,7 +130,7 @@ def test_how_it_is_computed_does_not_change_the_gradient() -> None:
     row = (tokens, jnp.tile(jnp.arange(8, dtype=jnp.int32), (2, 1)), jnp.ones((2, 8), jnp.int32), jnp.ones(2))
 
     def total(candidate: dict[str, jax.Array], forward: Forward) -> jax.Array:
-        found = completion_logprobs(TINY, candidate, *row, forward)
+        found = completion_logprobs(TINY, candidate, *row, forward=forward)
         return jnp.sum(found.logprobs) + jnp.sum(found.entropies)
 
     gradient = jax.jit(jax.grad(total), static_argnums=1)

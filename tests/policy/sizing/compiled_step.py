@@ -25,7 +25,7 @@ def temporary_bytes(model: ModelConfig, *, remat: bool) -> int:
     def loss(params: Any, tokens: jax.Array, positions: jax.Array, segments: jax.Array) -> jax.Array:
         ones = jax.numpy.ones(ROWS)
         forward = Forward(remat=remat, tiles=Tiles(elements=TILE))
-        return completion_logprobs(model, params, tokens, positions, segments, ones, forward).logprobs.sum()
+        return completion_logprobs(model, params, tokens, positions, segments, ones, forward=forward).logprobs.sum()
 
     def add(params: Any, total: Any, *arrays: jax.Array) -> Any:
         value, pull = jax.vjp(lambda own: loss(own, *arrays), params)
