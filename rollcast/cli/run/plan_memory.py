@@ -133,7 +133,7 @@ def learner_shape(learner: LearnerConfig, row_tokens: int, *, fused: bool = True
         fsdp=mesh.fsdp,
         tensor=mesh.tensor,
         fused_attention=fused,
-        processes=learner.distributed.processes,
+        processes=max(1, learner.distributed.processes),  # 0 leaves the number to a launcher
     )
 
 
