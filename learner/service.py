@@ -192,6 +192,7 @@ class _Life:
             max(self._facts.row_tokens, packed_tokens),
             packed=packed_tokens > 0,
             matmul_precision=config.matmul_precision,
+            mesh_sizes=(config.mesh.data, config.mesh.fsdp, config.mesh.tensor),
         )
         _log.info("the learner " + str(how), **dataclasses.asdict(how))
 

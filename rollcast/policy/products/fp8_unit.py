@@ -55,16 +55,24 @@ def refusal() -> str:
     return "" if right else f"the FP8 kernel's products are {difference:.2g} off"
 
 
-def takes(tokens: int) -> bool:
-    """Return whether `multiply_tokens` can divide this many tokens among the devices of the mesh in use.
+def mesh_refusal(sizes: tuple[int, ...] | None) -> str:
+    """Return why programs on a mesh with axes of these sizes do not use the units; empty if they do.
 
-    Each device needs whole groups of tokens. A mesh whose last axis divides kernels too uses XLA's own products.
+    sizes: None for programs that are traced without a mesh. With several devices their operands may be sharded, and a
+    kernel that XLA does not know would gather them. The last axis divides kernels too, which XLA's own products can do.
     """
+    if sizes is None:
+        count = jax.device_count()
+        return "" if count == 1 else f"FP8 units are used with one device or on a mesh, and there are {count} devices"
+    return "" if sizes[-1] == 1 else f"FP8 units are used where mesh.tensor is 1, and it is {sizes[-1]}"
+
+
+def takes(tokens: int) -> bool:
+    """Return whether `multiply_tokens` can multiply this many tokens: each device of the mesh needs whole groups."""
     mesh = jax.sharding.get_abstract_mesh()
-    if mesh.size <= 1:
-        return True
-    *_, last = mesh.axis_sizes
-    return bool(last == 1) and tokens % (mesh.size * GROUP) == 0
+    if mesh_refusal(None if mesh.empty else mesh.axis_sizes):
+        return False
+    return bool(mesh.size <= 1 or tokens % (mesh.size * GROUP) == 0)
 
 
 def multiply_tokens(left: Quantised, right: Quantised, *, tokens: TokensAlong) -> jax.Array:

@@ -36,24 +36,36 @@ class Computation:
 
 
 def training_computation(
-    config: ModelConfig, row_tokens: int, *, packed: bool, matmul_precision: MatmulPrecision
+    config: ModelConfig,
+    row_tokens: int,
+    *,
+    packed: bool,
+    matmul_precision: MatmulPrecision,
+    mesh_sizes: tuple[int, ...],
 ) -> Computation:
-    """Return how the learner computes rows of ``row_tokens`` tokens; packed: see attention.segment_attend."""
+    """Return how the learner computes rows of ``row_tokens`` tokens.
+
+    packed: see attention.segment_attend. mesh_sizes: those of the axes data, fsdp and tensor.
+    """
     choice = kernel_here(row_tokens, config.head_size, config.carrier_dtype, packed=packed)
-    return _computation(config, choice.kernel, choice.reason, matmul_precision)
+    return _computation(config, choice.kernel, choice.reason, matmul_precision, mesh_sizes)
 
 
 def sampling_computation(config: ModelConfig, matmul_precision: MatmulPrecision) -> Computation:
     """Return how a peer samples: its attention reads pages in plain XLA on every device."""
-    return _computation(config, "pages", "", matmul_precision)
+    return _computation(config, "pages", "", matmul_precision, None)
 
 
 def _computation(
-    config: ModelConfig, attention: str, attention_reason: str, matmul_precision: MatmulPrecision
+    config: ModelConfig,
+    attention: str,
+    attention_reason: str,
+    matmul_precision: MatmulPrecision,
+    mesh_sizes: tuple[int, ...] | None,
 ) -> Computation:
     devices = jax.devices()
     platform = devices[0].platform
-    precision, unit_reason = _precision(config, matmul_precision)
+    precision, unit_reason = _precision(config, matmul_precision, mesh_sizes)
     reasons = (
         missing_accelerator() if platform == "cpu" else "",
         attention_reason,
@@ -68,12 +80,14 @@ def _computation(
     )
 
 
-def _precision(config: ModelConfig, matmul_precision: MatmulPrecision) -> tuple[str, str]:
+def _precision(
+    config: ModelConfig, matmul_precision: MatmulPrecision, mesh_sizes: tuple[int, ...] | None
+) -> tuple[str, str]:
     """Return the number format, and why products of FP8 codes are not computed by a unit for them."""
     carrier = f"float32 (products {matmul_precision})" if config.carrier_dtype == "float32" else config.carrier_dtype
     if not config.precision.startswith("fp8"):
         return carrier, ""
-    reason = fp8_unit.refusal()
+    reason = fp8_unit.refusal() or fp8_unit.mesh_refusal(mesh_sizes)
     unit = "float32 and bfloat16 units" if reason else "FP8 units"
     return f"{config.precision} in {unit}, carrier {carrier}", reason
 

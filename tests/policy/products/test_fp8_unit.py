@@ -74,11 +74,16 @@ def test_a_linear_layer_uses_an_available_unit(monkeypatch: pytest.MonkeyPatch) 
         ((1, 1, 1), 7, True),
     ],
 )
-def test_devices_take_whole_groups_of_tokens(sizes: tuple[int, int, int], tokens: int, taken: bool) -> None:
+def test_devices_take_whole_groups_of_tokens(
+    monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, int, int], tokens: int, taken: bool
+) -> None:
     mesh = AbstractMesh(sizes, ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
     with jax.sharding.use_abstract_mesh(mesh):
         assert fp8_unit.takes(tokens) == taken
     assert fp8_unit.takes(tokens)  # on one device
+    monkeypatch.setattr(jax, "device_count", lambda: 8)
+    assert not fp8_unit.takes(tokens)  # without a mesh, operands may be sharded over all of them
+    assert "there are 8 devices" in fp8_unit.mesh_refusal(None)
 
 
 class Gpu:
