@@ -16,10 +16,9 @@ from peer.engines.base import CompletionSlice, GenerateRequest, WarmUp
 from peer.engines.jax_engine import JaxEngine
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params, initial_params
-from rollcast.policy.snapshot import freeze
-from rollcast.wire.ids import Epoch, PeerId, RunId, Version
+from rollcast.wire.ids import PeerId
 from rollcast.wire.rollouts import Sampling, Segment
-from rollcast.wire.versions.records import VersionRecord, state_hash
+from tests.peer.engines.test_jax_engine import jax_version
 
 TWO_LAYERS = ModelConfig(
     vocabulary_size=24,
@@ -51,28 +50,13 @@ def off_by(params: Params, share: float) -> Params:
     }
 
 
-def version(model: ModelConfig, number: int, params: Params) -> tuple[VersionRecord, bytes]:
-    snapshot = freeze(model, params)
-    record = VersionRecord(
-        run_id=RunId("run"),
-        epoch=Epoch(0),
-        version=Version(number),
-        parent_hash=b"",
-        state_hash=state_hash(snapshot.state_bytes),
-        state_size_bytes=len(snapshot.state_bytes),
-        tensors=snapshot.tensors,
-        model_json=model.model_dump_json(),
-    )
-    return record, snapshot.state_bytes
-
-
 async def generated(model: ModelConfig, policies: Sequence[Params]) -> list[list[CompletionSlice]]:
     """Return the slices of each prompt's rollout, one by each policy."""
     engine = JaxEngine(concurrent_rollouts=len(PROMPTS))
     engine.expect(WarmUp(len(PROMPTS[0]), SAMPLING, router_replay=True))
     generation, slices = None, []
     for number, params in enumerate(policies):
-        record, state = version(model, number, params)
+        record, state = jax_version(number, model, params)
         await engine.load(record, memoryview(state))
         await engine.activate(record.version)
         if generation is None:

@@ -10,7 +10,7 @@ import pytest
 from peer.engines.base import Engine, WarmUp
 from peer.engines.jax_engine import JaxEngine
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.params import initial_params
+from rollcast.policy.params import Params, initial_params
 from rollcast.policy.snapshot import freeze
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.ids import Epoch, RunId, Version
@@ -22,8 +22,8 @@ MODEL = ModelConfig(
 )
 
 
-def jax_version(version: int, model: ModelConfig = MODEL) -> tuple[VersionRecord, bytes]:
-    snapshot = freeze(model, initial_params(model, seed=version))
+def jax_version(version: int, model: ModelConfig = MODEL, params: Params | None = None) -> tuple[VersionRecord, bytes]:
+    snapshot = freeze(model, initial_params(model, seed=version) if params is None else params)
     record = VersionRecord(
         run_id=RunId("run-1"),
         epoch=Epoch(0),
