@@ -1,21 +1,26 @@
-"""Run a peer that is killed in its first batch, while it holds leases."""
+"""Run a peer that is killed once it generates training work, while it holds leases."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
 
-from peer.engines import jax_engine
-from peer.engines.base import GenerateRequest
+from peer.worker.events import SlotWork
+from peer.worker.worker import Worker
 from rollcast.cli.main import main
 
+_generate_slice = Worker._generate_slice
 
-def die(_self: jax_engine.JaxEngine, _requests: Sequence[GenerateRequest]) -> jax_engine.JaxGeneration:
-    os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError("dead")
+
+async def die_in_training(
+    worker: Worker, batch_id: int, slice_tokens: int, renew: bool = False, more: tuple[SlotWork, ...] = ()
+) -> None:
+    # Leases of an evaluation, which may come first, are not in the run's accounts.
+    if any(item.lease.kind == "training" for item in (*worker._work.values(), *more)):
+        os.kill(os.getpid(), signal.SIGKILL)
+    await _generate_slice(worker, batch_id, slice_tokens, renew, more)
 
 
 if __name__ == "__main__":
-    jax_engine.JaxEngine.begin = die  # type: ignore[method-assign]
+    Worker._generate_slice = die_in_training  # type: ignore[method-assign]
     main()
