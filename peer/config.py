@@ -17,9 +17,8 @@ from rollcast.wire.joining.bootstrap import PLACE_PATTERN, PLACES_MOST
 class EngineConfig(ConfigModel):
     """Settings of this peer's rollout engine."""
 
-    kind: Literal["auto", "jax", "torch"] = "auto"
-    """Engine that generates rollouts: jax, torch (through transformers), or auto: jax where it is installed, otherwise
-    torch."""
+    kind: Literal["auto", "jax"] = "auto"
+    """Engine that generates rollouts: jax, or auto: jax where it is installed."""
     concurrent_rollouts: int = Field(64, ge=1)
     """Rollouts generated in one batch."""
     slice_tokens: int = Field(256, ge=1)

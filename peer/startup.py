@@ -123,24 +123,19 @@ def open_store(config: PeerConfig, run_id: RunId) -> ChunkStore:
 
 
 def make_engine(config: PeerConfig) -> Engine:
-    """Build the engine that the configuration names. jax or torch is imported here, and never both in one process.
+    """Build the engine that the configuration names. Its packages are imported here.
 
     Raises:
-        MissingExtra: the packages of the configured engine, or of every engine, are not installed.
+        MissingExtra: the packages of the configured engine are not installed.
     """
-    kinds = ("jax", "torch") if config.engine.kind == "auto" else (config.engine.kind,)
-    missing: list[str] = []
-    for kind in kinds:
-        try:
-            make = _jax_engine if kind == "jax" else _torch_engine
-            return make(config.engine, config.limits.vram_share_max)
-        except ImportError as error:
-            missing.append(str(error))
-    raise MissingExtra(
-        "generating rollouts needs packages that are not installed",
-        cause="; ".join(missing),
-        fix="install them: pip install 'rollcast[peer]', or 'rollcast[torch]' for engine.kind = \"torch\"",
-    )
+    try:
+        return _jax_engine(config.engine, config.limits.vram_share_max)
+    except ImportError as error:
+        raise MissingExtra(
+            "generating rollouts needs packages that are not installed",
+            cause=str(error),
+            fix="install them: pip install 'rollcast[peer]'",
+        ) from None
 
 
 def _jax_engine(config: EngineConfig, memory_share: float | None) -> Engine:
@@ -154,9 +149,3 @@ def _jax_engine(config: EngineConfig, memory_share: float | None) -> Engine:
         cache_tokens=config.cache_tokens,
         memory_share=memory_share,
     )
-
-
-def _torch_engine(config: EngineConfig, memory_share: float | None) -> Engine:
-    from peer.engines.torch_engine import TorchEngine
-
-    return TorchEngine(concurrent_rollouts=config.concurrent_rollouts, memory_share=memory_share)

@@ -13,8 +13,11 @@ from __future__ import annotations
 
 import argparse
 import math
+import tempfile
 import time
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -24,15 +27,13 @@ import numpy as np
 
 from bench.machine import Outcome
 from rollcast.policy.config import ModelConfig
+from rollcast.policy.hub.save import save_model
 from rollcast.policy.params import Params, initial_params
 from rollcast.policy.sampling.kv_cache import page_bytes
 from rollcast.policy.sampling.sampler import PAGE_TOKENS, Sampler, SampleRequest
 from rollcast.policy.shapes import parameter_count, parameter_shapes
-from rollcast.policy.snapshot import freeze
 from rollcast.runtime.errors import MissingExtra
-from rollcast.wire.ids import Epoch, RunId, Version
 from rollcast.wire.rollouts import Sampling
-from rollcast.wire.versions.records import VersionRecord
 
 BATCHES = (1, 8, 64, 256)
 GROUP = 8  # samples of a prompt
@@ -136,25 +137,18 @@ def generate(theirs: Any, prompts: list[tuple[int, ...]], tokens: int) -> None:
 
 
 def _theirs(config: ModelConfig, params: Params) -> Any:
-    """Return the model of transformers with the same weights."""
+    """Return the model that transformers loads from an export of these weights."""
     try:
-        import torch
-
-        from peer.engines.torch_model import TorchModel, weights_of
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the libraries' own, about each other
+            import transformers
     except ImportError as error:
         raise MissingExtra(
             "the comparison needs torch and transformers", cause=str(error), fix="pip install 'rollcast[torch]'"
         ) from None
-    snapshot = freeze(config, params)
-    record = VersionRecord(
-        RunId("bench"), Epoch(0), Version(0), b"", b"", len(snapshot.state_bytes), snapshot.tensors, "{}"
-    )
-    buffer = torch.frombuffer(bytearray(snapshot.state_bytes), dtype=torch.uint8)
-    # Its own layout: [outputs, inputs] as it lies in its files, not our transposed views.
-    weights = {name: tensor.contiguous() for name, tensor in weights_of(record, buffer).items()}
-    made = TorchModel(config, torch.device("cpu"))
-    made.point(weights)
-    return made.hub_model
+    with tempfile.TemporaryDirectory(prefix="rollcast-bench-") as folder:
+        save_model(config, params, Path(folder), "float32")
+        return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="float32").eval()
 
 
 def products_s(config: ModelConfig, batch: int) -> float:

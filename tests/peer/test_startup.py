@@ -75,17 +75,15 @@ async def test_startup_ends_when_the_process_is_stopped(tmp_path: Path) -> None:
     assert await asyncio.wait_for(unless(stop, join_run(config)), 2.0) is None
 
 
-@pytest.mark.parametrize("kind", ["auto", "jax", "torch"])
+@pytest.mark.parametrize("kind", ["auto", "jax"])
 def test_a_missing_engine_package_is_an_error_with_its_install_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    for module, package in (("jax_engine", "jax"), ("torch_engine", "torch")):
-        monkeypatch.delitem(sys.modules, f"peer.engines.{module}", raising=False)
-        monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, "peer.engines.jax_engine", raising=False)
+    monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(MissingExtra) as caught:
         make_engine(PeerConfig(state_folder=tmp_path, engine=EngineConfig(kind=kind)))
     assert "rollcast[peer]" in caught.value.fix
-    assert "rollcast[torch]" in caught.value.fix
 
 
 async def test_the_engine_of_a_peer_is_jax(tmp_path: Path) -> None:
@@ -95,19 +93,12 @@ async def test_the_engine_of_a_peer_is_jax(tmp_path: Path) -> None:
     await engine.close()
 
 
-@pytest.mark.parametrize("kind", ["jax", "torch"])
 async def test_an_engine_takes_no_more_of_an_accelerators_memory_than_its_owner_allows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
-    torch = pytest.importorskip("torch")
-    shares: list[float] = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", shares.append)
-    limits = LimitsConfig(vram_share_max=0.4)
-    engine = make_engine(PeerConfig(state_folder=tmp_path, limits=limits, engine=EngineConfig(kind=kind)))
-    told = os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION")
-    assert (told, shares) == (("0.400", []) if kind == "jax" else (None, [0.4]))
+    engine = make_engine(PeerConfig(state_folder=tmp_path, limits=LimitsConfig(vram_share_max=0.4)))
+    assert os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION") == "0.400"
     await engine.close()
 
 

@@ -94,7 +94,7 @@ def _software(machine: MachineFacts) -> Finding:
 def _engine(machine: MachineFacts) -> Finding:
     if not machine.engines:
         fix = "install one: uv tool install 'rollcast[peer]', or pip install 'rollcast[peer]'"
-        return Finding("error", "engine", "neither jax nor torch is installed", MissingExtra.code, fix)
+        return Finding("error", "engine", "jax is not installed", MissingExtra.code, fix)
     return Finding("ok", "engine", ", ".join(f"{name} {release}" for name, release in machine.engines.items()))
 
 
@@ -246,7 +246,7 @@ def speed_findings(decoded: Decoded, machine: MachineFacts) -> list[Finding]:
     if decoded.computation:
         found.append(Finding("ok", "engine", decoded.computation))
     if machine.accelerators and "(cpu)" in decoded.hardware:
-        fix = "install jax for its driver: pip install 'rollcast[peer,cuda12]', or use engine.kind = \"torch\""
+        fix = "install jax for its driver: pip install 'rollcast[peer,cuda12]'"
         text = "there is a GPU, but the engine computes on the processor"
         found.append(Finding("warning", "gpu", text, MissingExtra.code, fix))
     return found

@@ -133,7 +133,7 @@ SystemCallArchitectures=native
 SystemCallFilter=@system-service
 SystemCallErrorNumber=EPERM
 RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK
-# Left out: MemoryDenyWriteExecute (jax and torch compile as they go), PrivateDevices (it would hide the accelerator),
+# Left out: MemoryDenyWriteExecute (jax compiles as it goes), PrivateDevices (it would hide the accelerator),
 # PrivateNetwork (peers dial each other).
 """
 

@@ -18,7 +18,7 @@ from rollcast import __version__
 
 #: Packages whose releases matter when something goes wrong.
 _PACKAGES = ("jax", "jaxlib", "flax", "torch", "transformers", "tokenizers", "numpy", "grpcio", "aiohttp", "protobuf")
-_ENGINES = ("jax", "torch")
+_ENGINES = ("jax",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class MachineFacts:
     """The facts of a machine at one moment.
 
     Args:
-        engines: those of jax and torch that are installed, with their release.
+        engines: packages of engines that are installed, with their releases.
         link_port_taken: whether another process listens on the configured port for chunk links.
         disk_free_bytes: free bytes of the disk where the state folder is or will be.
     """

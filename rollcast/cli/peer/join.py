@@ -23,7 +23,7 @@ from rollcast.cli.roles import peer as run_peer
 from rollcast.runtime.errors import MissingExtra
 
 _JOIN_DEADLINE_S = 60.0
-_ANSWER_DEADLINE_S = 180.0  # jax or torch may take a minute to load on a slow disk
+_ANSWER_DEADLINE_S = 180.0  # jax may take a minute to load on a slow disk
 
 
 def join(
@@ -98,11 +98,11 @@ def _need_engine() -> None:
     """Report a missing engine at once, rather than later in the daemon's log."""
     import importlib.util
 
-    if not any(importlib.util.find_spec(package) for package in ("jax", "torch")):
+    if importlib.util.find_spec("jax") is None:
         fix = "install them: uv tool install 'rollcast[peer]', or pip install 'rollcast[peer]'"
         raise MissingExtra(
             "generating rollouts needs packages that are not installed",
-            cause="neither jax nor torch is installed",
+            cause="jax is not installed",
             fix=fix,
         )
 

@@ -30,7 +30,7 @@ class DeviceShare:
     """The devices of one process."""
 
     environment: dict[str, str]
-    """Variables that make jax and torch use these devices only."""
+    """Variables that make the process use these devices only."""
     memory_share: float | None
     """The share of each GPU's memory, 0 to 1; None: the devices have no shares."""
     text: str

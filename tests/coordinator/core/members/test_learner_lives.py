@@ -79,12 +79,12 @@ VALUES = {
     "lacks:a": 0.002,
 }
 
-ENGINES = [("a", "anna", "2 cores, jax"), ("b", "bert", "8 cores, torch")]
+ENGINES = [("a", "anna", "2 cores, jax"), ("b", "bert", "8 cores, vllm")]
 
 
 def test_an_alarm_names_the_worst_peer_and_its_engine() -> None:
     text = (
-        "log-probabilities of 1 peer differ from the learner's, most for bert (8 cores, torch): k3-KL 0.4 nats a token"
+        "log-probabilities of 1 peer differ from the learner's, most for bert (8 cores, vllm): k3-KL 0.4 nats a token"
     )
     assert mismatch_status(VALUES, ENGINES) == MismatchStatus(
         0.1, 1.05, 0.05, 0.5, 1, {"anna": 0.0, "bert": 0.4}, 0.01, 0, {"anna": 0.002}, text
@@ -97,7 +97,7 @@ def test_an_alarm_names_peers_that_do_not_sample_even_where_none_reports() -> No
     assert found is not None
     assert found.alarm == (
         "tokens of 2 peers are likelier than chance allows, as if sampled greedily or at a lower temperature, "
-        "most for bert (8 cores, torch): 92% of the randomness is missing"
+        "most for bert (8 cores, vllm): 92% of the randomness is missing"
     )
     both = mismatch_status(VALUES | values, ENGINES)
     assert both is not None
