@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from peer.config import PeerConfig
-from peer.engines.base import CompletionSlice, GenerateRequest, WarmUp
+from peer.engines.base import CompletionSlice, GenerateRequest, VersionState, WarmUp
 from peer.service import run
 from rollcast.policy.config import ModelConfig
 from rollcast.runtime.config import load_config
@@ -21,7 +21,6 @@ from rollcast.runtime.errors import ProcessFailed
 from rollcast.runtime.logs import configure_logging
 from rollcast.runtime.process import die_with_parent, run_process
 from rollcast.wire.ids import Version
-from rollcast.wire.versions.records import VersionRecord
 
 _GENERATION_S_MAX = 86_400.0  # longer than any benchmark
 
@@ -41,9 +40,9 @@ class IdleEngine:
     def expect(self, work: WarmUp) -> None:
         """Do nothing: there is nothing to compile."""
 
-    async def load(self, record: VersionRecord, state: memoryview) -> bytes:
+    async def load(self, version: VersionState) -> bytes:
         """Return the state hash of the record without reading the state."""
-        return record.state_hash
+        return version.record.state_hash
 
     async def activate(self, version: Version) -> None:
         """Record the version as the active one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from rollcast.policy.config import ModelConfig
@@ -11,6 +12,20 @@ from rollcast.wire.ids import Epoch, Version
 from rollcast.wire.rollouts import FinishReason, Sampling
 from rollcast.wire.text.stop_strings import Decode
 from rollcast.wire.versions.records import VersionRecord
+
+
+@dataclass(frozen=True, slots=True)
+class VersionState:
+    """A version to load: what is signed about it, and its bytes on this machine."""
+
+    record: VersionRecord
+    state: memoryview
+    """The state's bytes, read-only. An engine that needs them after ``load`` has returned copies them."""
+    path: Path | None = None
+    """The file that holds exactly the state's bytes, for an engine in another process, which maps it. It keeps this
+    name until ``load`` has returned; an engine that needs it for longer opens it before. None: no file has them."""
+    base: VersionState | None = None
+    """The version of the frozen weights to which this one's adapters belong; None: the state is the whole model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +106,7 @@ class Engine(Protocol):
         """Announce the work, for which every later ``load`` compiles before it returns."""
         ...
 
-    async def load(self, record: VersionRecord, state: memoryview) -> bytes:
+    async def load(self, version: VersionState) -> bytes:
         """Load and compile a version beside the active one, replacing a version that was loaded before.
 
         Returns:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jax
 
-from peer.engines.base import CompletionSlice, GenerateRequest, WarmUp
+from peer.engines.base import CompletionSlice, GenerateRequest, VersionState, WarmUp
 from peer.engines.device_weights import DeviceRoom, DeviceWeights, VersionsOnDevice
 from peer.engines.held_versions import HeldVersions, LoadedVersion
 from rollcast.policy.compilation import MatmulPrecision, use_compilation_cache, use_matmul_precision
@@ -20,7 +20,7 @@ from rollcast.policy.sizing.memory import PeerShape, peer_memory
 from rollcast.policy.snapshot import freeze, views
 from rollcast.wire.ids import Version
 from rollcast.wire.rollouts import Sampling
-from rollcast.wire.versions.records import VersionRecord, state_hash
+from rollcast.wire.versions.records import state_hash
 
 # Lengths without a warm-up are rounded up to a power of two from here, so that few shapes are ever compiled.
 _LENGTH_MIN = 16
@@ -72,9 +72,9 @@ class JaxEngine:
         """Announce the work for which later loads compile (see Engine.expect)."""
         self._work = work
 
-    async def load(self, record: VersionRecord, state: memoryview) -> bytes:
+    async def load(self, version: VersionState) -> bytes:
         """Put the weights on the device and compile (see Engine.load)."""
-        return await self._held.load(functools.partial(self._load, record, state, self._work))
+        return await self._held.load(functools.partial(self._load, version, self._work))
 
     async def activate(self, version: Version) -> None:
         """Make the loaded version active (see Engine.activate)."""
@@ -106,11 +106,12 @@ class JaxEngine:
         """Free the weights; a slice that is still running ends in its thread."""
         self._held.close()
 
-    def _load(self, record: VersionRecord, state: memoryview, work: WarmUp | None) -> tuple[_Loaded, bytes]:
+    def _load(self, version: VersionState, work: WarmUp | None) -> tuple[_Loaded, bytes]:
+        record = version.record
         config = described_model(record)
         use_matmul_precision(self._matmul_precision, config.carrier_dtype)
         # A copy: the store may drop its file while the arrays still share the memory they came from.
-        weights = DeviceWeights(views(config, record.tensors, bytes(state)))
+        weights = DeviceWeights(views(config, record.tensors, bytes(version.state)))
         loaded = LoadedVersion(record.epoch, record.version, config, weights)
         if self._device.takes_beside(self._peak_bytes(config, work)):
             self._device.place(weights)

@@ -9,7 +9,7 @@ from typing import Any, Protocol, assert_never
 
 import structlog
 
-from peer.engines.base import CompletionSlice, Engine, GenerateRequest, Generation
+from peer.engines.base import CompletionSlice, Engine, GenerateRequest, Generation, VersionState
 from peer.worker.core import WorkerCore
 from peer.worker.events import (
     Action,
@@ -188,8 +188,8 @@ class Worker:
         if encoding is None:
             raise StoreError(f"version {key.version} is no longer in the store", fix="keep more versions")
         record = encoding.verified.record
-        with encoding.reader():
-            loaded_hash = await self._engine.load(record, encoding.state_bytes())
+        with encoding.state_file() as path:
+            loaded_hash = await self._engine.load(VersionState(record, encoding.state_bytes(), path))
         if loaded_hash != record.state_hash:
             raise CorruptChunk(
                 f"version {key.version} as loaded does not match its signed state hash",

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from peer.engines.base import Engine, GenerateRequest, Generation, WarmUp
+from peer.engines.base import Engine, GenerateRequest, Generation, VersionState, WarmUp
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.shapes import parameter_count, parameter_shapes
 from rollcast.runtime.waits import deadline
@@ -114,7 +114,7 @@ async def timed_decode(
         begun_s = time.monotonic()
         engine.expect(WarmUp(PROMPT_TOKENS, sampling))
         progress(f"loading and compiling a model of {parameter_count(model):,} parameters")
-        await engine.load(record, memoryview(state))
+        await engine.load(VersionState(record, memoryview(state)))
         await engine.activate(record.version)
         asked = [GenerateRequest((_TOKEN,) * PROMPT_TOKENS, seed, sampling) for seed in range(concurrent_rollouts)]
         generation = engine.begin(asked)

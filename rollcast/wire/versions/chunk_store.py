@@ -4,6 +4,7 @@
     folder/{version}/{encoding}.list       chunk hashes
     folder/{version}/{encoding}.part       preallocated, partly filled
     folder/{version}/{encoding}.data       complete
+    folder/{version}/0.loading             a second name of the state while an engine loads it
     folder/{version}/0.new                 a state that is being made; discarded after a restart
 
 A version's **state** is held once its keyframe, encoding 0, is on disk, whether it was received or made from an older

@@ -55,7 +55,9 @@ class StoredEncoding:
         self._state_hash: PrefixHash | None = None  # under way
         self._leading_chunks = 0  # chunks on disk before the first gap
         self._descriptor = -1
-        self._lock = threading.Lock()  # guards readers and the bitmap, in which several chunks share a byte
+        self._lock = (
+            threading.Lock()
+        )  # guards readers, the file's name, and the bitmap, in which several chunks share a byte
         self._close: Callable[[], object] = lambda: None
 
     def __repr__(self) -> str:
@@ -312,7 +314,8 @@ class StoredEncoding:
             raise StoreError(f"{self!r} cannot be finished")
         try:
             os.fsync(self._descriptor)  # announcement and chunk list have been durable since begin
-            os.replace(self._part_path, self._data_path)
+            with self._lock:
+                os.replace(self._part_path, self._data_path)
             fsync_folder(self._folder)
         except OSError as error:
             raise store_error(self._folder, error) from None
@@ -329,7 +332,33 @@ class StoredEncoding:
             with self._lock:
                 self.readers -= 1
 
+    @contextmanager
+    def state_file(self) -> Iterator[Path]:
+        """Return a name of the file of the state that stays while the body runs, and keep ``prune`` from removing it.
+
+        It is a link of its own, because ``finish`` renames the file, also while an engine loads it.
+
+        Raises:
+            StoreError: this is not a complete keyframe, or the file system has no hard links.
+        """
+        self._require_state()
+        with self.reader():
+            try:
+                self._loading_path.unlink(missing_ok=True)  # of a process that was killed while it loaded
+                with self._lock:
+                    os.link(self._data_path if self._data_path.exists() else self._part_path, self._loading_path)
+            except OSError as error:
+                raise store_error(self._folder, error) from None
+            try:
+                yield self._loading_path
+            finally:
+                self._loading_path.unlink(missing_ok=True)
+
     # ------------------------------------------------------------ inside
+
+    @property
+    def _loading_path(self) -> Path:
+        return self._folder / f"{self.encoding_id}.loading"
 
     @property
     def _part_path(self) -> Path:

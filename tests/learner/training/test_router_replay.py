@@ -12,7 +12,7 @@ from learner.config import LearnerConfig, OptimiserConfig
 from learner.objective.config import ObjectiveConfig
 from learner.training.packing import TrainingRow, pack
 from learner.training.trainer import Trainer, behaviour_by_version
-from peer.engines.base import CompletionSlice, GenerateRequest, WarmUp
+from peer.engines.base import CompletionSlice, GenerateRequest, VersionState, WarmUp
 from peer.engines.jax_engine import JaxEngine
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params, initial_params
@@ -57,7 +57,7 @@ async def generated(model: ModelConfig, policies: Sequence[Params]) -> list[list
     generation, slices = None, []
     for number, params in enumerate(policies):
         record, state = jax_version(number, model, params)
-        await engine.load(record, memoryview(state))
+        await engine.load(VersionState(record, memoryview(state)))
         await engine.activate(record.version)
         if generation is None:
             generation = engine.begin([GenerateRequest(prompt, seed, SAMPLING) for seed, prompt in enumerate(PROMPTS)])

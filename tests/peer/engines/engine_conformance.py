@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from peer.engines.base import CompletionSlice, Engine, GenerateRequest, Generation, WarmUp
+from peer.engines.base import CompletionSlice, Engine, GenerateRequest, Generation, VersionState, WarmUp
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.ids import Version
 from rollcast.wire.rollouts import Sampling
@@ -86,25 +86,25 @@ class EngineConformance:
 
     async def put(self, engine: Engine, version: int) -> None:
         record, state = self.make_version(version)
-        await engine.load(record, memoryview(state))
+        await engine.load(VersionState(record, memoryview(state)))
         await engine.activate(record.version)
 
     async def test_loaded_weights_hash_to_the_signed_state(self, engine: Engine) -> None:
         for version in (0, 1):
             record, state = self.make_version(version)
-            assert await engine.load(record, memoryview(state)) == record.state_hash
+            assert await engine.load(VersionState(record, memoryview(state))) == record.state_hash
 
     async def test_a_changed_state_is_seen_in_the_hash(self, engine: Engine) -> None:
         record, state = self.make_version(0)
         changed = bytes([state[0] ^ 1]) + state[1:]
-        assert await engine.load(record, memoryview(changed)) != record.state_hash
+        assert await engine.load(VersionState(record, memoryview(changed))) != record.state_hash
 
     async def test_nothing_is_generated_before_a_version_is_active(self, engine: Engine) -> None:
         assert engine.active_version is None
         with pytest.raises(ValueError, match="no version is active"):
             engine.begin(requests(1))
         record, state = self.make_version(0)
-        await engine.load(record, memoryview(state))
+        await engine.load(VersionState(record, memoryview(state)))
         assert engine.active_version is None
 
     async def test_only_a_loaded_and_newer_version_becomes_active(self, engine: Engine) -> None:
@@ -112,7 +112,7 @@ class EngineConformance:
             await engine.activate(Version(0))
         await self.put(engine, 1)
         record, state = self.make_version(0)
-        await engine.load(record, memoryview(state))
+        await engine.load(VersionState(record, memoryview(state)))
         with pytest.raises(ValueError, match="not newer"):
             await engine.activate(Version(0))
         assert engine.active_version == 1
@@ -246,7 +246,7 @@ class EngineConformance:
         record, state = self.make_version(1)
         batch = asyncio.create_task(generate(engine, requests(12)))
         await asyncio.sleep(0)
-        await engine.load(record, memoryview(state))
+        await engine.load(VersionState(record, memoryview(state)))
         await engine.activate(record.version)
         drawn = await batch
         assert {item.version for item in drawn} == {0}
@@ -270,4 +270,4 @@ class RefusesNonsense:
     async def test_a_state_of_another_model_is_refused(self, engine: Engine) -> None:
         record, state = self.make_version(0)  # type: ignore[attr-defined]
         with pytest.raises(MalformedMessage):
-            await engine.load(record, memoryview(state[:-4]))
+            await engine.load(VersionState(record, memoryview(state[:-4])))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from blake3 import blake3
 
-from peer.engines.base import CompletionSlice, GenerateRequest, WarmUp
+from peer.engines.base import CompletionSlice, GenerateRequest, VersionState, WarmUp
 from rollcast.policy.config import ModelConfig
 from rollcast.wire.ids import Version
 from rollcast.wire.rollouts import FinishReason
@@ -37,10 +37,10 @@ class FakeEngine:
         self.expected.append(work)
         self.decode = work.decode
 
-    async def load(self, record: VersionRecord, state: memoryview) -> bytes:
-        copied = bytes(state)
-        self.loads.append(record.version)
-        self._beside = (record, copied)
+    async def load(self, version: VersionState) -> bytes:
+        copied = bytes(version.state)
+        self.loads.append(version.record.version)
+        self._beside = (version.record, copied)
         return state_hash(copied)
 
     async def activate(self, version: Version) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from peer.engines.base import Engine, WarmUp
+from peer.engines.base import Engine, VersionState, WarmUp
 from peer.engines.jax_engine import JaxEngine
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params, initial_params
@@ -50,7 +50,7 @@ class TestJaxEngine(EngineConformance, RefusesNonsense):
             record.run_id, record.epoch, record.version, b"", b"", len(state), record.tensors, '{"mixture": 8}'
         )
         with pytest.raises(MalformedMessage, match="this release cannot run"):
-            await engine.load(strange, memoryview(state))
+            await engine.load(VersionState(strange, memoryview(state)))
 
     async def test_sampling_is_random_and_not_greedy(self, engine: Engine) -> None:
         await self.put(engine, 0)
@@ -68,7 +68,7 @@ async def test_the_first_batch_compiles_nothing_after_a_warm_up() -> None:
     engine.expect(WarmUp(prompt_tokens_max=16, sampling=SAMPLING))
     for version in (0, 1):
         record, state = jax_version(version)
-        await engine.load(record, memoryview(state))
+        await engine.load(VersionState(record, memoryview(state)))
         if not version:
             await engine.activate(record.version)
     compiled: list[str] = []
@@ -91,7 +91,7 @@ async def test_the_compilation_cache_is_filled(tmp_path: Path) -> None:
     try:
         engine.expect(WarmUp(prompt_tokens_max=8, sampling=SAMPLING))
         record, state = jax_version(0)
-        await engine.load(record, memoryview(state))
+        await engine.load(VersionState(record, memoryview(state)))
         assert list((tmp_path / "cache").iterdir())
     finally:
         await engine.close()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from peer.engines.base import VersionState
 from peer.worker.core import WorkerCore
 from peer.worker.events import LeasesGranted, SessionOpened, StopRequested, Verdict, VersionVerified
 from peer.worker.status import WorkerStatus
@@ -199,13 +200,24 @@ async def test_an_attempt_continues_where_another_was_lost(tmp_path: Path) -> No
 
 async def test_weights_that_change_on_their_way_into_the_engine_end_the_peer(tmp_path: Path) -> None:
     class Forgetful(FakeEngine):
-        async def load(self, record: Any, state: memoryview) -> bytes:
-            return await super().load(record, memoryview(bytes(state)[:-1] + b"?"))
+        async def load(self, version: VersionState) -> bytes:
+            return await super().load(replace(version, state=memoryview(bytes(version.state)[:-1] + b"?")))
 
     async with a_worker(tmp_path, Forgetful()) as fixture:
         fixture.start_version(0)
         with pytest.raises(CorruptChunk, match="version 0 as loaded"):
             await asyncio.wait_for(fixture.running, 2.0)
+
+
+async def test_an_engine_gets_the_file_of_the_states_bytes(tmp_path: Path) -> None:
+    class Maps(FakeEngine):
+        async def load(self, version: VersionState) -> bytes:
+            assert version.path is not None
+            return await super().load(replace(version, state=memoryview(version.path.read_bytes())))
+
+    async with a_worker(tmp_path, Maps()) as fixture:
+        fixture.start_version(0)
+        await fixture.until(lambda: fixture.engine.active_version == 0, "the version to be active")
 
 
 async def test_an_engine_that_fails_ends_the_peer_with_one_clear_error(tmp_path: Path) -> None:

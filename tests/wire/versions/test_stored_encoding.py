@@ -66,9 +66,30 @@ def test_a_flipped_bit_on_disk_is_noticed(tmp_path: Path) -> None:
 
 def test_an_unfinished_one_has_no_state(tmp_path: Path) -> None:
     encoding = begin(ChunkStore(tmp_path, 4), a_state())
-    for use in (encoding.finish, encoding.verify_state, encoding.state_bytes):
+    for use in (encoding.finish, encoding.verify_state, encoding.state_bytes, encoding.state_file().__enter__):
         with pytest.raises(StoreError):
             use()
+
+
+def test_the_file_of_a_state_in_use_keeps_its_name(tmp_path: Path) -> None:
+    """A state that was made from a delta is loaded before it is durable, and is renamed meanwhile."""
+    encoding = begin(ChunkStore(tmp_path, 4), a_state())
+    fill(encoding, a_state())
+    for _ in range(2):  # from both of its names
+        with encoding.state_file() as path:
+            encoding.finish()
+            assert path.read_bytes() == a_state()
+            assert encoding.readers == 1
+        assert not path.exists()
+
+
+def test_a_state_file_left_by_a_killed_process_is_replaced(tmp_path: Path) -> None:
+    put(ChunkStore(tmp_path, 4), 1)
+    (tmp_path / "1" / "0.loading").write_bytes(b"older")
+    encoding = ChunkStore(tmp_path, 4).get(1)
+    assert encoding is not None
+    with encoding.state_file() as path:
+        assert path.read_bytes() == a_state(seed=1)
 
 
 def test_a_full_disk_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from peer.config import EngineConfig, PeerConfig
 from peer.donor.machine.decode_speed import decode_record, timed_decode
+from peer.engines.base import VersionState
 from peer.startup import make_engine
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.shapes import parameter_count
@@ -58,7 +59,7 @@ async def test_rollouts_that_end_early_end_the_measurement() -> None:
 
 async def test_an_engines_error_is_passed_on() -> None:
     class Refusing(FakeEngine):
-        async def load(self, record: object, state: memoryview) -> bytes:
+        async def load(self, version: VersionState) -> bytes:
             raise MalformedMessage("no such model")
 
     with pytest.raises(MalformedMessage, match="no such model"):
