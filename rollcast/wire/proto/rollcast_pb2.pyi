@@ -72,7 +72,7 @@ class TensorSpec(_message.Message):
     def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., offset_bytes: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class VersionRecord(_message.Message):
-    __slots__ = ("run_id", "epoch", "version", "parent_hash", "state_hash", "state_size_bytes", "tensors", "model_json")
+    __slots__ = ("run_id", "epoch", "version", "parent_hash", "state_hash", "state_size_bytes", "tensors", "model_json", "base")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +81,7 @@ class VersionRecord(_message.Message):
     STATE_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     MODEL_JSON_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     epoch: int
     version: int
@@ -89,7 +90,16 @@ class VersionRecord(_message.Message):
     state_size_bytes: int
     tensors: _containers.RepeatedCompositeFieldContainer[TensorSpec]
     model_json: str
-    def __init__(self, run_id: _Optional[str] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ..., parent_hash: _Optional[bytes] = ..., state_hash: _Optional[bytes] = ..., state_size_bytes: _Optional[int] = ..., tensors: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., model_json: _Optional[str] = ...) -> None: ...
+    base: BaseRef
+    def __init__(self, run_id: _Optional[str] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ..., parent_hash: _Optional[bytes] = ..., state_hash: _Optional[bytes] = ..., state_size_bytes: _Optional[int] = ..., tensors: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., model_json: _Optional[str] = ..., base: _Optional[_Union[BaseRef, _Mapping]] = ...) -> None: ...
+
+class BaseRef(_message.Message):
+    __slots__ = ("version", "state_hash")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STATE_HASH_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    state_hash: bytes
+    def __init__(self, version: _Optional[int] = ..., state_hash: _Optional[bytes] = ...) -> None: ...
 
 class Manifest(_message.Message):
     __slots__ = ("run_id", "epoch", "version", "encoding_id", "kind", "base_version", "compression", "record_hash", "size_bytes", "chunk_size_bytes", "chunk_count", "chunk_list_hash")
@@ -120,12 +130,14 @@ class Manifest(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ..., encoding_id: _Optional[int] = ..., kind: _Optional[_Union[EncodingKind, str]] = ..., base_version: _Optional[int] = ..., compression: _Optional[str] = ..., record_hash: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., chunk_size_bytes: _Optional[int] = ..., chunk_count: _Optional[int] = ..., chunk_list_hash: _Optional[bytes] = ...) -> None: ...
 
 class VersionAnnouncement(_message.Message):
-    __slots__ = ("record", "manifests")
+    __slots__ = ("record", "manifests", "base")
     RECORD_FIELD_NUMBER: _ClassVar[int]
     MANIFESTS_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
     record: Signed
     manifests: _containers.RepeatedCompositeFieldContainer[Signed]
-    def __init__(self, record: _Optional[_Union[Signed, _Mapping]] = ..., manifests: _Optional[_Iterable[_Union[Signed, _Mapping]]] = ...) -> None: ...
+    base: VersionAnnouncement
+    def __init__(self, record: _Optional[_Union[Signed, _Mapping]] = ..., manifests: _Optional[_Iterable[_Union[Signed, _Mapping]]] = ..., base: _Optional[_Union[VersionAnnouncement, _Mapping]] = ...) -> None: ...
 
 class Segment(_message.Message):
     __slots__ = ("role", "epoch", "version", "peer_id", "token_ids", "loss_mask", "reported_logprobs", "routes", "context_routes")

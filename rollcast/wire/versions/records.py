@@ -7,7 +7,7 @@ each manifest describes how one encoding of it is cut into chunks. Only the lear
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -38,6 +38,18 @@ _COMPRESSIONS: dict[str, Compression] = {"": "", "zstd": "zstd"}
 
 
 @dataclass(frozen=True, slots=True)
+class BaseRef:
+    """The older version whose state a version of adapters completes.
+
+    It has nothing to do with the version that a delta starts from (``Manifest.base_version``): adapters travel as
+    keyframes and deltas like any state.
+    """
+
+    version: Version
+    state_hash: bytes  # of that version's state
+
+
+@dataclass(frozen=True, slots=True)
 class VersionRecord:
     """The description of a version, whatever encoding it travels in."""
 
@@ -49,6 +61,7 @@ class VersionRecord:
     state_size_bytes: int
     tensors: tuple[TensorSpec, ...]
     model_json: str  # rollcast.policy.config.ModelConfig
+    base: BaseRef | None = None  # None: the state is whole; otherwise it holds adapters over this version's state
 
     def payload(self) -> bytes:
         """Return the bytes that are signed."""
@@ -105,6 +118,7 @@ class VerifiedVersion:
     manifests: tuple[Manifest, ...]
     record_hash: bytes
     announcement: pb.VersionAnnouncement
+    base: VerifiedVersion | None = None  # the version that the record's base names
 
     @property
     def version(self) -> Version:
@@ -194,8 +208,17 @@ def _manifest(
     )
 
 
-def sign_version(record: VersionRecord, manifests: Iterable[Manifest], identity: Identity) -> pb.VersionAnnouncement:
+def sign_version(
+    record: VersionRecord,
+    manifests: Iterable[Manifest],
+    identity: Identity,
+    *,
+    base: pb.VersionAnnouncement | None = None,
+) -> pb.VersionAnnouncement:
     """Sign a record and its manifests.
+
+    Args:
+        base: the announcement of the version that ``record.base`` names; None if it names none.
 
     Raises:
         MalformedMessage: receivers would reject them.
@@ -206,6 +229,7 @@ def sign_version(record: VersionRecord, manifests: Iterable[Manifest], identity:
             identity.sign(MANIFEST_DOMAIN, manifest_to_pb(manifest).SerializeToString(deterministic=True))
             for manifest in manifests
         ],
+        base=base,
     )
     parse_announcement(announcement)
     return announcement
@@ -214,17 +238,18 @@ def sign_version(record: VersionRecord, manifests: Iterable[Manifest], identity:
 def verify_announcement(
     announcement: pb.VersionAnnouncement, *, run_id: RunId, learner_public_key: bytes
 ) -> VerifiedVersion:
-    """Check an announcement from the network: form, bounds, run, then signatures.
+    """Check an announcement from the network, and that of its base: form, bounds, run, then signatures.
 
     Raises:
         WrongKey: the announcement was not signed by the learner.
         BadSignature: the announcement was changed after it was signed.
         MalformedMessage: the announcement belongs to another run, or exceeds a bound.
     """
-    _check_sizes(announcement)
-    verify_signed(announcement.record, RECORD_DOMAIN, learner_public_key)
-    for signed in announcement.manifests:
-        verify_signed(signed, MANIFEST_DOMAIN, learner_public_key)
+    for one in _with_base(announcement):
+        _check_sizes(one)
+        verify_signed(one.record, RECORD_DOMAIN, learner_public_key)
+        for signed in one.manifests:
+            verify_signed(signed, MANIFEST_DOMAIN, learner_public_key)
     verified = parse_announcement(announcement)
     require(verified.record.run_id == run_id, f"version {verified.version} is of another run")
     return verified
@@ -234,8 +259,24 @@ def parse_announcement(announcement: pb.VersionAnnouncement) -> VerifiedVersion:
     """Check all that ``verify_announcement`` checks except run and signatures, for announcements made or stored here.
 
     Raises:
-        MalformedMessage: a bound is exceeded, or record and manifests do not fit together.
+        MalformedMessage: a bound is exceeded, or record, base and manifests do not fit together.
     """
+    *bases, verified = [_parsed(one) for one in _with_base(announcement)]
+    base = bases[0] if bases else None
+    _check_base(verified.record, None if base is None else base.record)
+    return replace(verified, base=base)
+
+
+def _with_base(announcement: pb.VersionAnnouncement) -> Sequence[pb.VersionAnnouncement]:
+    """Return the announcement after that of its base, if it has one."""
+    if not announcement.HasField("base"):
+        return (announcement,)
+    require(not announcement.base.HasField("base"), "a base has a base itself")
+    return announcement.base, announcement
+
+
+def _parsed(announcement: pb.VersionAnnouncement) -> VerifiedVersion:
+    """Return what an announcement says, without its base."""
     _check_sizes(announcement)
     record = record_from_pb(_parse(pb.VersionRecord, announcement.record.payload))
     record_hash = blake3_hash(announcement.record.payload)
@@ -245,6 +286,16 @@ def parse_announcement(announcement: pb.VersionAnnouncement) -> VerifiedVersion:
         require(same and manifest.record_hash == record_hash, "a manifest belongs to another record")
     _check_encodings(manifests, record)
     return VerifiedVersion(record, manifests, record_hash, announcement)
+
+
+def _check_base(record: VersionRecord, base: VersionRecord | None) -> None:
+    """Check that the announcement has the base that the signed record names, and no other."""
+    if record.base is None or base is None:
+        require(record.base is None and base is None, "an announcement and its record disagree on a base")
+        return
+    require(base.run_id == record.run_id, "the base is of another run")
+    require(base.base is None, "a base has a base itself")
+    require(record.base == BaseRef(base.version, base.state_hash), "the base is another version than the record names")
 
 
 def _check_encodings(manifests: Sequence[Manifest], record: VersionRecord) -> None:
@@ -286,14 +337,28 @@ def record_to_pb(record: VersionRecord) -> pb.VersionRecord:
             for tensor in record.tensors
         ],
         model_json=record.model_json,
+        base=None if record.base is None else _base_to_pb(record.base),
     )
+
+
+def _base_to_pb(base: BaseRef) -> pb.BaseRef:
+    return pb.BaseRef(version=base.version, state_hash=base.state_hash)
+
+
+def _base_from_pb(message: pb.VersionRecord) -> BaseRef | None:
+    if not message.HasField("base"):
+        return None
+    require(message.base.version < message.version, "a base is not older than its version")
+    require(len(message.base.state_hash) == HASH_BYTES, "the hash of a base has the wrong length")
+    return BaseRef(Version(message.base.version), message.base.state_hash)
 
 
 def record_from_pb(message: pb.VersionRecord) -> VersionRecord:
     """Convert a received record, checking every bound.
 
     Raises:
-        MalformedMessage: a number, hash or name is out of range, or the tensors do not fill the state.
+        MalformedMessage: a number, hash or name is out of range, the tensors do not fill the state, or the base is not
+            older.
     """
     require(max(message.epoch, message.version) <= limits.COUNTER_MAX, "epoch or version out of range")
     require(len(message.parent_hash) in (0, HASH_BYTES), "a parent hash has the wrong length")
@@ -310,6 +375,7 @@ def record_from_pb(message: pb.VersionRecord) -> VersionRecord:
         state_size_bytes=message.state_size_bytes,
         tensors=tensors_from_pb(message),
         model_json=message.model_json,
+        base=_base_from_pb(message),
     )
 
 

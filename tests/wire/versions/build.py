@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import Epoch, RunId, Version
@@ -12,6 +12,7 @@ from rollcast.wire.versions.chunks import chunk_list, cut
 from rollcast.wire.versions.delta import encode_delta
 from rollcast.wire.versions.records import (
     PREVIOUS_ID,
+    BaseRef,
     VerifiedVersion,
     VersionRecord,
     delta_manifest,
@@ -45,12 +46,21 @@ def a_record(state: bytes, version: int = 1, run_id: RunId = RUN_ID) -> VersionR
 
 
 def a_version(
-    state: bytes, identity: Identity, version: int = 1, *, chunk_size_bytes: int = CHUNK
+    state: bytes,
+    identity: Identity,
+    version: int = 1,
+    *,
+    chunk_size_bytes: int = CHUNK,
+    base: VerifiedVersion | None = None,
 ) -> tuple[VerifiedVersion, bytes]:
     """Return a version as a receiver sees it, and its chunk list."""
-    record = a_record(state, version)
+    record, base_announcement = a_record(state, version), None
+    if base is not None:
+        record = replace(record, base=BaseRef(base.version, base.record.state_hash))
+        base_announcement = base.announcement
     hashes = chunk_list(state, chunk_size_bytes)
-    announcement = sign_version(record, [keyframe_manifest(record, hashes, chunk_size_bytes)], identity)
+    manifest = keyframe_manifest(record, hashes, chunk_size_bytes)
+    announcement = sign_version(record, [manifest], identity, base=base_announcement)
     return verify_announcement(announcement, run_id=RUN_ID, learner_public_key=identity.public_key), hashes
 
 

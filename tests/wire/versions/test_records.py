@@ -20,6 +20,7 @@ from rollcast.wire.versions.records import (
     PREVIOUS_ID,
     RECORD_DOMAIN,
     SQUASHED_ID,
+    BaseRef,
     Manifest,
     VerifiedVersion,
     delta_manifest,
@@ -291,6 +292,54 @@ def test_a_keyframe_is_not_compressed() -> None:
     keyframe = keyframe_manifest(record, chunk_list(STATE, CHUNK), CHUNK)
     with pytest.raises(MalformedMessage):
         sign_version(record, [replace(keyframe, compression="zstd")], IDENTITY)
+
+
+BASE, _ = a_version(a_state(seed=1), IDENTITY, 0)
+NEWER_BASE, _ = a_version(a_state(seed=1), IDENTITY, 2)
+
+
+def test_adapters_name_their_base_and_bring_its_announcement() -> None:
+    verified, _ = a_version(STATE, IDENTITY, 5, base=BASE)
+    assert verified.record.base == BaseRef(Version(0), BASE.record.state_hash)
+    assert verified.base == BASE
+    assert BASE.base is BASE.record.base is None
+    assert replace(verified.record, base=None).hash() != verified.record.hash(), "the base is signed"
+
+
+def with_base(base: pb.VersionAnnouncement | None, named: BaseRef | None, version: int = 5) -> pb.VersionAnnouncement:
+    """Return version 5's announcement with a base's, which need not be the one that the record names."""
+    record = replace(a_record(STATE, version), base=named)
+    manifest = keyframe_manifest(record, chunk_list(STATE, CHUNK), CHUNK)
+    return sign_version(record, [manifest], IDENTITY, base=base)
+
+
+NAMED = BaseRef(Version(0), BASE.record.state_hash)
+BASE_ATTACKS: dict[str, Callable[[], pb.VersionAnnouncement]] = {
+    "not brought": lambda: with_base(None, NAMED),
+    "not named": lambda: with_base(BASE.announcement, None),
+    "another state": lambda: with_base(BASE.announcement, replace(NAMED, state_hash=b"x" * 32)),
+    "another version": lambda: with_base(NEWER_BASE.announcement, NAMED),
+    "short hash": lambda: with_base(BASE.announcement, replace(NAMED, state_hash=b"x" * 31)),
+    "not older": lambda: with_base(
+        NEWER_BASE.announcement, BaseRef(Version(2), NEWER_BASE.record.state_hash), version=2
+    ),
+    "adapters": lambda: with_base(
+        (one := a_version(STATE, IDENTITY, 3, base=BASE)[0]).announcement, BaseRef(Version(3), one.record.state_hash)
+    ),
+}
+
+
+@pytest.mark.parametrize("attack", BASE_ATTACKS)
+def test_bases_with_one_fault_are_refused(attack: str) -> None:
+    with pytest.raises(MalformedMessage):
+        BASE_ATTACKS[attack]()
+    verify(with_base(BASE.announcement, NAMED))
+
+
+def test_the_learner_signed_the_base_too() -> None:
+    forged, _ = a_version(a_state(seed=1), Identity.generate(), 0)
+    with pytest.raises(WrongKey):
+        verify(with_base(forged.announcement, NAMED))
 
 
 def test_chunk_ranges_and_lists_are_checked() -> None:
