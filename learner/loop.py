@@ -380,6 +380,7 @@ class TrainingLoop:
             newest=self._settings.keep_versions,
             staleness_limit=self._settings.rules.staleness_limit,
             checkpoints=checkpoints,
+            measured=self._parts.evaluations.measured_versions,
         )
         self._parts.retained.remove(gone, oldest_replayed=min(checkpoints, default=0))
 

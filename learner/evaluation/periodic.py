@@ -26,6 +26,7 @@ from learner.evaluation.pass_at_k import estimate_pass_at_k
 from learner.kill_points import kill_point
 from rollcast.policy.params import Params
 from rollcast.runtime.errors import RollcastError
+from rollcast.wire.ids import Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 Kept = Callable[[], Awaitable[None]]
@@ -86,8 +87,14 @@ class Evaluations:
         self._task: asyncio.Task[None] | None = None
         self._before: asyncio.Task[None] | None = None
         self._fresh: dict[str, float] = {}
+        self._measured: list[int] = []
         self.passed_over = 0
         """Number of evaluations that were skipped because the previous one was still running."""
+
+    @property
+    def measured_versions(self) -> frozenset[Version]:
+        """Return the versions that are being measured, whose copies the learner may still need for its own sampler."""
+        return frozenset(map(Version, self._measured))
 
     def start_before(self, version: int) -> None:
         """Start to measure the published policy that RL begins with; training does not wait for it."""
@@ -145,6 +152,14 @@ class Evaluations:
             task.cancel()
         await asyncio.gather(*self._in_flight(), return_exceptions=True)
 
+    @contextmanager
+    def _measuring(self, version: int) -> Iterator[None]:
+        self._measured.append(version)
+        try:
+            yield
+        finally:
+            self._measured.remove(version)
+
     def _in_flight(self) -> list[asyncio.Task[None]]:
         return [task for task in (self._before, self._task) if task is not None]
 
@@ -158,7 +173,8 @@ class Evaluations:
         """Measure one completion of each problem of the first set, as ``reward_{when}`` and ``exact_{when}``."""
         began_s = time.monotonic()
         name, held_out = next(iter(self._sets.items()))
-        scores = await self._scores(name, held_out, version, 1)
+        with self._measuring(version):
+            scores = await self._scores(name, held_out, version, 1)
         figures = {
             f"reward_{when}": sum(scores.rewards) / len(held_out),
             f"exact_{when}": sum(scores.exact) / len(held_out),
@@ -172,8 +188,9 @@ class Evaluations:
         began_s = time.monotonic()
         try:
             await kept()
-            for name, held_out in self._sets.items():
-                await self._measure_set(name, held_out, version)
+            with self._measuring(version):
+                for name, held_out in self._sets.items():
+                    await self._measure_set(name, held_out, version)
         except RollcastError as error:
             _log.warning("evaluation failed", version=version, error=str(error))
             return

@@ -310,13 +310,20 @@ def _read_signed(path: Path, version: Version) -> VerifiedVersion | None:
 
 
 def no_longer_needed(
-    versions: Collection[Version], *, step: int, newest: int, staleness_limit: int, checkpoints: Collection[int]
+    versions: Collection[Version],
+    *,
+    step: int,
+    newest: int,
+    staleness_limit: int,
+    checkpoints: Collection[int],
+    measured: Collection[Version] = (),
 ) -> list[Version]:
     """Return which of these versions may be removed by a learner that completed ``step`` steps, oldest first.
 
     The ``newest`` most recent ones up to that step serve coming batches; later ones are of an earlier life, whose steps
     this one repeats. A learner that resumes from a checkpoint at step c replays the batches from c on, whose rollouts
     may come from any version in [c - S, c], S being the staleness limit; it trains the later versions again itself.
+    ``measured`` versions stay, because the learner samples their evaluations itself if the peers cannot.
     """
-    older = sorted(version for version in versions if version <= step)[:-newest]
+    older = sorted(version for version in versions if version <= step and version not in measured)[:-newest]
     return [version for version in older if not any(at - staleness_limit <= version <= at for at in checkpoints)]

@@ -151,6 +151,17 @@ async def test_a_version_is_measured_once_it_is_on_disk() -> None:
     assert len(world.asked) == 4
 
 
+async def test_versions_are_named_as_long_as_they_are_measured() -> None:
+    world = World()
+    world.kept.set()
+    world.evaluations.start_before(0)
+    world.step(2)
+    await world.settle()
+    assert world.evaluations.measured_versions == {0, 2}
+    await world.evaluations.finish()
+    assert world.evaluations.measured_versions == frozenset()
+
+
 async def test_a_failure_costs_the_measurement_only() -> None:
     world = World()
 

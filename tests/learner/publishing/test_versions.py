@@ -209,16 +209,23 @@ def test_a_half_written_version_does_not_exist(tmp_path: Path) -> None:
     every=st.integers(1, 20),
     newest=st.integers(0, 3),
     repeated=st.sampled_from([0, 40]),
+    measured=st.frozensets(st.integers(0, 60).map(Version), max_size=2),
 )
-def test_kept_versions_serve_coming_batches_and_any_resume(
-    step: int, kappa: int, limit: int, every: int, newest: int, repeated: int
+def test_kept_versions_serve_coming_batches_evaluations_and_any_resume(
+    step: int, kappa: int, limit: int, every: int, newest: int, repeated: int, measured: frozenset[Version]
 ) -> None:
     versions = [Version(version) for version in range(0, step + repeated + 1, kappa)]  # an earlier life's too
     checkpoints = list(range(0, step + 1, every))[-2:]
     gone = no_longer_needed(
-        versions, step=step, newest=limit + 2 + newest, staleness_limit=limit, checkpoints=checkpoints
+        versions,
+        step=step,
+        newest=limit + 2 + newest,
+        staleness_limit=limit,
+        checkpoints=checkpoints,
+        measured=measured,
     )
     kept = set(versions) - set(gone)
+    assert measured & set(versions) <= kept
     for at in [step, *checkpoints]:
         assert {version for version in versions if at - limit <= version <= at} <= kept
-    assert len(kept) <= limit + 2 + newest + 2 * (limit + 1) + repeated
+    assert len(kept - measured) <= limit + 2 + newest + 2 * (limit + 1) + repeated
