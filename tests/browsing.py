@@ -74,6 +74,15 @@ class Tab:
             await self.page.wait_for_timeout(100)
         raise AssertionError(f"{selector} shows {shown!r}, not {text!r}")
 
+    async def becomes(self, expression: str, expected: object) -> None:
+        """Wait until a JavaScript expression has this value; fails with its value otherwise."""
+        for _ in range(DEADLINE_MS // 100):
+            value = await self.page.evaluate(expression)
+            if value == expected:
+                return
+            await self.page.wait_for_timeout(100)
+        raise AssertionError(f"{expression} is {value!r}, not {expected!r}")
+
     async def gone(self, selector: str) -> None:
         """Wait until no element matches."""
         await self.page.wait_for_selector(selector, state="detached")

@@ -207,7 +207,7 @@ async def test_events_are_filtered_and_explained(browser: Any, serve: Serve) -> 
         await tab.shows(".vt-body .vt-row:first-child", "silent for 15 s")
         await tab.page.locator(".vt-row:has-text('decision 40')").click()
         await tab.shows(".fleet-side", "What led to it")
-        assert await tab.page.evaluate("location.hash") == "#/events/40?kind=peer_left"
+        await tab.becomes("location.hash", "#/events/40?kind=peer_left")
         assert not await tab.accessibility_problems()
 
 

@@ -132,23 +132,23 @@ async def test_the_keyboard_reaches_everything(browser: Any, site: SampleSite) -
         keyboard = tab.page.keyboard
         await tab.shows(".now-sentence", "Waiting for")
         await keyboard.press("Tab")
-        assert await tab.page.evaluate("document.activeElement.className") == "skip"
+        await tab.becomes("document.activeElement.className", "skip")
         await keyboard.press("Enter")
-        assert await tab.page.evaluate("document.activeElement.id") == "content"
+        await tab.becomes("document.activeElement.id", "content")
         await keyboard.press("g")
         await keyboard.press("r")
         await tab.shows("h1", "Run")
-        assert await tab.page.evaluate("document.activeElement.tagName") == "H1"
+        await tab.becomes("document.activeElement.tagName", "H1")
         await keyboard.press("?")
         await tab.shows("dialog", "Events")
         await keyboard.press("Escape")
         await tab.gone("dialog")
         await keyboard.press("t")
-        assert await tab.page.evaluate("document.documentElement.dataset.theme") == "light"
+        await tab.becomes("document.documentElement.dataset.theme", "light")
         await keyboard.press("t")
-        assert await tab.page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
+        await tab.becomes("getComputedStyle(document.documentElement).colorScheme", "dark")
         await tab.page.reload()
-        assert await tab.page.evaluate("document.documentElement.dataset.theme") == "dark"
+        await tab.becomes("document.documentElement.dataset.theme", "dark")
 
 
 async def test_dialogs_and_menus_are_accessible_too(browser: Any, site: SampleSite) -> None:
