@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from rollcast.policy.published import ARCHITECTURES
 from rollcast.runtime.config import ConfigModel
-from rollcast.runtime.errors import MalformedMessage
+from rollcast.runtime.errors import ConfigError, MalformedMessage
 from rollcast.wire.routes import RouteShape
 from rollcast.wire.versions.records import VersionRecord
 
@@ -60,6 +60,39 @@ class YarnScaling(ConfigModel):
         if self.turns_max <= self.turns_min:
             raise ValueError("turns_max must be above turns_min")
         return self
+
+
+ATTENTION_TARGETS = ("attention.query", "attention.key", "attention.value", "attention.output")
+FEED_FORWARD_TARGETS = ("feed_forward.gate", "feed_forward.up", "feed_forward.down")
+RANK_MAX = 1024
+"""The highest rank of an adapter."""
+
+
+class LoraConfig(ConfigModel):
+    """Adapters of low rank over frozen weights (Hu et al. 2021, "LoRA", section 4.1): a layer computes
+    x W + ((x A) B) alpha / rank, of which only A and B are trained."""
+
+    rank: int = Field(16, ge=1, le=RANK_MAX)
+    """Columns of A and rows of B."""
+    alpha: float = Field(32.0, gt=0.0)
+    """The adapters' output is multiplied by alpha / rank."""
+    targets: tuple[str, ...] = ()
+    """The linear layers of each block that have an adapter, for example ["attention.query", "attention.value"]; empty:
+    all those of attention and of a dense feed-forward layer. Experts, router, embedding and head cannot have one."""
+
+    @field_validator("targets")
+    @classmethod
+    def _known(cls, targets: tuple[str, ...]) -> tuple[str, ...]:
+        known = ATTENTION_TARGETS + FEED_FORWARD_TARGETS
+        for target in targets:
+            if target not in known:
+                raise ValueError(f"no linear layer {target!r} can have an adapter; those that can: {', '.join(known)}")
+        return tuple(sorted(set(targets)))
+
+    @property
+    def scale(self) -> float:
+        """Return the factor of the adapters' output."""
+        return self.alpha / self.rank
 
 
 RopeScaling = Annotated[Llama3Scaling | YarnScaling, Field(discriminator="kind")]
@@ -119,6 +152,9 @@ class ModelConfig(ConfigModel):
     learner and rollout. fp8-naive, for comparisons: a bfloat16 learner whose rollouts read E4M3."""
     carrier: Literal["float32", "bfloat16"] = "float32"
     """Dtype of the values between the layers and of all weights except the kernels, with precision fp8."""
+    lora: LoraConfig | None = None
+    """Adapters, of which a run trains and publishes nothing else; none: all weights are trained. Set by the learner's
+    section ``lora``."""
 
     @model_validator(mode="before")
     @classmethod
@@ -139,6 +175,18 @@ class ModelConfig(ConfigModel):
             raise ValueError("experts_per_token and expert_width need experts")
         return self
 
+    @model_validator(mode="after")
+    def _adapters_possible(self) -> ModelConfig:
+        if self.lora is None:
+            return self
+        if self.precision == "fp8-naive":
+            raise ValueError('adapters need a base that learner and rollout read alike: precision "fp8-naive" has none')
+        known = linear_layers(self)
+        unknown = [target for target in self.lora.targets if target not in known]
+        if unknown or not self.lora.targets:
+            raise ValueError(f"this model's layers with an adapter can be {', '.join(known)}, not {unknown}")
+        return self
+
     @property
     def route_shape(self) -> RouteShape:
         """Return the shape of the record of a token's experts, which is empty if the layers are dense."""
@@ -150,6 +198,31 @@ class ModelConfig(ConfigModel):
         if self.precision == "fp8-naive":
             return "bfloat16"
         return self.carrier if self.precision == "fp8" else self.precision
+
+
+def linear_layers(model: ModelConfig) -> tuple[str, ...]:
+    """Return the linear layers of each block that can have an adapter, sorted."""
+    return tuple(sorted(ATTENTION_TARGETS + (() if model.experts else FEED_FORWARD_TARGETS)))
+
+
+def adapted(model: ModelConfig, lora: LoraConfig | None) -> ModelConfig:
+    """Return the architecture with these adapters; without targets of their own on every linear layer of its blocks.
+
+    Raises:
+        ConfigError: a target is no linear layer of this model, or the precision allows no adapters.
+    """
+    if lora is None:
+        return model
+    targets = lora.targets or linear_layers(model)
+    values = model.model_dump() | {"lora": lora.model_dump() | {"targets": targets}}
+    try:
+        return ModelConfig.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(
+            "the model cannot have the adapters of the section lora",
+            cause=str(error.errors()[0]["msg"]).removeprefix("Value error, "),
+            fix="change lora.targets or the model's precision, or remove the section to train all weights",
+        ) from None
 
 
 def described_model(record: VersionRecord) -> ModelConfig:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rollcast.policy.products.linear import carried, carrier_matmul
@@ -137,6 +138,27 @@ def _tiled_scores(
     return _forward(shape, hidden, weights, targets, temperature)[0]
 
 
+def _saving_forward(
+    shape: _Shape, hidden: Any, weights: Any, targets: Any, temperature: Any
+) -> tuple[TokenScores, _Saved]:
+    """Take operands with whether they are differentiated."""
+    values = hidden.value, weights.value, targets.value, temperature.value
+    scores, normalisers = _forward(shape, *values)
+    return scores, _Saved(*values, *normalisers, () if weights.perturbed else None)
+
+
+class _Saved(NamedTuple):
+    """What the backward pass needs."""
+
+    hidden: jax.Array
+    weights: jax.Array
+    targets: jax.Array
+    temperature: jax.Array
+    log_normaliser: jax.Array  # f32 [rows, time]
+    mean: jax.Array  # f32 [rows, time], of x
+    trains_weights: tuple[()] | None  # None: the head is frozen, and its gradient is not computed
+
+
 class _Tile(NamedTuple):
     """One tile, which covers columns [shards, columns] of the vocabulary."""
 
@@ -176,7 +198,9 @@ def _count(shape: _Shape, weights: jax.Array) -> int:
 
 def _forward(
     shape: _Shape, hidden: jax.Array, weights: jax.Array, targets: jax.Array, temperature: jax.Array
-) -> tuple[TokenScores, Any]:
+) -> tuple[TokenScores, tuple[jax.Array, jax.Array]]:
+    """Return the scores, and the logarithm of the normaliser and the mean of x, f32 [rows, time]."""
+
     def add(index: Any, sums: _Sums) -> _Sums:
         tile = _tile(index, shape, hidden, weights, targets, temperature)
         old = sums.above(jnp.maximum(sums.highest, jnp.max(jnp.where(tile.fresh, tile.x, _LOWEST), axis=-1)))
@@ -200,15 +224,18 @@ def _forward(
     mean = sums.spread / sums.total  # mean of x - m
     variances = jnp.maximum(sums.squares / sums.total - jnp.square(mean), 0.0)
     scores = TokenScores(sums.picked - sums.highest - log_total, log_total - mean, variances)
-    return scores, (hidden, weights, targets, temperature, sums.highest + log_total, sums.highest + mean)
+    return scores, (sums.highest + log_total, sums.highest + mean)
 
 
-def _backward(shape: _Shape, residuals: Any, cotangents: TokenScores) -> tuple[Any, ...]:
+def _backward(shape: _Shape, saved: _Saved, cotangents: TokenScores) -> tuple[Any, ...]:
     """Compute gradients by d log p / dx = [target] - p and d entropy / dx = -p (x - E[x])."""
-    hidden, weights, targets, temperature, log_normaliser, mean = residuals
-    of_logprob, of_entropy = (one[..., None, None] for one in (cotangents.logprobs, cotangents.entropies))
+    hidden, weights, targets, temperature, log_normaliser, mean, trains_weights = saved
+    of_logprob, of_entropy = (
+        jnp.zeros((1, 1, 1, 1), jnp.float32) if isinstance(one, SymbolicZero) else one[..., None, None]
+        for one in (cotangents.logprobs, cotangents.entropies)
+    )
 
-    def add(index: Any, gradients: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def add(index: Any, gradients: tuple[jax.Array, jax.Array | None]) -> tuple[jax.Array, jax.Array | None]:
         tile = _tile(index, shape, hidden, weights, targets, temperature)
         p = jnp.exp(tile.x - log_normaliser[..., None, None])
         by_x = -p * (of_logprob + of_entropy * (tile.x - mean[..., None, None]))
@@ -216,6 +243,8 @@ def _backward(shape: _Shape, residuals: Any, cotangents: TokenScores) -> tuple[A
         by_logits = (by_x / temperature[..., None, None]).astype(hidden.dtype)
         by_hidden, by_weights = gradients
         by_hidden += jnp.einsum("btsv,wsv->btsw", by_logits, tile.kernel, preferred_element_type=jnp.float32)
+        if by_weights is None:
+            return by_hidden, None
         here = jnp.einsum("btw,btsv->wsv", hidden, by_logits, preferred_element_type=jnp.float32)
         old = jax.lax.dynamic_slice_in_dim(by_weights, tile.start, shape.columns, axis=2)
         new = old + shape.divided(here)
@@ -224,10 +253,13 @@ def _backward(shape: _Shape, residuals: Any, cotangents: TokenScores) -> tuple[A
     rows, time, width = hidden.shape
     # Each shard adds up its own columns' part of the gradient of the hidden states; the parts meet once, at the end.
     by_shards = jnp.zeros((rows, time, shape.shards, width), jnp.float32)
-    by_weights = shape.divided(jnp.zeros((width, shape.shards, weights.shape[1] // shape.shards), jnp.float32))
+    by_weights = None
+    if trains_weights is not None:
+        by_weights = shape.divided(jnp.zeros((width, shape.shards, weights.shape[1] // shape.shards), jnp.float32))
     by_shards, by_weights = jax.lax.fori_loop(0, _count(shape, weights), add, (by_shards, by_weights))
     by_hidden = jnp.sum(by_shards, axis=2).astype(hidden.dtype)
-    return by_hidden, by_weights.reshape(weights.shape).astype(weights.dtype), None, None
+    own = None if by_weights is None else by_weights.reshape(weights.shape).astype(weights.dtype)
+    return by_hidden, own, None, None
 
 
-_tiled_scores.defvjp(_forward, _backward)
+_tiled_scores.defvjp(_saving_forward, _backward, symbolic_zeros=True)

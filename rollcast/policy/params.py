@@ -7,6 +7,7 @@ in sorted order.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from rollcast.policy.config import ModelConfig
+from rollcast.policy.config import LoraConfig, ModelConfig
+from rollcast.policy.lora import is_adapter
 from rollcast.policy.model import Decoder
 from rollcast.policy.products.grouped import GroupedLinear
 from rollcast.policy.products.linear import Flow, Linear
@@ -69,20 +71,24 @@ def _initial_value(name: str, shape: tuple[int, ...], random: np.random.Generato
 def bind(config: ModelConfig, params: Params) -> Decoder:
     """Return the model that computes with ``params``, masters or a thawed snapshot; it works inside jit too.
 
-    Its layers are scanned if the parameters are stacked (rollcast.policy.stacking).
+    Its layers are scanned if the parameters are stacked (rollcast.policy.stacking). They have the adapters of the
+    configuration if ``params`` have: a base alone, which B = 0 would not change, computes without.
 
     Raises:
         KeyError: a tensor is missing.
     """
     frozen = any(name.endswith(EXPONENTS_SUFFIX) for name in params)
-    graph, leaves = _skeleton(config, frozen=frozen, scanned=any(map(is_stacked, params)))
+    has_adapters = any(map(is_adapter, params))
+    graph, leaves = _skeleton(
+        config, frozen=frozen, scanned=any(map(is_stacked, params)), lora=config.lora if has_adapters else None
+    )
     bound = [(path, leaf.replace(params[_name(path)])) for path, leaf in leaves]
     model: Decoder = nnx.merge(graph, nnx.from_flat_state(bound))
     return model
 
 
 def abstract_params(config: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return shape and (float32) dtype of every parameter by name, without allocating any.
+    """Return shape and (float32) dtype of every parameter by name except adapters', without allocating any.
 
     Raises:
         ValueError: see initial_params.
@@ -93,7 +99,8 @@ def abstract_params(config: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
 def abstract_snapshot(config: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
     """Return shape and dtype by name of every tensor that a rollout reads.
 
-    With an fp8 precision kernels are codes and exponents; all other tensors have the carrier's dtype.
+    With an fp8 precision kernels are codes and exponents; all other tensors have the carrier's dtype. Adapters are not
+    among them: they are a state of their own (rollcast.policy.lora).
 
     Raises:
         ValueError: see initial_params.
@@ -108,23 +115,29 @@ def abstract_snapshot(config: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
 
 @functools.lru_cache(maxsize=16)
 def _skeleton(
-    config: ModelConfig, *, frozen: bool, scanned: bool = False
+    config: ModelConfig, *, frozen: bool, scanned: bool = False, lora: LoraConfig | None = None
 ) -> tuple[Any, list[tuple[tuple[Any, ...], Any]]]:
     if config.vocabulary_size < 1:
         raise ValueError("vocabulary_size is not set: take it from the tokenizer")
     if config.query_heads % config.key_value_heads or config.head_size % 2:
         raise ValueError("query_heads must be a multiple of key_value_heads, and head_size even")
-    graph, state = nnx.split(nnx.eval_shape(lambda: _decoder(config, frozen=frozen, scanned=scanned)), nnx.Param)
+    graph, state = nnx.split(
+        nnx.eval_shape(lambda: _decoder(config, frozen=frozen, scanned=scanned, lora=lora)), nnx.Param
+    )
     return graph, list(nnx.to_flat_state(state))
 
 
-def _decoder(config: ModelConfig, *, frozen: bool, scanned: bool) -> Decoder:
+def _decoder(config: ModelConfig, *, frozen: bool, scanned: bool, lora: LoraConfig | None) -> Decoder:
     """Build a decoder; its blocks' kernels follow the precision, embedding, norms and head keep the carrier's dtype."""
     model = Decoder(config, scanned=scanned)
     flow = _flow(config, frozen=frozen)
     for _, module in nnx.iter_modules(model.layers):
         if isinstance(module, Linear | GroupedLinear):
             module.set_flow(flow)
+    if lora is not None:
+        for block in [model.layers] if scanned else model.layers:
+            for target in lora.targets:
+                operator.attrgetter(target)(block).add_adapter(lora.rank, lora.scale)
     return model
 
 

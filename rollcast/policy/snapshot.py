@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ import ml_dtypes
 import numpy as np
 
 from rollcast.policy.config import ModelConfig
+from rollcast.policy.lora import adapter_shapes, adapter_specs, is_adapter
 from rollcast.policy.params import Params, abstract_snapshot
 from rollcast.policy.products.quantise import CODE, WEIGHT_BLOCK, quantise
 from rollcast.policy.stacking import Layer, cut
@@ -47,13 +48,15 @@ class Snapshot:
 def freeze(config: ModelConfig, params: Mapping[str, Any]) -> Snapshot:
     """Copy parameters (masters or a thawed snapshot, on any device) into a snapshot in the configured precision.
 
+    They are all of a model without adapters, or adapters alone.
+
     Tensors are copied one after the other, so that memory holds the snapshot and a copy of one tensor.
     """
     state = io.BytesIO()  # it grows in place, and getvalue does not copy the bytes
     for master in sorted(params):
         for bits in frozen_bits(config, master, params[master]).values():
             state.write(np.ascontiguousarray(bits).reshape(-1).view(np.uint8).data)
-    return Snapshot(tensor_specs(config), state.getvalue())
+    return Snapshot(specs_of(config, params), state.getvalue())
 
 
 def frozen_bits(config: ModelConfig, name: str, value: Any) -> dict[str, jax.Array]:
@@ -76,8 +79,9 @@ def frozen_bits(config: ModelConfig, name: str, value: Any) -> dict[str, jax.Arr
 
 @functools.lru_cache(maxsize=16)
 def _dtypes_by_name(config: ModelConfig) -> Mapping[str, np.dtype[Any]]:
-    """Return the dtype of each tensor of a snapshot; kept, because freezing looks up every tensor by itself."""
-    return {name: np.dtype(leaf.dtype) for name, leaf in abstract_snapshot(config).items()}
+    """Return the dtype of each tensor of a snapshot or adapter; kept, because freezing looks up each by itself."""
+    dtypes = {name: np.dtype(leaf.dtype) for name, leaf in abstract_snapshot(config).items()}
+    return dtypes | dict.fromkeys(adapter_shapes(config), jnp.dtype(config.carrier_dtype))
 
 
 def _quantise_to_bits(matrix: jax.Array | Layer) -> tuple[jax.Array, jax.Array]:
@@ -112,8 +116,13 @@ def _bfloat16_bits(bits: jax.Array) -> jax.Array:
 
 
 def tensor_specs(config: ModelConfig) -> tuple[TensorSpec, ...]:
-    """Return the specs that a snapshot of this architecture must have."""
+    """Return the specs that a snapshot of this architecture must have, without adapters; see adapter_specs."""
     return tensor_table((name, leaf.dtype.name, leaf.shape) for name, leaf in sorted(abstract_snapshot(config).items()))
+
+
+def specs_of(config: ModelConfig, names: Iterable[str]) -> tuple[TensorSpec, ...]:
+    """Return the specs of a state made of these parameters: of adapters alone, or of a whole snapshot."""
+    return adapter_specs(config) if all(map(is_adapter, names)) else tensor_specs(config)
 
 
 def thaw(config: ModelConfig, tensors: Sequence[TensorSpec], state_bytes: Any) -> Params:
@@ -132,10 +141,13 @@ def thaw(config: ModelConfig, tensors: Sequence[TensorSpec], state_bytes: Any) -
 def views(config: ModelConfig, tensors: Sequence[TensorSpec], state_bytes: Any) -> Params:
     """Return a state's tensors by name as NumPy arrays that share its memory; of a memory map they read nothing yet.
 
+    The state is a whole snapshot, or adapters alone.
+
     Raises:
         MalformedMessage: the tensors or the size are not those of this architecture.
     """
-    if tuple(tensors) != tensor_specs(config):
+    found = tuple(tensors)
+    if found != tensor_specs(config) and (not found or found != adapter_specs(config)):
         raise MalformedMessage(
             "the version's tensors are not those of its model",
             cause="names, dtypes, shapes or offsets differ from what the model configuration gives",

@@ -73,37 +73,47 @@ def grouped_matmul(
             share. The values are gathered in the precision that they are multiplied in, for the forward pass and again
             for the backward pass, whose gradients each device gets for its share. Empty: all experts are here.
     """
-    if kernel.scale is not None:
-        return _forward(x, _gathered(_values(kernel, flow, x.dtype), gathered_over), sizes, flow)
-    return _matmul(flow, gathered_over, x, kernel.kernel, sizes)
+    return _matmul(flow, gathered_over, x, kernel, sizes)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _matmul(flow: Flow, gathered_over: tuple[str, ...], x: jax.Array, master: jax.Array, sizes: jax.Array) -> jax.Array:
-    return _forward(x, _gathered(_values(Kernel(master, None), flow, x.dtype), gathered_over), sizes, flow)
+def _matmul(flow: Flow, gathered_over: tuple[str, ...], x: jax.Array, kernel: Kernel, sizes: jax.Array) -> jax.Array:
+    return _forward(x, _gathered(_values(kernel, flow, x.dtype), gathered_over), sizes, flow)
+
+
+class _Saved(NamedTuple):
+    """What the backward pass needs."""
+
+    x: jax.Array | None  # for the kernels' gradients; None: they have none, because they are codes or frozen
+    # The share is kept and gathered again: without rematerialisation the gathered kernels of all layers would be kept.
+    kernel: Kernel
+    sizes: jax.Array
 
 
 def _matmul_forward(
-    flow: Flow, gathered_over: tuple[str, ...], x: jax.Array, master: jax.Array, sizes: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
-    # The share is kept and gathered again: without rematerialisation the gathered kernels of all layers would be kept.
-    return _matmul(flow, gathered_over, x, master, sizes), (x, master, sizes)
+    flow: Flow, gathered_over: tuple[str, ...], x: Any, kernel: Kernel, sizes: Any
+) -> tuple[jax.Array, _Saved]:
+    """Take operands with whether they are differentiated."""
+    values = Kernel(kernel.kernel.value, None if kernel.scale is None else kernel.scale.value)
+    saved = _Saved(x.value if kernel.kernel.perturbed else None, values, sizes.value)
+    return _matmul(flow, gathered_over, x.value, values, sizes.value), saved
 
 
 def _matmul_backward(
-    flow: Flow, gathered_over: tuple[str, ...], saved: tuple[jax.Array, jax.Array, jax.Array], dy: jax.Array
-) -> tuple[jax.Array, jax.Array, None]:
-    x, master, sizes = saved
-    values = _gathered(_values(Kernel(master, None), flow, x.dtype), gathered_over)
-    dx = _times_transposed(_rounded(dy, flow, ALONG_COLUMNS, x.dtype), values, sizes, x.dtype)
-    left, right = (_rounded(one, flow, ALONG_ROWS, x.dtype) for one in (x, dy))
-    dkernel = _transposed_times(left, right, sizes)
+    flow: Flow, gathered_over: tuple[str, ...], saved: _Saved, dy: jax.Array
+) -> tuple[jax.Array, Kernel | None, None]:
+    values = _gathered(_values(saved.kernel, flow, dy.dtype), gathered_over)
+    dx = _times_transposed(_rounded(dy, flow, ALONG_COLUMNS, dy.dtype), values, saved.sizes, dy.dtype)
+    if saved.x is None:
+        return dx, None, None
+    left, right = (_rounded(one, flow, ALONG_ROWS, dy.dtype) for one in (saved.x, dy))
+    dkernel = _transposed_times(left, right, saved.sizes)
     if gathered_over:
         dkernel = jax.lax.psum_scatter(dkernel, gathered_over, scatter_dimension=0, tiled=True)
-    return dx, dkernel, None
+    return dx, Kernel(dkernel, None), None
 
 
-_matmul.defvjp(_matmul_forward, _matmul_backward)
+_matmul.defvjp(_matmul_forward, _matmul_backward, symbolic_zeros=True)
 
 
 def _values(kernel: Kernel, flow: Flow, dtype: Any) -> jax.Array:

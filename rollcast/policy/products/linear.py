@@ -7,6 +7,10 @@ the identity in the backward pass (a straight-through estimate), so that the flo
 rounded kernel. A rollout's kernel consists of the codes that the same rounding made, so that its forward pass equals
 the learner's.
 
+A kernel that is not differentiated, that of a frozen base, gets no product x.T @ dy, and its layer keeps no x. Adapters
+of low rank over it (Hu et al. 2021, "LoRA", section 4.1) compute in the carrier's dtype in every flow, the narrow
+product first.
+
 Gradients of weights are float32 from the products on, in every flow, and so are their sums over devices: bfloat16 sums
 of thousands of tokens would lose the small terms (Micikevicius et al. 2018, "Mixed precision training", section 3.3).
 """
@@ -41,13 +45,17 @@ Flow = Literal["carrier", "fp8-master", "fp8-codes"]
 class Linear(nnx.Module):  # type: ignore[misc]
     """A linear layer: x @ kernel (+ bias); the kernel is [inputs, outputs], the bias [outputs].
 
-    In the flow "fp8-codes" there is a kernel_scale too: int8 exponents [blocks of inputs, blocks of outputs].
+    In the flow "fp8-codes" there is a kernel_scale too: int8 exponents [blocks of inputs, blocks of outputs]. With an
+    adapter, lora_a [inputs, rank] and lora_b [rank, outputs], ((x @ lora_a) @ lora_b) * lora_scale is added.
     """
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool = False) -> None:
         self.flow: Flow = "carrier"
         self.kernel = nnx.Param(jnp.zeros((inputs, outputs), jnp.float32))
         self.kernel_scale: nnx.Param | None = nnx.data(None)
+        self.lora_a: nnx.Param | None = nnx.data(None)
+        self.lora_b: nnx.Param | None = nnx.data(None)
+        self.lora_scale = 0.0
         self.bias = nnx.Param(jnp.zeros((outputs,), jnp.float32)) if bias else None
 
     def set_flow(self, flow: Flow) -> None:
@@ -58,16 +66,25 @@ class Linear(nnx.Module):  # type: ignore[misc]
             self.kernel = nnx.Param(jnp.zeros(shape, CODE))
             self.kernel_scale = nnx.Param(jnp.zeros(blocks_of(shape, WEIGHT_BLOCK), jnp.int8))
 
+    def add_adapter(self, rank: int, scale: float) -> None:
+        """Add an adapter of zeros."""
+        inputs, outputs = self.kernel.shape
+        self.lora_a = nnx.Param(jnp.zeros((inputs, rank), jnp.float32))
+        self.lora_b = nnx.Param(jnp.zeros((rank, outputs), jnp.float32))
+        self.lora_scale = scale
+
     def __call__(self, x: jax.Array) -> jax.Array:
         product = self._product(x)
+        if self.lora_a is not None and self.lora_b is not None:
+            narrow = carrier_matmul(x.dtype, x, self.lora_a[...])
+            product = product + carrier_matmul(x.dtype, narrow, self.lora_b[...]) * self.lora_scale
         return product if self.bias is None else product + carried_to(self.bias[...], product)
 
     def _product(self, x: jax.Array) -> jax.Array:
         if self.flow == "carrier":
             return carrier_matmul(x.dtype, x, self.kernel[...])
-        if self.kernel_scale is None:
-            return fp8_matmul(x, self.kernel[...])
-        return _forward(x, Quantised(self.kernel[...], self.kernel_scale[...]))
+        kernel = self.kernel[...]
+        return fp8_matmul(x, kernel if self.kernel_scale is None else Quantised(kernel, self.kernel_scale[...]))
 
 
 def carried(weights: jax.Array, dtype: Any) -> jax.Array:
@@ -103,49 +120,62 @@ def carrier_matmul(dtype: Any, x: jax.Array, kernel: jax.Array) -> jax.Array:
     Only float32 masters have gradients, which are added up over tokens and over devices in float32. Automatic
     differentiation would round each device's share to the carrier's dtype first.
     """
-    return _carrier_forward(dtype, x, kernel)[0]
+    return _carrier_product(dtype, x, kernel)
 
 
-def _carrier_forward(dtype: Any, x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    read = carried(kernel, x.dtype)
+def _carrier_product(dtype: Any, x: jax.Array, kernel: jax.Array) -> jax.Array:
     # As one matrix: the kernel's gradient is then one product too, which on a CPU is a third faster.
-    product = jnp.matmul(_rows(x), read, preferred_element_type=dtype)
-    return product.reshape(*x.shape[:-1], product.shape[1]), (x, read)
+    product = jnp.matmul(_rows(x), carried(kernel, x.dtype), preferred_element_type=dtype)
+    return product.reshape(*x.shape[:-1], product.shape[1])
 
 
-def _carrier_backward(_dtype: Any, saved: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _carrier_forward(dtype: Any, x: Any, kernel: Any) -> tuple[jax.Array, tuple[jax.Array | None, jax.Array]]:
+    """Take x and kernel with whether they are differentiated; x is needed for the kernel's gradient alone."""
+    product = _carrier_product(dtype, x.value, kernel.value)
+    return product, (x.value if kernel.perturbed else None, carried(kernel.value, x.value.dtype))
+
+
+def _carrier_backward(
+    _dtype: Any, saved: tuple[jax.Array | None, jax.Array], dy: jax.Array
+) -> tuple[jax.Array, jax.Array | None]:
     x, read = saved
-    rows = _rows(dy.astype(x.dtype))
+    rows = _rows(dy.astype(read.dtype))
     # Transposed operands would be gathered from their shards a second time.
-    dx = jnp.einsum("ro,io->ri", rows, read)
-    dkernel = jnp.einsum("ri,ro->io", _rows(x), rows, preferred_element_type=jnp.float32)
-    return dx.reshape(x.shape), dkernel
+    dx = jnp.einsum("ro,io->ri", rows, read).reshape(*dy.shape[:-1], read.shape[0])
+    return dx, None if x is None else jnp.einsum("ri,ro->io", _rows(x), rows, preferred_element_type=jnp.float32)
 
 
-carrier_matmul.defvjp(_carrier_forward, _carrier_backward)
+carrier_matmul.defvjp(_carrier_forward, _carrier_backward, symbolic_zeros=True)
 
 
 @jax.custom_vjp  # type: ignore[untyped-decorator]
-def fp8_matmul(x: jax.Array, master: jax.Array) -> jax.Array:
-    """Return x [..., inputs] @ master f32 [inputs, outputs], both rounded to E4M3, in x's dtype, the carrier's.
+def fp8_matmul(x: jax.Array, kernel: jax.Array | Quantised) -> jax.Array:
+    """Return x [..., inputs] @ kernel [inputs, outputs], both in E4M3, in x's dtype, the carrier's.
 
-    The gradient of x has the carrier's dtype, that of the master is f32; their products have E4M3 operands too.
+    The kernel is a master f32, which is rounded here and gets a gradient f32, or the codes that the same rounding made,
+    which get none. The gradient of x has the carrier's dtype. The gradients' products have E4M3 operands too.
     """
-    return _forward(x, master)
+    return _forward(x, kernel)
 
 
-def _fp8_forward(x: jax.Array, master: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return fp8_matmul(x, master), (x, master)
+def _fp8_forward(x: Any, kernel: Any) -> tuple[jax.Array, tuple[jax.Array | None, jax.Array | Quantised]]:
+    """Take x and kernel with whether they are differentiated, as _carrier_forward does."""
+    is_master = not isinstance(kernel, Quantised)
+    values = jax.tree.map(lambda leaf: leaf.value, kernel, is_leaf=lambda leaf: hasattr(leaf, "perturbed"))
+    return _forward(x.value, values), (x.value if is_master and kernel.perturbed else None, values)
 
 
-def _fp8_backward(saved: tuple[jax.Array, jax.Array], dy: jax.Array) -> tuple[jax.Array, jax.Array]:
-    x, master = saved
-    dx = _product(_rows(dy), master.T, WEIGHT_BLOCK)
-    dmaster = _product(_rows(x).T, _rows(dy), ALONG_ROWS)
-    return dx.astype(x.dtype).reshape(x.shape), dmaster
+def _fp8_backward(
+    saved: tuple[jax.Array | None, jax.Array | Quantised], dy: jax.Array
+) -> tuple[jax.Array, jax.Array | None]:
+    x, kernel = saved
+    # Blocks of kernels are square, so the codes of the transpose are the transposed codes.
+    turned = Quantised(*(leaf.T for leaf in kernel)) if isinstance(kernel, Quantised) else kernel.T
+    dx = _product(_rows(dy), turned, WEIGHT_BLOCK).astype(dy.dtype).reshape(*dy.shape[:-1], -1)
+    return dx, None if x is None else _product(_rows(x).T, _rows(dy), ALONG_ROWS)
 
 
-fp8_matmul.defvjp(_fp8_forward, _fp8_backward)
+fp8_matmul.defvjp(_fp8_forward, _fp8_backward, symbolic_zeros=True)
 
 
 def _forward(x: jax.Array, kernel: jax.Array | Quantised) -> jax.Array:
