@@ -304,8 +304,8 @@ def _servicer(coordinator: Coordinator) -> Servicer:
         prompt_tokens_max=config.sampling.prompt_tokens_max,
         sampling=sampling,
         prefetch_batches=config.lease.prefetch_batches,
-        continue_across_versions=config.lease.on_new_version == "continue",
-        partial_interval_s=config.lease.partial_interval_s,
+        at_version_swap=config.lease.at_version_swap,
+        partial_interval_s=config.lease.partial_interval_s if config.lease.is_continued_elsewhere else 0.0,
         software=f"rollcast {software_version()}",
         tokenizer_json=coordinator.problems.tokenizer.to_json() if config.sampling.stop_strings else "",
         router_replay=config.sampling.router_replay,
@@ -321,6 +321,7 @@ def _servicer(coordinator: Coordinator) -> Servicer:
         tokenizer_json=coordinator.problems.tokenizer.to_json(),
         evaluation_sets=[HELD_OUT, *config.evaluation_sets],
         router_replay=config.sampling.router_replay,
+        at_version_swap=config.lease.at_version_swap,
     )
     return Servicer(
         PeerCalls(coordinator.shell, coordinator.sessions, coordinator.desk, welcome, coordinator.ledger),

@@ -11,7 +11,9 @@ from learner.objective.config import ObjectiveConfig
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.sizing.memory import OptimiserName, StateDtype
 from rollcast.runtime.config import ConfigModel
+from rollcast.runtime.errors import ConfigError
 from rollcast.wire.limits import CHUNK_SIZE_BYTES_MIN
+from rollcast.wire.rollouts import AtVersionSwap
 
 BehaviourSource = Literal["recompute", "reported"]
 
@@ -295,6 +297,22 @@ class LearnerConfig(ConfigModel):
     """Seconds to wait for a batch before giving up with RC201."""
     reconnect_timeout_s: float = Field(120.0, gt=0.0)
     """Seconds to retry when the connection to the coordinator is lost."""
+
+    def check_swap(self, at_version_swap: AtVersionSwap) -> None:
+        """Check that the configured source of log-probabilities goes with what rollouts do at a version swap.
+
+        Raises:
+            ConfigError: rollouts keep keys and values of older versions, and the learner would compute their tokens'
+                log-probabilities under one version.
+        """
+        if at_version_swap == "keep" and (self.behaviour != "reported" or self.audited_rollouts):
+            raise ConfigError(
+                "the coordinator's lease.at_version_swap is keep, and the learner recomputes log-probabilities",
+                cause="a token then attends to keys and values of several versions, so that no version alone gives "
+                "the probability with which it was sampled",
+                fix='set the learner\'s behaviour = "reported" and audited_rollouts = 0, if all peers are your own; '
+                "or lease.at_version_swap to finish or continue",
+            )
 
     @model_validator(mode="before")
     @classmethod

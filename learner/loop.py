@@ -80,6 +80,7 @@ class LoopSettings:
     rules: BatchRules
     behaviour: BehaviourSource
     audited_rollouts: int
+    caches_kept: bool  # whether rollouts keep keys and values across versions
     mismatch: MismatchConfig
     sampling_check: SamplingCheckConfig
 
@@ -300,6 +301,7 @@ class TrainingLoop:
             own_version=self._own_version() if self._parts.trainer.scores_on_policy else None,
             step=self.step,
             audited_rollouts=self._settings.audited_rollouts,
+            caches_kept=self._settings.caches_kept,
         )
 
     def _alignment(

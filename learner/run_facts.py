@@ -15,7 +15,7 @@ from rollcast.runtime.errors import CheckpointError, ConfigError
 from rollcast.wire import limits
 from rollcast.wire.ids import Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import Sampling, sampling_from_pb
+from rollcast.wire.rollouts import AtVersionSwap, Sampling, at_version_swap_from_pb, sampling_from_pb
 from rollcast.wire.routes import RouteShape
 from rollcast.wire.text.tokenizer import read_record
 
@@ -27,6 +27,7 @@ class RunFacts:
     info: pb.RunInfo
     model: ModelConfig
     sampling: Sampling
+    at_version_swap: AtVersionSwap
 
     @classmethod
     def of(cls, info: pb.RunInfo, config: LearnerConfig) -> RunFacts:
@@ -34,7 +35,8 @@ class RunFacts:
 
         Raises:
             ConfigError: versions are published so rarely that every rollout would be too old, or groups are too small
-                for the objective; or router replay is on, but the model has no experts, or routes would be too large.
+                for the objective; or rollouts keep keys and values where their log-probabilities are recomputed;
+                or router replay is on, but the model has no experts, or routes would be too large.
             ModelError: the model to start from cannot be used, or has another tokenizer.
             MalformedMessage: the tokenizer or the sampling parameters are malformed.
         """
@@ -45,13 +47,15 @@ class RunFacts:
                 cause="the newest version would be too old to train on before the next one is published",
                 fix="publish at least every staleness_limit + 1 steps",
             )
+        at_version_swap = at_version_swap_from_pb(info.at_version_swap)
+        config.check_swap(at_version_swap)
         check_group_size(config.objective, info.samples_per_group)
         model = starting_model(config, read_record(info.tokenizer_json))
         # The learner has no text: the coordinator cuts what it has sampled for an evaluation, before it is scored.
         sampling = replace(sampling_from_pb(info.sampling), stop_strings=())
         if info.router_replay:
             _check_replay(model.route_shape, info.prompt_tokens_max + sampling.max_new_tokens)
-        return cls(info, model, sampling)
+        return cls(info, model, sampling, at_version_swap)
 
     @property
     def model_json(self) -> str:

@@ -368,6 +368,7 @@ class _Life:
             rules=self._facts.rules,
             behaviour=config.behaviour,
             audited_rollouts=config.audited_rollouts,
+            caches_kept=self._facts.at_version_swap == "keep",
             mismatch=config.mismatch,
             sampling_check=config.sampling_check,
         )

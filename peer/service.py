@@ -50,7 +50,7 @@ from rollcast.runtime.errors import RollcastError, StoreError
 from rollcast.wire.ids import LeaseId
 from rollcast.wire.limits import TEXT_LENGTH_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import lease_from_pb, sampling_from_pb
+from rollcast.wire.rollouts import at_version_swap_from_pb, lease_from_pb, sampling_from_pb
 from rollcast.wire.versions.chunk_store import ChunkStore
 from rollcast.wire.versions.records import VerifiedVersion
 from rollcast.wire.versions.stored_encoding import StoredEncoding
@@ -258,7 +258,8 @@ class PeerProcess:
     def _request_work(self, welcome: pb.Welcome) -> None:
         if self._worker is not None:
             held = welcome.prefetch_batches or 2.0
-            self._worker.handle(SessionOpened(held, welcome.partial_interval_s, welcome.continue_across_versions))
+            at_swap = at_version_swap_from_pb(welcome.at_version_swap)
+            self._worker.handle(SessionOpened(held, welcome.partial_interval_s, at_swap))
 
     def lost(self, reason: str) -> None:
         """Pass the loss of the session on; the worker continues under the leases that it holds."""

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     fleets = {
         "predict": base,
         "none": replace(base, pacing="none"),
-        "continue": replace(base, slice_tokens=2, continue_across_versions=True),
+        "continue": replace(base, slice_tokens=2, at_version_swap="continue"),
         "tail": long_tailed(32, SURPLUS),
     }
     for name, settings in fleets.items():

@@ -21,6 +21,7 @@ from rollcast.runtime.errors import ProcessFailed
 from rollcast.runtime.logs import configure_logging
 from rollcast.runtime.process import die_with_parent, run_process
 from rollcast.wire.ids import Version
+from rollcast.wire.rollouts import RenewMode
 
 _GENERATION_S_MAX = 86_400.0  # longer than any benchmark
 
@@ -71,7 +72,7 @@ class IdleGeneration:
     def add(self, requests: Sequence[GenerateRequest]) -> None:
         """Do nothing: no request is ever generated."""
 
-    def renew(self) -> None:
+    def renew(self, mode: RenewMode = "continue") -> None:
         """Do nothing: there are no weights to read again."""
 
 

@@ -22,6 +22,7 @@ from capacity.model.demand import Demand
 from capacity.model.run_rules import Conduct
 from capacity.model.topologies import Topology
 from capacity.model.workers import Speed, Worker
+from rollcast.wire.rollouts import at_version_swap_from_pb
 
 _ROLLOUTS_MIN = 5  # a peer with fewer rollouts gets no speed: their mean would be mostly noise
 _MEDIAN_ERROR = math.sqrt(math.pi / 2.0)  # standard error of a median / that of the mean, of a normal quantity
@@ -105,7 +106,7 @@ class Calibration:
             prefetch_s=float(self.lease.get("prefetch_s", defaults.prefetch_s)),
             reconnect_grace_s=float(self.lease.get("reconnect_grace_s", defaults.reconnect_grace_s)),
             whole_batches=self.whole_batches,
-            continue_across_versions=self.lease.get("on_new_version") == "continue",
+            at_version_swap=at_version_swap_from_pb(str(self.lease.get("at_version_swap", ""))),
             t_publish_s=self.t_publish_s.value,
         )
 

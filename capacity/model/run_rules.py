@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rollcast.wire.rollouts import AtVersionSwap
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conduct:
@@ -19,8 +21,8 @@ class Conduct:
             work.
         whole_batches: whether rollouts generated together are uploaded together, when the longest has ended.
             Otherwise each is uploaded when it ends, and another one takes its place.
-        continue_across_versions: whether rollouts in flight continue with a new version. Otherwise they end first,
-            and nothing takes their places meanwhile.
+        at_version_swap: what rollouts in flight do when a new version is active (rollcast.wire.rollouts). With
+            "finish" nothing takes the places of those that end meanwhile.
         t_publish_s: from the end of a learner step to its version's announcement: hashing, writing, pushing.
         t_notice_s: a round trip: the announcement of a version, and the report that it is held.
         t_turn_s: from a rollout's end to the lease that takes its place: a round trip and a durable write.
@@ -32,7 +34,7 @@ class Conduct:
     prefetch_batches: float = 2.0
     prefetch_s: float = 10.0
     whole_batches: bool = False
-    continue_across_versions: bool = False
+    at_version_swap: AtVersionSwap = "finish"
     t_publish_s: float = 0.0
     t_notice_s: float = 0.0
     t_turn_s: float = 0.0

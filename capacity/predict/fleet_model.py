@@ -198,7 +198,7 @@ class FleetModel:
         if worker.away:
             return
         swap_s = 0.0
-        if worker.loaded > worker.active and (self._conduct.continue_across_versions or not worker.running):
+        if worker.loaded > worker.active and (self._conduct.at_version_swap != "finish" or not worker.running):
             worker.active, swap_s = worker.loaded, self._demand.t_swap_s
         if worker.running and (self._conduct.whole_batches or worker.loaded > worker.active):
             return

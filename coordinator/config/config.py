@@ -27,6 +27,7 @@ from coordinator.core.staleness.policy import LatePolicy
 from rollcast.runtime.config import ConfigModel
 from rollcast.wire import limits
 from rollcast.wire.joining.bootstrap import PLACE_PATTERN, PLACES_MOST
+from rollcast.wire.rollouts import AtVersionSwap
 from rollcast.wire.text.tokenizer import UNKNOWN
 
 StopString = Annotated[str, Field(min_length=1, max_length=limits.STOP_STRING_LENGTH_MAX)]
@@ -156,12 +157,21 @@ class LeaseConfig(ConfigModel):
     """Most attempts, as a share of all, that may be second attempts at slots of slow peers."""
     evaluation_share: float = Field(0.25, gt=0.0, le=1.0)
     """Share of the fleet, by slots, that may evaluate instead of generating for training; at least one peer."""
-    on_new_version: Literal["finish", "continue"] = "finish"
-    """Whether a peer finishes its running rollouts with the old version or continues them with the new one."""
+    at_version_swap: AtVersionSwap = "finish"
+    """What a peer's running rollouts do when a newer version is active. "finish": they end with the old one first.
+    "continue": they go on with the new one, which reads their tokens so far again. "keep": they go on with the new one
+    over the old one's keys and values. No version alone then gives the tokens' probabilities, so the learner must take
+    reported ones and audit none, and a lost peer's rollouts start anew."""
     partial_interval_s: float = Field(10.0, ge=0.0)
     """Seconds between two uploads of a running rollout's tokens, so that another peer can continue it; 0: never."""
     partial_tokens_max: int = Field(1_000_000, ge=0)
     """Most tokens of unfinished rollouts that are kept in memory, all peers together."""
+
+    @property
+    def is_continued_elsewhere(self) -> bool:
+        """Whether another peer continues an unfinished rollout. With "keep" none does: the tokens pass on without the
+        reported log-probabilities, and nothing else gives these."""
+        return self.at_version_swap != "keep"
 
 
 class MembershipConfig(ConfigModel):

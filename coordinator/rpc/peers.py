@@ -42,7 +42,7 @@ from rollcast.wire.identity.certificates import Caller
 from rollcast.wire.ids import Epoch, LeaseId, PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.protocol import agree_with, range_to_pb
-from rollcast.wire.rollouts import partial_from_pb, received_rollout
+from rollcast.wire.rollouts import AtVersionSwap, partial_from_pb, received_rollout
 from rollcast.wire.routes import RouteShape
 
 log = structlog.get_logger()
@@ -74,7 +74,7 @@ class WelcomeSettings:
     prompt_tokens_max: int
     sampling: pb.Sampling
     prefetch_batches: float
-    continue_across_versions: bool
+    at_version_swap: AtVersionSwap
     partial_interval_s: float
     software: str
     tokenizer_json: str = ""
@@ -92,7 +92,7 @@ class WelcomeSettings:
                 prompt_tokens_max=self.prompt_tokens_max,
                 sampling=self.sampling,
                 prefetch_batches=self.prefetch_batches,
-                continue_across_versions=self.continue_across_versions,
+                at_version_swap=self.at_version_swap,
                 partial_interval_s=self.partial_interval_s,
                 tokenizer_json=self.tokenizer_json,
                 router_replay=self.router_replay,

@@ -41,7 +41,7 @@ def core_settings(
         lead_margin_steps=config.lease.lead_margin_steps,
         duplicate_share=config.lease.duplicate_share,
         evaluation_share=config.lease.evaluation_share,
-        partial_tokens_max=config.lease.partial_tokens_max,
+        partial_tokens_max=config.lease.partial_tokens_max if config.lease.is_continued_elsewhere else 0,
         heartbeat_timeout_s=config.membership.heartbeat_timeout_s,
         no_peer_timeout_s=config.membership.no_peer_timeout_s,
         start_timeout_s=config.membership.start_timeout_s,

@@ -70,6 +70,7 @@ def plan_behaviour(
     own_version: int | None,
     step: int,
     audited_rollouts: int,
+    caches_kept: bool = False,
 ) -> BehaviourPlan:
     """Plan the sources for a batch.
 
@@ -81,14 +82,28 @@ def plan_behaviour(
             cannot score it because the batch takes several optimiser steps.
         step: the learner step, by which the audited rollouts are chosen.
         audited_rollouts: how many rollouts are recomputed although their log-probabilities were reported.
+        caches_kept: whether rollouts keep keys and values across versions. The training pass then gives the
+            probability only of the tokens of a rollout's first version.
     """
     mask = packed.loss_mask
     own = mask & (packed.token_versions == own_version) if own_version is not None else np.zeros_like(mask)
+    if caches_kept:
+        own &= _of_first_versions(packed)
     reported, has_report = _lay_out_reports(rows, packed)
     from_report = has_report if source == "reported" else np.zeros_like(mask)
     audited = _audited(rows, packed, from_report & ~own, step, audited_rollouts)
     recomputed = (mask & ~own & ~from_report) | audited
     return BehaviourPlan(reported, has_report, from_report, own, recomputed)
+
+
+def _of_first_versions(packed: PackedBatch) -> Array:
+    """Return the trained tokens, bool [rows, time], of the first version that generated any of their rollout."""
+    result = np.zeros_like(packed.loss_mask)
+    for place in packed.places:
+        versions, trained = packed.token_versions[place], packed.loss_mask[place]
+        if trained.any():
+            result[place] = trained & (versions == versions[trained][0])
+    return result
 
 
 def _lay_out_reports(rows: Sequence[TrainingRow], packed: PackedBatch) -> tuple[Array, Array]:

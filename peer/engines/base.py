@@ -9,7 +9,7 @@ from typing import Protocol
 
 from rollcast.policy.config import ModelConfig
 from rollcast.wire.ids import Epoch, Version
-from rollcast.wire.rollouts import FinishReason, Sampling
+from rollcast.wire.rollouts import FinishReason, RenewMode, Sampling
 from rollcast.wire.text.stop_strings import Decode
 from rollcast.wire.versions.records import VersionRecord
 
@@ -87,10 +87,12 @@ class Generation(Protocol):
         """
         ...
 
-    def renew(self) -> None:
-        """Continue with the engine's active version: the tokens so far are read again with its weights.
+    def renew(self, mode: RenewMode = "continue") -> None:
+        """Continue with the engine's active version. Call it between two slices only.
 
-        Call it between two slices only.
+        With "continue" the tokens so far are read again with its weights, shared prompts once. With "keep" they are
+        not: the keys and values of each rollout in progress stay, and only rollouts that begin later are read. Either
+        way no rollout begins with keys or values of another version than the active one.
         """
         ...
 

@@ -19,7 +19,7 @@ from rollcast.policy.sizing.computation import sampling_computation
 from rollcast.policy.sizing.memory import PeerShape, peer_memory
 from rollcast.policy.snapshot import freeze, views
 from rollcast.wire.ids import Version
-from rollcast.wire.rollouts import Sampling
+from rollcast.wire.rollouts import RenewMode, Sampling
 from rollcast.wire.versions.records import state_hash
 
 # Lengths without a warm-up are rounded up to a power of two from here, so that few shapes are ever compiled.
@@ -153,6 +153,7 @@ class JaxGeneration:
         asked = [_sample_request(item) for item in requests]
         self._generation = sampler.begin({}, asked, _NO_SAMPLING, decode=decode)  # the first slice gives it weights
         self._generated_with: _Loaded | None = None
+        self._renew_mode: RenewMode = "keep"  # of the swaps since the last slice together
 
     def add(self, requests: Sequence[GenerateRequest]) -> None:
         """Queue requests for rows that become free (see Generation.add)."""
@@ -162,14 +163,16 @@ class JaxGeneration:
         """Generate one slice in the engine's thread (see Generation.next_slice)."""
         return await self._engine._held.generate(functools.partial(self._generate, self._weights, tokens_max))
 
-    def renew(self) -> None:
-        """Switch to the active weights; the next slice reads the tokens so far again (see Generation.renew)."""
+    def renew(self, mode: RenewMode = "continue") -> None:
+        """Switch to the active weights from the next slice on (see Generation.renew)."""
         self._weights = self._engine._held.active or self._weights
+        if mode == "continue":
+            self._renew_mode = mode
 
     def _generate(self, weights: _Loaded, tokens_max: int) -> list[CompletionSlice]:
         if self._generated_with is not weights:
-            self._generation.renew(self._engine._device.use(weights.weights))
-        self._generated_with = weights
+            self._generation.renew(self._engine._device.use(weights.weights), self._renew_mode)
+        self._generated_with, self._renew_mode = weights, "keep"
         shape = weights.config.route_shape
         return [
             CompletionSlice(

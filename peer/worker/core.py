@@ -50,7 +50,7 @@ from peer.worker.spool import Spool, counted
 from peer.worker.status import GenerationSpeed, PeerState, Receiving, WorkerStatus
 from peer.worker.version_swap import VersionSwap
 from rollcast.wire.ids import LeaseId
-from rollcast.wire.rollouts import LeaseGrant, Rollout
+from rollcast.wire.rollouts import AtVersionSwap, LeaseGrant, RenewMode, Rollout
 
 HELD_BATCHES_MAX = 8  # batches of slots held at most, whatever the coordinator allows
 SPOOL_BATCHES = 16  # finished batches kept while the coordinator is unreachable
@@ -92,7 +92,7 @@ class WorkerCore:
         self._last_loss = ""
         self._slots_asked = SlotsAsked()
         self._partial_pace = PartialPace()
-        self._continue_across_versions = False
+        self._at_swap: AtVersionSwap = "finish"
         self._halt = Halt()
         self._finished = False
         self.accepted, self.dropped = 0, Counter[str]()
@@ -187,7 +187,7 @@ class WorkerCore:
         self._halt.standby = ""  # the coordinator repeats it if it still holds
         self._held_slots_wanted = int(self._batch_slots * max(1.0, min(event.held_batches, HELD_BATCHES_MAX)))
         self._partial_pace = PartialPace(event.partial_interval_s, now)
-        self._continue_across_versions = event.continue_across_versions
+        self._at_swap = event.at_version_swap
         self._spool.retry_now()
         if self._batch is not None:
             self._batch.report_again()
@@ -307,7 +307,7 @@ class WorkerCore:
     def _swap_version(self) -> list[Action]:
         batch = self._batch
         between_slices = batch is not None and not batch.slice_running and batch.may_renew()
-        may_swap = self._at_rest or (self._continue_across_versions and between_slices)
+        may_swap = self._at_rest or (self._at_swap != "finish" and between_slices)
         active, loaded = self._swap.active, self._swap.waiting
         if active is None or loaded is None:
             return self._swap.step(may_swap)
@@ -321,11 +321,13 @@ class WorkerCore:
         batch.keep(self._book.is_generating)
         if not len(batch):
             return self._end_batch(batch, now)
-        renew = batch.key != active
         # If versions are swapped only between two batches, this one must end before the swap, so it is not refilled.
         swap_is_near = self._swap.waits and not self._book.evaluates(active)
-        fill = self._may_begin() and (self._continue_across_versions or not swap_is_near)
+        fill = self._may_begin() and (self._at_swap != "finish" or not swap_is_near)
         more = self._book.take(active, self._batch_slots - len(batch)) if fill else ()
+        renew: RenewMode | None = None
+        if batch.key != active:
+            renew = "keep" if self._at_swap == "keep" else "continue"
         batch.begin_slice(active, now, more)
         return [ContinueBatch(batch.batch_id, self._speed.next_slice_tokens(), renew, more)]
 

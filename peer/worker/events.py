@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rollcast.wire.ids import Epoch, LeaseId, Version
-from rollcast.wire.rollouts import FinishReason, LeaseGrant, PartialRollout, Rollout, Segment, Slot
+from rollcast.wire.rollouts import (
+    AtVersionSwap,
+    FinishReason,
+    LeaseGrant,
+    PartialRollout,
+    RenewMode,
+    Rollout,
+    Segment,
+    Slot,
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -54,7 +63,7 @@ class SessionOpened:
 
     held_batches: float = 2.0  # generation batches for which the worker may hold slots
     partial_interval_s: float = 0.0  # seconds between partial results of a running rollout; 0: none are sent
-    continue_across_versions: bool = False  # versions are swapped between two slices; otherwise between two batches
+    at_version_swap: AtVersionSwap = "finish"  # "finish" swaps between two batches, the others between two slices
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,13 +243,13 @@ class ContinueBatch:
     """Generate the next slice of the batch; answered by SliceGenerated.
 
     Args:
-        renew: use the version that is active now.
+        renew: use the version that is active now, in this way; None: it is in use already.
         more: slots that take the places of rollouts that have ended.
     """
 
     batch_id: int
     slice_tokens: int
-    renew: bool = False
+    renew: RenewMode | None = None
     more: tuple[SlotWork, ...] = ()
 
 

@@ -43,7 +43,7 @@ from rollcast.runtime.errors import CorruptChunk, ProcessFailed, RollcastError, 
 from rollcast.runtime.waits import backoff_delays_s
 from rollcast.wire.ids import LeaseId, PeerId
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.rollouts import Rollout, Segment, partial_to_pb
+from rollcast.wire.rollouts import RenewMode, Rollout, Segment, partial_to_pb
 from rollcast.wire.versions.chunk_store import ChunkStore
 
 log = structlog.get_logger()
@@ -211,13 +211,13 @@ class Worker:
         await self._generate_slice(batch_id, slice_tokens)
 
     async def _generate_slice(
-        self, batch_id: int, slice_tokens: int, renew: bool = False, more: tuple[SlotWork, ...] = ()
+        self, batch_id: int, slice_tokens: int, renew: RenewMode | None = None, more: tuple[SlotWork, ...] = ()
     ) -> None:
         generation, work = self._generation, self._work
         if generation is None:
             raise ProcessFailed(f"batch {batch_id} is over and asked for more")
-        if renew:
-            generation.renew()
+        if renew is not None:
+            generation.renew(renew)
         if more:
             generation.add([_request(item) for item in more])
             work.update(enumerate(more, start=self._requests))

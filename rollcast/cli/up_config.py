@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from coordinator.config.config import CoordinatorConfig
 from learner.config import LearnerConfig
@@ -46,3 +46,8 @@ class UpConfig(ConfigModel):
     """Settings of the origin, which keeps the published versions."""
     peer: PeerConfig = PeerConfig()
     """Settings of every peer; a number is appended to each name."""
+
+    @model_validator(mode="after")
+    def _learner_can_score_rollouts(self) -> UpConfig:
+        self.learner.check_swap(self.coordinator.lease.at_version_swap)
+        return self

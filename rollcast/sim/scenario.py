@@ -48,7 +48,7 @@ def standard(seed: int) -> FleetSettings:
         pacing=random.choice(["predict", "count"]),
         groups_per_step=random.choice([2, 3]),
         samples_per_group=random.choice([2, 3]),
-        continue_across_versions=random.random() < 0.5,
+        at_version_swap="continue" if random.random() < 0.5 else "finish",
         partial_interval_s=random.choice([0.0, 0.5, 2.0]),
         duplicate_share=random.choice([0.0, 0.05, 0.3]),
         checkpoint_every_steps=random.choice([1, 3, 5]),

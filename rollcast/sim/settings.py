@@ -11,6 +11,7 @@ from coordinator.core.decisions.settings import PacingRule
 from coordinator.core.events.prices import ActivationSettings
 from coordinator.core.staleness.policy import LatePolicy
 from rollcast.sim.kernel.network import Line, Weather
+from rollcast.wire.rollouts import AtVersionSwap
 
 HOME = Line()
 SERVER = Line(up_bytes_s=1.25e8, down_bytes_s=1.25e8, delay_s=0.005)
@@ -109,7 +110,7 @@ class FleetSettings:
     slice_tokens: int = 8
     slice_s: float = 1.0
     partial_interval_s: float = 2.0
-    continue_across_versions: bool = False
+    at_version_swap: AtVersionSwap = "finish"
     pauses_while_receiving: bool = False  # real peers do not pause; only with "fluid" receiving
     rollout_bytes: float = 20e3
     # versions

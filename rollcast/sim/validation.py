@@ -156,7 +156,7 @@ def fleet_settings(demand: Demand, workers_on: WorkersOn, conduct: Conduct) -> F
         token_s=1.0,
         lengths=Lengths(median=median_tokens, sigma=sigma, most=most),
         slice_tokens=most if conduct.whole_batches else max(1, round(median_tokens / _SLICES)),
-        continue_across_versions=conduct.continue_across_versions,
+        at_version_swap=conduct.at_version_swap,
         pauses_while_receiving=demand.pauses_while_receiving,
         version_bytes=demand.update_bytes,
         piece_bytes=demand.update_bytes / 10.0 + 1.0,

@@ -18,6 +18,13 @@ SegmentRole = Literal["assistant", "tool", "user"]
 FinishReason = Literal["stop", "length", "interrupted"]
 LeaseKind = Literal["training", "evaluation"]
 
+#: How a rollout goes on under a newer version: "continue" reads all its tokens so far again with the new weights;
+#: "keep" goes on from the keys and values that the older versions left, so that nothing is read again.
+RenewMode = Literal["continue", "keep"]
+#: What a peer's running rollouts do when it swaps to a newer version: they end under the old one first, or go on.
+AtVersionSwap = Literal["finish", "continue", "keep"]
+AT_VERSION_SWAP: tuple[AtVersionSwap, ...] = ("finish", "continue", "keep")
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -277,6 +284,18 @@ def partial_from_pb(message: pb.PartialRollout) -> PartialRollout:
         position=message.position,
         segments=_segments(message.segments),
     )
+
+
+def at_version_swap_from_pb(value: str) -> AtVersionSwap:
+    """Convert what a message says about running rollouts at a swap; empty means "finish".
+
+    Raises:
+        MalformedMessage: the word is unknown.
+    """
+    found = next((word for word in AT_VERSION_SWAP if word == (value or "finish")), None)
+    require(found is not None, "unknown word for what rollouts do at a version swap")
+    assert found is not None
+    return found
 
 
 def segment_from_pb(message: pb.Segment, *, logprobs: bool = True, routes: RouteShape | None = None) -> Segment:

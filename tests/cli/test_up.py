@@ -12,6 +12,7 @@ import structlog
 from rollcast.cli import up
 from rollcast.policy.sizing.device_shares import Accelerators, share_devices
 from rollcast.policy.sizing.hardware import GIB
+from rollcast.runtime.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 SHARES = share_devices(Accelerators("gpu", ("0",)), 1, ["peer-1"], 0.5)
@@ -37,6 +38,14 @@ def test_standard_output_is_for_the_summary_alone(
     finally:
         structlog.reset_defaults()
     assert capsys.readouterr().out == ""
+
+
+def test_a_run_whose_learner_could_not_score_its_rollouts_is_refused_before_it_starts(tmp_path: Path) -> None:
+    keep = ("coordinator.lease.at_version_swap=keep", f"runs_folder={tmp_path}")
+    with pytest.raises(ConfigError, match="at_version_swap is keep, and the learner recomputes"):
+        up.up(CONFIGS / "local.toml", setting=keep, dry_run=True)
+    reported = ("learner.behaviour=reported", "learner.audited_rollouts=0")
+    assert up.up(CONFIGS / "local.toml", setting=(*keep, *reported), dry_run=True) == 0
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from learner.config import LearnerConfig
+from learner.config import BehaviourSource, LearnerConfig
 from learner.run_facts import RunFacts
 from learner.training.trained_ids import TrainedIds
 from learner.wall_time import StepTime, WallTime
@@ -119,6 +119,17 @@ def test_versions_that_come_too_rarely_are_refused() -> None:
 def test_groups_too_small_for_the_objective_are_refused() -> None:
     with pytest.raises(ConfigError, match="grpo cannot learn from groups of 1"):
         RunFacts.of(info(samples_per_group=1), LearnerConfig())
+
+
+@pytest.mark.parametrize("source", ["recompute", "reported"])
+def test_caches_are_kept_only_where_nothing_is_recomputed(source: BehaviourSource) -> None:
+    scored = LearnerConfig(behaviour=source)  # which audits some rollouts by default
+    with pytest.raises(ConfigError, match=r"at_version_swap is keep, and the learner recomputes") as refused:
+        RunFacts.of(info(at_version_swap="keep"), scored)
+    assert "audited_rollouts = 0" in refused.value.fix
+    facts = RunFacts.of(info(at_version_swap="keep"), LearnerConfig(behaviour="reported", audited_rollouts=0))
+    assert facts.at_version_swap == "keep"
+    assert RunFacts.of(info(), scored).at_version_swap == "finish"
 
 
 def test_router_replay_needs_a_model_with_experts() -> None:

@@ -16,7 +16,7 @@ from rollcast.policy.params import Params
 from rollcast.policy.sampling.decoding import Controls, stop_row
 from rollcast.policy.sampling.kv_cache import Pages
 from rollcast.policy.sampling.page_pool import NULL_PAGE, PagePool, Reservation
-from rollcast.wire.rollouts import FinishReason, Sampling
+from rollcast.wire.rollouts import FinishReason, RenewMode, Sampling
 from rollcast.wire.text.stop_strings import Decode, StopStrings, stop_strings
 
 #: Routes of some tokens, [tokens, layers, experts_per_token]; see rollcast.wire.routes.
@@ -199,9 +199,12 @@ class Generation:
                     news[item.number] = self._take_in(row, item, *new)
         return news
 
-    def renew(self, params: Params) -> None:
-        """Continue with these weights: the tokens so far are read again with them."""
+    def renew(self, params: Params, mode: RenewMode = "continue") -> None:
+        """Continue with these weights, which read the tokens so far again, unless their keys and values are kept."""
         self._params = params
+        if mode == "keep":
+            self._pool.share_no_more()  # a sequence that begins under these weights reads its prompt with them
+            return
         running = [item for item in self._rows if item is not None]
         prompts = {id(item.pages.prompt): item for item in running if item.pages is not None}
         self._fill(running, list(prompts.values()))

@@ -103,4 +103,9 @@ class PagePool:
         shared.users -= 1
         if not shared.users:
             self._free += shared.pages
-            del self._prompts[shared.tokens]
+            if self._prompts.get(shared.tokens) is shared:
+                del self._prompts[shared.tokens]
+
+    def share_no_more(self) -> None:
+        """Give the prompts that are in use now to no further sequence; those that have them keep them."""
+        self._prompts.clear()

@@ -197,7 +197,7 @@ class PeerNode(Process):
 
     def _opened(self, held_batches: float) -> None:
         settings = self.ground.settings
-        self.apply(SessionOpened(held_batches, settings.partial_interval_s, settings.continue_across_versions))
+        self.apply(SessionOpened(held_batches, settings.partial_interval_s, settings.at_version_swap))
 
     def _heartbeat(self) -> ev.HeartbeatReceived:
         assert self.worker is not None

@@ -590,7 +590,7 @@ class PeerMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., work_request: _Optional[_Union[WorkRequest, _Mapping]] = ..., version_held: _Optional[_Union[VersionHeld, _Mapping]] = ..., lease_return: _Optional[_Union[LeaseReturn, _Mapping]] = ..., accusation: _Optional[_Union[Accusation, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., certificate_request: _Optional[_Union[CertificateRequest, _Mapping]] = ..., partial_rollout: _Optional[_Union[PartialRollout, _Mapping]] = ..., reachability: _Optional[_Union[Reachability, _Mapping]] = ..., punch_request: _Optional[_Union[PunchRequest, _Mapping]] = ..., punch_outcome: _Optional[_Union[PunchOutcome, _Mapping]] = ..., dial_back_outcome: _Optional[_Union[DialBackOutcome, _Mapping]] = ..., peer_records: _Optional[_Union[PeerRecords, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("protocol", "run_id", "learner_public_key", "heartbeat_interval_s", "heartbeat_timeout_s", "software", "prompt_tokens_max", "sampling", "prefetch_batches", "continue_across_versions", "partial_interval_s", "tokenizer_json", "router_replay")
+    __slots__ = ("protocol", "run_id", "learner_public_key", "heartbeat_interval_s", "heartbeat_timeout_s", "software", "prompt_tokens_max", "sampling", "prefetch_batches", "at_version_swap", "partial_interval_s", "tokenizer_json", "router_replay")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     LEARNER_PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
@@ -600,7 +600,7 @@ class Welcome(_message.Message):
     PROMPT_TOKENS_MAX_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     PREFETCH_BATCHES_FIELD_NUMBER: _ClassVar[int]
-    CONTINUE_ACROSS_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    AT_VERSION_SWAP_FIELD_NUMBER: _ClassVar[int]
     PARTIAL_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
     TOKENIZER_JSON_FIELD_NUMBER: _ClassVar[int]
     ROUTER_REPLAY_FIELD_NUMBER: _ClassVar[int]
@@ -613,11 +613,11 @@ class Welcome(_message.Message):
     prompt_tokens_max: int
     sampling: Sampling
     prefetch_batches: float
-    continue_across_versions: bool
+    at_version_swap: str
     partial_interval_s: float
     tokenizer_json: str
     router_replay: bool
-    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., run_id: _Optional[str] = ..., learner_public_key: _Optional[bytes] = ..., heartbeat_interval_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., software: _Optional[str] = ..., prompt_tokens_max: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., prefetch_batches: _Optional[float] = ..., continue_across_versions: _Optional[bool] = ..., partial_interval_s: _Optional[float] = ..., tokenizer_json: _Optional[str] = ..., router_replay: _Optional[bool] = ...) -> None: ...
+    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., run_id: _Optional[str] = ..., learner_public_key: _Optional[bytes] = ..., heartbeat_interval_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., software: _Optional[str] = ..., prompt_tokens_max: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., prefetch_batches: _Optional[float] = ..., at_version_swap: _Optional[str] = ..., partial_interval_s: _Optional[float] = ..., tokenizer_json: _Optional[str] = ..., router_replay: _Optional[bool] = ...) -> None: ...
 
 class TokenizerRequest(_message.Message):
     __slots__ = ("sha256",)
@@ -776,7 +776,7 @@ class LearnerHello(_message.Message):
     def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., software: _Optional[str] = ..., learner_public_key: _Optional[bytes] = ...) -> None: ...
 
 class RunInfo(_message.Message):
-    __slots__ = ("protocol", "run_id", "epoch", "steps", "staleness_limit", "publish_every_steps", "groups_per_step", "samples_per_group", "prompt_tokens_max", "sampling", "tokenizer_json", "recorded_batches", "has_published", "newest_published_version", "origin_address", "origin_peer_id", "newest_record_payload", "epochs", "evaluation_sets", "router_replay")
+    __slots__ = ("protocol", "run_id", "epoch", "steps", "staleness_limit", "publish_every_steps", "groups_per_step", "samples_per_group", "prompt_tokens_max", "sampling", "tokenizer_json", "recorded_batches", "has_published", "newest_published_version", "origin_address", "origin_peer_id", "newest_record_payload", "epochs", "evaluation_sets", "router_replay", "at_version_swap")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -797,6 +797,7 @@ class RunInfo(_message.Message):
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_SETS_FIELD_NUMBER: _ClassVar[int]
     ROUTER_REPLAY_FIELD_NUMBER: _ClassVar[int]
+    AT_VERSION_SWAP_FIELD_NUMBER: _ClassVar[int]
     protocol: ProtocolRange
     run_id: str
     epoch: int
@@ -817,7 +818,8 @@ class RunInfo(_message.Message):
     epochs: _containers.RepeatedCompositeFieldContainer[EpochStart]
     evaluation_sets: _containers.RepeatedScalarFieldContainer[str]
     router_replay: bool
-    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., run_id: _Optional[str] = ..., epoch: _Optional[int] = ..., steps: _Optional[int] = ..., staleness_limit: _Optional[int] = ..., publish_every_steps: _Optional[int] = ..., groups_per_step: _Optional[int] = ..., samples_per_group: _Optional[int] = ..., prompt_tokens_max: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., tokenizer_json: _Optional[str] = ..., recorded_batches: _Optional[int] = ..., has_published: _Optional[bool] = ..., newest_published_version: _Optional[int] = ..., origin_address: _Optional[str] = ..., origin_peer_id: _Optional[str] = ..., newest_record_payload: _Optional[bytes] = ..., epochs: _Optional[_Iterable[_Union[EpochStart, _Mapping]]] = ..., evaluation_sets: _Optional[_Iterable[str]] = ..., router_replay: _Optional[bool] = ...) -> None: ...
+    at_version_swap: str
+    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., run_id: _Optional[str] = ..., epoch: _Optional[int] = ..., steps: _Optional[int] = ..., staleness_limit: _Optional[int] = ..., publish_every_steps: _Optional[int] = ..., groups_per_step: _Optional[int] = ..., samples_per_group: _Optional[int] = ..., prompt_tokens_max: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., tokenizer_json: _Optional[str] = ..., recorded_batches: _Optional[int] = ..., has_published: _Optional[bool] = ..., newest_published_version: _Optional[int] = ..., origin_address: _Optional[str] = ..., origin_peer_id: _Optional[str] = ..., newest_record_payload: _Optional[bytes] = ..., epochs: _Optional[_Iterable[_Union[EpochStart, _Mapping]]] = ..., evaluation_sets: _Optional[_Iterable[str]] = ..., router_replay: _Optional[bool] = ..., at_version_swap: _Optional[str] = ...) -> None: ...
 
 class EpochStart(_message.Message):
     __slots__ = ("epoch", "step_from", "step")

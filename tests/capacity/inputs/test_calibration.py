@@ -19,7 +19,7 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 
 RUN = {"groups_per_step": 4, "samples_per_group": 2, "staleness_limit": 4, "publish_every_steps": 1}
 
-LEASE = {"lead_margin_steps": 0.5, "prefetch_batches": 2.0, "prefetch_s": 10.0, "on_new_version": "finish"}
+LEASE = {"lead_margin_steps": 0.5, "prefetch_batches": 2.0, "prefetch_s": 10.0, "at_version_swap": "finish"}
 
 T_TRAIN_S, BATCH_S, AT_ONCE = 3.0, 2.0, 2
 
@@ -58,7 +58,7 @@ def test_it_becomes_a_demand_and_workers() -> None:
     found = calibrate(records())
     demand, conduct = found.with_bcast(None, 2)
     assert (demand.rollouts_per_step, demand.staleness_limit, demand.t_train_s) == (8, 4, pytest.approx(3.0))
-    assert (conduct.samples_per_group, conduct.prefetch_s, conduct.continue_across_versions) == (2, 10.0, False)
+    assert (conduct.samples_per_group, conduct.prefetch_s, conduct.at_version_swap) == (2, 10.0, "finish")
     predicted = predict(demand, found.workers(), conduct)
     assert predicted.t_bcast_s == pytest.approx(0.7, rel=0.01)
     # Two peers at one rollout a second each: 6 of 8 in 3 s.

@@ -97,7 +97,7 @@ def test_one_by_one_a_place_is_filled_again_while_others_run() -> None:
     uneven = [ModelWorker(number, 4, 60.0, 0.8, 10.0) for number in range(2)]
     together = FleetModel(DEMAND, CONDUCT, uneven).measure(20, 60)
     apart = [ModelWorker(number, 4, 60.0, 0.8, 10.0) for number in range(2)]
-    alone = FleetModel(DEMAND, replace(one_by_one, continue_across_versions=True), apart).measure(20, 60)
+    alone = FleetModel(DEMAND, replace(one_by_one, at_version_swap="continue"), apart).measure(20, 60)
     assert utilisation(alone) > utilisation(together)
 
 

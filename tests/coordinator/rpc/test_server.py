@@ -369,7 +369,9 @@ async def test_routes_must_be_those_of_the_published_model(monkeypatch: pytest.M
         yield pb.RolloutUpload(rollouts=[pb.Rollout(segments=[segment], finish_reason=pb.STOP)])
 
     monkeypatch.setattr(peers, "caller_of", lambda _context: Caller(RunId("run"), "peer", PeerId("alice")))
-    welcome = peers.WelcomeSettings("run", b"", 1.0, 1.0, 1, pb.Sampling(), 1.0, True, 1.0, "", router_replay=asked)
+    welcome = peers.WelcomeSettings(
+        "run", b"", 1.0, 1.0, 1, pb.Sampling(), 1.0, "continue", 1.0, "", router_replay=asked
+    )
     assert welcome.message().welcome.router_replay == asked
     shell, ledger = TakingShell(), SimpleNamespace(newest_version=newest_version)
     calls = peers.PeerCalls(cast(Any, shell), cast(Any, None), cast(Any, None), welcome, cast(Any, ledger))

@@ -25,6 +25,13 @@ def test_core_settings_match_the_configuration(tmp_path: Path) -> None:
     assert settings.vocabulary_size == 9
 
 
+@pytest.mark.parametrize(("mode", "tokens"), [("finish", 1000), ("continue", 1000), ("keep", 0)])
+def test_no_other_peer_continues_a_rollout_that_keeps_its_cache(tmp_path: Path, mode: str, tokens: int) -> None:
+    lease = {"at_version_swap": mode, "partial_tokens_max": 1000}
+    config = config_for(tmp_path, Identity.generate(), changed(lease=lease))
+    assert core_settings(config, RunId("run-1"), SAMPLING, vocabulary_size=9).partial_tokens_max == tokens
+
+
 def test_networks_to_dial_back_in_are_networks(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="dial_back_networks"):
         config_for(tmp_path, Identity.generate(), changed(relay={"dial_back_networks": ["everywhere"]}))

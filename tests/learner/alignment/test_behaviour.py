@@ -73,6 +73,14 @@ def test_reports_are_clamped_and_need_no_pass_where_there_are_any() -> None:
     assert found.own[packed.places[3]].sum() == 3, "which the training pass audits"
 
 
+def test_only_a_rollouts_first_version_is_compared_where_caches_were_kept() -> None:
+    rows, packed = batch((segment(4), segment(5)), (segment(5),))
+    found = plan_behaviour(rows, packed, "reported", own_version=5, step=5, audited_rollouts=0, caches_kept=True)
+    assert not found.own[packed.places[0]].any(), "its later tokens attend to keys and values of version 4"
+    assert found.own[packed.places[1]].sum() == 3
+    assert not found.recomputed.any()
+
+
 def test_reports_of_tokens_that_are_not_trained_on_do_not_count() -> None:
     rows, packed = batch((segment(3, mask=b"\1\0\1"),))
     found = plan(rows, packed, "reported")

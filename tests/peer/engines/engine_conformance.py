@@ -177,6 +177,19 @@ class EngineConformance:
                 (expected,) = await generate(engine, [replace(request, already_generated=first.token_ids)])
                 assert pieces[0].token_ids == expected.token_ids
 
+    async def test_keys_and_values_are_kept_for_rollouts_in_progress_only(self, engine: Engine) -> None:
+        await self.put(engine, 0)
+        generation = engine.begin(requests(2))
+        begun = await generation.next_slice(2)
+        await self.put(engine, 1)
+        generation.renew("keep")
+        generation.add(requests(2))  # the same prompts
+        ended = {new.request for new in begun if new.finish_reason is not None}
+        rest = await complete(generation, 4, ended=ended)
+        assert {piece.version for pieces in rest for piece in pieces} == {1}
+        expected = [item.token_ids for item in await generate(engine, requests(2))]
+        assert [joined(pieces).token_ids for pieces in rest[2:]] == expected
+
     async def test_a_generation_renewed_before_its_first_slice_is_of_the_new_version(self, engine: Engine) -> None:
         await self.put(engine, 0)
         generation = engine.begin(requests(2))

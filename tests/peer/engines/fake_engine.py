@@ -10,7 +10,7 @@ from blake3 import blake3
 from peer.engines.base import CompletionSlice, GenerateRequest, VersionState, WarmUp
 from rollcast.policy.config import ModelConfig
 from rollcast.wire.ids import Version
-from rollcast.wire.rollouts import FinishReason
+from rollcast.wire.rollouts import FinishReason, RenewMode
 from rollcast.wire.text.stop_strings import Decode, stop_strings
 from rollcast.wire.versions.records import VersionRecord, state_hash
 
@@ -97,7 +97,7 @@ class FakeGeneration:
         self._tokens += [list(item.already_generated) for item in requests]
         self._ended += [None] * len(requests)
 
-    def renew(self) -> None:
+    def renew(self, mode: RenewMode = "continue") -> None:
         assert self._engine.active is not None
         self._weights = self._engine.active
 

@@ -22,7 +22,7 @@ from peer.worker.events import (
     VersionVerified,
 )
 from rollcast.wire.ids import LeaseId
-from rollcast.wire.rollouts import LeaseGrant
+from rollcast.wire.rollouts import AT_VERSION_SWAP, AtVersionSwap, LeaseGrant
 from tests.peer.worker.worker_samples import begun, finished, grant, key, put_version, ready_core, work
 
 
@@ -38,9 +38,9 @@ def load(core: WorkerCore, version: int, now: float) -> list[Action]:
     return core.handle(VersionVerified(key(version)), now) + core.handle(VersionLoaded(key(version)), now)
 
 
-@pytest.mark.parametrize("continues", [False, True])
-def test_a_newer_version_waits_until_the_evaluation_is_done(continues: bool) -> None:
-    core = ready_core(SessionOpened(continue_across_versions=continues))
+@pytest.mark.parametrize("at_swap", AT_VERSION_SWAP)
+def test_a_newer_version_waits_until_the_evaluation_is_done(at_swap: AtVersionSwap) -> None:
+    core = ready_core(SessionOpened(at_version_swap=at_swap))
     measured = evaluation(1, 4)
     core.handle(LeasesGranted((measured,)), 1.0)
     assert not of_type(load(core, 1, 1.1), ActivateVersion)

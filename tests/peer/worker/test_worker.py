@@ -168,7 +168,7 @@ async def test_a_stopped_worker_uploads_the_tokens_of_its_slices(tmp_path: Path)
 
 async def test_running_rollouts_are_reported_and_continue_with_a_new_version(tmp_path: Path) -> None:
     async with a_worker(tmp_path, FakeEngine(token_s=0.001), slice_tokens=1) as fixture:
-        fixture.worker.handle(SessionOpened(partial_interval_s=0.01, continue_across_versions=True))
+        fixture.worker.handle(SessionOpened(partial_interval_s=0.01, at_version_swap="continue"))
         fixture.start_version(0)
         lease = grant(1, 1, max_new_tokens=200, stop_token_ids=())
         fixture.worker.handle(LeasesGranted((lease,)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from peer.worker.core import DRAIN_SLICE_S, DRAIN_UPLOAD_S
 from peer.worker.events import (
     ActivateVersion,
@@ -31,7 +33,7 @@ from peer.worker.events import (
 from peer.worker.pacing import PARTIALS_AT_ONCE_MAX
 from peer.worker.spool import ROLLOUT_BYTES, TOKEN_BYTES
 from rollcast.wire.ids import LeaseId
-from rollcast.wire.rollouts import FinishReason
+from rollcast.wire.rollouts import FinishReason, RenewMode
 from tests.peer.worker.worker_samples import (
     SLICE,
     accept,
@@ -177,14 +179,15 @@ def test_nothing_is_added_to_a_batch_that_has_to_end_for_a_newer_version() -> No
     assert ContinueBatch(1, SLICE) in core.handle(SliceGenerated(1, news), 2.0)
 
 
-def test_a_running_batch_continues_with_a_new_version_where_the_run_allows_it() -> None:
-    core = ready_core(opened=SessionOpened(continue_across_versions=True))
+@pytest.mark.parametrize("mode", ["continue", "keep"])
+def test_a_running_batch_continues_with_a_new_version_where_the_run_allows_it(mode: RenewMode) -> None:
+    core = ready_core(opened=SessionOpened(at_version_swap=mode))
     lease = grant(1, 4)
     core.handle(LeasesGranted((lease,)), 1.0)
     core.handle(VersionVerified(key(1)), 1.1)
     assert core.handle(VersionLoaded(key(1)), 1.2) == []
     assert core.handle(begun(1, work(lease)), 2.0) == [ActivateVersion(key(1))]
-    assert core.handle(VersionActivated(key(1)), 2.1) == [ContinueBatch(1, SLICE, renew=True)]
+    assert core.handle(VersionActivated(key(1)), 2.1) == [ContinueBatch(1, SLICE, renew=mode)]
     assert core.handle(begun(1, work(lease), version=1), 2.2) == [ContinueBatch(1, SLICE)]
     actions = core.handle(finished(1, work(lease), version=1), 3.0)
     made = tuple(rollout(item, segment((3, 4)), segment((3, 4, 3, 4, 1), 1), generate_s=2.0) for item in work(lease))
@@ -201,7 +204,7 @@ def test_a_running_batch_ends_on_its_version_where_the_run_requires_it() -> None
 
 
 def test_a_new_epoch_ends_running_rollouts_of_the_old_one() -> None:
-    core = ready_core(opened=SessionOpened(continue_across_versions=True))
+    core = ready_core(opened=SessionOpened(at_version_swap="continue"))
     lease = grant(1, 4)
     core.handle(LeasesGranted((lease,)), 1.0)
     core.handle(VersionVerified(key(5, epoch=1)), 1.1)

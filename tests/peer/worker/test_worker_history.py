@@ -40,7 +40,7 @@ from peer.worker.events import (
 )
 from peer.worker.spool import ROLLOUT_BYTES, TOKEN_BYTES
 from rollcast.wire.ids import LeaseId
-from rollcast.wire.rollouts import Rollout
+from rollcast.wire.rollouts import AT_VERSION_SWAP, AtVersionSwap, Rollout
 from tests.peer.worker.worker_samples import drawn, grant, key, segment
 
 Slot = tuple[int, int]
@@ -91,7 +91,7 @@ class WorkerHistory(RuleBasedStateMachine):
             case ContinueBatch(_, _, renew):
                 assert self.slice is None, "one slice at a time"
                 assert not self.resting
-                assert renew == (self.batch_key != self.active_versions[-1])
+                assert (renew is not None) == (self.batch_key != self.active_versions[-1])
                 self.slice, self.batch_key = action, self.active_versions[-1]
             case EndBatch():
                 self.batch = {}
@@ -197,12 +197,12 @@ class WorkerHistory(RuleBasedStateMachine):
         del self.uploads[upload_id]
         self.tell(UploadFailed(upload_id, "test", 0.2))
 
-    @rule(connected=st.booleans(), continues=st.booleans())
-    def connect(self, connected: bool, continues: bool) -> None:
+    @rule(connected=st.booleans(), at_swap=st.sampled_from(AT_VERSION_SWAP))
+    def connect(self, connected: bool, at_swap: AtVersionSwap) -> None:
         if connected != self.connected:
             self.connected = connected
             self.told = dict(self.prefix)
-            opened = SessionOpened(partial_interval_s=1.0, continue_across_versions=continues)
+            opened = SessionOpened(partial_interval_s=1.0, at_version_swap=at_swap)
             self.tell(opened if connected else SessionLost("test"))
 
     @rule(reason=st.sampled_from(["", "hot"]))

@@ -177,6 +177,30 @@ def test_renewed_weights_go_on_as_a_continuation_would(params: Params, sampler: 
         np.testing.assert_allclose(more.logprobs, expected.logprobs, atol=1e-5)
 
 
+def test_kept_caches_are_read_on_and_shared_with_no_rollout_that_begins_later(
+    params: Params, sampler: Sampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = sampler.generate(params, requests(4), SAMPLING)
+    generation = sampler.begin(params, requests(4), SAMPLING)
+    begun = generation.generate(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(sampler, "extend", None)  # nothing is read again
+        generation.renew(dict(params), "keep")
+        more = generation.generate(1)
+    for number, piece in more.items():
+        assert (*begun[number].token_ids, *piece.token_ids) == whole[number].token_ids[:2]
+        assert (*begun[number].logprobs, *piece.logprobs) == whole[number].logprobs[:2]
+    others = initial_params(TINY, 1)
+    generation.renew(others, "keep")
+    generation.add(requests(4))
+    rest = generation.generate(SAMPLING.max_new_tokens)
+    assert generation.finished
+    for number, fresh in enumerate(sampler.generate(others, requests(4), SAMPLING), start=4):
+        assert rest[number].token_ids == fresh.token_ids
+        np.testing.assert_allclose(rest[number].logprobs, fresh.logprobs, atol=1e-5)
+    assert generation._pool.free_pages == generation._pool.pages
+
+
 def test_sampling_is_random_with_the_models_probabilities(params: Params, sampler: Sampler) -> None:
     one = Sampling(temperature=0.7, max_new_tokens=1, stop_token_ids=())
     draws = 4000
