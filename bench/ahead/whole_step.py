@@ -14,11 +14,12 @@ from jax.sharding import Mesh, NamedSharding
 
 from bench.ahead.accelerators import Accelerators
 from learner.config import LearnerConfig
-from learner.training.mesh import make_mesh, params_shardings, rows_sharding
+from learner.training.mesh import make_mesh, rows_sharding
 from learner.training.micro_batches import forward_of
 from learner.training.programs import Factors, Programs
 from rollcast.policy.attention import Device, kernel_for
 from rollcast.policy.config import ModelConfig
+from rollcast.policy.mesh import params_shardings
 from rollcast.policy.params import abstract_params, abstract_snapshot
 from rollcast.policy.sizing.memory import OptimiserName
 from rollcast.policy.snapshot import frozen_bits

@@ -1,11 +1,6 @@
 """Place arrays on a mesh of devices with three axes, by a rule for each tensor's name (GSPMD), and gather them.
 
-- data: each device has a copy of all parameters and its own rows of a batch.
-- fsdp: each device has its own rows of a batch too, but parameters and optimiser states are divided among these devices
-  and gathered for each layer when it is computed (Rajbhandari et al. 2020, "ZeRO", stage 3).
-- tensor: the inner size of each layer is divided, and so are heads and the vocabulary (Shoeybi et al. 2019,
-  "Megatron-LM", section 3); activations are added up over these devices twice per block, so their links should be fast.
-  Experts are stored divided along it, but every device along it computes all of its rows' experts.
+The axes and the rules are those of rollcast.policy.mesh.
 
 A tensor may be divided among the devices of many hosts, none of which could hold all of it: some rows of each shard are
 gathered, or sent, at a time.
@@ -23,10 +18,10 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from learner.config import MeshConfig
-from rollcast.policy.stacking import is_stacked, stacked
+from rollcast.policy.mesh import DATA, FSDP, TENSOR, params_shardings, sharding_of
+from rollcast.policy.stacking import stacked
 from rollcast.runtime.errors import ConfigError
 
-DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
 ROWS = (DATA, FSDP)
 """The axes that the rows of a batch are divided among."""
 
@@ -37,34 +32,6 @@ Rows = np.ndarray[Any, Any]
 
 PIECE_BYTES = 2 << 20
 """Approximate limit on the bytes of a tensor that are sent to other processes, or gathered from them, at a time."""
-
-Axes = str | tuple[str, ...] | None  # the mesh axes that a dimension is divided among; None: it is not divided
-
-_INTO = (FSDP, TENSOR)  # axes of kernels [width, inner], which read the residual stream
-# Axes of kernels [inner, width], which write to it. Were their columns divided, the shards that a device gathers would
-# not be contiguous, and compilers would copy the stacked tensors of all layers into another layout.
-_BACK = ((TENSOR, FSDP), None)
-# Axes of kernels [experts, ...]: each device stores whole experts, so that what it gathers and what Muon orthogonalises
-# are contiguous matrices.
-_BY_EXPERT = ((FSDP, TENSOR), None, None)
-#: The axes of a tensor's dimensions by the end of its name; a tensor without an entry is copied to every device.
-RULES: dict[str, tuple[Axes, ...]] = {
-    "embedding": (TENSOR, FSDP),
-    "head.kernel": _INTO,
-    "attention.query.kernel": _INTO,
-    "attention.key.kernel": _INTO,
-    "attention.value.kernel": _INTO,
-    "attention.output.kernel": _BACK,
-    "feed_forward.gate.kernel": _INTO,
-    "feed_forward.up.kernel": _INTO,
-    "feed_forward.down.kernel": _BACK,
-    "feed_forward.expert_gate.kernel": _BY_EXPERT,
-    "feed_forward.expert_up.kernel": _BY_EXPERT,
-    "feed_forward.expert_down.kernel": _BY_EXPERT,
-    "attention.query.bias": (TENSOR,),
-    "attention.key.bias": (TENSOR,),
-    "attention.value.bias": (TENSOR,),
-}
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
@@ -87,35 +54,6 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     return jax.make_mesh(shape, (DATA, FSDP, TENSOR), axis_types=(AxisType.Auto,) * 3, devices=found[:places])
 
 
-def sharding_of(mesh: Mesh, name: str, shape: tuple[int, ...]) -> NamedSharding:
-    """Return a tensor's sharding by the end of its name; a dimension that an axis does not divide evenly stays whole.
-
-    The scales of a kernel's blocks or of its moments are sharded like the kernel, and each layer of a stacked tensor
-    (rollcast.policy.stacking) like the layer's own.
-    """
-    axes = next((axes for end, axes in RULES.items() if name.removesuffix("_scale").endswith(end)), ())
-    if is_stacked(name):
-        axes = (None, *axes)
-    fitting = [_fitting(mesh, axis, size) for axis, size in zip(axes, shape, strict=False)]
-    return NamedSharding(mesh, PartitionSpec(*fitting) if len(fitting) == len(shape) else PartitionSpec())
-
-
-def _fitting(mesh: Mesh, axes: Axes, size: int) -> Axes:
-    """Return as many of the axes, from the first on, as divide the dimension evenly; None if none does."""
-    own = (axes,) if isinstance(axes, str) else axes or ()
-    kept = next(own[:count] for count in range(len(own), -1, -1) if size % _size(mesh, own[:count]) == 0)
-    return kept[0] if len(kept) == 1 else kept or None
-
-
-def _size(mesh: Mesh, axes: Sequence[str]) -> int:
-    return math.prod(mesh.shape[axis] for axis in axes)
-
-
-def params_shardings(mesh: Mesh, params: Mapping[str, Any]) -> dict[str, NamedSharding]:
-    """Return the sharding of each parameter by name."""
-    return {name: sharding_of(mesh, name, leaf.shape) for name, leaf in params.items()}
-
-
 def state_shardings(mesh: Mesh, state: Any) -> Any:
     """Return the shardings of an optimiser's state: a named tensor's lies like the tensor, the rest on every device."""
 
@@ -133,7 +71,7 @@ def rows_sharding(mesh: Mesh, *, before: int = 0) -> NamedSharding:
 
 def row_shards(mesh: Mesh) -> int:
     """Return how many parts the rows of a batch are divided into."""
-    return _size(mesh, ROWS)
+    return math.prod(mesh.shape[axis] for axis in ROWS)
 
 
 def placed(value: Any, sharding: NamedSharding) -> jax.Array:

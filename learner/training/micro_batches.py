@@ -15,10 +15,11 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from learner.config import LearnerConfig
-from learner.training.mesh import TENSOR, params_shardings, placed, row_shards, rows_sharding
+from learner.training.mesh import placed, row_shards, rows_sharding
 from learner.training.packing import PackedBatch
 from rollcast.policy.logits import Tiles
 from rollcast.policy.logprobs import Forward
+from rollcast.policy.mesh import TENSOR, params_shardings
 from rollcast.policy.params import Params
 
 # Most rows of one forward pass. A batch holds rows of several versions in varying shares: passes of one fixed size

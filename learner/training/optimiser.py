@@ -21,7 +21,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from learner.config import OptimiserConfig
 from learner.optimisers.moments import Stored, Transformation
 from learner.optimisers.transformations import ByName, Schedule, transformations_of
-from learner.training.mesh import sharding_of, state_shardings
+from learner.training.mesh import state_shardings
+from rollcast.policy.mesh import sharding_of
 from rollcast.policy.params import Params
 from rollcast.policy.stacking import changed_by_layer, is_stacked
 

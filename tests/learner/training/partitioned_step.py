@@ -42,10 +42,11 @@ def compiled_step(case: dict[str, Any]) -> Any:
     import jax.numpy as jnp
 
     from learner.config import LearnerConfig
-    from learner.training.mesh import make_mesh, params_shardings
+    from learner.training.mesh import make_mesh
     from learner.training.micro_batches import Gradients, forward_of
     from rollcast.policy.config import ModelConfig
     from rollcast.policy.logprobs import completion_logprobs
+    from rollcast.policy.mesh import params_shardings
     from rollcast.policy.params import abstract_params
     from rollcast.policy.stacking import stacked
 
