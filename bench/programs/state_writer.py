@@ -12,9 +12,9 @@ accelerator does the same at the bandwidth of its own memory.
 
 ``checkpoint_save_gb_s`` and ``checkpoint_restore_gb_s``: bytes of a float32 state (parameters and two moments) by the
 seconds until its checkpoint is durable, and until it is on the devices and checked; ``checkpoint_stop_share`` is like
-freeze_stop_share. The delay has two parts here that accelerators do in their own memory or do not have at all: the
-fingerprints, computed at ``fingerprint_gb_s``, and the memory of the step's results, which cannot take the place of
-what is still being written.
+freeze_stop_share. The delay has a part here that accelerators do not have: the memory of the step's results, which
+cannot take the place of what is still being written, and is new to the process. ``fingerprint_gb_s`` is how fast the
+devices compute the fingerprints of the state, as after reading it.
 
 To compare with, in the same rounds: ``page_cache_gb_s`` is how fast as many threads write zeros into a file;
 ``disk_write_gb_s`` and ``disk_read_gb_s`` are a file of the state's size that as many threads write and fsync, or read.

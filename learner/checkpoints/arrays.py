@@ -6,7 +6,7 @@ share. orbax writes in the background and joins the processes' parts when all ha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import SingleDeviceSharding
 from orbax.checkpoint import v1 as ocp
 
-from learner.checkpoints.fingerprints import ArrayRecord, begin_fingerprints, records_of
+from learner.checkpoints.fingerprints import ArrayRecord, begin_fingerprints, held_fingerprints, records_of
 
 _ITEM = "state"
 
@@ -72,15 +72,35 @@ class ArrayWrite:
     def __init__(self, path: str, state: Mapping[str, jax.Array]) -> None:
         # Shapes and dtypes outlive the arrays, which the next step reuses.
         self._like = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in state.items()}
-        self._fingerprints = begin_fingerprints(state)
+        self._fingerprints = _fingerprints(state)
         with _context():
             self._response = ocp.save_checkpointables_async(path, {_ITEM: dict(state)})
         self._path = path
 
     def finish(self) -> SavedArrays:
-        """Wait until every process has written its shards. It raises what orbax raises if one could not."""
+        """Wait until every process has written its shards. It raises what orbax raises if one could not.
+
+        Call it once.
+        """
         self._response.result()
-        return SavedArrays(self._path, records_of(self._like, self._fingerprints))
+        return SavedArrays(self._path, records_of(self._like, self._fingerprints()))
+
+
+def _fingerprints(state: Mapping[str, jax.Array]) -> Callable[[], Mapping[str, Any]]:
+    """Return what waits for the fingerprints of a state, which may be donated afterwards.
+
+    A device with memory of its own computes them at once, at that memory's speed. On a CPU that takes longer than the
+    next step's delay otherwise, so they are computed from the memory that is being written, once it is written. Sums
+    of several processes are added up by a program, which must have the same place in the order of all processes.
+    """
+    if all(array.is_fully_addressable and _on_processor(array) for array in state.values()):
+        return held_fingerprints(state)
+    begun = begin_fingerprints(state)
+    return lambda: begun
+
+
+def _on_processor(array: jax.Array) -> bool:
+    return all(device.platform == "cpu" for device in array.devices())
 
 
 def read_arrays(saved: SavedArrays, like: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:

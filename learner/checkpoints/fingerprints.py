@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -47,6 +47,31 @@ def begin_fingerprints(state: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     # In one program: with one for each array, more of them are under way than the 32 that a CPU device takes at a time.
     # The devices of a process then run them in different orders, and the processes wait for each other forever.
     return found | _totals(shared) if shared else found
+
+
+def held_fingerprints(state: Mapping[str, jax.Array]) -> Callable[[], dict[str, Any]]:
+    """Hold the values of arrays on this process's CPU devices, and return what computes their fingerprints, once.
+
+    NumPy's view of such an array is the device's own memory, so nothing is copied here, and a program to which the
+    array is donated gets other memory for its results. Another thread may compute the fingerprints, beside any program:
+    theirs wait for no other device. Each array's memory is released when its fingerprint is known.
+    """
+    held = {name: HeldArray(array) for name, array in state.items()}
+    return lambda: {name: np.asarray(_begin(held.pop(name).again())) for name in list(held)}
+
+
+class HeldArray:
+    """The values of an array on CPU devices, which stay what they are when the array is donated."""
+
+    def __init__(self, array: jax.Array) -> None:
+        self._shape = array.shape
+        self._sharding = array.sharding.with_memory_kind(_usual_memory(array))
+        self._shards = [(np.asarray(shard.data), shard.device) for shard in array.addressable_shards]
+
+    def again(self) -> jax.Array:
+        """Return an array of the same values, in the same memory where the device can read it there."""
+        shards = [jax.device_put(values, device) for values, device in self._shards]
+        return jax.make_array_from_single_device_arrays(self._shape, self._sharding, shards)
 
 
 def records_of(like: Mapping[str, Any], fingerprints: Mapping[str, Any]) -> dict[str, ArrayRecord]:
@@ -120,7 +145,11 @@ def _mixed(value: jax.Array) -> jax.Array:
 
 def _on_device(array: jax.Array) -> jax.Array:
     """Return the array in its devices' default memory, also if it was offloaded to their hosts' memory."""
-    usual = next(iter(array.devices())).default_memory().kind
+    usual = _usual_memory(array)
     if array.sharding.memory_kind == usual:
         return array
     return jax.device_put(array, array.sharding.with_memory_kind(usual))
+
+
+def _usual_memory(array: jax.Array) -> str:
+    return str(next(iter(array.devices())).default_memory().kind)

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from etils import epath
 
-from learner.checkpoints import checkpoint
+from learner.checkpoints import checkpoint, fingerprints
 from learner.checkpoints.arrays import ArrayWrite, SavedArrays, read_arrays
 from learner.checkpoints.async_save import Saves
 from learner.checkpoints.checkpoint import Checkpoints, HostState, Saving, configured_folder, folder_of
@@ -152,6 +152,25 @@ def test_a_fingerprint_covers_values_and_places() -> None:
     negative_zero[0, 0] = -0.0
     states = [{"w": jnp.asarray(each)} for each in (values, swapped, negative_zero, values.T.copy(), values * 0.0)]
     assert len({digest_of(records_of(state, begin_fingerprints(state))) for state in states}) == len(states)
+
+
+def test_training_does_not_wait_for_fingerprints_on_a_cpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[tuple[int, ...]] = []
+    sums = fingerprints.sums
+    monkeypatch.setattr(fingerprints, "sums", lambda array, where: computed.append(array.shape) or sums(array, where))
+    state = arrays(1.0)
+    addresses = {name: array.unsafe_buffer_pointer() for name, array in state.items()}
+    held = {name: fingerprints.HeldArray(array) for name, array in state.items()}
+    assert {name: each.again().unsafe_buffer_pointer() for name, each in held.items()} == addresses, "no copy was made"
+    checkpoints = Checkpoints(folder, keep=2)
+    saving = checkpoints.begin(host(3), lambda path: ArrayWrite(path, state))
+    stepped = jax.jit(lambda own: jax.tree.map(lambda leaf: leaf + 1, own), donate_argnums=0)(state)
+    assert computed == []
+    saving.commit()
+    assert len(computed) == len(stepped) == len(state)
+    restored = checkpoints.restore(Loaded())
+    assert restored is not None
+    assert restored.digest == digest_at(1.0)
 
 
 def test_a_step_may_be_saved_again(folder: Path) -> None:
