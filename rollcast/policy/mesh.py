@@ -14,8 +14,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from rollcast.policy.config import ModelConfig
 from rollcast.policy.stacking import is_stacked
 
 DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
@@ -49,6 +51,12 @@ RULES: dict[str, tuple[Axes, ...]] = {
 }
 
 
+def tensor_mesh(devices: Sequence[Any]) -> Mesh:
+    """Return the mesh of an engine: every layer is divided among all of these devices."""
+    shape = (1, 1, len(devices))
+    return jax.make_mesh(shape, (DATA, FSDP, TENSOR), axis_types=(AxisType.Auto,) * 3, devices=devices)
+
+
 def sharding_of(mesh: Mesh, name: str, shape: tuple[int, ...]) -> NamedSharding:
     """Return a tensor's sharding by the end of its name; a dimension that an axis does not divide evenly stays whole.
 
@@ -65,6 +73,19 @@ def sharding_of(mesh: Mesh, name: str, shape: tuple[int, ...]) -> NamedSharding:
 def params_shardings(mesh: Mesh, params: Mapping[str, Any]) -> dict[str, NamedSharding]:
     """Return the sharding of each parameter by name."""
     return {name: sharding_of(mesh, name, leaf.shape) for name, leaf in params.items()}
+
+
+def engine_shardings(mesh: Mesh, config: ModelConfig, params: Mapping[str, Any]) -> dict[str, NamedSharding]:
+    """Return the sharding of each parameter by name on an engine's mesh.
+
+    The projections to keys and values are whole where their heads cannot be divided evenly. They are small, and devices
+    would exchange parts of heads for every token.
+    """
+    where = params_shardings(mesh, params)
+    if config.key_value_heads % mesh.shape[TENSOR]:
+        whole = NamedSharding(mesh, PartitionSpec())
+        where |= {name: whole for name in where if ".attention.key." in name or ".attention.value." in name}
+    return where
 
 
 def _fitting(mesh: Mesh, axes: Axes, size: int) -> Axes:

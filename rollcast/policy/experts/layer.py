@@ -6,7 +6,8 @@ that each kernel is one grouped product (rollcast.policy.products.grouped): no e
 dropped.
 
 On a mesh each device computes its own rows' tokens. Its share of the experts is stored there; those of the others are
-gathered a layer at a time, in the forward pass's precision, and released afterwards.
+gathered a layer at a time, in the forward pass's precision, and released afterwards. Or, for the few tokens of a decode
+step, experts stay where they are, and their results are added up.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ class Routing(NamedTuple):
     layer's router. The weights are in any case the router's probabilities. None: no token has experts."""
     mesh: Mesh | None = None
     """The mesh of (data, fsdp, tensor) whose first two axes divide the rows; None: one device computes all of them."""
+    gathers_experts: bool = True
+    """On a mesh: whether a device gathers all experts for its rows, as is best for many rows. Otherwise it computes the
+    share of each token that its own experts have, and the shares are added up over the devices, as is best for a few
+    tokens that every device has."""
 
 
 class Load(NamedTuple):
@@ -93,8 +98,9 @@ class Experts(nnx.Module):  # type: ignore[misc]
         data, fsdp, tensor = routing.mesh.axis_names
         rows, whole = PartitionSpec((data, fsdp)), PartitionSpec()
         over = _dividing(routing.mesh, (fsdp, tensor), self.config.experts)
+        own = functools.partial(own, (data, fsdp), over, adds_up=bool(over) and not routing.gathers_experts)
         result: tuple[jax.Array, Routed] = jax.shard_map(
-            functools.partial(own, (data, fsdp), over),
+            own,
             mesh=routing.mesh,
             in_specs=(rows, whole, PartitionSpec(over) if over else whole, rows, rows),
             out_specs=(rows, Routed(rows, Load(whole, whole, whole))),
@@ -120,25 +126,38 @@ def _computed(
     config: ModelConfig,
     flow: Flow,
     axes: tuple[str, ...],
-    gathered_over: tuple[str, ...],
+    over: tuple[str, ...],
     x: jax.Array,
     router: jax.Array,
     kernels: _Kernels,
     routes: jax.Array | None,
     counted: jax.Array | None,
+    *,
+    adds_up: bool = False,
 ) -> tuple[jax.Array, Routed]:
-    """Compute a device's own tokens; loads are added up over the mesh's ``axes``."""
+    """Compute a device's own tokens; loads are added up over the mesh's ``axes``.
+
+    over: the axes that the experts are divided among; those of all devices are gathered, or with ``adds_up`` the
+    results of each device's own.
+    """
     tokens = x.reshape(-1, x.shape[-1])
     probabilities = _probabilities(tokens, router)
     chosen = _chosen(config, probabilities, None if routes is None else routes.reshape(-1, routes.shape[-1]))
     weights = _weights(config, probabilities, chosen)
-    multiply = functools.partial(grouped_matmul, flow=flow, gathered_over=gathered_over)
-    mixed = _mixed(tokens, chosen, weights, kernels, config.experts, multiply)
+    multiply = functools.partial(grouped_matmul, flow=flow, gathered_over=() if adds_up else over)
+    if adds_up:
+        here = config.experts // math.prod(jax.lax.axis_size(axis) for axis in over)
+        own = chosen - jax.lax.axis_index(over) * here
+        is_here = (own >= 0) & (own < here)
+        share = _mixed(tokens, jnp.where(is_here, own, here), weights, kernels, here, multiply, is_here)
+        mixed = jax.lax.psum(share, over)
+    else:
+        mixed = _mixed(tokens, chosen, weights, kernels, config.experts, multiply)
     load = _load(probabilities, chosen, None if counted is None else counted.reshape(-1))
     if axes:
         load = jax.lax.psum(load, axes)
     routed = chosen.astype(config.route_shape.dtype).reshape(*x.shape[:2], -1)
-    return mixed.reshape(x.shape), Routed(routed, load)
+    return mixed.astype(x.dtype).reshape(x.shape), Routed(routed, load)
 
 
 def _probabilities(tokens: jax.Array, router: jax.Array) -> jax.Array:
@@ -175,8 +194,12 @@ def _mixed(
     kernels: _Kernels,
     experts: int,
     multiply: Callable[[jax.Array, Kernel, jax.Array], jax.Array],
+    is_some: jax.Array | None = None,
 ) -> jax.Array:
-    """Return the weighted sum of each token's experts, like tokens [tokens, width]."""
+    """Return the weighted sum f32 [tokens, width] of each token's experts.
+
+    is_some: bool like ``chosen``; where it is False the number is ``experts``, which is none of them and adds nothing.
+    """
     pairs = chosen.reshape(-1)
     order = jnp.argsort(pairs, stable=True).astype(jnp.int32)
     places = jnp.argsort(order).astype(jnp.int32)  # not by scattering, which TPUs do one by one
@@ -184,8 +207,8 @@ def _mixed(
     x = _sent(tokens, order, places)
     inner = jax.nn.silu(multiply(x, kernels.gate, sizes)) * multiply(x, kernels.up, sizes)
     results = _returned(multiply(inner, kernels.down, sizes), order, places)
-    of_tokens = results.reshape(*chosen.shape, -1).astype(jnp.float32)
-    return jnp.sum(of_tokens * weights[:, :, None], axis=1).astype(tokens.dtype)
+    of_tokens = results.reshape(*chosen.shape, -1).astype(jnp.float32) * weights[:, :, None]
+    return jnp.sum(of_tokens if is_some is None else jnp.where(is_some[:, :, None], of_tokens, 0.0), axis=1)
 
 
 def _is_sent(chosen: jax.Array, experts: int) -> jax.Array:

@@ -43,7 +43,8 @@ def multiply(
 
     Args:
         matrices: [groups, inner, columns], or [groups, columns, inner] if ``transposed``; in x's dtype.
-        sizes: i32 [groups], rows of each group. They add up to all rows.
+        sizes: i32 [groups], rows of each group. They add up to all rows at most; what is made of further ones is
+            undefined.
         interpret: run the kernel on any device, slowly.
     """
     count, groups = x.shape[0], matrices.shape[0]

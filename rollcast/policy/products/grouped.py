@@ -67,7 +67,8 @@ def grouped_matmul(
     """Return each row of x [rows, inputs] times its expert's kernel, in x's dtype, the carrier's.
 
     Args:
-        sizes: i32 [experts], rows of each expert; rows are sorted by expert, and the sizes add up to all rows.
+        sizes: i32 [experts], rows of each expert; rows are sorted by expert, and the sizes add up to all rows. Without
+            a gradient there may be further rows, whose results are undefined.
         flow: how the kernels are read.
         gathered_over: the mesh axes that the experts are divided among, inside a shard_map: ``kernel`` is this device's
             share. The values are gathered in the precision that they are multiplied in, for the forward pass and again

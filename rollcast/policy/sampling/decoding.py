@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from rollcast.policy.model import Decoder
 from rollcast.policy.noise import threefry2x32, uniforms
@@ -55,12 +56,13 @@ def decode_slice(
     floor: jax.Array,
     *,
     record_routes: bool = False,
+    mesh: Mesh | None = None,
 ) -> tuple[Slice, Pages]:
     """Generate until every row has ended or has ``limit`` new tokens, or only ``floor`` rows still run.
 
     steps: the most tokens per row that the slice has room for; ``limit`` is at most that. Returns the slice and the
     pages with the new tokens' keys and values. record_routes: whether the slice gets the routes of the tokens that are
-    read (rollcast.wire.routes), for which the model needs experts.
+    read (rollcast.wire.routes), for which the model needs experts. mesh: the devices; None: one.
     """
     rows = controls.last.shape[0]
     shape = (steps, rows)
@@ -82,6 +84,7 @@ def decode_slice(
             loop.last[:, None],
             jnp.where(goes_on, starts, 0),
             goes_on.astype(jnp.int32),
+            mesh,
         )
         tokens, logprobs = sample_tokens(model.logits(hidden.states[:, 0]), starts + 1, controls)
         stopped = jnp.any(tokens[:, None] == controls.stop_tokens, axis=1)

@@ -9,18 +9,26 @@ online softmax (Milakov and Gimelshein 2018), a run of pages at a time and only 
 A run that a sequence does not reach changes nothing for it, not even a rounding: its result does not depend on the
 lengths of others. Each layer has its own arrays, which are written before they are read: in any other order the
 compiler copies all pages at every step.
+
+On a mesh (rollcast.policy.mesh) each device has the pages of its own heads and attends with them alone; where devices
+outnumber the key heads, each of these is stored several times, once for each device whose query heads read it.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from rollcast.policy.attention import head_copies
 from rollcast.policy.config import ModelConfig
+from rollcast.policy.experts.layer import Routing
 from rollcast.policy.kernels.dense import MASKED_SCORE
-from rollcast.policy.model import Decoder, Hidden
+from rollcast.policy.mesh import TENSOR
+from rollcast.policy.model import Decoder, Hidden, Run
 
 # How many tokens of a sequence one turn of the attention loop reads. On a CPU the copied pages should fit into its
 # cache; an accelerator is faster with few turns.
@@ -31,8 +39,8 @@ RUN_TOKENS_ELSEWHERE = 1024
 class Pages(NamedTuple):
     """All pages, one array per layer, in the model's carrier dtype.
 
-    Keys are [pages, key_value_heads, head_size, page_tokens], so that scores are sums of whole vectors of tokens.
-    Values are [pages, key_value_heads, page_tokens, head_size].
+    Keys are [pages, heads, head_size, page_tokens], so that scores are sums of whole vectors of tokens. Values are
+    [pages, heads, page_tokens, head_size]. The heads are those of keys and values, as often as they are stored.
     """
 
     keys: tuple[jax.Array, ...]
@@ -44,17 +52,32 @@ class Pages(NamedTuple):
         return int(self.values[0].shape[2])
 
 
-def empty_pages(config: ModelConfig, pages: int, page_tokens: int) -> Pages:
+def empty_pages(config: ModelConfig, pages: int, page_tokens: int, mesh: Mesh | None = None) -> Pages:
     """Return a pool of ``pages`` empty pages, including page 0, which belongs to no sequence."""
-    start, dtype = (pages, config.key_value_heads), jnp.dtype(config.carrier_dtype)
-    return Pages(
-        tuple(jnp.zeros((*start, config.head_size, page_tokens), dtype) for _ in range(config.layers)),
-        tuple(jnp.zeros((*start, page_tokens, config.head_size), dtype) for _ in range(config.layers)),
-    )
+    shapes, where = page_shapes(config, pages, page_tokens, mesh)
+    made: Pages = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=where), shapes)
+    return made
+
+
+def page_shapes(
+    config: ModelConfig, pages: int, page_tokens: int, mesh: Mesh | None = None
+) -> tuple[Pages, NamedSharding | None]:
+    """Return shape and dtype of every array of a pool, and where each of them lies; None: on the default device."""
+    copies = 1 if mesh is None else _head_copies(config.query_heads, config.key_value_heads, mesh)
+    start, dtype = (pages, config.key_value_heads * (copies or 1)), jnp.dtype(config.carrier_dtype)
+    keys = jax.ShapeDtypeStruct((*start, config.head_size, page_tokens), dtype)
+    values = jax.ShapeDtypeStruct((*start, page_tokens, config.head_size), dtype)
+    where = None if mesh is None else NamedSharding(mesh, PartitionSpec(None, TENSOR) if copies else PartitionSpec())
+    return Pages((keys,) * config.layers, (values,) * config.layers), where
+
+
+def _head_copies(query_heads: int, key_value_heads: int, mesh: Mesh) -> int:
+    """Return how often each head of keys and values is stored; 0: every device has all heads once."""
+    return head_copies(query_heads, key_value_heads, mesh.shape[TENSOR])
 
 
 def page_bytes(config: ModelConfig, page_tokens: int) -> int:
-    """Return the memory of one page over all layers, in bytes."""
+    """Return the memory of one page over all layers on one device, in bytes."""
     itemsize = jnp.dtype(config.carrier_dtype).itemsize
     return 2 * config.layers * config.key_value_heads * config.head_size * page_tokens * itemsize
 
@@ -66,13 +89,19 @@ def copy_pages(pages: Pages, sources: Any, targets: Any) -> Pages:
 
 
 def extend(
-    model: Decoder, pages: Pages, tables: jax.Array, tokens: jax.Array, starts: jax.Array, counts: jax.Array
+    model: Decoder,
+    pages: Pages,
+    tables: jax.Array,
+    tokens: jax.Array,
+    starts: jax.Array,
+    counts: jax.Array,
+    mesh: Mesh | None = None,
 ) -> tuple[Hidden, Pages]:
     """Read tokens i32 [batch, time] that follow the ``starts`` i32 [batch] tokens that each sequence has in its pages.
 
     tables: i32 [batch, pages of a sequence]. counts: i32 [batch], how many tokens of each row are valid; the rest is
     padding, and its keys and values are written to page 0. Returns hidden states [batch, time, width] and with
-    experts the routes, both meaningless for padding, and the pages.
+    experts the routes, both meaningless for padding, and the pages. mesh: the devices; None: one.
     """
     time, size = tokens.shape[1], pages.page_tokens
     steps = jnp.arange(time, dtype=jnp.int32)[None, :]
@@ -82,17 +111,56 @@ def extend(
     places = (positions % size).reshape(-1)
     written: list[tuple[jax.Array, jax.Array]] = []
 
-    def attend(layer: int, queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
-        shape = (-1, *keys.shape[2:])
-        now = (
-            pages.keys[layer].at[rows, :, :, places].set(keys.reshape(shape)),
-            pages.values[layer].at[rows, :, places].set(values.reshape(shape)),
-        )
-        written.append(now)
-        return attend_to_pages(queries, *now, tables, positions)
+    write_and_attend = _write_and_attend if mesh is None else functools.partial(_by_head, mesh)
 
-    hidden = model(tokens, positions, attend)
+    def attend(layer: int, queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
+        heads = (queries, keys, values, pages.keys[layer], pages.values[layer])
+        mixed, *now = write_and_attend(heads, (rows, places, tables, positions))
+        written.append((now[0], now[1]))
+        return mixed
+
+    def around(run: Run) -> Run:
+        if mesh is None:
+            return run
+        whole = NamedSharding(mesh, PartitionSpec())
+        return lambda x: run(jax.lax.with_sharding_constraint(x, whole))
+
+    routing = Routing(mesh=mesh, gathers_experts=False)
+    hidden = model(tokens, positions, attend, around, routing=routing)
     return hidden, Pages(tuple(keys for keys, _ in written), tuple(values for _, values in written))
+
+
+def _write_and_attend(heads: tuple[jax.Array, ...], where: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    """Write one layer's new keys and values into its pages, and attend to them.
+
+    heads: new queries, keys and values, and the layer's pages of keys and of values. where: the page of each new token,
+    its place in there, and the block tables and positions of attend_to_pages. Returns what attention.Attend does, and
+    the changed pages.
+    """
+    queries, new_keys, new_values, keys, values = heads
+    rows, places, tables, positions = where
+    shape = (-1, *new_keys.shape[2:])
+    keys = keys.at[rows, :, :, places].set(new_keys.reshape(shape))
+    values = values.at[rows, :, places].set(new_values.reshape(shape))
+    return attend_to_pages(queries, keys, values, tables, positions), keys, values
+
+
+def _by_head(mesh: Mesh, heads: tuple[jax.Array, ...], where: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    """Call _write_and_attend on every device with its own heads, without any exchange."""
+    queries, keys, values, *pages = heads
+    copies = _head_copies(queries.shape[2], keys.shape[2], mesh)
+    keys, values = (jnp.repeat(array, copies or 1, axis=2) for array in (keys, values))
+    by_head = by_page_head = whole = PartitionSpec()
+    if copies:
+        by_head, by_page_head = PartitionSpec(None, None, TENSOR), PartitionSpec(None, TENSOR)
+    found: tuple[jax.Array, ...] = jax.shard_map(
+        _write_and_attend,
+        mesh=mesh,
+        in_specs=((by_head,) * 3 + (by_page_head,) * 2, (whole,) * 4),
+        out_specs=(by_head, by_page_head, by_page_head),
+        check_vma=False,
+    )((queries, keys, values, *pages), where)
+    return found
 
 
 class _Softmax(NamedTuple):

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.noise import seed_words
@@ -48,6 +49,7 @@ class Sampler:
         cache_tokens: memory for keys and values, in tokens; 0 means enough for batch_size sequences of the greatest
             length.
         record_routes: whether completions have the routes of the tokens that were read; the model then needs experts.
+        mesh: the devices among which parameters lie as rollcast.policy.mesh says, and the cache by heads; None: one.
     """
 
     def __init__(
@@ -59,11 +61,13 @@ class Sampler:
         cache_tokens: int = 0,
         *,
         record_routes: bool = False,
+        mesh: Mesh | None = None,
     ) -> None:
         if record_routes and not config.experts:
             raise ValueError("record_routes needs a model with experts")
         self.config = config
         self.record_routes = record_routes
+        self._mesh = mesh
         self.batch_size = batch_size
         self.new_tokens_max = new_tokens_max
         self.table_pages = -(-(prompt_tokens_max + new_tokens_max) // PAGE_TOKENS)
@@ -120,7 +124,7 @@ class Sampler:
 
     def new_pages(self) -> Pages:
         """Allocate the memory of the cache."""
-        return empty_pages(self.config, self._pages + 1, PAGE_TOKENS)
+        return empty_pages(self.config, self._pages + 1, PAGE_TOKENS, self._mesh)
 
     def buckets(self) -> tuple[int, ...]:
         """Return the padded lengths of pieces: as many of LENGTH_BUCKETS as the longest prompt needs."""
@@ -152,14 +156,15 @@ class Sampler:
     def _extend_rows(
         self, params: Params, pages: Pages, tables: jax.Array, tokens: jax.Array, starts: jax.Array, counts: jax.Array
     ) -> tuple[Pages, jax.Array | None]:
-        hidden, pages = extend(bind(self.config, params), pages, tables, tokens, starts, counts)
+        hidden, pages = extend(bind(self.config, params), pages, tables, tokens, starts, counts, self._mesh)
         return pages, hidden.routed.routes if self.record_routes and hidden.routed is not None else None
 
     def _decode_slice(
         self, params: Params, pages: Pages, controls: Controls, limit: jax.Array, floor: jax.Array
     ) -> tuple[Slice, Pages]:
         model = bind(self.config, params)
-        return decode_slice(model, pages, controls, self.slice_steps, limit, floor, record_routes=self.record_routes)
+        routes, steps = self.record_routes, self.slice_steps
+        return decode_slice(model, pages, controls, steps, limit, floor, record_routes=routes, mesh=self._mesh)
 
 
 def _joined(pieces: list[Completion]) -> Completion:
