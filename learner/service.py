@@ -330,6 +330,7 @@ class _Life:
             origin=origin,
             announce=self._client.announce,
             stop_on_mismatch=config.resume.on_mismatch == "stop",
+            adapters=self._facts.model.lora is not None,
         )
 
     async def _credentials(self) -> TlsCredentials:

@@ -94,7 +94,7 @@ class LearnerCalls:
         if newest is not None:
             info.has_published = True
             info.newest_published_version = newest.version
-            info.newest_record_payload = pb.VersionAnnouncement.FromString(newest.announcement).record.payload
+            info.newest_announcement.ParseFromString(newest.announcement)
         for origin in self._sessions.of_role("origin"):
             # The learner dials directly; the first address is the direct one, libp2p's follow (peer/links/paths.py).
             info.origin_address, info.origin_peer_id = origin.address.partition(" ")[0], origin.peer_id

@@ -10,7 +10,7 @@ from learner.kill_points import kill_point
 from learner.publishing.push import Held, Output, Push, PushFailed, SendChunk, SendMessage
 from rollcast.runtime.errors import MalformedMessage, Unreachable, WaitTimedOut
 from rollcast.wire.identity.tls import TlsCredentials
-from rollcast.wire.ids import ChunkIndex, EncodingId, PeerId, RunId
+from rollcast.wire.ids import ChunkIndex, EncodingId, PeerId, RunId, Version
 from rollcast.wire.links.dialler import LinkDialler
 from rollcast.wire.links.frames import LinkFrame, LinkMessageFrame, encode_chunk
 from rollcast.wire.links.handshake import LinkLimits
@@ -21,7 +21,7 @@ from rollcast.wire.versions.chunks import BytesLike
 STALL_TIMEOUT_S = 15.0  # seconds without progress after which the link counts as broken
 LIMITS = LinkLimits(write_timeout_s=STALL_TIMEOUT_S)
 
-ChunkOf = Callable[[EncodingId, ChunkIndex], BytesLike]
+ChunkOf = Callable[[Version, EncodingId, ChunkIndex], BytesLike]
 
 
 class LinkBroken(Exception):
@@ -37,7 +37,7 @@ class OriginLink:
         self._loop = asyncio.get_running_loop()
         self._push: Push | None = None
         self._chunk: ChunkOf | None = None
-        self._asked: dict[tuple[EncodingId, ChunkIndex], None] = {}  # in order, each sent once
+        self._asked: dict[tuple[Version, EncodingId, ChunkIndex], None] = {}  # in order, each sent once
         self._sending = False
         self._moved_s = 0.0  # when the push last made progress
         self._finished: asyncio.Future[str] | None = None  # why the push failed; empty: it did not
@@ -70,7 +70,7 @@ class OriginLink:
 
         Args:
             push: the state of the push protocol for one version.
-            chunk: returns the payload of a chunk of one of the version's encodings.
+            chunk: returns the payload of a chunk of one of the encodings of the version or its base.
 
         Raises:
             LinkBroken: the link ended or stalled, or the origin gave up on it.
@@ -131,8 +131,8 @@ class OriginLink:
             match output:
                 case SendMessage(message):
                     self._stream.send(message)
-                case SendChunk(encoding_id, index):
-                    self._asked[encoding_id, index] = None
+                case SendChunk(version, encoding_id, index):
+                    self._asked[version, encoding_id, index] = None
                 case PushFailed(reason):
                     self._finish(reason)
                 case Held():
@@ -142,12 +142,12 @@ class OriginLink:
     def _send_next(self) -> None:
         if self._sending or not self._asked or self._push is None or self._chunk is None:
             return
-        encoding_id, index = key = next(iter(self._asked))
+        version, encoding_id, index = key = next(iter(self._asked))
         del self._asked[key]
-        payload = self._chunk(encoding_id, index)
+        payload = self._chunk(version, encoding_id, index)
         self._sending = True
         kill_point("pushing")
-        self._stream.send_chunk(encode_chunk(self._push.version, encoding_id, index, payload))
+        self._stream.send_chunk(encode_chunk(version, encoding_id, index, payload))
 
     def _finish(self, reason: str) -> None:
         if self._finished is not None and not self._finished.done():

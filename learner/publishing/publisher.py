@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
@@ -16,6 +15,7 @@ from learner.kill_points import kill_point
 from learner.publishing.encodings import Encoded, cut_up, encode
 from learner.publishing.mapped_files import hash_of
 from learner.publishing.origin_link import LinkBroken, OriginLink
+from learner.publishing.prepared import Prepared
 from learner.publishing.push import Push
 from learner.publishing.versions import RetainedVersions
 from rollcast.policy.snapshot import Snapshot
@@ -25,40 +25,27 @@ from rollcast.wire.identity.identity import Identity
 from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import EncodingId, Epoch, PeerId, RunId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.versions.chunks import BytesLike, blake3_hash
+from rollcast.wire.versions.chunks import BytesLike
 from rollcast.wire.versions.records import (
     KEYFRAME_ID,
     PREVIOUS_ID,
     SQUASHED_ID,
+    BaseRef,
     VerifiedVersion,
     VersionRecord,
     delta_manifest,
     keyframe_manifest,
     parse_announcement,
     sign_version,
+    verify_announcement,
 )
 
 PUSH_BYTES_PER_SECOND_MIN = 1 << 20  # the slowest origin that can keep up; larger versions may take longer to push
 
+_BASE_VERSION = Version(0)
+"""The frozen weights of a run that trains adapters; every later version holds adapters over it."""
+
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A version that is signed and durable on the learner's disk."""
-
-    signed: VerifiedVersion
-    encodings: Mapping[EncodingId, Encoded]  # every encoding that its manifests name
-
-    def chunk(self, encoding_id: EncodingId, index: int) -> memoryview:
-        """Return the bytes of one chunk.
-
-        Raises:
-            MalformedMessage: the encoding has no chunk of this index.
-        """
-        manifest = self.signed.manifest(encoding_id)
-        assert manifest is not None
-        return memoryview(self.encodings[encoding_id].data)[slice(*manifest.chunk_range(index))]
 
 
 class Origin(Protocol):
@@ -88,6 +75,7 @@ class Publisher:
         origin: receives every version before it is announced.
         announce: announces a version to the coordinator.
         stop_on_mismatch: raise an error instead of diverging.
+        adapters: version 0 is the frozen base, and every later version holds adapters over it.
     """
 
     def __init__(
@@ -101,6 +89,7 @@ class Publisher:
         origin: Origin,
         announce: Callable[[pb.VersionAnnouncement], Awaitable[bool]],
         stop_on_mismatch: bool = False,
+        adapters: bool = False,
     ) -> None:
         self._identity = identity
         self._run = run
@@ -111,6 +100,9 @@ class Publisher:
         self._announce = announce
         self._stop_on_mismatch = stop_on_mismatch
         self._newest_announced = run.newest_published_version if run.has_published else -1
+        self._newest_of_run = self._verified(run.newest_announcement) if run.has_published else None
+        self._adapters = adapters
+        self._base: Prepared | None = None
         self._epoch = Epoch(run.epoch)
         self._epoch_starts_at = Version(0)  # deltas start from versions of this epoch only
         self._common_version: Version | None = None
@@ -211,13 +203,11 @@ class Publisher:
         self._common_version = version
         return prepared
 
-    def _again(self, version: Version, snapshot: Snapshot) -> Prepared | None:
-        """Return a version that was signed before with the same state; None if only the run has its record."""
-        signed = self._retained.record(version)
-        if signed is None:  # the run has the version, but this disk lost it
-            self._retained.stand_in(version, snapshot)
-            return None
-        if self._retained.signed(version) is None:  # its bytes had been removed
+    def _again(self, version: Version, snapshot: Snapshot) -> Prepared:
+        """Return a version that was signed before with the same state."""
+        signed = self._signed_before(version)
+        assert signed is not None
+        if self._retained.signed(version) is None:  # its bytes had been removed, or this disk lost it
             self._retained.retain(signed, snapshot, {})
         return self._prepared(signed, snapshot.state_bytes)
 
@@ -235,11 +225,27 @@ class Publisher:
         bases = self._bases(version)
         size = self._config.chunk_size_bytes
         encodings = encode(snapshot, bases, self._retained.base, chunk_size_bytes=size)
-        signed = self._sign(version, snapshot, digest, encodings, bases)
+        base = self._base_of(version)
+        signed = self._sign(version, snapshot, digest, encodings, bases, None if base is None else base.signed)
         kill_point("version_signed")
         deltas = {encoding_id: one.data for encoding_id, one in encodings.items() if encoding_id != KEYFRAME_ID}
         self._retained.retain(signed, snapshot, deltas)
-        return Prepared(signed, encodings)
+        return Prepared(signed, encodings, base)
+
+    def _base_of(self, version: Version) -> Prepared | None:
+        """Return version 0 if this one holds adapters over it.
+
+        Raises:
+            CheckpointError: no copy of version 0 is kept.
+        """
+        if not self._adapters or version == _BASE_VERSION:
+            return None
+        if self._base is None:
+            _, state = self._retained.base(_BASE_VERSION)
+            signed = self._retained.signed(_BASE_VERSION)
+            assert signed is not None
+            self._base = Prepared(signed, {KEYFRAME_ID: cut_up(state, signed.keyframe.chunk_size_bytes)})
+        return self._base
 
     def _prepared_before(self, version: Version) -> Prepared:
         signed = self._retained.signed(version)
@@ -254,11 +260,12 @@ class Publisher:
         for manifest in signed.deltas:
             delta = self._retained.delta(signed.version, manifest)
             encodings[manifest.encoding_id] = cut_up(delta, manifest.chunk_size_bytes)
-        return Prepared(signed, encodings)
+        return Prepared(signed, encodings, self._base_of(signed.version))
 
     def _bases(self, version: Version) -> dict[EncodingId, Version]:
-        """Return the base of each delta: the previous version, and one from squash_versions publications earlier."""
-        older = [kept for kept in self._retained.versions() if self._epoch_starts_at <= kept < version]
+        """Return where each delta starts: the previous version, and the one squash_versions publications earlier."""
+        first = max(self._epoch_starts_at, _BASE_VERSION + 1) if self._adapters else self._epoch_starts_at
+        older = [kept for kept in self._retained.versions() if first <= kept < version]
         if not older or not self._config.deltas:
             return {}
         bases = {PREVIOUS_ID: older[-1]}
@@ -273,6 +280,7 @@ class Publisher:
         digest: bytes,
         encodings: Mapping[EncodingId, Encoded],
         bases: Mapping[EncodingId, Version],
+        base: VerifiedVersion | None,
     ) -> VerifiedVersion:
         record = VersionRecord(
             run_id=RunId(self._run.run_id),
@@ -283,38 +291,49 @@ class Publisher:
             state_size_bytes=len(snapshot.state_bytes),
             tensors=snapshot.tensors,
             model_json=self._model_json,
+            base=None if base is None else BaseRef(base.version, base.record.state_hash),
         )
         keyframe = encodings[KEYFRAME_ID]
         manifests = [keyframe_manifest(record, keyframe.chunk_hashes, keyframe.chunk_size_bytes)]
-        for encoding_id, base in bases.items():
+        for encoding_id, starts_from in bases.items():
             if (delta := encodings.get(encoding_id)) is not None:
                 manifests.append(
                     delta_manifest(
                         record,
                         encoding_id,
-                        base,
+                        starts_from,
                         size_bytes=len(delta.data),
                         chunk_hashes=delta.chunk_hashes,
                         chunk_size_bytes=delta.chunk_size_bytes,
                     )
                 )
-        return parse_announcement(sign_version(record, manifests, self._identity))
+        base_announcement = None if base is None else base.announcement
+        return parse_announcement(sign_version(record, manifests, self._identity, base=base_announcement))
 
     def _parent_hash(self, version: Version) -> bytes:
         older = [kept for kept in self._retained.versions() if kept < version]
         if older and (parent := self._retained.signed(older[-1])) is not None:
             return parent.record_hash
-        if self._run.has_published and self._run.newest_published_version < version:
-            return blake3_hash(self._run.newest_record_payload)
-        return b""
+        newest = self._newest_of_run
+        return newest.record_hash if newest is not None and newest.version < version else b""
 
     def _known_hash(self, version: Version) -> bytes | None:
         """Return the state hash of a version that was signed before; None if it was not, or the hash is unknown."""
-        if (signed := self._retained.record(version)) is not None:
-            return signed.record.state_hash
-        if not self._run.has_published or self._run.newest_published_version != version:
-            return None
-        return pb.VersionRecord.FromString(self._run.newest_record_payload).state_hash
+        signed = self._signed_before(version)
+        return None if signed is None else signed.record.state_hash
+
+    def _signed_before(self, version: Version) -> VerifiedVersion | None:
+        """Return a version that was signed in an earlier life, if this disk has its record, or else if the run told it.
+
+        The run tells its newest version, and that one's base.
+        """
+        newest = self._newest_of_run
+        told = () if newest is None else (newest, newest.base)
+        return self._retained.record(version) or next((one for one in told if one and one.version == version), None)
+
+    def _verified(self, announcement: pb.VersionAnnouncement) -> VerifiedVersion:
+        public_key = self._identity.public_key
+        return verify_announcement(announcement, run_id=RunId(self._run.run_id), learner_public_key=public_key)
 
 
 class OriginPusher:
@@ -350,7 +369,7 @@ class OriginPusher:
             WrongKey: another peer answers at the origin's address.
         """
         version = prepared.signed.version
-        seconds = self._timeout_s + prepared.signed.record.state_size_bytes / PUSH_BYTES_PER_SECOND_MIN
+        seconds = self._timeout_s + prepared.size_bytes_max / PUSH_BYTES_PER_SECOND_MIN
         waiting_for = f"the origin to hold version {version} durably"
         async with deadline(seconds, waiting_for, fix="check that the origin runs, and read its log"):
             for delay_s in backoff_delays_s(self._random, most_s=3.0):
@@ -371,8 +390,7 @@ class OriginPusher:
     async def _push_once(self, prepared: Prepared) -> None:
         if self._link is None:
             self._link = await self._connect()
-        chunk_lists = {encoding_id: one.chunk_hashes for encoding_id, one in prepared.encodings.items()}
-        push = Push(prepared.signed.announcement, prepared.signed.version, chunk_lists)
+        push = Push(prepared.signed.announcement, prepared.signed.version, prepared.chunk_lists())
         await self._link.push(push, prepared.chunk)
 
     async def _connect(self) -> OriginLink:

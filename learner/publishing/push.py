@@ -25,6 +25,7 @@ class SendMessage:
 class SendChunk:
     """Send this chunk, after the chunks that were requested earlier."""
 
+    version: Version
     encoding_id: EncodingId
     index: ChunkIndex
 
@@ -50,11 +51,14 @@ class Push:
     Args:
         announcement: the signed version.
         version: its number.
-        chunk_lists: the hashes of each encoding's chunks, 32 bytes per chunk.
+        chunk_lists: the hashes of the chunks of each encoding, 32 bytes per chunk: of the version and of its base.
     """
 
     def __init__(
-        self, announcement: pb.VersionAnnouncement, version: Version, chunk_lists: Mapping[EncodingId, bytes]
+        self,
+        announcement: pb.VersionAnnouncement,
+        version: Version,
+        chunk_lists: Mapping[tuple[Version, EncodingId], bytes],
     ) -> None:
         self.version = version
         self._announcement = announcement
@@ -80,19 +84,19 @@ class Push:
         return []
 
     def _is_ours(self, body: pb.Want | pb.Request | pb.Cancel) -> bool:
-        return body.version == self.version and body.encoding_id in self._chunk_lists
+        return (body.version, body.encoding_id) in self._chunk_lists
 
     def _tell(self, want: pb.Want) -> list[Output]:
-        hashes = self._chunk_lists[EncodingId(want.encoding_id)]
-        version, encoding_id = want.version, want.encoding_id
+        version, encoding_id = Version(want.version), EncodingId(want.encoding_id)
+        hashes = self._chunk_lists[version, encoding_id]
         listed = pb.ChunkList(version=version, encoding_id=encoding_id, hashes=hashes)
         have = pb.Have(version=version, encoding_id=encoding_id, chunk_count=len(hashes) // HASH_BYTES, complete=True)
         answers = [pb.LinkMessage(chunk_list=listed)] if want.chunk_list else []
         return [SendMessage(answer) for answer in [*answers, pb.LinkMessage(have=have)]]
 
     def _serve(self, request: pb.Request) -> list[Output]:
-        encoding_id = EncodingId(request.encoding_id)
-        count = len(self._chunk_lists[encoding_id]) // HASH_BYTES
+        version, encoding_id = Version(request.version), EncodingId(request.encoding_id)
+        count = len(self._chunk_lists[version, encoding_id]) // HASH_BYTES
         if max(request.indices) >= count:
             return [PushFailed(f"the origin requests chunk {max(request.indices)} of {count}")]
-        return [SendChunk(encoding_id, ChunkIndex(index)) for index in request.indices]
+        return [SendChunk(version, encoding_id, ChunkIndex(index)) for index in request.indices]

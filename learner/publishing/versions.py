@@ -218,12 +218,15 @@ class RetainedVersions:
         return data
 
     def remove(self, gone: Collection[Version], *, oldest_replayed: int) -> None:
-        """Remove the bytes of exactly these versions; another thread may retain others at the same time.
+        """Remove the bytes of these versions, and of no other that another thread retains at the same time.
+
+        The base of the newest version's adapters stays.
 
         oldest_replayed: step of the oldest checkpoint; records of older versions are removed, because no replay needs
         them.
         """
-        for version in gone:
+        bases = self._bases()
+        for version in [one for one in gone if one not in bases]:
             # The announcement goes first: files without one count as unfinished and are removed at the next start.
             with suppress(FileNotFoundError):
                 self._announcement_path(version).rename(self._record_path(version))
@@ -237,6 +240,10 @@ class RetainedVersions:
                 path.unlink(missing_ok=True)
         if gone:
             fsync_folder(self._folder)
+
+    def _bases(self) -> tuple[Version, ...]:
+        newest = self.signed(max(self.versions(), default=Version(0)))
+        return () if newest is None or newest.record.base is None else (newest.record.base.version,)
 
     def remove_unfinished(self) -> None:
         """Remove files that a killed process left unfinished."""

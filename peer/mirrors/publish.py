@@ -23,7 +23,7 @@ from rollcast.runtime.run_folder import fsync_folder
 from rollcast.wire.ids import Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.chunk_store import ChunkStore
-from rollcast.wire.versions.records import parse_announcement
+from rollcast.wire.versions.records import VerifiedVersion, parse_announcement
 from rollcast.wire.versions.stored_encoding import StoredEncoding, store_error
 
 log = structlog.get_logger()
@@ -41,7 +41,8 @@ class MirrorFolder:
     Args:
         folder: the folder; it is created if it is missing.
         store_folder: the folder of the ChunkStore whose encodings are published.
-        keep_versions: the number of newest versions that stay; the one published last always does.
+        keep_versions: the number of newest versions that stay; the one published last always does, and the bases of
+            adapters that stay.
 
     Raises:
         StoreError: the folder cannot be used.
@@ -57,6 +58,10 @@ class MirrorFolder:
             self._making.mkdir(parents=True)
         except OSError as error:
             raise store_error(folder, error) from None
+
+    def has(self, version: Version) -> bool:
+        """Return whether a version is in the folder."""
+        return (self._folder / str(version) / _ANNOUNCEMENT).exists()
 
     def publish(self, stored: StoredEncoding) -> None:
         """Publish a finished encoding, as a hard link if the file system allows it; then apply retention.
@@ -112,10 +117,15 @@ class MirrorFolder:
     def _prune(self, published: Version) -> None:
         there = sorted(int(path.name) for path in self._folder.iterdir() if _VERSION_NAME.fullmatch(path.name))
         kept = {*there[-self._keep_versions :], int(published)}
+        kept |= {base for version in kept if (base := self._base_of(version)) is not None}
         for version in there:
             # A folder without an announcement was left by a process that was killed.
             if version not in kept or not (self._folder / str(version) / _ANNOUNCEMENT).exists():
                 self._remove(self._folder / str(version))
+
+    def _base_of(self, version: int) -> int | None:
+        verified = _announced(self._folder / str(version))
+        return None if verified is None or verified.base is None else verified.base.version
 
     def _remove(self, version: Path) -> None:
         """Remove a version: rename it first, so that no reader sees a part of it, then delete its files."""
@@ -125,11 +135,18 @@ class MirrorFolder:
         shutil.rmtree(gone)
 
 
+def _announced(version: Path) -> VerifiedVersion | None:
+    """Return what the announcement in a version's folder says; None if there is no complete one."""
+    try:
+        return parse_announcement(pb.VersionAnnouncement.FromString((version / _ANNOUNCEMENT).read_bytes()))
+    except (FileNotFoundError, DecodeError, MalformedMessage):
+        return None
+
+
 def _is_of(version: Path, stored: StoredEncoding) -> bool:
     """Return whether a version's folder has the same record and chunk list; an incomplete one has not."""
-    try:
-        there = parse_announcement(pb.VersionAnnouncement.FromString((version / _ANNOUNCEMENT).read_bytes()))
-    except (FileNotFoundError, DecodeError, MalformedMessage):
+    there = _announced(version)
+    if there is None:
         return False
     if there.record_hash != stored.verified.record_hash:
         return False

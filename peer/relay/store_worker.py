@@ -321,10 +321,15 @@ class StoreWorker:
                 self.memory.stored(*stored)
 
     def _publish(self, encoding: StoredEncoding) -> None:
-        if self._mirror_folder is None:
+        folder, base = self._mirror_folder, encoding.verified.base
+        if folder is None:
             return
+        if base is not None and not folder.has(base.version):
+            stored = self._store.get(base.version)
+            if stored is not None and stored.finished and stored.listed:
+                self._publish(stored)
         try:
-            self._mirror_folder.publish(encoding)
+            folder.publish(encoding)
         except StoreError as error:
             log.error("cannot publish to the mirror folder", version=encoding.version, reason=str(error))
 

@@ -4,6 +4,8 @@ A peer receives what the origin broadcasts (the delta from the previous version,
 the encodings that lead most cheaply from the states it holds to the newest announced version. An origin receives every
 delta that the learner signed, for peers that were away, and the encodings that lead to the state. The wanted encodings
 are computed again from all facts after each new one, so that they cannot become stale.
+
+Both receive the base of a version of adapters, once: the version counts as held only when its base is held as well.
 """
 
 from __future__ import annotations
@@ -23,11 +25,16 @@ _KNOWN_MOST = 32
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """Have the relay receive this encoding."""
+    """Have the relay receive this encoding.
+
+    Args:
+        is_base: adapters need the version's state: it is not given up for a newer version.
+    """
 
     manifest: Manifest
     announced: bool
     holder: LinkId | None
+    is_base: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +84,7 @@ class _Known:
     due: bool = False  # to be received completely: it is announced, or the coordinator is unreachable
     holder: LinkId | None = None
     from_learner: bool = False
-    sent: dict[EncodingKey, tuple[bool, LinkId | None]] = field(default_factory=dict)  # as in the last Receive of each
+    sent: dict[EncodingKey, Receive] = field(default_factory=dict)  # the last one of each encoding
     reported: bool = False
     acknowledged_on: LinkId | None = None
     broadcast: bool = False
@@ -117,18 +124,34 @@ class VersionBook:
     def add_announcement(
         self, verified: VerifiedVersion, *, announced: bool, learner_link: LinkId | None = None
     ) -> list[Command]:
-        """Take a verified announcement from the coordinator (``announced``), a relay, or the learner's link."""
+        """Take a verified announcement from the coordinator (``announced``), a relay, or the learner's link.
+
+        That of a version of adapters makes its base known too, which the learner sends on the same link.
+        """
         known = self._known.setdefault(verified.version, _Known(verified))
         known.announced |= announced
         known.due |= announced or self._offline
         if learner_link is not None:
             known.holder, known.from_learner = learner_link, True
             known.acknowledged_on = None
-        for version in sorted(self._known)[:-_KNOWN_MOST]:
-            if self._kept is None or version != self._kept.version:
-                del self._known[version]
+        if verified.base is not None:
+            base = self._known.setdefault(verified.base.version, _Known(verified.base))
+            if learner_link is not None and verified.base.version not in self._states:
+                base.holder = learner_link
+        self._limit_known()
         self._failed = {key for key in self._failed if key.version in self._known}
         return self._settle()
+
+    def _limit_known(self) -> None:
+        """Discard the oldest announcements beyond a number, except those of bases and of the kept keyframe."""
+        ordered = sorted(self._known)
+        needed = {base.version for version in ordered[-_KNOWN_MOST:] if (base := self._base_of(version)) is not None}
+        for version in ordered[:-_KNOWN_MOST]:
+            if version not in needed and (self._kept is None or version != self._kept.version):
+                del self._known[version]
+
+    def _base_of(self, version: Version) -> VerifiedVersion | None:
+        return self._known[version].verified.base
 
     def set_offline(self, offline: bool) -> list[Command]:
         """Note whether the coordinator is unreachable.
@@ -148,9 +171,9 @@ class VersionBook:
         return next((one for one in records if one.announcement.record.signature == signature), None)
 
     def waits_for_announcement(self, version: int) -> bool:
-        """Return whether the version's state is here and not reported."""
+        """Return whether the version's state, and its base's, is here and not reported."""
         known = self._known.get(Version(version))
-        return known is not None and not known.announced and version in self._states
+        return known is not None and not known.announced and self._usable(Version(version))
 
     def link_lost(self, link: LinkId) -> None:
         """Note that a link ended. If it is the learner's, the learner opens another one and announces again."""
@@ -228,14 +251,28 @@ class VersionBook:
                 # An acknowledged version may have been removed since: it must not be received again.
                 due = known.holder is not None or version == newest
                 if due and (known.acknowledged_on is None or known.acknowledged_on != known.holder):
-                    self._want(wanted, *self._path(version))
+                    self._want(wanted, *self._path(version), *self._base_path(version))
                     self._want(wanted, *map(key_of, known.verified.deltas))
             return wanted
         if newest not in self._states:
             self._want(wanted, key_of(broadcast_manifest(self._known[newest].verified)))
         if due_versions:
             self._want(wanted, *self._unless_another_keyframe(self._path(max(due_versions))))
+            self._want(wanted, *self._base_path(max(due_versions)))
         return wanted
+
+    def _base_path(self, version: Version) -> tuple[EncodingKey, ...]:
+        """Return the encodings that lead to the base of a version; none if it has no base, or the base is held."""
+        base = self._base_of(version)
+        return () if base is None else self._path(base.version)
+
+    def _is_base(self, version: Version) -> bool:
+        return any(base.version == version for other in self._known if (base := self._base_of(other)) is not None)
+
+    def _usable(self, version: Version) -> bool:
+        """Return whether a known version's state is held, and its base's if it has one."""
+        base = self._base_of(version)
+        return version in self._states and (base is None or base.version in self._states)
 
     def _unless_another_keyframe(self, path: tuple[EncodingKey, ...]) -> tuple[EncodingKey, ...]:
         """Return no path that begins with a second keyframe: two fetched at the same time would both come too late."""
@@ -273,11 +310,11 @@ class VersionBook:
         known = self._known[key.version]
         # An encoding that leads to an announced version counts as announced: its own announcement may have been missed.
         due = any(one.due for version, one in self._known.items() if version >= key.version)
-        now_true = (due, known.holder)
-        if known.sent.get(key) == now_true:
+        receive = Receive(manifest, due, known.holder, self._is_base(key.version))
+        if known.sent.get(key) == receive:
             return []
-        known.sent[key] = now_true
-        return [Receive(manifest, *now_true)]
+        known.sent[key] = receive
+        return [receive]
 
     def _drop_others(self, wanted: Mapping[EncodingKey, Manifest]) -> list[Command]:
         """Drop superseded encodings of which less than half is here.
@@ -320,7 +357,7 @@ class VersionBook:
         return commands
 
     def _finished(self, version: Version, known: _Known) -> list[Command]:
-        if version not in self._states:
+        if not self._usable(version):
             return []
         commands: list[Command] = []
         if known.announced and not known.reported:

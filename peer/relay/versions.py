@@ -139,9 +139,10 @@ class RelayVersions:
             MalformedMessage: it is of another run or out of bounds, or another record of that version is here.
         """
         verified = self._known_already(announcement) or self._verify(announcement)
-        known = self._book.verified(verified.version)
-        if known is not None and known.record_hash != verified.record_hash:
-            raise MalformedMessage(f"the learner signed two records of version {verified.version}")
+        for one in (verified, verified.base):
+            known = None if one is None else self._book.verified(one.version)
+            if known is not None and one is not None and known.record_hash != one.record_hash:
+                raise MalformedMessage(f"the learner signed two records of version {one.version}")
         self._carry_out(
             self._book.add_announcement(verified, announced=announced, learner_link=link if learner else None)
         )
@@ -305,7 +306,7 @@ class RelayVersions:
 
     def _do(self, command: Command) -> None:
         match command:
-            case Receive(manifest=manifest, announced=announced, holder=holder):
+            case Receive(manifest=manifest, announced=announced, holder=holder, is_base=is_base):
                 key = key_of(manifest)
                 hashes = self.chunk_list(key)
                 if hashes is not None:
@@ -314,7 +315,7 @@ class RelayVersions:
                 verified = self._book.verified(key.version)
                 pushed = verified is not None and manifest == broadcast_manifest(verified)
                 sizes = (manifest.chunk_count, manifest.chunk_size_bytes)
-                self._handle(EncodingKnown(key, *sizes, announced, hashes is not None, holder, pushed))
+                self._handle(EncodingKnown(key, *sizes, announced, hashes is not None, holder, pushed, is_base))
             case Drop(key=key, reason=reason):
                 self._handle(EncodingUnwanted(key, reason))
             case Materialise(key=key):

@@ -177,7 +177,7 @@ class ScriptedCoordinator(rollcast_pb2_grpc.CoordinatorServicer):
             recorded_batches=len(self.batches),
             has_published=newest is not None,
             newest_published_version=newest or 0,
-            newest_record_payload=b"" if newest is None else self.announcements[newest].announcement.record.payload,
+            newest_announcement=None if newest is None else self.announcements[newest].announcement,
             origin_address=self.origin_address,
             origin_peer_id=self.authority.origin.peer_id,
             epochs=[start for _, start in self.epochs],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from rollcast.wire.identity.identity import Identity
 from rollcast.wire.ids import EncodingId, Epoch, RunId, Version
@@ -13,6 +14,7 @@ from rollcast.wire.versions.delta import encode_delta
 from rollcast.wire.versions.records import (
     KEYFRAME_ID,
     PREVIOUS_ID,
+    BaseRef,
     VersionRecord,
     delta_manifest,
     keyframe_manifest,
@@ -72,13 +74,22 @@ class Published:
     Args:
         base: the version before, for a delta from it besides the keyframe; None: no delta.
         broken: whether the delta leads to other bytes than those that are signed.
+        over: the version to which this one is adapters; None: it is whole.
     """
 
     def __init__(
-        self, run_id: RunId, learner: Identity, version: int, base: Published | None = None, *, broken: bool = False
+        self,
+        run_id: RunId,
+        learner: Identity,
+        version: int,
+        base: Published | None = None,
+        *,
+        broken: bool = False,
+        over: Published | None = None,
     ) -> None:
         draw = random.Random(version)
         self.version = Version(version)
+        self.over = over
         self.state = draw.randbytes(_STATE_BYTES)
         if base is not None:
             self.state = base.state[:5000] + draw.randbytes(3000) + base.state[8000:]
@@ -86,6 +97,8 @@ class Published:
         self.record = VersionRecord(
             run_id, Epoch(0), self.version, b"", state_hash(self.state), _STATE_BYTES, tensors, "{}"
         )
+        if over is not None:
+            self.record = replace(self.record, base=BaseRef(over.version, over.record.state_hash))
         self.encodings = {KEYFRAME_ID: self.state}
         if base is not None:
             leads_to = self.state[:-1] + bytes([self.state[-1] ^ 1]) if broken else self.state
@@ -103,7 +116,8 @@ class Published:
                     chunk_size_bytes=CHUNK_BYTES,
                 )
             )
-        self.announcement = sign_version(self.record, manifests, learner)
+        over_announcement = None if over is None else over.announcement
+        self.announcement = sign_version(self.record, manifests, learner, base=over_announcement)
         self.verified = parse_announcement(self.announcement)
 
     def chunk(self, index: int, encoding_id: EncodingId = KEYFRAME_ID) -> bytes:

@@ -39,6 +39,7 @@ def encoding_known(state: RelayState, event: EncodingKnown, now: float) -> None:
             ChunkSet(event.chunk_count),
             event.chunk_size_bytes,
             pushed=event.pushed,
+            is_base=event.is_base,
             pushed_at_s=now,
             came_at_s=now,
             searched_at_s=now,
@@ -50,6 +51,7 @@ def encoding_known(state: RelayState, event: EncodingKnown, now: float) -> None:
     if event.announced and not encoding.announced:
         encoding.announced = True
         encoding.announced_at_s = encoding.pushed_at_s = encoding.came_at_s = encoding.searched_at_s = now
+    encoding.is_base |= event.is_base
     if event.listed:
         mark_listed(state, encoding)
     if event.holder in state.links and event.holder != encoding.holder and encoding.in_flight:
@@ -59,8 +61,11 @@ def encoding_known(state: RelayState, event: EncodingKnown, now: float) -> None:
 
 
 def _bound(state: RelayState) -> None:
-    # The oldest are abandoned, except a keyframe that has begun to arrive: the deltas after it build on it.
-    ordered = sorted(state.in_flight(), key=lambda one: one.key.encoding_id != KEYFRAME_ID or not one.have.count)
+    # The oldest are abandoned, except a keyframe that has begun to arrive: the deltas after it build on it. Last of all
+    # goes the base of adapters.
+    ordered = sorted(
+        state.in_flight(), key=lambda one: (not one.is_base, one.key.encoding_id != KEYFRAME_ID or not one.have.count)
+    )
     for encoding in ordered[state.settings.encodings_in_flight_most :]:
         abandon(state, encoding, "too many encodings in flight")
 
@@ -95,11 +100,12 @@ def abandon(
 def give_up_in_vain(state: RelayState, now: float) -> None:
     """Abandon encodings that no source has any more, for a newer version.
 
-    Only a peer does: an origin gets what it lacks from the learner.
+    Only a peer does: an origin gets what it lacks from the learner. No newer version can replace the base of adapters.
     """
     newest = max(state.known_versions, default=Version(-1))
     for encoding in state.in_flight() if state.settings.role == "peer" else []:
-        if encoding.key.version < newest and _in_vain(state, encoding, now):
+        replaceable = encoding.key.version < newest and not encoding.is_base
+        if replaceable and _in_vain(state, encoding, now):
             abandon(state, encoding, "no source has it any more", in_vain=True)
 
 
@@ -220,6 +226,11 @@ def retry_failed(state: RelayState, now: float) -> None:
     waiting, state.waiting_for_retry = state.waiting_for_retry, {}
     for key, encoding in waiting.items():
         known = EncodingKnown(
-            key, encoding.chunk_count, encoding.chunk_size_bytes, encoding.announced, pushed=encoding.pushed
+            key,
+            encoding.chunk_count,
+            encoding.chunk_size_bytes,
+            encoding.announced,
+            pushed=encoding.pushed,
+            is_base=encoding.is_base,
         )
         encoding_known(state, known, now)

@@ -84,6 +84,7 @@ class EncodingKnown:
         listed: the shell holds the chunk list that hashes to the manifest.
         holder: the link of a process that holds all of it: the learner's.
         pushed: the origin broadcasts it; other encodings come only on request.
+        is_base: adapters need the version's state, so it is not given up for a newer version.
     """
 
     key: EncodingKey
@@ -93,6 +94,7 @@ class EncodingKnown:
     listed: bool = False
     holder: LinkId | None = None
     pushed: bool = True
+    is_base: bool = False
 
 
 @dataclass(frozen=True, slots=True)

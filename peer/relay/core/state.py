@@ -169,6 +169,7 @@ class EncodingState:
     listed: bool = False
     holder: LinkId | None = None
     pushed: bool = True  # the origin broadcasts it
+    is_base: bool = False  # adapters need it
     announced_at_s: float = 0.0
     pushed_at_s: float = 0.0  # when the last pushed chunk came, or the announcement
     came_at_s: float = 0.0  # when the last new chunk came, or the announcement

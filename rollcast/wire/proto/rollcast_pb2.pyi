@@ -776,7 +776,7 @@ class LearnerHello(_message.Message):
     def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., software: _Optional[str] = ..., learner_public_key: _Optional[bytes] = ...) -> None: ...
 
 class RunInfo(_message.Message):
-    __slots__ = ("protocol", "run_id", "epoch", "steps", "staleness_limit", "publish_every_steps", "groups_per_step", "samples_per_group", "prompt_tokens_max", "sampling", "tokenizer_json", "recorded_batches", "has_published", "newest_published_version", "origin_address", "origin_peer_id", "newest_record_payload", "epochs", "evaluation_sets", "router_replay", "at_version_swap")
+    __slots__ = ("protocol", "run_id", "epoch", "steps", "staleness_limit", "publish_every_steps", "groups_per_step", "samples_per_group", "prompt_tokens_max", "sampling", "tokenizer_json", "recorded_batches", "has_published", "newest_published_version", "origin_address", "origin_peer_id", "newest_announcement", "epochs", "evaluation_sets", "router_replay", "at_version_swap")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -793,7 +793,7 @@ class RunInfo(_message.Message):
     NEWEST_PUBLISHED_VERSION_FIELD_NUMBER: _ClassVar[int]
     ORIGIN_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ORIGIN_PEER_ID_FIELD_NUMBER: _ClassVar[int]
-    NEWEST_RECORD_PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_ANNOUNCEMENT_FIELD_NUMBER: _ClassVar[int]
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_SETS_FIELD_NUMBER: _ClassVar[int]
     ROUTER_REPLAY_FIELD_NUMBER: _ClassVar[int]
@@ -814,12 +814,12 @@ class RunInfo(_message.Message):
     newest_published_version: int
     origin_address: str
     origin_peer_id: str
-    newest_record_payload: bytes
+    newest_announcement: VersionAnnouncement
     epochs: _containers.RepeatedCompositeFieldContainer[EpochStart]
     evaluation_sets: _containers.RepeatedScalarFieldContainer[str]
     router_replay: bool
     at_version_swap: str
-    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., run_id: _Optional[str] = ..., epoch: _Optional[int] = ..., steps: _Optional[int] = ..., staleness_limit: _Optional[int] = ..., publish_every_steps: _Optional[int] = ..., groups_per_step: _Optional[int] = ..., samples_per_group: _Optional[int] = ..., prompt_tokens_max: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., tokenizer_json: _Optional[str] = ..., recorded_batches: _Optional[int] = ..., has_published: _Optional[bool] = ..., newest_published_version: _Optional[int] = ..., origin_address: _Optional[str] = ..., origin_peer_id: _Optional[str] = ..., newest_record_payload: _Optional[bytes] = ..., epochs: _Optional[_Iterable[_Union[EpochStart, _Mapping]]] = ..., evaluation_sets: _Optional[_Iterable[str]] = ..., router_replay: _Optional[bool] = ..., at_version_swap: _Optional[str] = ...) -> None: ...
+    def __init__(self, protocol: _Optional[_Union[ProtocolRange, _Mapping]] = ..., run_id: _Optional[str] = ..., epoch: _Optional[int] = ..., steps: _Optional[int] = ..., staleness_limit: _Optional[int] = ..., publish_every_steps: _Optional[int] = ..., groups_per_step: _Optional[int] = ..., samples_per_group: _Optional[int] = ..., prompt_tokens_max: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., tokenizer_json: _Optional[str] = ..., recorded_batches: _Optional[int] = ..., has_published: _Optional[bool] = ..., newest_published_version: _Optional[int] = ..., origin_address: _Optional[str] = ..., origin_peer_id: _Optional[str] = ..., newest_announcement: _Optional[_Union[VersionAnnouncement, _Mapping]] = ..., epochs: _Optional[_Iterable[_Union[EpochStart, _Mapping]]] = ..., evaluation_sets: _Optional[_Iterable[str]] = ..., router_replay: _Optional[bool] = ..., at_version_swap: _Optional[str] = ...) -> None: ...
 
 class EpochStart(_message.Message):
     __slots__ = ("epoch", "step_from", "step")

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 import structlog
@@ -121,8 +121,17 @@ class ChunkStore:
         return sorted(finished, key=lambda encoding: (encoding.version, encoding.encoding_id))
 
     def versions(self) -> list[Version]:
-        """Return the versions whose state is held and durable, ascending."""
-        return [encoding.version for encoding in self.finished() if encoding.state_held]
+        """Return the versions whose state, and whose base's if they have one, is held and durable, ascending."""
+        states = self._states()
+        return [one.version for one in states if self._base_held(one.verified, states)]
+
+    def _states(self) -> list[StoredEncoding]:
+        return [encoding for encoding in self.finished() if encoding.state_held]
+
+    @staticmethod
+    def _base_held(verified: VerifiedVersion, states: Sequence[StoredEncoding]) -> bool:
+        base = verified.base
+        return base is None or any(base.record_hash == one.verified.record_hash for one in states)
 
     # ------------------------------------------------------------ states from deltas
 
@@ -183,8 +192,8 @@ class ChunkStore:
     # ------------------------------------------------------------ retention
 
     def prune(self, spared: Set[tuple[Version, EncodingId]] = frozenset()) -> list[tuple[Version, EncodingId]]:
-        """Remove what exceeds ``Retention``, except encodings being read or received and the bases of states being
-        made.
+        """Remove what exceeds ``Retention``, except encodings being read or received, the states from which others are
+        being made, and the bases of kept adapters.
 
         Encodings that an earlier process began and this one has not resumed are removed once a newer state is finished.
 
@@ -197,7 +206,7 @@ class ChunkStore:
         Raises:
             StoreError: the disk refuses.
         """
-        states = self.versions()
+        states = self._states()
         if not states:
             return []
         removed = []
@@ -205,7 +214,8 @@ class ChunkStore:
             if self._remove(Version(one.version), EncodingId(one.encoding_id)):
                 removed.append((Version(one.version), EncodingId(one.encoding_id)))
         for version in self._versions_on_disk():
-            if version < states[-1] and version not in self._beginning:
+            # What an earlier process received of a base is resumed, however many newer adapters come before it.
+            if version < states[-1].version and version not in self._beginning | self._bases():
                 self._sweep(version)
         return removed
 
@@ -269,17 +279,26 @@ class ChunkStore:
 
     def _kept(self, spared: Set[tuple[Version, EncodingId]]) -> list[Kept]:
         applied = [work.delta for work in self._in_the_making.values()]
+        bases = self._bases()
         return [
             Kept(
                 encoding.version,
                 encoding.encoding_id,
                 encoding.manifest.size_bytes,
                 encoding.state_held,
-                busy=encoding.readers > 0 or encoding.version in self._beginning or encoding in applied,
+                busy=encoding.readers > 0
+                or encoding.version in self._beginning
+                or encoding in applied
+                or (encoding.version in bases and encoding.state_held),
                 spared=(encoding.version, encoding.encoding_id) in spared,
             )
             for encoding in self.finished()
         ]
+
+    def _bases(self) -> set[Version]:
+        """Return the versions over whose states others here are adapters."""
+        records = [encoding.verified.record for encoding in list(self._encodings.values())]
+        return {record.base.version for record in records if record.base is not None}
 
     def _remove(self, version: Version, encoding_id: EncodingId) -> bool:
         encoding = self.get(version, encoding_id)

@@ -305,6 +305,8 @@ def _check_encodings(manifests: Sequence[Manifest], record: VersionRecord) -> No
     require(keyframes[0].size_bytes == record.state_size_bytes, "a keyframe has another size than the state")
     deltas = [manifest.size_bytes for manifest in manifests if manifest.kind == "delta"]
     require(not deltas or max(deltas) <= delta_bytes_max(record.tensors), "a delta is longer than is possible")
+    starts = {manifest.base_version for manifest in manifests if manifest.kind == "delta"}
+    require(record.base is None or record.base.version not in starts, "a delta leads from a base to adapters")
 
 
 def _check_sizes(announcement: pb.VersionAnnouncement) -> None:

@@ -36,7 +36,7 @@ class Kept:
     """One encoding on disk.
 
     Args:
-        busy: the encoding is being read or received, or is the base of a state that is being made.
+        busy: the encoding is being read or received, another state is being made from it, or adapters need it.
         spared: other peers are fetching it, so it may be older than the kept ones, within ``keep_bytes``.
     """
 

@@ -16,6 +16,7 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 from tests.learner.scripted_run import RUN_ID, Authority, ScriptedOrigin
 
 KEYFRAME, DELTA = EncodingId(0), EncodingId(1)
+VERSION = Version(3)
 CHUNKS = {KEYFRAME: [bytes([index]) * 40_000 for index in range(12)], DELTA: [b"d" * 500]}
 
 
@@ -59,10 +60,13 @@ async def connect(origin: PuppetOrigin, peer_id: PeerId | None = None) -> Origin
 
 
 def push() -> Push:
-    return Push(pb.VersionAnnouncement(), Version(3), {key: bytes(32 * len(value)) for key, value in CHUNKS.items()})
+    return Push(
+        pb.VersionAnnouncement(), VERSION, {(VERSION, key): bytes(32 * len(value)) for key, value in CHUNKS.items()}
+    )
 
 
-def chunk(encoding_id: EncodingId, index: int) -> bytes:
+def chunk(version: Version, encoding_id: EncodingId, index: int) -> bytes:
+    assert version == VERSION
     return CHUNKS[encoding_id][index]
 
 

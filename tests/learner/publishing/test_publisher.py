@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from learner.config import PublishConfig
-from learner.publishing.publisher import OriginPusher, Prepared, Publisher
+from learner.publishing.prepared import Prepared
+from learner.publishing.publisher import OriginPusher, Publisher
 from learner.publishing.versions import RetainedVersions
 from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import CheckpointError, WaitTimedOut, WrongKey
@@ -17,6 +18,7 @@ from rollcast.wire.identity.tls import TlsCredentials
 from rollcast.wire.ids import EncodingId, Epoch, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.delta import DeltaDecoder, InPlace
+from rollcast.wire.versions.records import VerifiedVersion
 from rollcast.wire.versions.tensors import TensorSpec
 from tests.learner.scripted_run import RUN_ID, ScriptedOrigin, World
 
@@ -24,6 +26,16 @@ from tests.learner.scripted_run import RUN_ID, ScriptedOrigin, World
 def snapshot(version: int, size: int = 40_000) -> Snapshot:
     data = np.random.default_rng(version).bytes(4 * size)
     return Snapshot((TensorSpec("weights", "float32", (size,), 0, 4 * size),), data)
+
+
+def known_to_run(newest: VerifiedVersion) -> pb.RunInfo:
+    """Return the facts of a run of which this is the newest version."""
+    return pb.RunInfo(
+        run_id=RUN_ID,
+        has_published=True,
+        newest_published_version=newest.version,
+        newest_announcement=newest.announcement,
+    )
 
 
 class Bench:
@@ -121,8 +133,7 @@ async def test_kept_but_unannounced_versions_are_published_after_a_restart(world
     first.publisher.prepare(Version(1), snapshot(1))
     await first.pusher.close()
 
-    payload = world.origin.versions[0].verified.announcement.record.payload
-    info = pb.RunInfo(run_id=RUN_ID, has_published=True, newest_published_version=0, newest_record_payload=payload)
+    info = known_to_run(world.origin.versions[0].verified)
     second = Bench(world, tmp_path, info=info)
     await second.publisher.publish_kept(until=1)
     await second.publisher.publish(Version(1), snapshot(1))
@@ -138,8 +149,7 @@ async def test_other_bytes_for_a_known_version_stop_the_learner(world: World, tm
     with pytest.raises(CheckpointError, match="other weights for version 0"):
         bench.publisher.prepare(Version(0), snapshot(7))
 
-    payload = world.origin.versions[0].verified.announcement.record.payload
-    info = pb.RunInfo(run_id=RUN_ID, has_published=True, newest_published_version=0, newest_record_payload=payload)
+    info = known_to_run(world.origin.versions[0].verified)
     (tmp_path / "empty").mkdir()
     elsewhere = Bench(world, tmp_path / "empty", info=info)
     with pytest.raises(CheckpointError, match="other weights for version 0"):
@@ -149,7 +159,9 @@ async def test_other_bytes_for_a_known_version_stop_the_learner(world: World, tm
 class Shelf:
     """An origin in memory, and a publisher that pushes to it."""
 
-    def __init__(self, folder: Path, info: pb.RunInfo | None = None, **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, info: pb.RunInfo | None = None, *, adapters: bool = False, **settings: Any
+    ) -> None:
         folder.mkdir(exist_ok=True)
         self.pushed: list[Prepared] = []
         self.retained = RetainedVersions(folder, mapped=2)
@@ -161,6 +173,7 @@ class Shelf:
             retained=self.retained,
             origin=self,
             announce=self._announce,
+            adapters=adapters,
         )
 
     async def push(self, prepared: Prepared) -> None:
@@ -203,7 +216,7 @@ async def test_deltas_lead_on_from_the_version_before_and_from_earlier(tmp_path:
     manifest = last.signed.manifest(1)
     assert manifest is not None
     for index in range(manifest.chunk_count):
-        decoder.feed(last.chunk(EncodingId(1), index))
+        decoder.feed(last.chunk(last.signed.version, EncodingId(1), index))
     decoder.finish()
     assert bytes(state) == trained(8).state_bytes
     for encoding_id, encoded in last.encodings.items():
@@ -224,8 +237,7 @@ async def test_a_restart_pushes_the_manifests_that_were_kept(tmp_path: Path) -> 
     first = Shelf(tmp_path)
     await first.publisher.publish(Version(0), trained(0))
     prepared = first.publisher.prepare(Version(1), trained(1))
-    payload = first.pushed[0].signed.announcement.record.payload
-    info = pb.RunInfo(run_id=RUN_ID, has_published=True, newest_published_version=0, newest_record_payload=payload)
+    info = known_to_run(first.pushed[0].signed)
     for again in (Shelf(tmp_path, info, deltas=False), Shelf(tmp_path, info, chunk_size_bytes=2048)):
         assert again.publisher.prepare(Version(1), trained(1)) == prepared
         await again.publisher.publish_kept(until=1)
@@ -244,6 +256,57 @@ async def test_a_damaged_delta_is_an_error(tmp_path: Path) -> None:
         await Shelf(tmp_path).publisher.publish_kept(until=1)
 
 
+# ---------------------------------------------------------------- adapters
+
+
+def adapters_of(version: int) -> Snapshot:
+    """Return adapters over version 0: other tensors than its own, of which a few change with each version."""
+    whole = trained(version)
+    size = len(whole.state_bytes) // 2
+    return Snapshot((TensorSpec("adapters", "float32", (size // 4,), 0, size),), bytes(whole.state_bytes)[:size])
+
+
+def published(version: int) -> Snapshot:
+    return adapters_of(version) if version else trained(0)
+
+
+async def test_adapters_name_version_0_and_start_no_delta_from_it(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path, adapters=True, squash_versions=2)
+    for version in range(4):
+        await shelf.publisher.publish(Version(version), published(version))
+    assert [bases(one) for one in shelf.pushed] == [{0: None}, {0: None}, {0: None, 1: 1}, {0: None, 1: 2, 2: 1}]
+    whole, *adapters = shelf.pushed
+    assert whole.base is whole.signed.base is None
+    for one in adapters:
+        assert one.signed.base == whole.signed
+        assert one.base is not None
+        assert one.base.chunk(Version(0), EncodingId(0), 0) == whole.chunk(Version(0), EncodingId(0), 0)
+
+
+async def test_version_0_stays_as_long_as_adapters_over_it(tmp_path: Path) -> None:
+    first = Shelf(tmp_path, adapters=True)
+    for version in range(3):
+        await first.publisher.publish(Version(version), published(version))
+    first.retained.remove([Version(0), Version(1)], oldest_replayed=2)
+    assert first.retained.versions() == [0, 2]
+    again = Shelf(tmp_path, known_to_run(first.pushed[-1].signed), adapters=True)
+    await again.publisher.publish(Version(3), published(3))
+    assert again.pushed[-1].signed.base == first.pushed[0].signed
+
+
+async def test_a_learner_with_a_new_disk_takes_version_0_over_from_the_run(tmp_path: Path) -> None:
+    first = Shelf(tmp_path / "first", adapters=True)
+    for version in range(3):
+        await first.publisher.publish(Version(version), published(version))
+    again = Shelf(tmp_path / "again", known_to_run(first.pushed[-1].signed), adapters=True)
+    await again.publisher.publish(Version(0), published(0))
+    assert not again.pushed
+    assert again.publisher.common_version == 0
+    again.publisher.enter_epoch(Epoch(1), Version(3), common=Version(0))
+    await again.publisher.publish(Version(3), published(3))
+    assert again.pushed[-1].signed.base == first.pushed[0].signed, "signed once"
+
+
 # ---------------------------------------------------------------- training again
 
 
@@ -252,13 +315,7 @@ async def resumed(folder: Path, *versions: int) -> Shelf:
     first = Shelf(folder)
     for version in versions:
         await first.publisher.publish(Version(version), trained(version))
-    payload = first.pushed[-1].signed.announcement.record.payload
-    return Shelf(
-        folder,
-        pb.RunInfo(
-            run_id=RUN_ID, has_published=True, newest_published_version=versions[-1], newest_record_payload=payload
-        ),
-    )
+    return Shelf(folder, known_to_run(first.pushed[-1].signed))
 
 
 async def test_a_version_whose_bytes_were_removed_is_restored_and_never_signed_again(tmp_path: Path) -> None:

@@ -7,12 +7,13 @@ from rollcast.wire.ids import ChunkIndex, EncodingId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 ANNOUNCEMENT = pb.VersionAnnouncement()
-KEYFRAME, DELTA = bytes(32 * 10), bytes(32 * 3)
+KEYFRAME, DELTA, BASE = bytes(32 * 10), bytes(32 * 3), bytes(32 * 20)
 
 
 @pytest.fixture
 def push() -> Push:
-    return Push(ANNOUNCEMENT, Version(3), {EncodingId(0): KEYFRAME, EncodingId(2): DELTA})
+    keyframe, delta, base = (Version(3), EncodingId(0)), (Version(3), EncodingId(2)), (Version(1), EncodingId(0))
+    return Push(ANNOUNCEMENT, Version(3), {keyframe: KEYFRAME, delta: DELTA, base: BASE})
 
 
 def want(version: int = 3, encoding_id: int = 0, *, chunk_list: bool = True) -> pb.LinkMessage:
@@ -33,15 +34,23 @@ def test_a_push_from_announcement_to_held(push: Push) -> None:
     listed = pb.LinkMessage(chunk_list=pb.ChunkList(version=3, hashes=KEYFRAME))
     assert push.receive(want()) == [SendMessage(listed), have(0, 10)]
     assert push.receive(request(7, 2)) == [
-        SendChunk(EncodingId(0), ChunkIndex(7)),
-        SendChunk(EncodingId(0), ChunkIndex(2)),
+        SendChunk(Version(3), EncodingId(0), ChunkIndex(7)),
+        SendChunk(Version(3), EncodingId(0), ChunkIndex(2)),
     ]
     assert push.receive(pb.LinkMessage(held=pb.VersionHeld(version=3))) == [Held()]
 
 
 def test_every_encoding_is_served(push: Push) -> None:
     assert push.receive(want(encoding_id=2, chunk_list=False)) == [have(2, 3)]
-    assert push.receive(request(1, encoding_id=2)) == [SendChunk(EncodingId(2), ChunkIndex(1))]
+    assert push.receive(request(1, encoding_id=2)) == [SendChunk(Version(3), EncodingId(2), ChunkIndex(1))]
+
+
+def test_the_base_is_served_and_does_not_end_the_push(push: Push) -> None:
+    answer = pb.Have(version=1, encoding_id=0, chunk_count=20, complete=True)
+    assert push.receive(want(version=1, chunk_list=False)) == [SendMessage(pb.LinkMessage(have=answer))]
+    assert push.receive(request(19, version=1)) == [SendChunk(Version(1), EncodingId(0), ChunkIndex(19))]
+    assert push.receive(request(20, version=1)) == [PushFailed("the origin requests chunk 20 of 20")]
+    assert push.receive(pb.LinkMessage(held=pb.VersionHeld(version=1))) == []
 
 
 @pytest.mark.parametrize(

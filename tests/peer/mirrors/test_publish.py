@@ -15,6 +15,7 @@ from rollcast.wire.versions.chunks import chunk_list
 from rollcast.wire.versions.records import parse_announcement
 from rollcast.wire.versions.stored_encoding import StoredEncoding
 from tests.peer.versions import CHUNK_SIZE_BYTES, announcement_of, stored_version, version_record
+from tests.wire.versions.build import put
 
 
 class World:
@@ -79,6 +80,21 @@ def test_the_oldest_versions_go(tmp_path: Path) -> None:
     for version in (1, 2, 9, 10):
         world.mirror.publish(world.stored(version))
     assert world.seen() == {"9": WHOLE, "10": WHOLE}
+
+
+def test_the_base_of_adapters_stays_as_long_as_they_do(tmp_path: Path) -> None:
+    world = World(tmp_path, keep_versions=2)
+    base = put(world.store, 0).verified
+    for version in (0, 3, 5, 6):
+        if version:
+            put(world.store, version, base=base)
+        stored = world.store.get(version)
+        assert stored is not None
+        world.mirror.publish(stored)
+    assert world.seen() == {"0": WHOLE, "5": WHOLE, "6": WHOLE}
+    world.mirror.publish(put(world.store, 7))
+    world.mirror.publish(put(world.store, 8))
+    assert world.seen() == {"7": WHOLE, "8": WHOLE}
 
 
 def test_an_unfinished_encoding_is_not_published(tmp_path: Path) -> None:

@@ -48,9 +48,12 @@ async def until(condition: Callable[[], object]) -> None:
 async def push_version(published: Published, origin: PeerId, address: str, credentials: TlsCredentials) -> None:
     """Push a version as the learner does; return once the origin acknowledges that it holds it."""
     link = await OriginLink.connect(address, origin, run_id=published.record.run_id, credentials=credentials)
+    offered = [one for one in (published, published.over) if one is not None]
+    lists = {(one.version, encoding_id): hashes for one in offered for encoding_id, hashes in one.chunk_lists.items()}
+    states = {one.version: one for one in offered}
     async with link:
-        push = Push(published.announcement, published.version, published.chunk_lists)
-        await link.push(push, lambda encoding_id, index: published.chunk(index, encoding_id))
+        push = Push(published.announcement, published.version, lists)
+        await link.push(push, lambda version, encoding_id, index: states[version].chunk(index, encoding_id))
 
 
 def disk_full(*_: object) -> bool:
@@ -260,8 +263,10 @@ class World:
         others = {other.peer_id for other in nodes} - {node.peer_id}
         return others <= set(node.links)
 
-    def published(self, version: int, base: Published | None = None, *, broken: bool = False) -> Published:
-        return Published(self.run.run_id, self.learner, version, base, broken=broken)
+    def published(
+        self, version: int, base: Published | None = None, *, broken: bool = False, over: Published | None = None
+    ) -> Published:
+        return Published(self.run.run_id, self.learner, version, base, broken=broken, over=over)
 
     async def push(self, published: Published) -> None:
         """Push a version as the learner does; return once the origin acknowledges that it holds it."""

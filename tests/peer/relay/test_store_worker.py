@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from peer.links.neighbours import EncodingKey
+from peer.mirrors.publish import MirrorFolder
 from peer.relay.core.chunk_set import ChunkSet
 from peer.relay.core.events import StoreFailed, StoreReady, VersionFinished, VersionRestored
 from peer.relay.store_worker import EncodingsRemoved, StateMade, StateNotMade, StoreEvent, StoreWorker, keep_verified
@@ -30,10 +31,16 @@ NOTHING = ChunkSet(CHUNKS).bitmap
 
 
 class Setup:
-    def __init__(self, folder: Path, durable_first: bool, idle_s: float) -> None:
+    def __init__(self, folder: Path, durable_first: bool, idle_s: float, mirrored: bool) -> None:
         self.store = ChunkStore(folder / "store", keep_versions=2)
         self.events: asyncio.Queue[StoreEvent] = asyncio.Queue()
-        self.worker = StoreWorker(self.store, self.events.put_nowait, durable_first=durable_first, idle_s=idle_s)
+        self.worker = StoreWorker(
+            self.store,
+            self.events.put_nowait,
+            durable_first=durable_first,
+            idle_s=idle_s,
+            mirror_folder=MirrorFolder(folder / "mirror", folder / "store", 2) if mirrored else None,
+        )
 
     def begin(self, published: Published, encoding_id: int = KEYFRAME_ID) -> EncodingKey:
         manifest = published.verified.manifest(encoding_id)
@@ -70,8 +77,10 @@ class Setup:
 
 
 @asynccontextmanager
-async def working(folder: Path, *, durable_first: bool = False, idle_s: float = 0.0) -> AsyncIterator[Setup]:
-    setup = Setup(folder, durable_first, idle_s)
+async def working(
+    folder: Path, *, durable_first: bool = False, idle_s: float = 0.0, mirrored: bool = False
+) -> AsyncIterator[Setup]:
+    setup = Setup(folder, durable_first, idle_s, mirrored)
     running = asyncio.ensure_future(setup.worker.run())
     try:
         yield setup
@@ -277,3 +286,15 @@ async def test_closing_discards_waiting_jobs(tmp_path: Path) -> None:
         setup.worker.close()
         assert setup.events.empty()
         assert setup.store.versions() == []
+
+
+async def test_a_base_that_was_held_before_goes_to_the_mirror_folder_with_its_adapters(tmp_path: Path) -> None:
+    adapters = Published(RUN_ID, LEARNER, 5, over=FIRST)
+    async with working(tmp_path, mirrored=True) as setup:
+        FIRST.put(setup.store)  # received before the folder was configured
+        key = setup.begin(adapters)
+        setup.write(adapters, key)
+        setup.worker.finish(key)
+        assert await setup.next(2) == [StoreReady(key, NOTHING), VersionFinished(key)]
+        await setup.done()
+    assert sorted(path.name for path in (tmp_path / "mirror").iterdir() if path.name.isdigit()) == ["1", "5"]

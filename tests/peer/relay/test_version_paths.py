@@ -9,7 +9,7 @@ from peer.links.neighbours import EncodingKey
 from peer.relay.version_paths import STEPS_MAX, Path, cheapest_path
 from rollcast.wire.ids import EncodingId, Epoch, RunId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.versions.records import Manifest, VerifiedVersion, VersionRecord
+from rollcast.wire.versions.records import BaseRef, Manifest, VerifiedVersion, VersionRecord
 
 Encodings = Mapping[int, tuple[int | None, int]]  # encoding id -> base version (None: keyframe), size
 
@@ -18,8 +18,9 @@ def key(version: int, encoding_id: int) -> EncodingKey:
     return EncodingKey(Version(version), EncodingId(encoding_id))
 
 
-def announced(version: int, encodings: Encodings) -> VerifiedVersion:
-    record = VersionRecord(RunId("run"), Epoch(0), Version(version), b"", b"", 1000, (), "{}")
+def announced(version: int, encodings: Encodings, *, base: VerifiedVersion | None = None) -> VerifiedVersion:
+    named = None if base is None else BaseRef(base.version, base.record.state_hash)
+    record = VersionRecord(RunId("run"), Epoch(0), Version(version), b"", b"", 1000, (), "{}", named)
     manifests = tuple(
         Manifest(
             run_id=record.run_id,
@@ -37,7 +38,7 @@ def announced(version: int, encodings: Encodings) -> VerifiedVersion:
         )
         for encoding_id, (base, size_bytes) in encodings.items()
     )
-    return VerifiedVersion(record, manifests, b"", pb.VersionAnnouncement())
+    return VerifiedVersion(record, manifests, b"", pb.VersionAnnouncement(), base)
 
 
 def run_of(versions: range) -> dict[Version, VerifiedVersion]:

@@ -64,8 +64,8 @@ def a_version(
     return verify_announcement(announcement, run_id=RUN_ID, learner_public_key=identity.public_key), hashes
 
 
-def begin(store: ChunkStore, state: bytes, version: int = 1) -> StoredEncoding:
-    verified, hashes = a_version(state, IDENTITY, version)
+def begin(store: ChunkStore, state: bytes, version: int = 1, *, base: VerifiedVersion | None = None) -> StoredEncoding:
+    verified, hashes = a_version(state, IDENTITY, version, base=base)
     return store.begin(verified, verified.keyframe, hashes)
 
 
@@ -74,8 +74,8 @@ def fill(encoding: StoredEncoding, state: bytes) -> None:
         encoding.write(index, state[start:stop])
 
 
-def put(store: ChunkStore, version: int) -> StoredEncoding:
-    encoding = begin(store, a_state(seed=version), version)
+def put(store: ChunkStore, version: int, *, base: VerifiedVersion | None = None) -> StoredEncoding:
+    encoding = begin(store, a_state(seed=version), version, base=base)
     fill(encoding, a_state(seed=version))
     encoding.verify_state()
     encoding.finish()

@@ -157,6 +157,33 @@ def test_bytes_are_limited_too(tmp_path: Path) -> None:
     assert sum(one.manifest.size_bytes for one in store.finished()) <= 3 * len(a_state())
 
 
+def test_a_base_stays_as_long_as_adapters_over_it(tmp_path: Path) -> None:
+    store = ChunkStore(tmp_path, 1, keep_bytes=2 * len(a_state()))
+    base = put(store, 0).verified
+    for version in (1, 2, 3):
+        put(store, version, base=base)
+    assert store.prune() == [(1, 0), (2, 0)]
+    assert store.versions() == [0, 3], "it counts towards the bytes, and is not one of the newest"
+    put(store, 4)
+    assert store.prune() == [(3, 0)]
+    assert store.prune() == [(0, 0)], "nothing needs it any more"
+
+
+def test_adapters_are_held_once_their_base_is(tmp_path: Path) -> None:
+    base, hashes = a_version(a_state(seed=0), IDENTITY, 0)
+    part = ChunkStore(tmp_path, 1).begin(base, base.keyframe, hashes)
+    part.write(0, a_state(seed=0)[:CHUNK])
+    part.close()
+    store = ChunkStore(tmp_path, 1)
+    put(store, 7, base=base)
+    assert store.versions() == []
+    assert store.prune() == []
+    resumed = store.begin(base, base.keyframe, hashes)
+    assert resumed.has(0), "retention kept what an earlier process had received of the base"
+    put(store, 0)
+    assert store.versions() == [0, 7]
+
+
 def test_one_encoding_of_a_version_can_go(tmp_path: Path) -> None:
     store = ChunkStore(tmp_path, 8)
     follow(store, 2)

@@ -336,6 +336,14 @@ def test_bases_with_one_fault_are_refused(attack: str) -> None:
     verify(with_base(BASE.announcement, NAMED))
 
 
+def test_no_delta_leads_from_a_base_to_its_adapters() -> None:
+    record = replace(a_record(STATE, 5), base=NAMED)
+    keyframe, delta = keyframe_manifest(record, chunk_list(STATE, CHUNK), CHUNK), a_delta(record_hash=record.hash())
+    sign_version(record, [keyframe, delta], IDENTITY, base=BASE.announcement)
+    with pytest.raises(MalformedMessage, match="from a base"):
+        sign_version(record, [keyframe, replace(delta, base_version=Version(0))], IDENTITY, base=BASE.announcement)
+
+
 def test_the_learner_signed_the_base_too() -> None:
     forged, _ = a_version(a_state(seed=1), Identity.generate(), 0)
     with pytest.raises(WrongKey):

@@ -192,6 +192,15 @@ def test_two_peers_without_a_keyframe_do_not_wait_long_for_each_other() -> None:
     assert given_up(steps.wait(1.0)) == [AbandonVersion(KEY, "no source has it any more", in_vain=True)]
 
 
+def test_the_base_of_adapters_is_never_abandoned() -> None:
+    steps = linked()
+    steps.tell(EncodingKnown(KEY, 3, CHUNK_BYTES, pushed=False, is_base=True), AnnouncementReceived(key_of(9, 1)))
+    assert given_up(cancelled(steps, 20.0)) == [], "no newer version can take its place"
+    for version in range(10, 30):
+        steps.tell(known(key_of(version), listed=True))
+    assert KEY in steps.state.encodings
+
+
 def test_a_delta_that_may_still_be_pushed_is_abandoned_later() -> None:
     steps, delta = linked(), key_of(1, 1)
     steps.tell(known(delta), AnnouncementReceived(key_of(9, 1)))
