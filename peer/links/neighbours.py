@@ -15,12 +15,18 @@ class EncodingKey:
     encoding_id: EncodingId
 
 
+MIRROR_ROLE = "mirror"
+DISK_ROLE = "disk"
+"""A file on this machine that holds what a mirror would."""
+MIRROR_ROLES = (MIRROR_ROLE, DISK_ROLE)
+
+
 @dataclass(frozen=True, slots=True)
 class Neighbour:
     """Another process in this peer's part of the relay plan."""
 
     peer_id: PeerId
-    role: str  # peer, origin or mirror
-    address: str  # host:port, https://... of a mirror; empty where it cannot be dialled
+    role: str  # peer, origin, mirror or disk
+    address: str  # host:port, https://... of a mirror, a path on this disk; empty where it cannot be dialled
     we_dial: bool
     lan: bool = False

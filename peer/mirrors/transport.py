@@ -8,7 +8,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from peer.config import MirrorConfig
-from peer.links.neighbours import Neighbour
+from peer.links.neighbours import DISK_ROLE, MIRROR_ROLE, Neighbour
 from peer.links.traffic import LinkTraffic, TrafficClass
 from peer.mirrors.headers import MirrorHeaders
 from peer.mirrors.http_ranges import HttpLimits, HttpRanges, shown, url_of
@@ -17,8 +17,6 @@ from peer.mirrors.public_weights import LocalFiles, PublicWeights, is_public_wei
 from peer.mirrors.virtual_link import ChunkSource, VersionOf, VirtualLink, VirtualLinkLimits
 from rollcast.runtime.errors import Unreachable
 from rollcast.wire.ids import PeerId
-
-MIRROR_ROLE = "mirror"
 
 
 class MirrorTransport:
@@ -68,7 +66,9 @@ class MirrorTransport:
             WaitTimedOut: the server took too long.
         """
         source, traffic = await self._source(address)
-        link = VirtualLink(peer_id, source, traffic, self._versions, self._limits, self._links.discard)
+        link = VirtualLink(
+            peer_id, _role_of(address), source, traffic, self._versions, self._limits, self._links.discard
+        )
         self._links.add(link)
         return link
 
@@ -100,7 +100,11 @@ class MirrorTransport:
 def own_mirrors(config: MirrorConfig) -> tuple[Neighbour, ...]:
     """Return the mirrors of this peer's configuration, which are asked like fallbacks of the relay plan."""
     addresses = [one if "://" in one else str(Path(one).absolute()) for one in config.addresses]
-    return tuple(Neighbour(mirror_peer_id(address), MIRROR_ROLE, address, we_dial=True) for address in addresses)
+    return tuple(Neighbour(mirror_peer_id(one), _role_of(one), one, we_dial=True) for one in addresses)
+
+
+def _role_of(address: str) -> str:
+    return MIRROR_ROLE if "://" in address else DISK_ROLE
 
 
 def mirror_peer_id(address: str) -> PeerId:

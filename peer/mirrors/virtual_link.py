@@ -88,6 +88,7 @@ class VirtualLink:
     """See peer.links.transport.Link. Make it inside a running event loop.
 
     Args:
+        role: mirror, or disk for files of this machine.
         source: the files.
         traffic: counts and caps the bytes received.
         versions: returns the announcements that this process has verified, which say how encodings are cut.
@@ -97,6 +98,7 @@ class VirtualLink:
     def __init__(
         self,
         peer_id: PeerId,
+        role: str,
         source: ChunkSource,
         traffic: TrafficClass,
         versions: VersionOf,
@@ -104,7 +106,7 @@ class VirtualLink:
         on_closed: Callable[[VirtualLink], None],
     ) -> None:
         self.peer_id = peer_id
-        self.role = "mirror"
+        self.role = role
         self.dialled = True
         self.transport = "mirror"
         self.lan = False

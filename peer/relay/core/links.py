@@ -83,7 +83,8 @@ def link_up(state: RelayState, event: LinkUp, now: float) -> None:
         link_loss.discard_link(state, oldest, now)
     forwarding.introduce_all(state, link)
     for encoding in state.in_flight():
-        if encoding.awaited == event.peer_id or (encoding.pulling and state.helps(link)):
+        helps = state.helps(link) or pulling.of_use(state, encoding, link.role)
+        if encoding.awaited == event.peer_id or (encoding.pulling and helps):
             pulling.want(state, encoding, link, now)
     for encoding in state.encodings.values():
         # A neighbour that was disconnected learns what it need not send, and what it can request here.

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 
-from peer.links.neighbours import Neighbour
+from peer.links.neighbours import DISK_ROLE, MIRROR_ROLE, MIRROR_ROLES, EncodingKey, Neighbour
 from peer.relay.core.actions import Dial, SendCancel, SendRequest, SendWant
 from peer.relay.core.chunk_set import ChunkSet
 from peer.relay.core.events import CancelReceived, HaveReceived, LinkId
 from peer.relay.core.state import EncodingState, LinkState, RelayState, Source
 from peer.relay.core.window import ServiceWindow
+from rollcast.wire.ids import Version
 from rollcast.wire.limits import REQUEST_CHUNKS_MAX
 from rollcast.wire.versions.records import KEYFRAME_ID
 
@@ -35,7 +36,7 @@ _ORIGIN_SPARED_S = 0.25
 _HEDGE_S_LEAST_AT_END = 0.1
 _HEDGE_SERVICES_AT_END = 1.5
 
-_ROLE_ORDER = {"peer": 0, "learner": 0, "mirror": 1, "origin": 2}
+_ROLE_ORDER = {"disk": -1, "peer": 0, "learner": 0, "mirror": 1, "origin": 2}
 
 # ---------------------------------------------------------------- what is late
 
@@ -109,7 +110,7 @@ def watch(state: RelayState, encoding: EncodingState, now: float) -> None:
     late_below = _late_below(state, encoding, now)
     if not encoding.pulling:
         missing_late = late_below > 0 and bool(encoding.have.missing_below(late_below))
-        if not (missing_late or encoding.ending):
+        if not (missing_late or encoding.ending or _may_be_on_disk(state, encoding)):
             return
         encoding.pulling = True
         want_from_all(state, encoding, now)
@@ -148,7 +149,8 @@ def _watch_list(state: RelayState, encoding: EncodingState, now: float) -> None:
 
 
 def want_from_all(state: RelayState, encoding: EncodingState, now: float) -> None:
-    """Ask every neighbour what it holds; if there is none to ask, another holder."""
+    """Ask mirrors and every neighbour what they hold; if there is none to ask, another holder."""
+    _ask_mirrors(state, encoding, now)
     for link in state.link_to.values():
         if len(encoding.sources) >= state.settings.sources_most:
             return
@@ -157,6 +159,35 @@ def want_from_all(state: RelayState, encoding: EncodingState, now: float) -> Non
             want(state, encoding, link, now)
     if not encoding.sources:
         ask_next(state, encoding, now)
+
+
+def _ask_mirrors(state: RelayState, encoding: EncodingState, now: float) -> None:
+    for mirror in state.plan.fallbacks:
+        if mirror.role not in MIRROR_ROLES or not of_use(state, encoding, mirror.role):
+            continue
+        link = state.link_to.get(mirror.peer_id)
+        if link is None:
+            dial(state, mirror, now)
+        elif link.link not in encoding.sources and _willing(state, encoding, link, now):
+            want(state, encoding, link, now)
+
+
+def of_use(state: RelayState, encoding: EncodingState, role: str) -> bool:
+    """Return whether a mirror is asked for an encoding at once, although neighbours have it.
+
+    It is for a keyframe that is not pushed: those who join should not take all of it from the others. A file on this
+    disk is also asked for what is pushed.
+    """
+    if encoding.key.encoding_id != KEYFRAME_ID or not encoding.announced:
+        return False
+    not_pushed = encoding.is_base or not encoding.pushed
+    return not_pushed if role == MIRROR_ROLE else role == DISK_ROLE and _may_be_on_disk(state, encoding)
+
+
+def _may_be_on_disk(state: RelayState, encoding: EncodingState) -> bool:
+    """Return whether this machine may have public weights with the encoding: they are version 0's."""
+    is_first = encoding.announced and encoding.key == EncodingKey(Version(0), KEYFRAME_ID)
+    return is_first and any(one.role == DISK_ROLE for one in state.plan.fallbacks)
 
 
 def _willing(state: RelayState, encoding: EncodingState, link: LinkState, now: float) -> bool:
@@ -214,7 +245,7 @@ def want(state: RelayState, encoding: EncodingState, link: LinkState, now: float
     source = encoding.sources.get(link.link)
     if source is None:
         first = state.settings.window_first
-        if link.link == encoding.holder or link.role in ("learner", "mirror"):
+        if link.link == encoding.holder or link.role in ("learner", *MIRROR_ROLES):
             first = state.settings.window_first_of_holder
         encoding.sources[link.link] = Source(ServiceWindow(first))
     else:
@@ -246,6 +277,9 @@ def request_all(state: RelayState, encoding: EncodingState, now: float) -> None:
         return
     ranks = _in_order(state, encoding)
     missing = encoding.have.missing_below(_late_below(state, encoding, now)) if ranks else 0
+    on_disk = _on_disk(state, encoding)
+    if on_disk:
+        missing |= on_disk & encoding.have.missing_below(encoding.chunk_count)
     if not missing:
         return
     asked, late = _asked(state, encoding, now)
@@ -257,7 +291,8 @@ def request_all(state: RelayState, encoding: EncodingState, now: float) -> None:
                 return
             share = math.ceil(to_ask.bit_count() * _weight(state, link_id) / weight)
             weight -= _weight(state, link_id)
-            chosen = _choose(state, encoding, link_id, (missing, asked, late), share, now)
+            elsewhere = 0 if state.links[link_id].role == DISK_ROLE else on_disk
+            chosen = _choose(state, encoding, link_id, (missing & ~elsewhere, asked, late), share, now)
             if chosen:
                 bits = encoding.have.bits_of(chosen)
                 asked |= bits
@@ -305,6 +340,15 @@ def _choose(
             source.requested[index] = now
         state.do(SendRequest(link_id, encoding.key, tuple(chosen)))
     return chosen
+
+
+def _on_disk(state: RelayState, encoding: EncodingState) -> int:
+    """Return the chunks, as by ``ChunkSet.as_int``, that come from this machine's disk and from no other source."""
+    chunks = 0
+    for link_id, source in encoding.sources.items():
+        if state.links[link_id].role == DISK_ROLE and not source.unanswered:
+            chunks |= source.claimed or 0
+    return chunks
 
 
 def _spare(source: Source) -> int:

@@ -88,7 +88,7 @@ def _count(state: RelayState, link: LinkState, size_bytes: int) -> None:
             state.counters.chunk_bytes_from_origin += size_bytes
         case "learner":
             state.counters.chunk_bytes_from_learner += size_bytes
-        case "mirror":
+        case "mirror" | "disk":
             state.counters.chunk_bytes_from_mirrors += size_bytes
         case _:
             state.counters.chunk_bytes_from_peers += size_bytes

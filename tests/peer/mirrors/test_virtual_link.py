@@ -62,7 +62,9 @@ class World:
             backoff_most_s=LINK_LIMITS.backoff_most_s,
         )
         self.traffic = TrafficClass(None, limits.get("download"))
-        self.link = VirtualLink(PeerId("mirror-1"), self.source, self.traffic, known, chosen, self.closed.append)
+        self.link = VirtualLink(
+            PeerId("mirror-1"), "mirror", self.source, self.traffic, known, chosen, self.closed.append
+        )
 
 
 @pytest.fixture

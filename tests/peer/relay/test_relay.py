@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import struct
 import threading
 from functools import partial
 from pathlib import Path
@@ -31,6 +33,13 @@ STRIPE = StripeId(1)
 
 def all_hold(members: list[Member], *versions: int) -> bool:
     return all(set(versions) <= set(member.completed) for member in members)
+
+
+def as_safetensors(published: Published) -> bytes:
+    tensor = published.record.tensors[0]
+    entry = {"dtype": "U8", "shape": tensor.shape, "data_offsets": [0, tensor.size_bytes]}
+    header = json.dumps({tensor.name: entry}).encode()
+    return struct.pack("<Q", len(header)) + header + published.state
 
 
 # ---------------------------------------------------------------- a broadcast
@@ -279,6 +288,79 @@ async def test_a_disk_that_changes_bytes_causes_no_accusation(tmp_path: Path) ->
         link.send(pb.LinkMessage(request=pb.Request(version=0, indices=[7, 8])))
         await until(lambda: puppet.chunks)
         assert [frame.index for frame in puppet.chunks] == [8]
+
+
+# ---------------------------------------------------------------- adapters over a base
+
+
+async def test_a_late_joiner_receives_the_base_and_a_restart_does_not_receive_it_again(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        origin, a = await world.add("origin", "a", store={"keep_versions": 2})
+        await world.plan(origin, a)
+        base = world.published(0)
+        await world.publish(base)
+        await until(lambda: all_hold([a], 0))
+        versions = [world.published(1, over=base)]
+        for version in range(2, 5):
+            versions.append(world.published(version, versions[-1], over=base))
+        for published in versions:
+            await world.publish(published)
+            await until(lambda published=published: all_hold([a], published.version))  # type: ignore[misc]
+        await until(lambda: a.store.versions() == [0, 3, 4])  # retention keeps the base
+        (late,) = await world.add("late")
+        world.announce(versions[-1], late)
+        await world.plan(origin, a, late)
+        await until(lambda: late.completed)
+        assert late.completed == [4], "the base is not a version to generate with by itself"
+        assert late.state(0) == base.state
+        assert late.report.chunk_bytes_from_peers > 0
+        await until(lambda: late.store.versions() == [0, 4])  # durable
+        await late.restart()
+        world.announce(versions[-1], late)
+        await until(lambda: late.completed)
+        assert late.relay.bytes_received(0) == 0
+        assert origin.relay.bytes_received(0) == len(base.state), "nor does the learner send it with each version"
+
+
+async def test_the_base_comes_from_a_mirror(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world, mirror_server(tmp_path / "served") as server:
+        base = world.published(0)
+        adapters = world.published(5, over=base)
+        served = ChunkStore(tmp_path / "served", keep_versions=9)
+        for one in (base, adapters):
+            one.put(served)
+        (a,) = await world.add("a", mirror={"addresses": (server.address,)})
+        a.relay.apply_plan(pb.RelayPlan(plan_id=1))
+        world.announce(adapters, a)
+        await until(lambda: a.completed)
+        assert a.state(0) == base.state
+        await until(lambda: a.store.versions() == [0, 5])
+        served.close()
+
+
+async def test_the_base_comes_from_public_weights_on_the_peers_own_disk(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        base = world.published(0)
+        adapters = world.published(5, over=base)
+        (origin,) = await world.add("origin")
+        await world.push(adapters)
+        path = tmp_path / "model.safetensors"
+        path.write_bytes(as_safetensors(base))
+        (a,) = await world.add("a", mirror={"addresses": (str(path),)})
+        await world.plan(origin, a)
+        world.announce(adapters, a)
+        await until(lambda: a.completed)
+        assert a.state(0) == base.state
+        assert a.report.chunk_bytes_from_origin < len(adapters.state) + len(base.state) // 2
+
+
+async def test_an_origin_with_a_new_disk_gets_the_base_with_the_next_version(tmp_path: Path) -> None:
+    async with relay_world(tmp_path) as world:
+        (origin,) = await world.add("origin")
+        base = world.published(0)
+        await world.push(world.published(5, over=base))
+        assert origin.store.versions() == [0, 5]
+        assert origin.state(0) == base.state
 
 
 # ---------------------------------------------------------------- mirrors, caps, probes

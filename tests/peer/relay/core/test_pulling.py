@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from peer.links.neighbours import EncodingKey
 from peer.relay.core.actions import (
     Action,
     AnnounceHeld,
@@ -252,6 +253,49 @@ def test_a_fallback_is_dialled_when_the_neighbours_do_not_help() -> None:
     assert actions == [want(ORIGIN), want(A), want(B), Dial(FALLBACK)]
     assert steps.up(FALLBACK_LINK, "far", dialled=True) == [want(FALLBACK_LINK)]
     assert has(steps, FALLBACK_LINK, complete=True) == [request(FALLBACK_LINK, 0, 1, 2, 3)]
+
+
+MIRROR, DISK = neighbour("mirror", "mirror", we_dial=True), neighbour("disk", "disk", we_dial=True)
+FIRST = key_of(0)
+
+
+def with_mirrors(key: EncodingKey, *, is_base: bool = False, pushed: bool = False) -> tuple[Steps, list[Action]]:
+    """Return a peer that begins to receive an encoding, and its actions; there are a mirror and a file on this disk."""
+    steps = Steps()
+    steps.tell(plan(neighbour("origin", "origin"), parents=("origin",), fallbacks=(MIRROR, DISK)))
+    steps.up(ORIGIN, "origin", "origin")
+    steps.tell(EncodingKnown(key, CHUNKS, CHUNK_BYTES, listed=True, pushed=pushed, is_base=is_base))
+    return steps, steps.tell(StoreReady(key, bitmap(CHUNKS)))
+
+
+def test_a_keyframe_that_is_not_pushed_is_asked_of_mirrors_at_once() -> None:
+    steps, begun = with_mirrors(KEY)
+    assert Dial(MIRROR) in begun
+    assert Dial(DISK) not in begun, "public weights are version 0's"
+    assert SendWant(LinkId(A), KEY, False) in steps.up(A, "mirror", "mirror", dialled=True)
+    for key, pushed in ((key_of(1, 1), False), (KEY, True)):
+        assert Dial(MIRROR) not in with_mirrors(key, pushed=pushed)[1], "deltas are small; neighbours push a keyframe"
+    assert Dial(MIRROR) in with_mirrors(KEY, pushed=True, is_base=True)[0].wait(0.5), "it was pushed long ago"
+
+
+def test_what_this_disk_has_is_asked_of_no_other_source() -> None:
+    steps, begun = with_mirrors(FIRST, pushed=True)
+    assert Dial(DISK) in begun
+    steps.up(A, "disk", "disk", dialled=True)
+    steps.tell(HaveReceived(LinkId(ORIGIN), FIRST, CHUNKS, b"", True))
+    asked = steps.tell(HaveReceived(LinkId(A), FIRST, CHUNKS, bitmap(CHUNKS, *range(10)), False))
+    assert asked == [SendRequest(LinkId(A), FIRST, tuple(range(10)))]
+    from_origin: list[int] = []
+    for tick in range(60):
+        for one in steps.wait(0.1):
+            if isinstance(one, SendRequest) and one.link == ORIGIN:
+                from_origin += one.indices
+                for index in one.indices:
+                    steps.chunk(ORIGIN, index, key=FIRST)
+        if tick == 20:
+            assert from_origin
+            assert min(from_origin) >= 10
+    assert 0 in from_origin, "the disk does not answer"
 
 
 def test_when_a_dial_fails_the_next_one_is_asked() -> None:
