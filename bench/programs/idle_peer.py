@@ -37,6 +37,7 @@ class IdleEngine:
 
     def __init__(self) -> None:
         self.active_version: Version | None = None
+        self.last_swap = None
 
     def expect(self, work: WarmUp) -> None:
         """Do nothing: there is nothing to compile."""

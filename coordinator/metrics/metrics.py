@@ -246,6 +246,18 @@ def _peers(peers: Iterable[Mapping[str, Any]]) -> Iterable[Metric]:
             "Tokens per second that the peer generates.",
             "tokens_per_s",
         ),
+        (
+            GaugeMetricFamily,
+            "rollcast_peer_swap_paused_seconds",
+            "Seconds that the peer could not generate while it last exchanged the weights of its engine.",
+            "swap_paused_s",
+        ),
+        (
+            GaugeMetricFamily,
+            "rollcast_peer_swap_moved_bytes",
+            "Bytes that the peer then moved to its devices.",
+            "swap_moved_bytes",
+        ),
         (GaugeMetricFamily, "rollcast_peer_last_seen_seconds", "Seconds since the peer's last message.", "last_seen_s"),
         (CounterMetricFamily, "rollcast_peer_rollouts_accepted", "Rollouts accepted from the peer.", "accepted"),
         (CounterMetricFamily, "rollcast_peer_rollouts_dropped", "Rollouts of the peer that were dropped.", "dropped"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.core.events.events import LinkFacts, PeerFacts
+from coordinator.core.events.events import LinkFacts, PeerFacts, SwapFacts
 from coordinator.rpc.sanitise import counter, duration_s, rate, text
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire import limits
@@ -54,6 +54,17 @@ def facts_of(beat: pb.Heartbeat) -> PeerFacts:
         sending_stopped=beat.sending_stopped,
         receiving_stopped=beat.receiving_stopped,
         p2p=text(beat.p2p, _REASON_SHOWN_MAX),
+        swap=_swap(beat.swap) if beat.HasField("swap") else None,
+    )
+
+
+def _swap(report: pb.SwapReport) -> SwapFacts:
+    return SwapFacts(
+        version=Version(counter(report.version)),
+        kind=text(report.kind, _SHORT_TEXT_MAX),
+        paused_s=duration_s(report.paused_s),
+        moved_bytes=counter(report.moved_bytes),
+        read_back=report.read_back,
     )
 
 

@@ -56,12 +56,23 @@ def describe(
         "receiving": receiving,
         "tokens_per_second": heartbeat.tokens_per_second,
         "tokens_generated": heartbeat.tokens_generated,
+        "swap": _swap(heartbeat.swap) if heartbeat.HasField("swap") else None,
         "links": [_link(link) for link in heartbeat.links],
         "chunk_bytes_from_origin": heartbeat.chunk_bytes_from_origin,
         "chunk_bytes_from_peers": heartbeat.chunk_bytes_from_peers,
         "chunk_bytes_sent": heartbeat.chunk_bytes_sent,
         "upload_bytes_per_second": heartbeat.uplink_bytes_per_second,
         "download_bytes_per_second": heartbeat.downlink_bytes_per_second,
+    }
+
+
+def _swap(swap: pb.SwapReport) -> dict[str, Any]:
+    return {
+        "version": swap.version,
+        "kind": swap.kind,
+        "paused_s": swap.paused_s,
+        "moved_bytes": swap.moved_bytes,
+        "read_back": swap.read_back,
     }
 
 

@@ -8,6 +8,8 @@ state, reason, until                what the machine does and why: its owner's l
 version_active, version_newest      version that rollouts are generated with; newest version held (null: none yet)
 receiving                           version, chunks held, chunks in all, map of 0 to 255 by run of chunks; or null
 tokens_per_second, tokens_generated
+swap                                newest exchange of the engine's weights: version, kind (keyframe, delta), paused_s,
+                                    moved_bytes, read_back (peer.engines.base.Swap); or null
 today, total, newest                uploaded rollouts by verdict; the newest receipts
 reach                               how others reach it: reachability, address, nat, nat_means, checked, punch_address,
                                     relays, p2p (peer/reachability/summary.py)

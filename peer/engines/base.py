@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from rollcast.policy.config import ModelConfig
 from rollcast.wire.ids import Epoch, Version
@@ -26,6 +26,22 @@ class VersionState:
     name until ``load`` has returned; an engine that needs it for longer opens it before. None: no file has them."""
     base: VersionState | None = None
     """The version of the frozen weights to which this one's adapters belong; None: the state is the whole model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """What it took to exchange the weights that an engine generates with for those of another version."""
+
+    version: Version
+    kind: Literal["keyframe", "delta"]
+    """Whether all weights were written, or only those that differ from the version before."""
+    paused_s: float
+    """Seconds for which nothing could be generated."""
+    moved_bytes: int
+    """Bytes that were moved to the devices."""
+    read_back: bool
+    """Whether the hash that vouches for the version is one of the weights read out of what generates. Otherwise it is
+    one of the bytes that were handed to it, because it keeps them in a form that cannot be compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +165,11 @@ class Engine(Protocol):
     @property
     def active_version(self) -> Version | None:
         """The version with which the next generation starts; None: no version is active."""
+        ...
+
+    @property
+    def last_swap(self) -> Swap | None:
+        """The newest exchange of weights; None before the first, or where an engine does not measure it."""
         ...
 
     async def close(self) -> None:

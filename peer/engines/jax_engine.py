@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import jax
 
-from peer.engines.base import CompletionSlice, GenerateRequest, VersionState, WarmUp
+from peer.engines.base import CompletionSlice, GenerateRequest, Swap, VersionState, WarmUp
 from peer.engines.device_weights import DeviceRoom, DeviceWeights, VersionsOnDevice
 from peer.engines.held_versions import HeldVersions, LoadedVersion
 from rollcast.policy.compilation import MatmulPrecision, use_compilation_cache, use_matmul_precision
 from rollcast.policy.config import ModelConfig, described_model
+from rollcast.policy.params import Params
 from rollcast.policy.sampling.sampler import Sampler, SampleRequest
 from rollcast.policy.sizing.computation import sampling_computation
 from rollcast.policy.sizing.memory import PeerShape, peer_memory
@@ -67,6 +69,7 @@ class JaxEngine:
         self._held: HeldVersions[DeviceWeights] = HeldVersions()
         self._device = DeviceRoom(versions_on_device)
         self._compiled: set[Sampler] = set()
+        self._last_swap: Swap | None = None
 
     def expect(self, work: WarmUp) -> None:
         """Announce the work for which later loads compile (see Engine.expect)."""
@@ -79,6 +82,9 @@ class JaxEngine:
     async def activate(self, version: Version) -> None:
         """Make the loaded version active (see Engine.activate)."""
         self._held.activate(version)
+        weights = self._held.require_active().weights
+        if weights.on_device:  # otherwise the first slice with it copies it there
+            self._last_swap = Swap(version, "keyframe", 0.0, weights.size_bytes, read_back=True)
 
     def begin(self, requests: Sequence[GenerateRequest]) -> JaxGeneration:
         """Start completions, as many at a time as there are rows (see Engine.begin)."""
@@ -102,6 +108,11 @@ class JaxEngine:
         """The version with which the next generation starts; None: no version is active."""
         return self._held.active_version
 
+    @property
+    def last_swap(self) -> Swap | None:
+        """The newest exchange of weights (see Engine.last_swap)."""
+        return self._last_swap
+
     async def close(self) -> None:
         """Free the weights; a slice that is still running ends in its thread."""
         self._held.close()
@@ -118,6 +129,15 @@ class JaxEngine:
             if work is not None:
                 self._compile(loaded, work)
         return loaded, state_hash(freeze(config, weights.tensors).state_bytes)
+
+    def _use(self, loaded: _Loaded) -> Params:
+        """Return a version's tensors on the device, after copying them there if they wait on the host."""
+        waited, begun_s = not loaded.weights.on_device, time.monotonic()
+        params = self._device.use(loaded.weights)
+        if waited:
+            paused_s = time.monotonic() - begun_s
+            self._last_swap = Swap(loaded.version, "keyframe", paused_s, loaded.weights.size_bytes, read_back=False)
+        return params
 
     def _peak_bytes(self, config: ModelConfig, work: WarmUp | None) -> int:
         """Return the bytes of the device that two versions and the expected work need."""
@@ -171,7 +191,7 @@ class JaxGeneration:
 
     def _generate(self, weights: _Loaded, tokens_max: int) -> list[CompletionSlice]:
         if self._generated_with is not weights:
-            self._generation.renew(self._engine._device.use(weights.weights), self._renew_mode)
+            self._generation.renew(self._engine._use(weights), self._renew_mode)
         self._generated_with, self._renew_mode = weights, "keep"
         shape = weights.config.route_shape
         return [

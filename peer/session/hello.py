@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from peer.config import PeerConfig
+from peer.engines.base import Swap
 from peer.links.gate import OPEN, NetworkGate
 from peer.relay.stats import RelayStats
 from peer.worker.status import Receiving, WorkerStatus
@@ -70,9 +71,21 @@ def heartbeat_of(relay: RelayStats, status: WorkerStatus, gate: NetworkGate = OP
         tokens_per_second=status.tokens_per_second,
         sending_stopped=not gate.send,
         receiving_stopped=not gate.receive,
+        swap=None if status.swap is None else swap_to_pb(status.swap),
     )
     heartbeat.MergeFrom(relay.report)
     return heartbeat
+
+
+def swap_to_pb(swap: Swap) -> pb.SwapReport:
+    """Convert an exchange of weights to a message."""
+    return pb.SwapReport(
+        version=swap.version,
+        kind=swap.kind,
+        paused_s=swap.paused_s,
+        moved_bytes=swap.moved_bytes,
+        read_back=swap.read_back,
+    )
 
 
 def origin_status(held: Sequence[Version], receiving: Receiving | None) -> WorkerStatus:

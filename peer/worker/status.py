@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Literal
 
+from peer.engines.base import Swap
 from peer.worker.events import VersionKey
 
 PeerState = Literal[
@@ -39,6 +40,7 @@ class WorkerStatus:
     active: VersionKey | None
     tokens_generated: int
     tokens_per_second: float
+    swap: Swap | None = None  # the engine's newest exchange of weights
 
 
 class GenerationSpeed:

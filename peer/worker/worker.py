@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from random import Random
 from typing import Any, Protocol, assert_never
 
@@ -115,7 +116,8 @@ class Worker:
 
     def status(self, receiving: Receiving | None) -> WorkerStatus:
         """Return the state and counters for the next heartbeat."""
-        return self._core.status(asyncio.get_running_loop().time(), receiving)
+        status = self._core.status(asyncio.get_running_loop().time(), receiving)
+        return replace(status, swap=self._engine.last_swap)
 
     async def run(self) -> str:
         """Wait until the core has drained; return the reason for which it was stopped.

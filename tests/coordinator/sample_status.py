@@ -35,6 +35,10 @@ def peer(name: str, **changes: Any) -> dict[str, Any]:
         "quarantined": False,
         "reachability": "dialable",
         "nat": "open",
+        "swap_kind": "delta",
+        "swap_paused_s": 0.02,
+        "swap_moved_bytes": 29_500_000,
+        "swap_read_back": True,
         **changes,
     }
 

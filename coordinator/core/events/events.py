@@ -78,6 +78,17 @@ class LinkFacts:
     lan: bool = False  # both ends are in one local network
 
 
+@dataclass(frozen=True, slots=True)
+class SwapFacts:
+    """The newest exchange of the weights that a peer's engine generates with."""
+
+    version: Version
+    kind: str  # keyframe: all weights were written; delta: those that differ from the version before
+    paused_s: float  # for which nothing could be generated
+    moved_bytes: int  # to the devices
+    read_back: bool  # whether the version's hash is one of the weights read out of what generates
+
+
 class PeerFacts(msgspec.Struct, frozen=True):
     """The figures of a heartbeat. Counters run since the peer's process started; a rate of 0 is not measured yet.
 
@@ -111,6 +122,7 @@ class PeerFacts(msgspec.Struct, frozen=True):
     sending_stopped: bool = False  # its owner's limits let no chunks leave at the moment
     receiving_stopped: bool = False  # its owner's limits let no chunks arrive at the moment
     p2p: str = ""  # state of its libp2p host: running, or why it does not run; empty: not wanted
+    swap: SwapFacts | None = None  # None: none yet
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,10 @@ class PeerStatus:
     usd_per_hour: float
     reachability: str  # dialable, hole-punchable or only outwards
     nat: str  # NAT in front of it: one of coordinator.core.reach.holes.NAT_KINDS
+    swap_kind: str  # how its engine's weights were exchanged last, keyframe or delta; empty: not reported
+    swap_paused_s: float | None  # seconds for which nothing could be generated meanwhile
+    swap_moved_bytes: int | None  # bytes that were moved to its devices
+    swap_read_back: bool  # whether its hash of the version is one of the weights read out of what generates
 
 
 def tokens_per_s(member: Member) -> float:
@@ -124,6 +128,7 @@ def peer_rows(state: CoreState, shown: Sequence[Member], now: float) -> tuple[Pe
 
 def _peer_status(state: CoreState, member: Member, now: float) -> PeerStatus:
     facts = member.facts
+    swap = None if facts is None else facts.swap
     parents = (state.members.get(peer_id) for peer_id in state.relay.parents_of(member.peer_id))
     return PeerStatus(
         peer_id=member.peer_id,
@@ -152,4 +157,8 @@ def _peer_status(state: CoreState, member: Member, now: float) -> PeerStatus:
         usd_per_hour=(state.offers.price_of(member.peer_id) or price(state.prices, member)).usd_per_hour,
         reachability=reachability(state, member.peer_id),
         nat=state.reach.of(member.peer_id).nat,
+        swap_kind="" if swap is None else swap.kind,
+        swap_paused_s=None if swap is None else swap.paused_s,
+        swap_moved_bytes=None if swap is None else swap.moved_bytes,
+        swap_read_back=swap is not None and swap.read_back,
     )

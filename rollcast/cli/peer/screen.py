@@ -60,7 +60,19 @@ def _version(report: dict[str, Any]) -> list[str]:
 
 def _work(report: dict[str, Any]) -> list[str]:
     speed = f"speed     {report['tokens_per_second']:,.0f} tokens/s, {report['tokens_generated']:,} tokens since start"
-    return [speed, f"today     {_verdicts(report['today'])}", f"in all    {_verdicts(report['total'])}"]
+    return [
+        speed,
+        *_swap(report["swap"]),
+        f"today     {_verdicts(report['today'])}",
+        f"in all    {_verdicts(report['total'])}",
+    ]
+
+
+def _swap(swap: dict[str, Any] | None) -> list[str]:
+    if swap is None:
+        return []
+    proof = "read back and hashed" if swap["read_back"] else "hashed before it was loaded"
+    return [f"weights   {swap['kind']} of {_size(swap['moved_bytes'])}, paused {swap['paused_s']:.2f} s, {proof}"]
 
 
 def _verdicts(counts: dict[str, int]) -> str:

@@ -21,6 +21,7 @@ REPORT: dict[str, Any] = {
     "receiving": {"version": 9, "chunks_have": 30, "chunks_total": 40, "map": []},
     "tokens_per_second": 1234.5,
     "tokens_generated": 1_000_000,
+    "swap": {"version": 7, "kind": "delta", "paused_s": 0.021, "moved_bytes": 29_500_000, "read_back": True},
     "today": {"accepted": 40, "stale": 2},
     "total": {"accepted": 4000},
     "newest": [],
@@ -59,13 +60,14 @@ REPORT: dict[str, Any] = {
 
 def test_screen_shows_the_state_with_its_reason() -> None:
     lines = screen(REPORT).splitlines()
-    assert lines[:6] == [
+    assert lines[:7] == [
         "generating - 4 rollouts with version 7",
         "attic  12D3KooWabcdefgh  up 1h 2m  rollcast 0.1.0",
         "run run-1, connected to host:7443",
         "version   generating with 7; newest received 8",
         "receiving 9  [##################      ]  75%",
         "speed     1,234 tokens/s, 1,000,000 tokens since start",
+        "weights   delta of 29.5 MB, paused 0.02 s, read back and hashed",
     ]
     assert "today     40 accepted, 2 stale" in lines
     assert "up        10.0 Mbit/s measured, cap 5 Mbit/s, 12.3 GB of 100 GB this month over the internet" in lines

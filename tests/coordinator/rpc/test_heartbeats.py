@@ -8,11 +8,11 @@ from google.protobuf.message import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.core.events.events import LinkFacts
+from coordinator.core.events.events import LinkFacts, SwapFacts
 from coordinator.rpc.heartbeats import facts_of
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire import limits
-from rollcast.wire.ids import PeerId
+from rollcast.wire.ids import PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 
 NUMBERS = st.one_of(st.floats(), st.just(math.nan), st.just(1e308))
@@ -40,6 +40,7 @@ def test_heartbeat_of_a_receiving_peer() -> None:
         uplink_probe_id=9,
         sending_stopped=True,
         p2p="running",
+        swap=pb.SwapReport(version=6, kind="delta", paused_s=0.25, moved_bytes=30, read_back=True),
         links=[
             pb.LinkReport(
                 peer_id="a",
@@ -61,6 +62,7 @@ def test_heartbeat_of_a_receiving_peer() -> None:
     assert (facts.chunks_duplicate, facts.chunks_hedged, facts.reparentings, facts.delta_bytes_saved) == (1, 2, 3, 4)
     assert facts.links == (LinkFacts(PeerId("a"), "direct", 0.04, 10, 20, 0.0, "bbr", lan=True),)
     assert facts.p2p == "running"
+    assert facts.swap == SwapFacts(Version(6), "delta", 0.25, 30, read_back=True)
 
 
 def test_nothing_is_received_without_chunks() -> None:
@@ -76,6 +78,7 @@ def test_nothing_is_received_without_chunks() -> None:
         pb.Heartbeat(links=[pb.LinkReport(peer_id="x" * (limits.PEER_ID_LENGTH_MAX + 1))]),
         pb.Heartbeat(links=[pb.LinkReport(bytes_sent=limits.COUNTER_MAX + 1)]),
         pb.Heartbeat(reparentings=limits.COUNTER_MAX + 1),
+        pb.Heartbeat(swap=pb.SwapReport(moved_bytes=limits.COUNTER_MAX + 1)),
     ],
 )
 def test_oversized_heartbeats_are_refused(beat: Message) -> None:

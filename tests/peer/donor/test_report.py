@@ -122,6 +122,7 @@ def test_the_owner_sees_what_the_heartbeat_reports() -> None:
         receiving_chunks_total=40,
         receiving_map=b"\xff\x00",
         p2p="running",
+        swap=pb.SwapReport(version=7, kind="delta", paused_s=0.25, moved_bytes=30),
         links=[pb.LinkReport(peer_id="12D3", transport="punched", rtt_s=0.02, bytes_sent=5, bytes_received=6)],
     )
     said = describe(
@@ -138,6 +139,8 @@ def test_the_owner_sees_what_the_heartbeat_reports() -> None:
     assert (said["coordinator"], said["coordinators_failing"]) == ("host:1", [])
     assert (said["name"], said["version_active"], said["version_newest"]) == ("attic", 7, 7)
     assert said["receiving"] == {"version": 8, "chunks_have": 3, "chunks_total": 40, "map": [255, 0]}
+    swap = {"version": 7, "kind": "delta", "paused_s": 0.25, "moved_bytes": 30, "read_back": False}
+    assert said["swap"] == swap
     path = {"transport": "punched", "path": "hole-punched"}
     assert said["links"] == [{"peer_id": "12D3", **path, "rtt_s": 0.02, "bytes_sent": 5, "bytes_received": 6}]
     assert said["reach"] == {"reachability": "dialable", "p2p": "running"}
@@ -149,7 +152,7 @@ def test_a_peer_that_has_just_started_holds_nothing() -> None:
     ids = {"run_id": "", "peer_id": ""}
     starting = pb.Heartbeat(state="starting")
     said = describe(pb.Hello(), starting, **ids, search=search, reach={}, connected=False, now=3.0, uptime_s=0.0)
-    assert said["version_active"] is said["version_newest"] is said["receiving"] is None
+    assert said["version_active"] is said["version_newest"] is said["receiving"] is said["swap"] is None
     assert [(row["hop"], row["seconds_ago"]) for row in said["coordinators_failing"]] == [("TLS", 2.0)]
 
 

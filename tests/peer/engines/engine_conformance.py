@@ -117,6 +117,17 @@ class EngineConformance:
             await engine.activate(Version(0))
         assert engine.active_version == 1
 
+    async def test_the_exchange_of_weights_is_described(self, engine: Engine) -> None:
+        assert engine.last_swap is None
+        for version in (0, 1):
+            await self.put(engine, version)
+            await generate(engine, requests(1))  # an engine may exchange them only when it next generates
+            swap = engine.last_swap
+            assert swap is not None
+            assert swap.version == version
+            assert swap.moved_bytes > 0
+            assert swap.paused_s >= 0.0
+
     async def test_a_seed_samples_the_same_tokens_in_any_batch(self, engine: Engine) -> None:
         await self.put(engine, 0)
         together = await generate(engine, requests(4))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from blake3 import blake3
 
-from peer.engines.base import CompletionSlice, GenerateRequest, VersionState, WarmUp
+from peer.engines.base import CompletionSlice, GenerateRequest, Swap, VersionState, WarmUp
 from rollcast.policy.config import ModelConfig
 from rollcast.wire.ids import Version
 from rollcast.wire.rollouts import FinishReason, RenewMode
@@ -70,6 +70,10 @@ class FakeEngine:
     @property
     def active_version(self) -> Version | None:
         return None if self.active is None else self.active[0].version
+
+    @property
+    def last_swap(self) -> Swap | None:
+        return None if self.active is None else Swap(self.active[0].version, "keyframe", 0.5, len(self.active[1]), True)
 
     async def close(self) -> None:
         self.closed = True

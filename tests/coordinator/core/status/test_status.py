@@ -176,6 +176,10 @@ def test_the_status_of_a_short_run() -> None:
         "usd_per_hour": 0.0,
         "reachability": "dialable",
         "nat": "unknown",
+        "swap_kind": "",
+        "swap_paused_s": None,
+        "swap_moved_bytes": None,
+        "swap_read_back": False,
     }
     assert (peers[2]["reason"], peers[2]["tokens_per_s"]) == ("stopped by its owner", 0.0)
 
