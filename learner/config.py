@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from learner.objective.config import ObjectiveConfig
-from rollcast.policy.config import ModelConfig
+from rollcast.policy.config import LoraConfig, ModelConfig
 from rollcast.policy.sizing.memory import OptimiserName, StateDtype
 from rollcast.runtime.config import ConfigModel
 from rollcast.runtime.errors import ConfigError
@@ -239,6 +239,9 @@ class LearnerConfig(ConfigModel):
     model: ModelConfig = ModelConfig()
     """Architecture; the vocabulary size comes from the run's tokenizer. With init_from only precision and carrier are
     taken from here."""
+    lora: LoraConfig | None = None
+    """Adapters of low rank, which alone are trained and published over a frozen base; none: all weights are trained. A
+    warm start trains the base before it is frozen."""
     warm_start: WarmStartConfig = WarmStartConfig()
     """Supervised warm start."""
     optimiser: OptimiserConfig = OptimiserConfig()
@@ -321,6 +324,17 @@ class LearnerConfig(ConfigModel):
             return values
         warm_start = values.get("warm_start", {})
         return values | {"warm_start": {"steps_max": 0} | warm_start} if isinstance(warm_start, dict) else values
+
+    @model_validator(mode="after")
+    def _adapters_possible(self) -> LearnerConfig:
+        if self.model.lora is not None:
+            raise ValueError("model.lora follows from the section lora: set that instead")
+        if self.lora is not None and self.objective.advantage == "critic":
+            raise ValueError(
+                "the critic of ppo trains all of its weights, for which a run with adapters has no room: choose "
+                "another objective.algorithm, or remove the section lora"
+            )
+        return self
 
     @model_validator(mode="after")
     def _checkpoints_are_shared(self) -> LearnerConfig:

@@ -75,6 +75,7 @@ class RunFacts:
         newest_version: Version,
         trained: TrainedIds,
         figures: dict[str, float],
+        base_hash: str,
     ) -> HostState:
         """Return the host part of a checkpoint."""
         return HostState(
@@ -85,6 +86,7 @@ class RunFacts:
             seed=seed,
             tokenizer_json=self.info.tokenizer_json,
             model_json=self.model_json,
+            base_hash=base_hash,
             sampling={
                 "temperature": self.sampling.temperature,
                 "max_new_tokens": self.sampling.max_new_tokens,
@@ -120,6 +122,13 @@ class RunFacts:
                 "the checkpoint in run_folder is of another run",
                 cause=f"it is of run {host.run_id}, epoch {host.epoch}; this is run {info.run_id}, epoch {info.epoch}",
                 fix="choose the run's own run_folder, or an empty one",
+            )
+        if bool(host.base_hash) != (self.model.lora is not None):
+            before, now = ("adapters", "all weights") if host.base_hash else ("all weights", "adapters")
+            raise CheckpointError(
+                f"the run was started with {before}, and the configuration trains {now}",
+                cause="the state of the one says nothing of the other",
+                fix="restore the section lora as it was, or export the run's policy and start a run from that",
             )
         if host.model_json != self.model_json or host.tokenizer_json != info.tokenizer_json:
             raise CheckpointError(

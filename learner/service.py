@@ -9,9 +9,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from random import SystemRandom
 from typing import Any, TypeVar
 
+import jax
 import structlog
 
 from learner.checkpoints.arrays import SavedArrays
@@ -29,12 +31,14 @@ from learner.evaluation.periodic import EvaluationPlan, Evaluations
 from learner.kill_points import arm_from_environment, kill_point
 from learner.loop import LoopParts, LoopSettings, Position, TrainingLoop
 from learner.phases import run_warm_start
+from learner.publishing.base_file import BaseFiles
 from learner.publishing.epochs import EpochStart, Replay
 from learner.publishing.publications import Publications
 from learner.publishing.publisher import OriginPusher, Publisher
-from learner.publishing.versions import RetainedVersions
+from learner.publishing.versions import BASE_VERSION, RetainedVersions
 from learner.run_facts import RunFacts
 from learner.step_profiler import StepProfiler
+from learner.training.freezing import Write
 from learner.training.skipped_updates import SkippedUpdates
 from learner.training.starting_model import context_warnings, keep_small_files, rate_warnings
 from learner.training.trained_ids import TrainedIds
@@ -43,7 +47,6 @@ from learner.wall_time import Cause, WallTime
 from rollcast.policy.compilation import use_compilation_cache
 from rollcast.policy.params import Params
 from rollcast.policy.sizing.computation import training_computation
-from rollcast.policy.snapshot import thaw
 from rollcast.runtime.process import EXIT_INTERRUPTED
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.identity.identity import Identity
@@ -138,6 +141,8 @@ class _Life:
         self._make_trainer = make_trainer
         self._stop = stop
         self._stop_worker = threading.Event()
+        self._bases = BaseFiles(folder.base)
+        self._base_hash = ""  # of the base that adapters are trained over; empty: all weights are trained
         self._loop = asyncio.get_running_loop()
 
     async def live(self) -> bool:
@@ -201,12 +206,15 @@ class _Life:
 
         def load(host: HostState, saved: SavedArrays) -> None:
             self._facts.check_checkpoint(host)
+            if host.base_hash:
+                trainer.set_base(self._bases.views(host.base_hash, self._facts.model))
             trainer.load(saved)
 
         kill_point("before_restore")
         restored = await self._on_worker(lambda: checkpoints.restore(load))
         if restored is not None:
             host = restored.host
+            self._base_hash = host.base_hash
             kill_point("restored")
             _log.info("resumed", step=host.step, epoch=host.epoch, version=host.newest_version)
             self._reporter.update("starting", f"resumed from the checkpoint of step {host.step}", **host.figures)
@@ -216,6 +224,8 @@ class _Life:
         if self._config.warm_start.steps_max:
             await self._on_worker(lambda: self._warm_start(trainer, held_out))
             self._spent("warm_start")
+        if self._facts.model.lora is not None:
+            self._base_hash = await self._on_worker(lambda: self._bases.keep(trainer.write_base))
         host = self._host_state(Position(0, 0, Version(0), TrainedIds()))
         await self._on_worker(lambda: checkpoints.begin(host, trainer.begin_save).commit())
         self._spent("publishing")
@@ -261,8 +271,16 @@ class _Life:
         wanted = self._config.evaluation
         plan = EvaluationPlan(wanted.every_steps, self._facts.info.steps, wanted.samples, tuple(wanted.pass_at))
         by_peers = PeerEvaluator(self._client.evaluate, wanted.deadline_s)
-        params_of = partial(_params_of, trainer, retained)
-        return Evaluations(plan, sets, by_peers, params_of, self._worker, self._client.score, self._reporter)
+        return Evaluations(
+            plan, sets, by_peers, partial(self._params_of, retained), self._worker, self._client.score, self._reporter
+        )
+
+    def _params_of(self, retained: RetainedVersions, version: int) -> Params:
+        """Return a version of this disk on the default device, where the learner's own sampler runs."""
+        model = self._facts.model
+        base = self._bases.views(self._base_hash, model) if self._base_hash else {}
+        params: Params = jax.device_put(base | retained.host_params(Version(version), model))
+        return params
 
     # ---------------------------------------------------------------- training
 
@@ -349,7 +367,10 @@ class _Life:
         await publisher.publish_kept(until=host.step)
         if host.newest_version == host.step:
             version = Version(host.step)
-            snapshot = await self._on_worker(lambda: retained.freeze(version, trainer.begin_freeze))
+            begin: Callable[[Path], Write] = trainer.begin_freeze
+            if self._base_hash and version == BASE_VERSION:
+                begin = self._bases.first_version(self._base_hash, self._facts.model)
+            snapshot = await self._on_worker(lambda: retained.freeze(version, begin))
             await publications.start(version, snapshot)
             await publications.finish()
         return True
@@ -376,7 +397,7 @@ class _Life:
 
     def _host_state(self, at: Position) -> HostState:
         return self._facts.host_state(
-            self._config.seed, at.step, at.epoch, at.newest_version, at.trained, self._reporter.values
+            self._config.seed, at.step, at.epoch, at.newest_version, at.trained, self._reporter.values, self._base_hash
         )
 
     def _spent(self, cause: Cause) -> None:
@@ -408,12 +429,6 @@ class _Life:
     async def _pass_on_stop(self) -> None:
         await self._stop.wait()
         self._stop_worker.set()
-
-
-def _params_of(trainer: Trainer, retained: RetainedVersions, version: int) -> Params:
-    """Return a version of this disk on the default device, where the learner's own sampler runs."""
-    tensors, state = retained.used(Version(version))
-    return thaw(trainer.model_config, tensors, state)
 
 
 def _position(host: HostState) -> Position:

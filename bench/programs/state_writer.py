@@ -165,7 +165,7 @@ def _seconds_of_fingerprints(state: Params) -> float:
 
 
 def _host_state(step: int) -> HostState:
-    return HostState(step, step, "bench", 0, 0, "{}", "{}", {}, 1, [], {})
+    return HostState(step, step, "bench", 0, 0, "{}", "{}", "", {}, 1, [], {})
 
 
 def _restored(checkpoints: Checkpoints, folder: Path, state: Params) -> float:

@@ -26,7 +26,7 @@ from learner.kill_points import kill_point
 from rollcast.runtime.errors import CheckpointError, ProcessFailed, RollcastError
 from rollcast.runtime.run_folder import RunFolder, fsync_folder, write_atomically
 
-_FORMAT = 3  # version of the file's content; it rises when fields change meaning
+_FORMAT = 4  # version of the file's content; it rises when fields change meaning
 _MARK = re.compile(r"(\d+)\.json")
 _ARRAYS = re.compile(r"\d+-\d+(\.orbax-checkpoint-tmp.*)?")  # complete, or what a killed process left
 _ELSEWHERE = "location"  # in the run folder's own folder of checkpoints: the path of another one
@@ -50,6 +50,7 @@ class HostState:
     seed: int
     tokenizer_json: str
     model_json: str
+    base_hash: str  # hex, of the frozen base that the arrays complete as adapters; empty: the arrays are whole
     sampling: dict[str, Any]  # temperature, max_new_tokens, stop_token_ids of evaluations
     prompt_tokens_max: int
     trained_ranges: list[list[int]]  # TrainedIds.ranges()

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import jax.numpy as jnp
 import numpy as np
@@ -31,7 +31,7 @@ from learner.training.trainer import Trainer
 from rollcast.policy.compilation import use_matmul_precision
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import TokenStatistics
-from rollcast.policy.params import Params, abstract_params
+from rollcast.policy.params import Params, abstract_params, abstract_snapshot
 from rollcast.runtime.run_folder import RunFolder
 from rollcast.wire.versions.tensors import TensorSpec
 
@@ -65,6 +65,14 @@ class LeadTrainer(Trainer):
         with self._team.lead(Order("set_params")) if self._built else nullcontext():
             super().set_params(params)
 
+    def set_base(self, tensors: Params) -> None:
+        with self._team.lead(Order("set_base")):
+            super().set_base(tensors)
+
+    def write_base(self, file: BinaryIO | None) -> tuple[TensorSpec, ...]:
+        with self._team.lead(Order("write_base")):
+            return super().write_base(file)
+
     def train_step(
         self, batch: PackedBatch, behaviour_logprobs: FloatArray, on_policy: BoolArray | None = None
     ) -> dict[str, float]:
@@ -86,7 +94,7 @@ class LeadTrainer(Trainer):
         """Begin to freeze into a file that all processes write if they share the folder; otherwise write it now."""
         if not self._shared_run_folder:
             with self._team.lead(Order("freeze")), path.open("r+b") as file:
-                tensors = gather_into(self.model_config, self.layers(), file)
+                tensors = gather_into(self.model_config, self.trained_layers(), file)
             return lambda: tensors
         path = path.absolute()
         with self._team.lead(Order("freeze", text=str(path))):
@@ -201,6 +209,11 @@ class Follower:
             case "set_params":
                 shapes = abstract_params(trainer.model_config)
                 trainer.set_params({name: _nothing(leaf.shape, leaf.dtype) for name, leaf in shapes.items()})
+            case "set_base":
+                shapes = abstract_snapshot(trainer.model_config)
+                trainer.set_base({name: _nothing(leaf.shape, leaf.dtype) for name, leaf in shapes.items()})
+            case "write_base":
+                trainer.write_base(None)
             case "gather":
                 for value in trainer.layers().values():
                     for _ in pieces(value):
@@ -210,7 +223,7 @@ class Follower:
                 write = trainer.begin_freeze(Path(order.text))
                 self._write_in_background(write, self._frozen)
             case "freeze":
-                gather_into(trainer.model_config, trainer.layers(), None)
+                gather_into(trainer.model_config, trainer.trained_layers(), None)
             case "save":
                 if self._saving is not None:
                     self._saving.finish()  # raises what went wrong

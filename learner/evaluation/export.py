@@ -12,10 +12,11 @@ from typing import Any
 from learner.evaluation.offline import load_policy
 from learner.publishing.versions import RetainedVersions
 from rollcast.policy.config import ModelConfig, described_model
+from rollcast.policy.hub.adapter import save_adapter
 from rollcast.policy.hub.save import FILE_BYTES_MAX, FileDtype, save_model
+from rollcast.policy.lora import is_adapter, merged
 from rollcast.policy.params import Params
-from rollcast.policy.products.quantise import WEIGHT_BLOCK, Quantised, dequantise
-from rollcast.policy.snapshot import thaw
+from rollcast.policy.snapshot import thaw, without_codes
 from rollcast.runtime.errors import CheckpointError, MalformedMessage, ModelError
 from rollcast.runtime.run_folder import RunFolder, fsync_folder
 from rollcast.wire.ids import Version
@@ -29,7 +30,7 @@ class Policy:
 
     step: int
     model: ModelConfig
-    params: Params  # by Rollcast's tensor names; f32, or in the version's dtypes
+    params: Params  # by Rollcast's tensor names; f32, or in a version's dtypes; adapters beside their base
     tokenizer_json: str  # JSON of the run's tokenizer; empty if only a version was read
 
 
@@ -50,6 +51,7 @@ def export(
     dtype: FileDtype = "bfloat16",
     tokenizer_folder: Path | None = None,
     file_bytes_max: int = FILE_BYTES_MAX,
+    adapter: bool = False,
 ) -> Exported:
     """Write the newest checkpoint, or a published version, into a new folder, atomically.
 
@@ -60,10 +62,12 @@ def export(
         dtype: the dtype of the written weights. A checkpoint has float32, a version the dtypes that peers read.
         tokenizer_folder: the folder that tokenizer files are taken from; None: the model that the run started from.
         file_bytes_max: the largest size of one file of weights.
+        adapter: write the adapters alone, in the form of the library PEFT; otherwise they are merged into the weights.
 
     Raises:
         CheckpointError: there is no checkpoint, or no such version.
-        ModelError: the policy matches no published architecture, or the target is not empty or cannot be written.
+        ModelError: the policy matches no published architecture, has no adapters although they are wanted alone, or
+            the target is not empty or cannot be written.
     """
     _check_free(target)
     policy = _newest(run_folder) if version is None else _published(run_folder, Version(version))
@@ -72,10 +76,15 @@ def export(
     try:
         stage.mkdir(parents=True)
         small = ModelFolder(source)
-        small.copy_small_files(stage)
-        _write_tokenizer(policy, stage)
-        base = small.read_optional_json(CONFIG) | _ends(stage)
-        written = save_model(policy.model, policy.params, stage, dtype, base_config=base, file_bytes_max=file_bytes_max)
+        described = small.read_optional_json(CONFIG)
+        if adapter:
+            name = str(described.get("_name_or_path", ""))
+            written = save_adapter(policy.model, policy.params, stage, dtype, base_name=name)
+        else:
+            small.copy_small_files(stage)
+            _write_tokenizer(policy, stage)
+            base, whole = described | _ends(stage), _whole(policy, dtype)
+            written = save_model(policy.model, whole, stage, dtype, base_config=base, file_bytes_max=file_bytes_max)
         if target.exists():
             target.rmdir()
         stage.rename(target)
@@ -101,25 +110,27 @@ def _published(run_folder: Path, version: Version) -> Policy:
     folder = RunFolder(run_folder).versions
     if not folder.is_dir():
         raise CheckpointError(f"{run_folder} has no versions", fix="give the learner's run folder")
-    record, state = RetainedVersions(folder, mapped=0).base(version)
+    retained = RetainedVersions(folder, mapped=0)
+    record, state = retained.base(version)
     try:
         model = described_model(record)
         frozen = thaw(model, record.tensors, state)
+        if record.base is not None:
+            below, state_below = retained.base(record.base.version)
+            frozen |= thaw(model, below.tensors, state_below)
     except MalformedMessage as error:
         raise CheckpointError(f"version {version} cannot be read", cause=error.what, fix=error.fix) from None
-    return Policy(version, model, _without_codes(frozen), "")
+    return Policy(version, model, frozen, "")
 
 
-def _without_codes(frozen: Params) -> Params:
-    """Replace E4M3 codes and their scales by the numbers that they stand for, which bfloat16 holds exactly."""
-    params: Params = {}
-    for name, value in frozen.items():
-        scale = frozen.get(f"{name}_scale")
-        if scale is not None:
-            params[name] = dequantise(Quantised(value, scale), WEIGHT_BLOCK)
-        elif not name.endswith("_scale"):
-            params[name] = value
-    return params
+def _whole(policy: Policy, dtype: FileDtype) -> Params:
+    """Return the policy's parameters as numbers, adapters merged into them in float32 before they are rounded."""
+    adapters = {name: value for name, value in policy.params.items() if is_adapter(name)}
+    base = without_codes({name: value for name, value in policy.params.items() if name not in adapters})
+    if not adapters:
+        return base
+    # One tensor at a time is float32.
+    return {name: merged(policy.model, name, value, adapters).astype(dtype) for name, value in base.items()}
 
 
 def _write_tokenizer(policy: Policy, folder: Path) -> None:

@@ -8,12 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+import jax
+
 from learner.checkpoints.arrays import SavedArrays, read_arrays
 from learner.checkpoints.checkpoint import Checkpoints, HostState, folder_of
 from learner.config import LearnerConfig
 from learner.evaluation.held_out import HeldOut, ScoreCompletions, exact_counts
 from learner.evaluation.own_sampler import cache_bytes_left, own_sampler
 from learner.evaluation.pass_at_k import EvaluationResult, SetResult, check_pass_at, estimate_pass_at_k
+from learner.publishing.base_file import BaseFiles
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params
 from rollcast.policy.stacking import Layers
@@ -121,7 +124,7 @@ class CheckpointSampler:
 
 
 def load_policy(run_folder: Path) -> tuple[HostState, Params]:
-    """Load the host state and the parameters of the newest checkpoint.
+    """Load the host state and the parameters of the newest checkpoint, with adapters those of their base too.
 
     Raises:
         CheckpointError: there is no checkpoint, or none can be read.
@@ -131,8 +134,12 @@ def load_policy(run_folder: Path) -> tuple[HostState, Params]:
         raise _no_checkpoint(run_folder)
     params: Params = {}
 
-    def load(_host: HostState, saved: SavedArrays) -> None:
+    def load(host: HostState, saved: SavedArrays) -> None:
         params.update(_policy_of(saved))
+        if host.base_hash:
+            model = ModelConfig.model_validate_json(host.model_json)
+            base = BaseFiles(RunFolder(run_folder).base).views(host.base_hash, model)
+            params.update(jax.device_put(base))
 
     restored = Checkpoints(folder, keep=LearnerConfig().checkpoint.keep, read_only=True).restore(load)
     if restored is None:

@@ -15,6 +15,7 @@ import optax.contrib
 
 from learner.config import OptimiserConfig
 from learner.optimisers.moments import Transformation, stored
+from rollcast.policy.lora import is_adapter
 from rollcast.policy.shapes import is_hidden_kernel
 
 MUON_RMS = 0.2
@@ -49,16 +50,16 @@ def schedule_of(config: OptimiserConfig, peak: float, steps_per_batch: int = 1) 
 def transformations_of(config: OptimiserConfig, learning_rate: float | Schedule) -> ByName:
     """Return the transformation of a tensor by its name; equal tensors share one, so that it is compiled once.
 
-    Weight decay applies to kernels only: norms, biases and embeddings are not decayed.
+    Weight decay applies to kernels and adapters only: norms, biases and embeddings are not decayed. Muon is for both.
     """
     adamw = stored(_adamw(config, learning_rate, 0.0), config.state_dtype)
     decaying = stored(_adamw(config, learning_rate, config.weight_decay), config.state_dtype)
     muon = stored(_muon(config, learning_rate), config.state_dtype)
 
     def chosen(name: str) -> Transformation:
-        if config.name == "muon" and is_hidden_kernel(name):
+        if config.name == "muon" and (is_hidden_kernel(name) or is_adapter(name)):
             return muon
-        return decaying if name.endswith(".kernel") else adamw
+        return decaying if name.endswith(".kernel") or is_adapter(name) else adamw
 
     return chosen
 

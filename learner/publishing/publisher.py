@@ -17,7 +17,7 @@ from learner.publishing.mapped_files import hash_of
 from learner.publishing.origin_link import LinkBroken, OriginLink
 from learner.publishing.prepared import Prepared
 from learner.publishing.push import Push
-from learner.publishing.versions import RetainedVersions
+from learner.publishing.versions import BASE_VERSION, RetainedVersions
 from rollcast.policy.snapshot import Snapshot
 from rollcast.runtime.errors import CheckpointError, Unreachable
 from rollcast.runtime.waits import backoff_delays_s, deadline
@@ -42,8 +42,6 @@ from rollcast.wire.versions.records import (
 
 PUSH_BYTES_PER_SECOND_MIN = 1 << 20  # the slowest origin that can keep up; larger versions may take longer to push
 
-_BASE_VERSION = Version(0)
-"""The frozen weights of a run that trains adapters; every later version holds adapters over it."""
 
 _log = structlog.get_logger()
 
@@ -238,11 +236,11 @@ class Publisher:
         Raises:
             CheckpointError: no copy of version 0 is kept.
         """
-        if not self._adapters or version == _BASE_VERSION:
+        if not self._adapters or version == BASE_VERSION:
             return None
         if self._base is None:
-            _, state = self._retained.base(_BASE_VERSION)
-            signed = self._retained.signed(_BASE_VERSION)
+            _, state = self._retained.base(BASE_VERSION)
+            signed = self._retained.signed(BASE_VERSION)
             assert signed is not None
             self._base = Prepared(signed, {KEYFRAME_ID: cut_up(state, signed.keyframe.chunk_size_bytes)})
         return self._base
@@ -264,7 +262,7 @@ class Publisher:
 
     def _bases(self, version: Version) -> dict[EncodingId, Version]:
         """Return where each delta starts: the previous version, and the one squash_versions publications earlier."""
-        first = max(self._epoch_starts_at, _BASE_VERSION + 1) if self._adapters else self._epoch_starts_at
+        first = max(self._epoch_starts_at, BASE_VERSION + 1) if self._adapters else self._epoch_starts_at
         older = [kept for kept in self._retained.versions() if first <= kept < version]
         if not older or not self._config.deltas:
             return {}

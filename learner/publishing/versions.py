@@ -22,6 +22,7 @@ from google.protobuf.message import DecodeError
 from learner.kill_points import kill_point
 from learner.publishing.mapped_files import hash_of, map_file
 from rollcast.policy.config import ModelConfig
+from rollcast.policy.lora import absent_adapters
 from rollcast.policy.params import Params
 from rollcast.policy.snapshot import Snapshot, views
 from rollcast.runtime.errors import CheckpointError, MalformedMessage
@@ -31,6 +32,9 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.chunks import BytesLike, chunk_list
 from rollcast.wire.versions.records import Manifest, VerifiedVersion, VersionRecord, parse_announcement
 from rollcast.wire.versions.tensors import TensorSpec
+
+BASE_VERSION = Version(0)
+"""The first version of a run with adapters, which is the base of all others."""
 
 _FIX = "restore the run folder, or start the run anew in an empty one"
 
@@ -188,10 +192,14 @@ class RetainedVersions:
     def host_params(self, version: Version, config: ModelConfig) -> Params:
         """Return the tensors of `used` by name as views of the mapped file, which each device reads its slices from.
 
+        In a run with adapters these are the adapters: zeros for the base.
+
         Raises:
             CheckpointError: see state.
             MalformedMessage: the version is not of this architecture.
         """
+        if config.lora is not None and version == BASE_VERSION:
+            return absent_adapters(config)
         return views(config, *self.used(version))
 
     def base(self, version: Version) -> tuple[VersionRecord, BytesLike]:

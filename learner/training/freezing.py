@@ -19,7 +19,7 @@ import numpy as np
 from learner.kill_points import kill_point
 from learner.training.mesh import pieces
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.snapshot import frozen_bits, tensor_specs
+from rollcast.policy.snapshot import frozen_bits, specs_of
 from rollcast.policy.stacking import Layers
 from rollcast.wire.versions.tensors import TensorSpec
 
@@ -44,7 +44,7 @@ def begin_freeze(config: ModelConfig, params: Layers, path: Path) -> Write:
     a shared file system, and call the returned function, which writes the shards of this process. It runs no
     computation on devices, so it may be called on any thread. It raises OSError if the file cannot be written.
     """
-    specs = {spec.name: spec for spec in tensor_specs(config)}
+    specs = {spec.name: spec for spec in specs_of(config, params)}
     copies: dict[str, jax.Array] = {}
     for name in params:
         copies |= frozen_bits(config, name, params.uncut(name))
@@ -66,7 +66,7 @@ def gather_into(config: ModelConfig, params: Layers, file: BinaryIO | None) -> t
     Raises:
         OSError: the file cannot be written.
     """
-    specs = {spec.name: spec for spec in tensor_specs(config)}
+    specs = {spec.name: spec for spec in specs_of(config, params)}
     for number, master in enumerate(params):
         if number == len(params) // 2:
             kill_point("version_half_written")

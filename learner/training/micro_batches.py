@@ -62,13 +62,15 @@ class Gradients:
         self._micro_batch_tokens = micro_batch_tokens
         self._loss = loss
         self.add = jax.jit(self._add_part, donate_argnums=1, static_argnums=3)
-        """(parameters, sums so far, micro-batch, sequences per row) -> sums with its gradients, and its side values."""
+        """(parameters, sums so far, micro-batch, sequences per row, frozen base if there is one) -> sums with its
+        gradients, and its side values."""
         self._zeros = jax.jit(self._nothing)
 
-    def of(self, params: Params, whole: Any, sequences_per_row: int) -> Sums:
+    def of(self, params: Params, whole: Any, sequences_per_row: int, base: Params | None = None) -> Sums:
         """Return gradients and metrics of a batch, and the values that the loss keeps of each token.
 
         Args:
+            base: parameters that the loss reads besides ``params``, and that get no gradients; None: it reads no other.
             whole: tree of host arrays [rows, ...] of the whole batch.
         """
         total: Params = self._zeros(params)
@@ -77,7 +79,7 @@ class Gradients:
         vary = sequences_per_row > 1
         each = rows_each(rows, time, self._micro_batch_tokens, row_shards(self._mesh), vary=vary)
         for part in parts(whole, each, self._mesh):
-            total, side = self.add(params, total, part, sequences_per_row)
+            total, side = self.add(params, total, part, sequences_per_row, base)
             sides.append(side)
         metrics = [metrics for metrics, _ in sides]
         summed: dict[str, jax.Array] = jax.tree.map(lambda *leaves: jnp.sum(jnp.stack(leaves)), *metrics)
@@ -88,14 +90,16 @@ class Gradients:
         placed: Params = jax.lax.with_sharding_constraint(zeros, params_shardings(self._mesh, params))
         return placed
 
-    def _add_part(self, params: Params, total: Params, part: Any, sequences_per_row: int) -> tuple[Params, Side]:
+    def _add_part(
+        self, params: Params, total: Params, part: Any, sequences_per_row: int, base: Params | None = None
+    ) -> tuple[Params, Side]:
         rows = jax.lax.with_sharding_constraint(part, rows_sharding(self._mesh))
         # Each tensor's gradient is added to its sum where it is computed, a layer at a time: those of all layers
         # together, as the loop over layers would return them, are as large as the parameters.
         sums = jax.tree.map(jax.new_ref, total)
         with jax.sharding.use_abstract_mesh(self._mesh.abstract_mesh):  # for kernels that XLA cannot divide by itself
             value, pull, (metrics, values) = jax.vjp(
-                lambda own: self._loss(own, rows, sequences_per_row), params, has_aux=True
+                lambda own: self._loss((base or {}) | own, rows, sequences_per_row), params, has_aux=True
             )
             pull.with_refs(sums)(jnp.ones_like(value))
         added = jax.tree.map(jax.freeze, sums)

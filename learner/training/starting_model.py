@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from learner.config import LearnerConfig
-from rollcast.policy.config import ModelConfig
+from rollcast.policy.config import ModelConfig, adapted
 from rollcast.policy.hub.load import load_params, model_config
 from rollcast.policy.params import Params, Place, abstract_params, initial_params
 from rollcast.policy.shapes import parameter_count
@@ -20,6 +20,8 @@ from rollcast.wire.text.tokenizer import TokenizerRecord
 
 # Ten times the rate of the published recipes for RL that OptimiserConfig names.
 PUBLISHED_RATE_MAX = 1e-5
+# Adapters take about ten times the rate of all weights (Schulman and Thinking Machines 2025, "LoRA Without Regret").
+_ADAPTERS_RATE = 10.0
 
 
 def usual_rate_max(parameters: int) -> float:
@@ -35,6 +37,7 @@ def rate_warnings(config: LearnerConfig, model: ModelConfig) -> list[str]:
     parameters = parameter_count(model)
     published = config.init_from is not None
     most = min(usual_rate_max(parameters), PUBLISHED_RATE_MAX if published else math.inf)
+    most *= 1.0 if config.lora is None else _ADAPTERS_RATE
     kind = "published model" if published else "model"
     rates = {"optimiser.learning_rate": config.optimiser.learning_rate}
     if config.objective.advantage == "critic":
@@ -66,13 +69,14 @@ def context_warnings(config: LearnerConfig, model: ModelConfig, row_tokens: int)
 
 def starting_model(config: LearnerConfig, tokenizer: TokenizerRecord) -> ModelConfig:
     """Return the architecture to train: that of the folder in ``init_from`` with the configured precision, or the
-    configured one.
+    configured one; with the configured adapters.
 
     Raises:
+        ConfigError: the model cannot have these adapters.
         ModelError: the folder has another architecture, or another tokenizer than the coordinator's.
     """
     if config.init_from is None:
-        return config.model.model_copy(update={"vocabulary_size": tokenizer.size})
+        return adapted(config.model.model_copy(update={"vocabulary_size": tokenizer.size}), config.lora)
     precision = {name: getattr(config.model, name) for name in ("precision", "carrier")}
     model = model_config(config.init_from, **precision)
     data = ModelFolder(config.init_from).read_bytes(TOKENIZER, TOKENIZER_BYTES_MAX)
@@ -86,7 +90,7 @@ def starting_model(config: LearnerConfig, tokenizer: TokenizerRecord) -> ModelCo
             else "the coordinator's was made of its task's wording",
             fix="set coordinator.tokenizer.folder to the same model",
         )
-    return model
+    return adapted(model, config.lora)
 
 
 def starting_params(config: LearnerConfig, model: ModelConfig, place: Place | None = None) -> Params:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +13,9 @@ import numpy as np
 
 from learner.checkpoints.arrays import ArrayWrite, SavedArrays, read_arrays
 from learner.config import LearnerConfig
+from learner.training.base import merged_on, rounded_on
 from learner.training.critic import Critic, Judgement
-from learner.training.freezing import Write, begin_freeze
+from learner.training.freezing import Write, begin_freeze, gather_into
 from learner.training.mesh import make_mesh, moved, placed_params, stacked_params
 from learner.training.micro_batches import BoolArray, FloatArray, inputs
 from learner.training.packing import PackedBatch
@@ -23,10 +24,18 @@ from learner.training.starting_model import starting_params
 from learner.training.tracing import begin_trace, end_trace
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.logprobs import TokenStatistics
+from rollcast.policy.lora import initial_adapters
 from rollcast.policy.params import Params
 from rollcast.policy.snapshot import Snapshot
 from rollcast.policy.stacking import Layers
 from rollcast.runtime.errors import CheckpointError, NotFinite
+from rollcast.wire.versions.tensors import TensorSpec
+
+# Cause and fix.
+_NOT_FINITE_AT_START = (
+    "the parameters that training starts from are not finite",
+    "lower warm_start.learning_rate, or copy the model of init_from again",
+)
 
 
 class Trainer:
@@ -34,6 +43,9 @@ class Trainer:
 
     The state is donated to every step: arrays from `params` are valid until the next `train_step`. Layers are stacked
     (rollcast.policy.stacking), in checkpoints too.
+
+    With ``model_config.lora`` the adapters alone are trained (rollcast.policy.lora): gradients, moments, checkpoints
+    and versions are theirs. The base under them is held as peers read it, without float32 masters, and never changes.
     """
 
     def __init__(
@@ -45,27 +57,64 @@ class Trainer:
         self._programs = Programs(model_config, learner_config, self.mesh)
         self._all_finite = jax.jit(_all_finite)
         self._statistics: list[TokenStatistics] = []  # of the last step's micro-batches, on the devices
-        self.set_params(starting_params(learner_config, model_config, self._placed_one))
+        self._base: Params = {}  # stacked; without adapters there is none
+        if model_config.lora is None:
+            self.set_params(starting_params(learner_config, model_config, self._placed_one))
+        else:
+            parts = starting_params(learner_config, model_config, self._rounded_one)
+            self._begin_over({name: leaf for part in parts.values() for name, leaf in part.items()})
 
     def params(self) -> Params:
         """Return the current float32 parameters by the names of single layers' tensors, on the devices.
 
-        They are copies, except for tensors that belong to no layer.
+        They are copies, except for tensors that belong to no layer. Adapters are merged into them.
         """
         return dict(self.layers())
 
     def layers(self) -> Layers:
         """Return a view of the current parameters like `params`, which copies a layer's tensor when it is read."""
+        if self.model_config.lora is None:
+            return Layers(self._params)
+        return Layers(merged_on(self.mesh, self.model_config, self._base, self._params))
+
+    def trained_layers(self) -> Layers:
+        """Return a view like `layers` of what is trained and published: all parameters, or the adapters alone."""
         return Layers(self._params)
 
     def set_params(self, params: Params) -> None:
         """Replace the parameters (float32) and reset the optimiser; reference and critic start from them too.
 
+        With adapters they become the base, and fresh adapters are trained.
+
         Raises:
             NotFinite: the parameters are not finite.
         """
+        placed = placed_params(self.mesh, params)
+        if self.model_config.lora is None:
+            self._begin_with(stacked_params(self.mesh, placed))
+        else:
+            self._begin_over(rounded_on(self.mesh, self.model_config, placed))
+
+    def set_base(self, tensors: Params) -> None:
+        """Replace the base by a snapshot's tensors, host views of its file; the adapters stay."""
+        self._base = {}  # freed first
+        self._base = stacked_params(self.mesh, placed_params(self.mesh, tensors))
+
+    def write_base(self, file: BinaryIO | None) -> tuple[TensorSpec, ...]:
+        """Write the base into a file as a version's state; see learner.training.freezing.gather_into."""
+        return gather_into(self.model_config, Layers(self._base), file)
+
+    def _begin_over(self, base: Params) -> None:
+        """Train fresh adapters over a base, given by the names of single layers' tensors."""
+        self._base = stacked_params(self.mesh, base)
+        self._check_finite([self._base], *_NOT_FINITE_AT_START)
+        adapters = initial_adapters(self.model_config, self._config.seed)
+        self._begin_with(stacked_params(self.mesh, placed_params(self.mesh, adapters)))
+
+    def _begin_with(self, params: Params) -> None:
+        """Train these parameters, stacked and on the mesh."""
         objective = self._config.objective
-        self._params = stacked_params(self.mesh, placed_params(self.mesh, params))
+        self._params = params
         self._optimiser_state = self._programs.updates.init(self._params)
         self._reference = None if objective.kl == "none" else jax.tree.map(jnp.copy, self._params)
         self.critic: Critic | None = None
@@ -75,10 +124,7 @@ class Trainer:
         self._abstract_state = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), self._state_tree()
         )
-        self._check_finite(
-            "the parameters that training starts from are not finite",
-            fix="lower warm_start.learning_rate, or copy the model of init_from again",
-        )
+        self._check_finite(self._changing(), *_NOT_FINITE_AT_START)
 
     @property
     def scores_on_policy(self) -> bool:
@@ -122,7 +168,7 @@ class Trainer:
                 values |= self.critic.train_step(chosen, Judgement(*(leaf[part] for leaf in judgement)))
             reports.append(values)
         fetched = jax.device_get(reports)
-        self._check_finite("an optimiser step overflowed", fix="lower the learning rate")
+        self._check_finite(self._changing(), "an optimiser step overflowed", "lower the learning rate")
         return _means(fetched)
 
     def step_statistics(self, batch: PackedBatch) -> TokenStatistics:
@@ -138,10 +184,12 @@ class Trainer:
     def behaviour(self, params: Params, packed: PackedBatch) -> TokenStatistics:
         """Return log-probability and entropy of every token under ``params`` (see `placed`), on the host.
 
+        Adapters are read over the base.
+
         They are taken at each token's own sampling temperature. Values outside the loss mask belong to prompt or
         padding, and the loss ignores them.
         """
-        statistics: TokenStatistics = self._programs.statistics(params, packed)
+        statistics: TokenStatistics = self._programs.statistics(self._base | params, packed)
         return statistics
 
     def placed(self, params: Params) -> Params:
@@ -161,7 +209,7 @@ class Trainer:
 
         The next step may be taken before the function is called (see learner.training.freezing).
         """
-        return begin_freeze(self.model_config, self.layers(), path)
+        return begin_freeze(self.model_config, self.trained_layers(), path)
 
     def snapshot(self) -> Snapshot:
         """Return the current parameters as the rollout reads them, in memory."""
@@ -219,13 +267,20 @@ class Trainer:
         """Place a tensor on its devices as soon as it is read."""
         return placed_params(self.mesh, {name: leaf})[name]
 
-    def _check_finite(self, cause: str, *, fix: str) -> None:
-        """Check the parameters, so that none that are not finite is ever published or saved.
+    def _rounded_one(self, name: str, leaf: Any) -> Params:
+        """Place a tensor on its devices as soon as it is read, and round it there."""
+        return rounded_on(self.mesh, self.model_config, {name: self._placed_one(name, leaf)})
+
+    def _changing(self) -> list[Params]:
+        """Return the parameters of policy and critic that optimiser steps change."""
+        return [self._params] if self.critic is None else [self._params, self.critic.state[0]]
+
+    def _check_finite(self, params: list[Params], cause: str, fix: str) -> None:
+        """Check parameters, so that none that are not finite is ever published or saved.
 
         Moments need no check: they are averages of clipped gradients, and only finite gradients enter them.
         """
-        checked = [self._params] if self.critic is None else [self._params, self.critic.state[0]]
-        if not bool(self._all_finite(checked)):
+        if not bool(self._all_finite(params)):
             raise NotFinite("the model's parameters are not finite", cause=cause, fix=fix)
 
     def _state_tree(self) -> dict[str, Any]:
@@ -249,16 +304,18 @@ class Trainer:
             weights=batch.weights * np.float32(min(objective.mini_batches, len(batch.weights))),
             behaviour_logprobs=behaviour,
             on_policy=on_policy,
-            proximal_logprobs=self._programs.statistics(self._params, batch).logprobs if several else None,
+            proximal_logprobs=self._programs.statistics(self._base | self._params, batch).logprobs if several else None,
             reference_logprobs=None
             if self._reference is None
-            else self._programs.statistics(self._reference, batch).logprobs,
+            else self._programs.statistics(self._base | self._reference, batch).logprobs,
         )
 
     def _step(self, batch: PackedBatch, factors: Factors) -> dict[str, Any]:
         shares = (batch.loss_mask / max(batch.loss_mask.sum(), 1)).astype(np.float32)
         whole = (inputs(batch), factors, shares)
-        gradients, values, self._statistics = self._programs.gradients.of(self._params, whole, batch.sequences_per_row)
+        gradients, values, self._statistics = self._programs.gradients.of(
+            self._params, whole, batch.sequences_per_row, self._base or None
+        )
         rate = self._programs.learning_rate(self._optimiser_state.count)
         self._params, self._optimiser_state, step = self._programs.updates.apply(
             gradients, self._optimiser_state, self._params, jnp.isfinite(values["loss"])

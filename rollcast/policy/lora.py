@@ -76,11 +76,13 @@ def absent_adapters(config: ModelConfig) -> dict[str, Array]:
     return {name: np.broadcast_to(nothing, shape) for name, shape in adapter_shapes(config).items()}
 
 
-def merged(config: ModelConfig, name: str, kernel: Array, adapters: Mapping[str, Array]) -> Array:
-    """Return a kernel f32 [inputs, outputs] with its adapter added, W + A B alpha / rank, or itself if it has none."""
-    stem = name.removesuffix(_KERNEL)
+def merged(config: ModelConfig, name: str, kernel: Any, adapters: Mapping[str, Any]) -> Any:
+    """Return a kernel in f32 with its adapter added, W + (A B) alpha / rank; any other tensor in f32 as it is.
+
+    Arrays are NumPy's or jax's, of one layer or stacked.
+    """
+    wide, stem = kernel.astype(np.float32), name.removesuffix(_KERNEL)
     if config.lora is None or f"{stem}.{A}" not in adapters:
-        return kernel
-    a, b = (np.asarray(adapters[f"{stem}.{end}"], np.float32) for end in (A, B))
-    result: Array = np.asarray(kernel, np.float32) + (a @ b) * np.float32(config.lora.scale)
-    return result
+        return wide
+    a, b = (adapters[f"{stem}.{end}"].astype(np.float32) for end in (A, B))
+    return wide + (a @ b) * np.float32(config.lora.scale)

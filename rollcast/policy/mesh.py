@@ -18,6 +18,7 @@ import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from rollcast.policy.config import ModelConfig
+from rollcast.policy.lora import A, B
 from rollcast.policy.stacking import is_stacked
 
 DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
@@ -31,6 +32,10 @@ _BACK = ((TENSOR, FSDP), None)
 # Axes of kernels [experts, ...]: each device stores whole experts, so that what it gathers and what Muon orthogonalises
 # are contiguous matrices.
 _BY_EXPERT = ((FSDP, TENSOR), None, None)
+# Layers whose kernels are [width, inner], and those whose kernels are [inner, width]. An adapter's A is divided like
+# the kernel's rows and its B along the tensor axis like the kernel's columns; the rank is too small to divide.
+_READING = ("attention.query", "attention.key", "attention.value", "feed_forward.gate", "feed_forward.up")
+_WRITING = ("attention.output", "feed_forward.down")
 #: The axes of a tensor's dimensions by the end of its name; a tensor without an entry is copied to every device.
 RULES: dict[str, tuple[Axes, ...]] = {
     "embedding": (TENSOR, FSDP),
@@ -45,6 +50,8 @@ RULES: dict[str, tuple[Axes, ...]] = {
     "feed_forward.expert_gate.kernel": _BY_EXPERT,
     "feed_forward.expert_up.kernel": _BY_EXPERT,
     "feed_forward.expert_down.kernel": _BY_EXPERT,
+    **{f"{name}.{end}": axes for name in _READING for end, axes in ((A, (FSDP, None)), (B, (None, TENSOR)))},
+    **{f"{name}.{end}": axes for name in _WRITING for end, axes in ((A, ((TENSOR, FSDP), None)), (B, (None, None)))},
     "attention.query.bias": (TENSOR,),
     "attention.key.bias": (TENSOR,),
     "attention.value.bias": (TENSOR,),

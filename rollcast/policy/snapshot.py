@@ -20,9 +20,9 @@ import ml_dtypes
 import numpy as np
 
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.lora import adapter_shapes, adapter_specs, is_adapter
-from rollcast.policy.params import Params, abstract_snapshot
-from rollcast.policy.products.quantise import CODE, WEIGHT_BLOCK, quantise
+from rollcast.policy.lora import adapter_shapes, adapter_specs, is_adapter, merged
+from rollcast.policy.params import EXPONENTS_SUFFIX, Params, abstract_snapshot
+from rollcast.policy.products.quantise import CODE, WEIGHT_BLOCK, Quantised, dequantise, quantise
 from rollcast.policy.stacking import Layer, cut
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.versions.chunks import BytesLike
@@ -158,6 +158,30 @@ def views(config: ModelConfig, tensors: Sequence[TensorSpec], state_bytes: Any) 
     if len(buffer) != size_bytes:
         raise MalformedMessage(f"a state of {len(buffer)} bytes, expected {size_bytes}")
     return {spec.name: _view(buffer, spec) for spec in tensors}
+
+
+def rounded_params(config: ModelConfig, name: str, value: Any) -> Params:
+    """Return the tensors of a snapshot that one parameter becomes, by name, in their own dtypes; see frozen_bits."""
+    dtypes = _dtypes_by_name(config)
+    bits = frozen_bits(config, name, value)
+    return {one: jax.lax.bitcast_convert_type(leaf, dtypes[one]) for one, leaf in bits.items()}
+
+
+def without_codes(params: Mapping[str, Any]) -> Params:
+    """Replace E4M3 codes and their scales by the numbers f32 that they stand for, which bfloat16 holds exactly."""
+    whole: Params = {}
+    for name, value in params.items():
+        scale = params.get(f"{name}_scale")
+        if scale is not None:
+            whole[name] = dequantise(Quantised(value, scale), WEIGHT_BLOCK)
+        elif not name.endswith(EXPONENTS_SUFFIX):
+            whole[name] = value
+    return whole
+
+
+def merged_params(config: ModelConfig, base: Mapping[str, Any], adapters: Mapping[str, Any]) -> Params:
+    """Return float32 parameters in which the adapters are part of a base's kernels; of one layer each, or stacked."""
+    return {name: merged(config, name, value, adapters) for name, value in without_codes(base).items()}
 
 
 def _view(buffer: memoryview, spec: TensorSpec) -> np.ndarray[Any, Any]:

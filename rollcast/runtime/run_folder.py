@@ -49,6 +49,11 @@ class RunFolder:
         return self.root / "versions"
 
     @property
+    def base(self) -> Path:
+        """The frozen base of a run that trains adapters, under the hash of its bytes."""
+        return self.root / "base"
+
+    @property
     def skipped_updates(self) -> Path:
         """The learner's reports on batches whose update was skipped."""
         return self.root / "skipped_updates"

@@ -11,6 +11,7 @@ from learner.config import BehaviourSource, LearnerConfig
 from learner.run_facts import RunFacts
 from learner.training.trained_ids import TrainedIds
 from learner.wall_time import StepTime, WallTime
+from rollcast.policy.config import linear_layers
 from rollcast.runtime.errors import CheckpointError, ConfigError
 from rollcast.wire.ids import Version
 from rollcast.wire.proto import rollcast_pb2 as pb
@@ -132,6 +133,32 @@ def test_caches_are_kept_only_where_nothing_is_recomputed(source: BehaviourSourc
     assert RunFacts.of(info(), scored).at_version_swap == "finish"
 
 
+def test_the_section_lora_becomes_part_of_the_model() -> None:
+    config = LearnerConfig.model_validate({"lora": {"rank": 4, "alpha": 8.0}})
+    lora = RunFacts.of(info(), config).model.lora
+    assert lora is not None
+    assert (lora.rank, lora.scale, lora.targets) == (4, 2.0, linear_layers(config.model))
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"model": {"lora": {"targets": ["attention.key"]}}}, "set that instead"),
+        ({"lora": {}, "objective": {"algorithm": "ppo"}}, "choose another objective.algorithm"),
+        ({"lora": {"rank": 0}}, "greater than or equal to 1"),
+    ],
+)
+def test_adapters_that_cannot_be_trained_are_refused(values: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        LearnerConfig.model_validate(values)
+
+
+def test_adapters_that_the_model_cannot_have_are_refused() -> None:
+    config = LearnerConfig.model_validate({"lora": {}, "model": {"precision": "fp8-naive"}})
+    with pytest.raises(ConfigError, match="cannot have the adapters"):
+        RunFacts.of(info(), config)
+
+
 def test_router_replay_needs_a_model_with_experts() -> None:
     with pytest.raises(ConfigError, match="the model has no experts"):
         RunFacts.of(info(router_replay=True), LearnerConfig())
@@ -139,7 +166,7 @@ def test_router_replay_needs_a_model_with_experts() -> None:
 
 def test_only_a_checkpoint_of_this_run_is_resumed_from() -> None:
     facts = RunFacts.of(info(), LearnerConfig())
-    host = facts.host_state(0, 5, 0, Version(3), TrainedIds([(1, 9)]), {"reward_before": 0.3})
+    host = facts.host_state(0, 5, 0, Version(3), TrainedIds([(1, 9)]), {"reward_before": 0.3}, "")
     facts.check_checkpoint(host)
     for changes, problem in (
         ({"run_id": "other"}, "another run"),
@@ -153,7 +180,7 @@ def test_only_a_checkpoint_of_this_run_is_resumed_from() -> None:
 
 
 def test_a_checkpoint_of_an_earlier_epoch_serves_where_the_epochs_since_are_known() -> None:
-    host = RunFacts.of(info(), LearnerConfig()).host_state(0, 5, 0, Version(3), TrainedIds(), {})
+    host = RunFacts.of(info(), LearnerConfig()).host_state(0, 5, 0, Version(3), TrainedIds(), {}, "")
     starts = [pb.EpochStart(epoch=1, step_from=5, step=7), pb.EpochStart(epoch=2, step_from=9, step=9)]
     RunFacts.of(info(epoch=2, epochs=starts), LearnerConfig()).check_checkpoint(host)
     with pytest.raises(CheckpointError, match="another run"):

@@ -8,21 +8,41 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from learner.config import LearnerConfig
+from learner.evaluation.export import export
+from learner.evaluation.offline import load_policy
 from learner.service import run
+from rollcast.policy.config import ModelConfig, described_model
+from rollcast.policy.hub.load import load_params
+from rollcast.policy.lora import adapter_specs, is_adapter
+from rollcast.policy.params import Params
+from rollcast.policy.products.quantise import WEIGHT_BLOCK, Quantised, dequantise
+from rollcast.policy.snapshot import freeze
 from rollcast.runtime.errors import CheckpointError, MalformedMessage, NotFinite, TaskError, WaitTimedOut, WrongKey
 from rollcast.runtime.process import EXIT_INTERRUPTED
 from rollcast.wire.identity.identity import Identity
+from rollcast.wire.ids import Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.routes import RouteShape
+from rollcast.wire.versions.records import BaseRef
 from tests.learner.dropping_coordinator import DroppingCoordinator
 from tests.learner.scripted_door import ScriptedDoor
 from tests.learner.scripted_run import LOOPBACK, Script, World
 
 SHORT_LIFE_S = 3.0  # seconds of a certificate's life; enough to open the session
 
+
+SMALL = {
+    "layers": 1,
+    "width": 16,
+    "query_heads": 2,
+    "key_value_heads": 1,
+    "head_size": 8,
+    "feed_forward_width": 16,
+}
 
 #: A warm start of a few steps. Most tests have none: compiling its step takes longer than all else that they do.
 WARM_START = {
@@ -39,14 +59,7 @@ def config(world: World, **changes: Any) -> LearnerConfig:
     world.learner_credentials.save(world.run_folder / "secrets" / "learner")
     values: dict[str, Any] = {
         "seed": 5,
-        "model": {
-            "layers": 1,
-            "width": 16,
-            "query_heads": 2,
-            "key_value_heads": 1,
-            "head_size": 8,
-            "feed_forward_width": 16,
-        },
+        "model": SMALL,
         "warm_start": {"steps_max": 0, "flawed_steps": 0},
         "checkpoint": {"every_steps": 2, "keep": 2},
         "publish": {"chunk_size_bytes": 4096, "keep_versions": 2, "timeout_s": 10.0},
@@ -210,6 +223,52 @@ async def test_a_killed_learner_replays_to_the_same_bits(world: World, script: S
     again = world.coordinator.announced[len(announced_before) :]
     assert min(again) > max(announced_before)
     assert sorted(announced_before + again) == [0, 1, 2, 3, 4, 5, 6]
+
+
+async def test_a_killed_learner_of_adapters_replays_to_the_same_bits(world: World, script: Script) -> None:
+    script.steps, script.evaluated_by_peers = 5, True
+    script.newest_usable_version = lambda step: max(0, step - 1)  # batches of older versions, of the base too
+    lora = {"rank": 2, "alpha": 4.0}
+    settings = config(world, lora=lora, model={**SMALL, "precision": "fp8"})
+    first = asyncio.create_task(run(settings, asyncio.Event()))
+    await world.coordinator.until(lambda: any(report.step == 4 for report in world.coordinator.step_reports))
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    announced_before = list(world.coordinator.announced)
+    assert await run(settings, asyncio.Event()) == 0
+    assert world.coordinator.announced == list(range(6)), "other bits would have opened an epoch"
+    assert world.coordinator.announced[: len(announced_before)] == announced_before
+    base, *others = [world.coordinator.announcements[version].record for version in range(6)]
+    assert base.base is None
+    assert {one.base for one in others} == {BaseRef(Version(0), base.state_hash)}
+    assert {one.tensors for one in others} == {adapter_specs(described_model(base))}
+    assert base.model_json == others[0].model_json
+    host, params = load_policy(world.run_folder)
+    assert host.base_hash == base.state_hash.hex()
+    assert {spec.name for spec in (*base.tensors, *others[0].tensors)} == set(params)
+    assert world.origin.versions[5].state == freeze(described_model(base), only_adapters(params)).state_bytes
+    check_exports(world, described_model(base), params)
+    with pytest.raises(CheckpointError, match="was started with adapters"):
+        await run(config(world, model={**SMALL, "precision": "fp8"}), asyncio.Event())
+
+
+def check_exports(world: World, model: ModelConfig, params: Params) -> None:
+    """Check that adapters are exported merged into the numbers of the base's codes, and alone if so asked."""
+    out = world.run_folder / "out"
+    exported = [
+        export(world.run_folder, out / name, version=at, dtype="float32") for name, at in (("a", None), ("b", 5))
+    ]
+    name = "layers.0.attention.output.kernel"
+    a, b = (np.asarray(params[f"layers.0.attention.output.lora_{end}"]) for end in "ab")
+    codes = dequantise(Quantised(params[name], params[f"{name}_scale"]), WEIGHT_BLOCK)
+    for done in exported:
+        np.testing.assert_allclose(load_params(model, done.folder)[name], codes + 2.0 * a @ b, atol=1e-6)
+    export(world.run_folder, out / "c", adapter=True)
+    assert sorted(path.name for path in (out / "c").iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+
+
+def only_adapters(params: Params) -> Params:
+    return {name: value for name, value in params.items() if is_adapter(name)}
 
 
 async def test_a_coordinator_that_restarts_is_waited_for(world: World, script: Script) -> None:

@@ -36,6 +36,10 @@ def abstract(data: int, fsdp: int, tensor: int) -> Any:
         (LAYER + "attention.key.kernel", (16, 7), ("fsdp", None)),
         (LAYER + "attention_norm.scale", (16,), ()),
         ("value.kernel", (16, 1), ()),
+        (LAYER + "attention.query.lora_a", (16, 4), ("fsdp", None)),
+        ("layers.attention.query.lora_b", (5, 4, 32), (None, None, "tensor")),
+        (LAYER + "feed_forward.down.lora_a", (32, 4), (("tensor", "fsdp"), None)),
+        (LAYER + "feed_forward.down.lora_b", (4, 16), (None, None)),
     ],
 )
 def test_tensors_lie_by_the_ends_of_their_names(name: str, shape: tuple[int, ...], expected: Any) -> None:

@@ -19,6 +19,7 @@ def export(
     dtype: Literal["bf16", "f32"] = "bf16",
     tokenizer: Path | None = None,
     file_gb: float = 5.0,
+    adapter: bool = False,
     json_output: Json = False,
 ) -> int:
     """Write a run's policy as safetensors, config.json and tokenizer files, as on the Hugging Face Hub.
@@ -39,6 +40,8 @@ def export(
         Folder with tokenizer files; by default those that the run started from.
     file_gb
         Maximum size of one file of weights in gigabytes.
+    adapter
+        Write the adapters alone, in the form of the library PEFT; by default they are merged into the weights.
     json_output
         Print one JSON object.
     """
@@ -51,6 +54,7 @@ def export(
         dtype="bfloat16" if dtype == "bf16" else "float32",
         tokenizer_folder=tokenizer,
         file_bytes_max=max(1, int(file_gb * 1e9)),
+        adapter=adapter,
     )
     if json_output:
         print(

@@ -29,7 +29,7 @@ FileDtype = Literal["bfloat16", "float32"]
 FILE_BYTES_MAX = 5 * 10**9
 """The largest size of one file, unless a single tensor is larger; the Hub's own tools cut there too."""
 
-_DTYPES: dict[FileDtype, np.dtype[Any]] = {"float32": np.dtype("<f4"), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+FILE_DTYPES: dict[FileDtype, np.dtype[Any]] = {"float32": np.dtype("<f4"), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,11 @@ def save_model(
     if set(shapes) != set(params):
         odd = sorted(set(shapes) ^ set(params))
         raise ModelError(f"{len(odd)} parameters are not those of the model", cause=f"for example {odd[0]!r}")
-    files = _cut(shapes, _DTYPES[dtype].itemsize, file_bytes_max)
+    files = _cut(shapes, FILE_DTYPES[dtype].itemsize, file_bytes_max)
     try:
         for file in files:
             _write_file(folder / file.name, file, params, shapes, dtype)
-        total = sum(map(math.prod, shapes.values())) * _DTYPES[dtype].itemsize
+        total = sum(map(math.prod, shapes.values())) * FILE_DTYPES[dtype].itemsize
         if len(files) > 1:
             places = {one: file.name for file in files for name in file.tensors for one in hf_names(name, shapes[name])}
             _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))})
@@ -115,7 +115,7 @@ def _write_file(
                 raise ModelError(f"parameter {name!r} has shape {value.shape}, expected {shapes[name]}")
             # The Hub's tensors of a layer's experts follow each other, as the experts do in ours.
             turned = value.swapaxes(-1, -2) if is_transposed(name) else value
-            out.write(np.ascontiguousarray(turned, dtype=_DTYPES[dtype]).view(np.uint8).data)
+            out.write(np.ascontiguousarray(turned, dtype=FILE_DTYPES[dtype]).view(np.uint8).data)
         out.flush()
         os.fsync(out.fileno())
 

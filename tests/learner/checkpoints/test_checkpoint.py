@@ -50,6 +50,7 @@ def host(step: int, **values: Any) -> HostState:
         seed=2**62,
         tokenizer_json="{}",
         model_json=MODEL.model_dump_json(),
+        base_hash="",
         sampling={"temperature": 1.0, "max_new_tokens": 4, "stop_token_ids": [1]},
         prompt_tokens_max=8,
         trained_ranges=[[1, 4], [9, 9]],

@@ -185,7 +185,7 @@ def hash_of(snapshot: Snapshot) -> str:
 
 def save(trainer: Trainer, checkpoints: Checkpoints, step: int) -> str:
     """Save a checkpoint and return its digest."""
-    host = HostState(step, step, "run", 0, 1, "{}", MODEL.model_dump_json(), {}, 8, [], {})
+    host = HostState(step, step, "run", 0, 1, "{}", MODEL.model_dump_json(), "", {}, 8, [], {})
     writes: list[ArrayWrite] = []
 
     def write(path: str) -> ArrayWrite:

@@ -42,7 +42,7 @@ REWARDS = [1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0]
 
 
 def host_state(step: int) -> HostState:
-    return HostState(step, step, "run", 0, 1, "{}", MODEL.model_dump_json(), {}, 8, [], {})
+    return HostState(step, step, "run", 0, 1, "{}", MODEL.model_dump_json(), "", {}, 8, [], {})
 
 
 def config_for(mesh: tuple[int, ...]) -> LearnerConfig:

@@ -29,6 +29,7 @@ def save_checkpoint(folder: Path) -> None:
         seed=1,
         tokenizer_json="{}",
         model_json=MODEL.model_dump_json(),
+        base_hash="",
         sampling={"temperature": 1.0, "max_new_tokens": 3, "stop_token_ids": [1]},
         prompt_tokens_max=4,
         trained_ranges=[],

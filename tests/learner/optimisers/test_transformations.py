@@ -18,6 +18,7 @@ from rollcast.policy.params import Params
 MESH = make_mesh(MeshConfig())
 RATE = 0.01
 KERNEL = "layers.0.feed_forward.up.kernel"
+ADAPTER = "layers.0.feed_forward.up.lora_a"
 
 
 @pytest.mark.parametrize(
@@ -77,6 +78,7 @@ def test_only_kernels_decay(name: str) -> None:
         "embedding": (8, 4),
         "head.kernel": (4, 8),
         KERNEL: (4, 8),
+        ADAPTER: (4, 2),
         "layers.0.attention.query.bias": (8,),
         "layers.0.attention_norm.scale": (4,),
         "final_norm.scale": (4,),
@@ -87,13 +89,16 @@ def test_only_kernels_decay(name: str) -> None:
         {tensor: jnp.zeros(shape) for tensor, shape in shapes.items()},
     )
     for tensor, leaf in found.items():
-        np.testing.assert_allclose(leaf, 1.0 - 0.5 * RATE * tensor.endswith(".kernel"), rtol=1e-6)
+        np.testing.assert_allclose(leaf, 1.0 - 0.5 * RATE * tensor.endswith((".kernel", ".lora_a")), rtol=1e-6)
 
 
-@pytest.mark.parametrize("shape", [(32, 64), (64, 32), (3, 32, 64)])
-def test_muon_turns_a_gradient_into_an_orthogonal_matrix_of_adamws_size(shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("name", "shape"), [("kernel", (32, 64)), ("kernel", (64, 32)), ("kernel", (3, 32, 64)), ("lora_a", (32, 64))]
+)
+def test_muon_turns_a_gradient_into_an_orthogonal_matrix_of_adamws_size(name: str, shape: tuple[int, ...]) -> None:
+    tensor = f"layers.0.feed_forward.up.{name}"
     gradient = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    change = after({"name": "muon"}, {KERNEL: np.zeros(shape, np.float32)}, {KERNEL: jnp.asarray(gradient)})[KERNEL]
+    change = after({"name": "muon"}, {tensor: np.zeros(shape, np.float32)}, {tensor: jnp.asarray(gradient)})[tensor]
     assert np.sqrt(np.mean(np.square(change))) == pytest.approx(MUON_RMS * RATE, rel=0.2)
     # Five turns of Muon's iteration bring singular values near 1, to 0.7 to 1.2 (Jordan et al. 2024).
     singular = np.linalg.svd(change, compute_uv=False) / (MUON_RMS * RATE * np.sqrt(64.0))
