@@ -17,11 +17,21 @@ _log = structlog.get_logger()
 
 
 class DeviceWeights:
-    """One version's tensors by name: NumPy arrays in host memory until they are put on the device."""
+    """One version's tensors by name: NumPy arrays in host memory until they are put on the device.
 
-    def __init__(self, tensors: Params) -> None:
+    Args:
+        base: the frozen weights that the tensors are adapters of, which all versions share; None: they are all.
+    """
+
+    def __init__(self, tensors: Params, base: DeviceWeights | None = None) -> None:
         self.tensors = tensors
+        self.base = base
         self.on_device = False
+
+    @property
+    def params(self) -> Params:
+        """Return what the model computes with: the tensors and the base's."""
+        return self.tensors if self.base is None else {**self.base.tensors, **self.tensors}
 
     @property
     def size_bytes(self) -> int:
@@ -66,6 +76,12 @@ class DeviceRoom:
         seconds = round(time.monotonic() - begun_s, 3)
         _log.info("version on the device", size_bytes=weights.size_bytes, seconds=seconds)
 
+    def place_base(self, base: DeviceWeights) -> None:
+        """Copy the frozen weights to the device, where they stay whichever version takes the place of another."""
+        newest = self._newest
+        self.place(base)
+        self._newest = newest
+
     def use(self, weights: DeviceWeights) -> Params:
         """Return a version's tensors on the device; one that waits on the host takes the place of the one before."""
         if not weights.on_device:
@@ -73,7 +89,7 @@ class DeviceRoom:
             if present is not None:
                 _free(present)
             self.place(weights)
-        return weights.tensors
+        return weights.params
 
 
 def _free(weights: DeviceWeights) -> None:

@@ -12,9 +12,11 @@ import jax
 
 from peer.engines.base import CompletionSlice, GenerateRequest, Swap, VersionState, WarmUp
 from peer.engines.device_weights import DeviceRoom, DeviceWeights, VersionsOnDevice
+from peer.engines.frozen_base import FrozenBase
 from peer.engines.held_versions import HeldVersions, LoadedVersion
 from rollcast.policy.compilation import MatmulPrecision, use_compilation_cache, use_matmul_precision
 from rollcast.policy.config import ModelConfig, described_model
+from rollcast.policy.lora import absent_adapters
 from rollcast.policy.params import Params
 from rollcast.policy.sampling.sampler import Sampler, SampleRequest
 from rollcast.policy.sizing.computation import sampling_computation
@@ -68,6 +70,7 @@ class JaxEngine:
         self._work: WarmUp | None = None
         self._held: HeldVersions[DeviceWeights] = HeldVersions()
         self._device = DeviceRoom(versions_on_device)
+        self._frozen = FrozenBase(self._placed_base)
         self._compiled: set[Sampler] = set()
         self._last_swap: Swap | None = None
 
@@ -121,13 +124,14 @@ class JaxEngine:
         record = version.record
         config = described_model(record)
         use_matmul_precision(self._matmul_precision, config.carrier_dtype)
-        # A copy: the store may drop its file while the arrays still share the memory they came from.
-        weights = DeviceWeights(views(config, record.tensors, bytes(version.state)))
+        weights = self._host_weights(version, config)
         loaded = LoadedVersion(record.epoch, record.version, config, weights)
-        if self._device.takes_beside(self._peak_bytes(config, work)):
+        if weights.base is not None or self._device.takes_beside(self._peak_bytes(config, work)):
             self._device.place(weights)
             if work is not None:
                 self._compile(loaded, work)
+        if weights.base is not None and version.base is None:
+            return loaded, self._frozen.read_hash
         return loaded, state_hash(freeze(config, weights.tensors).state_bytes)
 
     def _use(self, loaded: _Loaded) -> Params:
@@ -139,6 +143,19 @@ class JaxEngine:
             self._last_swap = Swap(loaded.version, "keyframe", paused_s, loaded.weights.size_bytes, read_back=False)
         return params
 
+    def _host_weights(self, version: VersionState, config: ModelConfig) -> DeviceWeights:
+        """Return a version's tensors in host memory; those of adapters over their base, which is on the device."""
+        base = None if config.lora is None else self._frozen.load(version, config)
+        if base is not None and version.base is None:
+            return DeviceWeights(absent_adapters(config), base)  # it runs in the program of the versions after it
+        # A copy: the store may drop its file while the arrays still share the memory they came from.
+        return DeviceWeights(views(config, version.record.tensors, bytes(version.state)), base)
+
+    def _placed_base(self, config: ModelConfig, tensors: Params) -> DeviceWeights:
+        weights = DeviceWeights(tensors)
+        self._device.place_base(weights)
+        return weights
+
     def _peak_bytes(self, config: ModelConfig, work: WarmUp | None) -> int:
         """Return the bytes of the device that two versions and the expected work need."""
         tokens = _LENGTH_MIN if work is None else work.prompt_tokens_max + work.sampling.max_new_tokens
@@ -147,7 +164,7 @@ class JaxEngine:
     def _compile(self, loaded: _Loaded, work: WarmUp) -> None:
         sampler = self._sampler(loaded.config, work.prompt_tokens_max, work.sampling.max_new_tokens)
         if sampler not in self._compiled:
-            sampler.compile(loaded.weights.tensors)
+            sampler.compile(loaded.weights.params)
             self._compiled.add(sampler)
 
     def _sampler(self, config: ModelConfig, prompt_tokens: int, new_tokens: int) -> Sampler:

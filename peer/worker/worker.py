@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from random import Random
 from typing import Any, Protocol, assert_never
@@ -42,7 +43,7 @@ from peer.worker.running_batch import without_routes
 from peer.worker.status import Receiving, WorkerStatus
 from rollcast.runtime.errors import CorruptChunk, ProcessFailed, RollcastError, StoreError
 from rollcast.runtime.waits import backoff_delays_s
-from rollcast.wire.ids import LeaseId, PeerId
+from rollcast.wire.ids import LeaseId, PeerId, Version
 from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.rollouts import RenewMode, Rollout, Segment, partial_to_pb
 from rollcast.wire.versions.chunk_store import ChunkStore
@@ -186,12 +187,10 @@ class Worker:
         self._ended.set_exception(error)
 
     async def _load(self, key: VersionKey) -> None:
-        encoding = self._store.get(key.version)
-        if encoding is None:
-            raise StoreError(f"version {key.version} is no longer in the store", fix="keep more versions")
-        record = encoding.verified.record
-        with encoding.state_file() as path:
-            loaded_hash = await self._engine.load(VersionState(record, encoding.state_bytes(), path))
+        with ExitStack() as held:
+            state = self._held_state(key.version, held)
+            loaded_hash = await self._engine.load(state)
+        record = state.record
         if loaded_hash != record.state_hash:
             raise CorruptChunk(
                 f"version {key.version} as loaded does not match its signed state hash",
@@ -200,6 +199,15 @@ class Worker:
             )
         log.info("version loaded", version=key.version)
         self.handle(VersionLoaded(key))
+
+    def _held_state(self, version: Version, held: ExitStack) -> VersionState:
+        """Return a version's state and its base's; retention does not remove them until ``held`` is closed."""
+        encoding = self._store.get(version)
+        if encoding is None:
+            raise StoreError(f"version {version} is no longer in the store", fix="keep more versions")
+        record = encoding.verified.record
+        base = None if record.base is None else self._held_state(record.base.version, held)
+        return VersionState(record, encoding.state_bytes(), held.enter_context(encoding.state_file()), base)
 
     async def _activate(self, key: VersionKey) -> None:
         await self._engine.activate(key.version)

@@ -26,6 +26,7 @@ from rollcast.wire.versions.chunk_store import ChunkStore
 from tests.peer.engines.fake_engine import FakeEngine
 from tests.peer.versions import stored_version
 from tests.peer.worker.worker_samples import grant, key, segment
+from tests.wire.versions.build import put
 
 
 class Uploads:
@@ -218,6 +219,26 @@ async def test_an_engine_gets_the_file_of_the_states_bytes(tmp_path: Path) -> No
     async with a_worker(tmp_path, Maps()) as fixture:
         fixture.start_version(0)
         await fixture.until(lambda: fixture.engine.active_version == 0, "the version to be active")
+
+
+async def test_an_engine_gets_the_base_of_adapters_too(tmp_path: Path) -> None:
+    loaded: list[VersionState] = []
+
+    class Notes(FakeEngine):
+        async def load(self, version: VersionState) -> bytes:
+            base = version.base
+            assert base is not None
+            assert base.path is not None
+            assert base.path.read_bytes() == bytes(base.state)
+            loaded.append(version)
+            return await super().load(version)
+
+    async with a_worker(tmp_path, Notes()) as fixture:
+        base = put(fixture.store, 0).verified
+        put(fixture.store, 3, base=base)
+        fixture.worker.handle(VersionVerified(key(3)))
+        await fixture.until(lambda: fixture.engine.active_version == 3, "the version to be active")
+    assert [(one.record.version, one.base and one.base.record.version) for one in loaded] == [(3, 0)]
 
 
 async def test_an_engine_that_fails_ends_the_peer_with_one_clear_error(tmp_path: Path) -> None:
