@@ -29,10 +29,13 @@ class EngineConfig(ConfigModel):
     cache_tokens: int = Field(0, ge=0)
     """Size of the key-value cache in tokens; rollouts that do not fit wait. 0 makes room for concurrent_rollouts of the
     greatest length in the run. Used by the jax engine only."""
+    devices: Literal["all"] | Annotated[int, Field(ge=1)] = "all"
+    """GPUs or TPU chips that the model is divided among: the first so many that this process sees, or all. Used by the
+    jax engine only. A model that fits one device is generated faster by one peer a device."""
     versions_on_device: Literal["auto", "one", "two"] = "auto"
-    """Versions whose weights are on the device at a time. two: the next version is loaded while the active one
-    generates. one: it waits in host memory until the active one is freed, and generation stops while it is copied to
-    the device. auto: two where the device's memory suffices. Used by the jax engine only."""
+    """Versions whose weights are on the devices at a time. two: the next version is loaded while the active one
+    generates. one: it waits in host memory, then replaces the active one tensor by tensor while generation stops. auto:
+    two where the devices' memory suffices. Used by the jax engine only."""
     matmul_precision: Literal["highest", "high", "default"] = "highest"
     """Precision of products of float32 matrices, by the jax engine; as in the learner's configuration."""
     compilation_cache: Path | None = None

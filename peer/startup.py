@@ -147,5 +147,6 @@ def _jax_engine(config: EngineConfig, memory_share: float | None) -> Engine:
         matmul_precision=config.matmul_precision,
         versions_on_device=config.versions_on_device,
         cache_tokens=config.cache_tokens,
+        devices=config.devices,
         memory_share=memory_share,
     )

@@ -129,7 +129,8 @@ class Engine(Protocol):
 
         Returns:
             The BLAKE3 hash of the state as it is in the engine, read back from there: it proves that what generates is
-            what was signed.
+            what was signed. Of a version that waits in host memory for the place of the active one it is read there;
+            it is read from the device once it is on it, and a generation fails if the two differ.
 
         Raises:
             MalformedMessage: the state or the model description cannot be used.

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from peer.engines.base import VersionState
-from peer.engines.device_weights import DeviceWeights
+from peer.engines.device_weights import DeviceWeights, read_back
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.params import Params
-from rollcast.policy.snapshot import freeze, tensor_specs, views
+from rollcast.policy.snapshot import tensor_specs, views
 from rollcast.runtime.errors import CorruptChunk, MalformedMessage
-from rollcast.wire.versions.records import state_hash
 
 
 class FrozenBase:
@@ -43,7 +42,7 @@ class FrozenBase:
             weights = self._weights = None
             # A copy: the store may drop its file while the arrays still share the memory they came from.
             weights = self._place(config, views(config, whole.record.tensors, bytes(whole.state)))
-            self._read_hash = state_hash(freeze(config, weights.tensors).state_bytes)
+            self._read_hash = read_back(weights.tensors)
             self._weights, self._signed_hash = weights, whole.record.state_hash
         if version.base is not None and self._read_hash != self._signed_hash:
             raise CorruptChunk(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -33,6 +33,7 @@ class HeldVersions(Generic[WeightsT]):
         self._beside: LoadedVersion[WeightsT] | None = None
         self._generating = ThreadPoolExecutor(1, thread_name_prefix="generate")
         self._loading = ThreadPoolExecutor(1, thread_name_prefix="load")
+        self._check: Future[None] | None = None
 
     async def load(self, read: Callable[[], tuple[LoadedVersion[WeightsT], bytes]]) -> bytes:
         """Free the version beside the active one, then ``read`` another in the loading thread. Return its hash."""
@@ -67,8 +68,15 @@ class HeldVersions(Generic[WeightsT]):
         """The version with which the next generation starts; None: no version is active."""
         return None if self.active is None else self.active.version
 
+    def check(self, work: Callable[[], None]) -> None:
+        """Run a check in the loading thread, before the next load; what it raises, the next ``generate`` raises."""
+        self._check = self._loading.submit(work)
+
     async def generate(self, work: Callable[[], ResultT]) -> ResultT:
         """Run one piece of a generation's work in the generating thread."""
+        if self._check is not None and self._check.done():
+            check, self._check = self._check, None
+            check.result()
         return await asyncio.get_running_loop().run_in_executor(self._generating, work)
 
     def close(self) -> None:

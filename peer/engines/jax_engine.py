@@ -5,26 +5,30 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, Literal
 
 import jax
+from jax.sharding import Mesh
 
 from peer.engines.base import CompletionSlice, GenerateRequest, Swap, VersionState, WarmUp
-from peer.engines.device_weights import DeviceRoom, DeviceWeights, VersionsOnDevice
+from peer.engines.device_weights import DeviceRoom, DeviceWeights, VersionsOnDevice, read_back
 from peer.engines.frozen_base import FrozenBase
 from peer.engines.held_versions import HeldVersions, LoadedVersion
 from rollcast.policy.compilation import MatmulPrecision, use_compilation_cache, use_matmul_precision
 from rollcast.policy.config import ModelConfig, described_model
 from rollcast.policy.lora import absent_adapters
+from rollcast.policy.mesh import engine_shardings, tensor_mesh
 from rollcast.policy.params import Params
 from rollcast.policy.sampling.sampler import Sampler, SampleRequest
 from rollcast.policy.sizing.computation import sampling_computation
 from rollcast.policy.sizing.memory import PeerShape, peer_memory
-from rollcast.policy.snapshot import freeze, views
+from rollcast.policy.snapshot import views
+from rollcast.runtime.errors import ConfigError, CorruptChunk
 from rollcast.wire.ids import Version
 from rollcast.wire.rollouts import RenewMode, Sampling
-from rollcast.wire.versions.records import state_hash
 
 # Lengths without a warm-up are rounded up to a power of two from here, so that few shapes are ever compiled.
 _LENGTH_MIN = 16
@@ -46,6 +50,7 @@ class JaxEngine:
         compilation_cache: folder of jax's persistent compilation cache; None: jax's own setting holds.
         versions_on_device: see peer.config.EngineConfig.
         cache_tokens: size of the key-value cache in tokens (see Sampler).
+        devices: how many of the devices that this process sees the model is divided among, the first ones; "all": all.
         memory_share: largest share of an accelerator's memory (0 to 1) that this process takes. It counts only if jax
             was not used before in this process; None: jax's default.
     """
@@ -58,6 +63,7 @@ class JaxEngine:
         matmul_precision: MatmulPrecision = "highest",
         versions_on_device: VersionsOnDevice = "auto",
         cache_tokens: int = 0,
+        devices: int | Literal["all"] = "all",
         memory_share: float | None = None,
     ) -> None:
         if memory_share is not None:
@@ -67,6 +73,7 @@ class JaxEngine:
         self._matmul_precision = matmul_precision
         self._rows = concurrent_rollouts
         self._cache_tokens = cache_tokens
+        self._devices_wanted = devices
         self._work: WarmUp | None = None
         self._held: HeldVersions[DeviceWeights] = HeldVersions()
         self._device = DeviceRoom(versions_on_device)
@@ -98,13 +105,30 @@ class JaxEngine:
 
     @property
     def hardware(self) -> str:
-        """The release of jax, and the number and kind of its devices."""
-        devices = jax.devices()
-        return f"jax {jax.__version__}, {len(devices)} x {devices[0].device_kind} ({devices[0].platform})"
+        """The release of jax, and the number and kind of the devices that it computes on."""
+        return f"jax {jax.__version__}, {self.devices} x {jax.devices()[0].device_kind} ({jax.default_backend()})"
+
+    @property
+    def devices(self) -> int:
+        """How many devices the model is divided among.
+
+        Raises:
+            ConfigError: this process sees fewer than it is to use.
+        """
+        found = len(jax.devices())
+        wanted = found if self._devices_wanted == "all" else self._devices_wanted
+        if wanted > found:
+            raise ConfigError(
+                f"engine.devices is {wanted}, and this process sees {found}",
+                cause="the machine has no more, or CUDA_VISIBLE_DEVICES or the like hides them",
+                fix='set engine.devices to "all" or to a number that there is',
+            )
+        return wanted
 
     def computation(self, model: ModelConfig) -> str:
         """Return how a model is sampled here (see Engine.computation)."""
-        return str(sampling_computation(model, self._matmul_precision))
+        two = self._device.holds_two(self._peak_bytes(model, self._work))
+        return str(sampling_computation(model, self._matmul_precision, self.devices, two_versions=two))
 
     @property
     def active_version(self) -> Version | None:
@@ -132,34 +156,60 @@ class JaxEngine:
                 self._compile(loaded, work)
         if weights.base is not None and version.base is None:
             return loaded, self._frozen.read_hash
-        return loaded, state_hash(freeze(config, weights.tensors).state_bytes)
-
-    def _use(self, loaded: _Loaded) -> Params:
-        """Return a version's tensors on the device, after copying them there if they wait on the host."""
-        waited, begun_s = not loaded.weights.on_device, time.monotonic()
-        params = self._device.use(loaded.weights)
-        if waited:
-            paused_s = time.monotonic() - begun_s
-            self._last_swap = Swap(loaded.version, "keyframe", paused_s, loaded.weights.size_bytes, read_back=False)
-        return params
+        weights.staged_hash = read_back(weights.tensors)
+        return loaded, weights.staged_hash
 
     def _host_weights(self, version: VersionState, config: ModelConfig) -> DeviceWeights:
         """Return a version's tensors in host memory; those of adapters over their base, which is on the device."""
         base = None if config.lora is None else self._frozen.load(version, config)
         if base is not None and version.base is None:
-            return DeviceWeights(absent_adapters(config), base)  # it runs in the program of the versions after it
-        # A copy: the store may drop its file while the arrays still share the memory they came from.
-        return DeviceWeights(views(config, version.record.tensors, bytes(version.state)), base)
+            tensors = absent_adapters(config)  # it runs in the program of the versions after it
+        else:
+            # A copy: the store may drop its file while the arrays still share the memory they came from.
+            tensors = views(config, version.record.tensors, bytes(version.state))
+        return DeviceWeights(tensors, base, self._where(config, tensors))
 
     def _placed_base(self, config: ModelConfig, tensors: Params) -> DeviceWeights:
-        weights = DeviceWeights(tensors)
+        weights = DeviceWeights(tensors, where=self._where(config, tensors))
         self._device.place_base(weights)
         return weights
+
+    def _where(self, config: ModelConfig, tensors: Params) -> Mapping[str, Any]:
+        return {} if self._mesh is None else engine_shardings(self._mesh, config, tensors)
 
     def _peak_bytes(self, config: ModelConfig, work: WarmUp | None) -> int:
         """Return the bytes of the device that two versions and the expected work need."""
         tokens = _LENGTH_MIN if work is None else work.prompt_tokens_max + work.sampling.max_new_tokens
-        return peer_memory(config, PeerShape(self._rows, tokens, self._cache_tokens)).peak
+        return peer_memory(config, PeerShape(self._rows, tokens, self._cache_tokens, devices=self.devices)).peak
+
+    @functools.cached_property
+    def _mesh(self) -> Mesh | None:
+        """The devices, as rollcast.policy.mesh lays tensors on them; None: one device."""
+        return tensor_mesh(jax.devices()[: self.devices]) if self.devices > 1 else None
+
+    def _use(self, loaded: _Loaded) -> Params:
+        """Return a version's tensors on the devices.
+
+        If they are copied there only now, they are read back and checked while the next slices are generated.
+        """
+        begun_s = time.monotonic()
+        tensors, copied = self._device.use(loaded.weights)
+        if copied:
+            paused_s, moved_bytes = time.monotonic() - begun_s, loaded.weights.size_bytes
+            self._last_swap = Swap(loaded.version, "keyframe", paused_s, moved_bytes, read_back=False)
+            self._held.check(functools.partial(self._check, loaded, self._last_swap))
+        return tensors
+
+    def _check(self, loaded: _Loaded, swap: Swap) -> None:
+        """Read a version back from the devices, and compare it with what was copied there."""
+        if read_back(loaded.weights.tensors) != loaded.weights.staged_hash:
+            raise CorruptChunk(
+                f"version {loaded.version} on the device is not what was copied there",
+                cause="memory or the device changed it",
+                fix="check this machine's memory; the peer does not generate with weights that it cannot vouch for",
+            )
+        if self._last_swap is swap:
+            self._last_swap = replace(swap, read_back=True)
 
     def _compile(self, loaded: _Loaded, work: WarmUp) -> None:
         sampler = self._sampler(loaded.config, work.prompt_tokens_max, work.sampling.max_new_tokens)
@@ -174,7 +224,7 @@ class JaxEngine:
         else:
             lengths = _rounded_up(prompt_tokens), _rounded_up(new_tokens)
         record_routes = bool(work and work.router_replay and config.experts)
-        return _sampler(config, *lengths, self._rows, self._cache_tokens, record_routes)
+        return _sampler(config, *lengths, self._rows, self._cache_tokens, record_routes, self._mesh)
 
 
 class JaxGeneration:
@@ -231,10 +281,18 @@ def _sample_request(item: GenerateRequest) -> SampleRequest:
 
 @functools.lru_cache(maxsize=_SHAPES_MAX)
 def _sampler(
-    config: ModelConfig, prompt_tokens_max: int, new_tokens_max: int, rows: int, cache_tokens: int, record_routes: bool
+    config: ModelConfig,
+    prompt_tokens_max: int,
+    new_tokens_max: int,
+    rows: int,
+    cache_tokens: int,
+    record_routes: bool,
+    mesh: Mesh | None,
 ) -> Sampler:
     """Return the sampler of these shapes. It holds the compiled code, so all engines of a process share it."""
-    return Sampler(config, prompt_tokens_max, new_tokens_max, rows, cache_tokens, record_routes=record_routes)
+    return Sampler(
+        config, prompt_tokens_max, new_tokens_max, rows, cache_tokens, record_routes=record_routes, mesh=mesh
+    )
 
 
 def _rounded_up(length: int) -> int:

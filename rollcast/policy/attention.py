@@ -8,7 +8,6 @@ key_value_heads, head_size]; the result has the shape of the queries.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,6 +20,7 @@ from rollcast.policy.kernels.cudnn import cudnn_attention, refusal
 from rollcast.policy.kernels.dense import attend_where, within_segments
 from rollcast.policy.kernels.flash import flash_attention
 from rollcast.policy.kernels.splash import splash_attention, splash_block
+from rollcast.policy.shapes import head_copies
 
 #: Takes the layer's index (an int, or i32 in a loop over layers), queries, keys and values; returns the values mixed
 #: by attention, shaped like the queries.
@@ -181,14 +181,3 @@ def _on_mesh(
         check_vma=False,
     )(queries, keys, values, segments)
     return mixed
-
-
-def head_copies(query_heads: int, key_value_heads: int, shards: int) -> int:
-    """Return how often each key head must be repeated so that every shard has whole groups; 0 if no number does.
-
-    Repeated heads keep the groups: query head q reads key head q // (query_heads / key_value_heads), whatever the
-    number of copies, as long as it divides the group.
-    """
-    copies = shards // math.gcd(key_value_heads, shards)
-    group = query_heads // key_value_heads
-    return next((count for count in range(copies, group + 1, copies) if group % count == 0), 0)

@@ -43,6 +43,17 @@ def active_parameter_count(config: ModelConfig) -> int:
     return parameter_count(config) - unused - looked_up
 
 
+def head_copies(query_heads: int, key_value_heads: int, shards: int) -> int:
+    """Return how often each key head must be repeated so that every shard has whole groups; 0 if no number does.
+
+    Repeated heads keep the groups: query head q reads key head q // (query_heads / key_value_heads), whatever the
+    number of copies, as long as it divides the group.
+    """
+    copies = shards // math.gcd(key_value_heads, shards)
+    group = query_heads // key_value_heads
+    return next((count for count in range(copies, group + 1, copies) if group % count == 0), 0)
+
+
 def _block_shapes(config: ModelConfig) -> Shapes:
     width = config.width
     outputs = {

@@ -11,7 +11,8 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType
 
 from rollcast.policy import attention
-from rollcast.policy.attention import Device, KernelChoice, head_copies, kernel_for, segment_attend
+from rollcast.policy.attention import Device, KernelChoice, kernel_for, segment_attend
+from rollcast.policy.shapes import head_copies
 
 CPU, TPU = Device("cpu"), Device("tpu")
 HOPPER, AMPERE, TURING = (Device("gpu", capability) for capability in (9.0, 8.6, 7.5))

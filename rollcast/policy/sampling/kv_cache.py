@@ -23,12 +23,12 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from rollcast.policy.attention import head_copies
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.experts.layer import Routing
 from rollcast.policy.kernels.dense import MASKED_SCORE
 from rollcast.policy.mesh import TENSOR
 from rollcast.policy.model import Decoder, Hidden, Run
+from rollcast.policy.shapes import head_copies
 
 # How many tokens of a sequence one turn of the attention loop reads. On a CPU the copied pages should fit into its
 # cache; an accelerator is faster with few turns.

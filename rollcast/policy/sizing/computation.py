@@ -27,12 +27,14 @@ class Computation:
     """The attention kernel's name; "pages" for the sampler's."""
     precision: str
     """The number format, and the unit that multiplies where that is not the same."""
+    memory: str = ""
+    """How many versions' weights it has room for; empty where there is no choice."""
     reasons: tuple[str, ...] = ()
     """Why the device, the kernel or the unit is not a better one; a clause each."""
 
     def __str__(self) -> str:
         how = f"computes on {self.device}, attention by {self.attention}, precision {self.precision}"
-        return "; ".join((how, *self.reasons))
+        return "; ".join(filter(None, (how, self.memory, *self.reasons)))
 
 
 def training_computation(
@@ -51,9 +53,18 @@ def training_computation(
     return _computation(config, choice.kernel, choice.reason, matmul_precision, mesh_sizes)
 
 
-def sampling_computation(config: ModelConfig, matmul_precision: MatmulPrecision) -> Computation:
-    """Return how a peer samples: its attention reads pages in plain XLA on every device."""
-    return _computation(config, "pages", "", matmul_precision, None)
+def sampling_computation(
+    config: ModelConfig, matmul_precision: MatmulPrecision, devices: int, *, two_versions: bool
+) -> Computation:
+    """Return how a peer samples: its attention reads pages in plain XLA on every device.
+
+    Args:
+        devices: how many devices the model is divided among.
+        two_versions: whether they hold two versions at a time; see peer.engines.device_weights.
+    """
+    held = "two versions" if two_versions else "one version, which the next one replaces in place"
+    mesh_sizes = None if devices == 1 else (1, 1, devices)
+    return _computation(config, "pages", "", matmul_precision, mesh_sizes, f"memory for {held}", devices)
 
 
 def _computation(
@@ -62,6 +73,8 @@ def _computation(
     attention_reason: str,
     matmul_precision: MatmulPrecision,
     mesh_sizes: tuple[int, ...] | None,
+    memory: str = "",
+    count: int | None = None,
 ) -> Computation:
     devices = jax.devices()
     platform = devices[0].platform
@@ -73,9 +86,10 @@ def _computation(
         _experts_reason(config, platform),
     )
     return Computation(
-        f"{len(devices)} x {devices[0].device_kind} ({platform})",
+        f"{count or len(devices)} x {devices[0].device_kind} ({platform})",
         attention,
         precision,
+        memory,
         tuple(reason for reason in reasons if reason),
     )
 

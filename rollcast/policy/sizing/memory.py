@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.shapes import is_hidden_kernel, parameter_count, parameter_shapes
+from rollcast.policy.shapes import head_copies, is_hidden_kernel, parameter_count, parameter_shapes
 
 Bytes = dict[str, int]  # bytes by component
 StateDtype = Literal["float32", "bfloat16", "int8"]
@@ -85,7 +85,8 @@ class PeerShape:
     row_tokens: int  # longest prompt and completion
     cache_tokens: int = 0  # as configured; 0: enough for all rollouts
     spool_bytes: int = 0  # finished rollouts that wait for the coordinator
-    versions_on_device: int = 2  # 2: the next version is loaded while the active one generates; 1: after it is freed
+    versions_on_device: int = 2  # 2: the next version is loaded while the active one generates; 1: in its place
+    devices: int = 1  # that the model is divided among
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,19 +230,23 @@ def _older_version(model: ModelConfig, shape: LearnerShape, passes: Bytes) -> di
 
 
 def peer_memory(model: ModelConfig, shape: PeerShape) -> Estimate:
-    """Estimate the memory of a peer with its engine on one device."""
+    """Estimate the memory of a peer, for each device of its engine and for its host."""
     snapshot = snapshot_bytes(model)
+    share = _shared(snapshot, shape.devices)
     tokens = shape.cache_tokens or shape.concurrent_rollouts * _paged_tokens(shape.row_tokens)
-    resident = {"weights": snapshot, "keys and values": tokens * cache_bytes_per_token(model)}
+    copies = head_copies(model.query_heads, model.key_value_heads, shape.devices)
+    cached = tokens * cache_bytes_per_token(model)
+    resident = {"weights": share, "keys and values": _shared(cached * copies, shape.devices) if copies else cached}
     read = min(_READ_TOKENS, shape.concurrent_rollouts * shape.row_tokens)
-    reading = LearnerShape(shape.row_tokens, read, fused_attention=True)
+    reading = LearnerShape(shape.row_tokens, read, fused_attention=True, tensor=shape.devices)
+    logits = _shared(shape.concurrent_rollouts * model.vocabulary_size, shape.devices)
     phases = {
         "reading prompts": {"activations": read * _layer_bytes(model, reading)},
-        "drawing": {"logits": _SAMPLED_COPIES * 4 * shape.concurrent_rollouts * model.vocabulary_size},
+        "drawing": {"logits": _SAMPLED_COPIES * 4 * logits},
     }
     host = {"state and delta": 2 * snapshot, "finished rollouts": shape.spool_bytes}
     if shape.versions_on_device > 1:
-        phases["new version"] = {"weights that come": snapshot}
+        phases["new version"] = {"weights that come": share}
     else:
         host["version that waits for the device"] = snapshot
     return Estimate(resident, phases, host)

@@ -9,6 +9,7 @@ import pytest
 
 from peer.engines.held_versions import HeldVersions, LoadedVersion
 from rollcast.policy.config import ModelConfig
+from rollcast.runtime.errors import CorruptChunk
 from rollcast.wire.ids import Epoch, Version
 
 
@@ -38,6 +39,22 @@ async def test_a_version_is_read_while_a_slice_is_generated() -> None:
     assert await slice_drawn
     held.close()
     assert held.active_version is None
+
+
+async def test_a_failed_check_ends_the_generation() -> None:
+    held: HeldVersions[str] = HeldVersions()
+    held.check(lambda: None)
+    await held.load(lambda: loaded(1))  # in the same thread, so that the check is done
+    assert await held.generate(lambda: "tokens") == "tokens"
+
+    def fail() -> None:
+        raise CorruptChunk("another state")
+
+    held.check(fail)
+    await held.load(lambda: loaded(2))
+    with pytest.raises(CorruptChunk, match="another state"):
+        await held.generate(lambda: "tokens")
+    held.close()
 
 
 def _refuse() -> tuple[LoadedVersion[str], bytes]:

@@ -15,6 +15,7 @@ from rollcast.policy.snapshot import freeze
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.ids import Epoch, RunId, Version
 from rollcast.wire.versions.records import VersionRecord, state_hash
+from tests.compiling import printed_on_eight_devices
 from tests.peer.engines.engine_conformance import SAMPLING, EngineConformance, RefusesNonsense, generate, requests
 
 MODEL = ModelConfig(
@@ -61,6 +62,15 @@ class TestJaxEngine(EngineConformance, RefusesNonsense):
 class TestJaxEngineWithOneVersionOnItsDevice(TestJaxEngine):
     def make_engine(self) -> Engine:
         return JaxEngine(concurrent_rollouts=4, versions_on_device="one")
+
+
+def test_a_model_divided_among_devices_generates_what_one_device_does() -> None:
+    found = printed_on_eight_devices("tests.peer.engines.generate_on_devices")
+    assert found["same"]
+    assert "2 x cpu" in found["account"]
+    assert "memory for one version, which the next one replaces in place" in found["account"]
+    assert found["refused"].startswith("RC101: engine.devices is 9, and this process sees 8")
+    assert found["every"] == 8
 
 
 async def test_the_first_batch_compiles_nothing_after_a_warm_up() -> None:

@@ -29,12 +29,14 @@ def test_a_learner_says_which_kernel_its_rows_get() -> None:
 
 def test_fp8_without_a_unit_for_it_says_why() -> None:
     fp8 = TINY.model_copy(update={"precision": "fp8", "carrier": "bfloat16"})
-    found = sampling_computation(fp8, "highest")
+    found = sampling_computation(fp8, "highest", 1, two_versions=True)
     assert found.precision == "fp8 in float32 and bfloat16 units, carrier bfloat16"
     assert found.reasons[-1] == "a cpu has no FP8 unit that is used"
     assert found.reasons[-1] in str(found)
     assert found.attention == "pages"
-    assert sampling_computation(ModelConfig(precision="bfloat16"), "highest").precision == "bfloat16"
+    assert (
+        sampling_computation(ModelConfig(precision="bfloat16"), "highest", 1, two_versions=True).precision == "bfloat16"
+    )
 
 
 def test_fp8_units_that_a_mesh_does_not_use_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +50,7 @@ def test_fp8_units_that_a_mesh_does_not_use_are_named(monkeypatch: pytest.Monkey
 
 
 def test_experts_without_a_grouped_product_are_named() -> None:
-    found = sampling_computation(TINY_EXPERTS, "highest")
+    found = sampling_computation(TINY_EXPERTS, "highest", 1, two_versions=True)
     assert found.reasons[-1] == "XLA multiplies every token with every expert here"
     assert _experts_reason(TINY_EXPERTS, "gpu") == _experts_reason(TINY, "cpu") == ""
     assert "in bfloat16" in _experts_reason(TINY_EXPERTS.model_copy(update={"precision": "fp8"}), "gpu")
