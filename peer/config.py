@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
+from peer.engines.sglang.config import SglangConfig
 from peer.limits.config import LimitsConfig
 from rollcast.runtime.config import ConfigModel
 from rollcast.runtime.process import is_loopback
@@ -17,8 +18,9 @@ from rollcast.wire.joining.bootstrap import PLACE_PATTERN, PLACES_MOST
 class EngineConfig(ConfigModel):
     """Settings of this peer's rollout engine."""
 
-    kind: Literal["auto", "jax"] = "auto"
-    """Engine that generates rollouts: jax, or auto: jax where it is installed."""
+    kind: Literal["auto", "jax", "sglang"] = "auto"
+    """Engine that generates rollouts: jax, sglang (a server that the owner runs, see sglang), or auto: jax where it is
+    installed."""
     concurrent_rollouts: int = Field(64, ge=1)
     """Rollouts generated in one batch."""
     slice_tokens: int = Field(256, ge=1)
@@ -40,6 +42,8 @@ class EngineConfig(ConfigModel):
     """Precision of products of float32 matrices, by the jax engine; as in the learner's configuration."""
     compilation_cache: Path | None = None
     """Folder of jax's persistent compilation cache; without one jax's own setting holds (JAX_COMPILATION_CACHE_DIR)."""
+    sglang: SglangConfig = SglangConfig()
+    """The server of kind sglang."""
 
     @property
     def versions_on_device_min(self) -> int:

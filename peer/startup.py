@@ -129,6 +129,8 @@ def make_engine(config: PeerConfig) -> Engine:
         MissingExtra: the packages of the configured engine are not installed.
     """
     try:
+        if config.engine.kind == "sglang":
+            return _sglang_engine(config)
         return _jax_engine(config.engine, config.limits.vram_share_max)
     except ImportError as error:
         raise MissingExtra(
@@ -150,3 +152,10 @@ def _jax_engine(config: EngineConfig, memory_share: float | None) -> Engine:
         devices=config.devices,
         memory_share=memory_share,
     )
+
+
+def _sglang_engine(config: PeerConfig) -> Engine:
+    from peer.engines.sglang.engine import SglangEngine
+
+    folder = config.state_folder / "sglang"
+    return SglangEngine(config.engine.sglang, folder, concurrent_rollouts=config.engine.concurrent_rollouts)

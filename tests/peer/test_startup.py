@@ -86,6 +86,12 @@ def test_a_missing_engine_package_is_an_error_with_its_install_command(
     assert "rollcast[peer]" in caught.value.fix
 
 
+async def test_a_server_of_the_owner_is_the_engine_of_kind_sglang(tmp_path: Path) -> None:
+    engine = make_engine(PeerConfig(state_folder=tmp_path, engine=EngineConfig(kind="sglang")))
+    assert "SGLang server" in engine.hardware
+    await engine.close()
+
+
 async def test_the_engine_of_a_peer_is_jax(tmp_path: Path) -> None:
     engine = make_engine(PeerConfig(state_folder=tmp_path))
     assert isinstance(engine, JaxEngine)

@@ -1,0 +1,1 @@
+"""Generate rollouts with an SGLang server that the machine's owner runs."""
