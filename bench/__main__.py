@@ -59,6 +59,7 @@ BENCHES = {
         "simspeed": "Measure the simulator's virtual seconds per CPU second, with every invariant checked.",
         "prediction": "Compare predicted utilisation, T_bcast and staleness with a simulation or a run (--local).",
         "capacity": "Plan for 10,000 workers; report the seconds, the gap to the bound, and the cost of simpler rules.",
+        "certificate": "Check bounds and infeasibilities of 600 random pools against exhaustive searches.",
         "capacity_cli": "Time `rollcast capacity plan` on the shipped pool, from process start to its table.",
         "activation": (
             "Kill half of the workers, then double the price of the rest; report utilisation and time to settle."

@@ -82,18 +82,20 @@ def demand(rollouts_per_step: int = 8192) -> Demand:
     )
 
 
-def pool(workers: int, seed: int, settings: Sequence[Setting] = SETTINGS) -> list[Worker]:
+def pool(
+    workers: int, seed: int, settings: Sequence[Setting] = SETTINGS, pace_spread: float = PACE_SPREAD
+) -> list[Worker]:
     """Return ``workers`` sampled workers; the same seed gives the same workers."""
     rng = random.Random(seed)
     drawn = rng.choices(settings, [setting.share for setting in settings], k=workers)
-    return [_worker(rng, number, setting) for number, setting in enumerate(drawn)]
+    return [_worker(rng, number, setting, pace_spread) for number, setting in enumerate(drawn)]
 
 
-def _worker(rng: random.Random, number: int, setting: Setting) -> Worker:
+def _worker(rng: random.Random, number: int, setting: Setting, pace_spread: float) -> Worker:
     gpu, usd_per_hour = rng.choice(setting.gpus)
     return Worker(
         worker_id=f"{setting.name}-{number}",
-        speeds=_at_pace(_speeds(gpu), rng.lognormvariate(0.0, PACE_SPREAD)),
+        speeds=_at_pace(_speeds(gpu), rng.lognormvariate(0.0, pace_spread)),
         usd_per_hour=usd_per_hour * rng.lognormvariate(0.0, PRICE_SPREAD),
         upload_bytes_per_second=setting.up_mbit_s * MBIT * rng.lognormvariate(0.0, LINK_SPREAD),
         download_bytes_per_second=setting.down_mbit_s * MBIT * rng.lognormvariate(0.0, LINK_SPREAD),

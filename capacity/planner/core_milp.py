@@ -41,6 +41,7 @@ def c_prints_to_stderr() -> None:
         return
 
 
+_INFEASIBLE = 2  # status of scipy.optimize.milp
 CORE_COLUMNS = 80
 WHOLE_POOL_COLUMNS = 250  # up to this many workers all are in the core, whose bound is then one for the whole pool
 
@@ -50,10 +51,12 @@ class Core:
     """The best set in a core.
 
     Args:
-        bound: USD/h below which no set of whole workers costs at this split; 0 where the core is not the whole pool.
+        chosen: None if none was found.
+        bound: USD/h below which no set of whole workers costs at this split: inf where none exists, 0 where the core is
+            not the whole pool, or rows are stricter than those of a set (the chance row's tangent).
     """
 
-    chosen: Mask
+    chosen: Mask | None
     bound: float
 
 
@@ -73,8 +76,8 @@ def _free(relaxation: Relaxation) -> Ints:
     return np.flatnonzero((programme.upper > 0) & (programme.lower == 0))
 
 
-def best_in_core(relaxation: Relaxation, chosen: Mask, time_limit_s: float, gap: float = 0.0) -> Core | None:
-    """Return the best set found in time that differs from ``chosen`` in the core only, or None.
+def best_in_core(relaxation: Relaxation, chosen: Mask, time_limit_s: float, gap: float = 0.0) -> Core:
+    """Return the best set found in time that differs from ``chosen`` in the core only.
 
     Args:
         gap: relative distance from the core's optimum at which the solver may stop.
@@ -97,9 +100,10 @@ def best_in_core(relaxation: Relaxation, chosen: Mask, time_limit_s: float, gap:
         ),
         options={"time_limit": time_limit_s, "mip_rel_gap": gap},
     )
+    whole = core.size == _free(relaxation).size and relaxation.programme.demand.chance_z <= 0
     if found.x is None:
-        return None
+        return Core(None, np.inf if whole and found.status == _INFEASIBLE else 0.0)
     fixed_usd = float(matrix.cost[others].sum())
     others[core] = found.x[: core.size] > 0.5
-    whole = core.size == _free(relaxation).size and found.mip_dual_bound is not None
-    return Core(others, max(0.0, fixed_usd + found.mip_dual_bound) if whole else 0.0)
+    known = whole and found.mip_dual_bound is not None
+    return Core(others, max(0.0, fixed_usd + float(found.mip_dual_bound)) if known else 0.0)

@@ -50,6 +50,18 @@ def explained(
     return Infeasible(row, _what(row, reach), remedies)
 
 
+def unproven(why: Infeasible, lp_bound: float) -> Infeasible:
+    """Return the reason where no set was found, although the rows together do not rule one out.
+
+    Args:
+        lp_bound: USD/h of the relaxation, which takes parts of workers.
+    """
+    what = f"no set of whole workers was found in the time limit; with parts of workers {lp_bound:.4g} $/h suffice"
+    if why.binding == "budget":
+        what = f"{why.what}; that no cheaper set exists is not proven, the bound is {lp_bound:.4g} $/h"
+    return Infeasible(why.binding, what, why.remedies, proven=False)
+
+
 def _none_in_time(demand: Demand, columns: Columns) -> str:
     times = columns.generation_times_s()
     if not times.size:

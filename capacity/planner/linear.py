@@ -19,10 +19,13 @@ from capacity.planner.matrix import Matrix, matrix_of
 from capacity.planner.programme import Programme
 
 WORKING_COLUMNS = 800  # columns in the first round of sifting
+NEAR_COLUMNS = 400  # the same where a relaxation nearby shows which columns are promising
 ADDED_COLUMNS = 500  # most columns added in one round
 DEVIATION_ROUNDS = 6  # rounds of placing the tangent of the chance row
 DEVIATION_TOLERANCE = 1e-4  # relative change at which the tangent has converged
 REDUCED_COST_TOLERANCE = 1e-9  # relative to the dearest column's cost
+
+_INFEASIBLE = 2  # status of scipy.optimize.linprog
 
 Key = tuple[str, str]
 
@@ -46,7 +49,9 @@ class Relaxation:
 
 
 def relax(programme: Programme, near: Relaxation | None = None) -> Relaxation | None:
-    """Solve the relaxation; None if it has no solution.
+    """Solve the relaxation; None proves that no set holds the rows.
+
+    The tangent of the chance row is stricter than the row itself, so with one the bound is that of the other rows.
 
     Args:
         near: of a similar programme over the same workers: its promising columns are tried first.
@@ -55,6 +60,17 @@ def relax(programme: Programme, near: Relaxation | None = None) -> Relaxation | 
         return None
     if programme.demand.chance_z <= 0:
         return _sift(programme, near)
+    certain = _sift(replace(programme, demand=replace(programme.demand, chance_z=0.0)), near)
+    if certain is None:
+        return None
+    guide = _with_chance(programme, certain)
+    if guide is None:
+        return replace(certain, programme=programme)
+    return replace(guide, bound=certain.bound)
+
+
+def _with_chance(programme: Programme, near: Relaxation) -> Relaxation | None:
+    """Solve with the tangent of the chance row placed at the solution's own deviation; None if that has no solution."""
     programme = replace(programme, deviation=_first_deviation(programme))
     for _ in range(DEVIATION_ROUNDS):
         solved = _sift(programme, near)
@@ -100,7 +116,7 @@ def _first_columns(programme: Programme, every: Ints, near: Relaxation | None) -
         return every
     pinned = every[programme.lower[every] > 0]
     if near is not None:
-        return np.union1d(pinned, every[np.argpartition(near.reduced[every], WORKING_COLUMNS)[:WORKING_COLUMNS]])
+        return np.union1d(pinned, every[np.argpartition(near.reduced[every], NEAR_COLUMNS)[:NEAR_COLUMNS]])
     cost, share = programme.cost[every] + 1e-9, WORKING_COLUMNS // 2
     by_rate = every[np.argpartition(cost / programme.useful[every], share)[:share]]
     by_copies = every[np.argpartition(-programme.feeds[every] / cost, share)[:share]]
@@ -108,7 +124,10 @@ def _first_columns(programme: Programme, every: Ints, near: Relaxation | None) -
 
 
 def _solve(matrix: Matrix, working: Ints) -> tuple[Floats, Floats] | None:
-    """Return x over all workers, and the duals (>= 0 for ``a x <= b``)."""
+    """Return x over all workers, and the duals (>= 0 for ``a x <= b``); None if no x holds the rows.
+
+    Should the solver fail, all workers and duals of 0 are returned: their bound holds, though it says little.
+    """
     found = linprog(
         np.concatenate([matrix.cost[working], matrix.extra_cost]),
         A_ub=hstack([matrix.workers[:, working], matrix.extra], format="csc"),
@@ -121,8 +140,10 @@ def _solve(matrix: Matrix, working: Ints) -> tuple[Floats, Floats] | None:
         ),
         method="highs",
     )
-    if found.status != 0:
+    if found.status == _INFEASIBLE:
         return None
+    if found.status != 0:
+        return np.ones(matrix.cost.size), np.zeros(matrix.limit.size)
     x = np.zeros(matrix.cost.size)
     x[working] = np.clip(found.x[: working.size], 0.0, 1.0)
     return x, np.maximum(0.0, -found.ineqlin.marginals)

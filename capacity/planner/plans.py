@@ -79,15 +79,13 @@ class Plan:
         t_gen_p90_s: of the slowest chosen worker.
         staleness_needed: of the chosen set; at most S.
         workers_usd_per_hour, egress_usd_per_hour: of the chosen set; the origin's egress is in the latter.
-        lp_bound_usd_per_hour: no set costs less: the certificate. At the same split; incumbents at their discount.
+        lp_bound_usd_per_hour: no set costs less at any split: the certificate. Incumbents at their discount.
         gap: (cost - bound) / bound, incumbents at their discount; 0 where the bound is 0.
         utilisation: share of the time in which the learner trains, by rates alone; capacity.predict.prediction
             includes waits.
         solve_s: wall time.
-        bound_over_splits_usd_per_hour: the smallest bound of all splits tried.
-        splits_tried: how many they were.
-        integer_bound_usd_per_hour: no set of whole workers costs less at the same split, incumbents at their discount;
-            0 where it is not known. Few workers are far above the LP bound, which takes parts of workers.
+        integer_bound_usd_per_hour: no set of whole workers costs less at any split, incumbents at their discount; 0
+            where it is not known. Few workers are far above the LP bound, which takes parts of workers.
     """
 
     demand: Demand
@@ -106,8 +104,6 @@ class Plan:
     utilisation: float
     solve_s: float
     infeasible: Infeasible | None = None
-    bound_over_splits_usd_per_hour: float = 0.0
-    splits_tried: int = 0
     integer_bound_usd_per_hour: float = 0.0
 
     @property
@@ -132,8 +128,10 @@ class Infeasible:
         binding: the row that cannot be met.
         what: the reason in words, with figures.
         remedies: single changes that make it feasible, smallest first: ("S", "4 -> 5"), in words.
+        proven: whether it is proven that no set exists; else none was found in the time limit.
     """
 
     binding: RowName
     what: str
     remedies: tuple[str, ...]
+    proven: bool = True

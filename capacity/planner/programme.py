@@ -17,7 +17,7 @@ optimum of a transport problem whose senders of one price are one variable.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -83,13 +83,7 @@ def programme_of(demand: Demand, columns: Columns, split: Split, incumbent_disco
     useful = rate * columns.kept * swapping
     eligible = (useful > 0) & (columns.download >= copy_rate * (1 - TOLERANCE_S))
     feeds = np.minimum(copies_within(demand, columns.upload, split.t_bcast_s), float(len(columns)))
-    needed = rollout_rate_needed(
-        rollouts_per_step=demand.rollouts_per_step,
-        t_train_s=demand.t_train_s,
-        t_bcast_s=split.t_bcast_s,
-        publish_every_steps=demand.publish_every_steps,
-        pauses_while_receiving=demand.pauses_while_receiving,
-    )
+    needed = _rate_needed(demand, split.t_bcast_s)
     per_copy = usd_per_hour_of_a_copy(demand)
     return Programme(
         demand=demand,
@@ -109,6 +103,37 @@ def programme_of(demand: Demand, columns: Columns, split: Split, incumbent_disco
         rate_needed=needed,
         rate_bought=demand.headroom * needed if needed is not None else np.inf,
         variance=(rate * swapping) ** 2 * columns.kept * (1.0 - columns.kept),
+    )
+
+
+def programme_over(
+    demand: Demand, columns: Columns, times_s: Floats, first: int, last: int, incumbent_discount: float = 0.0
+) -> Programme:
+    """Build one programme that allows what any split between two allows, both included: its bound is one for all.
+
+    Workers generate as the last split lets them and copies travel in the time of the first, because more time of either
+    kind never takes a rollout or a copy away. Where workers pause while they receive, a broadcast that ends before its
+    time is up lowers the rate needed, so that this is the one of the next longer time to generate.
+
+    Args:
+        times_s: the times to generate, ascending, seconds.
+    """
+    split = Split(float(times_s[last]), demand.budget_s - float(times_s[first]))
+    programme = programme_of(demand, columns, split, incumbent_discount)
+    if not demand.pauses_while_receiving:
+        return programme
+    next_s = float(times_s[last + 1]) if last + 1 < len(times_s) else demand.budget_s
+    needed = _rate_needed(demand, demand.budget_s - next_s)
+    return replace(programme, rate_needed=needed, rate_bought=demand.headroom * needed if needed else np.inf)
+
+
+def _rate_needed(demand: Demand, t_bcast_s: float) -> float | None:
+    return rollout_rate_needed(
+        rollouts_per_step=demand.rollouts_per_step,
+        t_train_s=demand.t_train_s,
+        t_bcast_s=t_bcast_s,
+        publish_every_steps=demand.publish_every_steps,
+        pauses_while_receiving=demand.pauses_while_receiving,
     )
 
 

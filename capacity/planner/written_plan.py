@@ -96,11 +96,12 @@ def _why_not(programme: Programme) -> Callable[[int, Worker], str]:
 ROUNDING = 1e-9  # relative: a set exactly at its time limit is not over it
 
 
-def written_plan(relaxation: Relaxation, chosen: Mask, usd_per_hour: float) -> Plan:
-    """Return the plan of a feasible set; the caller fills in the time of solving and the other splits.
+def written_plan(relaxation: Relaxation, chosen: Mask, usd_per_hour: float, lp_bound: float) -> Plan:
+    """Return the plan of a feasible set; the caller fills in the time of solving and the integer bound.
 
     Args:
         usd_per_hour: of the set as the programme counts it, incumbents discounted.
+        lp_bound: USD/h below which no set costs at any split, incumbents discounted.
     """
     programme, columns = relaxation.programme, relaxation.programme.columns
     demand = programme.demand
@@ -128,8 +129,8 @@ def written_plan(relaxation: Relaxation, chosen: Mask, usd_per_hour: float) -> P
         ),
         workers_usd_per_hour=workers_usd,
         egress_usd_per_hour=egress_usd,
-        lp_bound_usd_per_hour=relaxation.bound,
-        gap=max(0.0, usd_per_hour / relaxation.bound - 1.0) if relaxation.bound > 0 else 0.0,
+        lp_bound_usd_per_hour=lp_bound,
+        gap=max(0.0, usd_per_hour / lp_bound - 1.0) if lp_bound > 0 else 0.0,
         utilisation=min(1.0, rate / needed) if needed > 0 else 1.0,
         solve_s=0.0,
     )

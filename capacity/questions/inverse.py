@@ -10,12 +10,12 @@ from capacity.model.demand import Demand
 from capacity.model.workers import Worker
 from capacity.planner.columns import columns_of
 from capacity.planner.linear import relax
-from capacity.planner.planner import DEFAULTS, PlanOptions, plan, possible, remedies
+from capacity.planner.planner import DEFAULTS, PlanOptions, lowest_bound, plan, possible, remedies
 from capacity.planner.plans import Plan
 from capacity.planner.programme import programme_of
 from capacity.planner.remedies import S_MAX, smallest_whole
 from capacity.questions.explain import Explanation, explain
-from capacity.questions.sensitivities import KnobEffect, least_usd_per_hour, single_changes
+from capacity.questions.sensitivities import KnobEffect, single_changes
 
 HEADROOM_STEPS = 24  # rounds of bisection for what a dollar buys: to a ten-millionth
 PROOFS_MAX = 8  # most plans made as proofs: a relaxation may hold rows that no set of whole workers holds
@@ -62,7 +62,7 @@ def smallest_staleness(demand: Demand, workers: Sequence[Worker], options: PlanO
     def at(more: int) -> Demand:
         return replace(demand, staleness_limit=kappa + more)
 
-    more = smallest_whole(lambda more: possible(at(more), columns, quick), S_MAX)
+    more = smallest_whole(lambda more: possible(at(more), columns), S_MAX)
     for steps in range(more, more + PROOFS_MAX) if more is not None else ():
         made = plan(at(steps), workers, quick)
         if made.feasible:
@@ -129,5 +129,5 @@ def best_knob(demand: Demand, workers: Sequence[Worker], options: PlanOptions = 
     if smallest is None:
         return None
     return KnobEffect(
-        smallest.knob, smallest.change, least_usd_per_hour(smallest.demand, smallest.columns, options), math.inf
+        smallest.knob, smallest.change, lowest_bound(smallest.demand, smallest.columns, options), math.inf
     )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from capacity.model.demand import Demand
 from capacity.model.workers import Worker
 from capacity.planner.columns import Columns, columns_of
-from capacity.planner.planner import DEFAULTS, PlanOptions, relaxed_splits
+from capacity.planner.planner import DEFAULTS, PlanOptions, lowest_bound
 from capacity.planner.remedies import TOPOLOGIES, Knob
 
 
@@ -29,11 +28,6 @@ class KnobEffect:
     saves_usd_per_hour: float
 
 
-def least_usd_per_hour(demand: Demand, columns: Columns, options: PlanOptions) -> float:
-    """Return the smallest bound over the splits tried; inf where no set is feasible."""
-    return min((relaxation.bound for relaxation in relaxed_splits(demand, columns, options)), default=math.inf)
-
-
 def single_changes(
     demand: Demand,
     workers: Sequence[Worker],
@@ -41,11 +35,11 @@ def single_changes(
 ) -> tuple[KnobEffect, ...]:
     """Return each knob's change, the most helpful first; changes without a feasible set come last."""
     columns = columns_of(workers)
-    now = least_usd_per_hour(demand, columns, options)
+    now = lowest_bound(demand, columns, options)
     effects = [
         KnobEffect(knob, change, after, now - after)
         for knob, change, changed, pool in _turned(demand, columns)
-        for after in (least_usd_per_hour(changed, pool, options),)
+        for after in (lowest_bound(changed, pool, options),)
     ]
     return tuple(sorted(effects, key=lambda effect: effect.usd_per_hour))
 

@@ -82,7 +82,7 @@ def _changes(plan: Plan, explanation: Explanation) -> Sheet:
         )
         for effect in explanation.changes
     )
-    line = f"by the LP bound over all splits; it is {plan.lp_bound_usd_per_hour:,.2f} $/h at this plan's split"
+    line = f"by the LP bound over all splits; it is {plan.lp_bound_usd_per_hour:,.2f} $/h for this plan's demand"
     return Sheet("single changes", columns, rows, lines=(line,))
 
 

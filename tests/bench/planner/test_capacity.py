@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import random
+from dataclasses import replace
 
 import pytest
 
 from bench.__main__ import main
-from bench.planner import capacity
+from bench.planner import capacity, certificate
 from bench.planner.capacity_pools import SETTINGS, demand, pool
+from capacity.planner.plans import Infeasible
 
 
 def figures(*arguments: str) -> dict[str, float]:
@@ -40,3 +44,23 @@ def test_it_times_whole_processes(capsys: pytest.CaptureFixture[str]) -> None:
     assert figures["solve_s"] > 0
     assert figures["plan_cpu_s"] > 0
     assert figures["plan_cold_s"] <= figures["plan_cold_s_max"]
+
+
+def test_exhaustive_searches_confirm_the_plans_of_random_pools(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["certificate", "--small", "8", "--large", "0", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)["figures"]
+    assert figures["pools"] == 8
+    assert figures["false"] == 0
+    assert 0 < figures["infeasible"] < 8
+
+
+def test_a_bound_above_a_real_set_and_a_wrong_verdict_are_false() -> None:
+    made = certificate.small_judgement(random.Random(0)).made
+    assert made.feasible
+    assert not certificate.Judgement(made, made.usd_per_hour).is_false
+    assert certificate.Judgement(made, made.lp_bound_usd_per_hour * 0.9).is_false
+    refused = replace(made, infeasible=Infeasible("rate", "too slow", ()))
+    assert certificate.Judgement(refused, 1.0).is_false
+    assert not certificate.Judgement(refused, math.inf).is_false
+    unproven = replace(made, infeasible=Infeasible("rate", "too slow", (), proven=False))
+    assert not certificate.Judgement(unproven, 1.0).is_false

@@ -10,7 +10,7 @@ from capacity.model.topologies import Topology
 from capacity.model.workers import Speed
 from capacity.planner.columns import columns_of
 from capacity.planner.max_rate import farthest, reach_of
-from capacity.planner.planner import PlanOptions, best_of, plan, relaxed_splits, remedies
+from capacity.planner.planner import PlanOptions, plan, remedies, searched
 from capacity.planner.plans import Split
 from capacity.planner.programme import programme_of
 from capacity.planner.remedies import smallest_factor, smallest_whole
@@ -47,7 +47,7 @@ def test_the_row_that_cannot_be_met_is_named_and_remedies_help(row: str) -> None
     if row not in ("region",):
         assert made.infeasible.remedies
     for remedy in remedies(wanted, columns_of(workers), PlanOptions()):
-        assert best_of(relaxed_splits(remedy.demand, remedy.columns, PlanOptions()), PlanOptions()) is not None
+        assert searched(remedy.demand, remedy.columns, PlanOptions()).best is not None
 
 
 def test_each_change_is_the_smallest() -> None:

@@ -6,6 +6,7 @@ import itertools
 import random
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from capacity.planner.local_search import dropped, improved, rounded, weights_of
 from capacity.planner.plans import Split
 from capacity.planner.programme import programme_of
 from capacity.planner.senders import copies_sent, egress_of, marginal_usd_per_gb
-from capacity.planner.splits import explore, splits_of, times_of
+from capacity.planner.splits import Cover, splits_of, times_of
 from capacity.planner.totals import totals_of
 from tests.capacity.planner.test_planner import demand, worker
 
@@ -46,7 +47,7 @@ def test_the_best_set_of_the_core_is_found(seed: int) -> None:
     relaxation = relaxation_of(seed, 9)
     totals = totals_of(relaxation.programme)
     found = best_in_core(relaxation, relaxation.x > 0.5, time_limit_s=20.0)
-    assert found is not None
+    assert found.chosen is not None
     sets = np.array(list(itertools.product([False, True], repeat=9)))
     sums = np.array([totals.of(chosen) for chosen in sets])
     best = totals.usd_per_hour(sums)[totals.feasible(sums)].min()
@@ -69,7 +70,7 @@ def test_the_others_stay_as_they_are() -> None:
     chosen = relaxation.x > 1e-6
     core = core_of(relaxation, chosen)
     found = best_in_core(relaxation, chosen, time_limit_s=1.0, gap=0.01)
-    assert found is not None
+    assert found.chosen is not None
     others = np.setdiff1d(np.arange(count), core)
     assert core.size == 80
     assert found.bound == 0.0
@@ -122,10 +123,6 @@ def test_the_pinned_stay() -> None:
     assert improved(relaxation, totals, chosen, weights_of(relaxation, totals, chosen)).all()
 
 
-def columns(count: int):  # type: ignore[no-untyped-def]
-    return columns_of([worker(number, speeds=(Speed(1, 1.0, 1.0 + number / 10),)) for number in range(count)])
-
-
 def test_only_p90s_that_leave_time_to_broadcast_are_tried() -> None:
     wanted = demand(staleness_limit=2)  # 60 s
     pool = columns_of([worker(0, speeds=(Speed(1, 1.0, 20.0), Speed(8, 2.0, 60.0), Speed(9, 0.0, 5.0)))])
@@ -135,39 +132,45 @@ def test_only_p90s_that_leave_time_to_broadcast_are_tried() -> None:
     assert splits_of(demand(staleness_limit=1), pool, 5) == ()
 
 
-def test_a_large_grid_is_refined_about_its_best() -> None:
-    tried: list[float] = []
-
-    def bound(split: Split) -> float:
-        tried.append(split.t_gen_s)
-        return abs(split.t_gen_s - 37.3)
-
-    explore(demand(), columns(1000), 16, bound)
-    assert len(tried) == 16
-    assert len(set(tried)) == 16
-    assert min(abs(t_gen_s - 37.3) for t_gen_s in tried) < 1.0
+def relaxed(bound: float) -> Relaxation:
+    return replace(relaxation_of(0, 9), bound=bound)
 
 
-def test_a_grid_without_a_set_is_not_refined() -> None:
-    tried: list[float] = []
+def test_a_cover_finds_the_best_of_many_splits_and_bounds_all_the_others() -> None:
+    costs = np.abs(np.arange(5000) - 3712.4) + 7.0
+    solved_intervals: list[tuple[int, int]] = []
 
-    def bound(split: Split) -> float:
-        tried.append(split.t_gen_s)
-        return float("inf")
+    def relax_over(first: int, last: int, _near: Relaxation | None) -> Relaxation:
+        solved_intervals.append((first, last))
+        return relaxed(float(costs[first : last + 1].min()) - (last - first) / 1000)
 
-    explore(demand(), columns(1000), 16, bound)
-    assert len(tried) == 8
+    cover = Cover(np.arange(5000.0), relax_over, most=256)
+    best = cover.pop_lowest()
+    assert best is not None
+    assert best.first == best.last == 3712
+    cover.close(best.bound)
+    assert cover.bound == best.bound
+    assert len(solved_intervals) < 60
+    left = [interval for interval in cover.open_intervals if interval.bound < costs.min()]
+    assert not left
 
 
-def test_a_small_pool_is_tried_at_every_time() -> None:
-    tried: list[float] = []
+def test_a_cover_that_may_not_be_refined_keeps_a_bound_of_every_split() -> None:
+    cover = Cover(np.arange(5000.0), lambda first, last, _near: relaxed(float(first)), most=4)
+    taken = cover.pop_lowest()
+    assert taken is not None
+    cover.close(taken.bound)
+    covered = sorted([(one.first, one.last) for one in (*cover.open_intervals, taken)])
+    assert covered[0][0] == 0
+    assert covered[-1][1] == 4999
+    assert all(before[1] + 1 == after[0] for before, after in itertools.pairwise(covered))
 
-    def bound(split: Split) -> float:
-        tried.append(split.t_gen_s)
-        return 1.0
 
-    explore(demand(), columns(30), 4, bound)
-    assert len(tried) == 30
+def test_intervals_without_a_solution_are_left_out_for_good() -> None:
+    cover = Cover(np.arange(100.0), lambda first, last, _near: relaxed(1.0) if last >= 70 > first else None, most=256)
+    found = cover.pop_lowest()
+    assert found is None
+    assert cover.bound == np.inf
 
 
 _PROGRAM = """
