@@ -45,6 +45,10 @@ class EngineConfig(ConfigModel):
     sglang: SglangConfig = SglangConfig()
     """The server of kind sglang."""
 
+    def devices_of(self, found: int) -> int:
+        """Return how many of the devices that the process sees a model is divided among; 1 where it sees none."""
+        return max(1, found if self.devices == "all" else min(found, self.devices))
+
     @property
     def versions_on_device_min(self) -> int:
         """Return how many versions the device must have room for."""

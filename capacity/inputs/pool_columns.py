@@ -58,7 +58,14 @@ RULES: dict[str, ColumnRule] = {
         _text("provider", "its owner: a cloud, a marketplace, a lab"),
         _text("region", "machines of one region are lost together; of a cloud as provider:region, e.g. aws:us-east-1"),
         _text("hardware", "accelerator by its name in the catalogue; `rollcast capacity offers hardware` lists them"),
-        ColumnRule("gpus", "whole", "accelerators in the machine, each with a copy", default=1, low=1, high=72),
+        ColumnRule(
+            "gpus",
+            "whole",
+            "accelerators in the machine, with a copy each, or one among all",
+            default=1,
+            low=1,
+            high=72,
+        ),
         ColumnRule("usd_per_hour", "number", "price of the machine while it is on", needed=True, low=0.005, high=500),
         ColumnRule("donated", "flag", "whether it costs nothing: only then may usd_per_hour be 0", default=False),
         ColumnRule(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from capacity.catalogue.served import efficiency_of
 from capacity.inputs.pool_checks import Skipped
 from capacity.inputs.pool_rows import BYTES_PER_MBIT, PoolRow
 from capacity.model.lengths import LengthDistribution
-from capacity.model.roofline import ModelShape, speeds_of
+from capacity.model.roofline import ModelShape, speeds_of, together
 from capacity.model.units import BYTES_PER_GB
 from capacity.model.workers import Speed, Worker
 
@@ -93,23 +94,25 @@ def _estimated(row: PoolRow, rollouts: Rollouts) -> tuple[Speed, ...] | Skipped:
         return Skipped(row.where, row.worker_id, "unknown_hardware", "hardware", row.hardware, known)
     if rollouts.model is None:
         return Skipped(row.where, row.worker_id, "missing", "rollouts_per_second", "", "the model is not known either")
-    speeds = speeds_of(
-        gpu,
-        rollouts.model,
-        rollouts.lengths,
-        rollouts.concurrencies,
-        rollouts.efficiency or efficiency_of(gpu),
+    speeds_on = functools.partial(
+        speeds_of,
+        model=rollouts.model,
+        lengths=rollouts.lengths,
+        concurrencies=rollouts.concurrencies,
+        efficiency=rollouts.efficiency or efficiency_of(gpu),
         prompt_tokens=rollouts.prompt_tokens,
     )
-    if not speeds:
-        weights_gb, memory_gb = rollouts.model.weight_bytes / BYTES_PER_GB, gpu.memory_bytes / BYTES_PER_GB
-        sizes = f"{weights_gb:.1f} GB of weights and their cache in {memory_gb:.1f} GB"
-        detail = f"{sizes}, with a whole copy on each accelerator"
-        return Skipped(row.where, row.worker_id, "does_not_fit", "hardware", row.hardware, detail)
-    return tuple(
-        Speed(speed.concurrency * row.gpus, speed.rollouts_per_second * row.gpus, speed.t_gen_p90_s, speed.t_gen_mean_s)
-        for speed in speeds
-    )
+    if alone := speeds_on(gpu):
+        count = row.gpus
+        return tuple(
+            Speed(one.concurrency * count, one.rollouts_per_second * count, one.t_gen_p90_s, one.t_gen_mean_s)
+            for one in alone
+        )
+    if divided := speeds_on(together(gpu, row.gpus)):
+        return divided
+    weights_gb, memory_gb = rollouts.model.weight_bytes / BYTES_PER_GB, gpu.memory_bytes * row.gpus / BYTES_PER_GB
+    detail = f"{weights_gb:.1f} GB of weights and their cache in the {memory_gb:.1f} GB of the machine's accelerators"
+    return Skipped(row.where, row.worker_id, "does_not_fit", "hardware", row.hardware, detail)
 
 
 def _worker(row: PoolRow, worker_id: str, speeds: tuple[Speed, ...]) -> Worker:

@@ -17,7 +17,7 @@ scaling transformer inference" (2022), section 2.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from capacity.model.lengths import LengthDistribution, generation_times
 from capacity.model.workers import Speed
@@ -31,6 +31,19 @@ class Gpu:
     memory_bytes: float
     bandwidth_bytes_per_second: float
     flops_per_second: float
+
+
+def together(gpu: Gpu, count: int) -> Gpu:
+    """Return so many GPUs that a model is divided among, as one.
+
+    What they exchange with each other is not counted, so over slow links it is an upper bound.
+    """
+    return replace(
+        gpu,
+        memory_bytes=gpu.memory_bytes * count,
+        bandwidth_bytes_per_second=gpu.bandwidth_bytes_per_second * count,
+        flops_per_second=gpu.flops_per_second * count,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,16 +127,20 @@ def room_findings(
         runs: whether a peer runs here already: then total instead of free memory is compared.
     """
     engine = config.engine
+    devices = engine.devices_of(len(machine.accelerators))
     shape = PeerShape(
         engine.concurrent_rollouts,
         row_tokens,
         engine.cache_tokens,
         versions_on_device=engine.versions_on_device_min,
+        devices=devices,
     )
     needed = peer_memory(model, shape)
     memory = needed.peak + (0 if machine.accelerators else needed.host_peak)
     have = machine.compute_memory_bytes if runs else machine.compute_memory_free_bytes
     what = "GPU memory" if machine.accelerators else "memory"
+    if devices > 1:
+        what = f"memory on each of {devices} GPUs"
     disk = max(_DISK_LEAST, _DISK_VERSIONS * snapshot_bytes(model))
     return [
         _room("memory", what, memory, have, f"{engine.concurrent_rollouts} rollouts at once", _lower(config)),

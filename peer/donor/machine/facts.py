@@ -57,13 +57,13 @@ class MachineFacts:
 
     @property
     def compute_memory_bytes(self) -> int:
-        """Return the memory of what the machine computes on: the first accelerator's, or else the machine's own."""
-        return self.accelerators[0].memory_bytes if self.accelerators else self.memory_bytes
+        """Return the memory of what the machine computes on: the smallest accelerator's, or else the machine's own."""
+        return min((one.memory_bytes for one in self.accelerators), default=self.memory_bytes)
 
     @property
     def compute_memory_free_bytes(self) -> int:
         """Return the part of ``compute_memory_bytes`` that is free now."""
-        return self.accelerators[0].memory_free_bytes if self.accelerators else self.memory_free_bytes
+        return min((one.memory_free_bytes for one in self.accelerators), default=self.memory_free_bytes)
 
 
 def machine_facts(state_folder: Path, *, link_host: str, link_port: int) -> MachineFacts:
@@ -81,11 +81,22 @@ def machine_facts(state_folder: Path, *, link_host: str, link_port: int) -> Mach
         disk_free_bytes=shutil.disk_usage(_existing(state_folder)).free,
         is_container=Path("/.dockerenv").exists() or Path("/run/.containerenv").exists(),
         is_wsl="microsoft" in platform.release().lower(),
-        accelerators=tuple(Accelerator(*one) for one in GpuSensors.here().devices()),
+        accelerators=_visible(tuple(Accelerator(*one) for one in GpuSensors.here().devices())),
         engines={name: packages.get(name, "?") for name in _ENGINES if importlib.util.find_spec(name) is not None},
         packages=packages,
         link_port_taken=bool(link_port) and _is_taken(link_host, link_port),
     )
+
+
+def _visible(found: tuple[Accelerator, ...]) -> tuple[Accelerator, ...]:
+    """Return those that CUDA_VISIBLE_DEVICES leaves to this process, where it names them by number."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is None:
+        return found
+    numbers = [part.strip() for part in named.split(",")]
+    if not all(number.isdecimal() for number in filter(None, numbers)):
+        return found
+    return tuple(found[int(number)] for number in numbers if number and int(number) < len(found))
 
 
 def _release(package: str) -> str:

@@ -97,6 +97,7 @@ def plan_of(path: Path, settings: tuple[str, ...] = (), *, fused: bool = True) -
         engine.cache_tokens,
         up.peer.spool_bytes_max,
         engine.versions_on_device_min,
+        1 if engine.devices == "all" else engine.devices,
     )
     return MemoryPlan(
         model,
@@ -159,7 +160,11 @@ def as_json(plan: MemoryPlan) -> dict[str, Any]:
             for fit in plan.learner_fits
         },
         "peer_fits": {
-            fit.hardware.name: {"as_configured": fit.as_configured, "rollouts_max": fit.rollouts_max}
+            fit.hardware.name: {
+                "as_configured": fit.as_configured,
+                "rollouts_max": fit.rollouts_max,
+                "devices": fit.devices,
+            }
             for fit in plan.peer_fits
         },
         "disk": {name: dict(parts) for name, parts in plan.disks.items()},
@@ -185,6 +190,11 @@ def summary(plan: MemoryPlan) -> list[str]:
     ]
     if fewer:
         lines.append(f"peer with fewer rollouts: {', '.join(fewer)}")
+    divided: dict[int, list[str]] = {}
+    for one in plan.peer_fits:
+        if not one.as_configured and one.devices > 1:
+            divided.setdefault(one.devices, []).append(one.hardware.name)
+    lines += [f"peer over {devices} devices: {', '.join(names)}" for devices, names in sorted(divided.items())]
     each = f" on each of {plan.hosts} hosts" if plan.hosts > 1 else ""
     learner_gib, peer_gib = plan.learner.host_peak / GIB, plan.peer.host_peak / GIB
     lines.append(f"host memory: learner {learner_gib:.0f} GiB{each}, peer {peer_gib:.0f} GiB")

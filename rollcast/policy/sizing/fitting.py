@@ -11,6 +11,7 @@ from rollcast.policy.sizing.memory import LearnerShape, PeerShape, learner_memor
 
 ROLLOUTS_MAX = 4096
 """The most rollouts at once that the search for the largest concurrency considers."""
+_ENGINE_DEVICES_MAX = 8  # of one host: an engine exchanges activations twice a layer for every token
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +26,13 @@ class LearnerFit:
 
 @dataclass(frozen=True, slots=True)
 class PeerFit:
-    """The fit of a peer on one device; ``rollouts_max`` is 0 if it does not fit."""
+    """The fit of a peer on one kind of device; ``rollouts_max`` and ``devices`` are 0 if it does not fit."""
 
     hardware: Hardware
     as_configured: bool
-    rollouts_max: int  # most rollouts sampled at once, at the configured length
-    peak_bytes: int  # bytes with the configured concurrency
+    rollouts_max: int  # most rollouts sampled at once on the configured devices, at the configured length
+    peak_bytes: int  # bytes of a device with the configured concurrency
+    devices: int  # smallest number of devices of a machine over which the configured concurrency fits
 
 
 def learner_fits(
@@ -68,4 +70,13 @@ def _peer_fit(model: ModelConfig, shape: PeerShape, hardware: Hardware) -> PeerF
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)
     configured = peer_memory(model, shape).peak
-    return PeerFit(hardware, configured <= limit, low, configured)
+    return PeerFit(hardware, configured <= limit, low, configured, _peer_devices(model, shape, hardware))
+
+
+def _peer_devices(model: ModelConfig, shape: PeerShape, hardware: Hardware) -> int:
+    devices = 1
+    while devices <= min(hardware.devices_max, model.query_heads, _ENGINE_DEVICES_MAX):
+        if peer_memory(model, replace(shape, devices=devices)).peak <= hardware.usable_bytes:
+            return devices
+        devices *= 2
+    return 0

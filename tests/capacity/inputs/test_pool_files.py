@@ -264,6 +264,19 @@ def test_speeds_are_estimated_and_more_hardware_is_faster() -> None:
     assert (one.upload_bytes_per_second, one.download_bytes_per_second) == (10e6, 20e6)
 
 
+def test_a_model_that_fits_no_accelerator_is_divided_among_the_machines() -> None:
+    large = replace(ROLLOUTS, model=model_named("qwen3-32b"))
+    assert [one.reason for one in workers_of(rows(hardware="rtx-4090"), large).skipped] == ["does_not_fit"]
+    (worker,) = workers_of(rows(hardware="rtx-4090", gpus=4), large).workers
+    assert [speed.concurrency for speed in worker.speeds] == [1, 8, 64]
+    alone, shared = (workers_of(rows(hardware="rtx-4090", gpus=gpus), ROLLOUTS).workers[0] for gpus in (1, 4))
+    assert (
+        worker.speeds[0].rollouts_per_second
+        < shared.speeds[0].rollouts_per_second
+        == pytest.approx(4 * alone.speeds[0].rollouts_per_second)
+    ), "a model that fits has a copy on each"
+
+
 def test_without_a_timed_engine_the_hardware_has_the_catalogues_efficiency() -> None:
     def rate(rollouts: Rollouts) -> float:
         return workers_of(rows(hardware="l40s"), rollouts).workers[0].speeds[0].rollouts_per_second

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.sizing.fitting import learner_fits, peer_fits
-from rollcast.policy.sizing.hardware import Hardware
+from rollcast.policy.sizing.hardware import CATALOGUE, Hardware
 from rollcast.policy.sizing.memory import LearnerShape, PeerShape, learner_memory, peer_memory
 
 MODEL = ModelConfig(preset="qwen3-0.6b")
@@ -33,6 +37,26 @@ def test_nothing_helps_where_a_row_does_not_fit() -> None:
 def test_a_mesh_larger_than_the_machine_does_not_fit() -> None:
     wide = LearnerShape(2048, 4096, data=16)
     assert [fit.as_configured for fit in learner_fits(MODEL, wide, [GIANT])] == [False]
+
+
+@pytest.mark.parametrize(
+    ("preset", "hardware", "rollouts"),
+    [("qwen3-8b", "RTX 3090 / 4090 24GB", 16), ("qwen3-32b", "A100 / H100 80GB", 16)],
+)
+def test_one_copy_of_the_weights_fits_where_two_do_not(preset: str, hardware: str, rollouts: int) -> None:
+    model, kinds = ModelConfig(preset=preset), [one for one in CATALOGUE if one.name == hardware]
+    shape = PeerShape(rollouts, row_tokens=2048)
+    (one,), (two,) = (peer_fits(model, replace(shape, versions_on_device=count), kinds) for count in (1, 2))
+    assert one.as_configured
+    assert (two.as_configured, two.rollouts_max) == (False, 0)
+
+
+def test_a_peer_that_fits_no_device_fits_several() -> None:
+    (h100,) = (one for one in CATALOGUE if one.name == "A100 / H100 80GB")
+    shape = PeerShape(64, row_tokens=8192, versions_on_device=1)
+    (fit,) = peer_fits(ModelConfig(preset="qwen3-32b"), shape, [h100])
+    assert (fit.as_configured, fit.devices) == (False, 4)
+    assert peer_fits(MODEL, PEER, [TINY])[0].devices == 0
 
 
 def test_a_peer_samples_as_many_rollouts_as_its_memory_holds() -> None:

@@ -99,6 +99,16 @@ def test_the_runs_model_must_fit() -> None:
     assert levels(room_findings(busy, CONFIG, FOUR_B, 600, runs=True))["memory"] == "ok"  # our own peer has it
 
 
+def test_a_model_that_fits_no_gpu_is_divided_among_the_machines() -> None:
+    eight_b = ModelConfig(preset="qwen3-8b")
+    gpus = replace(MACHINE, accelerators=(Accelerator("L4", 12 * GIB, 12 * GIB),) * 4, disk_free_bytes=200 * GIB)
+    found = room_findings(gpus, CONFIG, eight_b, 600, runs=False)[0]
+    assert found.level == "ok"
+    assert "on each of 4 GPUs" in found.text
+    alone = PeerConfig(engine=CONFIG.engine.model_copy(update={"devices": 1}))
+    assert room_findings(gpus, alone, eight_b, 600, runs=False)[0].level == "error"
+
+
 def test_without_a_run_only_a_full_disk_is_an_error() -> None:
     assert set(levels(bare_room_findings(MACHINE)).values()) == {"ok"}
     assert levels(bare_room_findings(replace(MACHINE, disk_free_bytes=GIB)))["disk"] == "error"

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from peer.donor.machine import facts
 from peer.donor.machine.facts import Accelerator, machine_facts
 from peer.donor.machine.gpu_sensors import GpuSensors
 from peer.donor.machine.owner_presence import ask, graphical_idle_s, idle_s, terminal_touches
@@ -171,3 +172,17 @@ def test_an_accelerators_memory_counts_for_computing() -> None:
 
     device = replace(MACHINE, accelerators=(Accelerator("H", 100, 60),))
     assert (device.compute_memory_bytes, device.compute_memory_free_bytes) == (100, 60)
+    both = replace(MACHINE, accelerators=(Accelerator("H", 100, 60), Accelerator("L", 50, 50)))
+    assert (both.compute_memory_bytes, both.compute_memory_free_bytes) == (50, 50), "a model is divided evenly"
+
+
+@pytest.mark.parametrize(("named", "seen"), [(None, "abc"), ("", ""), ("2,0", "ca"), ("1,7", "b"), ("GPU-8d1f", "abc")])
+def test_devices_that_are_hidden_from_the_process_do_not_count(
+    monkeypatch: pytest.MonkeyPatch, named: str | None, seen: str
+) -> None:
+    if named is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    found = facts._visible(tuple(Accelerator(name, 100, 60) for name in "abc"))
+    assert "".join(one.name for one in found) == seen
