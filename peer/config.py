@@ -18,9 +18,12 @@ from rollcast.wire.joining.bootstrap import PLACE_PATTERN, PLACES_MOST
 class EngineConfig(ConfigModel):
     """Settings of this peer's rollout engine."""
 
-    kind: Literal["auto", "jax", "sglang"] = "auto"
-    """Engine that generates rollouts: jax, sglang (a server that the owner runs, see sglang), or auto: jax where it is
-    installed."""
+    kind: Literal["auto", "jax", "vllm", "sglang"] = "auto"
+    """Engine that generates rollouts: jax, vllm, sglang (a server that the owner runs, see sglang), or auto: vllm if
+    engine.python is set, otherwise jax."""
+    python: Path | None = None
+    """Python interpreter of the environment that has vLLM, which may be kept apart from this program's; none: the
+    interpreter that runs this program. Used by the vllm engine only."""
     concurrent_rollouts: int = Field(64, ge=1)
     """Rollouts generated in one batch."""
     slice_tokens: int = Field(256, ge=1)
@@ -29,11 +32,13 @@ class EngineConfig(ConfigModel):
     slice_s: float = Field(0.5, gt=0.0, le=0.6)
     """Longest time that a slice should take, in seconds; slow hardware generates fewer than slice_tokens in it."""
     cache_tokens: int = Field(0, ge=0)
-    """Size of the key-value cache in tokens; rollouts that do not fit wait. 0 makes room for concurrent_rollouts of the
-    greatest length in the run. Used by the jax engine only."""
+    """Size of the key-value cache in tokens; rollouts that do not fit wait. 0: jax makes room for
+    concurrent_rollouts of the greatest length in the run, and so does vllm without a GPU; with one it fills its share
+    of the device's memory."""
     devices: Literal["all"] | Annotated[int, Field(ge=1)] = "all"
-    """GPUs or TPU chips that the model is divided among: the first so many that this process sees, or all. Used by the
-    jax engine only. A model that fits one device is generated faster by one peer a device."""
+    """GPUs or TPU chips that the model is divided among: the first so many that this process sees, or all; with vllm as
+    many of all as divide the query heads evenly. A model that fits one device is generated faster by one peer a
+    device."""
     versions_on_device: Literal["auto", "one", "two"] = "auto"
     """Versions whose weights are on the devices at a time. two: the next version is loaded while the active one
     generates. one: it waits in host memory, then replaces the active one tensor by tensor while generation stops. auto:

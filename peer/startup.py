@@ -123,15 +123,18 @@ def open_store(config: PeerConfig, run_id: RunId) -> ChunkStore:
 
 
 def make_engine(config: PeerConfig) -> Engine:
-    """Build the engine that the configuration names. Its packages are imported here.
+    """Build the engine that the configuration names. Its packages are imported here, or found, for vLLM.
 
     Raises:
         MissingExtra: the packages of the configured engine are not installed.
     """
+    memory_share = config.limits.vram_share_max
+    if config.engine.kind == "vllm" or (config.engine.kind == "auto" and config.engine.python is not None):
+        return _vllm_engine(config.engine, memory_share, config.state_folder)
     try:
         if config.engine.kind == "sglang":
             return _sglang_engine(config)
-        return _jax_engine(config.engine, config.limits.vram_share_max)
+        return _jax_engine(config.engine, memory_share)
     except ImportError as error:
         raise MissingExtra(
             "generating rollouts needs packages that are not installed",
@@ -159,3 +162,16 @@ def _sglang_engine(config: PeerConfig) -> Engine:
 
     folder = config.state_folder / "sglang"
     return SglangEngine(config.engine.sglang, folder, concurrent_rollouts=config.engine.concurrent_rollouts)
+
+
+def _vllm_engine(config: EngineConfig, memory_share: float | None, state_folder: Path) -> Engine:
+    from peer.engines.vllm.engine import VllmSettings, vllm_engine
+
+    settings = VllmSettings(
+        concurrent_rollouts=config.concurrent_rollouts,
+        tensor_parallel=0 if config.devices == "all" else config.devices,
+        cache_tokens=config.cache_tokens,
+        memory_share=memory_share,
+        slice_s=config.slice_s,
+    )
+    return vllm_engine(settings, config.python, state_folder)

@@ -1,10 +1,10 @@
-"""The Gumbel noise of rollcast.policy.noise in torch."""
+"""The Gumbel noise of rollcast.policy.noise in torch, on the device of the logits."""
 
 from __future__ import annotations
 
 import torch
 
-from rollcast.policy.noise import PARITY, ROTATIONS
+from rollcast.policy.noise import PARITY, ROTATIONS, seed_words
 
 _BITS = 32
 # Words per pass: the cipher reads them about a hundred times, so they should fit into a processor cache.
@@ -12,8 +12,9 @@ _WORDS_AT_ONCE = 1 << 18
 
 
 def gumbel(seeds: torch.Tensor, positions: torch.Tensor, vocabulary_size: int) -> torch.Tensor:
-    """Return noise f32 [rows, vocabulary] for seeds i32 [rows, 2] (bits of seed_words) and positions i32 [rows]."""
-    rows_at_once = max(1, _WORDS_AT_ONCE // vocabulary_size)
+    """Return noise f32 [rows, vocabulary] for seeds i32 [rows, 2] (see seed_bits) and positions i32 [rows]."""
+    on_cpu = seeds.device.type == "cpu"
+    rows_at_once = max(1, _WORDS_AT_ONCE // vocabulary_size) if on_cpu else max(1, len(seeds))
     tokens = torch.arange(vocabulary_size, dtype=torch.int32, device=seeds.device)[None, :]
     parts = []
     for start in range(0, len(seeds), rows_at_once):
@@ -24,10 +25,14 @@ def gumbel(seeds: torch.Tensor, positions: torch.Tensor, vocabulary_size: int) -
     return torch.cat(parts)
 
 
-def seed_bits(seeds: list[tuple[int, int]], device: torch.device) -> torch.Tensor:
-    """Return pairs of 32-bit words as i32 [rows, 2] with the same bits."""
-    signed = [[word - (1 << _BITS) if word >> (_BITS - 1) else word for word in pair] for pair in seeds]
+def seed_bits(seeds: list[int], device: torch.device) -> torch.Tensor:
+    """Return the high and low words of 64-bit seeds as i32 [rows, 2] with the same bits."""
+    signed = [[_signed(word) for word in seed_words(seed)] for seed in seeds]
     return torch.tensor(signed, dtype=torch.int32, device=device)
+
+
+def _signed(word: int) -> int:
+    return word - (1 << _BITS) if word >> (_BITS - 1) else word
 
 
 def _threefry(key0: torch.Tensor, key1: torch.Tensor, counter0: torch.Tensor, counter1: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,1 @@
+"""Generate rollouts with vLLM, which runs in processes of its own."""

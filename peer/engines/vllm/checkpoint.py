@@ -1,0 +1,204 @@
+"""Describe a version to vLLM: the config.json of its model, and its tensors by their names on the Hub."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rollcast.policy.config import ModelConfig, described_model
+from rollcast.policy.hub.config import write_config
+from rollcast.policy.hub.names import hf_names, is_transposed
+from rollcast.policy.shapes import parameter_shapes
+from rollcast.runtime.errors import MalformedMessage
+from rollcast.wire.ids import Epoch, Version
+from rollcast.wire.versions.records import VersionRecord
+from rollcast.wire.versions.tensors import ITEM_SIZE_BYTES, tensor_table
+
+BLOCK_TOKENS = 128
+"""Tokens of a block of vLLM's cache at most: its processor backend's. A sequence fills whole blocks."""
+
+_PRECISIONS = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerShape:
+    """What a server is started for. Another model or longer sequences need another start.
+
+    Args:
+        model: the model's config.json as text.
+        tokens_max: longest prompt and completion together, in tokens.
+        tensor_parallel: devices that the model is divided over; 0: as many as are there and fit.
+        heads: query heads, which must be divided evenly.
+        key_value_heads: heads whose cache is divided over the devices.
+        memory_share: share of each device's memory that vLLM may take, 0 to 1; None: vLLM's default.
+        cache_bytes: size of the key-value cache on all devices together; 0: what the share of memory leaves.
+        cache_bytes_least: size of a cache that holds all rollouts at their greatest length.
+    """
+
+    model: str
+    dtype: str
+    tokens_max: int
+    concurrent_rollouts: int
+    tensor_parallel: int
+    heads: int
+    key_value_heads: int
+    memory_share: float | None
+    cache_bytes: int
+    cache_bytes_least: int
+
+    def serves(self, wanted: ServerShape) -> bool:
+        """Return whether a server of this shape does the work of another one, which may have shorter sequences."""
+        same_lengths = replace(
+            wanted,
+            tokens_max=self.tokens_max,
+            cache_bytes=self.cache_bytes,
+            cache_bytes_least=self.cache_bytes_least,
+        )
+        return wanted.tokens_max <= self.tokens_max and same_lengths == self
+
+    def settings(self, folder: Path) -> dict[str, Any]:
+        """Write config.json into a folder, and return what the server's `start` needs."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text(self.model)
+        return {name: value for name, value in asdict(self).items() if name != "model"} | {"folder": str(folder)}
+
+
+def server_shape(
+    config: ModelConfig,
+    tokens_max: int,
+    *,
+    concurrent_rollouts: int,
+    tensor_parallel: int,
+    memory_share: float | None,
+    cache_tokens: int,
+) -> ServerShape:
+    """Return the shape of a server for a model and its work.
+
+    Args:
+        cache_tokens: size of the key-value cache in tokens; 0: as vLLM chooses.
+    """
+    token_bytes = 2 * config.layers * config.key_value_heads * config.head_size * ITEM_SIZE_BYTES[config.precision]
+    sequence_tokens = -(-tokens_max // BLOCK_TOKENS) * BLOCK_TOKENS
+    cache_least = (concurrent_rollouts * sequence_tokens + BLOCK_TOKENS) * token_bytes
+    cache = max(cache_tokens, sequence_tokens + BLOCK_TOKENS) * token_bytes if cache_tokens else 0
+    values = write_config(config, config.precision)
+    # Rotary tables are as long as the context that config.json names; our model has no such limit.
+    values["max_position_embeddings"] = max(config.context_tokens_max, tokens_max)
+    return ServerShape(
+        model=json.dumps(values, indent=1),
+        dtype=config.precision,
+        tokens_max=tokens_max,
+        concurrent_rollouts=concurrent_rollouts,
+        tensor_parallel=tensor_parallel,
+        heads=config.query_heads,
+        key_value_heads=config.key_value_heads,
+        memory_share=memory_share,
+        cache_bytes=cache,
+        cache_bytes_least=cache_least,
+    )
+
+
+def read_model(record: VersionRecord) -> ModelConfig:
+    """Return a version's architecture.
+
+    Raises:
+        MalformedMessage: this release or this engine cannot run it, or the record's tensors do not belong to it.
+    """
+    config = described_model(record)
+    if config.precision not in _PRECISIONS:
+        raise MalformedMessage(
+            f"the vllm engine cannot run a model in {config.precision}",
+            cause="its kernels are published as E4M3 codes with a scale for each block, and vLLM's own block-wise FP8 "
+            "rounds activations in other groups than the learner",
+            fix='set engine.kind = "jax" on this peer, or train in bfloat16',
+        )
+    if config.lora is not None:
+        raise MalformedMessage(
+            "the vllm engine cannot run adapters",
+            cause="it loads whole models, and a version of this run is adapters over a base",
+            fix='set engine.kind = "jax" on this peer',
+        )
+    expected = tensor_table((name, config.precision, shape) for name, shape in parameter_shapes(config).items())
+    if tuple(record.tensors) != expected:
+        raise MalformedMessage(
+            "the version's tensors do not match its model",
+            cause="names, dtypes, shapes or offsets differ from what the model configuration gives",
+            fix="run the same release on the learner and on the peers",
+        )
+    return config
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A version that vLLM can load.
+
+    Args:
+        state: file with exactly the version's bytes; it stays until `discard`.
+        table: file with the names, places and shapes of its tensors.
+        salt: text that no other version has, for caches that must not mix versions.
+    """
+
+    epoch: Epoch
+    version: Version
+    config: ModelConfig
+    state: Path
+    size_bytes: int
+    table: Path
+    salt: str
+
+    def discard(self) -> None:
+        """Remove the files."""
+        shutil.rmtree(self.state.parent, ignore_errors=True)
+
+
+def stage(record: VersionRecord, state: memoryview, path: Path | None, folder: Path, loaded_hash: bytes) -> Checkpoint:
+    """Make a version's files in a folder of its own below ``folder``.
+
+    Args:
+        path: file that holds exactly the state's bytes, or None. It is linked, so that the store may remove it.
+        loaded_hash: BLAKE3 of the state.
+
+    Raises:
+        MalformedMessage: see read_model, or the state has another size than the record says.
+    """
+    config = read_model(record)
+    if len(state) != record.state_size_bytes:
+        raise MalformedMessage(
+            f"the version's state has {len(state)} bytes, but its record says {record.state_size_bytes}"
+        )
+    salt = f"{record.version}-{loaded_hash.hex()[:16]}"
+    place = folder / salt
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    _link_or_write(path, state, place / "state")
+    (place / "table.json").write_text(json.dumps(_table(record)))
+    return Checkpoint(record.epoch, record.version, config, place / "state", len(state), place / "table.json", salt)
+
+
+def _link_or_write(source: Path | None, state: memoryview, target: Path) -> None:
+    if source is not None:
+        try:
+            os.link(source, target)
+        except OSError:  # another file system, or one without hard links
+            pass
+        else:
+            return
+    target.write_bytes(state)
+
+
+def _table(record: VersionRecord) -> list[dict[str, Any]]:
+    return [
+        {
+            "names": hf_names(spec.name, spec.shape),
+            "dtype": spec.dtype,
+            "shape": list(spec.shape),
+            "offset_bytes": spec.offset_bytes,
+            "size_bytes": spec.size_bytes,
+            "transposed": is_transposed(spec.name),
+        }
+        for spec in record.tensors
+    ]

@@ -1,0 +1,237 @@
+"""Completions in progress on a vLLM server: a request each, whose tokens are gathered and given out in slices."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from peer.engines.base import CompletionSlice, GenerateRequest
+from peer.engines.vllm.checkpoint import Checkpoint
+from peer.engines.vllm.process import ServerLost
+from peer.engines.vllm.server.frames import Frame
+from peer.engines.vllm.supervisor import SILENCE_TIMEOUT_S
+from rollcast.wire.rollouts import FinishReason, RenewMode
+from rollcast.wire.text.stop_strings import StopStrings, stop_strings
+
+if TYPE_CHECKING:
+    from peer.engines.vllm.engine import VllmEngine
+
+_numbers = count(1)  # of requests, over all generations: a late token of an aborted request finds no row
+
+
+@dataclass(slots=True)
+class Row:
+    """One completion: the tokens that were given out, and those that wait for the next slice."""
+
+    index: int
+    request: GenerateRequest
+    stop: StopStrings | None
+    given: list[int]
+    waiting: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)  # of the waiting tokens
+    number: int | None = None  # of its request on the server; None: none runs
+    ended: FinishReason | None = None  # how it ends with its last waiting token
+
+    @property
+    def tokens(self) -> int:
+        """Return the length of the completion so far."""
+        return len(self.given) + len(self.waiting)
+
+    def receive(self, token_ids: Iterable[int], logprobs: Iterable[float]) -> None:
+        """Append new tokens, up to the one that ends the completion."""
+        sampling = self.request.sampling
+        for token, logprob in zip(token_ids, logprobs, strict=True):
+            if self.ended is not None:
+                return
+            self.waiting.append(token)
+            self.logprobs.append(logprob)
+            if token in sampling.stop_token_ids:
+                self.ended = "stop"
+            elif self.tokens >= sampling.max_new_tokens:
+                self.ended = "length"
+
+    def cut_at_stop_string(self) -> None:
+        """End the completion with the first waiting token that completes a stop string."""
+        if self.stop is None:
+            return
+        end = self.stop.end([*self.given, *self.waiting], len(self.given))
+        if end is not None:
+            keep = end - len(self.given)
+            del self.waiting[keep:], self.logprobs[keep:]
+            self.ended = "stop"
+
+    def take(self, tokens_max: int) -> tuple[tuple[int, ...], tuple[float, ...], FinishReason | None]:
+        """Remove up to ``tokens_max`` waiting tokens, and return them with the end that they are."""
+        tokens, logprobs = tuple(self.waiting[:tokens_max]), tuple(self.logprobs[:tokens_max])
+        del self.waiting[:tokens_max], self.logprobs[:tokens_max]
+        self.given += tokens
+        return tokens, logprobs, None if self.waiting else self.ended
+
+
+class VllmGeneration:
+    """A Generation (peer.engines.base).
+
+    vLLM goes on between two slices, so tokens may wait for the next one. If the server is lost, the tokens that arrived
+    stay, and the completions are continued on the next server.
+    """
+
+    def __init__(self, engine: VllmEngine, checkpoint: Checkpoint) -> None:
+        self._engine = engine
+        self._server = engine.supervisor
+        self._checkpoint = checkpoint
+        self._rows: dict[int, Row] = {}  # those that have not ended, by index
+        self._by_number: dict[int, Row] = {}
+        self._asked = 0
+        self._life = 0
+
+    def add(self, requests: Sequence[GenerateRequest]) -> None:
+        """Queue requests (see Generation.add)."""
+        if any(len(item.already_generated) >= item.sampling.max_new_tokens for item in requests):
+            raise ValueError("a request has no token left to generate")
+        decode = None if self._engine.work is None else self._engine.work.decode
+        stops = [stop_strings(item.sampling, decode) for item in requests]
+        for item, stop in zip(requests, stops, strict=True):
+            self._rows[self._asked] = Row(self._asked, item, stop, list(item.already_generated))
+            self._asked += 1
+
+    async def next_slice(self, tokens_max: int) -> list[CompletionSlice]:
+        """Wait for tokens for up to the engine's slice_s after the first (see Generation.next_slice)."""
+        if not self._rows:
+            return []
+        self._server.received_tokens = self._received
+        await self._server.surely(lambda: self._gather(tokens_max))
+        return [new for row in list(self._rows.values()) if (new := self._slice(row, tokens_max)).token_ids]
+
+    def renew(self, mode: RenewMode = "continue") -> None:
+        """Continue under the active version; tokens that were not given out are discarded (see Generation.renew).
+
+        With "keep" too the tokens so far are read again, which is what "continue" asks for.
+        """
+        active = self._engine.active
+        if active is None or active is self._checkpoint:
+            return
+        self._abort(self._rows.values())
+        for row in self._rows.values():
+            row.waiting, row.logprobs, row.ended = [], [], None
+        self._checkpoint = active
+        self._engine.discard_unused()
+
+    def close(self) -> None:
+        """Abandon the completions that have not ended."""
+        self._abort(self._rows.values())
+        self._rows = {}
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """Return the version that it needs; None once all completions have ended."""
+        return self._checkpoint if self._rows else None
+
+    async def _gather(self, tokens_max: int) -> None:
+        """Have requests for all rows, and wait until the slice is complete.
+
+        Raises:
+            ServerLost: the server failed.
+        """
+        longest = max(
+            len(one.request.prompt_token_ids) + one.request.sampling.max_new_tokens for one in self._rows.values()
+        )
+        shape = self._engine.shape(self._checkpoint, self._engine.tokens_max(longest))
+        await self._server.prepare(shape, self._checkpoint)
+        self._submit()
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + self._engine.slice_s
+        silent_until_s = loop.time() + SILENCE_TIMEOUT_S
+        while not self._is_complete(tokens_max):
+            now, some = loop.time(), any(row.waiting for row in self._rows.values())
+            if some and now >= until_s:
+                return
+            self._server.check()
+            self._server.news.clear()
+            try:
+                async with asyncio.timeout_at(until_s if some else silent_until_s):
+                    await self._server.news.wait()
+            except TimeoutError:
+                if not some:
+                    raise ServerLost(f"no token of {len(self._rows)} rollouts within {SILENCE_TIMEOUT_S:g} s") from None
+
+    def _is_complete(self, tokens_max: int) -> bool:
+        return all(row.ended is not None or len(row.waiting) >= tokens_max for row in self._rows.values())
+
+    def _submit(self) -> None:
+        """Send a request for each row that has none in this life of the server."""
+        if self._life != self._server.life:
+            self._life, self._by_number = self._server.life, {}
+            for row in self._rows.values():
+                row.number = None
+        missing = [row for row in self._rows.values() if row.number is None and row.ended is None]
+        headers: list[dict[str, Any]] = []
+        prompts = array("i")
+        for row in missing:
+            row.number = next(_numbers)
+            self._by_number[row.number] = row
+            context = [*row.request.prompt_token_ids, *row.given, *row.waiting]
+            prompts.extend(context)
+            headers.append(
+                {
+                    "number": row.number,
+                    "prompt_tokens": len(context),
+                    "seed": row.request.seed,
+                    "temperature": row.request.sampling.temperature,
+                    "new_tokens_max": row.request.sampling.max_new_tokens - row.tokens,
+                    "stop_token_ids": list(row.request.sampling.stop_token_ids),
+                }
+            )
+        if headers:
+            self._server.generate(headers, prompts.tobytes())
+
+    def _received(self, frame: Frame) -> None:
+        """Take a frame of tokens.
+
+        Raises:
+            ValueError: it is malformed.
+            ServerLost: vLLM ended a rollout that has tokens left.
+        """
+        counts = [(int(number), int(tokens)) for number, tokens in frame.header["counts"]]
+        total = sum(tokens for _, tokens in counts)
+        if any(tokens < 1 for _, tokens in counts) or len(frame.body) != 8 * total:
+            raise ValueError(f"{len(frame.body)} bytes for {total} tokens")
+        tokens = np.frombuffer(frame.body, "<i4", total)
+        logprobs = np.frombuffer(frame.body, "<f4", total, 4 * total)
+        vocabulary = self._checkpoint.config.vocabulary_size
+        if total and not (tokens.min() >= 0 and tokens.max() < vocabulary and np.isfinite(logprobs).all()):
+            raise ValueError("a token is not of the vocabulary, or its log-probability is not finite")
+        start = 0
+        for number, amount in counts:
+            row = self._by_number.get(number)
+            if row is not None:
+                row.receive(tokens[start : start + amount].tolist(), logprobs[start : start + amount].tolist())
+            start += amount
+        for number, reason in frame.header["ended"]:
+            row = self._by_number.pop(int(number), None)
+            if row is not None:
+                row.number = None
+                if row.ended is None:
+                    raise ServerLost(f"vLLM ended a rollout after {row.tokens} tokens: {str(reason)[:500]}")
+
+    def _slice(self, row: Row, tokens_max: int) -> CompletionSlice:
+        row.cut_at_stop_string()
+        tokens, logprobs, ended = row.take(tokens_max)
+        if ended is not None:
+            self._abort([row])
+            del self._rows[row.index]
+        return CompletionSlice(row.index, self._checkpoint.epoch, self._checkpoint.version, tokens, logprobs, ended)
+
+    def _abort(self, rows: Iterable[Row]) -> None:
+        running = [row for row in rows if row.number is not None]
+        numbers = [row.number for row in running if row.number is not None]
+        for row in running:
+            self._by_number.pop(row.number or 0, None)
+            row.number = None
+        if self._life == self._server.life:
+            self._server.abort(numbers)

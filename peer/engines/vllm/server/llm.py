@@ -1,0 +1,79 @@
+"""Start vLLM's asynchronous engine as the peer asks for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_EXTENSION = "peer.engines.vllm.server.weights.VersionWeights"
+_NOISE = "peer.engines.vllm.server.sampling:KeyedNoise"
+
+
+def start_llm(settings: dict[str, Any]) -> Any:
+    """Return a started AsyncLLM with random weights. Blocks for seconds, with a GPU's compilation for minutes.
+
+    Args:
+        settings: peer.engines.vllm.checkpoint.ServerShape as a dictionary.
+    """
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.platforms import current_platform
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    on_cpu = current_platform.is_cpu()
+    share = settings["memory_share"]
+    devices = tensor_parallel(settings["tensor_parallel"], settings["heads"])
+    cache: dict[str, Any] = {} if share is None else {"gpu_memory_utilization": share}
+    if settings["cache_bytes"] or on_cpu:  # on a processor there is no memory that is vLLM's alone
+        cache_bytes = settings["cache_bytes"] or settings["cache_bytes_least"]
+        cache["kv_cache_memory_bytes"] = -(-cache_bytes // min(devices, settings["key_value_heads"]))
+    return AsyncLLM.from_engine_args(
+        AsyncEngineArgs(
+            model=settings["folder"],
+            load_format="dummy",
+            skip_tokenizer_init=True,
+            generation_config="vllm",
+            dtype=settings["dtype"],
+            # Logits in bfloat16 would have 8 bits: noise of that size decides between tokens.
+            hf_overrides={"head_dtype": "float32"},
+            max_model_len=settings["tokens_max"],
+            max_num_seqs=settings["concurrent_rollouts"],
+            tensor_parallel_size=devices,
+            enforce_eager=on_cpu,
+            enable_prefix_caching=True,
+            # The noise of a step needs the number of tokens that are there, so steps are not scheduled ahead.
+            async_scheduling=False,
+            logits_processors=[_NOISE],
+            logprobs_mode="processed_logits",
+            worker_extension_cls=_EXTENSION,
+            disable_log_stats=True,
+            enable_log_requests=False,
+            **cache,
+        )
+    )
+
+
+def tensor_parallel(asked: int, heads: int) -> int:
+    """Return over how many devices the model is divided: ``asked``, or with 0 as many as are there and fit.
+
+    Args:
+        heads: query heads of the model, which are divided evenly.
+    """
+    from vllm.platforms import current_platform
+
+    if asked or current_platform.is_cpu():
+        return asked or 1
+    devices: int = current_platform.device_count()
+    return max(size for size in range(1, max(1, devices) + 1) if heads % size == 0)
+
+
+def facts() -> dict[str, Any]:
+    """Return the release of vLLM, the kind of device, and their number, for the operator."""
+    import vllm
+    from vllm.platforms import current_platform
+
+    if current_platform.is_cpu():
+        return {"vllm": vllm.__version__, "device": "cpu", "devices": 1}
+    return {
+        "vllm": vllm.__version__,
+        "device": current_platform.get_device_name(),
+        "devices": current_platform.device_count(),
+    }

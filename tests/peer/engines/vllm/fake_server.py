@@ -1,0 +1,71 @@
+"""A server without vLLM, which speaks the real one's protocol: `python -m ... MODE FOLDER LOCK FD`.
+
+Each token is 2 + position % 5. FOLDER counts the lives. A mode says how a server fails: "good" never does, "refuses"
+does not start, "dies-once" and "dies" end in the middle of the first tokens, "hangs-once" sends no tokens, "lies"
+sends a token that is not of the vocabulary, "garbage" sends no frames, "leaves-child" starts a process that stays.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from array import array
+from pathlib import Path
+from typing import Any
+
+from peer.engines.vllm.server.frames import Frame, FrameReader, encode
+
+
+def main() -> None:
+    mode, folder, lock, descriptor = sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+    life = len(list(folder.glob("life-*")))
+    (folder / f"life-{life}").write_text(str(os.getpid()))
+    assert Path(lock).exists()
+    print(f"life {life}", flush=True)
+    connection = socket.socket(fileno=descriptor)
+    frames = FrameReader()
+    while data := connection.recv(1 << 16):
+        for frame in frames.receive(data):
+            for answer in answers(frame.header, mode, life, folder):
+                connection.sendall(answer)
+
+
+def answers(header: dict[str, Any], mode: str, life: int, folder: Path) -> list[bytes]:
+    first = life == 0 or not mode.endswith("-once")
+    kind = mode.removesuffix("-once")
+    made = []
+    match header["do"]:
+        case "start":
+            if kind == "leaves-child":
+                child = subprocess.Popen(["sleep", "1000"])
+                (folder / "child").write_text(str(child.pid))
+            facts = {"vllm": "0", "device": "none", "devices": 1, "tensor_parallel": 1}
+            made.append(encode(Frame({"is": "progress", "doing": "nothing"})))
+            failed = {"error": "no room"} if kind == "refuses" else {"facts": facts}
+            made.append(encode(Frame({"is": "answer", "id": header["id"], **failed})))
+        case "load":
+            made.append(encode(Frame({"is": "answer", "id": header["id"]})))
+        case "generate" if kind == "garbage":
+            made.append(b"\xff" * 100)
+        case "generate" if not (kind == "hangs" and first):
+            dies = kind == "dies" and first
+            made += [
+                tokens(one, 1 if dies else one["new_tokens_max"], 99 * (kind == "lies")) for one in header["requests"]
+            ]
+    if made and kind == "dies" and header["do"] == "generate" and first:
+        os.write(int(sys.argv[4]), b"".join(made))
+        os._exit(3)
+    return made
+
+
+def tokens(request: dict[str, Any], count: int, more: int) -> bytes:
+    start = request["prompt_tokens"]
+    ids = array("i", [2 + position % 5 + more for position in range(start, start + count)])
+    header = {"is": "tokens", "counts": [[request["number"], count]], "ended": []}
+    return encode(Frame(header, ids.tobytes() + array("f", [-1.0] * count).tobytes()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Test what vLLM is told about a version, and how its files are made."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from peer.engines.vllm.checkpoint import ServerShape, read_model, server_shape, stage
+from rollcast.runtime.errors import MalformedMessage
+from tests.peer.engines.vllm.versions import MODEL, zeros
+
+EXPERTS = MODEL.model_copy(update={"experts": 3, "experts_per_token": 2, "expert_width": 8})
+
+
+def shape_of(tokens_max: int = 100, concurrent_rollouts: int = 4, cache_tokens: int = 0) -> ServerShape:
+    return server_shape(
+        MODEL,
+        tokens_max,
+        concurrent_rollouts=concurrent_rollouts,
+        tensor_parallel=0,
+        memory_share=None,
+        cache_tokens=cache_tokens,
+    )
+
+
+def test_the_cache_holds_all_rollouts_in_whole_blocks_or_as_many_tokens_as_set() -> None:
+    token_bytes = 2 * 2 * 1 * 32 * 4  # keys and values, layers, heads, head size, float32
+    assert shape_of().cache_bytes == 0
+    assert shape_of().cache_bytes_least == (4 * 128 + 128) * token_bytes
+    assert shape_of(cache_tokens=1000).cache_bytes == 1000 * token_bytes
+    assert shape_of(cache_tokens=1).cache_bytes == (128 + 128) * token_bytes
+
+
+def test_a_server_serves_shorter_sequences_too_and_nothing_else() -> None:
+    assert shape_of(100).serves(shape_of(50))
+    assert not shape_of(50).serves(shape_of(100))
+    assert not shape_of(100).serves(shape_of(50, concurrent_rollouts=5))
+
+
+def test_a_folder_has_the_models_description(tmp_path: Path) -> None:
+    settings = shape_of(40_000).settings(tmp_path / "model")
+    written = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert written["architectures"] == ["Qwen3ForCausalLM"]
+    assert written["max_position_embeddings"] == settings["tokens_max"] == 40_000
+    assert "model" not in settings
+
+
+@pytest.mark.parametrize("model", [MODEL, EXPERTS], ids=["dense", "experts"])
+def test_a_version_is_staged_with_the_hubs_names(model: object, tmp_path: Path) -> None:
+    record, state = zeros(3, model)  # type: ignore[arg-type]
+    checkpoint = stage(record, memoryview(state), None, tmp_path, record.state_hash)
+    assert checkpoint.state.read_bytes() == state
+    table = {name: one for one in json.loads(checkpoint.table.read_text()) for name in one["names"]}
+    query = table["model.layers.1.self_attn.q_proj.weight"]
+    assert (query["shape"], query["transposed"], query["dtype"]) == ([32, 64], True, "float32")
+    assert not table["model.embed_tokens.weight"]["transposed"]
+    assert ("model.layers.0.mlp.experts.2.down_proj.weight" in table) == (model is EXPERTS)
+    assert checkpoint.salt.startswith("3-")
+    checkpoint.discard()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_the_store_is_linked_and_survives_there_being_removed(tmp_path: Path) -> None:
+    record, state = zeros(0)
+    (tmp_path / "stored").write_bytes(state)
+    checkpoint = stage(record, memoryview(state), tmp_path / "stored", tmp_path / "versions", record.state_hash)
+    assert checkpoint.state.samefile(tmp_path / "stored")
+    (tmp_path / "stored").unlink()
+    assert checkpoint.state.read_bytes() == state
+
+
+def test_fp8_and_tensors_of_another_model_are_refused() -> None:
+    with pytest.raises(MalformedMessage, match="cannot run a model in fp8") as refused:
+        read_model(zeros_with_model("fp8"))
+    assert 'engine.kind = "jax"' in refused.value.fix
+    with pytest.raises(MalformedMessage, match="do not match its model"):
+        read_model(zeros_with_model("bfloat16"))
+
+
+def zeros_with_model(precision: str):  # type: ignore[no-untyped-def]
+    from dataclasses import replace
+
+    record, _ = zeros(0)
+    return replace(record, model_json=MODEL.model_copy(update={"precision": precision}).model_dump_json())
