@@ -1,6 +1,6 @@
 """Send requests to an SGLang server: generation, and the swap of its weights.
 
-Every answer is limited in size, every wait has a deadline, and retries are few. Source of the routes:
+Every answer is limited in size, and every wait has a deadline. Source of the routes:
 docs/advanced_features/sglang_for_rl.md of sgl-project/sglang.
 """
 
@@ -14,19 +14,22 @@ from random import Random
 from typing import Any
 
 import aiohttp
+import structlog
 
 from peer.engines.sglang.answers import Answer, Asked, answers_bytes_max, generate_request, read_answers
 from peer.engines.sglang.config import SglangConfig
 from rollcast.runtime.errors import MalformedMessage, ModelError, Unreachable
 from rollcast.runtime.waits import backoff_delays_s, deadline
 
-_ATTEMPTS = 5
+_FLUSHES = 5  # attempts to drop the cache
 _FIRST_RETRY_S = 0.5
 _CONTROL_TIMEOUT_S = 60.0  # of a request that neither generates nor loads
 _CONTROL_BYTES = 1 << 20  # of its answer
 _ABORT_TIMEOUT_S = 5.0
 _AWAY = {502, 503, 504}  # a server that starts, or a router without one
 _SHOWN_CHARACTERS = 300
+
+log = structlog.get_logger()
 
 
 class SglangClient:
@@ -114,7 +117,7 @@ class SglangClient:
     async def _flush_cache(self) -> None:
         """Drop all keys and values. The server refuses as long as aborted requests have not ended."""
         delays_s = backoff_delays_s(self._random, first_s=_FIRST_RETRY_S)
-        for _ in range(_ATTEMPTS):
+        for _ in range(_FLUSHES):
             status, body = await self._request("POST", "/flush_cache", {}, _CONTROL_TIMEOUT_S, _CONTROL_BYTES)
             if status == 200:
                 return
@@ -136,21 +139,23 @@ class SglangClient:
     async def _request(
         self, method: str, route: str, values: dict[str, Any] | None, timeout_s: float, bytes_max: int
     ) -> tuple[int, bytes]:
-        """Return status and body, retrying a few times while no server answers."""
+        """Return status and body, retrying while the server is away."""
         delays_s = backoff_delays_s(self._random, first_s=_FIRST_RETRY_S)
-        cause = ""
-        for attempt in range(_ATTEMPTS):
-            if attempt:
-                await asyncio.sleep(next(delays_s))
+        now_s = asyncio.get_running_loop().time
+        until_s = now_s() + self._config.away_timeout_s
+        while True:
             try:
                 async with deadline(timeout_s, f"{route} of the SGLang server at {self._url}"):
                     status, body = await self._once(method, route, values, bytes_max)
+                if status not in _AWAY:
+                    return status, body
+                cause = f"HTTP status {status}"
             except (aiohttp.ClientError, OSError) as error:
                 cause = f"{type(error).__name__}: {error}"
-                continue
-            if status not in _AWAY:
-                return status, body
-            cause = f"HTTP status {status}"
+            if now_s() >= until_s:
+                break
+            log.info("waiting for the SGLang server", cause=cause)
+            await asyncio.sleep(next(delays_s))
         raise Unreachable(
             f"cannot reach the SGLang server at {self._url}",
             cause=cause,

@@ -23,6 +23,8 @@ class SglangConfig(ConfigModel):
     three versions. None: the folder sglang in the state folder."""
     answer_timeout_s: float = Field(300.0, gt=0.0)
     """Longest time that the server may take for one slice of rollouts, in seconds."""
+    away_timeout_s: float = Field(600.0, ge=0.0)
+    """Longest time to wait for a server that does not answer, because it starts or restarts, in seconds."""
     load_timeout_s: float = Field(1800.0, gt=0.0)
     """Longest time that the server may take to read a version from the folder, in seconds."""
 
