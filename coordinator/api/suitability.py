@@ -133,7 +133,9 @@ class SuitabilityRoutes:
                 return []
 
     async def _record(self) -> VersionRecord | None:
-        """Return the record of the newest version; None before there is one."""
+        """Return the record of the newest version's whole weights, which of adapters is their base's; None before
+        there is a version.
+        """
         newest = self._state.newest_version
         if newest is None:
             return None
@@ -143,7 +145,7 @@ class SuitabilityRoutes:
             if stored is None:
                 return None
             announcement = pb.VersionAnnouncement.FromString(stored.announcement)
-            self._known = (newest, parse_announcement(announcement).record)
+            self._known = (newest, parse_announcement(announcement).whole)
         return self._known[1]
 
 

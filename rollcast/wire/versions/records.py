@@ -126,6 +126,11 @@ class VerifiedVersion:
         return self.record.version
 
     @property
+    def whole(self) -> VersionRecord:
+        """Return the record of the whole weights: the base's if this version is adapters."""
+        return self.record if self.base is None else self.base.record
+
+    @property
     def keyframe(self) -> Manifest:
         """Return the encoding that needs no other version; every version has one."""
         return next(manifest for manifest in self.manifests if manifest.kind == "keyframe")

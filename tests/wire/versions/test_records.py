@@ -302,6 +302,7 @@ def test_adapters_name_their_base_and_bring_its_announcement() -> None:
     verified, _ = a_version(STATE, IDENTITY, 5, base=BASE)
     assert verified.record.base == BaseRef(Version(0), BASE.record.state_hash)
     assert verified.base == BASE
+    assert verified.whole == BASE.whole == BASE.record
     assert BASE.base is BASE.record.base is None
     assert replace(verified.record, base=None).hash() != verified.record.hash(), "the base is signed"
 
