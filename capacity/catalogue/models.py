@@ -22,6 +22,7 @@ def models() -> Mapping[str, ModelShape]:
             layers=int(row["layers"]),
             kv_heads=int(row["kv_heads"]),
             head_dim=int(row["head_dim"]),
+            adapter_parameters=number_or_none(row["adapter_numbers"]) or 0.0,
         )
         for row in read_rows(FOLDER, "models.csv")
     }

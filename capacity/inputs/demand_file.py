@@ -54,6 +54,10 @@ class DemandSection(ConfigModel):
     """kappa: learner steps between two published versions."""
     encoding: Encoding = "keyframe"
     """Encoding that workers receive: the whole version, or the difference from an earlier one."""
+    adapter_rank: int | None = Field(None, ge=1)
+    """Rank of the adapters that the run trains on every linear layer: a version is these alone, whatever the encoding
+    unless delta_share is given, because nearly all of their values change. A worker receives the model once, when it
+    joins. None: all weights are trained."""
     learning_rate: float = Field(1e-6, gt=0)
     """Highest learning rate of Adam: it decides how large a delta is."""
     delta_share: float | None = Field(None, gt=0, le=1)

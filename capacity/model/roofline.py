@@ -56,6 +56,7 @@ class ModelShape:
         layers, kv_heads, head_dim: of its attention's cache.
         bytes_per_parameter: 2 for bf16, 1 for fp8.
         bytes_per_cached: of one number in the cache.
+        adapter_parameters: per rank, of adapters on every linear layer that can have one; 0: not known.
     """
 
     name: str
@@ -66,6 +67,11 @@ class ModelShape:
     active_parameters: float = 0.0
     bytes_per_parameter: float = 2.0
     bytes_per_cached: float = 2.0
+    adapter_parameters: float = 0.0
+
+    def adapter_bytes(self, rank: int) -> float:
+        """Return the bytes of adapters of this rank in bf16, which is M of one keyframe in a run that trains them."""
+        return 2.0 * rank * self.adapter_parameters
 
     @property
     def weight_bytes(self) -> float:

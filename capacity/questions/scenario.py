@@ -97,11 +97,27 @@ def demand_of(file: DemandFile, model: ModelShape | None) -> Demand:
 
 
 def update_bytes(file: DemandFile, model: ModelShape | None) -> float:
-    """Return M, as given, else the model's weights or a delta's share of them."""
-    if file.demand.update_bytes is not None:
-        return file.demand.update_bytes
+    """Return M, as given, else the model's weights or a delta's share of them, or else the adapters'.
+
+    Raises:
+        ConfigError: the catalogue does not know the size of the model's adapters.
+    """
+    values = file.demand
+    if values.update_bytes is not None:
+        return values.update_bytes
     assert model is not None, "a demand without a model needs update_bytes"
+    if values.adapter_rank is not None:
+        return _adapter_bytes(model, values.adapter_rank) * (values.delta_share or 1.0)
     return model.weight_bytes * (share_of_keyframe(file) if file.demand.encoding == "delta" else 1.0)
+
+
+def _adapter_bytes(model: ModelShape, rank: int) -> float:
+    if not model.adapter_parameters:
+        raise ConfigError(
+            f"the catalogue does not know the size of adapters for {model.name}",
+            fix="give update_bytes: 2 x rank x the inputs and outputs of every layer with an adapter",
+        )
+    return model.adapter_bytes(rank)
 
 
 def share_of_keyframe(file: DemandFile) -> float:

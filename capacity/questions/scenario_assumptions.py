@@ -57,6 +57,9 @@ def _of_learner(file: DemandFile, demand: Demand) -> Iterator[Assumption]:
 def _of_versions(file: DemandFile, demand: Demand, rollouts: Rollouts) -> Iterator[Assumption]:
     if file.demand.update_bytes is not None:
         yield Assumption("version, M", demand.update_bytes / 1e9, "GB", GIVEN)
+    elif file.demand.adapter_rank is not None:
+        source = f"adapters of rank {file.demand.adapter_rank} on every linear layer"
+        yield Assumption("version as adapters, M", demand.update_bytes / 1e9, "GB", source)
     elif file.demand.encoding == "delta" and rollouts.model is not None:
         share = demand.update_bytes / rollouts.model.weight_bytes
         why = "as given" if file.demand.delta_share else f"at a learning rate of {file.demand.learning_rate:g}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from importlib import resources
 
 import pytest
@@ -15,7 +16,8 @@ from capacity.catalogue.prices import gpu_prices
 from capacity.catalogue.served import efficiencies, efficiency_of, measured_decodes, modelled_decodes
 from capacity.catalogue.token_lengths import LENGTH_NAMES, lengths_named
 from capacity.model.roofline import UNTIMED_EFFICIENCY
-from rollcast.policy.config import ModelConfig
+from rollcast.policy.config import LoraConfig, ModelConfig, adapted
+from rollcast.policy.lora import adapter_shapes
 from rollcast.policy.published import ARCHITECTURES
 from rollcast.policy.shapes import active_parameter_count, parameter_count
 
@@ -87,6 +89,8 @@ def test_every_model_that_can_be_trained_is_known_with_the_same_sizes(preset: st
     assert model.parameters == parameter_count(config)
     if config.experts:
         assert model.active_parameters == active_parameter_count(config)
+    adapters = adapter_shapes(adapted(config, LoraConfig(rank=16)))
+    assert model.adapter_bytes(16) == 2 * sum(math.prod(shape) for shape in adapters.values())
     assert (model.layers, model.kv_heads, model.head_dim) == (config.layers, config.key_value_heads, config.head_size)
 
 

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from capacity.catalogue.models import models
 from capacity.defaults import DEMAND, POOL, default_text
 from capacity.inputs.demand_file import DemandFile, LengthsSection
 from capacity.inputs.pool_checks import CheckedPool, check_pool
 from capacity.inputs.pool_files import rows_of_csv
-from capacity.questions.scenario import lengths_of, model_of, scenario_of
+from capacity.questions.scenario import demand_of, lengths_of, model_of, scenario_of
 from rollcast.runtime.config import override, parse_config
 from rollcast.runtime.errors import ConfigError, PoolError
 
@@ -51,6 +52,7 @@ def test_a_version_has_the_given_size() -> None:
         (("demand.encoding=keyframe",), 4_022_468_096 * 2),
         (("demand.update_bytes=5e8",), 5e8),
         (("demand.delta_share=0.5",), 4_022_468_096),
+        (("demand.adapter_rank=16",), 2_064_384 * 16 * 2),
         (
             ("demand.publish_every_steps=3", "demand.staleness_limit=8"),
             pytest.approx(0.008 * 3 ** (2 / 3) * 8_044_936_192),
@@ -65,6 +67,11 @@ def test_rows_too_small_for_the_model_are_counted() -> None:
     assert {one.reason for one in scenario.inputs.skipped} == {"does_not_fit"}
     with pytest.raises(PoolError, match="hardware does not fit"):
         scenario_of(shipped_demand("demand.model=qwen3-235b-a22b"), shipped_pool(), demand_source="", pool_source="p")
+
+
+def test_a_model_whose_adapters_are_not_known_needs_their_size() -> None:
+    with pytest.raises(ConfigError, match="adapters for phi-4"):
+        demand_of(shipped_demand("demand.adapter_rank=8"), models()["phi-4"])
 
 
 def test_unknown_models_and_lengths_are_errors(tmp_path: Path) -> None:
