@@ -55,6 +55,13 @@ class EngineConfig(ConfigModel):
         return max(1, found if self.devices == "all" else min(found, self.devices))
 
     @property
+    def chosen_kind(self) -> Literal["jax", "vllm", "sglang"]:
+        """Return the engine that is used: what auto stands for, or what is set."""
+        if self.kind != "auto":
+            return self.kind
+        return "jax" if self.python is None else "vllm"
+
+    @property
     def versions_on_device_min(self) -> int:
         """Return how many versions the device must have room for."""
         return 2 if self.versions_on_device == "two" else 1

@@ -129,7 +129,7 @@ def make_engine(config: PeerConfig) -> Engine:
         MissingExtra: the packages of the configured engine are not installed.
     """
     memory_share = config.limits.vram_share_max
-    if config.engine.kind == "vllm" or (config.engine.kind == "auto" and config.engine.python is not None):
+    if config.engine.chosen_kind == "vllm":
         return _vllm_engine(config.engine, memory_share, config.state_folder)
     try:
         if config.engine.kind == "sglang":

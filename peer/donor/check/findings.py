@@ -11,6 +11,7 @@ from peer.donor.check.dial_back import DialledBack
 from peer.donor.install.join import LINK_PORT
 from peer.donor.machine.decode_speed import Decoded
 from peer.donor.machine.facts import MachineFacts
+from peer.engines.vllm.environment import VllmPython
 from peer.reachability.link_speed import LinkMeasured
 from peer.reachability.nat_kind import Seen, four_steps, nat_kind, sentence, way_round
 from rollcast.policy.config import ModelConfig
@@ -65,13 +66,16 @@ def ordered(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: _ORDER.index(finding.level))
 
 
-def machine_findings(machine: MachineFacts, config: PeerConfig, *, runs: bool = False) -> list[Finding]:
+def machine_findings(
+    machine: MachineFacts, config: PeerConfig, *, vllm: VllmPython | RollcastError | None = None, runs: bool = False
+) -> list[Finding]:
     """Return the findings about the machine itself.
 
     Args:
+        vllm: the interpreter that has vLLM, or why there is none; None: another engine is used.
         runs: whether a peer runs here already and uses the port.
     """
-    found = [_software(machine), _engine(machine), _accelerator(machine)]
+    found = [_software(machine), _engine(machine, config, vllm), _accelerator(machine)]
     if config.link.port and not runs:
         found.append(_port(machine, config))
     return [one for one in found if one is not None]
@@ -91,11 +95,22 @@ def _software(machine: MachineFacts) -> Finding:
     return Finding("ok", "system", said + where)
 
 
-def _engine(machine: MachineFacts) -> Finding:
+def _engine(machine: MachineFacts, config: PeerConfig, vllm: VllmPython | RollcastError | None) -> Finding:
+    """Return which engine would generate, its release, and which setting chose it."""
+    engine = config.engine
+    why = f'because engine.kind = "{engine.kind}"'
+    if isinstance(vllm, RollcastError):
+        return Finding.of("error", "engine", vllm)
+    if vllm is not None:
+        why = why if engine.kind == "vllm" else "because engine.python is set"
+        return Finding("ok", "engine", f"vllm {vllm.release} ({vllm.path}), {why}")
+    if engine.chosen_kind == "sglang":
+        return Finding("ok", "engine", f"the SGLang server at {engine.sglang.url}, {why}")
     if not machine.engines:
         fix = "install one: uv tool install 'rollcast[peer]', or pip install 'rollcast[peer]'"
         return Finding("error", "engine", "jax is not installed", MissingExtra.code, fix)
-    return Finding("ok", "engine", ", ".join(f"{name} {release}" for name, release in machine.engines.items()))
+    why = why if engine.kind == "jax" else "because neither engine.kind nor engine.python is set"
+    return Finding("ok", "engine", f"jax {machine.engines['jax']}, {why}")
 
 
 def _accelerator(machine: MachineFacts) -> Finding:

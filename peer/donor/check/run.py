@@ -19,6 +19,7 @@ from peer.donor.install.running import holder_of
 from peer.donor.machine.decode_speed import PROMPT_TOKENS, Decoded, timed_decode
 from peer.donor.machine.facts import MachineFacts, machine_facts
 from peer.engines.base import Engine
+from peer.engines.vllm.environment import VllmPython, find_vllm
 from peer.reachability.link_speed import InviteHttp, LinkMeasured, control_port, measure_link
 from peer.reachability.nat_kind import NatKind, nat_kind
 from peer.reachability.nat_probe import seen_from_outside
@@ -123,7 +124,8 @@ async def check_machine(
     machine = await asyncio.to_thread(
         machine_facts, asked.state_folder, link_host=config.link.host, link_port=0 if runs else config.link.port
     )
-    checked = CheckResult(machine, checking.machine_findings(machine, config, runs=runs))
+    vllm = await asyncio.to_thread(_vllm, config)
+    checked = CheckResult(machine, checking.machine_findings(machine, config, vllm=vllm, runs=runs))
     if asked.invite is not None:
         await _ask_coordinator(asked, asked.invite, checked, progress, runs=runs)
     model = model or _run_model(checked.needs)
@@ -135,7 +137,7 @@ async def check_machine(
     if asked.decode and runs:
         checked.findings.append(_running_speed(asked.state_folder))
     elif asked.decode and fits:
-        await _decode(asked, model or _default_model(machine), checked, progress, engine_factory)
+        await _decode(asked, model or _default_model(machine, config), checked, progress, engine_factory)
     if asked.invite is not None and checked.needs is not None:
         await _judge(asked, asked.invite, checked, progress)
     checked.findings = checking.ordered(checked.findings)
@@ -287,7 +289,19 @@ def _named_model(name: str) -> ModelConfig:
     return ModelConfig(preset=name)
 
 
-def _default_model(machine: MachineFacts) -> ModelConfig:
+def _vllm(config: PeerConfig) -> VllmPython | RollcastError | None:
+    """Return the interpreter that has vLLM, or why there is none; None if another engine is used."""
+    if config.engine.chosen_kind != "vllm":
+        return None
+    try:
+        return find_vllm(config.engine.python)
+    except RollcastError as error:
+        return error
+
+
+def _default_model(machine: MachineFacts, config: PeerConfig) -> ModelConfig:
     if machine.accelerators:
         return _named_model(_GPU_MODEL)
+    if config.engine.chosen_kind == "vllm":  # whose attention on a processor has no smaller heads
+        return ModelConfig(vocabulary_size=_TINY_VOCABULARY, query_heads=4, key_value_heads=2, head_size=32)
     return ModelConfig(vocabulary_size=_TINY_VOCABULARY)

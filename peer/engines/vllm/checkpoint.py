@@ -46,6 +46,7 @@ class ServerShape:
     tensor_parallel: int
     heads: int
     key_value_heads: int
+    head_size: int
     memory_share: float | None
     cache_bytes: int
     cache_bytes_least: int
@@ -96,6 +97,7 @@ def server_shape(
         tensor_parallel=tensor_parallel,
         heads=config.query_heads,
         key_value_heads=config.key_value_heads,
+        head_size=config.head_size,
         memory_share=memory_share,
         cache_bytes=cache,
         cache_bytes_least=cache_least,

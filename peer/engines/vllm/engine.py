@@ -110,13 +110,13 @@ class VllmEngine:
         self.discard_unused()
 
     def begin(self, requests: Sequence[GenerateRequest]) -> VllmGeneration:
-        """Start completions; those of an earlier generation that have not ended are abandoned (see Engine.begin)."""
+        """Start completions; those of an earlier generation wait for its next slice (see Engine.begin)."""
         if self._active is None:
             raise ValueError("no version is active")
         generation = VllmGeneration(self, self._active)
         generation.add(requests)
         if self._generation is not None:
-            self._generation.close()
+            self._generation.suspend()
         self._generation = generation
         self.discard_unused()
         return generation
@@ -144,6 +144,8 @@ class VllmEngine:
 
     async def close(self) -> None:
         """End vLLM (see Engine.close)."""
+        if self._generation is not None:
+            self._generation.suspend()
         await self._supervisor.close()
         await asyncio.to_thread(self._workspace.close)
 

@@ -22,6 +22,9 @@ from rollcast.wire.text.stop_strings import StopStrings, stop_strings
 if TYPE_CHECKING:
     from peer.engines.vllm.engine import VllmEngine
 
+IDLE_S = 1.0
+"""Seconds for which vLLM goes on after a slice: a batch that was ended or rests must not use the device."""
+
 _numbers = count(1)  # of requests, over all generations: a late token of an aborted request finds no row
 
 
@@ -77,8 +80,8 @@ class Row:
 class VllmGeneration:
     """A Generation (peer.engines.base).
 
-    vLLM goes on between two slices, so tokens may wait for the next one. If the server is lost, the tokens that arrived
-    stay, and the completions are continued on the next server.
+    vLLM goes on between two slices, for IDLE_S at most, so tokens may wait for the next one. If the server is lost, the
+    tokens that arrived stay, and the completions are continued on the next server.
     """
 
     def __init__(self, engine: VllmEngine, checkpoint: Checkpoint) -> None:
@@ -89,6 +92,7 @@ class VllmGeneration:
         self._by_number: dict[int, Row] = {}
         self._asked = 0
         self._life = 0
+        self._idle: asyncio.TimerHandle | None = None
 
     def add(self, requests: Sequence[GenerateRequest]) -> None:
         """Queue requests (see Generation.add)."""
@@ -104,8 +108,11 @@ class VllmGeneration:
         """Wait for tokens for up to the engine's slice_s after the first (see Generation.next_slice)."""
         if not self._rows:
             return []
+        if self._idle is not None:
+            self._idle.cancel()
         self._server.received_tokens = self._received
         await self._server.surely(lambda: self._gather(tokens_max))
+        self._idle = asyncio.get_running_loop().call_later(IDLE_S, self.suspend)
         return [new for row in list(self._rows.values()) if (new := self._slice(row, tokens_max)).token_ids]
 
     def renew(self, mode: RenewMode = "continue") -> None:
@@ -122,10 +129,12 @@ class VllmGeneration:
         self._checkpoint = active
         self._engine.discard_unused()
 
-    def close(self) -> None:
-        """Abandon the completions that have not ended."""
+    def suspend(self) -> None:
+        """Abort the requests on the server. The completions stay as they are, and the next slice continues them."""
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
         self._abort(self._rows.values())
-        self._rows = {}
 
     @property
     def checkpoint(self) -> Checkpoint | None:

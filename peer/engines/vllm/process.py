@@ -126,6 +126,8 @@ class ServerProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         await self._process.wait()
+        # Both ends of the log's pipe are closed once no process of the group is left; its transport needs that.
+        await asyncio.wait(self._tasks, timeout=CLOSE_S)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

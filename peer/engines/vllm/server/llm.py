@@ -19,6 +19,8 @@ def start_llm(settings: dict[str, Any]) -> Any:
     from vllm.v1.engine.async_llm import AsyncLLM
 
     on_cpu = current_platform.is_cpu()
+    if on_cpu:
+        _check_head_size(settings["head_size"])
     share = settings["memory_share"]
     devices = tensor_parallel(settings["tensor_parallel"], settings["heads"])
     cache: dict[str, Any] = {} if share is None else {"gpu_memory_utilization": share}
@@ -49,6 +51,18 @@ def start_llm(settings: dict[str, Any]) -> Any:
             **cache,
         )
     )
+
+
+def _check_head_size(head_size: int) -> None:
+    """
+    Raises:
+        ValueError: vLLM has no attention for such heads on a processor, which it notices at the first token only.
+    """
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    sizes = CPUAttentionBackend.get_supported_head_sizes()
+    if head_size not in sizes:
+        raise ValueError(f"on a processor vLLM takes heads of {', '.join(map(str, sizes))} values, not of {head_size}")
 
 
 def tensor_parallel(asked: int, heads: int) -> int:

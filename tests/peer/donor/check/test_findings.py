@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -24,10 +25,11 @@ from peer.donor.check.findings import (
 from peer.donor.check.run import first_reached
 from peer.donor.machine.decode_speed import Decoded
 from peer.donor.machine.facts import Accelerator, MachineFacts
+from peer.engines.vllm.environment import VllmPython
 from peer.reachability.link_speed import LinkMeasured
 from peer.reachability.nat_kind import Seen
 from rollcast.policy.config import ModelConfig
-from rollcast.runtime.errors import Unreachable
+from rollcast.runtime.errors import MissingExtra, Unreachable
 from rollcast.wire.ids import RunId
 from rollcast.wire.joining.diagnose import HopFailed
 from rollcast.wire.joining.invite import Invite
@@ -50,6 +52,8 @@ MACHINE = MachineFacts(
 
 CONFIG = PeerConfig(engine=EngineConfig(concurrent_rollouts=16))
 
+VLLM = VllmPython(Path("/v/python"), "0.32.0")
+
 FOUR_B = ModelConfig(preset="qwen3-4b")
 
 DECODED = Decoded(800.0, 64, 4_000_000_000, 12.0, 6.0, 4800, "jax 0.10.2, 1 x NVIDIA L4 (gpu)")
@@ -65,6 +69,24 @@ def test_a_fit_machine_has_no_fixes() -> None:
     )
     assert set(levels(found).values()) == {"ok"}
     assert not any(finding.code or finding.fix for finding in found if finding.topic not in ("memory", "disk"))
+
+
+@pytest.mark.parametrize(
+    ("engine", "vllm", "says"),
+    [
+        ({}, None, "jax 0.10.2, because neither engine.kind nor engine.python is set"),
+        ({"kind": "jax"}, None, 'jax 0.10.2, because engine.kind = "jax"'),
+        ({"python": "/v/python"}, VLLM, "vllm 0.32.0 (/v/python), because engine.python is set"),
+        ({"kind": "vllm"}, VLLM, 'vllm 0.32.0 (/v/python), because engine.kind = "vllm"'),
+        ({"kind": "vllm"}, MissingExtra("vLLM is not installed", fix="install it"), "vLLM is not installed"),
+    ],
+)
+def test_the_check_says_which_engine_would_generate_and_why(
+    engine: dict[str, str], vllm: VllmPython | MissingExtra | None, says: str
+) -> None:
+    found = machine_findings(MACHINE, PeerConfig(engine=engine), vllm=vllm)
+    (about,) = [one for one in found if one.topic == "engine"]
+    assert (about.text, about.level) == (says, "error" if isinstance(vllm, MissingExtra) else "ok")
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ class SharedEngine(VllmEngine):
 
     async def close(self) -> None:
         if self._generation is not None:
-            self._generation.close()
+            self._generation.suspend()
 
 
 @pytest.fixture(scope="module")

@@ -85,6 +85,23 @@ async def test_completions_survive_a_crash_of_the_server(mode: str, tmp_path: Pa
         assert {"good": "vllm 0, 1 of 1 x none"}.get(mode, engine.hardware) == engine.hardware
 
 
+async def test_vllm_does_not_go_on_for_long_without_a_next_slice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generation, "IDLE_S", 0.0)
+    async with engine_of("good", tmp_path) as engine:
+        await put(engine)
+        going = engine.begin([GenerateRequest((5,), 0, SAMPLING)])
+        (first,) = await going.next_slice(1)
+        await asyncio.sleep(0)
+        aborted: list[int] = []
+        monkeypatch.setattr(engine.supervisor, "abort", aborted.extend)
+        await asyncio.sleep(0.001)
+        assert len(aborted) == 1
+        (rest,) = await going.next_slice(100)
+        assert first.token_ids + rest.token_ids == expected(1)
+
+
 async def test_a_server_that_sends_no_tokens_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generation, "SILENCE_TIMEOUT_S", 0.05)
     async with engine_of("hangs-once", tmp_path) as engine:
