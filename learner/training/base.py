@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import jax
 from jax.sharding import Mesh, NamedSharding
 
+from learner.training.mesh import placed_params, stacked_params
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.mesh import params_shardings
 from rollcast.policy.params import Params
 from rollcast.policy.snapshot import merged_params, rounded_params
+from rollcast.policy.stacking import stack_of
+
+_GROUP_BYTES = 512 << 20
+"""Bytes of a base's tensors that are stacked at a time, at least; fewer programs then have to be compiled."""
 
 
 def rounded_on(mesh: Mesh, config: ModelConfig, params: Mapping[str, jax.Array]) -> Params:
@@ -22,6 +27,29 @@ def rounded_on(mesh: Mesh, config: ModelConfig, params: Mapping[str, jax.Array])
         where = params_shardings(mesh, rounded)
         base |= {one: _laid_out(leaf, where[one]) for one, leaf in rounded.items()}
     return base
+
+
+def stacked_base(mesh: Mesh, tensors: Params) -> Params:
+    """Place a base's tensors, of single layers, on the mesh, and stack them; the dictionary is emptied meanwhile.
+
+    Some tensors' layers at a time are, so that a large base is never in memory twice.
+    """
+    base: Params = {}
+    group: Params = {}
+    for own in _by_stack(tensors):
+        group |= {name: tensors.pop(name) for name in own}
+        if not tensors or sum(leaf.nbytes for leaf in group.values()) >= _GROUP_BYTES:
+            base |= stacked_params(mesh, placed_params(mesh, group))
+            group = {}
+    return base
+
+
+def _by_stack(names: Iterable[str]) -> list[list[str]]:
+    """Return the names of tensors that are stacked together, in groups."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(stack_of(name), []).append(name)
+    return list(groups.values())
 
 
 @functools.partial(jax.jit, static_argnums=1)

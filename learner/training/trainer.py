@@ -13,7 +13,7 @@ import numpy as np
 
 from learner.checkpoints.arrays import ArrayWrite, SavedArrays, read_arrays
 from learner.config import LearnerConfig
-from learner.training.base import merged_on, rounded_on
+from learner.training.base import merged_on, rounded_on, stacked_base
 from learner.training.critic import Critic, Judgement
 from learner.training.freezing import Write, begin_freeze, gather_into
 from learner.training.mesh import make_mesh, moved, placed_params, stacked_params
@@ -62,7 +62,9 @@ class Trainer:
             self.set_params(starting_params(learner_config, model_config, self._placed_one))
         else:
             parts = starting_params(learner_config, model_config, self._rounded_one)
-            self._begin_over({name: leaf for part in parts.values() for name, leaf in part.items()})
+            base = {name: leaf for part in parts.values() for name, leaf in part.items()}
+            del parts  # so that `stacked_base` can free its tensors
+            self._begin_over(base)
 
     def params(self) -> Params:
         """Return the current float32 parameters by the names of single layers' tensors, on the devices.
@@ -98,15 +100,16 @@ class Trainer:
     def set_base(self, tensors: Params) -> None:
         """Replace the base by a snapshot's tensors, host views of its file; the adapters stay."""
         self._base = {}  # freed first
-        self._base = stacked_params(self.mesh, placed_params(self.mesh, tensors))
+        self._base = stacked_base(self.mesh, dict(tensors))
 
     def write_base(self, file: BinaryIO | None) -> tuple[TensorSpec, ...]:
         """Write the base into a file as a version's state; see learner.training.freezing.gather_into."""
         return gather_into(self.model_config, Layers(self._base), file)
 
     def _begin_over(self, base: Params) -> None:
-        """Train fresh adapters over a base, given by the names of single layers' tensors."""
-        self._base = stacked_params(self.mesh, base)
+        """Train fresh adapters over a base, given by the names of single layers' tensors and emptied."""
+        self._base = {}
+        self._base = stacked_base(self.mesh, base)
         self._check_finite([self._base], *_NOT_FINITE_AT_START)
         adapters = initial_adapters(self.model_config, self._config.seed)
         self._begin_with(stacked_params(self.mesh, placed_params(self.mesh, adapters)))

@@ -26,6 +26,12 @@ def is_stacked(name: str) -> bool:
     return name.startswith(_PREFIX) and _OF_ONE_LAYER.fullmatch(name) is None
 
 
+def stack_of(name: str) -> str:
+    """Return the name of the stack that a tensor becomes part of; its own if it belongs to no layer."""
+    found = _OF_ONE_LAYER.fullmatch(name)
+    return name if found is None else _PREFIX + found[2]
+
+
 def stacked(params: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters, or a snapshot's tensors, in stacked form, sorted by name. Those stacked stay as they are.
 

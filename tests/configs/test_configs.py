@@ -87,7 +87,9 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 
 ROLES = {
     "local.toml": "up",
+    "local-lora.toml": "up",
     "qwen3-4b-math.toml": "up",
+    "qwen3-8b-lora.toml": "up",
     "coordinator.toml": "coordinator",
     "learner.toml": "learner",
     "origin.toml": "peer",

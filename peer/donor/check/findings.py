@@ -15,7 +15,7 @@ from peer.engines.vllm.environment import VllmPython
 from peer.reachability.link_speed import LinkMeasured
 from peer.reachability.nat_kind import Seen, four_steps, nat_kind, sentence, way_round
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.sizing.memory import PeerShape, peer_memory, snapshot_bytes
+from rollcast.policy.sizing.memory import PeerShape, peer_memory, snapshot_bytes, version_bytes
 from rollcast.runtime.errors import (
     ClockWrong,
     MachineUnfit,
@@ -156,7 +156,7 @@ def room_findings(
     what = "GPU memory" if machine.accelerators else "memory"
     if devices > 1:
         what = f"memory on each of {devices} GPUs"
-    disk = max(_DISK_LEAST, _DISK_VERSIONS * snapshot_bytes(model))
+    disk = max(_DISK_LEAST, snapshot_bytes(model) + (_DISK_VERSIONS - 1) * version_bytes(model))
     return [
         _room("memory", what, memory, have, f"{engine.concurrent_rollouts} rollouts at once", _lower(config)),
         _room("disk", "disk", disk, machine.disk_free_bytes, "some versions", "free some space, or move state_folder"),

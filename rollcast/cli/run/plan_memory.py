@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,8 @@ from rich.table import Table
 
 from rollcast.cli.files import guess_role, load
 from rollcast.cli.options import Json, Settings
-from rollcast.policy.config import ModelConfig
+from rollcast.policy.config import ModelConfig, adapted
+from rollcast.policy.lora import adapter_shapes
 from rollcast.policy.shapes import active_parameter_count, parameter_count
 from rollcast.policy.sizing.disk import LearnerRetention, StoreRetention, learner_disk, store_disk
 from rollcast.policy.sizing.fitting import LearnerFit, PeerFit, learner_fits, peer_fits
@@ -135,6 +137,7 @@ def learner_shape(learner: LearnerConfig, row_tokens: int, *, fused: bool = True
         tensor=mesh.tensor,
         fused_attention=fused,
         processes=max(1, learner.distributed.processes),  # 0 leaves the number to a launcher
+        warm_start=learner.warm_start.steps_max > 0,
     )
 
 
@@ -153,6 +156,7 @@ def as_json(plan: MemoryPlan) -> dict[str, Any]:
     return {
         "parameters": parameter_count(plan.model),
         "active_parameters": active_parameter_count(plan.model),
+        "adapter_parameters": _adapter_parameters(plan.model),
         "learner": _estimate_json(plan.learner) | {"devices": plan.devices, "hosts": plan.hosts},
         "peer": _estimate_json(plan.peer) | {"concurrent_rollouts": plan.rollouts},
         "learner_fits": {
@@ -230,7 +234,7 @@ def _model(learner: Any) -> ModelConfig:
             cause="it comes from the task's tokenizer once the run starts",
             fix="set learner.model.vocabulary_size or learner.model.preset",
         )
-    return model
+    return adapted(model, learner.lora)
 
 
 def _estimate_json(estimate: Estimate) -> dict[str, Any]:
@@ -246,12 +250,18 @@ def _show(plan: MemoryPlan) -> None:
     console = Console()
     active = f", {active_parameter_count(plan.model) / 1e9:.2f} billion active" if plan.model.experts else ""
     count = f"{parameter_count(plan.model) / 1e9:.2f} billion parameters{active}"
+    if plan.model.lora is not None:
+        count += f", {_adapter_parameters(plan.model) / 1e6:.1f} million in adapters of rank {plan.model.lora.rank}"
     console.print(f"{count}, precision {plan.model.precision}")
     for title, estimate in (("learner, each device", plan.learner), ("peer", plan.peer)):
         console.print(_table(title, estimate))
     console.print(_disk_table(plan.disks))
     for line in summary(plan):
         console.print(line, soft_wrap=True)
+
+
+def _adapter_parameters(model: ModelConfig) -> int:
+    return sum(map(math.prod, adapter_shapes(model).values()))
 
 
 def _disk_table(disks: Mapping[str, Bytes]) -> Table:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.sizing.memory import Bytes, LearnerShape, moment_bytes, parameter_bytes, snapshot_bytes
+from rollcast.policy.sizing.memory import Bytes, LearnerShape, master_bytes, moment_bytes, snapshot_bytes, version_bytes
 
 DELTA_SHARE = 0.1
 """Bytes of all deltas of a version / bytes of the version. One delta has 0.002 to 0.008 at the learning rates of RL
@@ -39,11 +39,11 @@ def learner_disk(model: ModelConfig, shape: LearnerShape, keeps: LearnerRetentio
     A version and a checkpoint that are being written exist besides the kept ones. The versions that a checkpoint needs
     are counted for all checkpoints but the newest, whose versions are among the newest ones.
     """
-    version = snapshot_bytes(model)
+    version = version_bytes(model)
     versions = keeps.newest_versions + (keeps.checkpoints - 1) * (keeps.staleness_limit + 1)
-    state = parameter_bytes(model) * (1 + shape.reference + shape.critic)
+    state = master_bytes(model) * (1 + shape.reference + shape.critic)
     state += moment_bytes(model, shape.state_dtype, shape.optimiser) * (1 + shape.critic)
-    return {
+    return _base(model) | {
         "versions": (versions + 1) * version,
         "their deltas": int(versions * version * DELTA_SHARE),
         "checkpoints": (keeps.checkpoints + 1) * state,
@@ -52,9 +52,14 @@ def learner_disk(model: ModelConfig, shape: LearnerShape, keeps: LearnerRetentio
 
 def store_disk(model: ModelConfig, keeps: StoreRetention) -> Bytes:
     """Return the most bytes of the store of an origin or peer, by component; a version that arrives is one more."""
-    version = snapshot_bytes(model)
+    version = version_bytes(model)
     versions, deltas = keeps.versions * version, int(keeps.deltas * version * DELTA_SHARE)
     if keeps.bytes_max:
         versions = max(version, min(versions, keeps.bytes_max))
         deltas = max(0, min(deltas, keeps.bytes_max - versions))
-    return {"versions": versions + version, "their deltas": deltas}
+    return _base(model) | {"versions": versions + version, "their deltas": deltas}
+
+
+def _base(model: ModelConfig) -> Bytes:
+    """Return the bytes of the frozen base of adapters, which is kept once whatever the limits are."""
+    return {} if model.lora is None else {"frozen base": snapshot_bytes(model)}

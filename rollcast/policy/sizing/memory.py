@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rollcast.policy.config import ModelConfig
-from rollcast.policy.shapes import head_copies, is_hidden_kernel, parameter_count, parameter_shapes
+from rollcast.policy.lora import adapter_shapes, is_adapter
+from rollcast.policy.shapes import Shapes, head_copies, is_hidden_kernel, parameter_count, parameter_shapes
 
 Bytes = dict[str, int]  # bytes by component
 StateDtype = Literal["float32", "bfloat16", "int8"]
@@ -70,6 +71,7 @@ class LearnerShape:
     tensor: int = 1
     fused_attention: bool = False  # the scores of whole rows never exist
     processes: int = 1  # hosts that the devices belong to, in equal numbers
+    warm_start: bool = False  # which trains all weights in float32, also where adapters are trained afterwards
 
     @property
     def devices(self) -> int:
@@ -114,7 +116,7 @@ def parameter_bytes(model: ModelConfig, item_bytes: int = 4) -> int:
 
 
 def snapshot_bytes(model: ModelConfig) -> int:
-    """Return the bytes of a version as peers read it.
+    """Return the bytes of a whole version as peers read it, without adapters.
 
     These are rounded parameters; with fp8, codes and scales of kernels, and all other tensors in the carrier's dtype.
     """
@@ -131,15 +133,30 @@ def snapshot_bytes(model: ModelConfig) -> int:
     return total
 
 
+def trained_shapes(model: ModelConfig) -> Shapes:
+    """Return the shape of every tensor that is trained by name: of adapters alone, or of all parameters."""
+    return adapter_shapes(model) or parameter_shapes(model)
+
+
+def master_bytes(model: ModelConfig) -> int:
+    """Return the bytes of all that is trained in float32."""
+    return 4 * sum(map(math.prod, trained_shapes(model).values()))
+
+
+def version_bytes(model: ModelConfig) -> int:
+    """Return the bytes of a version after the first: of adapters alone, or of a whole snapshot."""
+    return _item_bytes(model) * sum(map(math.prod, adapter_shapes(model).values())) or snapshot_bytes(model)
+
+
 def moment_bytes(model: ModelConfig, dtype: StateDtype, optimiser: OptimiserName = "adamw") -> int:
     """Return the bytes of the optimiser's moments and its counter. Vectors are float32 whatever the dtype.
 
-    AdamW has two moments of each parameter; Muon has only one of each kernel of the layers.
+    AdamW has two moments of each trained parameter; Muon has only one of each kernel of the layers or adapter.
     """
     total = 4
-    for name, shape in parameter_shapes(model).items():
+    for name, shape in trained_shapes(model).items():
         size = math.prod(shape)
-        moments = 1 if optimiser == "muon" and is_hidden_kernel(name) else 2
+        moments = 1 if optimiser == "muon" and (is_hidden_kernel(name) or is_adapter(name)) else 2
         if len(shape) < 2 or dtype == "float32":
             total += moments * 4 * size
         elif dtype == "bfloat16":
@@ -175,9 +192,10 @@ def cache_bytes_per_token(model: ModelConfig) -> int:
 def learner_memory(model: ModelConfig, shape: LearnerShape) -> Estimate:
     """Estimate the memory of a learner, for each device of its mesh and for each host."""
     shards = shape.fsdp * shape.tensor
-    masters, moments = _shared(parameter_bytes(model), shards), moment_bytes(model, shape.state_dtype, shape.optimiser)
-    snapshot = snapshot_bytes(model)
+    masters, moments = _shared(master_bytes(model), shards), moment_bytes(model, shape.state_dtype, shape.optimiser)
     resident = {"parameters (float32)": masters}
+    if model.lora is not None:
+        resident = {"frozen base": _shared(snapshot_bytes(model), shards), "adapters (float32)": masters}
     if not shape.offload:
         resident[f"optimiser states ({shape.state_dtype})"] = _shared(moments, shards)
     if shape.reference:
@@ -185,12 +203,13 @@ def learner_memory(model: ModelConfig, shape: LearnerShape) -> Estimate:
     if shape.critic:
         resident["critic and its states"] = masters + _shared(moments, shards)
     # It is copied on the devices, and written while the next step runs.
-    resident["a version that is published"] = _shared(snapshot, shards)
-    largest = max(map(math.prod, parameter_shapes(model).values()))
+    resident["a version that is published"] = _shared(version_bytes(model), shards)
+    largest = max(map(math.prod, trained_shapes(model).values()))
     passes = {"activations": activation_bytes(model, shape), "tiles of logits": _tile_bytes(model, shape)}
     if shape.fsdp > 1 or _item_bytes(model) < 4:
         passes["a layer's weights, gathered and rounded"] = _gathered_bytes(model, shape)
-    phases = _older_version(model, shape, passes) if shape.recomputes else {}
+    phases = _warm_start(model, shards) if shape.warm_start and model.lora is not None else {}
+    phases |= _older_version(model, shape, passes) if shape.recomputes else {}
     phases |= {
         "gradients": {"gradients (float32)": masters, **passes},
         "optimiser step": {"gradients (float32)": masters, "the step's own": _step_bytes(model, shape)},
@@ -203,13 +222,21 @@ def learner_memory(model: ModelConfig, shape: LearnerShape) -> Estimate:
     return Estimate(resident, phases, _learner_host(model, shape, moments))
 
 
+def _warm_start(model: ModelConfig, shards: int) -> dict[str, Bytes]:
+    """Return the bytes of the phase in which all weights are trained before they are frozen, besides activations."""
+    whole = model.model_copy(update={"lora": None})
+    masters = _shared(master_bytes(whole), shards)
+    moments = _shared(moment_bytes(whole, "float32", "muon"), shards)
+    return {"warm start": {"all weights and gradients (float32)": 2 * masters, "their optimiser states": moments}}
+
+
 def _learner_host(model: ModelConfig, shape: LearnerShape, moments: int) -> Bytes:
     """Return the bytes in the memory of one host.
 
     orbax copies an equal part of a checkpoint in every process, also where devices of several have the same values.
     Versions are not counted: they are files, which the page cache holds only as far as memory is free.
     """
-    state = parameter_bytes(model) * (1 + shape.reference + shape.critic)
+    state = master_bytes(model) * (1 + shape.reference + shape.critic)
     host = {
         "state that a checkpoint is made of": _shared(state, shape.processes),
         "moments in it": _shared(moments * (1 + shape.critic), shape.processes),
@@ -221,22 +248,26 @@ def _learner_host(model: ModelConfig, shape: LearnerShape, moments: int) -> Byte
 
 def _older_version(model: ModelConfig, shape: LearnerShape, passes: Bytes) -> dict[str, Bytes]:
     """Return the bytes of the phases in which log-probabilities under an older version are computed."""
-    snapshot = _shared(snapshot_bytes(model), shape.fsdp * shape.tensor)
-    older = {"an older version": snapshot}
+    version = _shared(version_bytes(model), shape.fsdp * shape.tensor)
+    older = {"an older version": version}
     return {
-        "loading an older version": older | {"its layers, stacked": snapshot},
+        "loading an older version": older | {"its layers, stacked": version},
         "behaviour": older | _without_backward(model, shape, passes),
     }
 
 
 def peer_memory(model: ModelConfig, shape: PeerShape) -> Estimate:
     """Estimate the memory of a peer, for each device of its engine and for its host."""
-    snapshot = snapshot_bytes(model)
-    share = _shared(snapshot, shape.devices)
+    version = version_bytes(model)
+    share = _shared(version, shape.devices)
     tokens = shape.cache_tokens or shape.concurrent_rollouts * _paged_tokens(shape.row_tokens)
     copies = head_copies(model.query_heads, model.key_value_heads, shape.devices)
     cached = tokens * cache_bytes_per_token(model)
-    resident = {"weights": share, "keys and values": _shared(cached * copies, shape.devices) if copies else cached}
+    base = 0 if model.lora is None else snapshot_bytes(model)
+    resident = {
+        "weights": _shared(base, shape.devices) + share,
+        "keys and values": _shared(cached * copies, shape.devices) if copies else cached,
+    }
     read = min(_READ_TOKENS, shape.concurrent_rollouts * shape.row_tokens)
     reading = LearnerShape(shape.row_tokens, read, fused_attention=True, tensor=shape.devices)
     logits = _shared(shape.concurrent_rollouts * model.vocabulary_size, shape.devices)
@@ -244,11 +275,11 @@ def peer_memory(model: ModelConfig, shape: PeerShape) -> Estimate:
         "reading prompts": {"activations": read * _layer_bytes(model, reading)},
         "drawing": {"logits": _SAMPLED_COPIES * 4 * logits},
     }
-    host = {"state and delta": 2 * snapshot, "finished rollouts": shape.spool_bytes}
+    host = {"state and delta": base + 2 * version, "finished rollouts": shape.spool_bytes}
     if shape.versions_on_device > 1:
         phases["new version"] = {"weights that come": share}
     else:
-        host["version that waits for the device"] = snapshot
+        host["version that waits for the device"] = version
     return Estimate(resident, phases, host)
 
 
@@ -293,14 +324,14 @@ def _tile_bytes(model: ModelConfig, shape: LearnerShape) -> int:
 
 def _step_bytes(model: ModelConfig, shape: LearnerShape) -> int:
     """Return the bytes on a device that the optimiser's step of one tensor needs at most, besides what it updates."""
-    sizes = {name: 4 * math.prod(dimensions) for name, dimensions in parameter_shapes(model).items()}
+    sizes = {name: 4 * math.prod(dimensions) for name, dimensions in trained_shapes(model).items()}
     copies = _OFFLOADED_STEP_COPIES if shape.offload else _STEP_COPIES[shape.state_dtype]
     own = _shared(int(copies * max(sizes.values())), shape.fsdp * shape.tensor)
     if shape.optimiser == "adamw":
         return own
     # Each device has whole experts, and orthogonalises its own.
     experts = math.gcd(model.experts, shape.fsdp * shape.tensor) or 1
-    kernels = {name: size for name, size in sizes.items() if is_hidden_kernel(name)}
+    kernels = {name: size for name, size in sizes.items() if is_hidden_kernel(name) or is_adapter(name)}
     gathered = max(size // experts if ".expert_" in name else size for name, size in kernels.items())
     return max(own, int(_MUON_COPIES * gathered))
 

@@ -35,9 +35,10 @@ def test_json_has_bytes_by_component_and_fitting_hardware(capsys: pytest.Capture
     assert set(plan["learner_fits"]) == set(plan["peer_fits"]) == {one.name for one in CATALOGUE}
 
 
-def test_shipped_file_quotes_the_present_plan() -> None:
-    text = " ".join(line.lstrip("# ") for line in MATH.read_text().splitlines())
-    for line in summary(plan_of(MATH)):
+@pytest.mark.parametrize("file", [MATH, CONFIGS / "qwen3-8b-lora.toml"])
+def test_shipped_files_quote_the_present_plan(file: Path) -> None:
+    text = " ".join(line.lstrip("# ") for line in file.read_text().splitlines())
+    for line in summary(plan_of(file)):
         assert line in text, line
 
 

@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from learner.config import LearnerConfig
+from learner.training import base
+from learner.training.mesh import make_mesh
 from learner.training.trainer import Trainer, behaviour_by_version
 from rollcast.policy.config import LoraConfig, adapted
 from rollcast.policy.lora import absent_adapters, adapter_specs, is_adapter
 from rollcast.policy.params import Params, initial_params
 from rollcast.policy.snapshot import freeze, views
+from rollcast.policy.stacking import stacked
 from tests.learner.tiny import CONFIG, MODEL, copied_state, tiny_batch
 
 MODEL_OF_CODES = adapted(MODEL.model_copy(update={"precision": "fp8"}), LoraConfig(rank=2, alpha=4.0))
@@ -89,6 +92,19 @@ def test_a_restored_state_continues_with_the_same_bits(fresh: Trainer) -> None:
     fresh.restore(state)
     fresh.train_step(batch, behaviour)
     found = copied_state(fresh)
+    assert all(np.array_equal(found[name], value) for name, value in expected.items())
+
+
+def test_a_large_base_is_stacked_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "_GROUP_BYTES", 1)
+    mesh, params = make_mesh(CONFIG.mesh), initial_params(MODEL, 1)
+    left = dict(params)
+    groups: list[int] = []
+    monkeypatch.setattr(base, "placed_params", lambda mesh, group: groups.append(len(left)) or group)
+    found = base.stacked_base(mesh, left)
+    assert groups == sorted(groups, reverse=True)
+    assert len(groups) == len(found) > 5
+    expected = stacked(params)
     assert all(np.array_equal(found[name], value) for name, value in expected.items())
 
 

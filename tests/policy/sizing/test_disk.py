@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from rollcast.policy.config import ModelConfig
+from rollcast.policy.config import LoraConfig, ModelConfig, adapted
 from rollcast.policy.sizing.disk import LearnerRetention, StoreRetention, learner_disk, store_disk
-from rollcast.policy.sizing.memory import LearnerShape, moment_bytes, parameter_bytes, snapshot_bytes
+from rollcast.policy.sizing.memory import LearnerShape, moment_bytes, parameter_bytes, snapshot_bytes, version_bytes
 from tests.policy.tiny import TINY
 
 SHAPE = LearnerShape(row_tokens=64, micro_batch_tokens=64)
@@ -26,6 +26,17 @@ def test_reference_and_critic_are_in_checkpoints() -> None:
 def test_kept_versions_of_a_32b_model_take_more_than_a_terabyte() -> None:
     found = learner_disk(ModelConfig(preset="qwen3-32b"), SHAPE, LearnerRetention(16, 2, 4))
     assert found["versions"] > 1e12
+
+
+def test_adapters_of_8b_are_kept_over_one_base_and_checkpoints_are_small() -> None:
+    model = ModelConfig(preset="qwen3-8b")
+    model = adapted(model, LoraConfig(rank=16))
+    found = learner_disk(model, SHAPE, LearnerRetention(newest_versions=16, checkpoints=2, staleness_limit=3))
+    assert found["frozen base"] == snapshot_bytes(model)
+    assert found["versions"] == 21 * version_bytes(model)
+    assert found["checkpoints"] / 3 < 1e9
+    assert version_bytes(model) / snapshot_bytes(model) < 0.006
+    assert store_disk(model, StoreRetention(8, 16, 1))["frozen base"] == snapshot_bytes(model)
 
 
 def test_a_store_is_bounded_by_its_limit_but_keeps_one_version() -> None:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
-from rollcast.policy.config import ModelConfig
-from rollcast.policy.shapes import active_parameter_count, parameter_count
+import math
+
+from rollcast.policy.config import LoraConfig, ModelConfig, adapted
+from rollcast.policy.shapes import active_parameter_count, parameter_count, parameter_shapes
 from rollcast.policy.sizing.flops import training_flops
 
 
@@ -18,6 +20,18 @@ def test_flops_are_counted_by_hand() -> None:
     block = 8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16
     assert parameter_count(model) == block + 10 * 8 + 3 * 8 + 2 * 4
     assert training_flops(model, [4, 4]) == 6 * (block + 10 * 8) * 8 + 12 * 8 * (2 * 4 * 4 / 2)
+
+
+def test_the_base_under_adapters_gets_no_gradient() -> None:
+    model = ModelConfig(vocabulary_size=10, layers=1)
+    frozen = adapted(model, LoraConfig(rank=2, targets=("attention.query",)))
+    attention = training_flops(model, [4]) - 6 * 4 * (weights := sum_of_kernels(model))
+    assert training_flops(frozen, [4]) == 4 * 4 * weights + 6 * 4 * 2 * (128 + 128) + attention
+
+
+def sum_of_kernels(model: ModelConfig) -> int:
+    own = [shape for name, shape in parameter_shapes(model).items() if name.endswith(".kernel")]
+    return sum(map(math.prod, own)) + model.vocabulary_size * model.width
 
 
 def test_the_experts_of_a_token_count_alone() -> None:

@@ -14,7 +14,8 @@ import pytest
 from learner.config import LearnerConfig, OptimiserConfig
 from learner.training.mesh import make_mesh
 from learner.training.optimiser import updates
-from rollcast.policy.config import ModelConfig
+from rollcast.policy.config import LoraConfig, ModelConfig, adapted
+from rollcast.policy.lora import initial_adapters
 from rollcast.policy.params import abstract_params, initial_params
 from rollcast.policy.sampling.kv_cache import page_bytes
 from rollcast.policy.shapes import is_hidden_kernel, parameter_shapes
@@ -33,6 +34,7 @@ from rollcast.policy.sizing.memory import (
     peer_memory,
     snapshot_bytes,
     tokens_per_device,
+    version_bytes,
 )
 from rollcast.policy.snapshot import freeze
 from tests.policy.sizing.compiled_step import ROWS, TIME
@@ -64,6 +66,29 @@ def test_moments_are_counted_exactly(dtype: StateDtype, optimiser: OptimiserName
     assert moment_bytes(UNTIED, dtype, optimiser) == sum(
         leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)
     )
+
+
+@pytest.mark.parametrize("optimiser", ["adamw", "muon"])
+def test_of_adapters_the_learner_holds_masters_and_moments_and_of_the_base_a_snapshot(optimiser: OptimiserName) -> None:
+    model = adapted(TINY.model_copy(update={"precision": "fp8"}), LoraConfig(rank=4))
+    adapters = initial_adapters(model, 1)
+    made = updates(OptimiserConfig(name=optimiser), 1e-3, make_mesh(LearnerConfig().mesh))
+    state = jax.eval_shape(made.init, adapters)
+    moments = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    found = learner_memory(model, replace(SHAPE, optimiser=optimiser, warm_start=True))
+    masters = sum(value.nbytes for value in adapters.values())
+    assert (found.resident["frozen base"], found.resident["adapters (float32)"]) == (snapshot_bytes(model), masters)
+    assert found.resident["optimiser states (float32)"] == moments
+    assert found.resident["a version that is published"] == len(freeze(model, adapters).state_bytes)
+    assert found.phases["gradients"]["gradients (float32)"] == masters
+    assert found.phases["warm start"]["all weights and gradients (float32)"] == 2 * parameter_bytes(model)
+
+
+def test_a_peer_swaps_adapters_over_one_base() -> None:
+    model = adapted(TINY, LoraConfig(rank=4))
+    found, adapters = peer_memory(model, PeerShape(2, 64)), version_bytes(model)
+    assert found.resident["weights"] == snapshot_bytes(model) + adapters
+    assert found.phases["new version"] == {"weights that come": adapters}
 
 
 def test_the_cache_is_counted_exactly() -> None:
