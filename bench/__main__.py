@@ -29,6 +29,9 @@ BENCHES = {
         "learner": "Compare the learner's step with the matmul roofline; measure memory and multi-device loss.",
         "roofline": "Estimate milliseconds per token from one timed decode; compare with published ones.",
     },
+    "engines": {
+        "jax_swap": "Count the bytes on the jax engine's devices while one version takes the place of another.",
+    },
     "hub": {
         "published": (
             "Take a small model from a folder as on the Hugging Face Hub through RL to an export; report reward before "

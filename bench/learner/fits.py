@@ -7,6 +7,11 @@ memory meanwhile. ``MODEL.DEVICES.planned_gib``: what `rollcast plan-memory` say
 are traced and compiled, and ``MODEL.DEVICES.compile_cpu_s`` the processor's seconds; ``compile_s_h100_max``,
 ``compile_s_tpu_max``: the longest. ``fullest_share``: the largest total / memory of the device.
 
+``MODEL.DEVICES.sampler_gib``: GiB of each device with a peer's engine that divides the model among the same H100s, at
+the worse of its two programs, which generate and read prompts: SAMPLER_ROLLOUTS rollouts of the rows' length, one
+version on the devices. ``MODEL.DEVICES.sampler_planned_gib``: what plan-memory says of it. It is not compiled for TPUs,
+whose compiler takes some 20 s for each layer of these programs.
+
 It needs the compilers of the extra ``ahead``. Results are kept in --cache for the present sources, so that the table
 can be made a piece at a time: --model qwen3-4b --devices h100x8.
 """
@@ -26,11 +31,12 @@ from bench.ahead.accelerators import ACCELERATORS, Accelerators, printed_by, why
 from bench.machine import Outcome
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.sizing.hardware import GIB
-from rollcast.policy.sizing.memory import Estimate, OptimiserName
+from rollcast.policy.sizing.memory import Estimate, OptimiserName, PeerShape, peer_memory
 
 MODELS = ("qwen3-4b", "qwen3-8b", "qwen3-32b", "qwen3-30b-a3b")
 LARGEST = "qwen3-32b"
 ROW_TOKENS = 8192
+SAMPLER_ROLLOUTS, SAMPLER_PROMPT_TOKENS = 64, 1024
 COMPILE_TIMEOUT_S = 7200.0
 
 _ROOT = Path(__file__).parents[2]
@@ -45,6 +51,7 @@ _SOURCES = (
     "rollcast/policy/experts",
     "rollcast/policy/kernels",
     "rollcast/policy/products",
+    "rollcast/policy/sampling",
 )
 
 
@@ -68,6 +75,8 @@ def run(arguments: argparse.Namespace) -> Outcome:
         compiled = _compiled(model, name, arguments)
         estimate = planned(model, ACCELERATORS[name], arguments.row_tokens, arguments.optimiser)
         figures |= cell(model, name, compiled, estimate)
+        if ACCELERATORS[name].platform == "gpu":
+            figures |= sampler_cell(model, name, arguments)
     settings = {"row_tokens": arguments.row_tokens, "optimiser": arguments.optimiser}
     return Outcome(settings, figures | worst(figures), tuple(missing))
 
@@ -113,6 +122,23 @@ def cell(model: str, name: str, compiled: dict[str, Any], estimate: Estimate) ->
     return figures
 
 
+def sampler_cell(model: str, name: str, arguments: argparse.Namespace) -> dict[str, float]:
+    """Return the figures of a peer whose engine divides a model among these devices."""
+    shape = PeerShape(SAMPLER_ROLLOUTS, arguments.row_tokens, versions_on_device=1, devices=ACCELERATORS[name].count)
+    options = {
+        "--rollouts": SAMPLER_ROLLOUTS,
+        "--prompt-tokens": SAMPLER_PROMPT_TOKENS,
+        "--new-tokens": arguments.row_tokens - SAMPLER_PROMPT_TOKENS,
+    }
+    words = [str(word) for option in options.items() for word in option]
+    path = arguments.cache / f"sampler-{model}-{name}-{arguments.row_tokens}-{_digest()}.json"
+    programs = _kept(path, "bench.ahead.compile_sampler", [model, name, *words], ACCELERATORS[name])
+    return {
+        f"{model}.{name}.sampler_gib": max(programs.values()) / GIB,
+        f"{model}.{name}.sampler_planned_gib": peer_memory(ModelConfig(preset=model), shape).peak / GIB,
+    }
+
+
 def worst(figures: dict[str, float]) -> dict[str, float]:
     """Return the summary over all cells."""
     cells = [key.removesuffix(".total_gib") for key in figures if key.endswith(".total_gib")]
@@ -128,15 +154,20 @@ def worst(figures: dict[str, float]) -> dict[str, float]:
 
 def _compiled(model: str, name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return what each program needs, compiled now or kept for the present sources."""
-    cache, row_tokens, optimiser = arguments.cache, str(arguments.row_tokens), arguments.optimiser
-    path = cache / f"{model}-{name}-{row_tokens}-{optimiser}-{_digest()}.json"
+    row_tokens, optimiser = str(arguments.row_tokens), arguments.optimiser
+    path = arguments.cache / f"{model}-{name}-{row_tokens}-{optimiser}-{_digest()}.json"
+    options = ["--row-tokens", row_tokens, "--optimiser", optimiser]
+    return _kept(path, "bench.ahead.compile_step", [model, name, *options], ACCELERATORS[name])
+
+
+def _kept(path: Path, module: str, options: list[str], accelerators: Accelerators) -> dict[str, Any]:
+    """Return what a module prints, which is kept in a file."""
     if not path.exists():
-        options = ["--row-tokens", row_tokens, "--optimiser", optimiser]
-        found = printed_by("bench.ahead.compile_step", [model, name, *options], ACCELERATORS[name], COMPILE_TIMEOUT_S)
-        cache.mkdir(parents=True, exist_ok=True)
+        found = printed_by(module, options, accelerators, COMPILE_TIMEOUT_S)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(found))
-    compiled: dict[str, Any] = json.loads(path.read_text())
-    return compiled
+    kept: dict[str, Any] = json.loads(path.read_text())
+    return kept
 
 
 def _digest() -> str:

@@ -16,14 +16,14 @@ from collections.abc import Sequence
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 
 from rollcast.policy.config import ModelConfig
 from rollcast.policy.noise import seed_words
 from rollcast.policy.params import Params, bind
 from rollcast.policy.sampling.decoding import Controls, Slice, decode_slice
 from rollcast.policy.sampling.generation import Completion, Generation, SampleRequest
-from rollcast.policy.sampling.kv_cache import Pages, copy_pages, empty_pages, extend
+from rollcast.policy.sampling.kv_cache import Pages, copy_pages, empty_pages, extend, page_shapes
 from rollcast.policy.sampling.page_pool import PagePool
 from rollcast.wire.limits import STOP_TOKENS_MAX
 from rollcast.wire.rollouts import Sampling
@@ -125,6 +125,10 @@ class Sampler:
     def new_pages(self) -> Pages:
         """Allocate the memory of the cache."""
         return empty_pages(self.config, self._pages + 1, PAGE_TOKENS, self._mesh)
+
+    def page_shapes(self) -> tuple[Pages, NamedSharding | None]:
+        """Return what page_shapes of kv_cache does for the cache's memory."""
+        return page_shapes(self.config, self._pages + 1, PAGE_TOKENS, self._mesh)
 
     def buckets(self) -> tuple[int, ...]:
         """Return the padded lengths of pieces: as many of LENGTH_BUCKETS as the longest prompt needs."""

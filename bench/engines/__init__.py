@@ -1,0 +1,1 @@
+"""Measure rollout engines: their speed, their agreement, and what a swap of versions costs."""
