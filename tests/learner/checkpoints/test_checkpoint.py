@@ -155,6 +155,24 @@ def test_a_fingerprint_covers_values_and_places() -> None:
     assert len({digest_of(records_of(state, begin_fingerprints(state))) for state in states}) == len(states)
 
 
+def mixed(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the finaliser of MurmurHash3."""
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        value = (value ^ (value >> np.uint32(shift))) * np.uint32(factor)
+    return value ^ (value >> np.uint32(16))
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (3, 24, 1024), (1, 7, 16384)], ids=str)
+def test_a_fingerprint_is_the_sum_of_hashes_of_values_and_indices(shape: tuple[int, ...]) -> None:
+    values = np.random.default_rng(0).standard_normal(shape, np.float32)
+    index = np.arange(values.size, dtype=np.uint32)
+    first = mixed(np.asarray(values).reshape(-1).view(np.uint32) ^ (index * np.uint32(0x9E3779B1)))
+    second = mixed(first + (index ^ np.uint32(0x27D4EB2F)))
+    expected = "".join(f"{half.sum(dtype=np.uint32):08x}" for half in (first, second))
+    state = {"a": jnp.asarray(values)}
+    assert records_of(state, begin_fingerprints(state))["a"].fingerprint == expected
+
+
 def test_training_does_not_wait_for_fingerprints_on_a_cpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     computed: list[tuple[int, ...]] = []
     sums = fingerprints.sums

@@ -105,6 +105,7 @@ def wrong_fingerprints() -> list[str]:
     random = np.random.default_rng(0)
     cases = {
         "float32 rows and columns": (np.float32, (3, 8, 6), (None, ("tensor", "fsdp"), "data")),
+        "float32 in slices": (np.float32, (2, 64, 4096), (None, ("tensor", "fsdp"), "data")),
         "int8 columns": (np.int8, (8, 6), (None, "fsdp")),
         "int32 on every device": (np.int32, (), ()),
     }
