@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rollcast.policy.config import ModelConfig, described_model
 from rollcast.policy.hub.config import write_config
 from rollcast.policy.hub.names import hf_names, is_transposed
+from rollcast.policy.lora import adapter_shapes
 from rollcast.policy.shapes import parameter_shapes
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.ids import Epoch, Version
@@ -21,7 +23,8 @@ from rollcast.wire.versions.tensors import ITEM_SIZE_BYTES, tensor_table
 BLOCK_TOKENS = 128
 """Tokens of a block of vLLM's cache at most: its processor backend's. A sequence fills whole blocks."""
 
-_PRECISIONS = ("float32", "bfloat16")
+PRECISIONS: Mapping[str, Literal["float32", "bfloat16"]] = {"float32": "float32", "bfloat16": "bfloat16"}
+"""Precisions that the engine can run, with the dtype of their weights in files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,8 @@ class ServerShape:
         memory_share: share of each device's memory that vLLM may take, 0 to 1; None: vLLM's default.
         cache_bytes: size of the key-value cache on all devices together; 0: what the share of memory leaves.
         cache_bytes_least: size of a cache that holds all rollouts at their greatest length.
+        base: folder of the weights that all versions share; empty: every version has its own.
+        adapter_rank: of the adapters over them; 0: there are none.
     """
 
     model: str
@@ -50,6 +55,8 @@ class ServerShape:
     memory_share: float | None
     cache_bytes: int
     cache_bytes_least: int
+    base: str = ""
+    adapter_rank: int = 0
 
     def serves(self, wanted: ServerShape) -> bool:
         """Return whether a server of this shape does the work of another one, which may have shorter sequences."""
@@ -62,7 +69,8 @@ class ServerShape:
         return wanted.tokens_max <= self.tokens_max and same_lengths == self
 
     def settings(self, folder: Path) -> dict[str, Any]:
-        """Write config.json into a folder, and return what the server's `start` needs."""
+        """Write config.json into a folder, the base's if there is one; return what the server's `start` needs."""
+        folder = Path(self.base) if self.base else folder
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(self.model)
         return {name: value for name, value in asdict(self).items() if name != "model"} | {"folder": str(folder)}
@@ -111,20 +119,15 @@ def read_model(record: VersionRecord) -> ModelConfig:
         MalformedMessage: this release or this engine cannot run it, or the record's tensors do not belong to it.
     """
     config = described_model(record)
-    if config.precision not in _PRECISIONS:
+    if config.precision not in PRECISIONS:
         raise MalformedMessage(
             f"the vllm engine cannot run a model in {config.precision}",
             cause="its kernels are published as E4M3 codes with a scale for each block, and vLLM's own block-wise FP8 "
             "rounds activations in other groups than the learner",
             fix='set engine.kind = "jax" on this peer, or train in bfloat16',
         )
-    if config.lora is not None:
-        raise MalformedMessage(
-            "the vllm engine cannot run adapters",
-            cause="it loads whole models, and a version of this run is adapters over a base",
-            fix='set engine.kind = "jax" on this peer',
-        )
-    expected = tensor_table((name, config.precision, shape) for name, shape in parameter_shapes(config).items())
+    shapes = parameter_shapes(config) if record.base is None else adapter_shapes(config)
+    expected = tensor_table((name, config.precision, shape) for name, shape in shapes.items())
     if tuple(record.tensors) != expected:
         raise MalformedMessage(
             "the version's tensors do not match its model",
@@ -142,6 +145,8 @@ class Checkpoint:
         state: file with exactly the version's bytes; it stays until `discard`.
         table: file with the names, places and shapes of its tensors.
         salt: text that no other version has, for caches that must not mix versions.
+        base: folder of the base's weights in a run with adapters; the version has no state file and no table then.
+        adapters: folder with the version's adapters over them; None: it is the base itself, or has no base.
     """
 
     epoch: Epoch
@@ -151,6 +156,8 @@ class Checkpoint:
     size_bytes: int
     table: Path
     salt: str
+    base: Path | None = None
+    adapters: Path | None = None
 
     def discard(self) -> None:
         """Remove the files."""

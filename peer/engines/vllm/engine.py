@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
 
 from peer.engines.base import GenerateRequest, Swap, VersionState, WarmUp
-from peer.engines.vllm.checkpoint import Checkpoint, ServerShape, server_shape, stage
+from peer.engines.vllm.adapters import rank_max, stage_adapters
+from peer.engines.vllm.checkpoint import Checkpoint, ServerShape, read_model, server_shape, stage
 from peer.engines.vllm.environment import VllmPython, Workspace, find_vllm
 from peer.engines.vllm.generation import VllmGeneration
 from peer.engines.vllm.supervisor import Supervisor, server_command
@@ -181,8 +182,8 @@ class VllmEngine:
     def shape(self, checkpoint: Checkpoint, tokens_max: int) -> ServerShape:
         """Return the server that a version and sequences of this length need. Lengths only rise."""
         self._tokens_max = max(self._tokens_max, tokens_max)
-        settings = self._settings
-        return server_shape(
+        settings, lora = self._settings, checkpoint.config.lora
+        shape = server_shape(
             checkpoint.config,
             self._tokens_max,
             concurrent_rollouts=settings.concurrent_rollouts,
@@ -190,6 +191,9 @@ class VllmEngine:
             memory_share=settings.memory_share,
             cache_tokens=settings.cache_tokens,
         )
+        if lora is None:
+            return shape
+        return replace(shape, base=str(checkpoint.base), adapter_rank=rank_max(lora.rank))
 
     def tokens_max(self, needed: int) -> int:
         """Return the length to start vLLM for, at least ``needed``."""
@@ -203,4 +207,6 @@ class VllmEngine:
     def _stage(self, version: VersionState) -> tuple[Checkpoint, bytes]:
         loaded_hash = state_hash(version.state)
         folder: Path = self._workspace.folder / "versions"
+        if read_model(version.record).lora is not None:
+            return stage_adapters(version, folder, loaded_hash), loaded_hash
         return stage(version.record, version.state, version.path, folder, loaded_hash), loaded_hash

@@ -95,6 +95,8 @@ class Supervisor:
             if self._loaded != checkpoint.salt:
                 self._loaded, begun_s = "", asyncio.get_running_loop().time()
                 header = {"do": "load", "state": str(checkpoint.state), "table": str(checkpoint.table)}
+                if checkpoint.base is not None:
+                    header = {"do": "adapt", "adapters": str(checkpoint.adapters or "")}
                 await self._call(header | {"salt": checkpoint.salt}, LOAD_TIMEOUT_S, "loading a version into vLLM")
                 self._loaded = checkpoint.salt
                 paused_s = asyncio.get_running_loop().time() - begun_s

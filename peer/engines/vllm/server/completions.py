@@ -64,10 +64,14 @@ class Completions:
         self._ended: dict[int, str] = {}
         self._flush: asyncio.TimerHandle | None = None
 
-    def begin(self, requests: list[Request], salt: str) -> None:
-        """Start requests. Prefix caches are shared only among those with one ``salt``."""
+    def begin(self, requests: list[Request], salt: str, adapters: Any = None) -> None:
+        """Start requests. Prefix caches are shared only among those with one ``salt``.
+
+        Args:
+            adapters: vLLM's LoRARequest; None: the weights alone.
+        """
         for request in requests:
-            task = asyncio.create_task(self._run(request, salt), name=f"request {request.number}")
+            task = asyncio.create_task(self._run(request, salt, adapters), name=f"request {request.number}")
             self._tasks[request.number] = task
 
     async def end(self, numbers: list[int] | None) -> None:
@@ -106,11 +110,11 @@ class Completions:
         }
         self._send(Frame(header, np.array(tokens, "<i4").tobytes() + logprobs.astype("<f4").tobytes()))
 
-    async def _run(self, request: Request, salt: str) -> None:
+    async def _run(self, request: Request, salt: str, adapters: Any) -> None:
         position = len(request.prompt)
         reason = "failed"
         try:
-            async for output in self._llm.generate(*_vllm_request(request, salt)):
+            async for output in self._llm.generate(*_vllm_request(request, salt), lora_request=adapters):
                 completion = output.outputs[0]
                 values = [step[token].logprob for token, step in _steps(completion)]
                 self._keep(request, position, completion.token_ids, values)

@@ -9,7 +9,9 @@ _NOISE = "peer.engines.vllm.server.sampling:KeyedNoise"
 
 
 def start_llm(settings: dict[str, Any]) -> Any:
-    """Return a started AsyncLLM with random weights. Blocks for seconds, with a GPU's compilation for minutes.
+    """Return a started AsyncLLM. Blocks for seconds, with a GPU's compilation for minutes.
+
+    It has the weights of the base of adapters, or random ones if each version brings its own.
 
     Args:
         settings: peer.engines.vllm.checkpoint.ServerShape as a dictionary.
@@ -27,10 +29,13 @@ def start_llm(settings: dict[str, Any]) -> Any:
     if settings["cache_bytes"] or on_cpu:  # on a processor there is no memory that is vLLM's alone
         cache_bytes = settings["cache_bytes"] or settings["cache_bytes_least"]
         cache["kv_cache_memory_bytes"] = -(-cache_bytes // min(devices, settings["key_value_heads"]))
+    lora: dict[str, Any] = {}
+    if settings["adapter_rank"]:  # one version at a time, and the next one beside it while it is loaded
+        lora = {"enable_lora": True, "max_lora_rank": settings["adapter_rank"], "max_loras": 1, "max_cpu_loras": 2}
     return AsyncLLM.from_engine_args(
         AsyncEngineArgs(
             model=settings["folder"],
-            load_format="dummy",
+            load_format="auto" if settings["base"] else "dummy",
             skip_tokenizer_init=True,
             generation_config="vllm",
             dtype=settings["dtype"],
@@ -49,6 +54,7 @@ def start_llm(settings: dict[str, Any]) -> Any:
             disable_log_stats=True,
             enable_log_requests=False,
             **cache,
+            **lora,
         )
     )
 

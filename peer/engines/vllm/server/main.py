@@ -32,6 +32,8 @@ class Server:
         self._llm: Any = None
         self._completions: Completions | None = None
         self._salt = ""
+        self._adapters: Any = None
+        self._adapted = 0  # versions of adapters so far
 
     def send(self, frame: Frame) -> None:
         """Send a frame, without waiting: the peer reads all the time, and the tokens of a run bound what is sent."""
@@ -55,8 +57,10 @@ class Server:
                 return await self._start(frame.header["settings"])
             case "load":
                 return await self._load(frame.header["state"], frame.header["table"], frame.header["salt"])
+            case "adapt":
+                return await self._adapt(frame.header["adapters"], frame.header["salt"])
             case "generate":
-                self._running.begin(Request.read(frame), self._salt)
+                self._running.begin(Request.read(frame), self._salt, self._adapters)
             case "abort":
                 await self._running.end(frame.header["numbers"])
             case _:
@@ -86,6 +90,22 @@ class Server:
     async def _load(self, state: str, table: str, salt: str) -> dict[str, Any]:
         await self._running.end(None)
         await self._llm.collective_rpc("load_version", args=(state, table))
+        self._salt = salt
+        return {}
+
+    async def _adapt(self, folder: str, salt: str) -> dict[str, Any]:
+        """Generate with these adapters from now on, or with none; those before are removed."""
+        from vllm.lora.request import LoRARequest
+
+        await self._running.end(None)
+        before, self._adapters = self._adapters, None
+        if before is not None:
+            await self._llm.remove_lora(before.lora_int_id)
+        if folder:
+            self._adapted += 1
+            adapters = LoRARequest(salt, self._adapted, folder)
+            await self._llm.add_lora(adapters)
+            self._adapters = adapters
         self._salt = salt
         return {}
 

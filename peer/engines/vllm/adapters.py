@@ -1,0 +1,100 @@
+"""Describe a version of adapters to vLLM: the base as a model of the Hub's form, the adapters as the library PEFT's.
+
+vLLM starts with the base, which stays for as long as the server lives, and gets each version's adapters beside it. It
+computes x W + ((x A) B) alpha / rank like the learner (vllm/lora); a rank that vLLM has no kernel for is filled up
+with zeros.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from peer.engines.base import VersionState
+from peer.engines.vllm.checkpoint import PRECISIONS, Checkpoint, read_model
+from rollcast.policy.config import ModelConfig
+from rollcast.runtime.errors import CorruptChunk, ModelError, StoreError
+from rollcast.wire.versions.records import state_hash
+
+_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # vllm/config/lora.py, MaxLoRARanks
+
+
+def rank_max(rank: int) -> int:
+    """Return the smallest of the ranks that vLLM can be started for which suffices."""
+    return min(one for one in _RANKS if one >= rank)
+
+
+def stage_adapters(version: VersionState, folder: Path, loaded_hash: bytes) -> Checkpoint:
+    """Make the files of a version of adapters below ``folder``, and those of its base unless they are there.
+
+    Args:
+        loaded_hash: BLAKE3 of the version's state.
+
+    Raises:
+        MalformedMessage: see read_model.
+        CorruptChunk: the base is not the one that the version's record names.
+        StoreError: the disk refuses.
+    """
+    record, whole = version.record, version.base or version
+    config = read_model(record)
+    base = folder / "bases" / whole.record.state_hash.hex()[:16]
+    place = folder / f"{record.version}-{loaded_hash.hex()[:16]}"
+    shutil.rmtree(place, ignore_errors=True)
+    try:
+        _stage_base(whole, config, base, version.record.version)
+        place.mkdir(parents=True)
+        if version.base is not None:
+            _save_adapters(version, config, place)
+    except (OSError, ModelError) as error:
+        raise StoreError(f"version {record.version} cannot be prepared for vLLM", cause=str(error)) from None
+    return Checkpoint(
+        record.epoch,
+        record.version,
+        config,
+        place / "state",
+        len(version.state),
+        place / "table.json",
+        place.name,
+        base=base,
+        adapters=place if version.base is not None else None,
+    )
+
+
+def _stage_base(whole: VersionState, config: ModelConfig, base: Path, version: int) -> None:
+    """Write the base as a model that vLLM loads when it starts; another base is removed."""
+    from rollcast.policy.hub.save import save_model
+
+    if base.exists():
+        return
+    read_model(whole.record)
+    if state_hash(whole.state) != whole.record.state_hash:
+        raise CorruptChunk(
+            f"the base of version {version} does not match its signed state hash",
+            cause="memory or the disk changed it",
+            fix="check this machine's memory and disk; the peer generates only with weights that it can vouch for",
+        )
+    shutil.rmtree(base.parent, ignore_errors=True)
+    making = base.with_suffix(".making")
+    making.mkdir(parents=True)
+    save_model(config, _tensors(whole), making, PRECISIONS[config.precision])
+    making.rename(base)
+
+
+def _save_adapters(version: VersionState, config: ModelConfig, place: Path) -> None:
+    from rollcast.policy.hub.adapter import save_adapter
+
+    save_adapter(config, _tensors(version), place, PRECISIONS[config.precision])
+
+
+def _tensors(version: VersionState) -> dict[str, Any]:
+    """Return a state's tensors by name, as views of its bytes."""
+    dtypes: dict[str, Any] = {"float32": np.dtype("<f4"), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+    found = {}
+    for spec in version.record.tensors:
+        piece = version.state[spec.offset_bytes : spec.offset_bytes + spec.size_bytes]
+        found[spec.name] = np.frombuffer(piece, dtypes[spec.dtype]).reshape(spec.shape)
+    return found
