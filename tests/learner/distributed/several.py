@@ -18,17 +18,15 @@ from pathlib import Path
 
 import numpy as np
 
-from learner.checkpoints.arrays import ArrayWrite
 from learner.checkpoints.checkpoint import Checkpoints, HostState
-from learner.checkpoints.fingerprints import digest_of
 from learner.config import DistributedConfig, LearnerConfig, MeshConfig
 from learner.distributed.leader import Follower, LeadTrainer
 from learner.distributed.processes import join
 from learner.training import mesh as mesh_module
 from learner.training.packing import PackedBatch
 from learner.training.trainer import Trainer, behaviour_by_version
-from rollcast.policy.config import ModelConfig
-from rollcast.policy.snapshot import freeze, thaw
+from rollcast.policy.config import LoraConfig, ModelConfig, adapted
+from rollcast.policy.snapshot import freeze, tensor_specs, thaw, views
 from tests.learner.tiny import CONFIG, tiny_batch
 
 MODEL = ModelConfig(
@@ -60,6 +58,8 @@ def with_routes(batch: PackedBatch, model: ModelConfig) -> PackedBatch:
 def course(trainer: Trainer, folder: Path, *, resume: bool, steps: int = 2) -> dict[str, object]:
     """Train on a batch of rollouts of the trainer's own version, from the start or from the folder's checkpoint."""
     checkpoints = Checkpoints(folder, keep=2)
+    if trainer.model_config.lora is not None:
+        keep_base(trainer, folder / "base", resume=resume)
     restored = checkpoints.restore(lambda _, saved: trainer.load(saved)) if resume else None
     model, batch = trainer.model_config, tiny_batch(REWARDS)
     if model.experts:
@@ -69,24 +69,31 @@ def course(trainer: Trainer, folder: Path, *, resume: bool, steps: int = 2) -> d
     for number in range(steps):
         print(f"step {number}", file=sys.stderr, flush=True)
         snapshot = trainer.snapshot()
-        assert snapshot == freeze(model, trainer.params())
+        assert model.lora is not None or snapshot == freeze(model, trainer.params())
         params = thaw(model, snapshot.tensors, snapshot.state_bytes)
         behaviour = behaviour_by_version(trainer, batch, lambda _, params=params: params).logprobs  # type: ignore[misc]
         metrics.append(trainer.train_step(batch, behaviour - apart))
     start = 0 if restored is None else restored.host.step
-    writes: list[ArrayWrite] = []
-
-    def write(path: str) -> ArrayWrite:
-        writes.append(trainer.begin_save(path))
-        return writes[0]
-
-    checkpoints.begin(host_state(start + steps), write).commit()
+    checkpoints.begin(host_state(start + steps), trainer.begin_save).commit()
+    saved = checkpoints.restore(lambda _host, _saved: None)
+    assert saved is not None
     return {
         "metrics": metrics,
         "snapshot": hashlib.sha256(trainer.snapshot().state_bytes).hexdigest(),
-        "digest": digest_of(writes[0].finish().records),
+        "digest": saved.digest,
         "restored": None if restored is None else restored.digest,
     }
+
+
+def keep_base(trainer: Trainer, path: Path, *, resume: bool) -> None:
+    """Write the base of adapters into a file, or read it from there."""
+    if not resume:
+        trainer.set_params(trainer.params())
+        with path.open("wb") as file:
+            trainer.write_base(file)
+        return
+    model = trainer.model_config
+    trainer.set_base(views(model, tensor_specs(model), path.read_bytes()))
 
 
 def main() -> None:
@@ -102,10 +109,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--init-from", type=Path, help="a model's folder, which only the leader receives")
     parser.add_argument("--experts", action="store_true", help="a model with experts, and batches with routes")
+    parser.add_argument("--adapters", action="store_true", help="train adapters over a frozen base")
     parser.add_argument("--then", help="one more mesh, which resumes from the last one's checkpoint")
     arguments = parser.parse_args()
     meshes = [tuple(map(int, text.split(","))) for text in arguments.mesh]
     model, from_folder = WITH_EXPERTS if arguments.experts else MODEL, {"init_from": arguments.init_from}
+    model = adapted(model, LoraConfig(rank=2)) if arguments.adapters else model
     if arguments.processes == 1:
         found = [
             course(

@@ -185,6 +185,15 @@ def test_two_processes_replay_the_routes_that_the_leader_has(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+def test_two_processes_train_adapters_over_one_base(tmp_path: Path) -> None:
+    two, one = (run(tmp_path / name, "--adapters") for name, run in (("two", pair), ("one", alone)))
+    further = pair(tmp_path / "one", "--adapters", "--resume"), alone(tmp_path / "two", "--adapters", "--resume")
+    assert [found["restored"] for found in further] == [one["digest"], two["digest"]]
+    for mine, theirs in (*zip(one["metrics"], two["metrics"], strict=True), [found["metrics"][0] for found in further]):
+        assert theirs == pytest.approx(mine, abs=1e-5)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_when_one_is_killed_the_other_ends_too(tmp_path: Path, victim: int) -> None:
     with started(tmp_path, free_address(), "--steps", "100000") as processes:
