@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
+from capacity.model.roofline import Weights
 from capacity.model.topologies import Shape, Topology
 from rollcast.runtime.config import ConfigModel
 
@@ -40,6 +41,8 @@ _NOT_STEPS: Mapping[str, str] = {
 
 class DemandSection(ConfigModel):
     """The learner, the staleness limit, and how versions travel."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     model: str
     """The model that generates: a name of the catalogue, for example qwen3-8b; `rollcast capacity offers models` lists
@@ -121,6 +124,8 @@ class DemandSection(ConfigModel):
 class LengthsSection(ConfigModel):
     """Lengths of rollouts; not used for workers whose rollouts a second and p90 were measured."""
 
+    model_config = ConfigDict(allow_inf_nan=False)
+
     distribution: str = "deepseek-r1"
     """A distribution of the catalogue (`rollcast capacity offers lengths` lists them), or a CSV file with
     low,high,weight in tokens."""
@@ -137,6 +142,10 @@ class EngineSection(ConfigModel):
     """Share of the roofline that the engine reaches, fitted from one timed decode; none: the catalogue's."""
     concurrencies: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
     """Rollouts in flight on one accelerator, among which the planner chooses."""
+    tensor_parallel: int | None = Field(None, ge=1, le=72)
+    """Accelerators that share one copy of the model; none: one each where the model fits, else all of the machine."""
+    weights: Weights = "bf16"
+    """Precision of the weights that workers generate with: bf16, fp8 or int4; versions are sent as the demand says."""
 
 
 class DemandFile(ConfigModel):

@@ -12,7 +12,7 @@ from typing import Any
 
 from capacity.inputs.pool_columns import Record
 from capacity.inputs.pool_files import Row
-from capacity.inputs.pool_rows import BYTES_PER_MBIT
+from capacity.model.units import BYTES_PER_MBIT
 
 _GONE = ("left", "lost")
 _MEASURED = (

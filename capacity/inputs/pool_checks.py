@@ -143,7 +143,8 @@ def _why(members: Sequence[Skipped]) -> str:
         if alone:
             return "its price is 0. If it is free, set donated = yes in that row."
         return "their price is 0. If they are free, set donated = yes in those rows."
-    return f"{first.column} {_IS[first.reason]}: {first.detail}."
+    verb = "are missing" if "," in first.column else _IS[first.reason]
+    return f"{first.column} {verb}: {first.detail}."
 
 
 def filled_line(filled: Filled) -> str:
@@ -170,10 +171,8 @@ def _taken(row: Row, progress: _Progress) -> PoolRow:
             filled.append((column, value, "assumption"))
     values: dict[str, Any] = {name: _accepted(RULES[name], value) for name, value in record.items()}
     _fill_donated(values, filled)
-    _check_spot(values)
+    _check_needed(values)
     for rule in RULES.values():
-        if rule.name not in values and rule.needed:
-            raise _Refusal("missing", rule.name, None, rule.meaning)
         if rule.name not in values and rule.default is not None:
             values[rule.name] = rule.default
             if rule.name in _REPORTED:
@@ -234,14 +233,21 @@ def _fill_donated(values: dict[str, Any], filled: list[tuple[str, Value, Origin]
         raise _Refusal("zero", "usd_per_hour", 0, "a free machine needs donated = yes in its row")
 
 
-def _check_spot(values: dict[str, Any]) -> None:
+def _check_needed(values: dict[str, Any]) -> None:
+    missing = [rule for rule in RULES.values() if rule.needed and rule.name not in values]
     if values.get("spot") and "preemptions_per_hour" not in values:
-        raise _Refusal("missing", "preemptions_per_hour", None, "a spot machine can be preempted")
+        missing.append(RULES["preemptions_per_hour"])
+    if len(missing) == 1:
+        raise _Refusal("missing", missing[0].name, None, missing[0].meaning)
+    if missing:
+        detail = "every row needs them; --assume column=value fills one in everywhere"
+        raise _Refusal("missing", ", ".join(rule.name for rule in missing), None, detail)
 
 
 def _check_speed(values: dict[str, Any]) -> None:
     measured = [name for name in ("rollouts_per_second", "tokens_per_second") if name in values]
-    if not measured and not values["hardware"]:
+    sheet = {"memory_gb", "bandwidth_gb_s", "tflops_bf16"} <= values.keys()
+    if not measured and not sheet and not values["hardware"]:
         raise _Refusal(
             "missing", "hardware", None, "without a measured speed, the speed is estimated from the hardware"
         )

@@ -38,6 +38,25 @@ class ColumnRule:
     choices: tuple[str, ...] = ()
 
 
+#: Names of columns elsewhere -> ours; only names that leave neither the meaning nor the unit open.
+ALIASES: dict[str, str] = {
+    "id": "worker_id",
+    "price": "usd_per_hour",
+    "price_per_hour": "usd_per_hour",
+    "gpu": "hardware",
+    "gpu_name": "hardware",
+    "gpu_count": "gpus",
+    "num_gpus": "gpus",
+    "vram_gb": "memory_gb",
+    "upload_mbps": "upload_mbit_per_second",
+    "download_mbps": "download_mbit_per_second",
+    "inet_up": "upload_mbit_per_second",
+    "inet_down": "download_mbit_per_second",
+    "location": "region",
+    "geolocation": "region",
+}
+
+
 def _text(name: str, meaning: str) -> ColumnRule:
     return ColumnRule(name, "text", meaning, default="")
 
@@ -58,13 +77,29 @@ RULES: dict[str, ColumnRule] = {
         _text("provider", "its owner: a cloud, a marketplace, a lab"),
         _text("region", "machines of one region are lost together; of a cloud as provider:region, e.g. aws:us-east-1"),
         _text("hardware", "accelerator by its name in the catalogue; `rollcast capacity offers hardware` lists them"),
+        ColumnRule("memory_gb", "number", "memory of one accelerator; any size is named by it", low=1, high=2000),
         ColumnRule(
-            "gpus",
+            "bandwidth_gb_s",
+            "number",
+            "memory bandwidth of one accelerator, GB/s; with memory_gb and tflops_bf16 any accelerator can be used",
+            low=10,
+            high=100_000,
+        ),
+        ColumnRule("tflops_bf16", "number", "dense bf16 TFLOP/s of one accelerator", low=1, high=100_000),
+        ColumnRule("gpus", "whole", "accelerators in the machine", default=1, low=1, high=72),
+        ColumnRule(
+            "tensor_parallel",
             "whole",
-            "accelerators in the machine, with a copy each, or one among all",
-            default=1,
+            "accelerators that share one copy of the model; the demand's if empty",
             low=1,
             high=72,
+        ),
+        ColumnRule(
+            "weights",
+            "text",
+            "precision of the weights that it generates with: bf16, fp8 or int4; the demand's if empty",
+            default="",
+            choices=("", "bf16", "fp8", "int4"),
         ),
         ColumnRule("usd_per_hour", "number", "price of the machine while it is on", needed=True, low=0.005, high=500),
         ColumnRule("donated", "flag", "whether it costs nothing: only then may usd_per_hour be 0", default=False),
@@ -107,7 +142,7 @@ RULES: dict[str, ColumnRule] = {
         ColumnRule(
             "preemptions_per_hour",
             "number",
-            "mean number of preemptions per hour",
+            "mean number of preemptions per hour; needed where spot = yes",
             default=0.0,
             low=0.0001,
             high=60,

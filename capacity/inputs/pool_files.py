@@ -5,17 +5,20 @@ from __future__ import annotations
 import csv
 import difflib
 import io
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from capacity.inputs.pool_columns import RULES, Record
+from capacity.inputs.pool_columns import ALIASES, RULES, Record
 from rollcast.runtime.errors import PoolError
 
 FILE_BYTES_MAX = 64 << 20
 ROWS_MAX = 100_000
+_DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+_DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+")
 _COLUMNS_PAGE = "docs/capacity.md lists the columns with their units"
 
 
@@ -50,20 +53,23 @@ def read_pool(path: Path) -> list[Row]:
 def rows_of_csv(text: str, source: str) -> list[Row]:
     """Parse rows of CSV text; lines that start with # are comments, empty cells are absent.
 
+    Cells are separated by commas, semicolons or tabs, whichever the header has most of. With semicolons a comma is a
+    decimal point, as in spreadsheets of countries that write it so.
+
     Raises:
         PoolError: the text is not CSV, a column is unknown or named twice, a row has another number of cells than the
             header, or a cell has a line break in it.
     """
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip() and line[0] != "#"]
-    reader = csv.reader(io.StringIO("\n".join(line for _, line in lines)), strict=True)
+    delimiter = max(_DELIMITERS, key=lines[0][1].count) if lines else ","
+    reader = csv.reader(io.StringIO("\n".join(line for _, line in lines)), strict=True, delimiter=delimiter)
     try:
         table = list(reader)
     except csv.Error as error:
         raise PoolError(f"{source} is not CSV", cause=str(error), fix="check its quotes") from None
     if not table:
         return []
-    header = [cell.strip() for cell in table[0]]
-    _check_columns(header, source)
+    header = _our_names([cell.strip() for cell in table[0]], source)
     if len(table) != len(lines):
         raise PoolError(f"{source} has a cell with a line break in it", fix="keep each row on one line")
     rows = []
@@ -71,9 +77,9 @@ def rows_of_csv(text: str, source: str) -> list[Row]:
         if len(cells) != len(header):
             raise PoolError(
                 f"{source} line {number} has {len(cells)} cells, the header {len(header)}",
-                fix="put text with commas into double quotes",
+                fix=f"put text with {_DELIMITERS[delimiter]} into double quotes",
             )
-        filled = {name: cell.strip() for name, cell in zip(header, cells, strict=True) if cell.strip()}
+        filled = {name: _plain_cell(cell, delimiter) for name, cell in zip(header, cells, strict=True) if cell.strip()}
         rows.append(Row(f"line {number}", dict(filled)))
     return rows
 
@@ -95,7 +101,8 @@ def rows_of_toml(text: str, source: str) -> list[Row]:
     rows = []
     for number, worker in enumerate(workers, 1):
         values = {**defaults, **worker} if isinstance(worker, dict) else {"": worker}
-        _check_columns(values, f"{source} worker {number}")
+        names = _our_names(values, f"{source} worker {number}")
+        values = dict(zip(names, values.values(), strict=True))
         rows.append(Row(f"worker {number}", _plain(values, f"{source} worker {number}")))
     return rows
 
@@ -112,8 +119,7 @@ def assumed_values(assignments: Iterable[str]) -> Record:
         if not separator or not value.strip():
             raise PoolError(f"cannot read the assumption {assignment!r}", fix="write it as column=value")
         values[name.strip()] = value.strip()
-    _check_columns(values, "--assume")
-    return values
+    return dict(zip(_our_names(values, "--assume"), values.values(), strict=True))
 
 
 def _text(path: Path) -> str:
@@ -122,23 +128,36 @@ def _text(path: Path) -> str:
             raise PoolError(
                 f"{path} is larger than {FILE_BYTES_MAX >> 20} MiB", fix="use the column `count` for equals"
             )
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # spreadsheets begin a file with a byte order mark
     except FileNotFoundError:
         raise PoolError(f"no pool at {path}", fix="give a .csv or .toml file; configs/pool.csv is an example") from None
     except (OSError, UnicodeDecodeError) as error:
         raise PoolError(f"cannot read {path}", cause=str(error), fix="check the file and its permissions") from None
 
 
-def _check_columns(names: Iterable[str], source: str) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise PoolError(f"{source} has the column {name!r} twice", fix="remove one of them")
-        seen.add(name)
+def _our_names(names: Iterable[str], source: str) -> list[str]:
+    """Return the columns' names in a pool.
+
+    Raises:
+        PoolError: a column is unknown, or named twice.
+    """
+    ours: dict[str, str] = {}
+    for given in names:
+        name = ALIASES.get(given.lower(), given)
+        if name in ours:
+            twice = repr(name) if given == ours[name] else f"{name!r} as {ours[name]!r} and as {given!r}"
+            raise PoolError(f"{source} has the column {twice} twice", fix="remove one of them")
+        ours[name] = given
         if name not in RULES:
             close = difflib.get_close_matches(name, RULES, n=1, cutoff=0.5)
             hint = f"did you mean {close[0]!r}? " if close else ""
             raise PoolError(f"{source} has a column that no pool has: {name!r}", fix=f"{hint}{_COLUMNS_PAGE}")
+    return list(ours)
+
+
+def _plain_cell(cell: str, delimiter: str) -> str:
+    text = cell.strip()
+    return text.replace(",", ".") if delimiter == ";" and _DECIMAL_COMMA.fullmatch(text) else text
 
 
 def _plain(values: Mapping[str, Any], where: str) -> Record:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
+from capacity.model.roofline import Weights
 from capacity.model.workers import Pin
-
-BYTES_PER_MBIT = 1e6 / 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +15,8 @@ class PoolRow:
 
     Args:
         where: the row's place in the file, for messages.
+        memory_gb, bandwidth_gb_s, tflops_bf16: of one accelerator; None: those of the catalogue.
+        tensor_parallel, weights: None and empty: those of the demand.
         t_gen_p90_s, rollouts_per_second, tokens_per_second, concurrency: measured values; None: not measured.
     """
 
@@ -25,7 +27,12 @@ class PoolRow:
     provider: str
     region: str
     hardware: str
+    memory_gb: float | None
+    bandwidth_gb_s: float | None
+    tflops_bf16: float | None
     gpus: int
+    tensor_parallel: int | None
+    weights: Weights | Literal[""]
     usd_per_hour: float
     donated: bool
     upload_mbit_per_second: float

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from capacity.catalogue.gpus import gpu_named, gpus
+from capacity.catalogue.gpus import GIB, gpu_named, gpus
 from capacity.catalogue.served import efficiency_of
 from capacity.inputs.pool_checks import Skipped
-from capacity.inputs.pool_rows import BYTES_PER_MBIT, PoolRow
+from capacity.inputs.pool_rows import PoolRow
 from capacity.model.lengths import LengthDistribution
-from capacity.model.roofline import ModelShape, speeds_of, together
-from capacity.model.units import BYTES_PER_GB
+from capacity.model.roofline import WEIGHT_BYTES, Gpu, ModelShape, Weights, speeds_of, together
+from capacity.model.units import BYTES_PER_GB, BYTES_PER_MBIT
 from capacity.model.workers import Speed, Worker
+
+TERA = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,8 @@ class Rollouts:
         prompt_tokens: mean length of a prompt.
         efficiency: share of the roofline that every accelerator reaches; None: the catalogue's for each.
         concurrencies: rollouts in flight on one accelerator among which the planner chooses.
+        tensor_parallel: accelerators that share one copy; None: one each where the model fits, else all of a machine.
+        weights: precision of the weights that workers generate with, whatever versions are sent in.
     """
 
     model: ModelShape | None
@@ -33,6 +37,8 @@ class Rollouts:
     prompt_tokens: float
     efficiency: float | None
     concurrencies: tuple[int, ...]
+    tensor_parallel: int | None = None
+    weights: Weights = "bf16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,7 @@ def workers_of(rows: Sequence[PoolRow], rollouts: Rollouts) -> Pool:
     """Return workers with their speeds; skip rows whose hardware is unknown, or too small for the model."""
     workers: list[Worker] = []
     skipped: list[Skipped] = []
-    estimated: dict[tuple[str, int], tuple[Speed, ...] | Skipped] = {}
+    estimated: dict[tuple[object, ...], tuple[Speed, ...] | Skipped] = {}
     measured = 0
     for row in rows:
         found: tuple[Speed, ...] | Skipped
@@ -60,7 +66,8 @@ def workers_of(rows: Sequence[PoolRow], rollouts: Rollouts) -> Pool:
             found = (_measured(row, rollouts.lengths),)
             measured += row.count
         else:
-            kind = row.hardware, row.gpus
+            sheet = row.memory_gb, row.bandwidth_gb_s, row.tflops_bf16
+            kind = row.hardware, *sheet, row.gpus, row.tensor_parallel, row.weights
             if kind not in estimated:
                 estimated[kind] = _estimated(row, rollouts)
             found = estimated[kind]
@@ -88,31 +95,56 @@ def _measured(row: PoolRow, lengths: LengthDistribution) -> Speed:
 
 
 def _estimated(row: PoolRow, rollouts: Rollouts) -> tuple[Speed, ...] | Skipped:
-    gpu = gpu_named(row.hardware)
+    gpu = _gpu_of(row)
     if gpu is None:
-        known = f"the catalogue has {', '.join(sorted(gpus()))}; or give a measured speed"
+        known = (
+            f"give its memory_gb, bandwidth_gb_s and tflops_bf16, or a measured speed; known are {', '.join(gpus())}"
+        )
         return Skipped(row.where, row.worker_id, "unknown_hardware", "hardware", row.hardware, known)
     if rollouts.model is None:
         return Skipped(row.where, row.worker_id, "missing", "rollouts_per_second", "", "the model is not known either")
-    speeds_on = functools.partial(
-        speeds_of,
-        model=rollouts.model,
-        lengths=rollouts.lengths,
-        concurrencies=rollouts.concurrencies,
-        efficiency=rollouts.efficiency or efficiency_of(gpu),
-        prompt_tokens=rollouts.prompt_tokens,
-    )
-    if alone := speeds_on(gpu):
-        count = row.gpus
-        return tuple(
-            Speed(one.concurrency * count, one.rollouts_per_second * count, one.t_gen_p90_s, one.t_gen_mean_s)
-            for one in alone
+    precision = row.weights or rollouts.weights
+    model = replace(rollouts.model, bytes_per_parameter=WEIGHT_BYTES[precision])
+    sharing = row.tensor_parallel or rollouts.tensor_parallel
+    if sharing and sharing > row.gpus:
+        detail = f"the machine has {row.gpus} accelerator{'s' if row.gpus > 1 else ''}"
+        return Skipped(row.where, row.worker_id, "does_not_fit", "tensor_parallel", str(sharing), detail)
+    for each in (sharing,) if sharing else (1, row.gpus):
+        speeds = speeds_of(
+            together(gpu, each),
+            model,
+            rollouts.lengths,
+            rollouts.concurrencies,
+            rollouts.efficiency or efficiency_of(gpu),
+            prompt_tokens=rollouts.prompt_tokens,
         )
-    if divided := speeds_on(together(gpu, row.gpus)):
-        return divided
-    weights_gb, memory_gb = rollouts.model.weight_bytes / BYTES_PER_GB, gpu.memory_bytes * row.gpus / BYTES_PER_GB
-    detail = f"{weights_gb:.1f} GB of weights and their cache in the {memory_gb:.1f} GB of the machine's accelerators"
+        if speeds:
+            return _of_copies(speeds, row.gpus // each)
+    weights_gb, memory_gb = model.weight_bytes / BYTES_PER_GB, gpu.memory_bytes * (sharing or row.gpus) / BYTES_PER_GB
+    detail = f"{weights_gb:.1f} GB of weights and their cache in the {memory_gb:.1f} GB that share a copy"
     return Skipped(row.where, row.worker_id, "does_not_fit", "hardware", row.hardware, detail)
+
+
+def _of_copies(speeds: tuple[Speed, ...], copies: int) -> tuple[Speed, ...]:
+    return tuple(
+        Speed(one.concurrency * copies, one.rollouts_per_second * copies, one.t_gen_p90_s, one.t_gen_mean_s)
+        for one in speeds
+    )
+
+
+def _gpu_of(row: PoolRow) -> Gpu | None:
+    """Return a row's accelerator: what the row states, the rest from the catalogue; None if figures are missing."""
+    stated_gib = row.memory_gb * BYTES_PER_GB / GIB if row.memory_gb else None
+    known = gpu_named(row.hardware, stated_gib) or gpu_named(row.hardware)
+    stated = {
+        "memory_bytes": (row.memory_gb, BYTES_PER_GB),
+        "bandwidth_bytes_per_second": (row.bandwidth_gb_s, BYTES_PER_GB),
+        "flops_per_second": (row.tflops_bf16, TERA),
+    }
+    figures: dict[str, Any] = {name: value * unit for name, (value, unit) in stated.items() if value is not None}
+    if known is not None:
+        return replace(known, **figures)
+    return Gpu(row.hardware or "accelerator", **figures) if len(figures) == len(stated) else None
 
 
 def _worker(row: PoolRow, worker_id: str, speeds: tuple[Speed, ...]) -> Worker:

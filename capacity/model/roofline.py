@@ -16,8 +16,9 @@ scaling transformer inference" (2022), section 2.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from capacity.model.lengths import LengthDistribution, generation_times
 from capacity.model.workers import Speed
@@ -87,6 +88,12 @@ class ModelShape:
     def computed_parameters(self) -> float:
         """Parameters that each token is multiplied with."""
         return self.active_parameters or self.parameters
+
+
+Weights = Literal["bf16", "fp8", "int4"]
+
+#: Bytes of one parameter as an engine holds it: int4 has a 16-bit scale and zero point for each group of 128.
+WEIGHT_BYTES: Mapping[Weights, float] = {"bf16": 2.0, "fp8": 1.0, "int4": 0.53}
 
 
 @dataclass(frozen=True, slots=True)

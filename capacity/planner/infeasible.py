@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from capacity.model.demand import Demand
+from capacity.model.units import bandwidth
 from capacity.planner.columns import Columns
 from capacity.planner.max_rate import Reach
 from capacity.planner.plans import Infeasible, RowName
@@ -81,14 +82,14 @@ def _what(row: RowName, reach: Reach) -> str:
     match row:
         case "learner_uplink":
             have = demand.learner_upload_bytes_per_second
-            return f"the learner's uplink of {have / MB:.4g} MB/s is below the {rho / MB:.4g} MB/s that {within} take"
+            return f"the learner's uplink of {bandwidth(have)} is below the {bandwidth(rho)} that {within} take"
         case "relay":
             return (
                 f"{reach.rate:.4g} rollouts/s at most get {within} over their own and the learner's uplinks; {needed}"
             )
         case "downlink":
             makes = f"make {reach.without_relaying:.4g} rollouts/s"
-            return f"workers with {rho / MB:.4g} MB/s downlink ({within}) {makes}; {needed}"
+            return f"workers with a downlink of {bandwidth(rho)} ({within}) {makes}; {needed}"
         case "pins":
             return f"a worker that is pinned on is too slow, or its downlink is, for {within}"
         case "region":

@@ -9,6 +9,7 @@ from typing import Literal
 
 from capacity.model.demand import Demand
 from capacity.model.topologies import Topology
+from capacity.model.units import bandwidth
 from capacity.planner.columns import Columns
 
 Knob = Literal["S", "kappa", "uplink", "topology", "deltas", "workers", "budget"]
@@ -90,7 +91,7 @@ def _uplink(demand: Demand, columns: Columns, possible: Possible) -> Remedy | No
     factor = smallest_factor(lambda factor: possible(at(factor), columns))
     if factor is None or now <= 0:
         return None
-    change = f"{now / 1e6:.4g} MB/s -> {now * factor / 1e6:.4g} MB/s"
+    change = f"{bandwidth(now)} -> {bandwidth(now * factor)}"
     return Remedy("uplink", change, factor - 1.0, at(factor), columns)
 
 

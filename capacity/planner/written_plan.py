@@ -10,6 +10,7 @@ from capacity.model.broadcast_bound import broadcast_seconds
 from capacity.model.demand import Demand
 from capacity.model.egress import Copies
 from capacity.model.staleness import staleness_needed
+from capacity.model.units import bandwidth
 from capacity.model.workers import Worker
 from capacity.planner.columns import Columns, Floats, Mask
 from capacity.planner.linear import Relaxation
@@ -18,7 +19,6 @@ from capacity.planner.plans import Candidate, Infeasible, Plan, Row, Split
 from capacity.planner.programme import Programme, origin_feeds
 from capacity.planner.senders import copies_sent, egress_of, marginal_usd_per_gb
 
-MB = 1e6
 WORTH_NAMING_USD = 5e-5  # a smaller difference is printed as 0.0000
 
 
@@ -86,7 +86,7 @@ def _why_not(programme: Programme) -> Callable[[int, Worker], str]:
         if programme.useful[place] <= 0:
             return f"off: preemptions leave none of its work, {price}"
         return (
-            f"off: its downlink of {worker.download_bytes_per_second / MB:.3g} MB/s is below the {rho / MB:.3g} MB/s "
+            f"off: its downlink of {bandwidth(worker.download_bytes_per_second, 3)} is below the {bandwidth(rho, 3)} "
             f"that a version within {split.t_bcast_s:.0f} s needs"
         )
 

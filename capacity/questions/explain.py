@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from capacity.model.units import BYTES_PER_MBIT
 from capacity.planner.plans import Candidate, Plan, Row
 from capacity.questions.sensitivities import KnobEffect, single_changes
-
-MB = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +70,9 @@ def _prices(rows: Sequence[Row]) -> list[ShadowPrice]:
 
 def _price(row: Row) -> ShadowPrice:
     if row.unit == "bytes/s":
-        usd = row.shadow_usd_per_hour * MB
-        return ShadowPrice(row, "MB/s", usd, f"one more MB/s of the origin's or a relay's uplink saves {usd:.3g} $/h")
+        usd = row.shadow_usd_per_hour * BYTES_PER_MBIT
+        why = f"one more Mbit/s of the origin's or a relay's uplink saves {usd:.3g} $/h"
+        return ShadowPrice(row, "Mbit/s", usd, why)
     usd = row.shadow_usd_per_hour
     where = f" without {row.subject}" if row.name == "region" else ""
     return ShadowPrice(row, row.unit, usd, f"one more rollout/s{where} costs {usd:.3g} $/h")

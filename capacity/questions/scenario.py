@@ -10,12 +10,12 @@ from capacity.catalogue.models import model_named, models
 from capacity.catalogue.token_lengths import LENGTH_NAMES, lengths_named
 from capacity.inputs.demand_file import MODEL_MEASURED, DemandFile, LengthsSection, topology_named
 from capacity.inputs.pool_checks import CheckedPool, skipped_lines
-from capacity.inputs.pool_rows import BYTES_PER_MBIT
 from capacity.inputs.pool_speeds import Rollouts, workers_of
 from capacity.model.assumptions import Assumption
 from capacity.model.demand import Demand
 from capacity.model.lengths import LengthDistribution
 from capacity.model.roofline import ModelShape
+from capacity.model.units import BYTES_PER_MBIT
 from capacity.model.version_bytes import delta_share
 from capacity.model.workers import Worker
 from capacity.questions.plan_json import Inputs
@@ -138,6 +138,8 @@ def rollouts_of(file: DemandFile) -> Rollouts:
         prompt_tokens=file.lengths.prompt_tokens,
         efficiency=file.engine.efficiency,
         concurrencies=file.engine.concurrencies,
+        tensor_parallel=file.engine.tensor_parallel,
+        weights=file.engine.weights,
     )
 
 

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 
 from capacity.catalogue.served import efficiencies
 from capacity.inputs.demand_file import DemandFile
-from capacity.inputs.pool_rows import BYTES_PER_MBIT, PoolRow
+from capacity.inputs.pool_rows import PoolRow
 from capacity.inputs.pool_speeds import Pool, Rollouts
 from capacity.model.assumptions import Assumption
 from capacity.model.broadcast_bound import stripe_factor
 from capacity.model.demand import Demand
 from capacity.model.roofline import UNTIMED_EFFICIENCY
+from capacity.model.units import BYTES_PER_MBIT
 from capacity.model.version_bytes import RELATIVE_UNCERTAINTY
 
 GIVEN, DEFAULT = "given", "by default"

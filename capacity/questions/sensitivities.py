@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from capacity.model.demand import Demand
+from capacity.model.units import bandwidth
 from capacity.model.workers import Worker
 from capacity.planner.columns import Columns, columns_of
 from capacity.planner.planner import DEFAULTS, PlanOptions, lowest_bound
@@ -53,7 +54,7 @@ def _turned(demand: Demand, columns: Columns) -> Iterator[tuple[Knob, str, Deman
         if 0 < steps < limit:
             yield "kappa", f"{kappa} -> {steps}", replace(demand, publish_every_steps=steps), columns
     for factor, word in ((2.0, "doubled"), (0.5, "halved")):
-        change = f"{word} to {uplink * factor / 1e6:.4g} MB/s"
+        change = f"{word} to {bandwidth(uplink * factor)}"
         yield "uplink", change, replace(demand, learner_upload_bytes_per_second=uplink * factor), columns
     for topology in TOPOLOGIES:
         if str(topology) != str(demand.topology):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from capacity.inputs.pool_rows import BYTES_PER_MBIT
+from capacity.model.units import BYTES_PER_MBIT
 from capacity.model.workers import Worker
 from capacity.questions.plan_json import Inputs
 from capacity.reports.plan import family

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from capacity.inputs.pool_checks import filled_line, skipped_lines
-from capacity.inputs.pool_rows import BYTES_PER_MBIT
 from capacity.model.assumptions import Assumption
+from capacity.model.units import BYTES_PER_MBIT
 from capacity.planner.plans import Candidate, Plan, Row
 from capacity.questions.horizon import Forecast
 from capacity.questions.plan_json import Inputs, totals_of
@@ -226,8 +226,8 @@ def _row_cells(row: Row) -> tuple[Cell, ...]:
 
 
 def _unit(row: Row) -> tuple[float, str]:
-    """Return the factor and the unit in which a row is shown: bytes a second as MB a second."""
-    return (1e-6, "MB/s") if row.unit == "bytes/s" else (1.0, row.unit)
+    """Return the factor and the unit in which a row is shown: bytes/s as Mbit/s."""
+    return (1 / BYTES_PER_MBIT, "Mbit/s") if row.unit == "bytes/s" else (1.0, row.unit)
 
 
 def _figure(value: float | int | str | bool) -> str:

@@ -23,7 +23,7 @@ Values = dict[str, str | int | float]
 _HEADINGS = {
     "staleness": "S",
     "kappa": "kappa",
-    "uplink": "uplink Gbit/s",
+    "uplink": "uplink",
     "topology": "topology",
     "encoding": "encoding",
     "model": "model",
@@ -31,7 +31,7 @@ _HEADINGS = {
     "t_train": "T_train s",
 }
 _WHOLE = ("staleness", "kappa")
-_NUMBERS = ("uplink", "headroom", "t_train")
+_NUMBERS = ("headroom", "t_train")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ def _in_words(key: str, value: str | int | float) -> str:
         case "topology" | "encoding" | "model":
             return str(value)
         case "uplink":
-            return f"uplink {value:g} Gbit/s"
+            return f"uplink {value}"
         case "t_train":
             return f"T_train {value:g} s"
         case _:

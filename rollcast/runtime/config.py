@@ -30,7 +30,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         ConfigError: the file is missing, cannot be read, or is not TOML.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors of Windows add a byte order mark
     except FileNotFoundError:
         raise ConfigError(
             f"no configuration file at {path}", fix="give the path of a TOML file; configs/ has examples"

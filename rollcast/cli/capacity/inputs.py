@@ -12,16 +12,16 @@ from cyclopts import Parameter
 
 from capacity.catalogue.gpus import gpu_named
 from capacity.defaults import DEMAND, POOL, default_text
+from capacity.inputs.bandwidth import mbit_per_second
 from capacity.inputs.demand_file import DemandFile, Encoding
 from capacity.inputs.live_pool import LiveRun, live_run, merged
 from capacity.inputs.pool_checks import CheckedPool, check_pool
 from capacity.inputs.pool_files import assumed_values, read_pool, rows_of_csv
+from capacity.model.roofline import Weights
 from capacity.questions.scenario import Scenario, scenario_of
 from rollcast.cli.options import THIS_RUN, Settings
 from rollcast.runtime.config import override, parse_config, read_toml
 from rollcast.runtime.errors import ConfigError, MalformedMessage
-
-_MBIT_PER_GBIT = 1000.0
 
 
 @Parameter(name="*")
@@ -76,13 +76,17 @@ class DemandOptions:
     kappa
         Learner steps between two published versions.
     uplink
-        Upload rate of the origin in Gbit/s.
+        Upload rate of the origin, for example 1000Mbit/s, 2.5Gbit/s or 125MB/s; a bare number is in Mbit/s.
     topology
         Topology of a broadcast: stripes=N, tree, chain or star.
     encoding
         Encoding in which workers receive a version.
     usd_per_hour_max
         Budget for workers and their traffic in US dollars per hour.
+    tensor_parallel
+        Accelerators of a machine that share one copy of the model; a pool's column counts more.
+    weights
+        Precision of the weights that workers generate with; a pool's column counts more.
     setting
         Override one setting of the file, for example demand.t_train_s=60. May be repeated.
     """
@@ -91,10 +95,12 @@ class DemandOptions:
     model: str | None = None
     staleness: int | None = None
     kappa: int | None = None
-    uplink: float | None = None
+    uplink: str | None = None
     topology: str | None = None
     encoding: Encoding | None = None
     usd_per_hour_max: float | None = None
+    tensor_parallel: int | None = None
+    weights: Weights | None = None
     setting: Settings = ()
 
 
@@ -165,8 +171,10 @@ def demand_file(options: DemandOptions, live: LiveRun | None = None) -> tuple[De
     section = dict(values.get("demand", {})) | measured | changes
     if "model" in changes or "encoding" in changes:
         section.pop("update_bytes", None)  # its value belongs to another model or encoding
-    values = override(values | {"demand": section}, options.setting)
-    if changes or options.setting:
+    given = {"tensor_parallel": options.tensor_parallel, "weights": options.weights}
+    engine = dict(values.get("engine", {})) | {name: value for name, value in given.items() if value is not None}
+    values = override(values | {"demand": section, "engine": engine}, options.setting)
+    if changes or any(value is not None for value in given.values()) or options.setting:
         source += " with options"
     return parse_config(values, DemandFile, source=source), source
 
@@ -176,12 +184,24 @@ def _set_options(options: DemandOptions) -> dict[str, Any]:
         "model": options.model,
         "staleness_limit": options.staleness,
         "publish_every_steps": options.kappa,
-        "learner_upload_mbit_per_second": None if options.uplink is None else options.uplink * _MBIT_PER_GBIT,
+        "learner_upload_mbit_per_second": None if options.uplink is None else _uplink(options.uplink),
         "topology": options.topology,
         "encoding": options.encoding,
         "usd_per_hour_max": options.usd_per_hour_max,
     }
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _uplink(text: str) -> float:
+    """Return the Mbit/s of --uplink.
+
+    Raises:
+        ConfigError: it is no bandwidth.
+    """
+    try:
+        return mbit_per_second(text)
+    except ValueError as error:
+        raise ConfigError("--uplink cannot be read", cause=str(error), fix="give a number with its unit") from None
 
 
 def _live(options: PoolOptions) -> LiveRun | None:

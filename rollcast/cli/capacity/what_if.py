@@ -59,7 +59,7 @@ def what_if(
     kappa
         Learner steps between two versions, for example 1..4.
     uplink
-        Upload rates of the origin in Gbit/s, for example 0.5,1,2.5.
+        Upload rates of the origin, for example 500Mbit/s,2.5Gbit/s; bare numbers are in Mbit/s.
     topology
         Topologies, for example stripes=8,stripes=4,tree,star.
     encoding
@@ -120,7 +120,7 @@ def _check(swept: object, plot: Path | None, plot_broadcast: Path | None) -> Non
     """
     names = set(swept)  # type: ignore[call-overload]
     if not names:
-        raise ConfigError("no value is varied", fix="add for example --staleness 2..16, or --uplink 0.5,1,2.5")
+        raise ConfigError("no value is varied", fix="add for example --staleness 2..16, or --uplink 500,1000")
     for path in filter(None, (plot, plot_broadcast)):
         from rollcast.runtime.charts import check_path
 

@@ -7,6 +7,8 @@ import math
 from importlib import resources
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from capacity.catalogue.csv_tables import number_or_none, read_rows, read_text
 from capacity.catalogue.gpus import gpu_named, gpus
@@ -36,7 +38,29 @@ def test_all_figures_are_of_the_right_size() -> None:
         ("RTX4090", 24, "rtx-4090"),
         ("H100", 80, "h100-pcie"),  # the slowest of that name
         ("A100", 80, "a100-pcie"),
-        ("A100", 40, None),
+        ("A100", 40, "a100-pcie-40gb"),
+        ("A100", 64, None),
+        ("NVIDIA GeForce RTX 4090", None, "rtx-4090"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None, None),
+        ("NVIDIA GeForce RTX 4090 D", None, None),
+        ("NVIDIA GeForce RTX 3090 Ti", None, "rtx-3090-ti"),
+        ("RTX_4090", None, "rtx-4090"),
+        ("A100-SXM4-80GB", None, "a100-sxm"),
+        ("NVIDIA A100-SXM4-40GB", None, "a100-sxm-40gb"),
+        ("NVIDIA A100 80GB PCIe", None, "a100-pcie"),
+        ("NVIDIA A100-PCIE-40GB", None, "a100-pcie-40gb"),
+        ("A100 SXM4", None, "a100-sxm"),
+        ("NVIDIA H100 80GB HBM3", None, "h100-sxm"),
+        ("NVIDIA H100 PCIe", None, "h100-pcie"),
+        ("NVIDIA H100 NVL", None, "h100-nvl"),
+        ("NVIDIA RTX 6000 Ada Generation", None, "rtx-6000-ada"),
+        ("RTX 6000Ada", None, "rtx-6000-ada"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", None, "rtx-pro-6000-server"),
+        ("RTX PRO 6000 WS", None, "rtx-pro-6000-server"),
+        ("RTXPRO6000", 96, "rtx-pro-6000-server"),
+        ("NVIDIA L40S", 45, "l40s"),
+        ("RTX A6000", None, "rtx-a6000"),
+        ("NVIDIA B200", None, "b200-sxm"),
         (" H100-SXM ", None, "h100-sxm"),
         ("H200", 141, "h200-sxm"),
         ("abacus", None, None),
@@ -46,6 +70,18 @@ def test_all_figures_are_of_the_right_size() -> None:
 def test_others_names_lead_to_ours(name: str, memory_gib: float | None, found: str | None) -> None:
     gpu = gpu_named(name, memory_gib)
     assert (gpu.name if gpu else None) == found
+
+
+@given(st.sampled_from(sorted(gpus())), st.sampled_from(["", "NVIDIA ", "Nvidia GeForce "]), st.sampled_from(" -_"))
+def test_a_name_is_known_with_brands_and_other_separators(name: str, brand: str, separator: str) -> None:
+    assert gpu_named(brand + name.replace("-", separator)) is gpus()[name]
+    assert gpu_named(brand + name.upper().replace("-", separator) + " Laptop GPU") is None
+
+
+@given(st.text(max_size=40), st.floats(0, 200) | st.none())
+def test_no_text_breaks_the_search_of_a_name(name: str, memory_gib: float | None) -> None:
+    found = gpu_named(name, memory_gib)
+    assert found is None or found in gpus().values()
 
 
 def test_empty_cells_are_not_known() -> None:

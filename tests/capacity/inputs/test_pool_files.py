@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from capacity.catalogue.models import model_named
 from capacity.inputs import pool_checks
+from capacity.inputs.bandwidth import mbit_per_second
 from capacity.inputs.pool_checks import check_pool, filled_line, skipped_lines
 from capacity.inputs.pool_columns import RULES, Record, Value
 from capacity.inputs.pool_files import Row, assumed_values, read_pool, rows_of_csv, rows_of_toml
@@ -35,6 +38,83 @@ def test_csv_rows_have_their_line_and_no_empty_cells() -> None:
         {"worker_id": "a", "usd_per_hour": "0.4", "upload_mbit_per_second": "500"},
     )
     assert second.values == {"worker_id": "b, the second", "upload_mbit_per_second": "40"}
+
+
+def test_files_of_spreadsheets_are_read(tmp_path: Path) -> None:
+    text = "worker_id;price;gpu_name;upload_mbps\na;0,45;NVIDIA GeForce RTX 4090;1000\n"
+    values = {"worker_id": "a", "usd_per_hour": "0.45", "hardware": "NVIDIA GeForce RTX 4090"}
+    values["upload_mbit_per_second"] = "1000"
+    (tmp_path / "pool.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert [row.values for row in read_pool(tmp_path / "pool.csv")] == [values]
+    tabs = text.replace("0,45", "0.45").replace(";", "\t")
+    assert [row.values for row in rows_of_csv(tabs, "")] == [values]
+
+
+SHEET = {"memory_gb": 24, "bandwidth_gb_s": 936, "tflops_bf16": 71}
+
+
+def test_three_figures_let_any_accelerator_in() -> None:
+    (unknown,) = workers_of(rows(hardware="Abacus 9000", **SHEET), ROLLOUTS).workers
+    (unnamed,) = workers_of(rows(hardware=None, **SHEET), ROLLOUTS).workers
+    assert unknown.speeds == unnamed.speeds
+    (faster,) = workers_of(rows(hardware="Abacus 9000", **SHEET | {"bandwidth_gb_s": 1872}), ROLLOUTS).workers
+    assert faster.speeds[0].rollouts_per_second > 1.5 * unknown.speeds[0].rollouts_per_second
+    (missing,) = workers_of(rows(hardware="Abacus 9000", memory_gb=24), ROLLOUTS).skipped
+    assert "bandwidth_gb_s" in missing.detail
+    (stated,) = workers_of(rows(hardware="l4", bandwidth_gb_s=600), ROLLOUTS).workers
+    (known,) = workers_of(rows(hardware="l4"), ROLLOUTS).workers
+    assert stated.speeds[0].rollouts_per_second > known.speeds[0].rollouts_per_second
+
+
+def test_copies_may_be_shared_among_accelerators_and_held_in_fewer_bits() -> None:
+    (alone,) = workers_of(rows(hardware="rtx-4090", gpus=4), ROLLOUTS).workers
+    (shared,) = workers_of(rows(hardware="rtx-4090", gpus=4, tensor_parallel=2), ROLLOUTS).workers
+    assert [one.concurrency for one in alone.speeds] == [4 * one for one in ROLLOUTS.concurrencies]
+    assert [one.concurrency for one in shared.speeds] == [2 * one for one in ROLLOUTS.concurrencies]
+    assert shared.speeds[0].t_gen_p90_s < alone.speeds[0].t_gen_p90_s
+    (small,) = workers_of(rows(hardware="rtx-4090", weights="int4"), ROLLOUTS).workers
+    (whole,) = workers_of(rows(hardware="rtx-4090"), ROLLOUTS).workers
+    assert small.speeds[0].t_gen_p90_s < whole.speeds[0].t_gen_p90_s
+    (refused,) = workers_of(rows(hardware="rtx-4090", gpus=2, tensor_parallel=4), ROLLOUTS).skipped
+    assert (refused.reason, refused.column) == ("does_not_fit", "tensor_parallel")
+
+
+def test_all_missing_columns_are_named_at_once() -> None:
+    pool = check_pool([row(usd_per_hour=None, egress_usd_per_gb=None, spot="yes")])
+    (line,) = skipped_lines(pool.skipped)
+    assert "usd_per_hour, egress_usd_per_gb, preemptions_per_hour are missing" in line
+
+
+@given(st.floats(0.001, 1e6), st.sampled_from(["", "Mbit/s", " Mbit/s", "Mbps", "Mb/s"]))
+def test_bandwidths_are_in_mbit_unless_they_say_otherwise(value: float, unit: str) -> None:
+    text = f"{value:.3f}"
+    assert mbit_per_second(text + unit) == float(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "mbit"), [("2.5Gbit/s", 2500), ("125 MB/s", 1000), ("1Gbps", 1000), ("500kbit/s", 0.5), ("1GiB/s", 8589.9)]
+)
+def test_bandwidths_of_other_units(text: str, mbit: float) -> None:
+    assert mbit_per_second(text) == pytest.approx(mbit, rel=1e-4)
+
+
+@given(st.text(max_size=20))
+def test_no_text_gives_a_bandwidth_that_is_none(text: str) -> None:
+    with contextlib.suppress(ValueError):
+        assert 0 < mbit_per_second(text) <= 1e7
+
+
+@pytest.mark.parametrize("text", ["inf", "nan", "0", "-5", "1e300", "fast", "10 furlongs/s", "1 2"])
+def test_what_is_no_bandwidth_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"bandwidth|range"):
+        mbit_per_second(text)
+
+
+@given(st.text(max_size=200), st.sampled_from([rows_of_csv, rows_of_toml]))
+def test_any_text_is_a_pool_or_an_error(text: str, parse: Callable[[str, str], list[Row]]) -> None:
+    with contextlib.suppress(PoolError):
+        rows = parse(text, "pool")
+        assert len(check_pool(rows).skipped) == len(rows)
 
 
 def test_toml_has_defaults_under_each_worker() -> None:
@@ -68,7 +148,8 @@ def test_csv_and_toml_say_the_same(workers: list[dict[str, str]]) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("worker_id,upload_mbps\na,3\n", "did you mean 'upload_mbit_per_second'"),
+        ("worker_id,upload_rate\na,3\n", "did you mean 'upload_mbit_per_second'"),
+        ("worker_id,price,usd_per_hour\na,3,3\n", "'usd_per_hour' as 'price' and as 'usd_per_hour' twice"),
         ("worker_id,worker_id\na,b\n", "twice"),
         ("worker_id,region\na\n", "line 2 has 1 cells, the header 2"),
         ('worker_id\n"a\n', "not CSV"),

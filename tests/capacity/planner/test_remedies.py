@@ -17,7 +17,7 @@ from capacity.planner.remedies import smallest_factor, smallest_whole
 from tests.capacity.planner.test_planner import demand, worker
 
 CASES = {
-    "learner_uplink": (demand(learner_upload_bytes_per_second=4e6), {}, "the learner's uplink of 4 MB/s is below"),
+    "learner_uplink": (demand(learner_upload_bytes_per_second=4e6), {}, "the learner's uplink of 32 Mbit/s is below"),
     "relay": (
         demand(update_bytes=4e9, learner_upload_bytes_per_second=3e7),
         {"relays": False},
@@ -99,7 +99,7 @@ REASONS = {
     "unknown": (worker(9, speeds=(), usd_per_hour=0.2), "off: its speed is not known, for 0.2 $/h"),
     "narrow": (
         worker(9, download_bytes_per_second=1e6),
-        "off: its downlink of 1 MB/s is below the 6.62 MB/s that a version within 160 s needs",
+        "off: its downlink of 8 Mbit/s is below the 53 Mbit/s that a version within 160 s needs",
     ),
     "gone": (
         worker(9, preemptions_per_hour=60.0, lost_per_preemption_s=60.0),

@@ -66,15 +66,15 @@ def test_totals_say_k_of_n_cost_and_certificate() -> None:
     assert totals_lines(infeasible_sample()) == ("0 of 9 workers: infeasible",)
 
 
-def test_rows_are_in_megabytes_and_the_dearest_comes_first() -> None:
+def test_rows_are_in_mbit_and_the_dearest_comes_first() -> None:
     made = sample_plan()
     sheet = row_sheet(made)
     assert sheet.rows[0][0] == "rollouts made / needed"
     uplink = next(row for row in sheet.rows if row[0] == "the origin's uplink")
-    assert (uplink[2], uplink[5]) == (125.0, "MB/s")
+    assert (uplink[2], uplink[5]) == (1000.0, "Mbit/s")
     assert "one more rollout/s costs" in binding_line(made)
     relay = Row("relay", "", "bytes/s", 1.0, 1.0, False, 2e-6)
-    assert "one more MB/s saves 2.000 $/h" in binding_line(replace(made, rows=(relay,)))
+    assert "one more Mbit/s saves 0.250 $/h" in binding_line(replace(made, rows=(relay,)))
     assert binding_line(replace(made, rows=())) == ""
 
 

@@ -131,7 +131,7 @@ def test_calibrated_run_is_a_pool_once_links_and_prices_are_given() -> None:
     run = calibrated_run(fitted, "local")
     links = {"upload_mbit_per_second": 500, "download_mbit_per_second": 500}
     bare = check_pool(run.rows, links)
-    assert {one.column for one in bare.skipped} == {"usd_per_hour"}
+    assert {one.column for one in bare.skipped} == {"usd_per_hour, egress_usd_per_gb"}
     pool = check_pool(run.rows, {**links, "donated": True})
     assert [row.rollouts_per_second for row in pool.taken] == [peer.speed.rollouts_per_second for peer in fitted.peers]
     assert run.demand["t_train_s"] == fitted.t_train_s.value

@@ -70,7 +70,7 @@ def test_an_infeasible_plan_has_a_reason_and_remedies(tmp_path: Path, capsys: py
 
 
 def test_options_count_more_than_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("--kappa", "2", "--uplink", "0.5", "--topology", "tree", "--set", "demand.headroom=1.5")
+    words = ("--kappa", "2", "--uplink", "0.5Gbit/s", "--topology", "tree", "--set", "demand.headroom=1.5")
     demand = call(capsys, "plan", *small_pool(tmp_path), *words, "--format", "json").json["plan"]["demand"]
     assert (demand["publish_every_steps"], demand["learner_upload_bytes_per_second"]) == (2, 62.5e6)
     assert (demand["topology"]["shape"], demand["headroom"]) == ("tree", 1.5)
