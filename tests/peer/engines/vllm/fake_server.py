@@ -47,6 +47,10 @@ def answers(header: dict[str, Any], mode: str, life: int, folder: Path) -> list[
             made.append(encode(Frame({"is": "answer", "id": header["id"], **failed})))
         case "load":
             made.append(encode(Frame({"is": "answer", "id": header["id"]})))
+        case "adapt":
+            with (folder / "adapted").open("a") as names:
+                names.write(f"{Path(header['adapters']).name}\n")
+            made.append(encode(Frame({"is": "answer", "id": header["id"]})))
         case "generate" if kind == "garbage":
             made.append(b"\xff" * 100)
         case "generate" if not (kind == "hangs" and first):

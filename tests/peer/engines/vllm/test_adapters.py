@@ -26,6 +26,7 @@ from rollcast.wire.versions.safetensors import header_length, parse_header
 from tests.peer.engines.engine_conformance import generate, requests
 from tests.peer.engines.test_frozen_base import spoilt, state_of
 from tests.peer.engines.test_jax_engine import jax_version
+from tests.peer.engines.vllm.test_engine import completed, engine_of, is_right
 
 PLAIN = ModelConfig(
     vocabulary_size=24, layers=2, width=32, query_heads=2, key_value_heads=1, head_size=32, feed_forward_width=32
@@ -88,6 +89,22 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("rank", "most"), [(1, 1), (2, 8), (8, 8), (9, 16), (512, 512)])
 def test_vllm_is_started_for_a_rank_that_it_has(rank: int, most: int) -> None:
     assert rank_max(rank) == most
+
+
+async def test_versions_of_one_base_are_adapters_of_one_server(tmp_path: Path) -> None:
+    async with engine_of("good", tmp_path) as engine:
+        for version in (BASE, FIRST, SECOND):
+            assert await engine.load(version) == version.record.state_hash
+            await engine.activate(version.record.version)
+            assert is_right(await completed(engine, 2))
+            assert engine.last_swap is not None
+            assert (engine.last_swap.version, engine.last_swap.moved_bytes) == (
+                version.record.version,
+                len(version.state),
+            )
+        assert engine.supervisor.life == 1
+    names = (tmp_path / "adapted").read_text().split("\n")
+    assert [name.partition("-")[0] for name in names] == ["", "1", "2", ""], "the base needs none"
 
 
 @pytest.mark.vllm
