@@ -94,14 +94,14 @@ class Workspace:
     def __init__(self, parent: Path) -> None:
         parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(parent)
-        self.folder = Path(tempfile.mkdtemp(prefix="vllm-", dir=parent))
+        self.folder = Path(tempfile.mkdtemp(prefix="vllm-", dir=parent)).absolute()  # its processes run elsewhere
         self.lock = self.folder / "lock"
         self._descriptor = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         imports = self.folder / "import"
         imports.mkdir()
         for package in (rollcast, peer):
-            folder = Path(str(package.__file__)).parent
+            folder = Path(str(package.__file__)).absolute().parent
             (imports / folder.name).symlink_to(folder)
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:

@@ -47,6 +47,17 @@ def test_an_interpreter_without_vllm_and_one_that_does_not_exist_are_refused_wit
         find_vllm(Path("/nowhere/python"))
 
 
+def test_processes_that_run_elsewhere_find_this_program_below_a_relative_state_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    workspace = Workspace(Path("peer-state"))
+    imports = Path(workspace.environment({})["PYTHONPATH"])
+    assert imports.is_relative_to(tmp_path)
+    assert (imports / "peer" / "engines" / "vllm" / "server" / "main.py").is_file()
+    workspace.close()
+
+
 def test_processes_see_no_secrets_and_import_nothing_but_this_program(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     inherited = {
