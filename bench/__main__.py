@@ -30,6 +30,7 @@ BENCHES = {
         "roofline": "Estimate milliseconds per token from one timed decode; compare with published ones.",
     },
     "engines": {
+        "engines": "Compare the jax engine, vLLM and transformers: tokens/s, equal tokens, and whole runs on each.",
         "jax_swap": "Count the bytes on the jax engine's devices while one version takes the place of another.",
     },
     "hub": {

@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> Outcome:
     config = model(arguments)
     params = initial_params(config, 0)
-    theirs = _theirs(config, params)
+    theirs = transformers_model(config, params)
     bandwidth = _bandwidth()
     figures: dict[str, float] = {}
     shares = []
@@ -136,7 +136,7 @@ def generate(theirs: Any, prompts: list[tuple[int, ...]], tokens: int) -> None:
     assert made.shape == (len(prompts), len(prompts[0]) + tokens)
 
 
-def _theirs(config: ModelConfig, params: Params) -> Any:
+def transformers_model(config: ModelConfig, params: Params) -> Any:
     """Return the model that transformers loads from an export of these weights."""
     try:
         with warnings.catch_warnings():

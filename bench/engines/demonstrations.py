@@ -1,0 +1,57 @@
+"""Run the demonstration with peers on vLLM, with a mixed fleet, and with LoRA."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bench import runs
+from peer.config import EngineConfig
+from rollcast.cli.processes import Fleet
+
+CONFIG = Path("configs/local.toml")
+LORA_CONFIG = Path("configs/local-lora.toml")
+
+
+class MixedFleet(runs.Story):
+    """Adds a peer on vLLM to a run that began with peers on jax."""
+
+    def __init__(self, python: Path) -> None:
+        super().__init__()
+        self._python = python
+        self._added = False
+
+    def on_status(self, status: Mapping[str, Any], ended: Mapping[str, int]) -> None:
+        """Start the peer at the first status."""
+        super().on_status(status, ended)
+        if not self._added and isinstance(self.fleet, Fleet):
+            self._added = True
+            peer = self.fleet.config.peer
+            engine = EngineConfig.model_validate(peer.engine.model_dump() | {"kind": "vllm", "python": self._python})
+            mixed = peer.model_copy(update={"engine": engine})
+            self.fleet.config = self.fleet.config.model_copy(update={"peer": mixed})
+            self.fleet.add_peer("peer-vllm")
+
+
+def demonstration(name: str, python: Path, runs_folder: Path, steps: int) -> dict[str, float]:
+    """Run one form of the demonstration to its end; return its figures, each with the form's name appended.
+
+    Args:
+        name: vllm, mixed or lora.
+        python: the interpreter in whose environment vLLM is installed.
+        steps: learner steps; 0: as the configuration says.
+    """
+    settings = {
+        "vllm": ["peers=2", 'peer.engine.kind="vllm"', f"peer.engine.python={json.dumps(str(python))}"],
+        "mixed": ["peers=2", 'peer.engine.kind="jax"'],
+        "lora": [],
+    }[name]
+    if steps:
+        settings = [*settings, f"coordinator.run.steps={steps}"]
+    story = MixedFleet(python) if name == "mixed" else runs.Story()
+    summary = runs.run(LORA_CONFIG if name == "lora" else CONFIG, runs_folder, settings, story)
+    figures = runs.figures_of(summary)
+    kept = ("exact_before", "exact_after", "wall_s", "staleness_max_trained", "rollouts_unaccounted", "trained_twice")
+    return {f"reward_{name}": figures["reward_after"]} | {f"{key}_{name}": figures[key] for key in kept}

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import argparse
+import os
+
+import pytest
+
+from bench.engines import engines
+from bench.engines.agreement import equal_prefix
+from bench.engines.common import requests
+from bench.learner.sampler import model
+
+
+def parsed(*given: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    engines.add_arguments(parser)
+    small = "--layers 1 --width 128 --vocabulary 64 --prompt 20 --tokens 4 --rounds 1".split()  # noqa: SIM905
+    return parser.parse_args([*small, *given])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"), [([], [], 0), ([1, 2], [1, 2], 2), ([1, 2, 3], [1, 9, 3], 1), ([1], [1, 2], 1)]
+)
+def test_tokens_count_up_to_the_first_difference(first: list[int], second: list[int], same: int) -> None:
+    assert equal_prefix(first, second) == same
+
+
+def test_groups_share_a_prompt_and_every_request_has_its_own_seed() -> None:
+    config = model(parsed())
+    asked = requests(config, 16, 20, 4, group=8, seed=3)
+    assert len({one.prompt_token_ids for one in asked}) == 2
+    assert len({one.seed for one in asked}) == 16
+    assert asked == requests(config, 16, 20, 4, group=8, seed=3)
+
+
+@pytest.mark.vllm
+def test_every_figure_of_speed_and_agreement_is_reported() -> None:
+    given = parsed("--python", os.environ["ROLLCAST_VLLM_PYTHON"], "--only", "speed", "--only", "agreement")
+    figures = engines.run(given).figures
+    assert {"jax_per_vllm_b8", "jax_per_vllm_b64_no_prefix", "vllm_tokens_equal_bf16"} <= figures.keys()
+    assert figures["vllm_tokens_equal_f32"] > 0.5
