@@ -126,6 +126,13 @@ def read_model(record: VersionRecord) -> ModelConfig:
             "rounds activations in other groups than the learner",
             fix='set engine.kind = "jax" on this peer, or train in bfloat16',
         )
+    if config.experts:
+        raise MalformedMessage(
+            "the vllm engine cannot run a model with experts",
+            cause="after an exchange of weights in place, vLLM's experts on a processor compute something else than "
+            "the learner, and no test has shown that a GPU's do not; it does not report routes either",
+            fix='set engine.kind = "jax" on this peer',
+        )
     shapes = parameter_shapes(config) if record.base is None else adapter_shapes(config)
     expected = tensor_table((name, config.precision, shape) for name, shape in shapes.items())
     if tuple(record.tensors) != expected:
