@@ -38,6 +38,7 @@ class IdleEngine:
     def __init__(self) -> None:
         self.active_version: Version | None = None
         self.last_swap = None
+        self.placement = None
 
     def expect(self, work: WarmUp) -> None:
         """Do nothing: there is nothing to compile."""

@@ -57,6 +57,8 @@ def describe(
         "tokens_per_second": heartbeat.tokens_per_second,
         "tokens_generated": heartbeat.tokens_generated,
         "swap": _swap(heartbeat.swap) if heartbeat.HasField("swap") else None,
+        "engine_devices": heartbeat.engine_devices,
+        "engine_versions": heartbeat.engine_versions,
         "links": [_link(link) for link in heartbeat.links],
         "chunk_bytes_from_origin": heartbeat.chunk_bytes_from_origin,
         "chunk_bytes_from_peers": heartbeat.chunk_bytes_from_peers,

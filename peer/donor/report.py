@@ -10,6 +10,8 @@ receiving                           version, chunks held, chunks in all, map of 
 tokens_per_second, tokens_generated
 swap                                newest exchange of the engine's weights: version, kind (keyframe, delta), paused_s,
                                     moved_bytes, read_back (peer.engines.base.Swap); or null
+engine_devices, engine_versions      devices that the engine divides the model among, and versions whose weights they
+                                    have room for: 2, or 1 if each replaces the one before; 0: not known
 today, total, newest                uploaded rollouts by verdict; the newest receipts
 reach                               how others reach it: reachability, address, nat, nat_means, checked, punch_address,
                                     relays, p2p (peer/reachability/summary.py)

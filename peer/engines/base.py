@@ -45,6 +45,16 @@ class Swap:
 
 
 @dataclass(frozen=True, slots=True)
+class Placement:
+    """Where an engine has its weights."""
+
+    devices: int
+    """How many devices the model is divided among."""
+    versions: int
+    """How many versions they have room for: 2 if the next is loaded beside the active one, 1 if it takes its place."""
+
+
+@dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """One completion to generate.
 
@@ -171,6 +181,11 @@ class Engine(Protocol):
     @property
     def last_swap(self) -> Swap | None:
         """The newest exchange of weights; None before the first, or where an engine does not measure it."""
+        ...
+
+    @property
+    def placement(self) -> Placement | None:
+        """Where the weights are; None before the first version is loaded, or where an engine does not know it."""
         ...
 
     async def close(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import jax
 from jax.sharding import Mesh
 
-from peer.engines.base import CompletionSlice, GenerateRequest, Swap, VersionState, WarmUp
+from peer.engines.base import CompletionSlice, GenerateRequest, Placement, Swap, VersionState, WarmUp
 from peer.engines.device_weights import DeviceRoom, DeviceWeights, VersionsOnDevice, read_back
 from peer.engines.frozen_base import FrozenBase
 from peer.engines.held_versions import HeldVersions, LoadedVersion
@@ -80,6 +80,7 @@ class JaxEngine:
         self._frozen = FrozenBase(self._placed_base)
         self._compiled: set[Sampler] = set()
         self._last_swap: Swap | None = None
+        self._placement: Placement | None = None
 
     def expect(self, work: WarmUp) -> None:
         """Announce the work for which later loads compile (see Engine.expect)."""
@@ -140,6 +141,11 @@ class JaxEngine:
         """The newest exchange of weights (see Engine.last_swap)."""
         return self._last_swap
 
+    @property
+    def placement(self) -> Placement | None:
+        """Where the weights are (see Engine.placement)."""
+        return self._placement
+
     async def close(self) -> None:
         """Free the weights; a slice that is still running ends in its thread."""
         self._held.close()
@@ -150,7 +156,10 @@ class JaxEngine:
         use_matmul_precision(self._matmul_precision, config.carrier_dtype)
         weights = self._host_weights(version, config)
         loaded = LoadedVersion(record.epoch, record.version, config, weights)
-        if weights.base is not None or self._device.takes_beside(self._peak_bytes(config, work)):
+        peak_bytes = self._peak_bytes(config, work)
+        holds_two = weights.base is not None or self._device.holds_two(peak_bytes)
+        self._placement = Placement(self.devices, 2 if holds_two else 1)
+        if weights.base is not None or self._device.takes_beside(peak_bytes):
             self._device.place(weights)
             if work is not None:
                 self._compile(loaded, work)

@@ -56,7 +56,7 @@ class LimitsConfig(ConfigModel):
     disk_free_gib_min: float | None = Field(None, gt=0.0)
     """Free space in GiB on the disk of the state folder below which work pauses; none: no limit."""
     vram_share_max: float | None = Field(None, gt=0.0, le=1.0)
-    """Share of an accelerator's memory (0 to 1) that the engine may take; none: the engine's own default."""
+    """Share of each accelerator's memory (0 to 1) that the engine may take; none: the engine's own default."""
     polite: bool = True
     """Whether this process runs at the lowest priority on processor and disk."""
 

@@ -72,6 +72,8 @@ def heartbeat_of(relay: RelayStats, status: WorkerStatus, gate: NetworkGate = OP
         sending_stopped=not gate.send,
         receiving_stopped=not gate.receive,
         swap=None if status.swap is None else swap_to_pb(status.swap),
+        engine_devices=0 if status.placement is None else status.placement.devices,
+        engine_versions=0 if status.placement is None else status.placement.versions,
     )
     heartbeat.MergeFrom(relay.report)
     return heartbeat

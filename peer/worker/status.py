@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Literal
 
-from peer.engines.base import Swap
+from peer.engines.base import Placement, Swap
 from peer.worker.events import VersionKey
 
 PeerState = Literal[
@@ -41,6 +41,7 @@ class WorkerStatus:
     tokens_generated: int
     tokens_per_second: float
     swap: Swap | None = None  # the engine's newest exchange of weights
+    placement: Placement | None = None  # where the engine has its weights
 
 
 class GenerationSpeed:

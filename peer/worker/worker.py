@@ -118,7 +118,7 @@ class Worker:
     def status(self, receiving: Receiving | None) -> WorkerStatus:
         """Return the state and counters for the next heartbeat."""
         status = self._core.status(asyncio.get_running_loop().time(), receiving)
-        return replace(status, swap=self._engine.last_swap)
+        return replace(status, swap=self._engine.last_swap, placement=self._engine.placement)
 
     async def run(self) -> str:
         """Wait until the core has drained; return the reason for which it was stopped.

@@ -39,6 +39,8 @@ def peer(name: str, **changes: Any) -> dict[str, Any]:
         "swap_paused_s": 0.02,
         "swap_moved_bytes": 29_500_000,
         "swap_read_back": True,
+        "engine_devices": 1,
+        "engine_versions": 2,
         **changes,
     }
 

@@ -62,6 +62,8 @@ class PeerStatus:
     swap_kind: str  # how its engine's weights were exchanged last, keyframe or delta; empty: not reported
     swap_paused_s: float | None  # seconds for which nothing could be generated meanwhile
     swap_moved_bytes: int | None  # bytes that were moved to its devices
+    engine_devices: int  # that its engine divides the model among; 0: not known
+    engine_versions: int  # whose weights these have room for: 2, or 1 if each replaces the one before; 0: not known
     swap_read_back: bool  # whether its hash of the version is one of the weights read out of what generates
 
 
@@ -161,4 +163,6 @@ def _peer_status(state: CoreState, member: Member, now: float) -> PeerStatus:
         swap_paused_s=None if swap is None else swap.paused_s,
         swap_moved_bytes=None if swap is None else swap.moved_bytes,
         swap_read_back=swap is not None and swap.read_back,
+        engine_devices=0 if facts is None else facts.engine_devices,
+        engine_versions=0 if facts is None else facts.engine_versions,
     )

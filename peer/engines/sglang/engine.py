@@ -21,7 +21,7 @@ from pathlib import Path
 
 import structlog
 
-from peer.engines.base import CompletionSlice, GenerateRequest, Swap, VersionState, WarmUp
+from peer.engines.base import CompletionSlice, GenerateRequest, Placement, Swap, VersionState, WarmUp
 from peer.engines.held_versions import HeldVersions, LoadedVersion
 from peer.engines.sglang.answers import Answer, Asked, StaleAnswer
 from peer.engines.sglang.client import SglangClient
@@ -106,6 +106,11 @@ class SglangEngine:
     def last_swap(self) -> Swap | None:
         """The newest exchange of weights (see Engine.last_swap)."""
         return self._last_swap
+
+    @property
+    def placement(self) -> Placement | None:
+        """None: the server does not say on how many devices it runs (see Engine.placement)."""
+        return None
 
     async def close(self) -> None:
         """Abort what the server still generates, and remove the versions written for it."""

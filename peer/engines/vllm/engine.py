@@ -14,7 +14,7 @@ from pathlib import Path
 
 import structlog
 
-from peer.engines.base import GenerateRequest, Swap, VersionState, WarmUp
+from peer.engines.base import GenerateRequest, Placement, Swap, VersionState, WarmUp
 from peer.engines.vllm.adapters import rank_max, stage_adapters
 from peer.engines.vllm.checkpoint import Checkpoint, ServerShape, read_model, server_shape, stage
 from peer.engines.vllm.environment import VllmPython, Workspace, find_vllm
@@ -142,6 +142,12 @@ class VllmEngine:
     def last_swap(self) -> Swap | None:
         """The newest exchange of weights (see Engine.last_swap)."""
         return self._supervisor.last_swap
+
+    @property
+    def placement(self) -> Placement | None:
+        """Where the weights are (see Engine.placement); versions are written in place."""
+        facts = self._supervisor.facts
+        return Placement(facts["tensor_parallel"], versions=1) if facts else None
 
     async def close(self) -> None:
         """End vLLM (see Engine.close)."""

@@ -41,6 +41,8 @@ def test_heartbeat_of_a_receiving_peer() -> None:
         sending_stopped=True,
         p2p="running",
         swap=pb.SwapReport(version=6, kind="delta", paused_s=0.25, moved_bytes=30, read_back=True),
+        engine_devices=8,
+        engine_versions=1,
         links=[
             pb.LinkReport(
                 peer_id="a",
@@ -63,6 +65,7 @@ def test_heartbeat_of_a_receiving_peer() -> None:
     assert facts.links == (LinkFacts(PeerId("a"), "direct", 0.04, 10, 20, 0.0, "bbr", lan=True),)
     assert facts.p2p == "running"
     assert facts.swap == SwapFacts(Version(6), "delta", 0.25, 30, read_back=True)
+    assert (facts.engine_devices, facts.engine_versions) == (8, 1)
 
 
 def test_nothing_is_received_without_chunks() -> None:

@@ -123,6 +123,8 @@ def test_the_owner_sees_what_the_heartbeat_reports() -> None:
         receiving_map=b"\xff\x00",
         p2p="running",
         swap=pb.SwapReport(version=7, kind="delta", paused_s=0.25, moved_bytes=30),
+        engine_devices=4,
+        engine_versions=1,
         links=[pb.LinkReport(peer_id="12D3", transport="punched", rtt_s=0.02, bytes_sent=5, bytes_received=6)],
     )
     said = describe(
@@ -141,6 +143,7 @@ def test_the_owner_sees_what_the_heartbeat_reports() -> None:
     assert said["receiving"] == {"version": 8, "chunks_have": 3, "chunks_total": 40, "map": [255, 0]}
     swap = {"version": 7, "kind": "delta", "paused_s": 0.25, "moved_bytes": 30, "read_back": False}
     assert said["swap"] == swap
+    assert (said["engine_devices"], said["engine_versions"]) == (4, 1)
     path = {"transport": "punched", "path": "hole-punched"}
     assert said["links"] == [{"peer_id": "12D3", **path, "rtt_s": 0.02, "bytes_sent": 5, "bytes_received": 6}]
     assert said["reach"] == {"reachability": "dialable", "p2p": "running"}

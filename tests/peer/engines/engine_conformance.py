@@ -127,6 +127,8 @@ class EngineConformance:
             assert swap.version == version
             assert swap.moved_bytes > 0
             assert swap.paused_s >= 0.0
+            placement = engine.placement
+            assert placement is None or (placement.devices >= 1 and placement.versions in (1, 2))
 
     async def test_a_seed_samples_the_same_tokens_in_any_batch(self, engine: Engine) -> None:
         await self.put(engine, 0)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from blake3 import blake3
 
-from peer.engines.base import CompletionSlice, GenerateRequest, Swap, VersionState, WarmUp
+from peer.engines.base import CompletionSlice, GenerateRequest, Placement, Swap, VersionState, WarmUp
 from rollcast.policy.config import ModelConfig
 from rollcast.wire.ids import Version
 from rollcast.wire.rollouts import FinishReason, RenewMode
@@ -74,6 +74,10 @@ class FakeEngine:
     @property
     def last_swap(self) -> Swap | None:
         return None if self.active is None else Swap(self.active[0].version, "keyframe", 0.5, len(self.active[1]), True)
+
+    @property
+    def placement(self) -> Placement | None:
+        return None if self.active is None else Placement(devices=1, versions=2)
 
     async def close(self) -> None:
         self.closed = True

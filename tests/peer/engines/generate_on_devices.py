@@ -31,7 +31,7 @@ async def tokens_of_two_versions(devices: int | Literal["all"]) -> tuple[list[tu
         tokens += [one.token_ids for one in await generate(engine, requests(4))]
     await engine.load(VersionState(record, memoryview(state)))  # in the thread that has read the device back
     await generate(engine, requests(1))
-    account = f"{engine.hardware}; {engine.computation(MODEL)}"
+    account = f"{engine.hardware}; {engine.computation(MODEL)}; {engine.placement}"
     await engine.close()
     return tokens, account
 

@@ -68,6 +68,7 @@ def test_a_model_divided_among_devices_generates_what_one_device_does() -> None:
     found = printed_on_eight_devices("tests.peer.engines.generate_on_devices")
     assert found["same"]
     assert "2 x cpu" in found["account"]
+    assert "Placement(devices=2, versions=1)" in found["account"]
     assert "memory for one version, which the next one replaces in place" in found["account"]
     assert found["refused"].startswith("RC101: engine.devices is 9, and this process sees 8")
     assert found["every"] == 8

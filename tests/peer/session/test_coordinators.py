@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from peer.config import PeerConfig
-from peer.engines.base import Swap
+from peer.engines.base import Placement, Swap
 from peer.links.gate import OPEN, NetworkGate
 from peer.relay.stats import RelayStats
 from peer.session.coordinators import Coordinators
@@ -90,10 +90,11 @@ def test_a_worker_names_its_accelerator_its_cap_and_a_bounded_list_of_leases() -
 
 def test_a_heartbeat_has_the_workers_state_and_the_relays_counters() -> None:
     swap = Swap(Version(4), "delta", 0.25, 30, read_back=True)
-    status = WorkerStatus("idle", "no lease", key(4), 100, 2.5, swap)
+    status = WorkerStatus("idle", "no lease", key(4), 100, 2.5, swap, Placement(devices=8, versions=1))
     beat = heartbeat_of(stats(failure="disk full"), status)
     assert (beat.state, beat.reason, beat.active_version) == ("idle", "disk full; no lease", 4)
     assert (beat.tokens_generated, beat.chunk_bytes_sent) == (100, 7)
+    assert (beat.engine_devices, beat.engine_versions) == (8, 1)
     assert beat.swap == pb.SwapReport(version=4, kind="delta", paused_s=0.25, moved_bytes=30, read_back=True)
     assert Epoch(0) == key(4).epoch
 

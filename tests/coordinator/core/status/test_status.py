@@ -180,6 +180,8 @@ def test_the_status_of_a_short_run() -> None:
         "swap_paused_s": None,
         "swap_moved_bytes": None,
         "swap_read_back": False,
+        "engine_devices": 0,
+        "engine_versions": 0,
     }
     assert (peers[2]["reason"], peers[2]["tokens_per_s"]) == ("stopped by its owner", 0.0)
 
