@@ -18,8 +18,11 @@ from bench.engines.demonstrations import demonstration
 from bench.engines.speed import speeds
 from bench.learner.sampler import model
 from bench.machine import Outcome
+from rollcast.policy.config import LoraConfig, ModelConfig, adapted
+from rollcast.policy.lora import adapter_specs
+from rollcast.policy.snapshot import tensor_specs
 
-PARTS = ("speed", "agreement", "vllm", "mixed", "lora")
+PARTS = ("speed", "agreement", "adapters", "vllm", "mixed", "lora")
 _PYTHON = "ROLLCAST_VLLM_PYTHON"
 
 
@@ -49,8 +52,17 @@ def run(arguments: argparse.Namespace) -> Outcome:
             figures |= asyncio.run(speeds(config, arguments, folder))
         if "agreement" in parts:
             figures |= asyncio.run(agreement(config, arguments, folder))
+        if "adapters" in parts:
+            figures["adapter_share"] = adapter_share("qwen3-8b", rank=16)
         for form in ("vllm", "mixed", "lora"):
             if form in parts:
                 figures |= demonstration(form, arguments.python, folder, arguments.steps)
     settings = {key: str(value) for key, value in vars(arguments).items() if key not in ("name", "json")}
     return Outcome(settings | {"parts": parts}, figures)
+
+
+def adapter_share(preset: str, *, rank: int) -> float:
+    """Return the bytes of one version of adapters, whole, over those of the model's keyframe in bfloat16."""
+    config = adapted(ModelConfig(preset=preset), LoraConfig(rank=rank))
+    sizes = (sum(spec.size_bytes for spec in specs) for specs in (adapter_specs(config), tensor_specs(config)))
+    return next(sizes) / next(sizes)

@@ -33,6 +33,12 @@ def test_groups_share_a_prompt_and_every_request_has_its_own_seed() -> None:
     assert asked == requests(config, 16, 20, 4, group=8, seed=3)
 
 
+def test_a_version_of_adapters_is_a_small_share_of_a_keyframe() -> None:
+    share = engines.adapter_share("qwen3-8b", rank=16)
+    assert share == pytest.approx(2 * engines.adapter_share("qwen3-8b", rank=8))
+    assert 0.001 < share < 0.006
+
+
 @pytest.mark.vllm
 def test_every_figure_of_speed_and_agreement_is_reported() -> None:
     given = parsed("--python", os.environ["ROLLCAST_VLLM_PYTHON"], "--only", "speed", "--only", "agreement")
