@@ -1,38 +1,48 @@
 """Read public weights as a source of version 0: safetensors files, on a server or on this disk.
 
-A run that starts from a published model signs a keyframe whose tensors are stored unchanged in those files. So a joiner
-may fetch version 0 from the model's public server. Only the signed hashes decide which bytes are right.
+A run that starts from a published model signs a keyframe whose tensors are those of the model's files, under other
+names and, for matrices, transposed. So a joiner may fetch version 0 from the model's public server, or take it from its
+own disk. Only the signed hashes decide which bytes are right.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+import numpy as np
+
 from peer.mirrors.http_ranges import NotThere
 from peer.mirrors.virtual_link import Holding
+from rollcast.policy.hub.names import hf_names, is_transposed
 from rollcast.runtime.errors import MalformedMessage
 from rollcast.wire.versions.chunks import bitmap_count
 from rollcast.wire.versions.records import Manifest, VerifiedVersion
 from rollcast.wire.versions.safetensors import (
     HEADER_BYTES_MAX,
     LENGTH_BYTES,
+    OtherName,
     StateMap,
     StoredTensor,
     header_length,
     parse_header,
     parse_index,
 )
+from rollcast.wire.versions.tensors import TensorSpec
 
 _INDEX_SUFFIX = ".safetensors.index.json"
 SUFFIXES = (".safetensors", _INDEX_SUFFIX)
 """The endings of such files' addresses, without the query."""
 
 _DISK_STEP_BYTES = 1 << 20
+# Transposed matrices in memory: chunks that are read at the same time lie in one or two.
+_TRANSPOSED_MOST = 3
+# Of a model of 32B parameters the largest layer has 262 MB. An untied head is larger, and comes from elsewhere.
+_TRANSPOSED_BYTES_MAX = 512 << 20
 
 ResultT = TypeVar("ResultT")
 
@@ -73,16 +83,15 @@ class PublicWeights:
 
     Args:
         address: the address of one file, or of the index of several files in the same folder.
-        names: the name in the files of each tensor whose name differs from the record's.
     """
 
-    def __init__(self, files: Files, address: str, names: Mapping[str, str] | None = None) -> None:
+    def __init__(self, files: Files, address: str) -> None:
         self._files = files
         self._address = address
-        self._names = names or {}
         self._tensors: dict[str, dict[str, StoredTensor]] | None = None
         self._map: tuple[bytes, StateMap] | None = None  # a record's hash, and its map
         self._lock = asyncio.Lock()  # so that the headers are read once
+        self._transposed: dict[tuple[str, int], asyncio.Task[memoryview]] = {}  # by file and place, the newest last
 
     async def find(self, verified: VerifiedVersion, manifest: Manifest) -> Holding:
         state = await self._state_map(verified, manifest)
@@ -101,6 +110,10 @@ class PublicWeights:
         if pieces is None:
             raise NotThere("those files do not hold that range")
         for piece in pieces:
+            if piece.transposed is not None:
+                whole = await self._whole(piece.file, piece.transposed)
+                yield bytes(whole[piece.start_bytes : piece.start_bytes + piece.size_bytes])
+                continue
             async with aclosing(
                 self._files.part(piece.file, piece.start_bytes, piece.start_bytes + piece.size_bytes)
             ) as parts:
@@ -114,8 +127,24 @@ class PublicWeights:
             if self._tensors is None:
                 self._tensors = await self._headers()
             if self._map is None or self._map[0] != verified.record_hash:
-                self._map = (verified.record_hash, StateMap(verified.record.tensors, self._tensors, self._names))
+                tensors = verified.record.tensors
+                self._map = (verified.record_hash, StateMap(tensors, self._tensors, _names_on_the_hub(tensors)))
             return self._map[1]
+
+    async def _whole(self, file: str, tensor: StoredTensor) -> memoryview:
+        """Return the bytes of a matrix's transpose. A few stay in memory: chunks are requested one after the other."""
+        key = (file, tensor.start_bytes)
+        task = self._transposed.pop(key, None)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            task = asyncio.create_task(self._transpose(file, tensor))
+        self._transposed[key] = task
+        for old in list(self._transposed)[:-_TRANSPOSED_MOST]:
+            del self._transposed[old]
+        return await asyncio.shield(task)  # whoever asked may give up before a slow server has sent it
+
+    async def _transpose(self, file: str, tensor: StoredTensor) -> memoryview:
+        data = await self._bytes(file, tensor.start_bytes, tensor.start_bytes + tensor.size_bytes)
+        return await asyncio.to_thread(_transpose_of, data, tensor)
 
     async def _headers(self) -> dict[str, dict[str, StoredTensor]]:
         try:
@@ -137,6 +166,25 @@ class PublicWeights:
             async for piece in pieces:
                 data += piece
         return bytes(data)
+
+
+def _names_on_the_hub(tensors: Sequence[TensorSpec]) -> dict[str, OtherName]:
+    """Return the Hub's names of the tensors that are one of the Hub's, which kernels of experts are not."""
+    found = {}
+    for spec in tensors:
+        try:
+            names = hf_names(spec.name, spec.shape)
+        except KeyError:  # no parameter of a model, such as a kernel's scales
+            continue
+        if len(names) == 1 and not (is_transposed(spec.name) and spec.size_bytes > _TRANSPOSED_BYTES_MAX):
+            found[spec.name] = OtherName(names[0], is_transposed(spec.name))
+    return found
+
+
+def _transpose_of(data: bytes, tensor: StoredTensor) -> memoryview:
+    rows, columns = tensor.shape
+    items = np.frombuffer(data, f"V{tensor.size_bytes // (rows * columns)}").reshape(rows, columns)
+    return memoryview(np.ascontiguousarray(items.T).tobytes())
 
 
 def is_public_weights(address: str) -> bool:

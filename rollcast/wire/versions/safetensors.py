@@ -12,7 +12,7 @@ import math
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rollcast.runtime.errors import MalformedMessage
@@ -64,11 +64,25 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A run of bytes of one file that is a run of bytes of the state."""
+    """A run of bytes of the state, and where it is in a file.
+
+    Args:
+        start_bytes: offset in the file, or in the bytes of the transposed matrix.
+        transposed: the matrix in the file whose transpose has the bytes; None: the file has them as they are.
+    """
 
     file: str
-    start_bytes: int  # offset in the file
+    start_bytes: int
     size_bytes: int
+    transposed: StoredTensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OtherName:
+    """What a file calls a tensor of the record, and whether it stores its transpose."""
+
+    name: str
+    transposed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,22 +156,27 @@ class StateMap:
     Args:
         specs: the tensors of the version's record, in order.
         files: the tensors of each file by their names in it.
-        names: the name in a file of each tensor whose name differs from the record's.
+        names: what files may call a tensor besides the record's name for it.
     """
 
     def __init__(
         self,
         specs: tuple[TensorSpec, ...],
         files: Mapping[str, Mapping[str, StoredTensor]],
-        names: Mapping[str, str] | None = None,
+        names: Mapping[str, OtherName] | None = None,
     ) -> None:
         found = {name: (file, tensor) for file, tensors in files.items() for name, tensor in tensors.items()}
         self._places: list[_Place] = []
         for spec in specs:
-            file, tensor = found.get((names or {}).get(spec.name, spec.name), ("", None))
-            if tensor is not None and (tensor.dtype, tensor.shape) == (spec.dtype, spec.shape):
-                piece = Piece(file, tensor.start_bytes, spec.size_bytes)
-                self._places.append(_Place(spec.offset_bytes, piece))
+            for one in (OtherName(spec.name), (names or {}).get(spec.name)):
+                file, tensor = found.get(one.name, ("", None)) if one is not None else ("", None)
+                turned = one is not None and one.transposed
+                shape = spec.shape[::-1] if turned else spec.shape
+                if tensor is not None and (tensor.dtype, tensor.shape) == (spec.dtype, shape):
+                    start = 0 if turned else tensor.start_bytes
+                    piece = Piece(file, start, spec.size_bytes, tensor if turned else None)
+                    self._places.append(_Place(spec.offset_bytes, piece))
+                    break
         self._starts = [place.state_start_bytes for place in self._places]
 
     @property
@@ -176,7 +195,7 @@ class StateMap:
                 return None
             skipped = at - place.state_start_bytes
             size = min(stop - at, place.piece.size_bytes - skipped)
-            pieces.append(Piece(place.piece.file, place.piece.start_bytes + skipped, size))
+            pieces.append(replace(place.piece, start_bytes=place.piece.start_bytes + skipped, size_bytes=size))
             at += size
         return pieces
 

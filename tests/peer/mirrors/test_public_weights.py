@@ -14,7 +14,11 @@ from peer.config import LinkConfig, MirrorConfig
 from peer.links.traffic import LinkTraffic
 from peer.mirrors.public_weights import is_public_weights
 from peer.mirrors.transport import MirrorTransport
-from peer.mirrors.virtual_link import VirtualLink
+from peer.mirrors.virtual_link import VersionOf, VirtualLink
+from rollcast.policy.config import ModelConfig
+from rollcast.policy.hub.save import save_model
+from rollcast.policy.params import initial_params
+from rollcast.policy.snapshot import freeze
 from rollcast.wire.ids import Epoch, PeerId, Version
 from rollcast.wire.versions.chunks import chunk_list
 from rollcast.wire.versions.records import (
@@ -25,7 +29,7 @@ from rollcast.wire.versions.records import (
     sign_version,
     state_hash,
 )
-from rollcast.wire.versions.tensors import tensor_table
+from rollcast.wire.versions.tensors import TensorSpec, tensor_table
 from tests.peer.mirrors.mirror_server import HTTP_LIMITS, LINK_LIMITS, WAIT_S, Collector, mirror_server, request, want
 from tests.peer.versions import LEARNER, RUN_ID
 
@@ -43,17 +47,21 @@ VERSION_0 = Version(0)
 
 
 def verified(version: Version = VERSION_0) -> VerifiedVersion:
+    return signed_state(STATE, SPECS, version)
+
+
+def signed_state(state: bytes, tensors: tuple[TensorSpec, ...], version: Version = VERSION_0) -> VerifiedVersion:
     record = VersionRecord(
         run_id=RUN_ID,
         epoch=Epoch(0),
         version=version,
         parent_hash=b"",
-        state_hash=state_hash(STATE),
-        state_size_bytes=len(STATE),
-        tensors=SPECS,
+        state_hash=state_hash(state),
+        state_size_bytes=len(state),
+        tensors=tensors,
         model_json="{}",
     )
-    manifest = keyframe_manifest(record, chunk_list(STATE, CHUNK_SIZE_BYTES), CHUNK_SIZE_BYTES)
+    manifest = keyframe_manifest(record, chunk_list(state, CHUNK_SIZE_BYTES), CHUNK_SIZE_BYTES)
     return parse_announcement(sign_version(record, [manifest], LEARNER))
 
 
@@ -72,10 +80,12 @@ def write_safetensors(path: Path, names: list[str], change: Callable[[dict[str, 
 
 
 @asynccontextmanager
-async def link_to(address: str, own: str = "") -> AsyncIterator[tuple[VirtualLink, Collector]]:
+async def link_to(
+    address: str, own: str = "", versions: VersionOf = verified
+) -> AsyncIterator[tuple[VirtualLink, Collector]]:
     config = MirrorConfig(addresses=(own,) if own else ())
     transport = MirrorTransport(
-        config, verified, LinkTraffic(LinkConfig()), http_limits=HTTP_LIMITS, link_limits=LINK_LIMITS
+        config, versions, LinkTraffic(LinkConfig()), http_limits=HTTP_LIMITS, link_limits=LINK_LIMITS
     )
     try:
         async with asyncio.timeout(WAIT_S):
@@ -198,3 +208,26 @@ async def test_other_versions_are_cancelled(tmp_path: Path) -> None:
 )
 def test_addresses_of_public_weights(address: str, expected: bool) -> None:
     assert is_public_weights(address) is expected
+
+
+@pytest.mark.parametrize("place", ["disk", "server"])
+async def test_version_0_of_a_published_model_comes_from_its_files_on_the_hub(tmp_path: Path, place: str) -> None:
+    model = ModelConfig(
+        vocabulary_size=40, layers=1, width=16, query_heads=2, key_value_heads=1, head_size=8, feed_forward_width=24
+    )
+    params = initial_params(model, seed=0)
+    snapshot = freeze(model, params)
+    state = bytes(snapshot.state_bytes)
+    save_model(model, params, tmp_path, "float32", file_bytes_max=4000)
+    signed = signed_state(state, snapshot.tensors)
+    path = tmp_path / "model.safetensors.index.json"
+    async with mirror_server(tmp_path) as server:
+        address = str(path) if place == "disk" else f"{server.address}/{path.name}"
+        async with link_to(address, own=address, versions=lambda _: signed) as (link, got):
+            link.send(want(0))
+            await got.until(lambda: got.messages)
+            assert got.messages[0].have.complete, got.messages
+            count = signed.keyframe.chunk_count
+            link.send(request(0, range(count)))
+            await got.until(lambda: len(got.chunks) == count)
+            assert b"".join(got.chunks[0, index] for index in range(count)) == state

@@ -13,6 +13,7 @@ from rollcast.wire.proto import rollcast_pb2 as pb
 from rollcast.wire.versions.safetensors import (
     HEADER_BYTES_MAX,
     LENGTH_BYTES,
+    OtherName,
     Piece,
     StateMap,
     StoredTensor,
@@ -107,7 +108,7 @@ def test_a_range_of_the_state_is_read_in_pieces() -> None:
         "one": {"a": StoredTensor("uint8", (10,), 100, 10), "d": StoredTensor("uint8", (6,), 200, 6)},
         "two": {"model.C": StoredTensor("uint8", (4,), 50, 4), "b": StoredTensor("float32", (4,), 0, 16)},
     }
-    state = StateMap(SPECS, files, {"c": "model.C"})
+    state = StateMap(SPECS, files, {"c": OtherName("model.C")})
     assert state.tensors_found == 3, "b has another shape"
     assert state.pieces(2, 10) == [Piece("one", 102, 8)]
     assert state.pieces(27, 33) == [Piece("two", 51, 3), Piece("one", 200, 3)]
