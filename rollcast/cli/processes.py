@@ -296,7 +296,14 @@ def device_shares(config: UpConfig, found: Accelerators | None) -> dict[str, Dev
         return {}
     mesh = config.learner.mesh
     peers = [f"peer-{number}" for number in range(1, config.peers + 1)]
-    return share_devices(found, mesh.data * mesh.fsdp * mesh.tensor, peers, config.devices.learner_memory_share)
+    devices = config.peer.engine.devices
+    return share_devices(
+        found,
+        mesh.data * mesh.fsdp * mesh.tensor,
+        peers,
+        config.devices.learner_memory_share,
+        1 if devices == "all" else devices,
+    )
 
 
 def accelerators_here(environment: Mapping[str, str] = os.environ, devices: Path = Path("/dev")) -> Accelerators | None:

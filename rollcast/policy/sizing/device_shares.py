@@ -38,28 +38,35 @@ class DeviceShare:
 
 
 def share_devices(
-    found: Accelerators, learner_devices: int, peers: Sequence[str], learner_share: float
+    found: Accelerators, learner_devices: int, peers: Sequence[str], learner_share: float, peer_devices: int = 1
 ) -> dict[str, DeviceShare]:
     """Return the devices of the learner and of each peer, by name.
 
-    The learner gets the first devices, as many as its mesh has places, and each peer one of the others. Where none is
-    left, peers share GPUs, with the learner too: it then takes ``learner_share`` of their memory and the peers of a GPU
-    divide the rest evenly. A TPU chip belongs to one process, so that peers without one compute on the processor.
+    The learner gets the first devices, as many as its mesh has places, and each peer ``peer_devices`` of the others,
+    or all of them where there are fewer. Where none is left, peers share GPUs, with the learner too: it then takes
+    ``learner_share`` of their memory and the peers of a GPU divide the rest evenly. A TPU chip belongs to one process,
+    so that peers without one compute on the processor.
     """
     own, others = found.numbers[:learner_devices], found.numbers[learner_devices:]
+    free = _groups(others, peer_devices)
     if found.kind == "tpu":
         shares = {"learner": _chips(own)}
         return shares | {
-            name: _chips(others[place : place + 1]) if place < len(others) else _PROCESSOR
-            for place, name in enumerate(peers)
+            name: _chips(free[place]) if place < len(free) else _PROCESSOR for place, name in enumerate(peers)
         }
-    room = others or own
+    room = free or _groups(own, peer_devices)
     places = {name: room[index % len(room)] for index, name in enumerate(peers)}
     users = Counter(places.values())
     is_shared = not others and bool(peers)
     shares = {"learner": _gpus(own, learner_share if is_shared else _ALONE_SHARE)}
     left = _ALONE_SHARE - learner_share if is_shared else _ALONE_SHARE
-    return shares | {name: _gpus((number,), left / users[number]) for name, number in places.items()}
+    return shares | {name: _gpus(group, left / users[group]) for name, group in places.items()}
+
+
+def _groups(numbers: Sequence[str], size: int) -> list[tuple[str, ...]]:
+    """Return whole groups of neighbours; one smaller group if there are fewer, and none of nothing."""
+    size = max(1, min(size, len(numbers)))
+    return [tuple(numbers[start : start + size]) for start in range(0, len(numbers) - size + 1, size)]
 
 
 def small_shares(shares: Mapping[str, DeviceShare], memory_bytes: int, needed: Mapping[str, int]) -> list[str]:

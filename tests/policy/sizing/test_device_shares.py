@@ -33,11 +33,23 @@ def test_with_gpus_enough_each_process_has_its_own() -> None:
     assert {share.memory_share for share in shares.values()} == {0.95}
 
 
-@pytest.mark.parametrize(("devices", "mesh", "peers"), list(product((1, 2, 3, 8), (1, 2, 8), (1, 3, 5))))
-def test_no_gpu_is_promised_twice(devices: int, mesh: int, peers: int) -> None:
+def test_a_peer_gets_as_many_gpus_as_its_engine_is_to_use() -> None:
+    shares = share_devices(gpus(8), 3, ["peer-1", "peer-2", "peer-3"], learner_share=0.5, peer_devices=2)
+    assert [share.environment["CUDA_VISIBLE_DEVICES"] for share in shares.values()] == ["0,1,2", "3,4", "5,6", "3,4"]
+    assert [share.memory_share for share in shares.values()] == [0.95, 0.475, 0.95, 0.475]
+    (_, peer) = share_devices(gpus(4), 1, ["peer-1"], learner_share=0.5, peer_devices=8).values()
+    assert peer.environment["CUDA_VISIBLE_DEVICES"] == "1,2,3"
+    chips = share_devices(Accelerators("tpu", tuple("01234567")), 4, ["peer-1"], 0.5, peer_devices=4)
+    assert chips["peer-1"].environment["TPU_VISIBLE_CHIPS"] == "4,5,6,7"
+
+
+@pytest.mark.parametrize(
+    ("devices", "mesh", "peers", "each"), list(product((1, 2, 3, 8), (1, 2, 8), (1, 3, 5), (1, 2, 3)))
+)
+def test_no_gpu_is_promised_twice(devices: int, mesh: int, peers: int, each: int) -> None:
     names = [f"peer-{number}" for number in range(peers)]
     taken: dict[str, float] = defaultdict(float)
-    for share in share_devices(gpus(devices), mesh, names, learner_share=0.4).values():
+    for share in share_devices(gpus(devices), mesh, names, 0.4, each).values():
         assert share.memory_share is not None
         assert share.memory_share > 0
         for number in share.environment["CUDA_VISIBLE_DEVICES"].split(","):
