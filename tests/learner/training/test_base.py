@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from learner.config import LearnerConfig
 from learner.training import base
 from learner.training.mesh import make_mesh
 from learner.training.trainer import Trainer, behaviour_by_version
@@ -108,21 +106,19 @@ def test_a_large_base_is_stacked_a_part_at_a_time(monkeypatch: pytest.MonkeyPatc
     assert all(np.array_equal(found[name], value) for name, value in expected.items())
 
 
-def test_merged_parameters_compute_what_base_and_adapters_do() -> None:
-    """Without rounding between, in float32: codes round a kernel's activations, which an adapter reads unrounded."""
+def test_the_whole_parameters_are_the_base_with_its_adapters_merged() -> None:
     model = adapted(MODEL, LoraConfig(rank=2, alpha=4.0))
-    trainer, batch = (
-        Trainer(model, LearnerConfig.model_validate(CONFIG.model_dump() | {"seed": 3})),
-        tiny_batch(REWARDS),
-    )
-    random = np.random.default_rng(0)
+    trainer, random = Trainer(model, CONFIG), np.random.default_rng(0)
     state = {name: np.array(leaf) for name, leaf in trainer.state().items()}
-    for name, leaf in state.items():
-        if name.startswith("parameters/"):
-            state[name] = (0.3 * random.standard_normal(leaf.shape)).astype(np.float32)
+    state |= {
+        name: random.standard_normal(leaf.shape).astype(np.float32)
+        for name, leaf in state.items()
+        if name.startswith("parameters/")
+    }
     trainer.restore(state)
-    unmerged = trainer.behaviour(trainer._params, batch).logprobs
-    merged = {name: jnp.array(value) for name, value in trainer.params().items()}
-    assert not any(map(is_adapter, merged))
-    found = trainer.behaviour(trainer.placed(merged), batch).logprobs
-    np.testing.assert_allclose(found, unmerged, atol=1e-5)
+    found, alone = trainer.params(), initial_params(MODEL, CONFIG.seed)
+    a, b = (state[f"parameters/layers.attention.key.lora_{end}"][0] for end in "ab")
+    name = "layers.0.attention.key.kernel"
+    np.testing.assert_allclose(found.pop(name), alone.pop(name) + 2.0 * a @ b, atol=1e-5)
+    assert found.keys() == alone.keys()
+    np.testing.assert_array_equal(found["embedding"], alone["embedding"])
