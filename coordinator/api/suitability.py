@@ -34,7 +34,7 @@ from rollcast.runtime.waits import deadline
 from rollcast.wire.ids import Version
 from rollcast.wire.limits import RATE_MAX
 from rollcast.wire.proto import rollcast_pb2 as pb
-from rollcast.wire.versions.records import VersionRecord, parse_announcement
+from rollcast.wire.versions.records import VerifiedVersion, parse_announcement
 
 log = structlog.get_logger()
 
@@ -69,7 +69,7 @@ class SuitabilityRoutes:
         self._ledger = ledger
         self._state = state
         self._now = now
-        self._known: tuple[Version, VersionRecord] | None = None
+        self._known: tuple[Version, VerifiedVersion] | None = None
         self._planning = asyncio.Lock()
 
     def routes(self) -> list[RawRoute]:
@@ -86,7 +86,8 @@ class SuitabilityRoutes:
 
     async def _needs(self, request: web.Request, caller: Caller) -> web.Response:
         await check_invited(self._desk, caller, request.method, request.headers)
-        record, settings = await self._record(), self._state.settings
+        newest, settings = await self._newest(), self._state.settings
+        record = None if newest is None else newest.whole
         question = question_of(self._state, self._now())
         demand = question.demand
         return _json(
@@ -112,7 +113,7 @@ class SuitabilityRoutes:
                 "the body does not hold valid measurements", cause=str(error.errors()[0]["msg"])[:256]
             ) from None
         offer, question = Offer(**measured.model_dump()), question_of(self._state, self._now())
-        worth = suitability_of(question, offer, _model(await self._record()))
+        worth = suitability_of(question, offer, _model(await self._newest()))
         answer = _SUITABILITY.dump_python(worth, mode="json")
         if worth.meets is not None and question.demand is not None and offer.tokens_per_s > 0:
             answer["reasons"] += await self._planner_verdict(question, offer)
@@ -132,10 +133,8 @@ class SuitabilityRoutes:
                 log.exception("the planner failed on an offered machine")
                 return []
 
-    async def _record(self) -> VersionRecord | None:
-        """Return the record of the newest version's whole weights, which of adapters is their base's; None before
-        there is a version.
-        """
+    async def _newest(self) -> VerifiedVersion | None:
+        """Return the newest version; None before there is one."""
         newest = self._state.newest_version
         if newest is None:
             return None
@@ -145,7 +144,7 @@ class SuitabilityRoutes:
             if stored is None:
                 return None
             announcement = pb.VersionAnnouncement.FromString(stored.announcement)
-            self._known = (newest, parse_announcement(announcement).whole)
+            self._known = (newest, parse_announcement(announcement))
         return self._known[1]
 
 
@@ -160,12 +159,13 @@ def _planned(question: Question, offer: Offer) -> str:
     return f"planner: {mine.reason}"
 
 
-def _model(record: VersionRecord | None) -> RunModel | None:
-    if record is None:
+def _model(newest: VerifiedVersion | None) -> RunModel | None:
+    if newest is None:
         return None
+    record = newest.whole
     elements = float(sum(math.prod(tensor.shape) for tensor in record.tensors))
     dense = {name: shape.parameters for name, shape in models().items() if not shape.active_parameters}
-    return run_model(record.state_size_bytes, elements, dense)
+    return run_model(record.state_size_bytes, elements, dense, frozen=newest.base is not None)
 
 
 def _json(value: object) -> web.Response:

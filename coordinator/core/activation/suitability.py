@@ -47,16 +47,28 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class RunModel:
-    """The model that the run trains. ``larger`` has the bytes in memory of larger published models, ascending."""
+    """The model that the run trains.
+
+    Args:
+        state_bytes: bytes of the whole weights in memory.
+        larger: the bytes in memory of larger published models, ascending.
+        frozen: versions are adapters over these weights, so that a machine holds and receives them once.
+    """
 
     parameters: float
     state_bytes: float
     larger: Mapping[str, float]
+    frozen: bool = False
 
     @property
     def size(self) -> str:
         """Number of parameters in words, for example 4B or 290K."""
         return in_words(self.parameters)
+
+    @property
+    def versions_held(self) -> float:
+        """Whole weights that a machine holds at a time."""
+        return 1.0 if self.frozen else _VERSIONS_HELD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +163,11 @@ def suitability_of(question: Question, offer: Offer, model: RunModel | None) -> 
     """Judge a machine by what it measured."""
     demand, me = question.demand, offered_worker(question, offer)
     limit = question.staleness_limit
-    if offer.memory_bytes is not None and model is not None and offer.memory_bytes < _memory_needed(model.state_bytes):
+    if (
+        offer.memory_bytes is not None
+        and model is not None
+        and offer.memory_bytes < _memory_needed(model, model.state_bytes)
+    ):
         return _too_small(limit, offer.memory_bytes, model)
     if demand is None:
         why = "the run has not timed enough learner steps yet to judge this machine: retry later"
@@ -172,7 +188,7 @@ def suitability_of(question: Question, offer: Offer, model: RunModel | None) -> 
         t_gen_p90_s=judged.t_gen_s,
         budget_s=demand.budget_s,
         sentence=_sentence(judged, model, offer),
-        reasons=_reasons(question, judged),
+        reasons=_reasons(question, judged, model),
         what_would_help=() if judged.meets else _helps(judged),
     )
 
@@ -234,12 +250,17 @@ def _fluid_s(demand: Demand, workers: Sequence[Worker], size_bytes: float) -> fl
 
 
 def _too_small(limit: int, memory_bytes: float, model: RunModel) -> Suitability:
-    needed = _memory_needed(model.state_bytes)
+    needed = _memory_needed(model, model.state_bytes)
+    held = (
+        "the weights under the adapters take"
+        if model.frozen
+        else "two versions are held while one replaces another, of"
+    )
     return Suitability(
         meets=False,
         staleness_limit=limit,
         sentence=f"cannot hold the {model.size} model: {_gib(memory_bytes)} of memory, {_gib(needed)} needed",
-        reasons=(f"two versions of {_gib(model.state_bytes)} are held while one is put in place of the other",),
+        reasons=(f"{held} {_gib(model.state_bytes)}",),
         what_would_help=(f"{_gib(needed)} of memory", "a run with a smaller model"),
     )
 
@@ -248,8 +269,8 @@ def _gib(size_bytes: float) -> str:
     return f"{size_bytes / 2**30:.1f} GiB"
 
 
-def _memory_needed(state_bytes: float) -> float:
-    return _VERSIONS_HELD * state_bytes
+def _memory_needed(model: RunModel, state_bytes: float) -> float:
+    return model.versions_held * state_bytes
 
 
 def _sentence(judged: _Judged, model: RunModel | None, offer: Offer) -> str:
@@ -268,7 +289,7 @@ def _not_the_next(judged: _Judged, model: RunModel, offer: Offer) -> str:
     The result continues a sentence, and is empty if the machine suffices for all of them.
     """
     for name, state_bytes in model.larger.items():
-        if offer.memory_bytes is not None and offer.memory_bytes < _memory_needed(state_bytes):
+        if offer.memory_bytes is not None and offer.memory_bytes < _memory_needed(model, state_bytes):
             return f"; not {name}: too little memory"
         scaled = _Judged(judged.demand, judged.others, judged.me, scale=state_bytes / model.state_bytes)
         if not scaled.meets:
@@ -276,7 +297,7 @@ def _not_the_next(judged: _Judged, model: RunModel, offer: Offer) -> str:
     return ""
 
 
-def _reasons(question: Question, judged: _Judged) -> tuple[str, ...]:
+def _reasons(question: Question, judged: _Judged, model: RunModel | None) -> tuple[str, ...]:
     demand, me, speed = judged.demand, judged.me, judged.me.speeds[0]
     share = speed.rollouts_per_second * demand.t_train_s / demand.rollouts_per_step
     counted = "as measured here" if question.tokens_measured else "the most that the run allows: none was generated yet"
@@ -292,7 +313,13 @@ def _reasons(question: Question, judged: _Judged) -> tuple[str, ...]:
         f"kappa={demand.publish_every_steps} and steps of {demand.t_train_s:.3g} s leaves",
         f"it generates {speed.rollouts_per_second:.3g} rollouts/s, {share:.0%} of what the learner takes",
         f"its uplink of {me.upload_bytes_per_second / _MBIT:.3g} Mbit/s passes on {copies:.1f} copies of each version",
+        *(() if model is None else (_joining(me, model),)),
     )
+
+
+def _joining(me: Worker, model: RunModel) -> str:
+    seconds = model.state_bytes / me.download_bytes_per_second
+    return f"before its first rollout it receives the whole weights once: {_gib(model.state_bytes)} in {seconds:.3g} s"
 
 
 def _helps(judged: _Judged) -> tuple[str, ...]:
@@ -310,18 +337,19 @@ def _helps(judged: _Judged) -> tuple[str, ...]:
     return tuple(found)
 
 
-def run_model(state_bytes: int, elements: float, published: Mapping[str, float]) -> RunModel:
-    """Return the run's model, from its newest version record.
+def run_model(state_bytes: int, elements: float, published: Mapping[str, float], *, frozen: bool = False) -> RunModel:
+    """Return the run's model, from the record of its whole weights.
 
     Args:
-        state_bytes: bytes of a version in memory.
+        state_bytes: bytes of the whole weights in memory.
         elements: number of elements of all its tensors.
         published: numbers of parameters of published dense models, by name; somewhat larger ones are compared.
+        frozen: see RunModel.
     """
     bytes_each = state_bytes / max(1.0, elements)
     ascending = sorted(published.items(), key=lambda one: one[1])
     near = {name: size * bytes_each for name, size in ascending if 1.2 < size / max(1.0, elements) <= _LARGER_MOST}
-    return RunModel(elements, float(state_bytes), near)
+    return RunModel(elements, float(state_bytes), near, frozen)
 
 
 def in_words(count: float) -> str:

@@ -103,6 +103,17 @@ def test_a_model_that_does_not_fit_is_reported_before_anything_else() -> None:
     )
 
 
+def test_weights_under_adapters_are_held_and_received_once() -> None:
+    offer = replace(FAST, memory_bytes=8 * GIB)
+    frozen = replace(MODEL, frozen=True)
+    found = suitability_of(QUESTION, offer, frozen)
+    assert found.meets
+    assert "before its first rollout it receives the whole weights once: 7.5 GiB in 400 s" in found.reasons
+    assert not suitability_of(QUESTION, offer, MODEL).meets
+    needs = suitability_of(QUESTION, replace(FAST, memory_bytes=4 * GIB), frozen)
+    assert needs.sentence == "cannot hold the 4B model: 4.0 GiB of memory, 7.5 GiB needed"
+
+
 def test_there_is_no_judgement_before_the_run_has_timed_its_steps() -> None:
     found = suitability_of(replace(QUESTION, demand=None), FAST, MODEL)
     assert found.meets is None
