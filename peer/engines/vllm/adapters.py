@@ -59,6 +59,7 @@ def stage_adapters(version: VersionState, folder: Path, loaded_hash: bytes) -> C
         len(version.state),
         place / "table.json",
         place.name,
+        loaded_hash,
         base=base,
         adapters=place if version.base is not None else None,
     )

@@ -152,6 +152,7 @@ class Checkpoint:
         state: file with exactly the version's bytes; it stays until `discard`.
         table: file with the names, places and shapes of its tensors.
         salt: text that no other version has, for caches that must not mix versions.
+        state_hash: BLAKE3 of the version's bytes.
         base: folder of the base's weights in a run with adapters; the version has no state file and no table then.
         adapters: folder with the version's adapters over them; None: it is the base itself, or has no base.
     """
@@ -163,6 +164,7 @@ class Checkpoint:
     size_bytes: int
     table: Path
     salt: str
+    state_hash: bytes
     base: Path | None = None
     adapters: Path | None = None
 
@@ -192,7 +194,9 @@ def stage(record: VersionRecord, state: memoryview, path: Path | None, folder: P
     place.mkdir(parents=True)
     _link_or_write(path, state, place / "state")
     (place / "table.json").write_text(json.dumps(_table(record)))
-    return Checkpoint(record.epoch, record.version, config, place / "state", len(state), place / "table.json", salt)
+    return Checkpoint(
+        record.epoch, record.version, config, place / "state", len(state), place / "table.json", salt, loaded_hash
+    )
 
 
 def _link_or_write(source: Path | None, state: memoryview, target: Path) -> None:

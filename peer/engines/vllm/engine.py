@@ -89,7 +89,8 @@ class VllmEngine:
     async def load(self, version: VersionState) -> bytes:
         """Make a version ready to be exchanged; the first one is put into vLLM at once (see Engine.load).
 
-        The hash is that of the bytes that vLLM maps, because vLLM packs weights into layouts of its own.
+        The hash is that of the bytes that vLLM maps. What vLLM has made of them is read back once they are exchanged
+        (peer.engines.vllm.exchange); no token that other weights gave is returned.
         """
         self._beside = None
         self.discard_unused()
@@ -99,6 +100,8 @@ class VllmEngine:
         if not self._supervisor.loaded:
             shape = self.shape(checkpoint, self._announced_tokens())
             await self._supervisor.surely(lambda: self._supervisor.prepare(shape, checkpoint))
+        else:
+            await self._supervisor.get_ready(checkpoint)
         return loaded_hash
 
     async def activate(self, version: Version) -> None:

@@ -124,8 +124,7 @@ class VllmGeneration:
         if active is None or active is self._checkpoint:
             return
         self._abort(self._rows.values())
-        for row in self._rows.values():
-            row.waiting, row.logprobs, row.ended = [], [], None
+        self._discard_waiting()
         self._checkpoint = active
         self._engine.discard_unused()
 
@@ -153,6 +152,20 @@ class VllmGeneration:
         shape = self._engine.shape(self._checkpoint, self._engine.tokens_max(longest))
         await self._server.prepare(shape, self._checkpoint)
         self._submit()
+        try:
+            await self._wait_for_slice(tokens_max)
+            await self._server.vouched()
+        except ServerLost:
+            if not self._server.is_vouched:
+                self._discard_waiting()
+            raise
+
+    async def _wait_for_slice(self, tokens_max: int) -> None:
+        """Wait until the slice is complete, or the engine's slice_s are over and there is a token.
+
+        Raises:
+            ServerLost: the server failed.
+        """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + self._engine.slice_s
         silent_until_s = loop.time() + SILENCE_TIMEOUT_S
@@ -168,6 +181,10 @@ class VllmGeneration:
             except TimeoutError:
                 if not some:
                     raise ServerLost(f"no token of {len(self._rows)} rollouts within {SILENCE_TIMEOUT_S:g} s") from None
+
+    def _discard_waiting(self) -> None:
+        for row in self._rows.values():
+            row.waiting, row.logprobs, row.ended = [], [], None
 
     def _is_complete(self, tokens_max: int) -> bool:
         return all(row.ended is not None or len(row.waiting) >= tokens_max for row in self._rows.values())

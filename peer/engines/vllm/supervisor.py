@@ -14,13 +14,13 @@ import structlog
 from peer.engines.base import Swap
 from peer.engines.vllm.checkpoint import Checkpoint, ServerShape
 from peer.engines.vllm.environment import Workspace
+from peer.engines.vllm.exchange import Exchange
 from peer.engines.vllm.process import ServerLost, ServerProcess
 from peer.engines.vllm.server.frames import Frame
 from rollcast.runtime.errors import ProcessFailed
 
 START_TIMEOUT_S = 1800.0
 """Longest start in seconds: vLLM compiles a large model for a GPU and captures its graphs in minutes."""
-LOAD_TIMEOUT_S = 600.0
 ABORT_TIMEOUT_S = 60.0
 SILENCE_TIMEOUT_S = 300.0
 """Seconds without a token of any request after which the server hangs: one step of prompts, at worst."""
@@ -62,7 +62,8 @@ class Supervisor:
         self._environment = environment
         self._process: ServerProcess | None = None
         self._shape: ServerShape | None = None
-        self._loaded = ""
+        self._exchange: Exchange | None = None
+        self._vouching: asyncio.Task[None] | None = None
         self._ready = asyncio.Lock()
         self._restarts = Restarts()
         self._was_ready = False
@@ -80,7 +81,7 @@ class Supervisor:
     @property
     def loaded(self) -> str:
         """Return the salt of the version whose weights vLLM holds; empty: none."""
-        return self._loaded
+        return "" if self._exchange is None else self._exchange.loaded
 
     async def prepare(self, shape: ServerShape, checkpoint: Checkpoint) -> None:
         """Have a server of this shape with this version's weights. Running requests of another version are aborted.
@@ -92,15 +93,37 @@ class Supervisor:
             fits = self._shape is not None and self._shape.serves(shape)
             if self._process is None or self._process.cause or not fits:
                 await self._start(shape)
-            if self._loaded != checkpoint.salt:
-                self._loaded, begun_s = "", asyncio.get_running_loop().time()
-                header = {"do": "load", "state": str(checkpoint.state), "table": str(checkpoint.table)}
-                if checkpoint.base is not None:
-                    header = {"do": "adapt", "adapters": str(checkpoint.adapters or "")}
-                await self._call(header | {"salt": checkpoint.salt}, LOAD_TIMEOUT_S, "loading a version into vLLM")
-                self._loaded = checkpoint.salt
-                paused_s = asyncio.get_running_loop().time() - begun_s
-                self.last_swap = Swap(checkpoint.version, "keyframe", paused_s, checkpoint.size_bytes, read_back=False)
+            exchange = self._exchange
+            if exchange is not None and exchange.loaded != checkpoint.salt:
+                self._stop_vouching()
+                self.last_swap = await exchange.put(checkpoint)
+                self._vouching = asyncio.create_task(self._vouch(exchange, self.last_swap))
+
+    async def get_ready(self, checkpoint: Checkpoint) -> None:
+        """Move what a version changes to the devices, if vLLM holds another version and little differs."""
+        if self._exchange is None:
+            return
+        try:
+            await self._exchange.get_ready(checkpoint)
+        except (ServerLost, OSError) as error:  # whoever generates notices that the server is lost
+            log.warning("a version's changes could not be prepared", version=checkpoint.version, cause=str(error))
+
+    @property
+    def is_vouched(self) -> bool:
+        """Whether `vouched` would return at once."""
+        task = self._vouching
+        return task is not None and task.done() and not task.cancelled() and task.exception() is None
+
+    async def vouched(self) -> None:
+        """Wait until the loaded weights have been read back, where that is possible.
+
+        Raises:
+            WrongWeights: they are not those of the version.
+            ServerLost: the server is lost.
+        """
+        if self._vouching is None:
+            raise ServerLost("vLLM holds no version")
+        await asyncio.shield(self._vouching)
 
     def generate(self, requests: list[dict[str, Any]], prompts: bytes) -> None:
         """Start requests under the loaded version (see server.completions.Request).
@@ -108,7 +131,7 @@ class Supervisor:
         Raises:
             ServerLost: the server is lost.
         """
-        self._running().send(Frame({"do": "generate", "requests": requests}, prompts))
+        self._running().send(Frame({"do": "generate", "requests": requests, "salt": self.loaded}, prompts))
 
     def abort(self, numbers: Sequence[int]) -> None:
         """Abort requests; those that have ended are ignored, and so is a server that is lost."""
@@ -138,6 +161,8 @@ class Supervisor:
 
     async def close(self) -> None:
         """End the server."""
+        self._stop_vouching()
+        self._exchange = None
         process, self._process = self._process, None
         if process is not None:
             await process.close()
@@ -153,7 +178,7 @@ class Supervisor:
     async def _start(self, shape: ServerShape) -> None:
         await self.close()
         self.life += 1
-        self._loaded, self._shape = "", shape
+        self._shape = shape
         self._process = ServerProcess(self._received, self.news.set)
         await self._process.start(self._command, self._environment, self._workspace.folder)
         log.info("vllm starts", tokens_max=shape.tokens_max, dtype=shape.dtype)
@@ -161,7 +186,18 @@ class Supervisor:
         answer = await self._call({"do": "start", "settings": settings}, START_TIMEOUT_S, "starting vLLM")
         self.facts = dict(answer["facts"])
         self._was_ready = True
+        self._exchange = Exchange(self._call, self._workspace.folder / "exchange")
         log.info("vllm is ready", **self.facts)
+
+    async def _vouch(self, exchange: Exchange, swap: Swap) -> None:
+        if not swap.read_back:
+            self.last_swap = await exchange.read_back(swap)
+
+    def _stop_vouching(self) -> None:
+        """Leave the loaded weights without a proof: no token of theirs is given out any more."""
+        if self._vouching is not None:
+            self._vouching.cancel()
+            self._vouching = None
 
     def _received(self, frame: Frame) -> None:
         match frame.header["is"]:
@@ -174,6 +210,8 @@ class Supervisor:
                 raise ValueError(f"unknown message {other!r}")
 
     async def _wait_to_restart(self, lost: ServerLost) -> None:
+        self._stop_vouching()
+        self._exchange = None
         process, self._process = self._process, None
         if process is not None:
             await process.kill()

@@ -18,6 +18,7 @@ from typing import Any
 from peer.engines.vllm.server.completions import Completions, Request
 from peer.engines.vllm.server.frames import Frame, FrameReader, encode
 from peer.engines.vllm.server.lifetime import end_with_peer
+from peer.engines.vllm.server.weight_commands import COMMANDS, WeightCommands
 
 READ_BYTES = 1 << 20
 ERROR_LENGTH_MAX = 2_000
@@ -31,7 +32,7 @@ class Server:
         self._lock = lock
         self._llm: Any = None
         self._completions: Completions | None = None
-        self._salt = ""
+        self._weights: WeightCommands | None = None
         self._adapters: Any = None
         self._adapted = 0  # versions of adapters so far
 
@@ -55,14 +56,14 @@ class Server:
         match command:
             case "start":
                 return await self._start(frame.header["settings"])
-            case "load":
-                return await self._load(frame.header["state"], frame.header["table"], frame.header["salt"])
             case "adapt":
                 return await self._adapt(frame.header["adapters"], frame.header["salt"])
             case "generate":
-                self._running.begin(Request.read(frame), self._salt, self._adapters)
+                self._running.begin(Request.read(frame), frame.header["salt"], self._adapters)
             case "abort":
                 await self._running.end(frame.header["numbers"])
+            case _ if command in COMMANDS and self._weights is not None:
+                return await self._weights.carry_out(frame.header)
             case _:
                 raise ValueError(f"unknown command {command!r}")
         return {}
@@ -83,15 +84,10 @@ class Server:
         await self._writer.drain()
         self._llm = start_llm(settings)
         await self._llm.collective_rpc("watch_peer", args=(str(self._lock),))
-        self._completions = Completions(self._llm, self.send)
+        completions = self._completions = Completions(self._llm, self.send)
+        self._weights = WeightCommands(self._llm, lambda: completions.end(None))
         parallel = self._llm.vllm_config.parallel_config.tensor_parallel_size
         return {"facts": found | {"tensor_parallel": parallel}}
-
-    async def _load(self, state: str, table: str, salt: str) -> dict[str, Any]:
-        await self._running.end(None)
-        await self._llm.collective_rpc("load_version", args=(state, table))
-        self._salt = salt
-        return {}
 
     async def _adapt(self, folder: str, salt: str) -> dict[str, Any]:
         """Generate with these adapters from now on, or with none; those before are removed."""
@@ -106,7 +102,6 @@ class Server:
             adapters = LoRARequest(salt, self._adapted, folder)
             await self._llm.add_lora(adapters)
             self._adapters = adapters
-        self._salt = salt
         return {}
 
     def stop(self) -> None:

@@ -2,11 +2,13 @@
 
 Each token is 2 + position % 5. FOLDER counts the lives. A mode says how a server fails: "good" never does, "refuses"
 does not start, "dies-once" and "dies" end in the middle of the first tokens, "hangs-once" sends no tokens, "lies"
-sends a token that is not of the vocabulary, "garbage" sends no frames, "leaves-child" starts a process that stays.
+sends a token that is not of the vocabulary, "wrong-once" gets version 1 wrong and samples other tokens with it,
+"garbage" sends no frames, "leaves-child" starts a process that stays.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -14,6 +16,8 @@ import sys
 from array import array
 from pathlib import Path
 from typing import Any
+
+from blake3 import blake3
 
 from peer.engines.vllm.server.frames import Frame, FrameReader, encode
 
@@ -46,6 +50,20 @@ def answers(header: dict[str, Any], mode: str, life: int, folder: Path) -> list[
             failed = {"error": "no room"} if kind == "refuses" else {"facts": facts}
             made.append(encode(Frame({"is": "answer", "id": header["id"], **failed})))
         case "load":
+            made.append(encode(Frame({"is": "answer", "id": header["id"], "paused_s": 0.5, "moved_bytes": 7})))
+        case "apply_patch":
+            made.append(encode(Frame({"is": "answer", "id": header["id"], "paused_s": 0.5, "moved_bytes": 1})))
+        case "find_places":
+            names = [name for one in json.loads(Path(header["table"]).read_text()) for name in one["names"]]
+            Path(f"{header['placement']}.0").write_text(json.dumps({name: [] for name in names}))
+            why = "" if kind == "wrong" else "it has no weights"
+            made.append(encode(Frame({"is": "answer", "id": header["id"], "why": [why]})))
+        case "read_back":
+            place = Path(header["table"]).parent
+            wrong = first and place.name.startswith("1-")
+            found = bytes(32) if wrong else blake3((place / "state").read_bytes()).digest()
+            made.append(encode(Frame({"is": "answer", "id": header["id"], "hash": found.hex()})))
+        case "stage_patch" | "forget_places":
             made.append(encode(Frame({"is": "answer", "id": header["id"]})))
         case "adapt":
             with (folder / "adapted").open("a") as names:
@@ -55,9 +73,8 @@ def answers(header: dict[str, Any], mode: str, life: int, folder: Path) -> list[
             made.append(b"\xff" * 100)
         case "generate" if not (kind == "hangs" and first):
             dies = kind == "dies" and first
-            made += [
-                tokens(one, 1 if dies else one["new_tokens_max"], 99 * (kind == "lies")) for one in header["requests"]
-            ]
+            more = 99 * (kind == "lies") + (kind == "wrong" and first and header["salt"].startswith("1-"))
+            made += [tokens(one, 1 if dies else one["new_tokens_max"], more) for one in header["requests"]]
     if made and kind == "dies" and header["do"] == "generate" and first:
         os.write(int(sys.argv[4]), b"".join(made))
         os._exit(3)

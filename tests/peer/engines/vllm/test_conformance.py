@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import pytest_asyncio
 
@@ -19,8 +21,9 @@ from peer.engines.vllm.engine import VllmEngine, VllmSettings
 from peer.engines.vllm.environment import VllmPython, Workspace, find_vllm
 from peer.engines.vllm.supervisor import Supervisor, server_command
 from rollcast.policy.config import ModelConfig
+from rollcast.wire.ids import Version
 from rollcast.wire.rollouts import Sampling
-from rollcast.wire.versions.records import VersionRecord
+from rollcast.wire.versions.records import VersionRecord, state_hash
 from tests.peer.engines.engine_conformance import EngineConformance, RefusesNonsense, generate
 from tests.peer.engines.test_jax_engine import jax_version
 
@@ -90,3 +93,29 @@ class TestVllmEngine(EngineConformance, RefusesNonsense):
         assert [item.token_ids for item in ours] == [item.token_ids for item in theirs]
         for one_completion, two in zip(ours, theirs, strict=True):
             assert one_completion.logprobs == pytest.approx(two.logprobs, abs=1e-5)
+
+    async def test_what_differs_is_written_in_place_and_read_back(self, engine: Engine) -> None:
+        record, state = self.make_version(0)
+        asked = [GenerateRequest((5, 6, 7 + index), index, Sampling(1.0, 8, (1,))) for index in range(4)]
+        await put(engine, record, state)
+        await generate(engine, asked)
+        changed = np.frombuffer(state, "<f4").copy()
+        for spec in record.tensors:  # one element of each tensor
+            changed[spec.offset_bytes // 4 + spec.size_bytes // 8] += 0.5
+        newer = replace(record, version=Version(1), state_hash=state_hash(changed.tobytes()))
+        await put(engine, newer, changed.tobytes())
+        ours = await generate(engine, asked)
+        swap = engine.last_swap
+        assert swap is not None
+        assert (swap.version, swap.kind, swap.read_back) == (1, "delta", True)
+        assert swap.moved_bytes == 8 * len(record.tensors)
+        other = JaxEngine(concurrent_rollouts=4)
+        await put(other, newer, changed.tobytes())
+        theirs = await generate(other, asked)
+        await other.close()
+        assert [item.token_ids for item in ours] == [item.token_ids for item in theirs]
+
+
+async def put(engine: Engine, record: VersionRecord, state: bytes) -> None:
+    await engine.load(VersionState(record, memoryview(state)))
+    await engine.activate(record.version)

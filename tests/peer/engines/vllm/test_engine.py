@@ -85,6 +85,16 @@ async def test_completions_survive_a_crash_of_the_server(mode: str, tmp_path: Pa
         assert {"good": "vllm 0, 1 of 1 x none"}.get(mode, engine.hardware) == engine.hardware
 
 
+async def test_no_token_of_weights_that_are_not_the_versions_is_returned(tmp_path: Path) -> None:
+    async with engine_of("wrong-once", tmp_path) as engine:
+        for version, life in ((0, 1), (1, 2)):
+            await put(engine, version)
+            assert is_right(await completed(engine, 3))
+            assert engine.supervisor.life == life
+            assert engine.last_swap is not None
+            assert (engine.last_swap.kind, engine.last_swap.read_back) == ("keyframe", True)
+
+
 async def test_vllm_does_not_go_on_for_long_without_a_next_slice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,81 @@
+"""Carry out what the peer wants done with the weights of vLLM's workers (see server.weights)."""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+COMMANDS = ("load", "apply_patch", "stage_patch", "find_places", "forget_places", "read_back")
+
+
+class WeightCommands:
+    """The commands in COMMANDS.
+
+    Args:
+        llm: vLLM's AsyncLLM.
+        end_running: ends all requests; no weights are exchanged while one runs.
+    """
+
+    def __init__(self, llm: Any, end_running: Callable[[], Awaitable[None]]) -> None:
+        self._llm = llm
+        self._end_running = end_running
+        self._hash: Any = None
+
+    async def carry_out(self, header: dict[str, Any]) -> dict[str, Any]:
+        """Carry out one command, and return its answer."""
+        match header["do"]:
+            case "load":
+                return await self._exchange("load_version", header["state"], header["table"])
+            case "apply_patch":
+                return await self._exchange("apply_patch")
+            case "find_places":
+                return {"why": await self._call("find_places", header["table"], header["placement"])}
+            case "read_back":
+                return {"hash": await self._read_back(header)}
+            case other:
+                await self._call(other, *header["arguments"])
+                return {}
+
+    async def _exchange(self, method: str, *arguments: str) -> dict[str, Any]:
+        """Exchange weights; the answer has the time for which nothing was generated, and the bytes that were moved."""
+        begun_s = time.monotonic()
+        await self._end_running()
+        moved = await self._call(method, *arguments)
+        return {"paused_s": time.monotonic() - begun_s, "moved_bytes": sum(moved)}
+
+    async def _read_back(self, header: dict[str, Any]) -> str:
+        """Read some tensors out of the workers, in the order of the table; return the BLAKE3 of all so far, in hex.
+
+        Requests go on meanwhile: vLLM's steps come between the tensors of two commands.
+        """
+        from blake3 import blake3  # vLLM needs it itself
+
+        if header["first"] == 0:
+            self._hash = blake3()
+        path = header["scratch"]
+        await asyncio.to_thread(_make, path, header["size_bytes"])
+        await self._call("read_back", header["table"], header["first"], header["count"], path)
+        return await asyncio.to_thread(_hash_and_remove, self._hash, path)
+
+    async def _call(self, method: str, *arguments: Any) -> list[Any]:
+        """Call a method of every worker, and return what they return, in the order of their ranks."""
+        found: list[Any] = await self._llm.collective_rpc(method, args=arguments)
+        return found
+
+
+def _make(path: str, size_bytes: int) -> None:
+    """Make a file of zeros, which the workers map."""
+    with open(path, "wb") as file:
+        file.truncate(size_bytes)
+
+
+def _hash_and_remove(digest: Any, path: str) -> str:
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as read:
+        digest.update(read)
+    os.unlink(path)
+    found: str = digest.hexdigest()
+    return found
