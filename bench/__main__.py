@@ -27,7 +27,6 @@ BENCHES = {
         "attention": "Compile attention at 512 to 32,768 tokens for H100s and TPU slices; memory per token.",
         "fits": "Compile the whole step of 4B to 32B models for H100s and TPU slices; compare with plan-memory.",
         "learner": "Compare the learner's step with the matmul roofline; measure memory and multi-device loss.",
-        "roofline": "Estimate milliseconds per token from one timed decode; compare with published ones.",
     },
     "engines": {
         "engines": "Compare the jax engine, vLLM and transformers: tokens/s, equal tokens, and whole runs on each.",
@@ -64,6 +63,7 @@ BENCHES = {
         "prediction": "Compare predicted utilisation, T_bcast and staleness with a simulation or a run (--local).",
         "capacity": "Plan for 10,000 workers; report the seconds, the gap to the bound, and the cost of simpler rules.",
         "certificate": "Check bounds and infeasibilities of 600 random pools against exhaustive searches.",
+        "throughput": "Compare estimated milliseconds per token with measurements held out of every fit.",
         "capacity_cli": "Time `rollcast capacity plan` on the shipped pool, from process start to its table.",
         "activation": (
             "Kill half of the workers, then double the price of the rest; report utilisation and time to settle."

@@ -31,6 +31,7 @@ def gpus() -> Mapping[str, Gpu]:
             memory_bytes=float(row["memory_bytes"]),
             bandwidth_bytes_per_second=float(row["bandwidth_bytes_per_second"]),
             flops_per_second=float(row["bf16_flops_per_second"]),
+            links="nvlink" if row["links"] == "nvlink" else "pcie",
         )
         for row in read_rows(FOLDER, "gpus.csv")
     }

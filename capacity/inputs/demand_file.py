@@ -138,8 +138,8 @@ class LengthsSection(ConfigModel):
 class EngineSection(ConfigModel):
     """Estimate of the speed of hardware without a measurement."""
 
-    efficiency: float | None = Field(None, gt=0, le=1)
-    """Share of the roofline that the engine reaches, fitted from one timed decode; none: the catalogue's."""
+    efficiency: float | None = Field(None, gt=0, le=10, allow_inf_nan=False)
+    """Speed of the engine / that of vLLM as fitted, from one timed decode; none: the catalogue's."""
     concurrencies: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
     """Rollouts in flight on one accelerator, among which the planner chooses."""
     tensor_parallel: int | None = Field(None, ge=1, le=72)

@@ -7,15 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from capacity.catalogue.gpus import GIB, gpu_named, gpus
-from capacity.catalogue.served import efficiency_of
+from capacity.catalogue.served import TIMED_INTERVAL, efficiency_of, interval_of
 from capacity.inputs.pool_checks import Skipped
 from capacity.inputs.pool_rows import PoolRow
 from capacity.model.lengths import LengthDistribution
-from capacity.model.roofline import WEIGHT_BYTES, Gpu, ModelShape, Weights, speeds_of, together
+from capacity.model.roofline import WEIGHT_BYTES, Gpu, ModelShape, Weights, speeds_of
 from capacity.model.units import BYTES_PER_GB, BYTES_PER_MBIT
 from capacity.model.workers import Speed, Worker
 
 TERA = 1e12
+MEASURED_INTERVAL = 0.1  # relative: speeds of one machine differ so much between runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,14 @@ class Rollouts:
 
 
 @dataclass(frozen=True, slots=True)
+class Estimate:
+    """A machine's speeds, and the relative error that 90 % of such figures stay within; None: not known."""
+
+    speeds: tuple[Speed, ...]
+    interval: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Pool:
     """Workers with their speeds, and the rows that are left out.
 
@@ -58,12 +67,12 @@ def workers_of(rows: Sequence[PoolRow], rollouts: Rollouts) -> Pool:
     """Return workers with their speeds; skip rows whose hardware is unknown, or too small for the model."""
     workers: list[Worker] = []
     skipped: list[Skipped] = []
-    estimated: dict[tuple[object, ...], tuple[Speed, ...] | Skipped] = {}
+    estimated: dict[tuple[object, ...], Estimate | Skipped] = {}
     measured = 0
     for row in rows:
-        found: tuple[Speed, ...] | Skipped
+        found: Estimate | Skipped
         if row.rollouts_per_second is not None or row.tokens_per_second is not None:
-            found = (_measured(row, rollouts.lengths),)
+            found = Estimate((_measured(row, rollouts.lengths),), MEASURED_INTERVAL)
             measured += row.count
         else:
             sheet = row.memory_gb, row.bandwidth_gb_s, row.tflops_bf16
@@ -94,7 +103,7 @@ def _measured(row: PoolRow, lengths: LengthDistribution) -> Speed:
     return Speed(row.concurrency, rate, p90_s, mean_s)
 
 
-def _estimated(row: PoolRow, rollouts: Rollouts) -> tuple[Speed, ...] | Skipped:
+def _estimated(row: PoolRow, rollouts: Rollouts) -> Estimate | Skipped:
     gpu = _gpu_of(row)
     if gpu is None:
         known = (
@@ -111,15 +120,17 @@ def _estimated(row: PoolRow, rollouts: Rollouts) -> tuple[Speed, ...] | Skipped:
         return Skipped(row.where, row.worker_id, "does_not_fit", "tensor_parallel", str(sharing), detail)
     for each in (sharing,) if sharing else (1, row.gpus):
         speeds = speeds_of(
-            together(gpu, each),
+            gpu,
             model,
             rollouts.lengths,
             rollouts.concurrencies,
             rollouts.efficiency or efficiency_of(gpu),
             prompt_tokens=rollouts.prompt_tokens,
+            gpus=each,
         )
         if speeds:
-            return _of_copies(speeds, row.gpus // each)
+            interval = interval_of(gpu, model, each) if rollouts.efficiency is None else TIMED_INTERVAL
+            return Estimate(_of_copies(speeds, row.gpus // each), interval)
     weights_gb, memory_gb = model.weight_bytes / BYTES_PER_GB, gpu.memory_bytes * (sharing or row.gpus) / BYTES_PER_GB
     detail = f"{weights_gb:.1f} GB of weights and their cache in the {memory_gb:.1f} GB that share a copy"
     return Skipped(row.where, row.worker_id, "does_not_fit", "hardware", row.hardware, detail)
@@ -147,10 +158,11 @@ def _gpu_of(row: PoolRow) -> Gpu | None:
     return Gpu(row.hardware or "accelerator", **figures) if len(figures) == len(stated) else None
 
 
-def _worker(row: PoolRow, worker_id: str, speeds: tuple[Speed, ...]) -> Worker:
+def _worker(row: PoolRow, worker_id: str, estimate: Estimate) -> Worker:
     return Worker(
         worker_id=worker_id,
-        speeds=speeds,
+        speeds=estimate.speeds,
+        speed_interval=estimate.interval,
         usd_per_hour=row.usd_per_hour,
         upload_bytes_per_second=row.upload_mbit_per_second * BYTES_PER_MBIT,
         download_bytes_per_second=row.download_mbit_per_second * BYTES_PER_MBIT,

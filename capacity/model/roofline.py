@@ -1,50 +1,44 @@
-"""Estimate the tokens a GPU generates from its memory bandwidth, its arithmetic and one timed decode.
+"""Estimate the tokens a GPU generates from its memory bandwidth, its arithmetic and the size of the model.
 
-Each decode step reads the weights once and every rollout's keys and values so far, and does two operations per weight
-and rollout. Prompts of new rollouts are read in between, at two operations per weight and token:
+Each step of an engine reads the weights once, or is busy with two operations per weight and rollout, whichever takes
+longer; it reads every rollout's keys and values, reads the prompts of new rollouts at two operations per weight and
+token, launches kernels per layer, and samples per rollout. GPUs that share a model exchange activations twice a layer:
 
-    memory   = (weights + concurrency context kv_bytes) / bandwidth
-    compute  = 2 parameters concurrency / flops
-    prompts  = 2 parameters concurrency prompt_per_token / flops
-    ms/token = 1000 (max(memory, compute) + prompts) / efficiency
+    weights  = weights / (share bandwidth)                  compute  = 2 parameters concurrency / (share flops)
+    cache    = concurrency context kv_bytes / (share bandwidth)
+    prompts  = compute prompt_per_token                     exchange = layers (latency + bytes / link)
+    ms/token = 1000 (max(weights, compute) + cache + prompts + layers t_layer + concurrency t_rollout + exchange) / e
 
-The efficiency is one figure per engine, GPU and size of model, fitted from one timed decode; a small model's is lower,
-since a step's fixed cost counts for more. Errors: `python -m bench roofline` and docs/capacity-model.md. Sources of the
-method: the roofline of Williams, Waterman and Patterson (2009), applied to decoding as in Pope et al., "Efficiently
-scaling transformer inference" (2022), section 2.
+The shares and times are fitted to vLLM (`python -m bench throughput`, docs/capacity-model.md); e is the speed of one
+GPU or engine relative to that. Sources of the method: the roofline of Williams, Waterman and Patterson (2009), applied
+to decoding as in Pope et al., "Efficiently scaling transformer inference" (2022), section 2.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from capacity.model.lengths import LengthDistribution, generation_times
 from capacity.model.workers import Speed
 
+Links = Literal["pcie", "nvlink"]
+
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU by its data sheet: dense bf16 operations per second, bytes of memory, bytes per second from memory."""
+    """One GPU by its data sheet: dense bf16 operations per second, bytes of memory, bytes per second from memory.
+
+    ``links``: what GPUs of one machine exchange activations over; PCIe without peer access in consumers' machines.
+    """
 
     name: str
     memory_bytes: float
     bandwidth_bytes_per_second: float
     flops_per_second: float
-
-
-def together(gpu: Gpu, count: int) -> Gpu:
-    """Return so many GPUs that a model is divided among, as one.
-
-    What they exchange with each other is not counted, so over slow links it is an upper bound.
-    """
-    return replace(
-        gpu,
-        memory_bytes=gpu.memory_bytes * count,
-        bandwidth_bytes_per_second=gpu.bandwidth_bytes_per_second * count,
-        flops_per_second=gpu.flops_per_second * count,
-    )
+    links: Links = "pcie"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +94,7 @@ WEIGHT_BYTES: Mapping[Weights, float] = {"bf16": 2.0, "fp8": 1.0, "int4": 0.53}
 class TimedDecode:
     """One measurement: so many rollouts at once, at this mean context in tokens, took so many ms a token each.
 
-    ``prompt_per_token``: tokens of prompts that were read per token generated meanwhile.
+    ``prompt_per_token``: tokens of prompts that were read per token generated meanwhile; ``gpus`` share the model.
     """
 
     gpu: Gpu
@@ -109,10 +103,35 @@ class TimedDecode:
     context: float
     ms_per_token: float
     prompt_per_token: float = 0.0
+    gpus: int = 1
 
 
-#: Efficiency of an engine without timed decodes: between the 0.60 and 0.89 fitted to 6 GPUs (docs/capacity-model.md).
-UNTIMED_EFFICIENCY = 0.7
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What an engine makes of the hardware, fitted to measurements of vLLM.
+
+    Args:
+        weights_share, cache_share: of the memory bandwidth, while weights and while caches are read.
+        compute_share: of the dense bf16 operations per second.
+        layer_s: seconds per layer and step for kernels that the roofline does not know.
+        rollout_s: seconds per rollout and step: sampling and bookkeeping.
+        exchange_s: seconds per layer of GPUs that share a model, by link.
+        exchange_bytes_per_second: rate of their activations, by link.
+    """
+
+    weights_share: float
+    cache_share: float
+    compute_share: float
+    layer_s: float
+    rollout_s: float
+    exchange_s: Mapping[Links, float]
+    exchange_bytes_per_second: Mapping[Links, float]
+
+
+VLLM = Engine(0.87, 0.79, 0.80, 37e-6, 7e-6, {"pcie": 190e-6, "nvlink": 98e-6}, {"pcie": 2.7e9, "nvlink": 47e9})
+#: Speed, relative to ``VLLM``, of a GPU or an engine without timed decodes.
+UNTIMED_EFFICIENCY = 1.0
+_ACTIVATION_BYTES = 2.0
 #: Share of the GPU's memory that weights and cache may take; vLLM's gpu_memory_utilization has the same default.
 MEMORY_SHARE = 0.9
 
@@ -125,24 +144,39 @@ def decode_ms_per_token(
     efficiency: float = UNTIMED_EFFICIENCY,
     *,
     prompt_per_token: float = 0.0,
+    gpus: int = 1,
+    engine: Engine = VLLM,
 ) -> float:
     """Return the milliseconds between two tokens of one rollout.
 
     Args:
         concurrency: rollouts in flight; a fraction where it is a mean.
         context: tokens that each of them has so far on average, the prompt included.
-        efficiency: share of the roofline that the engine reaches, see fit_efficiency.
+        efficiency: speed relative to the engine's, see fit_efficiency.
         prompt_per_token: tokens of prompts read per token generated: mean prompt / mean rollout.
+        gpus: that share the model.
 
     Raises:
         ValueError: concurrency or efficiency is not positive, or a number of tokens is negative.
     """
     if not concurrency > 0 or not efficiency > 0 or not context >= 0 or not prompt_per_token >= 0:
         raise ValueError("concurrency and efficiency must be positive, context and prompts not negative")
-    read_weights = model.weight_bytes * _share_read(model, concurrency)
-    memory_s = (read_weights + concurrency * context * model.kv_bytes_per_token) / gpu.bandwidth_bytes_per_second
-    compute_s = 2.0 * model.computed_parameters * concurrency / gpu.flops_per_second
-    return 1000.0 * (max(memory_s, compute_s) + compute_s * prompt_per_token) / efficiency
+    bandwidth, flops = gpu.bandwidth_bytes_per_second * gpus, gpu.flops_per_second * gpus
+    weights_s = model.weight_bytes * _share_read(model, concurrency) / (bandwidth * engine.weights_share)
+    cache_s = concurrency * context * model.kv_bytes_per_token / (bandwidth * engine.cache_share)
+    compute_s = 2.0 * model.computed_parameters * concurrency / (flops * engine.compute_share)
+    step_s = max(weights_s, compute_s) + cache_s + compute_s * prompt_per_token
+    step_s += model.layers * engine.layer_s + concurrency * engine.rollout_s
+    if gpus > 1:
+        step_s += _exchange_s(gpu, model, concurrency * (1.0 + prompt_per_token), engine)
+    return 1000.0 * step_s / efficiency
+
+
+def _exchange_s(gpu: Gpu, model: ModelShape, tokens: float, engine: Engine) -> float:
+    """Return the seconds in which GPUs exchange so many tokens' activations; a layer has 12 width^2 weights."""
+    width = math.sqrt(model.computed_parameters / (12.0 * model.layers))
+    sent_s = tokens * width * _ACTIVATION_BYTES / engine.exchange_bytes_per_second[gpu.links]
+    return model.layers * (engine.exchange_s[gpu.links] + sent_s)
 
 
 def fit_efficiency(timed: TimedDecode) -> float:
@@ -156,7 +190,7 @@ def fit_efficiency(timed: TimedDecode) -> float:
     return predicted_ms(timed, efficiency=1.0) / timed.ms_per_token
 
 
-def predicted_ms(timed: TimedDecode, efficiency: float) -> float:
+def predicted_ms(timed: TimedDecode, efficiency: float, engine: Engine = VLLM) -> float:
     """Return the milliseconds per token that the roofline predicts for a measurement's setting."""
     return decode_ms_per_token(
         timed.gpu,
@@ -165,6 +199,8 @@ def predicted_ms(timed: TimedDecode, efficiency: float) -> float:
         timed.context,
         efficiency,
         prompt_per_token=timed.prompt_per_token,
+        gpus=timed.gpus,
+        engine=engine,
     )
 
 
@@ -183,6 +219,7 @@ def speeds_of(
     efficiency: float = UNTIMED_EFFICIENCY,
     *,
     prompt_tokens: float = 0.0,
+    gpus: int = 1,
 ) -> tuple[Speed, ...]:
     """Return a GPU's speed at each concurrency whose cache fits into its memory, ascending; empty if none fits.
 
@@ -193,18 +230,21 @@ def speeds_of(
     Args:
         lengths: of what is generated, tokens.
         prompt_tokens: mean length of a prompt.
+        gpus: that share the model; the speed is that of all of them.
 
     Raises:
         ValueError: see decode_ms_per_token.
     """
     context = prompt_tokens + lengths.mean_made_so_far
-    fitting = concurrency_max(gpu, model, context)
+    fitting = concurrency_max(gpu, model, context, gpus)
     prompt_per_token = prompt_tokens / lengths.mean
     speeds = []
     for concurrency in sorted(set(concurrencies)):
         if concurrency > fitting:
             break
-        pace_ms = decode_ms_per_token(gpu, model, concurrency, context, efficiency, prompt_per_token=prompt_per_token)
+        pace_ms = decode_ms_per_token(
+            gpu, model, concurrency, context, efficiency, prompt_per_token=prompt_per_token, gpus=gpus
+        )
         times = generation_times(lengths, ms_per_token=pace_ms)
         speeds.append(Speed(concurrency, concurrency / times.mean_s, times.p90_s, times.mean_s))
     return tuple(speeds)

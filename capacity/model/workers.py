@@ -88,6 +88,7 @@ class Worker:
         preemptions_per_hour: mean number of preemptions.
         lost_per_preemption_s: seconds of work lost each time: unfinished rollouts, and until a replacement works.
         region: whose workers are lost together; empty: not known.
+        speed_interval: relative error that 90 % of such speeds stay within; None: not known.
         active: whether it is on now.
         pin: the operator's decision for it, whatever is cheapest.
     """
@@ -105,6 +106,7 @@ class Worker:
     hardware: str = ""
     provider: str = ""
     region: str = ""
+    speed_interval: float | None = None
     active: bool = False
     pin: Pin = ""
 

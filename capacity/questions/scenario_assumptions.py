@@ -8,18 +8,17 @@ from collections.abc import Iterator, Sequence
 from capacity.catalogue.served import efficiencies
 from capacity.inputs.demand_file import DemandFile
 from capacity.inputs.pool_rows import PoolRow
-from capacity.inputs.pool_speeds import Pool, Rollouts
+from capacity.inputs.pool_speeds import MEASURED_INTERVAL, Pool, Rollouts
 from capacity.model.assumptions import Assumption
 from capacity.model.broadcast_bound import stripe_factor
 from capacity.model.demand import Demand
-from capacity.model.roofline import UNTIMED_EFFICIENCY
 from capacity.model.units import BYTES_PER_MBIT
 from capacity.model.version_bytes import RELATIVE_UNCERTAINTY
 
 GIVEN, DEFAULT = "given", "by default"
 _PRICE_UNCERTAINTY = 0.5  # capacity/catalogue/data/prices/README.md
-_TIMED_UNCERTAINTY = 0.03  # relative, of the efficiency: the median error of `bench roofline`
-_UNTIMED_UNCERTAINTY = 0.15  # the same for another engine, model or version than the catalogue's
+_SIGMAS_OF_INTERVAL = 1.645  # standard deviations within which 90 % of a normal quantity lie
+_UNKNOWN_UNCERTAINTY = 0.3  # of a speed without a measurement: mixtures of experts, int4, small models
 _LENGTHS_UNCERTAINTY = 0.5  # another model's lengths stand for this one's
 
 
@@ -92,19 +91,22 @@ def _of_rollouts(file: DemandFile, rollouts: Rollouts, pool: Pool) -> Iterator[A
     if pool.measured:
         yield Assumption("workers with measured speeds", pool.measured, "workers", "the pool", 0.1)
     if estimated:
-        yield Assumption("workers with estimated speeds", estimated, "workers", "roofline of their hardware", 0.15)
+        yield from _of_estimates(pool)
         yield Assumption("prompt, mean", file.lengths.prompt_tokens, "tokens", _source(file, "prompt_tokens"))
-        efficiency, source, spread = _efficiency(rollouts)
-        yield Assumption("engine's efficiency", efficiency, "of the roofline", source, spread)
+        given = rollouts.efficiency
+        speeds = f"{min(efficiencies().values()):.2f} to {max(efficiencies().values()):.2f}" if given is None else given
+        source = "by hardware, from published timings; 1 without one" if given is None else GIVEN
+        yield Assumption("engine's efficiency", speeds, "of vLLM as fitted", source)
 
 
-def _efficiency(rollouts: Rollouts) -> tuple[float | str, str, float]:
-    """Return the efficiency's value, source and uncertainty; by hardware where no engine was timed."""
-    if rollouts.efficiency is not None:
-        return rollouts.efficiency, GIVEN, _TIMED_UNCERTAINTY
-    known = [*efficiencies().values(), UNTIMED_EFFICIENCY]
-    source = f"by hardware, from published timings; {UNTIMED_EFFICIENCY} for hardware without one"
-    return f"{min(known):.2f} to {max(known):.2f}", source, _UNTIMED_UNCERTAINTY
+def _of_estimates(pool: Pool) -> Iterator[Assumption]:
+    """Return the number of workers of each interval of estimated speeds; half of the speed where it is not known."""
+    intervals = Counter(one.speed_interval for one in pool.workers)
+    intervals.pop(MEASURED_INTERVAL, None)
+    for interval, count in sorted(intervals.items(), key=lambda item: item[0] or 1.0):
+        source = "roofline of their hardware" if interval else "roofline; no measurement of such models: calibrate"
+        sigma = interval / _SIGMAS_OF_INTERVAL if interval else _UNKNOWN_UNCERTAINTY
+        yield Assumption("workers with estimated speeds", count, "workers", source, sigma)
 
 
 def _of_rows(rows: Sequence[PoolRow]) -> Iterator[Assumption]:

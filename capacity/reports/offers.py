@@ -18,6 +18,7 @@ _COLUMNS = (
     Column("region", "region"),
     Column("usd_per_hour", "$/h", 3),
     Column("rollouts_per_second", "rollouts/s", 3),
+    Column("speed_interval", "± speed"),
     Column("concurrency", "at once"),
     Column("t_gen_p90_s", "T_gen p90 s", 0),
     Column("usd_per_1000_rollouts", "$/1000", 3),
@@ -26,7 +27,7 @@ _COLUMNS = (
     Column("egress_usd_per_gb", "$/GB sent", 3),
     Column("preemptions_per_hour", "preempted/h", 2),
 )
-_PRICE_PLACE = 8  # index of the column $/1000 rollouts
+_PRICE_PLACE = 9  # index of the column $/1000 rollouts
 
 
 def worker_sheet(workers: Sequence[Worker], *, alike_share_a_row: bool) -> Sheet:
@@ -38,7 +39,7 @@ def worker_sheet(workers: Sequence[Worker], *, alike_share_a_row: bool) -> Sheet
     rows = sorted((_cells(worker) for worker in workers), key=lambda row: (row[_PRICE_PLACE], str(row[0])))
     if alike_share_a_row:
         rows = [_shared(list(members)) for _, members in groupby(rows, key=lambda row: (family(str(row[0])), row[1:]))]
-    line = f"{len(workers):,} workers, each at its fastest; $/1000: of rollouts, traffic not counted"
+    line = f"{len(workers):,} workers, each at its fastest; $/1000: of rollouts, traffic not counted; ±: 90 % of cases"
     return Sheet("offers", _COLUMNS, tuple(rows), lines=(line,))
 
 
@@ -69,6 +70,7 @@ def _cells(worker: Worker) -> tuple[Cell, ...]:
         worker.region,
         worker.usd_per_hour,
         rate,
+        _interval(worker.speed_interval),
         fastest.concurrency,
         fastest.t_gen_p90_s,
         worker.usd_per_hour / (rate * 3600.0) * 1000.0,
@@ -77,6 +79,10 @@ def _cells(worker: Worker) -> tuple[Cell, ...]:
         worker.egress_usd_per_gb,
         worker.preemptions_per_hour,
     )
+
+
+def _interval(share: float | None) -> str:
+    return "not known" if share is None else f"{share:.0%}"
 
 
 def _shared(alike: list[tuple[Cell, ...]]) -> tuple[Cell, ...]:

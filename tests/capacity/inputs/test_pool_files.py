@@ -66,19 +66,6 @@ def test_three_figures_let_any_accelerator_in() -> None:
     assert stated.speeds[0].rollouts_per_second > known.speeds[0].rollouts_per_second
 
 
-def test_copies_may_be_shared_among_accelerators_and_held_in_fewer_bits() -> None:
-    (alone,) = workers_of(rows(hardware="rtx-4090", gpus=4), ROLLOUTS).workers
-    (shared,) = workers_of(rows(hardware="rtx-4090", gpus=4, tensor_parallel=2), ROLLOUTS).workers
-    assert [one.concurrency for one in alone.speeds] == [4 * one for one in ROLLOUTS.concurrencies]
-    assert [one.concurrency for one in shared.speeds] == [2 * one for one in ROLLOUTS.concurrencies]
-    assert shared.speeds[0].t_gen_p90_s < alone.speeds[0].t_gen_p90_s
-    (small,) = workers_of(rows(hardware="rtx-4090", weights="int4"), ROLLOUTS).workers
-    (whole,) = workers_of(rows(hardware="rtx-4090"), ROLLOUTS).workers
-    assert small.speeds[0].t_gen_p90_s < whole.speeds[0].t_gen_p90_s
-    (refused,) = workers_of(rows(hardware="rtx-4090", gpus=2, tensor_parallel=4), ROLLOUTS).skipped
-    assert (refused.reason, refused.column) == ("does_not_fit", "tensor_parallel")
-
-
 def test_all_missing_columns_are_named_at_once() -> None:
     pool = check_pool([row(usd_per_hour=None, egress_usd_per_gb=None, spot="yes")])
     (line,) = skipped_lines(pool.skipped)
@@ -362,7 +349,24 @@ def test_without_a_timed_engine_the_hardware_has_the_catalogues_efficiency() -> 
     def rate(rollouts: Rollouts) -> float:
         return workers_of(rows(hardware="l40s"), rollouts).workers[0].speeds[0].rollouts_per_second
 
-    assert rate(replace(ROLLOUTS, efficiency=None)) / rate(ROLLOUTS) == pytest.approx(0.852 / 0.7, rel=0.001)
+    assert rate(replace(ROLLOUTS, efficiency=None)) / rate(ROLLOUTS) == pytest.approx(1.0457 / 0.7, rel=0.001)
+
+
+CATALOGUE = replace(ROLLOUTS, efficiency=None)
+
+
+def test_copies_may_be_shared_among_accelerators_and_held_in_fewer_bits() -> None:
+    (alone,) = workers_of(rows(hardware="l4", gpus=4), CATALOGUE).workers
+    (shared,) = workers_of(rows(hardware="l4", gpus=4, tensor_parallel=2), CATALOGUE).workers
+    assert [one.concurrency for one in alone.speeds] == [4 * one for one in CATALOGUE.concurrencies]
+    assert [one.concurrency for one in shared.speeds] == [2 * one for one in CATALOGUE.concurrencies]
+    assert shared.speeds[0].t_gen_p90_s < alone.speeds[0].t_gen_p90_s
+    (small,) = workers_of(rows(hardware="rtx-4090", weights="int4"), CATALOGUE).workers
+    (whole,) = workers_of(rows(hardware="rtx-4090"), CATALOGUE).workers
+    assert small.speeds[0].t_gen_p90_s < whole.speeds[0].t_gen_p90_s
+    assert (whole.speed_interval, small.speed_interval, shared.speed_interval) == (0.15, None, 0.25)
+    (refused,) = workers_of(rows(hardware="rtx-4090", gpus=2, tensor_parallel=4), CATALOGUE).skipped
+    assert (refused.reason, refused.column) == ("does_not_fit", "tensor_parallel")
 
 
 def test_workers_that_are_alike_share_their_speeds() -> None:

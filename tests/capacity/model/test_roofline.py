@@ -1,18 +1,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from statistics import median
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.learner.roofline import errors
 from capacity.catalogue.gpus import gpus
 from capacity.catalogue.models import models
-from capacity.catalogue.served import measured_decodes, modelled_decodes
 from capacity.model.lengths import LengthDistribution
 from capacity.model.roofline import (
+    WEIGHT_BYTES,
+    Engine,
     Gpu,
     ModelShape,
     TimedDecode,
@@ -29,26 +28,53 @@ MODEL = ModelShape("a model", parameters=1e8, layers=10, kv_heads=2, head_dim=25
 concurrencies = st.integers(1, 512)
 
 
+#: An engine that reaches everything and loses nothing, so that the terms can be read off.
+IDEAL = Engine(1.0, 1.0, 1.0, 0.0, 0.0, {"pcie": 0.001, "nvlink": 0.0}, {"pcie": 1e9, "nvlink": 1e12})
+
+
+def ideal_ms(concurrency: float, context: float, model: ModelShape = MODEL, **others: float) -> float:
+    return decode_ms_per_token(GPU, model, concurrency, context, engine=IDEAL, **others)  # type: ignore[arg-type]
+
+
 def test_few_rollouts_cost_the_reading_of_weights_and_cache() -> None:
     assert MODEL.kv_bytes_per_token == 2000
-    assert decode_ms_per_token(GPU, MODEL, 1, 0, 1.0) == pytest.approx(200.0)
-    assert decode_ms_per_token(GPU, MODEL, 10, 1000, 1.0) == pytest.approx(220.0)
-    assert decode_ms_per_token(GPU, MODEL, 10, 1000, 0.5) == pytest.approx(440.0)
+    assert ideal_ms(1, 0) == pytest.approx(200.0)
+    assert ideal_ms(10, 1000) == pytest.approx(220.0)
+    assert ideal_ms(10, 1000, efficiency=0.5) == pytest.approx(440.0)
 
 
 def test_many_rollouts_cost_arithmetic() -> None:
-    assert decode_ms_per_token(GPU, MODEL, 5000, 0, 1.0) == pytest.approx(1000.0)
+    assert ideal_ms(5000, 0) == pytest.approx(1000.0)
+    assert ideal_ms(5000, 100) == pytest.approx(1000.0 + 1000.0)  # their caches are read besides
 
 
 def test_prompts_cost_arithmetic_besides_decoding() -> None:
-    assert decode_ms_per_token(GPU, MODEL, 100, 0, 1.0, prompt_per_token=2.0) == pytest.approx(200.0 + 40.0)
+    assert ideal_ms(100, 0, prompt_per_token=2.0) == pytest.approx(200.0 + 40.0)
+
+
+def test_each_layer_and_each_rollout_costs_time() -> None:
+    engine = replace(IDEAL, layer_s=1e-3, rollout_s=1e-4)
+    assert decode_ms_per_token(GPU, MODEL, 20, 0, engine=engine) == pytest.approx(200.0 + 10 * 1.0 + 20 * 0.1)
+
+
+def test_gpus_that_share_a_model_are_faster_less_what_they_exchange() -> None:
+    width = (1e8 / 120) ** 0.5
+    exchange_ms = 10 * (1.0 + 8 * width * 2 / 1e9 * 1000)
+    assert ideal_ms(8, 0, gpus=2) == pytest.approx(100.0 + exchange_ms)
+    linked = replace(GPU, links="nvlink")
+    assert decode_ms_per_token(linked, MODEL, 8, 0, gpus=2, engine=IDEAL) == pytest.approx(100.0, rel=1e-3)
+
+
+def test_weights_of_fewer_bits_are_read_faster() -> None:
+    assert ideal_ms(1, 0, replace(MODEL, bytes_per_parameter=WEIGHT_BYTES["fp8"])) == pytest.approx(100.0)
+    assert ideal_ms(1, 0, replace(MODEL, bytes_per_parameter=WEIGHT_BYTES["int4"])) == pytest.approx(53.0)
 
 
 def test_of_a_mixture_of_experts_few_rollouts_read_a_part() -> None:
     mixture = replace(MODEL, active_parameters=2.5e7)
-    assert decode_ms_per_token(GPU, mixture, 1, 0, 1.0) == pytest.approx(50.0)
-    assert decode_ms_per_token(GPU, mixture, 2, 0, 1.0) == pytest.approx(87.5)
-    assert decode_ms_per_token(GPU, mixture, 100, 0, 1.0) == pytest.approx(200.0)
+    assert ideal_ms(1, 0, mixture) == pytest.approx(50.0)
+    assert ideal_ms(2, 0, mixture) == pytest.approx(87.5)
+    assert ideal_ms(100, 0, mixture) == pytest.approx(200.0)
 
 
 @given(concurrencies, st.floats(0, 32_000), st.floats(0.1, 1000))
@@ -63,16 +89,6 @@ def test_more_at_once_is_slower_each_and_faster_together(one: int, other: int, c
     few_ms, many_ms = (decode_ms_per_token(GPU, MODEL, count, context) for count in (few, many))
     assert few_ms <= many_ms * (1 + 1e-12)
     assert few / few_ms <= many / many_ms * (1 + 1e-12)
-
-
-def test_the_roofline_fits_others_figures_from_one_decode() -> None:
-    """`python -m bench roofline` prints the figures of all settings."""
-    modelled = [error for _, error in errors(modelled_decodes(), 8)]
-    assert median(modelled) < 0.04
-    assert max(modelled) < 0.2
-    light = [error for one, error in errors(measured_decodes(), 8) if one.concurrency <= 32]
-    assert median(light) < 0.03
-    assert max(light) < 0.15
 
 
 def test_speeds_hold_as_many_rollouts_as_fit_into_memory() -> None:

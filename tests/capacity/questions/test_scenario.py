@@ -98,7 +98,7 @@ def test_assumptions_name_every_figure_with_its_source() -> None:
     found = {one.name: one for one in scenario.assumptions}
     for name in ("learner step, T_train", "staleness limit, S", "origin's uplink, U0", "engine's efficiency", "budget"):
         assert found[name].source
-    assert found["engine's efficiency"].source == "by hardware, from published timings; 0.7 for hardware without one"
+    assert found["engine's efficiency"].source == "by hardware, from published timings; 1 without one"
     assert found["headroom, phi"].source == "by default"
     assert found["prices"].relative_uncertainty == 0.5
     measured = check_pool(
