@@ -251,11 +251,7 @@ def _fluid_s(demand: Demand, workers: Sequence[Worker], size_bytes: float) -> fl
 
 def _too_small(limit: int, memory_bytes: float, model: RunModel) -> Suitability:
     needed = _memory_needed(model, model.state_bytes)
-    held = (
-        "the weights under the adapters take"
-        if model.frozen
-        else "two versions are held while one replaces another, of"
-    )
+    held = "the weights under the adapters take" if model.frozen else "two versions are held during a swap, each of"
     return Suitability(
         meets=False,
         staleness_limit=limit,
