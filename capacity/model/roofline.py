@@ -204,12 +204,12 @@ def predicted_ms(timed: TimedDecode, efficiency: float, engine: Engine = VLLM) -
     )
 
 
-def concurrency_max(gpu: Gpu, model: ModelShape, context: float) -> int:
+def concurrency_max(gpu: Gpu, model: ModelShape, context: float, gpus: int = 1) -> int:
     """Return how many rollouts of this mean context fit besides one copy of the weights, which versions take turns in.
 
-    0 if the weights alone do not fit.
+    0 if the weights alone do not fit. ``gpus`` share the copy.
     """
-    free_bytes = MEMORY_SHARE * gpu.memory_bytes - model.weight_bytes
+    free_bytes = MEMORY_SHARE * gpu.memory_bytes * gpus - model.weight_bytes
     cache_bytes = max(1.0, context) * model.kv_bytes_per_token
     return max(0, int(free_bytes / cache_bytes))
 

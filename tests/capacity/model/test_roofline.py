@@ -20,7 +20,6 @@ from capacity.model.roofline import (
     fit_efficiency,
     predicted_ms,
     speeds_of,
-    together,
 )
 
 GPU = Gpu("a gpu", memory_bytes=1e9, bandwidth_bytes_per_second=1e9, flops_per_second=1e12)
@@ -107,7 +106,7 @@ def test_speeds_hold_as_many_rollouts_as_fit_into_memory() -> None:
 def test_a_model_that_does_not_fit_has_no_speed() -> None:
     assert concurrency_max(gpus()["rtx-4090"], models()["qwen3-32b"], 1000) == 0
     assert speeds_of(gpus()["rtx-4090"], models()["qwen3-32b"], LengthDistribution.from_lengths([9]), [1]) == ()
-    assert concurrency_max(together(gpus()["rtx-4090"], 4), models()["qwen3-32b"], 1000) > 0
+    assert concurrency_max(gpus()["rtx-4090"], models()["qwen3-32b"], 1000, gpus=4) > 0
 
 
 @pytest.mark.parametrize(("gpu", "model"), [("rtx-4090", "qwen3-8b"), ("h100-sxm", "qwen3-32b")])
@@ -115,11 +114,6 @@ def test_one_copy_of_the_weights_leaves_room_for_rollouts(gpu: str, model: str) 
     shape = models()[model]
     assert concurrency_max(gpus()[gpu], shape, 2048) >= 16
     assert concurrency_max(gpus()[gpu], replace(shape, parameters=2 * shape.parameters), 2048) == 0
-
-
-def test_gpus_together_read_a_models_weights_faster() -> None:
-    one, two = (decode_ms_per_token(together(gpus()["rtx-4090"], count), MODEL, 8, 500) for count in (1, 2))
-    assert two == pytest.approx(one / 2)
 
 
 @pytest.mark.parametrize(
