@@ -126,6 +126,13 @@ def read_model(record: VersionRecord) -> ModelConfig:
             "rounds activations in other groups than the learner",
             fix='set engine.kind = "jax" on this peer, or train in bfloat16',
         )
+    if config.attention_bias and config.head_size * config.query_heads != config.width:
+        raise MalformedMessage(
+            "the vllm engine cannot run a Qwen2.5 model with heads of this size",
+            cause=f"vLLM takes model.width / model.query_heads = {config.width // config.query_heads} for the size of "
+            f"that family's heads, whatever config.json says, and the model's is {config.head_size}",
+            fix='set engine.kind = "jax" on this peer',
+        )
     if config.experts:
         raise MalformedMessage(
             "the vllm engine cannot run a model with experts",

@@ -72,6 +72,7 @@ def test_a_file_of_the_store_is_linked_and_survives_there_being_removed(tmp_path
     ("changed", "what"),
     [
         ({"precision": "fp8"}, "cannot run a model in fp8"),
+        ({"qk_norm": False, "attention_bias": True}, "heads of this size"),
         ({"experts": 3, "experts_per_token": 2, "expert_width": 8}, "cannot run a model with experts"),
         ({"precision": "bfloat16"}, "do not match its model"),
     ],
