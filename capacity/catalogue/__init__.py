@@ -3,6 +3,7 @@
     gpus          memory, bandwidth and arithmetic of GPUs
     models        sizes of models and of their caches
     prices        offers of rented GPUs
+    egress        prices of traffic that leaves a cloud region
     token_lengths lengths of a reasoning model's, a chat's and a code service's requests
     served        milliseconds per token of serving engines, measured and modelled
     origins       where all of that is from

@@ -13,7 +13,7 @@ _ZONE = re.compile(r"-[a-z]$")  # gcp:us-central1-a is a zone of gcp:us-central1
 
 
 def egress_usd_per_gb(region: str) -> float | None:
-    """Return the list price in $/GB of traffic out of a region or zone named as ``aws:us-east-1``; None if not known."""
+    """Return the list price in $/GB of traffic out of a region or zone (``aws:us-east-1``); None if it is not known."""
     return _prices().get(_ZONE.sub("", region.strip().lower()))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from capacity.catalogue.egress import egress_usd_per_gb
 from capacity.inputs.pool_columns import RULES, ColumnRule, Record, Value
 from capacity.inputs.pool_files import Row
 from capacity.inputs.pool_rows import PoolRow
@@ -16,7 +17,7 @@ from rollcast.runtime.errors import PoolError
 Reason = Literal[
     "missing", "zero", "absurd", "not_a_number", "not_a_choice", "duplicate", "unknown_hardware", "does_not_fit"
 ]
-Origin = Literal["default", "assumption", "donated"]
+Origin = Literal["default", "assumption", "donated", "region"]
 
 WORKERS_MAX = 200_000
 """Most workers in a pool; a row counts as ``count`` of them."""
@@ -64,7 +65,7 @@ class Filled:
 
     Args:
         rows: number of rows that it was filled into.
-        origin: the schema's default, the user's assumption, or 0 because the row is donated.
+        origin: the schema's default, the user's assumption, 0 as the row is donated, or its region's list price.
     """
 
     column: str
@@ -149,7 +150,12 @@ def _why(members: Sequence[Skipped]) -> str:
 
 def filled_line(filled: Filled) -> str:
     """Return in words which value was filled in, why, and in how many rows."""
-    origin = {"default": "by default", "assumption": "as assumed", "donated": "as it is donated"}[filled.origin]
+    origin = {
+        "default": "by default",
+        "assumption": "as assumed",
+        "donated": "as it is donated",
+        "region": "by the region's list price",
+    }[filled.origin]
     value = (
         {True: "yes", False: "no"}.get(filled.value, filled.value) if isinstance(filled.value, bool) else filled.value
     )
@@ -171,6 +177,7 @@ def _taken(row: Row, progress: _Progress) -> PoolRow:
             filled.append((column, value, "assumption"))
     values: dict[str, Any] = {name: _accepted(RULES[name], value) for name, value in record.items()}
     _fill_donated(values, filled)
+    _fill_egress(values, filled)
     _check_needed(values)
     for rule in RULES.values():
         if rule.name not in values and rule.default is not None:
@@ -231,6 +238,13 @@ def _fill_donated(values: dict[str, Any], filled: list[tuple[str, Value, Origin]
                 filled.append((column, 0.0, "donated"))
     elif values.get("usd_per_hour") == 0:
         raise _Refusal("zero", "usd_per_hour", 0, "a free machine needs donated = yes in its row")
+
+
+def _fill_egress(values: dict[str, Any], filled: list[tuple[str, Value, Origin]]) -> None:
+    price = egress_usd_per_gb(values.get("region", ""))
+    if "egress_usd_per_gb" not in values and price is not None:
+        values["egress_usd_per_gb"] = price
+        filled.append(("egress_usd_per_gb", price, "region"))
 
 
 def _check_needed(values: dict[str, Any]) -> None:

@@ -115,7 +115,7 @@ RULES: dict[str, ColumnRule] = {
         ColumnRule(
             "egress_usd_per_gb",
             "number",
-            "price of what it sends (1 GB = 1e9 bytes); 0 where traffic is free",
+            "price of what it sends (1 GB = 1e9 bytes); 0: free; empty: the list price of its cloud region, if known",
             needed=True,
             low=0.0001,
             high=2.0,

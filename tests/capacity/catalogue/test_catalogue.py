@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capacity.catalogue.csv_tables import number_or_none, read_rows, read_text
+from capacity.catalogue.egress import egress_usd_per_gb
 from capacity.catalogue.gpus import gpu_named, gpus
 from capacity.catalogue.models import model_named, models
 from capacity.catalogue.origins import ORIGINS
@@ -100,7 +101,7 @@ def test_every_table_has_its_origin_and_licence_in_its_folder() -> None:
 
 
 def test_every_row_has_all_columns() -> None:
-    for folder, file in (("gpus", "gpus.csv"), ("models", "models.csv"), ("skyplane", "region_pairs.csv")):
+    for folder, file in (("gpus", "gpus.csv"), ("models", "models.csv"), ("skyplane", "region_egress.csv")):
         rows = read_rows(folder, file)
         header = next(csv.reader(read_text(folder, file).splitlines()))
         assert all(set(row) == set(header) and None not in row.values() for row in rows)
@@ -169,6 +170,13 @@ def test_an_efficiency_per_gpu_is_fitted_from_one_decode() -> None:
     assert all(0.8 < efficiency < 1.2 for efficiency in efficiencies().values())
     assert efficiency_of(gpus()["h100-sxm"]) == pytest.approx(1.061, abs=0.001)
     assert efficiency_of(gpus()["l4"]) == UNTIMED_EFFICIENCY
+
+
+def test_traffic_out_of_a_cloud_region_has_its_list_price() -> None:
+    assert egress_usd_per_gb("aws:us-east-1") == egress_usd_per_gb("AWS:us-east-1 ") == 0.09
+    assert egress_usd_per_gb("gcp:us-central1-f") == egress_usd_per_gb("gcp:us-central1") == 0.12
+    assert egress_usd_per_gb("mars:olympus-1") is None
+    assert egress_usd_per_gb("") is None
 
 
 def test_an_interval_is_given_where_measurements_show_it() -> None:

@@ -66,6 +66,13 @@ def test_three_figures_let_any_accelerator_in() -> None:
     assert stated.speeds[0].rollouts_per_second > known.speeds[0].rollouts_per_second
 
 
+def test_a_cloud_regions_traffic_has_its_list_price() -> None:
+    pool = check_pool([row(egress_usd_per_gb=None, region="aws:us-east-1"), row(worker_id="b", region="aws:us-east-1")])
+    assert [one.egress_usd_per_gb for one in pool.taken] == [0.09, 0.0]
+    (line,) = [filled_line(one) for one in pool.filled if one.column == "egress_usd_per_gb"]
+    assert line == "egress_usd_per_gb = 0.09 by the region's list price, in 1 row"
+
+
 def test_all_missing_columns_are_named_at_once() -> None:
     pool = check_pool([row(usd_per_hour=None, egress_usd_per_gb=None, spot="yes")])
     (line,) = skipped_lines(pool.skipped)
