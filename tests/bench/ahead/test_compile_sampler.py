@@ -16,7 +16,7 @@ from rollcast.policy.sizing.memory import PeerShape, peer_memory
 
 SHAPES = {
     "vocabulary_size": 2048,
-    "layers": 2,
+    "layers": 1,
     "width": 256,
     "query_heads": 4,
     "key_value_heads": 4,

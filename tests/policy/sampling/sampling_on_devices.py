@@ -19,7 +19,7 @@ from rollcast.policy.sampling.sampler import Completion, Sampler, SampleRequest
 from rollcast.wire.rollouts import Sampling
 from tests.policy.tiny import TINY, TINY_EXPERTS
 
-WIDER = {"query_heads": 8, "vocabulary_size": 16}
+WIDER = {"layers": 1, "query_heads": 8, "vocabulary_size": 16}
 DENSE, EXPERTS = (one.model_copy(update=WIDER) for one in (TINY, TINY_EXPERTS))
 SAMPLING = Sampling(temperature=0.7, max_new_tokens=9, stop_token_ids=(1,))
 REQUESTS = [SampleRequest(tuple(range(2, 3 + index % 5)), seed=index) for index in range(6)]
