@@ -81,8 +81,11 @@ class Exchange:
         """Return the salt of the version whose weights vLLM holds; empty: none, or an exchange failed half-way."""
         return "" if self._loaded is None else self._loaded.checkpoint.salt
 
-    async def put(self, checkpoint: Checkpoint) -> Swap:
+    async def put(self, checkpoint: Checkpoint, *, keep: bool = False) -> Swap:
         """Put a version in the place of the loaded one. Only the first version of a life is read back here.
+
+        Args:
+            keep: whether running requests go on over the keys and values of the version before; otherwise they end.
 
         Raises:
             ServerLost: it failed; the server's weights are of no version then.
@@ -92,10 +95,11 @@ class Exchange:
         patched = before is not None and patch == _Patch(before.checkpoint.salt, checkpoint.salt)
         if checkpoint.base is not None:
             return await self._adapt(checkpoint)
+        header: dict[str, Any] = {"keep_as": checkpoint.salt if keep else ""}
         if patched:
-            answer = await self._call({"do": "apply_patch"}, LOAD_TIMEOUT_S, "writing what differs into vLLM")
+            answer = await self._call(header | {"do": "apply_patch"}, LOAD_TIMEOUT_S, "writing what differs into vLLM")
         else:
-            header = {"do": "load", "state": str(checkpoint.state), "table": str(checkpoint.table)}
+            header |= {"do": "load", "state": str(checkpoint.state), "table": str(checkpoint.table)}
             answer = await self._call(header, LOAD_TIMEOUT_S, "loading a version into vLLM")
         self._loaded = _Loaded(checkpoint, _mapped(checkpoint.state), read_table(checkpoint.table))
         known = before is None and await self._find_places(self._loaded)

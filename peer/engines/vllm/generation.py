@@ -16,6 +16,7 @@ from peer.engines.vllm.checkpoint import Checkpoint
 from peer.engines.vllm.process import ServerLost
 from peer.engines.vllm.server.frames import Frame
 from peer.engines.vllm.supervisor import SILENCE_TIMEOUT_S
+from rollcast.wire.ids import Epoch, Version
 from rollcast.wire.rollouts import FinishReason, RenewMode
 from rollcast.wire.text.stop_strings import StopStrings, stop_strings
 
@@ -26,6 +27,9 @@ IDLE_S = 1.0
 """Seconds for which vLLM goes on after a slice: a batch that was ended or rests must not use the device."""
 
 _numbers = count(1)  # of requests, over all generations: a late token of an aborted request finds no row
+
+#: The version that sampled a token.
+Sampler = tuple[Epoch, Version]
 
 
 @dataclass(slots=True)
@@ -38,6 +42,7 @@ class Row:
     given: list[int]
     waiting: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)  # of the waiting tokens
+    sampled_by: list[Sampler] = field(default_factory=list)  # of the waiting tokens
     number: int | None = None  # of its request on the server; None: none runs
     ended: FinishReason | None = None  # how it ends with its last waiting token
 
@@ -46,7 +51,7 @@ class Row:
         """Return the length of the completion so far."""
         return len(self.given) + len(self.waiting)
 
-    def receive(self, token_ids: Iterable[int], logprobs: Iterable[float]) -> None:
+    def receive(self, token_ids: Iterable[int], logprobs: Iterable[float], sampled_by: Sampler) -> None:
         """Append new tokens, up to the one that ends the completion."""
         sampling = self.request.sampling
         for token, logprob in zip(token_ids, logprobs, strict=True):
@@ -54,6 +59,7 @@ class Row:
                 return
             self.waiting.append(token)
             self.logprobs.append(logprob)
+            self.sampled_by.append(sampled_by)
             if token in sampling.stop_token_ids:
                 self.ended = "stop"
             elif self.tokens >= sampling.max_new_tokens:
@@ -66,15 +72,24 @@ class Row:
         end = self.stop.end([*self.given, *self.waiting], len(self.given))
         if end is not None:
             keep = end - len(self.given)
-            del self.waiting[keep:], self.logprobs[keep:]
+            del self.waiting[keep:], self.logprobs[keep:], self.sampled_by[keep:]
             self.ended = "stop"
 
-    def take(self, tokens_max: int) -> tuple[tuple[int, ...], tuple[float, ...], FinishReason | None]:
-        """Remove up to ``tokens_max`` waiting tokens, and return them with the end that they are."""
-        tokens, logprobs = tuple(self.waiting[:tokens_max]), tuple(self.logprobs[:tokens_max])
-        del self.waiting[:tokens_max], self.logprobs[:tokens_max]
+    def discard_waiting(self) -> None:
+        """Discard the tokens that were not given out."""
+        self.waiting, self.logprobs, self.sampled_by, self.ended = [], [], [], None
+
+    def take(self, tokens_max: int) -> CompletionSlice | None:
+        """Remove up to ``tokens_max`` waiting tokens of one version; None if no token waits."""
+        if not self.waiting:
+            return None
+        sampler = self.sampled_by[0]
+        end = next((index for index, one in enumerate(self.sampled_by) if one != sampler), len(self.waiting))
+        end = min(end, tokens_max)
+        tokens, logprobs = tuple(self.waiting[:end]), tuple(self.logprobs[:end])
+        del self.waiting[:end], self.logprobs[:end], self.sampled_by[:end]
         self.given += tokens
-        return tokens, logprobs, None if self.waiting else self.ended
+        return CompletionSlice(self.index, *sampler, tokens, logprobs, None if self.waiting else self.ended)
 
 
 class VllmGeneration:
@@ -87,7 +102,9 @@ class VllmGeneration:
     def __init__(self, engine: VllmEngine, checkpoint: Checkpoint) -> None:
         self._engine = engine
         self._server = engine.supervisor
-        self._checkpoint = checkpoint
+        self._samplers: dict[str, Sampler] = {}  # by the salts of their checkpoints
+        self._keep = False  # whether running requests go on at the next exchange of weights
+        self._use(checkpoint)
         self._rows: dict[int, Row] = {}  # those that have not ended, by index
         self._by_number: dict[int, Row] = {}
         self._asked = 0
@@ -113,20 +130,28 @@ class VllmGeneration:
         self._server.received_tokens = self._received
         await self._server.surely(lambda: self._gather(tokens_max))
         self._idle = asyncio.get_running_loop().call_later(IDLE_S, self.suspend)
-        return [new for row in list(self._rows.values()) if (new := self._slice(row, tokens_max)).token_ids]
+        return [new for row in list(self._rows.values()) if (new := self._slice(row, tokens_max)) is not None]
 
     def renew(self, mode: RenewMode = "continue") -> None:
-        """Continue under the active version; tokens that were not given out are discarded (see Generation.renew).
+        """Continue under the active version (see Generation.renew).
 
-        With "keep" too the tokens so far are read again, which is what "continue" asks for.
+        With "continue" tokens that were not given out are discarded. With "keep" they are given out first, as the older
+        version's, and so are those that vLLM samples until the weights are exchanged. Adapters are never exchanged
+        under running requests: over a base, "keep" is "continue".
         """
         active = self._engine.active
         if active is None or active is self._checkpoint:
             return
-        self._abort(self._rows.values())
-        self._discard_waiting()
-        self._checkpoint = active
+        self._keep = mode == "keep" and active.base is None
+        if not self._keep:
+            self._abort(self._rows.values())
+            self._discard_waiting()
+        self._use(active)
         self._engine.discard_unused()
+
+    def _use(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self._samplers[checkpoint.salt] = checkpoint.epoch, checkpoint.version
 
     def suspend(self) -> None:
         """Abort the requests on the server. The completions stay as they are, and the next slice continues them."""
@@ -150,7 +175,8 @@ class VllmGeneration:
             len(one.request.prompt_token_ids) + one.request.sampling.max_new_tokens for one in self._rows.values()
         )
         shape = self._engine.shape(self._checkpoint, self._engine.tokens_max(longest))
-        await self._server.prepare(shape, self._checkpoint)
+        await self._server.prepare(shape, self._checkpoint, keep=self._keep)
+        self._keep = False
         self._submit()
         try:
             await self._wait_for_slice(tokens_max)
@@ -184,7 +210,7 @@ class VllmGeneration:
 
     def _discard_waiting(self) -> None:
         for row in self._rows.values():
-            row.waiting, row.logprobs, row.ended = [], [], None
+            row.discard_waiting()
 
     def _is_complete(self, tokens_max: int) -> bool:
         return all(row.ended is not None or len(row.waiting) >= tokens_max for row in self._rows.values())
@@ -236,7 +262,8 @@ class VllmGeneration:
         for number, amount in counts:
             row = self._by_number.get(number)
             if row is not None:
-                row.receive(tokens[start : start + amount].tolist(), logprobs[start : start + amount].tolist())
+                new = slice(start, start + amount)
+                row.receive(tokens[new].tolist(), logprobs[new].tolist(), self._samplers[frame.header["salt"]])
             start += amount
         for number, reason in frame.header["ended"]:
             row = self._by_number.pop(int(number), None)
@@ -245,13 +272,13 @@ class VllmGeneration:
                 if row.ended is None:
                     raise ServerLost(f"vLLM ended a rollout after {row.tokens} tokens: {str(reason)[:500]}")
 
-    def _slice(self, row: Row, tokens_max: int) -> CompletionSlice:
+    def _slice(self, row: Row, tokens_max: int) -> CompletionSlice | None:
         row.cut_at_stop_string()
-        tokens, logprobs, ended = row.take(tokens_max)
-        if ended is not None:
+        new = row.take(tokens_max)
+        if new is not None and new.finish_reason is not None:
             self._abort([row])
             del self._rows[row.index]
-        return CompletionSlice(row.index, self._checkpoint.epoch, self._checkpoint.version, tokens, logprobs, ended)
+        return new
 
     def _abort(self, rows: Iterable[Row]) -> None:
         running = [row for row in rows if row.number is not None]

@@ -83,8 +83,11 @@ class Supervisor:
         """Return the salt of the version whose weights vLLM holds; empty: none."""
         return "" if self._exchange is None else self._exchange.loaded
 
-    async def prepare(self, shape: ServerShape, checkpoint: Checkpoint) -> None:
-        """Have a server of this shape with this version's weights. Running requests of another version are aborted.
+    async def prepare(self, shape: ServerShape, checkpoint: Checkpoint, *, keep: bool = False) -> None:
+        """Have a server of this shape with this version's weights.
+
+        Args:
+            keep: whether running requests of another version go on over their keys and values; otherwise they end.
 
         Raises:
             ServerLost: it does not start, or does not load them.
@@ -96,7 +99,7 @@ class Supervisor:
             exchange = self._exchange
             if exchange is not None and exchange.loaded != checkpoint.salt:
                 self._stop_vouching()
-                self.last_swap = await exchange.put(checkpoint)
+                self.last_swap = await exchange.put(checkpoint, keep=keep)
                 self._vouching = asyncio.create_task(self._vouch(exchange, self.last_swap))
 
     async def get_ready(self, checkpoint: Checkpoint) -> None:

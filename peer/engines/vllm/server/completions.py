@@ -63,6 +63,7 @@ class Completions:
         self._new: dict[int, _New] = {}
         self._ended: dict[int, str] = {}
         self._flush: asyncio.TimerHandle | None = None
+        self._salt = ""
 
     def begin(self, requests: list[Request], salt: str, adapters: Any = None) -> None:
         """Start requests. Prefix caches are shared only among those with one ``salt``.
@@ -70,6 +71,7 @@ class Completions:
         Args:
             adapters: vLLM's LoRARequest; None: the weights alone.
         """
+        self._salt = salt
         for request in requests:
             task = asyncio.create_task(self._run(request, salt, adapters), name=f"request {request.number}")
             self._tasks[request.number] = task
@@ -84,6 +86,11 @@ class Completions:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def go_on_as(self, salt: str) -> None:
+        """Send what was sampled so far; later tokens are those of another version, which ``salt`` names."""
+        self.flush()
+        self._salt = salt
 
     def flush(self) -> None:
         """Send the tokens that were gathered."""
@@ -105,6 +112,7 @@ class Completions:
         )
         header = {
             "is": "tokens",
+            "salt": self._salt,
             "counts": [[one.request.number, len(one.token_ids)] for one in new],
             "ended": [[number, reason] for number, reason in ended.items()],
         }

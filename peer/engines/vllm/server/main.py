@@ -85,7 +85,7 @@ class Server:
         self._llm = start_llm(settings)
         await self._llm.collective_rpc("watch_peer", args=(str(self._lock),))
         completions = self._completions = Completions(self._llm, self.send)
-        self._weights = WeightCommands(self._llm, lambda: completions.end(None))
+        self._weights = WeightCommands(self._llm, lambda: completions.end(None), completions.go_on_as)
         parallel = self._llm.vllm_config.parallel_config.tensor_parallel_size
         return {"facts": found | {"tensor_parallel": parallel}}
 

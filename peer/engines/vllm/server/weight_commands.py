@@ -11,27 +11,32 @@ from typing import Any
 
 COMMANDS = ("load", "apply_patch", "stage_patch", "find_places", "forget_places", "read_back")
 
+SETTLE_S = 0.02
+"""Seconds for tokens that were sampled before a pause to come through vLLM's queues in this process."""
+
 
 class WeightCommands:
     """The commands in COMMANDS.
 
     Args:
         llm: vLLM's AsyncLLM.
-        end_running: ends all requests; no weights are exchanged while one runs.
+        end_running: ends all requests.
+        go_on_as: labels the later tokens of running requests with a version's salt.
     """
 
-    def __init__(self, llm: Any, end_running: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, llm: Any, end_running: Callable[[], Awaitable[None]], go_on_as: Callable[[str], None]) -> None:
         self._llm = llm
         self._end_running = end_running
+        self._go_on_as = go_on_as
         self._hash: Any = None
 
     async def carry_out(self, header: dict[str, Any]) -> dict[str, Any]:
         """Carry out one command, and return its answer."""
         match header["do"]:
             case "load":
-                return await self._exchange("load_version", header["state"], header["table"])
+                return await self._exchange(header["keep_as"], "load_version", header["state"], header["table"])
             case "apply_patch":
-                return await self._exchange("apply_patch")
+                return await self._exchange(header["keep_as"], "apply_patch")
             case "find_places":
                 return {"why": await self._call("find_places", header["table"], header["placement"])}
             case "read_back":
@@ -40,11 +45,23 @@ class WeightCommands:
                 await self._call(other, *header["arguments"])
                 return {}
 
-    async def _exchange(self, method: str, *arguments: str) -> dict[str, Any]:
-        """Exchange weights; the answer has the time for which nothing was generated, and the bytes that were moved."""
+    async def _exchange(self, keep_as: str, method: str, *arguments: str) -> dict[str, Any]:
+        """Exchange weights; the answer has the time for which nothing was generated, and the bytes that were moved.
+
+        Args:
+            keep_as: salt of the new version, with which running requests go on over their keys and values; empty: all
+                are ended.
+        """
         begun_s = time.monotonic()
-        await self._end_running()
+        if keep_as:
+            await self._llm.pause_generation(mode="keep", clear_cache=False)
+            await asyncio.sleep(SETTLE_S)
+            self._go_on_as(keep_as)
+        else:
+            await self._end_running()
         moved = await self._call(method, *arguments)
+        if keep_as:
+            await self._llm.resume_generation()
         return {"paused_s": time.monotonic() - begun_s, "moved_bytes": sum(moved)}
 
     async def _read_back(self, header: dict[str, Any]) -> str:

@@ -74,17 +74,18 @@ def answers(header: dict[str, Any], mode: str, life: int, folder: Path) -> list[
         case "generate" if not (kind == "hangs" and first):
             dies = kind == "dies" and first
             more = 99 * (kind == "lies") + (kind == "wrong" and first and header["salt"].startswith("1-"))
-            made += [tokens(one, 1 if dies else one["new_tokens_max"], more) for one in header["requests"]]
+            counts = [(one, 1 if dies else one["new_tokens_max"]) for one in header["requests"]]
+            made += [tokens(one, count, more, header["salt"]) for one, count in counts]
     if made and kind == "dies" and header["do"] == "generate" and first:
         os.write(int(sys.argv[4]), b"".join(made))
         os._exit(3)
     return made
 
 
-def tokens(request: dict[str, Any], count: int, more: int) -> bytes:
+def tokens(request: dict[str, Any], count: int, more: int, salt: str) -> bytes:
     start = request["prompt_tokens"]
     ids = array("i", [2 + position % 5 + more for position in range(start, start + count)])
-    header = {"is": "tokens", "counts": [[request["number"], count]], "ended": []}
+    header = {"is": "tokens", "salt": salt, "counts": [[request["number"], count]], "ended": []}
     return encode(Frame(header, ids.tobytes() + array("f", [-1.0] * count).tobytes()))
 
 

@@ -24,7 +24,14 @@ from rollcast.policy.config import ModelConfig
 from rollcast.wire.ids import Version
 from rollcast.wire.rollouts import Sampling
 from rollcast.wire.versions.records import VersionRecord, state_hash
-from tests.peer.engines.engine_conformance import EngineConformance, RefusesNonsense, generate
+from tests.peer.engines.engine_conformance import (
+    EngineConformance,
+    RefusesNonsense,
+    complete,
+    generate,
+    joined,
+    requests,
+)
 from tests.peer.engines.test_jax_engine import jax_version
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
@@ -66,6 +73,8 @@ async def supervisor(python: VllmPython, workspace: Workspace) -> AsyncIterator[
 
 
 class TestVllmEngine(EngineConformance, RefusesNonsense):
+    samples_ahead = True
+
     def make_engine(self) -> Engine:
         raise NotImplementedError("the fixture makes it")
 
@@ -119,3 +128,20 @@ class TestVllmEngine(EngineConformance, RefusesNonsense):
 async def put(engine: Engine, record: VersionRecord, state: bytes) -> None:
     await engine.load(VersionState(record, memoryview(state)))
     await engine.activate(record.version)
+
+    async def test_rollouts_in_progress_keep_their_keys_and_values(self, engine: Engine) -> None:
+        long = [replace(one, sampling=Sampling(1.0, 240, ())) for one in requests(4)]
+        await self.put(engine, 0)
+        before = await generate(engine, long)
+        generation = engine.begin(long)
+        begun = await generation.next_slice(2)
+        await self.put(engine, 1)
+        generation.renew("keep")
+        rest = await complete(generation, 4)
+        for first, pieces, old in zip(begun, rest, before, strict=True):
+            assert [piece.version for piece in pieces] == sorted(piece.version for piece in pieces)
+            assert pieces[-1].version == 1, "vLLM was done before the weights were exchanged"
+            of_old = [token for piece in (first, *pieces) if piece.version == 0 for token in piece.token_ids]
+            assert tuple(of_old) == old.token_ids[: len(of_old)]
+            assert len(of_old) + sum(len(piece.token_ids) for piece in pieces if piece.version == 1) == 240
+        assert [joined(pieces).token_ids for pieces in rest] != [one.token_ids[2:] for one in before]

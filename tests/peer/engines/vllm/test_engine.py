@@ -22,6 +22,7 @@ from peer.engines.vllm.environment import VllmPython, Workspace
 from peer.engines.vllm.process import LOG_LINE_LENGTH_MAX, LOG_LINES_BURST, LogLines
 from peer.engines.vllm.supervisor import RESTARTS_MAX, RESTARTS_WINDOW_S, Restarts, Supervisor
 from rollcast.runtime.errors import ProcessFailed
+from rollcast.wire.ids import Epoch, Version
 from rollcast.wire.rollouts import Sampling
 from tests.peer.engines.vllm.versions import zeros
 
@@ -196,6 +197,30 @@ async def test_files_of_versions_are_kept_only_while_they_may_be_needed(tmp_path
         going.renew()
         (new,) = await going.next_slice(100)
         assert (new.version, held()) == (1, 1)
+
+
+def test_a_slice_has_tokens_of_one_version() -> None:
+    row = generation.Row(0, GenerateRequest((5,), 0, SAMPLING), None, [])
+    row.receive([7, 8], [-1.0, -2.0], (Epoch(0), Version(1)))
+    row.receive([9, 4], [-3.0, -4.0], (Epoch(0), Version(2)))
+    taken = [row.take(100) for _ in range(3)]
+    assert taken == [
+        CompletionSlice(0, Epoch(0), Version(1), (7, 8), (-1.0, -2.0), None),
+        CompletionSlice(0, Epoch(0), Version(2), (9, 4), (-3.0, -4.0), "stop"),
+        None,
+    ]
+
+
+async def test_what_was_sampled_before_a_swap_is_kept_and_stays_the_older_versions(tmp_path: Path) -> None:
+    async with engine_of("good", tmp_path) as engine:
+        await put(engine, 0)
+        going = engine.begin([GenerateRequest((5, 6, 7), 0, SAMPLING)])
+        (first,) = await going.next_slice(1)
+        await put(engine, 1)
+        going.renew("keep")
+        (second,) = await going.next_slice(100)
+        assert (first.version, second.version) == (0, 0), "tokens that were sampled before the swap stay the older ones"
+        assert first.token_ids + second.token_ids == expected(3)
 
 
 def test_restarts_are_bounded_within_their_window() -> None:

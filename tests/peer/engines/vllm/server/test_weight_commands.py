@@ -20,6 +20,16 @@ class PlayedLlm:
     async def end_running(self) -> None:
         self.called.append(("end",))
 
+    def go_on_as(self, salt: str) -> None:
+        self.called.append(("go on", salt))
+
+    async def pause_generation(self, mode: str, clear_cache: bool) -> None:
+        assert not clear_cache
+        self.called.append(("pause", mode))
+
+    async def resume_generation(self) -> None:
+        self.called.append(("resume",))
+
     async def collective_rpc(self, method: str, args: tuple[Any, ...]) -> list[Any]:
         self.called.append((method, *args))
         if method == "read_back":
@@ -33,17 +43,24 @@ class PlayedLlm:
 
 async def test_requests_end_before_weights_are_exchanged() -> None:
     llm = PlayedLlm()
-    commands = WeightCommands(llm, llm.end_running)
-    found = await commands.carry_out({"do": "load", "state": "s", "table": "t"})
+    commands = WeightCommands(llm, llm.end_running, llm.go_on_as)
+    found = await commands.carry_out({"do": "load", "state": "s", "table": "t", "keep_as": ""})
     assert found["moved_bytes"] == 7
     assert found["paused_s"] >= 0.0
-    assert (await commands.carry_out({"do": "apply_patch"}))["moved_bytes"] == 7
+    assert (await commands.carry_out({"do": "apply_patch", "keep_as": ""}))["moved_bytes"] == 7
     assert llm.called == [("end",), ("load_version", "s", "t"), ("end",), ("apply_patch",)]
+
+
+async def test_kept_requests_rest_and_are_relabelled_before_weights_are_exchanged() -> None:
+    llm = PlayedLlm()
+    commands = WeightCommands(llm, llm.end_running, llm.go_on_as)
+    await commands.carry_out({"do": "apply_patch", "keep_as": "1-ab"})
+    assert llm.called == [("pause", "keep"), ("go on", "1-ab"), ("apply_patch",), ("resume",)]
 
 
 async def test_what_does_not_change_weights_lets_requests_run() -> None:
     llm = PlayedLlm()
-    commands = WeightCommands(llm, llm.end_running)
+    commands = WeightCommands(llm, llm.end_running, llm.go_on_as)
     assert await commands.carry_out({"do": "find_places", "table": "t", "placement": "p"}) == {"why": [3, 4]}
     assert await commands.carry_out({"do": "stage_patch", "arguments": ["p"]}) == {}
     assert await commands.carry_out({"do": "forget_places", "arguments": []}) == {}
@@ -52,7 +69,7 @@ async def test_what_does_not_change_weights_lets_requests_run() -> None:
 
 async def test_weights_are_hashed_piece_by_piece(tmp_path: Path) -> None:
     llm = PlayedLlm(b"abcdef")
-    commands = WeightCommands(llm, llm.end_running)
+    commands = WeightCommands(llm, llm.end_running, llm.go_on_as)
     for _ in range(2):  # a second reading begins anew
         for first, count in ((0, 2), (2, 1)):
             header = {"do": "read_back", "table": "t", "first": first, "count": count, "size_bytes": 2 * count}
