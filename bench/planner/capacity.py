@@ -1,9 +1,9 @@
 """Measure plans for large pools: their seconds, their gap to the bound, and simpler rules on the same pools.
 
-``seconds_max`` is the wall time of the slowest ``plan()``, the grid over splits of the staleness budget and a written
-reason per worker included, ``cpu_seconds_max`` that of the processor. The gap is cost / bound of the linear relaxation
-at the same split - 1. Each baseline gets the planner's split: ``..._feasible`` is the share of pools in which its set
-satisfies every row, ``..._dearer_min`` the least by which it costs more than the plan there, as a share, and
+``seconds_max`` is the wall time of the slowest ``plan()``, the search over all splits of the staleness budget and a
+written reason per worker included, ``cpu_seconds_max`` that of the processor. The gap is cost / bound of the linear
+relaxation over all splits - 1. Each baseline gets the planner's split: ``..._feasible`` is the share of pools in which
+its set satisfies every row, ``..._dearer_min`` the least by which it costs more than the plan there, as a share, and
 ``..._t_bcast_s_max`` the slowest broadcast of its sets.
 """
 
