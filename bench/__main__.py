@@ -9,6 +9,7 @@ import argparse
 import importlib
 import json
 import sys
+from contextlib import redirect_stdout
 
 from bench.machine import describe_machine
 from rollcast.runtime.errors import RollcastError
@@ -30,6 +31,7 @@ BENCHES = {
     },
     "engines": {
         "engines": "Compare the jax engine, vLLM and transformers: tokens/s, equal tokens, and whole runs on each.",
+        "swap": "Exchange versions of a 0.5B model in vLLM: pauses, bytes moved, memory beyond one copy.",
         "jax_swap": "Count the bytes on the jax engine's devices while one version takes the place of another.",
     },
     "hub": {
@@ -103,7 +105,9 @@ def main(arguments: list[str] | None = None) -> int:
             modules[name].add_arguments(command)
     parsed = parser.parse_args(arguments)
     try:
-        outcome = modules[parsed.name].run(parsed)
+        # An engine within this process logs to stdout, which is for the figures.
+        with redirect_stdout(sys.stderr):
+            outcome = modules[parsed.name].run(parsed)
     except RollcastError as error:
         print(error, file=sys.stderr)
         return error.exit_code
