@@ -107,11 +107,17 @@ def machine_name() -> str:
 
 
 def write_configuration(
-    places: PeerPaths, invite_text: str, *, name: str | None, listening: ListenSettings
+    places: PeerPaths,
+    invite_text: str,
+    *,
+    name: str | None,
+    listening: ListenSettings,
+    engine_python: Path | None = None,
 ) -> PeerConfig:
     """Write configuration and invite, or renew them; the owner's own settings in an existing configuration stay.
 
     Args:
+        engine_python: see peer.config.EngineConfig.python; used for a new configuration only.
         name: name of the peer; None: that of the existing configuration, or the machine's.
         listening: used for a new configuration only.
 
@@ -123,7 +129,7 @@ def write_configuration(
     if path.exists():
         text = _renewed(path, places, name)
     else:
-        text = new_configuration(places, name or machine_name(), listening)
+        text = new_configuration(places, name or machine_name(), listening, engine_python)
     parse_config(tomllib.loads(text), PeerConfig, source=str(path))
     try:
         places.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -135,7 +141,9 @@ def write_configuration(
     return load_config(path, PeerConfig)
 
 
-def new_configuration(places: PeerPaths, name: str, listening: ListenSettings) -> str:
+def new_configuration(
+    places: PeerPaths, name: str, listening: ListenSettings, engine_python: Path | None = None
+) -> str:
     """Return the text of a donor's configuration, with comments."""
     words = {
         "name": name,
@@ -145,7 +153,9 @@ def new_configuration(places: PeerPaths, name: str, listening: ListenSettings) -
         "host": listening.host,
         "advertise": listening.advertise,
     }
-    return _TEMPLATE.format(**{key: _quoted(word) for key, word in words.items()}, port=listening.port)
+    quoted = {key: _quoted(word) for key, word in words.items()}
+    engine = "" if engine_python is None else f"python = {_quoted(str(engine_python))}\n"
+    return _TEMPLATE.format(**quoted, port=listening.port, engine=engine)
 
 
 _TEMPLATE = """\
@@ -155,7 +165,7 @@ state_folder = {state}
 invite_file = {invite}
 
 [engine]
-compilation_cache = {cache}
+{engine}compilation_cache = {cache}
 
 [link]                                # chunk links to other peers, always mutual TLS
 host = {host}                         # "0.0.0.0": also for machines behind the same router; 127.0.0.1: for none

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rollcast.cli.options import Json
 from rollcast.cli.peer.folders import (
     ConfigFile,
+    EnginePython,
     InviteText,
     StateFolder,
     config_file,
@@ -36,6 +37,7 @@ def check(
     model: str = "",
     decode: bool = True,
     link: bool = True,
+    engine_python: EnginePython = None,
     state: StateFolder = None,
     config: ConfigFile = None,
     json_output: Json = False,
@@ -64,6 +66,9 @@ def check(
     only_warnings()
     path = config or config_file()
     settings, places = _settings(path, state or state_folder())
+    if engine_python is not None:
+        engine = settings.engine.model_copy(update={"python": engine_python.absolute()})
+        settings = settings.model_copy(update={"engine": engine})
     text = read_invite_argument(invite) or _saved_invite(settings)
     asked = CheckRequest(
         config=settings,

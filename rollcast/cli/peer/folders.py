@@ -18,6 +18,11 @@ from rollcast.wire.limits import INVITE_LENGTH_MAX
 
 ConfigFile = Annotated[Path | None, Parameter(help="The peer's configuration; by default that of this user's peer.")]
 
+EnginePython = Annotated[
+    Path | None,
+    Parameter(help="Python interpreter of the environment that has vLLM, which then generates; by default jax does."),
+]
+
 InviteText = Annotated[str, Parameter(allow_leading_hyphen=True)]
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from rollcast.cli.options import Json
 from rollcast.cli.peer.folders import (
     ConfigFile,
+    EnginePython,
     InviteText,
     StateFolder,
     config_file,
@@ -20,7 +22,7 @@ from rollcast.cli.peer.folders import (
 )
 from rollcast.cli.roles import RoleOptions
 from rollcast.cli.roles import peer as run_peer
-from rollcast.runtime.errors import MissingExtra
+from rollcast.runtime.errors import ConfigError, MissingExtra
 
 _JOIN_DEADLINE_S = 60.0
 _ANSWER_DEADLINE_S = 180.0  # jax may take a minute to load on a slow disk
@@ -33,6 +35,7 @@ def join(
     name: str | None = None,
     foreground: bool = False,
     start: bool = True,
+    engine_python: EnginePython = None,
     state: StateFolder = None,
     config: ConfigFile = None,
     json_output: Json = False,
@@ -58,15 +61,16 @@ def join(
     from peer.donor.install import join as joining  # these imports take a while: not before help is asked for
 
     only_warnings()
-    _need_engine()
+    engine_python = engine_python and engine_python.absolute()  # the peer may run in another folder
     text = read_invite_argument(invite)
     decoded = joining.peer_invite(text)
     places = joining.peer_paths(config or config_file(), state or state_folder(), state_given=state is not None)
+    _need_engine(places.config_file, engine_python)
     _print_note(f"Joining {decoded.run_id} at {decoded.http_url} ...")
     peer_id = asyncio.run(_enrol(decoded, places))
     is_new = not places.config_file.exists()
     listening = asyncio.run(listening_for(decoded)) if is_new else joining.ListenSettings()
-    written = joining.write_configuration(places, text, name=name, listening=listening)
+    written = joining.write_configuration(places, text, name=name, listening=listening, engine_python=engine_python)
     joined = {
         "run_id": decoded.run_id,
         "peer_id": peer_id,
@@ -94,11 +98,23 @@ async def _enrol(invite: Any, places: Any) -> str:
     return (await enrol(invite, identity, places.state_folder, _JOIN_DEADLINE_S)).peer_id
 
 
-def _need_engine() -> None:
+def _need_engine(config_file: Path, engine_python: Path | None) -> None:
     """Report a missing engine at once, rather than later in the daemon's log."""
     import importlib.util
 
-    if importlib.util.find_spec("jax") is None:
+    from peer.config import EngineConfig, PeerConfig
+    from peer.engines.vllm.environment import find_vllm
+    from rollcast.runtime.config import load_config
+
+    engine = EngineConfig(python=engine_python)
+    if config_file.exists():
+        engine = load_config(config_file, PeerConfig).engine
+        if engine_python not in (None, engine.python):
+            fix = f"set engine.python there to {str(engine_python)!r}, and leave --engine-python out"
+            raise ConfigError(f"{config_file} exists and has another engine.python", fix=fix)
+    if engine.chosen_kind == "vllm":
+        find_vllm(engine.python)
+    elif engine.chosen_kind == "jax" and importlib.util.find_spec("jax") is None:
         fix = "install them: uv tool install 'rollcast[peer]', or pip install 'rollcast[peer]'"
         raise MissingExtra(
             "generating rollouts needs packages that are not installed",

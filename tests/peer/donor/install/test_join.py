@@ -46,6 +46,12 @@ def test_a_new_configuration_is_valid_and_its_secret_is_elsewhere(tmp_path: Path
     assert text not in here.config_file.read_text()
 
 
+def test_a_new_configuration_names_the_interpreter_that_has_vllm(tmp_path: Path) -> None:
+    here, python = places(tmp_path), Path("/venv/bin/python")
+    config = write_configuration(here, invite().encode(), name="shed", listening=ListenSettings(), engine_python=python)
+    assert (config.engine.python, config.engine.chosen_kind) == (python, "vllm")
+
+
 def test_joining_again_keeps_the_owners_settings(tmp_path: Path) -> None:
     here = places(tmp_path)
     write_configuration(here, invite().encode(), name="shed", listening=ListenSettings())
