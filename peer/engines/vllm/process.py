@@ -133,13 +133,6 @@ class ServerProcess:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
 
-    async def kill(self) -> None:
-        """End the server and all its processes at once: it is lost."""
-        if self._tasks:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-        await self.close()
-
     async def _receive(self, reader: asyncio.StreamReader) -> None:
         frames, why = FrameReader(), ""
         try:

@@ -21,7 +21,6 @@ from rollcast.runtime.errors import ProcessFailed
 
 START_TIMEOUT_S = 1800.0
 """Longest start in seconds: vLLM compiles a large model for a GPU and captures its graphs in minutes."""
-ABORT_TIMEOUT_S = 60.0
 SILENCE_TIMEOUT_S = 300.0
 """Seconds without a token of any request after which the server hangs: one step of prompts, at worst."""
 
@@ -217,7 +216,7 @@ class Supervisor:
         self._exchange = None
         process, self._process = self._process, None
         if process is not None:
-            await process.kill()
+            await process.close()
         delay_s = self._restarts.delay_s(asyncio.get_running_loop().time()) if self._was_ready else None
         if delay_s is None:
             raise ProcessFailed(

@@ -8,7 +8,7 @@ after the other, except that tokens are sent meanwhile. The program ends when th
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
+import contextlib
 import os
 import socket
 import sys
@@ -105,9 +105,16 @@ class Server:
         return {}
 
     def stop(self) -> None:
-        """End vLLM's processes. They hold nothing that must be written, so they need no time to end by themselves."""
-        for child in multiprocessing.active_children():
-            child.kill()
+        """End vLLM's processes. They hold nothing that must be written, so they need no time to end by themselves.
+
+        Python's resource trackers stay: they remove the shared memory of processes that were killed, and then end.
+        """
+        import psutil  # vLLM needs it itself
+
+        for child in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if not any("resource_tracker" in word for word in child.cmdline()):
+                    child.kill()
 
 
 async def serve(connection: socket.socket, lock: Path) -> None:
