@@ -145,8 +145,8 @@ class LeaseConfig(ConfigModel):
     """Seconds after which an unfinished lease is given to another peer."""
     prefetch_batches: float = Field(2.0, ge=1.0)
     """Most generation batches for which a peer may hold leases, including the running one."""
-    prefetch_s: float = Field(10.0, gt=0.0)
-    """Seconds of work that a peer may hold once its speed is known, within prefetch_batches; at least one batch."""
+    prefetch_s: float = Field(3.0, gt=0.0)
+    """Seconds of work that a peer of known speed may hold besides the running batch, within prefetch_batches."""
     reconnect_grace_s: float = Field(3.0, ge=0.0)
     """Seconds after which the slots of a disconnected peer also go to a second one; the first keeps its leases."""
     pacing: PacingRule = "predict"
@@ -157,7 +157,7 @@ class LeaseConfig(ConfigModel):
     """Most attempts, as a share of all, that may be second attempts at slots of slow peers."""
     evaluation_share: float = Field(0.25, gt=0.0, le=1.0)
     """Share of the fleet, by slots, that may evaluate instead of generating for training; at least one peer."""
-    at_version_swap: AtVersionSwap = "finish"
+    at_version_swap: AtVersionSwap = "continue"
     """What a peer's running rollouts do when a newer version is active. "finish": they end with the old one first.
     "continue": they go on with the new one, which reads their tokens so far again. "keep": they go on with the new one
     over the old one's keys and values. No version alone then gives the tokens' probabilities, so the learner must take

@@ -16,8 +16,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from capacity.model.broadcast_bound import broadcast_seconds
-from capacity.model.demand import Demand
-from capacity.model.run_rules import Conduct
+from capacity.model.demand import Conduct, Demand
 from capacity.model.staleness import staleness_needed
 from capacity.model.units import SECONDS_PER_HOUR
 from capacity.model.workers import Pin, Speed, Worker

@@ -50,7 +50,7 @@ class Pacing:
     def of(cls, state: CoreState, now: float) -> Pacing:
         """Compute the pacing of this moment."""
         settings, forecast, rules = state.settings, state.forecast, state.rules
-        under_way, lag_steps = forecast.steps_under_way(), forecast.version_lag_steps()
+        under_way, lag_steps = forecast.steps_under_way(settings.samples_per_group), forecast.version_lag_steps()
         to_begin = settings.groups_per_step / state.group_yield.share * state.usefulness.groups_per_useful_one
         # A batch, the groups in flight while the learner trains on it, and a margin.
         batches_of_use = math.inf if under_way is None else 1.0 + under_way + settings.lead_margin_steps
@@ -169,10 +169,13 @@ class Round:
         return load
 
     def _capacity(self, at_once: int, slots_per_s: float | None) -> int:
-        """Return the slots that a member may hold at once: those that it completes in the time of prefetching."""
+        """Return the slots that a member may hold: a batch, and those that it completes in the time of prefetching.
+
+        Without a slot that waits, each one that becomes free would stay empty for a round trip and up to two slices.
+        """
         settings = self._state.settings
         most = int(settings.prefetch_batches * at_once)
-        return most if slots_per_s is None else min(most, max(at_once, int(slots_per_s * settings.prefetch_s)))
+        return most if slots_per_s is None else min(most, at_once + math.ceil(slots_per_s * settings.prefetch_s))
 
     # ---------------------------------------------------------------- leases
 

@@ -57,8 +57,8 @@ class CoreSettings:
     """A slot without a rollout for this long after its issue is issued again."""
     prefetch_batches: float = 2.0
     """How many generation batches of slots a peer may hold."""
-    prefetch_s: float = 10.0
-    """A peer whose speed is known holds at most the slots that it completes in this time, and at least one batch."""
+    prefetch_s: float = 3.0
+    """A peer whose speed is known holds a batch, and at most the slots that it completes in this time besides it."""
     reconnect_grace_s: float = 3.0
     """A peer that is away for longer keeps its leases, but other peers may be given the same slots."""
     pacing: PacingRule = "predict"

@@ -246,9 +246,12 @@ class Forecast:
         """Return the factor expected of an attempt that has reached ``factor``; None if no attempt ever exceeded it."""
         return self._spread.median_above(factor)
 
-    def steps_under_way(self) -> float | None:
-        """Return the learner steps that pass while 9 of 10 attempts are made; None before enough is measured."""
-        turnaround_s = self._turnaround_s.quantile(0.9)
+    def steps_under_way(self, samples_per_group: int) -> float | None:
+        """Return the learner steps that pass while 9 of 10 groups are made; None before enough is measured.
+
+        A group takes as long as the longest of its samples: with a long tail that is far above 9 of 10 samples.
+        """
+        turnaround_s = self._turnaround_s.quantile(0.9 ** (1.0 / samples_per_group))
         if turnaround_s is None or not self.learner_s or len(self._turnaround_s) < SPREAD_NEEDED:
             return None
         return (turnaround_s + (self._scoring_s.quantile(0.9) or 0.0)) / self.learner_s

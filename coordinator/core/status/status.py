@@ -233,7 +233,7 @@ def steps_too_few(state: CoreState) -> int:
 
     The rule of capacity/model/staleness.py, with times that the coordinator measured itself.
     """
-    under_way, learner_s = state.forecast.steps_under_way(), state.forecast.learner_s
+    under_way, learner_s = state.forecast.steps_under_way(state.settings.samples_per_group), state.forecast.learner_s
     if under_way is None or not learner_s:
         return 0
     t_bcast_s = state.dissemination.seconds.percentile(95) or 0.0

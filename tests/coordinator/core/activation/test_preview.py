@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from capacity.model.demand import Demand
-from capacity.model.run_rules import Conduct
+from capacity.model.demand import Conduct, Demand
 from capacity.model.topologies import Topology
 from capacity.model.workers import Speed, Worker
 from capacity.replan.corrections import Corrections

@@ -118,10 +118,10 @@ def test_a_learner_starves_once_it_waits_for_longer_than_attempts_take() -> None
 
 def test_steps_in_flight_and_the_length_of_stragglers() -> None:
     forecast = measured([10.0] * 54 + [30.0] * 11)
-    assert forecast.steps_under_way() is None
+    assert forecast.steps_under_way(1) is None
     learner(forecast, 3, waits_s=0.0)
     forecast.scored(5.0)
-    assert forecast.steps_under_way() == pytest.approx(35.0 / 60.0)
+    assert forecast.steps_under_way(1) == pytest.approx(35.0 / 60.0)
     beyond = forecast.spread_beyond(1.5)
     assert beyond is not None
     assert beyond > 1.5
@@ -160,3 +160,13 @@ def test_each_batch_has_its_own_bound() -> None:
     usefulness.dropped = 3
     usefulness.batch_recorded()
     assert usefulness.dropped == 0
+
+
+def test_a_group_is_under_way_for_as_long_as_its_longest_sample() -> None:
+    """Otherwise too few groups are kept open where lengths have a long tail, and the learner starves."""
+    forecast = Forecast()
+    forecast.learner_s = 10.0
+    for number in range(200):
+        forecast._turnaround_s.add(100.0 if number % 20 == 0 else 10.0)
+    assert forecast.steps_under_way(1) == pytest.approx(1.0)
+    assert forecast.steps_under_way(16) == pytest.approx(10.0)
